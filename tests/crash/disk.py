@@ -243,6 +243,9 @@ class DiskVfs:
         self.disk.find(path)
         return max(self.disk.capacity - self.disk.used(), 0)
 
+    def fences(self, path: str) -> bool:  # noqa: ARG002
+        return False
+
     def _file(self, fd: int) -> tuple[int, str]:
         try:
             return self._open[fd]

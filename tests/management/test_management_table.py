@@ -46,6 +46,7 @@ class Operation(NamedTuple):
 OPERATIONS = {
     "view": Operation("GET", "/queues/{name}", (SEE,), managers_may=True),
     "browse": Operation("GET", "/queues/{name}/messages", (LOOK,)),
+    "ask why it does not drain": Operation("GET", "/queues/{name}/hints", (LOOK,)),
     "look at one": Operation("GET", "/queues/{name}/messages/{id}", (LOOK,)),
     "send": Operation("POST", "/queues/{name}/messages", ({"write"},)),
     "purge": Operation("POST", "/queues/{name}/purge", ({"admin"},)),

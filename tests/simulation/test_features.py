@@ -22,8 +22,8 @@ WANTED = {
         "rejected by range or set": 8, "sessions closed": 5, "sessions' transactions": 40, "sent again in sessions": 5,
     },
     "successions": {"orders": 25, "handed to whom it named": 1},
-    "glitched": {"interrupted": 30, "reattached": 6, "failover": 15, "broken down": 4},
-    "bulky": {"taking effect in slices": 10, "large transactions read": 2},
+    "glitched": {"interrupted": 30, "reattached": 6, "failover": 15, "broken down": 3},
+    "bulky": {"taking effect in slices": 10, "large transactions read": 1},
     "hung": {"lock files replaced": 3, "woken and deposed": 3, "hang_replacing": 3},
     "openwire": {
         "JMS messages": 300, "JMS commits": 250, "JMS moves": 35, "JMS acknowledgements confirmed": 120,
