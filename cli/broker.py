@@ -40,7 +40,9 @@ _id = click.argument("id", metavar="ID")
 @json_option
 def topics(client: ManagementClient, pattern: str, limit: int, watch: bool, as_json: bool) -> None:
     """Show topics in use, and who gets what is sent there."""
-    columns = texts(("NAME", "name"), ("CONSUMERS", "consumers"), ("DURABLE", "durable_subscriptions"))
+    columns = texts(
+        ("NAME", "name"), ("CONSUMERS", "consumers"), ("DURABLE", "durable_subscriptions"), ("ENQUEUED", "enqueued")
+    )
     show(lambda: some(client, "/topics", limit, name=pattern), columns, as_json, watch, limit)
 
 

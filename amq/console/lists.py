@@ -40,6 +40,10 @@ class Listed(NamedTuple):
     note: str = ""
 
 
+def topic_href(row: Row) -> str:
+    return f"/topic/{quote(row['name'], safe='')}"
+
+
 def queue_href(row: Row) -> str:
     return f"/queue/{quote(row['name'], safe='')}"
 
@@ -67,7 +71,8 @@ LISTS: Final = (
         Column("Paused", "paused"),
     ), "-messages"),
     Listed("/topics", "Topics", "/topics", (
-        Column("Name", "name"), *_numbers(("Consumers", "consumers"), ("Durable", "durable_subscriptions")),
+        Column("Name", "name", href=topic_href), *_numbers(("Consumers", "consumers"),
+        ("Durable", "durable_subscriptions"), ("Enqueued", "enqueued")),
     )),
     Listed("/dead-letters", "Dead letters", "/dead-letters", (
         Column("Queue", "queue", href=dead_href), Column("Messages", "messages"), Column("Meant for", "meant_for"),

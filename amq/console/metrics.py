@@ -171,6 +171,7 @@ TOPICS: Final[dict[str, tuple[str, str, Callable[[Row], Any]]]] = {
     "amq_topic_durable_subscriptions": (
         "gauge", "Durable subscriptions by that name.", lambda row: row["durable_subscriptions"],
     ),
+    "amq_topic_enqueued_total": ("counter", "Messages that came." + ANEW, lambda row: row["enqueued"]),
 }
 
 

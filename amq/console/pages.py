@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from amq.clock import Clock
 from amq.console import overview
 from amq.console.link import OPERATION_S, Link
-from amq.console.lists import LISTS, PAGES, Listed, queue_href
+from amq.console.lists import LISTS, PAGES, Listed, queue_href, topic_href
 from amq.console.logins import LOOPBACK, user_of, valid_s
 from amq.console.sessions import COOKIE, Session, Sessions
 from amq.console.words import counted, shown, time_text
@@ -37,9 +37,10 @@ FORM_FIELDS_MAX: Final = 20
 ROWS: Final = 100
 MESSAGES: Final = 50
 QUEUE_FIGURES: Final = ("messages", "in_flight", "delayed", "consumers", "enqueued", "dequeued", "bytes")
+TOPIC_FIGURES: Final = ("consumers", "durable_subscriptions", "enqueued")
 PREVIEW_CHARS: Final = 80
 BODY_BYTES: Final = 256 << 10
-PARTS: Final = ("overview_live.html", "takeovers.html", "list_live.html", "queue_live.html", "queue_hints.html")
+PARTS: Final = ("overview_live.html", "takeovers.html", "list_live.html", "figures_live.html", "queue_hints.html")
 Page = Callable[[Request, Session], Awaitable[Response]]
 
 
@@ -62,6 +63,7 @@ class Pages:
             Route("/logout", self._page(self._logout), methods=["POST"]),
             Route("/", self._page(self._overview)),
             Route("/figures.json", self._page(self._figures)),
+            Route("/topic/{name:path}", self._page(self._topic)),
             Route("/queue/{name:path}", self._page(self._queue), methods=["GET", "POST"]),
             *(Route(each.path, self._page(self._list(each)), methods=["GET", "POST"]) for each in LISTS),
         ]
@@ -193,9 +195,13 @@ class Pages:
         )  # fmt: skip
 
     async def _figures(self, request: Request, session: Session) -> Response:
-        """For the plot, of all or of one queue. `seen_s` = when the broker said so."""
-        name = request.query_params.get("queue", "")
+        """For the plot, of all, of one queue or of one topic. `seen_s` = when the broker said so."""
         status = await self._link.shared("/broker", session.user)
+        if "topic" in request.query_params:
+            found = await self._link.shared(f"/topics/{quote(request.query_params['topic'], safe='')}", session.user)
+            facts = {field: found[field] for field in ("seen_s", "enqueued")}
+            return JSONResponse({"epoch": status.get("epoch"), **facts})
+        name = request.query_params.get("queue", "")
         found = await self._link.shared(f"/queues/{quote(name, safe='')}" if name else "/totals", session.user)
         gone = {field: found.get(f"forgotten_{field}", 0) for field in ("enqueued", "dequeued")}
         return JSONResponse({
@@ -249,6 +255,18 @@ class Pages:
         session.told = f"{ending.verb}: {what}"
         return RedirectResponse(here, 303)
 
+    # -- one topic ----------------------------------------------------------------------------------------------------
+
+    async def _topic(self, request: Request, session: Session) -> Response:
+        name = unquote(_raw_path(request).removeprefix("/topic/"))
+        row = await self._look(request, session, f"/topics/{quote(name, safe='')}")
+        figures = [(field.replace("_", " "), shown(field, row[field])) for field in TOPIC_FIGURES]
+        template = "figures_live.html" if "part" in request.query_params else "topic.html"
+        return self._render(
+            template, session, title=name, here="/topics", of=topic_href({"name": name}), figures=figures,
+            figures_of=name,
+        )  # fmt: skip
+
     # -- one queue ----------------------------------------------------------------------------------------------------
 
     async def _queue(self, request: Request, session: Session) -> Response:
@@ -267,7 +285,7 @@ class Pages:
         row = await self._ask(session, "GET", resource)
         figures = [(field.replace("_", " "), shown(field, row[field])) for field in QUEUE_FIGURES]
         if part:
-            return self._render("queue_live.html", session, here_queue=here, figures=figures)
+            return self._render("figures_live.html", session, of=here, figures=figures)
         selector = request.query_params.get("selector", "")
         wanted = {"selector": selector, "after": request.query_params.get("after", ""), "limit": str(MESSAGES)}
         found = await self._ask(session, "GET", f"{resource}/messages?{urlencode(wanted)}")
@@ -276,7 +294,7 @@ class Pages:
              "sent": time_text(each["timestamp_ms"])} for each in found["items"]
         ]  # fmt: skip
         return self._render(
-            "queue.html", session, title=name, here="/queues", here_queue=here, figures=figures, rows=rows,
+            "queue.html", session, title=name, here="/queues", here_queue=here, of=here, figures=figures, rows=rows,
             selector=selector, after=found["after"], paused=row["paused"], dead=row["dead_letter_queue"],
             hints=await self._hints(session, resource), figures_of=name,
         )  # fmt: skip

@@ -128,6 +128,14 @@ async def topics(context: Context, request: Request) -> Row:
     return await views.topics(context.broker, durable).page(context.slices, found, Query.parse(request.query))
 
 
+async def topic(context: Context, request: Request) -> Row:
+    name = topic_name(request)
+    if name not in context.broker.known_topics:
+        raise unknown(f"there is no topic {wire_name(name)[:200]} in use: `amq topics` lists them")
+    durable = await views.durably_heard(context.broker, context.slices)
+    return views.topics(context.broker, durable).row(name)
+
+
 async def subscriptions(context: Context, request: Request) -> Row:
     broker = context.broker
     return await views.subscriptions(broker).page(
@@ -487,6 +495,7 @@ ROUTES: Final = [
     _get("/messages/{id}", "The queue that has a message.", find),
     _get("/dead-letters", "Dead letters, grouped by cause.", dead_letters, manage, ("name",)),
     _get("/topics", "Topics in use.", topics, query=LIST),
+    _get("/topics/{name}", "One topic.", topic, lambda request: [(Action.VIEW, topic_name(request))]),
     _delete("/topics/{name}", "Forget a topic without subscribers.", delete_topic, topic_admin),
     _post("/topics/{name}/messages", "Send a message.", send_to_topic,
           lambda request: [(Action.SEND, topic_name(request))], SENT),

@@ -72,6 +72,7 @@ def topics(broker: Broker, durable: Mapping[str, int]) -> Table[str]:
     """Of topics in use, by their full names. `durable` = how many durable subscriptions each has by its name."""
     fields: dict[str, Callable[[str], int]] = {
         "consumers": broker.topics.consumers, "durable_subscriptions": lambda name: durable.get(name, 0),
+        "enqueued": broker.known_topics.enqueued,
     }  # fmt: skip
     return Table(plain_name, fields, lambda _: {})
 

@@ -82,6 +82,13 @@ def test_every_list_has_a_page(tmp_path: Path) -> None:
             assert f"<h1>{listed.title}</h1>" in page.text
             part = (await client.get(f"{listed.path}?part=1")).text
             assert part.lstrip().startswith('<div id="live"')
+        await made.ask("POST", "/topics/prices%2Feu/messages", {"body": "1"})
+        assert 'href="/topic/prices%2Feu"' in (await client.get("/topics")).text
+        page = (await client.get("/topic/prices%2Feu")).text
+        assert "<li>enqueued <b>1</b></li>" in page
+        assert 'data-topic="prices/eu"' in page
+        assert (await client.get("/figures.json?topic=prices%2Feu")).json()["enqueued"] == 1
+        assert "there is no topic" in (await client.get("/topic/nobody")).text
         page = (await client.get("/queues?sort=-messages")).text
         assert 'aria-sort="descending"' in page
         assert ">orders<" in page

@@ -213,6 +213,9 @@ def test_send_and_what_is_shown_of_a_body(tmp_path: Path) -> None:
         assert (await client.receive()).command == "RECEIPT"
         await made.ask("POST", "/topics/t/messages", {"body": "hello"})
         assert (await client.receive()).body == b"hello"
+        expected = {"name": "t", "consumers": 1, "durable_subscriptions": 0, "enqueued": 1}
+        assert await made.ask("GET", "/topics/t") == (await made.ask("GET", "/topics"))["items"][0] == expected
+        assert await refused(made, "GET", "/topics/u") == "NOT_FOUND"
         for wrong in ({"priority": 10}, {"body": 1}, {"properties": {"a": 1}}, {"body_base64": "?"}):
             assert await refused(made, "POST", "/queues/q/messages", wrong) == "REQUEST_INVALID"
 

@@ -57,6 +57,7 @@ OPERATIONS = {
     "pause": Operation("POST", "/queues/{name}/pause", ({"admin"},)),
     "resume": Operation("POST", "/queues/{name}/resume", ({"admin"},)),
     "delete": Operation("DELETE", "/queues/{name}", ({"admin"},)),
+    "view a topic": Operation("GET", "/topics/{name}", (SEE,), managers_may=True),
     "send to a topic": Operation("POST", "/topics/{name}/messages", ({"write"},)),
     "forget a topic": Operation("DELETE", "/topics/{name}", ({"admin"},)),
 }

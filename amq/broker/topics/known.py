@@ -24,7 +24,7 @@ class KnownTopics:
         self.durable: Callable[[], Collection[str]] = tuple
         self._core = core
         self._subscribed = subscribed
-        self._known: dict[str, None] = {}
+        self._known: dict[str, int] = {}  # messages that were sent to each
         self.fresh: set[str] = set()  # of them, those that were used since `sweep` looked at them
         self._due_s = core.clock.monotonic() + IDLE_S
 
@@ -40,10 +40,24 @@ class KnownTopics:
         if name in self._known:
             self.fresh.add(name)
         elif is_topic(name) and not name.startswith(ADVISORY_PREFIX) and len(self._known) < TOPICS_MAX:
-            self._known[name] = None
+            self._known[name] = 0
             self.fresh.add(name)
             if TopicMade in self._core.events.heard:
                 self._core.events.tell(TopicMade(name))
+
+    def sent(self, name: str, messages: int) -> None:
+        """So many messages of the topic of that full name go to its subscribers."""
+        if name not in self.fresh:
+            self.use(name)
+        if name in self._known:
+            self._known[name] += messages
+
+    def enqueued(self, name: str) -> int:
+        """Messages that were sent to it since it is known, 0 where it is not."""
+        return self._known.get(name, 0)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._known
 
     def forget(self, name: str) -> None:
         """It is not there any more."""

@@ -342,10 +342,8 @@ class Topics:
         """Give everything that arrived to the present subscribers."""
         arrived, self.arrived = self.arrived, []
         self.handed_out += arrived
-        used = self.known.fresh
         for name, messages in self._runs(arrived, now_ms):
-            if name not in used:
-                self.known.use(name)
+            self.known.sent(name, len(messages))
             kept = self.recovery_buffer.keep(name, messages)
             self._fan_out(self.route(name), messages)
             if kept:
