@@ -5,8 +5,9 @@ clients connect to it at once, each with a password. A client that the broker cl
 Meanwhile a client that is in already sends messages, one after the other, and measures how long each takes to be
 confirmed: that is the lag that everybody has.
 
-Rows: `one user` for all clients; `users` = so many different ones; `wrong` = every client has a wrong password of its
-own, from one address, and gives up at the first refusal.
+Rows: `one user` for all clients; `users` = so many different ones; `tokens` = each client is a user of its own, with a
+JSON web token (RS256) of an issuer on this host; `wrong` = every client has a wrong password of its own, from one
+address, and gives up at the first refusal.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +30,7 @@ from rich.table import Table
 from amq.security import hash_password
 from bench import brokers, cli
 from bench.wire import Connection, WireError, encode
+from tests.oidc import Issuer
 
 CLIENTS: Final = 5000
 USERS: Final = (1, 50, 500)
@@ -36,6 +40,17 @@ PATIENCE_S: Final = 900.0
 SOURCES: Final = 16  # loopback addresses
 CONNECTING_MAX: Final = 4000  # the backlog of a listening socket has room for 4096
 EXAMPLES: Final = ("", "--clients 1000 --users 1 --users 1000", "--quick", "--json logins.json")
+
+
+RIGHT, TOKEN, WRONG = "the right password", "a token", "a wrong password"  # each client's passcode
+
+
+class Row(NamedTuple):
+    """A storm of clients that log in as so many users."""
+
+    title: str
+    users: int
+    how: str
 
 
 class Storm(NamedTuple):
@@ -80,11 +95,12 @@ class Probe(threading.Thread):
 
 
 class Clients:
-    """All of a storm, over one selector. `passcode(number)` → that of a client."""
+    """All of a storm, over one selector. Client n logs in as user n % `users` with passcode n % len(`passcodes`)."""
 
-    def __init__(self, port: int, count: int, users: int, wrong: bool) -> None:
+    def __init__(self, port: int, count: int, users: int, passcodes: Sequence[str], wrong: bool) -> None:
         self._port = port
         self._users = users
+        self._passcodes = passcodes
         self._wrong = wrong
         self._selector = selectors.DefaultSelector()
         self._waiting = list(range(count))
@@ -114,7 +130,7 @@ class Clients:
     def _connect(self, number: int) -> None:
         source = "127.0.0.1" if self._wrong else f"127.0.0.{2 + number % SOURCES}"
         sock = socket.create_connection(("127.0.0.1", self._port), 30, (source, 0))
-        passcode = f"wrong {number}" if self._wrong else PASSWORD
+        passcode = self._passcodes[number % len(self._passcodes)]
         login = {"login": f"u{number % self._users}", "passcode": passcode}
         sock.sendall(encode("CONNECT", {"accept-version": "1.2", "host": "/", **login}))
         sock.setblocking(False)
@@ -148,19 +164,27 @@ def users_file(path: Path, users: int) -> None:
     path.chmod(0o600)
 
 
-def measure(row: str, clients: int, users: int, wrong: bool, args: argparse.Namespace) -> Storm:
+def measure(row: Row, clients: int, args: argparse.Namespace) -> Storm:
     """Raises OSError, WireError, BrokerError."""
     group = brokers.Group("amq", 2, keep_alive_ms=1000, directory=args.dir, options=cli.amq_options(args))
     users_path = group.directory / "users"
-    users_file(users_path, users)
+    users_file(users_path, 0 if row.how == TOKEN else row.users)
     for broker in group.brokers:
         broker.options["usersFile"] = str(users_path)
-    with group:
+    passcodes = [PASSWORD] if row.how == RIGHT else [f"wrong {number}" for number in range(clients)]
+    with ExitStack() as stack:
+        if row.how == TOKEN:
+            issuer = Issuer()
+            stack.callback(issuer.close)
+            for broker in group.brokers:
+                broker.options |= issuer.options
+            passcodes = [issuer.token(sub=f"u{number}", exp=int(time.time()) + 3600) for number in range(row.users)]
+        stack.enter_context(group)
         first, second = group.brokers
         first.kill()
         _answers(second)
         probe = Probe(second.port)
-        storm = Clients(second.port, clients, users, wrong)
+        storm = Clients(second.port, clients, row.users, passcodes, row.how == WRONG)
         before_bytes, before_s = second.memory_bytes(), second.cpu_s()
         probe.start()
         try:
@@ -172,7 +196,7 @@ def measure(row: str, clients: int, users: int, wrong: bool, args: argparse.Name
         cpu_s = second.cpu_s() - before_s
     times, lags = sorted(storm.answered_s), sorted(probe.lags_ms)
     return Storm(
-        row, clients, users, times[len(times) // 2], times[-1], storm.refused, storm.closed, cpu_s, len(lags),
+        row.title, clients, row.users, times[len(times) // 2], times[-1], storm.refused, storm.closed, cpu_s, len(lags),
         lags[len(lags) * 99 // 100], lags[-1], grown / (1 << 20),
     )  # fmt: skip
 
@@ -213,13 +237,13 @@ def main() -> None:
     cli.terminate_on_signal()
     clients, users = (200, [1, 20]) if args.quick else (args.clients, args.users or list(USERS))
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    rows = [(f"{number} users" if number > 1 else "one user", number, False) for number in users]
-    rows.append(("wrong passwords, one address", 1, True))
+    rows = [Row(f"{number} users" if number > 1 else "one user", number, RIGHT) for number in users]
+    rows += [Row("tokens", clients, TOKEN), Row("wrong passwords, one address", 1, WRONG)]
     storms: list[Storm] = []
     try:
-        for row, number, wrong in rows:
-            cli.progress(row)
-            storms.append(measure(row, clients, number, wrong, args))
+        for row in rows:
+            cli.progress(row.title)
+            storms.append(measure(row, clients, args))
     except (OSError, WireError, brokers.BrokerError) as error:
         sys.exit(f"failed: {error}")
     report: dict[str, Any] = {"storms": [storm._asdict() for storm in storms]}

@@ -170,7 +170,7 @@ def measure(rows: int, directory: str | None, options: dict[str, str]) -> list[d
     results = []
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))
-        os.environ.update(environment(home))
+        os.environ.update(environment(home, quick=False))
         cli.progress("starting Spark")
         spark = start(home, "local[2]")
         stack.callback(stop_jvm)

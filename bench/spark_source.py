@@ -252,7 +252,7 @@ def run(
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))
         given = {"directReads": "*", **options}
         broker = stack.enter_context(brokers.Group("amq", directory=directory, options=given)).wait_master()
-        os.environ.update(environment(home))
+        os.environ.update(environment(home, quick=False))
         cli.progress("starting Spark")
         spark = start(home, "local[2]")
         stack.callback(stop_jvm)

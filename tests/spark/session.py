@@ -58,9 +58,12 @@ def _java() -> tuple[str, str]:
     return java, java and subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
 
 
-def environment(directory: Path, makes_archive: bool = True) -> dict[str, str]:
+def environment(directory: Path, makes_archive: bool = True, quick: bool = True) -> dict[str, str]:
     """What a Spark driver must find in its environment to be quiet, offline and ours. `directory` is made. The archive
-    of classes takes four JVMs' time to make; for a single JVM it does not pay."""
+    of classes takes four JVMs' time to make; for a single JVM it does not pay. A `quick` JVM starts soon and compiles
+    little; another one is as users have it."""
+    if not quick:
+        return _environment(directory, "")
     if makes_archive and not _classes().exists():
         _make_classes()
     return _environment(directory, _jvm_options())
