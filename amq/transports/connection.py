@@ -151,7 +151,7 @@ class Connection(asyncio.Protocol):
         self._output_bytes_max = hub.config.consumer_buffer_size_bytes
         self._closing = False
         self._said_goodbye = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         self._login_ends_at_s = math.inf  # wall time
         self._login_end: asyncio.TimerHandle | None = None
         self._last_read = 0.0
@@ -699,9 +699,16 @@ class Connection(asyncio.Protocol):
                 self._refuse(error)
             return
         self._seemed_silent = True
-        loop = self._hub.loop
         # A timer may go off before the sockets are read once more; what it puts off twice comes after that.
-        self._timer = loop.call_later(SECOND_LOOK_S, loop.call_soon, loop.call_soon, look_again)
+        self._timer = self._hub.loop.call_later(SECOND_LOOK_S, self._put_off, look_again, 2)
+
+    def _put_off(self, look_again: Callable[[], None], times: int) -> None:
+        """So many rounds of the event loop. `_timer` is what is under way, so that it can be taken back: a connection
+        that is parked meanwhile has a timer of its own."""
+        if times:
+            self._timer = self._hub.loop.call_soon(self._put_off, look_again, times - 1)
+        else:
+            look_again()
 
     def _start_timer(self, client_ms: tuple[int, int]) -> None:
         """Heart-beats as negotiated: each way the larger of what one side gives and the other wants; 0 = none."""

@@ -16,6 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import amq.transports.connection as connection_module
+from amq.errors import ProtocolError
 from amq.protocols.stomp.reattaching import received
 from amq.security.login import Claim, Login, User
 from amq.transports.window import Window
@@ -345,6 +347,29 @@ def test_a_client_that_falls_silent_is_kept_too(tmp_path: Path) -> None:
         assert receipts(client.heard) == [b"r1", b"a"]
 
     harness.serve(tmp_path, test, heart_beat_receive_s=0.04)
+
+
+def test_a_second_look_at_a_silent_client_ends_with_its_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look was due already, in one of the next rounds of the event loop. It took the timer of the parked connection
+    for its own, so that this one went off after the connection had ended."""
+    monkeypatch.setattr(connection_module, "SECOND_LOOK_S", 0)
+
+    async def test(served: Served) -> None:
+        client = Returning(served)
+        await client.connect()
+        assert client.peer is not None
+        connection = client.peer.connection
+        assert connection._timer is not None
+        connection._timer.cancel()
+        connection._too_late(ProtocolError("silent", code="HEARTBEAT_TIMEOUT"), connection._tick)
+        await asyncio.sleep(0)  # the timer goes off, and puts the look off
+        connection.connection_lost(None)
+        assert connection in served.hub.parking.parked
+        timer = connection._timer
+        await served.rest()
+        assert connection._timer is timer
+
+    serve(tmp_path, test)
 
 
 def test_thousands_of_lost_clients_are_bounded_in_number_and_bytes(tmp_path: Path) -> None:
