@@ -15,11 +15,11 @@ WANTED = {  # of 300 seeds
     "epochs": 750, "confirmed": 50_000, "locks lost": 500, "late writes": 50, "torn writes": 4, "bits turned": 30,
     "checkpoints written": 800, "checkpoints read": 500, "checkpoints read after trims": 400,
     "takeovers by followers": 100, "diverged": 400, "copies": 20_000, "trims": 2_000,
-    "queue at its limit": 6_000, "store at its limit": 300, "dropped": 1_500,
+    "queue at its limit": 6_000, "store at its limit": 30, "dropped": 1_500,
     "cuts": 500, "sent again": 4_000, "known already": 2_500,
-    "pause": 30, "kill": 30, "power_off": 30, "crash_server": 30, "trip": 100, "replaced": 3,
+    "pause": 30, "kill": 30, "power_off": 30, "crash_server": 25, "trip": 100, "replaced": 3,
     "for durable subscriptions": 3_000, "not missed": 3_000, "subscriptions ended": 10,
-    "taken up by another protocol": 600,
+    "taken up by another protocol": 400,
     "scheduled": 1_500, "fell due": 1_500, "fell due again": 600,
     "leases": 350, "leases acknowledged": 280, "leases given back": 50,
     "drained": 2_000, "accepted by range or set": 800, "released by range or set": 150, "sessions closed": 50,
@@ -28,9 +28,9 @@ WANTED = {  # of 300 seeds
     "taking effect in slices": 240, "large transactions read": 65,
     "JMS messages": 4_000, "JMS commits": 3_000, "JMS moves": 500, "XA commits": 200, "XA recovered": 2,
     "in groups": 1_000, "prepared": 800, "two-phase rollbacks": 100, "ended by a later master": 30,
-    "timed out": 10, "batch committed": 80, "batch duplicate": 10, "batch too old": 10, "batch run again": 3,
+    "timed out": 10, "batch committed": 50, "batch duplicate": 10, "batch too old": 10, "batch run again": 3,
     "runs prepared": 500, "runs committed": 300, "runs rolled back": 100, "runs taken over": 50,
-    "prepared messages copied": 100, "repetitions refused": 15, "batch of many transactions": 40,
+    "prepared messages copied": 100, "repetitions refused": 15, "batch of many transactions": 20,
 }  # fmt: skip
 
 
