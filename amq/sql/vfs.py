@@ -6,7 +6,7 @@ Invariants:
 - Each change is one statement, which commits by itself. So no client that stands still holds a lock of the server.
 - Writes gather until the sync, which is that statement: what is not synced nobody sees. A write begins where a row
   begins and is as long, or lies where nothing is.
-- A descriptor carries the claim that was in force when it was opened. One that holds a lock writes through the
+- A descriptor carries the claim that was in force when it was opened. A descriptor that holds a lock writes through the
   connection that holds it.
 """
 

@@ -40,7 +40,7 @@ def picture(page: Any, name: str, size: tuple[int, int] = (WIDTH, HEIGHT)) -> No
 
 @contextmanager
 def working(*jobs: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Each job runs in a thread until the event is set. One that fails, fails the test."""
+    """Each job runs in a thread until the event is set. A job that fails, fails the test."""
     stop, failures = threading.Event(), list[BaseException]()
 
     def run(job: Callable[[threading.Event], None]) -> None:

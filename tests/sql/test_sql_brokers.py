@@ -194,7 +194,7 @@ def test_nothing_confirmed_is_lost_when_masters_are_killed(brokers: Brokers) -> 
 @pytest.mark.deep
 @pytest.mark.parametrize("synchronous", [False, True])
 def test_a_promoted_standby(tmp_path: Path, synchronous: bool) -> None:
-    """One that was synchronous is used at once; any other waits for a person."""
+    """A standby that was synchronous is used at once; any other waits for a person."""
     with postgres() as primary:
         standby = Postgres(primary.directory.with_name(primary.directory.name + "-standby"), {})
         standby.directory.mkdir(mode=0o700)
