@@ -31,7 +31,7 @@ from amq.management.client import ManagementClient
 from amq.vfs import SystemVfs
 from bench import brokers, cli, host
 from bench.load import Load, LoadError, Result
-from bench.throughput import QUICK, ROWS, Bench, Row, Scale, Turn, summarise, table
+from bench.throughput import QUICK, ROWS, Bench, Row, Scale, Turn, add_turns, summarise, table
 from bench.wire import Connection
 
 TARGET: Final = 0.97
@@ -250,14 +250,10 @@ def pages_table(report: dict[str, Any]) -> Table:
 
 
 def _parser() -> argparse.ArgumentParser:
-    scale = Scale()
     parser = cli.parser("console", __doc__, EXAMPLES, peer=False)
     parser.add_argument("--queues", type=int, default=QUEUES, help="with a message each (default %(default)s)")
     parser.add_argument("--viewers", type=int, default=VIEWERS, help="of pages (default %(default)s)")
-    parser.add_argument("--row", action="append", choices=list(ROWS), help="only this row (repeatable)")
-    parser.add_argument("--repeat", type=int, default=scale.repeat, help="turns on each row (default %(default)s)")
-    parser.add_argument("--seconds", type=float, default=scale.seconds, help="length of a turn (default %(default)s)")
-    parser.add_argument("--size", type=int, default=1024, metavar="BYTES", help="of a body (default %(default)s)")
+    add_turns(parser, ROWS)
     return parser
 
 

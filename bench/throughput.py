@@ -249,12 +249,17 @@ def measure(
 
 
 def add_arguments(parser: argparse.ArgumentParser, rows: Iterable[str]) -> None:
-    """The options that say which of `rows` are measured, how often and how long."""
+    """The options that say which of `rows` are measured, how often and how long, and of what length a backlog is."""
+    add_turns(parser, rows)
+    parser.add_argument("--backlog", type=int, default=Scale().backlog, help="sent, then drained (default %(default)s)")
+
+
+def add_turns(parser: argparse.ArgumentParser, rows: Iterable[str]) -> None:
+    """The same without a backlog."""
     scale = Scale()
     parser.add_argument("--row", action="append", choices=sorted(rows), help="only this row (repeatable)")
     parser.add_argument("--repeat", type=int, default=scale.repeat, help="turns on each row (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=scale.seconds, help="length of a turn (default %(default)s)")
-    parser.add_argument("--backlog", type=int, default=scale.backlog, help="sent, then drained (default %(default)s)")
     parser.add_argument("--size", type=int, default=1024, metavar="BYTES", help="of a body (default %(default)s)")
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from amq.client.uri import parse as parse_url
 from bench import brokers, cli, host
 from bench.load import Load, LoadError, Result
-from bench.throughput import QUICK, ROWS, Bench, Row, Scale, Turn, summarise, table
+from bench.throughput import QUICK, ROWS, Bench, Row, Scale, Turn, add_turns, summarise, table
 
 TARGET = 0.8
 TLS, PLAIN = "TLS", "plain"
@@ -80,12 +80,8 @@ def measure(
 
 
 def _parser() -> argparse.ArgumentParser:
-    scale = Scale()
     parser = cli.parser("tls", __doc__, EXAMPLES, peer=False)
-    parser.add_argument("--row", action="append", choices=NAMES, help="only this row (repeatable)")
-    parser.add_argument("--repeat", type=int, default=scale.repeat, help="turns on each row (default %(default)s)")
-    parser.add_argument("--seconds", type=float, default=scale.seconds, help="length of a turn (default %(default)s)")
-    parser.add_argument("--size", type=int, default=1024, metavar="BYTES", help="of a body (default %(default)s)")
+    add_turns(parser, NAMES)
     return parser
 
 
