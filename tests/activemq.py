@@ -86,4 +86,5 @@ def activemq(
         broker.wait_serving(login)
         yield broker
     finally:
+        print(broker.log_text())  # pytest shows it where the test fails
         broker.stop()
