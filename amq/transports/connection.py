@@ -63,10 +63,9 @@ STALLED = "its commands wait for room"
 OUTPUT = "it does not read"
 TURN = "it is the turn of others"
 THROTTLED = "its user sends more than throttleMessages or throttleSize allow"
-# The event loop reads up to 32 such buffers from one socket before it looks at any other: with small messages that took
+# The event loop reads up to 32 full buffers from one socket before it looks at any other: with small messages that took
 # seconds. So a second full read ends the turn of its connection. Not the first one: a producer with a window of 256
 # messages of 1 KiB sends a little more at a time, and to stop it there cost a fifth of the rate.
-READ_BYTES_FULL = 250_000
 FULL_READS_MAX = 2
 _log = structlog.get_logger("amq.connection")
 
@@ -162,6 +161,7 @@ class Connection(asyncio.Protocol):
         self._is_behind = False  # it has still to be told where the group is
         self._frame_since = 0.0
         self._frame_bytes = 0
+        self._full_read_bytes = Stream.full_read_bytes
         self._full_reads = 0  # in this turn
         self._throttled: asyncio.TimerHandle | None = None
         self._heartbeat_send_s = 0.0
@@ -178,6 +178,7 @@ class Connection(asyncio.Protocol):
         self._stream = stream = stream_over(cast(asyncio.Transport, transport), self._output_bytes_max // 2)
         self.peer_name, self.peer_address = stream.peer_name, stream.peer_address
         self._is_loopback, self._is_tls = is_loopback(stream.peer_address), stream.tls
+        self._full_read_bytes = stream.full_read_bytes
         ttl_s = self._hub.config.connection_ttl_s
         if stream.socket is not None and ttl_s and liveness.watch(stream.socket, ttl_s):
             self._watched = stream.socket
@@ -208,7 +209,7 @@ class Connection(asyncio.Protocol):
                 return
             data, self._first = self._first, b""
         hub = self._hub
-        if len(data) >= READ_BYTES_FULL:
+        if len(data) >= self._full_read_bytes:
             self._full_reads += 1
             if self._full_reads == 1:
                 hub.loop.call_soon(self._begin_turn)

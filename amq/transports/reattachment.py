@@ -203,6 +203,7 @@ class ReattachableConnection(Connection):
         self._behind_bytes = self._full_reads = 0
         self._stream, self._watched, self.peer_name = stream, newer._watched, newer.peer_name
         self._is_loopback, self._is_tls = newer._is_loopback, newer._is_tls
+        self._full_read_bytes = stream.full_read_bytes
         stream.hand_to(self)
         self._unread_for -= {OUTPUT, TURN}
         self._paused_at = 0.0

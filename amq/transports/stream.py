@@ -34,6 +34,7 @@ class Stream:
     """
 
     tls = False
+    full_read_bytes = 250_000  # `data_received` has so many where a read filled its buffer of 256 KiB
 
     __slots__ = (
         "_fd", "_transport", "_waiting_bytes", "abort", "certificate", "ignored_bytes", "is_closing", "pause_reading",
@@ -104,6 +105,7 @@ class TlsStream(Stream):
     __slots__ = ()
 
     tls = True
+    full_read_bytes = 8000  # records may have one byte each, which are 23 bytes of TLS 1.3, and 30 of TLS 1.2
 
     def __init__(self, transport: asyncio.Transport, output_bytes_max: int) -> None:
         super().__init__(transport, output_bytes_max)

@@ -260,7 +260,7 @@ def test_a_client_that_fills_two_whole_reads_gives_others_their_turn(tmp_path: P
         assert stream is not None
         transport = stream._transport
         send = frame("SEND", {"destination": "/topic/nobody"}, b"x")
-        full = send * (connection_module.READ_BYTES_FULL // len(send) + 1)
+        full = send * (stream.full_read_bytes // len(send) + 1)
         for data in (full, send, full):
             assert transport.is_reading()
             peer.connection.data_received(data)

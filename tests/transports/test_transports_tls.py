@@ -7,6 +7,7 @@ protocol or a client.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import ssl
@@ -220,3 +221,42 @@ def test_the_kernel_watches_its_peer(run: Run, monkeypatch: pytest.MonkeyPatch) 
         await served.until(lambda: not served.connections, "the end")
 
     run(test, connection_ttl_s=60.0)
+
+
+# -- its turn ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_client_of_many_small_records_gives_others_their_turn(run: Run) -> None:
+    """The event loop reads on from a socket that fills its buffer, and small records fill it with few bytes."""
+    send = frame("SEND", {"destination": "/topic/nobody"}, b"x")
+
+    async def test(served: Served, tls: Tls | None) -> None:
+        peer = await served.connect(CONNECT, tls=tls, tcp=True)
+        stream = peer.connection._stream
+        assert stream is not None
+        full = send * (stream.full_read_bytes // len(send) + 1)
+        for data in (full, send, full):
+            assert not peer.connection._unread_for
+            peer.connection.data_received(data)
+        assert peer.connection._unread_for == {connection_module.TURN}
+        await served.until(lambda: not peer.connection._unread_for, "the next turn")
+        await served.say(peer, frame("SEND", {"destination": "/topic/nobody", "receipt": "last"}))
+        await read_until(served, peer, b"receipt-id:last")
+
+    run(test)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_full_read_of_the_smallest_records_counts_as_one(tls: Tls, version: ssl.TLSVersion) -> None:
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode, client.maximum_version = False, ssl.CERT_NONE, version
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(back, there), tls.server.wrap_bio(there, back, server_side=True)]
+    while ends[0].version() is None or there.pending or back.pending:
+        for end in ends:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+                end.read(1)
+    assert ends[0].version() == version.name.replace("v1_", "v1.")
+    ends[0].write(b"x")
+    assert TlsStream.full_read_bytes < (256 << 10) // len(there.read()) < 12_000
