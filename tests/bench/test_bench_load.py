@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ import pytest
 from amq.cli import load as generator
 from bench import brokers
 from bench.load import ACKS, Load, LoadError, Result, main, run
+from tests.certificates import Authority, needs_openssl
 
 
 def load(port: int, **changes: object) -> Load:
@@ -169,3 +171,51 @@ def test_an_address_without_a_port_is_refused(
         main()
     assert caught.value.code == 2
     assert f"{address!r}: write HOST:PORT" in capsys.readouterr().err
+
+
+@needs_openssl
+def test_a_socket_that_speaks_tls(authority: Authority) -> None:
+    """Records that come in parts, several in one read, more than there is room for, and a broker that sends nothing."""
+    pair = authority.pair("server")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    ours, theirs = socket.socketpair()
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = context.wrap_bio(there, back, server_side=True)
+
+    def shake_hands() -> None:
+        while True:
+            try:
+                server.do_handshake()
+            except ssl.SSLWantReadError:
+                theirs.sendall(back.read())
+                there.write(theirs.recv(1 << 16))
+            else:
+                return
+
+    thread = threading.Thread(target=shake_hands)
+    thread.start()
+    sock = generator._TlsSocket(ours, ssl.create_default_context(cafile=str(authority.trust)), "localhost")
+    thread.join()
+    generator._within(sock, 0.05)
+    server.write(b"a" * 30_000)
+    server.write(b"b" * 10)
+    records = back.read()
+    theirs.sendall(records[:20_000])
+    room = bytearray(1 << 20)
+    assert sock.recv_into(memoryview(room)) == 16_384
+    with pytest.raises(BlockingIOError):
+        sock.recv(4096)
+    theirs.sendall(records[20_000:])
+    assert sock.recv(4096) == b"a" * 4096
+    assert sock.recv_into(memoryview(room)) == 30_000 - 16_384 - 4096 + 10
+    sock.sendall(b"c" * 40_000)
+    while there.pending < 40_000:
+        there.write(theirs.recv(1 << 16))
+    assert b"".join(server.read(1 << 16) for _ in range(3)) == b"c" * 40_000
+    with pytest.raises(ssl.SSLWantReadError):
+        server.unwrap()
+    theirs.sendall(back.read())
+    theirs.close()
+    assert sock.recv(4096) == b""
+    sock.close()

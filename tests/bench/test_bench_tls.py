@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.throughput import ROWS, Scale
-from bench.tls import PLAIN, TLS, measure
+from bench.tls import PLAIN, TLS, measure, table
 from tests.certificates import needs_openssl
 
 pytestmark = [needs_openssl, pytest.mark.deep]
@@ -18,4 +18,5 @@ def test_both_ports_of_one_broker_are_measured(tmp_path: Path) -> None:
     (line,) = report["rows"]
     assert set(line["per_s"]) == {TLS, PLAIN}
     assert line["ratio"]["median"] > 0
+    assert table(report["rows"]).row_count == 1
     assert not list(tmp_path.iterdir()), "the store is gone"
