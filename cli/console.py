@@ -24,6 +24,7 @@ _MISSING = "the console needs packages that are not installed: pip install 'amq[
         "amq console --store /mnt/shared/amq --listen 127.0.0.1:8161",
         "amq console --store /mnt/shared/amq --listen 0.0.0.0:8161 --certificate cert.pem --key key.pem",
         "amq console --store /mnt/shared/amq --peers 'https://{host}:8161/'",
+        "amq console --store /mnt/shared/amq --trusted-proxy 127.0.0.1",
     )
 )
 @click.option("--store", metavar="DIR", envvar="AMQ_STORE", required=True, help="Store of the group; or $AMQ_STORE.")
@@ -35,10 +36,15 @@ _MISSING = "the console needs packages that are not installed: pip install 'amq[
     "--peers", metavar="URL", default="",
     help="URL of the consoles of other brokers, with {host} or {name}: pages of a slave link to that of the master.",
 )  # fmt: skip
+@click.option(
+    "--trusted-proxy", "proxies", metavar="ADDRESS", multiple=True,
+    help="A reverse proxy (or a network of them) that names its callers in X-Forwarded-For. Repeatable. Default: none.",
+)  # fmt: skip
 @click.option("--metrics-login", is_flag=True, help="Ask for a login also for metrics.")
 def console(
-    store: str, listen: str, name: str, certificate: str | None, key: str | None, peers: str, metrics_login: bool
-) -> None:
+    store: str, listen: str, name: str, certificate: str | None, key: str | None, peers: str,
+    proxies: tuple[str, ...], metrics_login: bool,
+) -> None:  # fmt: skip
     """Serve pages, REST, metrics and probes of the broker of this host.
 
     One console runs beside each broker. It goes on when the broker hangs, and says so. Users are those of the broker,
@@ -48,6 +54,7 @@ def console(
     try:
         import uvicorn
 
+        from amq.console import callers
         from amq.console.app import Console
         from amq.console.link import Link
     except ImportError as error:
@@ -59,10 +66,14 @@ def console(
         raise click.UsageError("give --certificate and --key together")
     if peers and not (peers.startswith(("http://", "https://")) and ("{host}" in peers or "{name}" in peers)):
         raise click.BadParameter("write https://{host}:8161/ or the like, with {host} or {name}", param_hint="--peers")
+    try:
+        trusted = callers.checked(proxies)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--trusted-proxy") from error
     check_store(vfs_of(store), store)
     logs.configure(BrokerConfig(name=name or os.uname().nodename, store=store))
     clock = SystemClock()
-    app = Console(Link(store, name, clock), clock, metrics_login, peers).app()
+    app = Console(Link(store, name, clock), clock, metrics_login, peers, trusted).app()
     uvicorn.run(
         app, host=host.strip("[]"), port=int(port), log_config=None, access_log=False, server_header=False,
         limit_concurrency=CONNECTIONS_MAX, timeout_keep_alive=IDLE_S, h11_max_incomplete_event_size=HEAD_BYTES_MAX,

@@ -7,7 +7,7 @@ A request that changes something comes from a program or from this origin, never
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -15,9 +15,11 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from amq.clock import Clock
 from amq.console import jolokia, metrics
+from amq.console.callers import BehindProxies, address_of, is_local
 from amq.console.link import OPERATION_S, PROBE_S, Link, trial
 from amq.console.logins import Logins
 from amq.console.pages import Pages
@@ -36,18 +38,22 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 class Console:
-    """`metrics_need_login`: figures are for users only. `peers`: see `Pages`."""
+    """`metrics_need_login`: figures are for users only. `peers`: see `Pages`. `proxies`: addresses and networks of the
+    reverse proxies that are believed when they name their caller."""
 
-    def __init__(self, link: Link, clock: Clock, metrics_need_login: bool = False, peers: str = "") -> None:
+    def __init__(
+        self, link: Link, clock: Clock, metrics_need_login: bool = False, peers: str = "", proxies: Sequence[str] = ()
+    ) -> None:
         self._link = link
         self._clock = clock
         self._logins = Logins(link, clock)
         self._metrics_need_login = metrics_need_login
         self._peers = peers
+        self._proxies = proxies
 
-    def app(self) -> Starlette:
-        """For an ASGI server."""
-        return Starlette(routes=[
+    def app(self) -> ASGIApp:
+        """For an ASGI server. Raises ValueError where a proxy is no address and no network."""
+        app = Starlette(routes=[
             Route("/livez", self._told(self.livez)),
             Route("/readyz", self._told(self.readyz)),
             Route("/masterz", self._told(self.masterz)),
@@ -58,6 +64,7 @@ class Console:
             Route(PREFIX + "/{path:path}", self._told(self.rest), methods=["GET", "POST", "DELETE"]),
             *Pages(self._link, self._clock, _foreign, self._peers).routes(),
         ])  # fmt: skip
+        return BehindProxies(app, self._proxies) if self._proxies else app
 
     @staticmethod
     def _told(answer: Answer) -> Answer:
@@ -74,8 +81,8 @@ class Console:
         return guarded
 
     async def _user(self, request: Request) -> User:
-        address = request.client.host if request.client is not None else ""
-        return await self._logins.user(request.headers.get("authorization", ""), address)
+        header = request.headers.get("authorization", "")
+        return await self._logins.user(header, address_of(request), is_local(request))
 
     # -- probes -------------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,6 @@ from amq.security.login import User
 BELIEVED_S: Final = 60.0
 REMEMBERED_MAX: Final = 1000
 CHECKS_MAX: Final = 4  # under way at the same time
-LOOPBACK: Final = ("127.0.0.1", "::1")
 
 
 class Logins:
@@ -36,10 +35,10 @@ class Logins:
         self._known: dict[bytes, tuple[User, float]] = {}
         self._checks = 0
 
-    async def user(self, header: str, address: str) -> User:
-        """The user of a request with this Authorization header ("" = it has none). Raises AccessError, AmqError."""
+    async def user(self, header: str, address: str, loopback: bool) -> User:
+        """The user of a request from `address` with this Authorization header ("" = it has none). `loopback`: it comes
+        from this host. Raises AccessError, AmqError."""
         login, passcode = parse_basic(header)
-        loopback = address in LOOPBACK
         digest = hmac.digest(self._key, f"{login}\0{passcode}\0{loopback}".encode(), hashlib.sha256)
         known = self._known.get(digest)
         now = self._clock.monotonic()

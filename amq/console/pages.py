@@ -20,9 +20,10 @@ from starlette.staticfiles import StaticFiles
 
 from amq.clock import Clock
 from amq.console import overview
+from amq.console.callers import address_of, is_local
 from amq.console.link import OPERATION_S, Link
 from amq.console.lists import LISTS, PAGES, Listed, queue_href, topic_href
-from amq.console.logins import LOOPBACK, user_of, valid_s
+from amq.console.logins import user_of, valid_s
 from amq.console.sessions import COOKIE, Session, Sessions
 from amq.console.words import counted, shown, time_text
 from amq.errors import AccessError, AmqError
@@ -143,10 +144,9 @@ class Pages:
             return _guarded(refused)
         form = await _form(request)
         to = form.get("to", "/")
-        address = request.client.host if request.client is not None else ""
         body = {
-            "login": form.get("login", ""), "passcode": form.get("passcode", ""), "loopback": address in LOOPBACK,
-            "address": address,
+            "login": form.get("login", ""), "passcode": form.get("passcode", ""), "loopback": is_local(request),
+            "address": address_of(request),
         }  # fmt: skip
         try:
             found = await self._link.ask("POST", "/login", body)

@@ -174,9 +174,9 @@ def test_a_password_is_believed_for_a_while(tmp_path: Path) -> None:
         clock = SystemClock()
         known = Logins(Link(made.config.store, "", clock), clock)
         header = AS["alice"]._auth_header
-        assert await known.user(header, "10.0.0.1") == User("alice")
+        assert await known.user(header, "10.0.0.1", False) == User("alice")
         await made.broker_stops()
-        assert await known.user(header, "10.0.0.1") == User("alice"), "without asking"
+        assert await known.user(header, "10.0.0.1", False) == User("alice"), "without asking"
 
     run(tmp_path, test)
 
