@@ -84,7 +84,7 @@ def _judge_tables(sessions: Sessions, session: Session, role: str) -> Finding:
     if version != len(STEPS):
         cure = "run `amq store upgrade`" if version < len(STEPS) else "upgrade amq"
         return unfit("tables", f"version {version}", f"this amq uses version {len(STEPS)}", cure)
-    names = [f"{sessions.tables.prefix}amq_{name}" for name in ("store", "name", "file", "chunk")]
+    names = sessions.tables.names
     lacking = []
     for name in names:
         for right in _RIGHTS:

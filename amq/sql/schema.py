@@ -4,6 +4,9 @@
     PREFIXamq_name   directory + name → file; no file = a directory
     PREFIXamq_file   a file; `extent` = its size where nothing is written up to there
     PREFIXamq_chunk  bytes of a file from `start` on. Rows of one file never overlap
+    PREFIXamq_record the same, of small files that are written again and again in place: the lock, the claim, what
+                     brokers say of themselves. Each row has a page for itself, whose room its older versions give back
+                     without a vacuum: so a master whose tables have no more room still proves that it lives
 
 Invariant: each step of `STEPS` leads from one version to the next, in one transaction, and holds the row of the store:
 no broker writes meanwhile, and a broker of another version refuses the store when it connects.
@@ -47,7 +50,16 @@ CREATE TABLE {chunk} (
 ALTER TABLE {chunk} ALTER data SET STORAGE EXTERNAL;
 ALTER TABLE {store} SET (fillfactor = 10);
 """
-STEPS: tuple[str, ...] = (_CREATE,)  # step n makes version n + 1 of version n
+_RECORDS = """
+CREATE TABLE {record} (LIKE {chunk} INCLUDING INDEXES) WITH (fillfactor = 10);
+ALTER TABLE {record} ALTER data SET STORAGE MAIN;
+WITH moved AS (DELETE FROM {chunk} USING {name} n WHERE {chunk}.file = n.file
+               AND n.directory IN ('', 'brokers', 'orders')
+               RETURNING {chunk}.file, {chunk}.start, {chunk}.data)
+INSERT INTO {record} SELECT file, start, data FROM moved;
+"""
+STEPS: tuple[str, ...] = (_CREATE, _RECORDS)  # step n makes version n + 1 of version n
+NAMES = ("store", "name", "file", "chunk", "record")
 # The server that answers: its identity, and its timeline, which a promotion of a standby changes.
 IDENTITY = "(SELECT system_identifier FROM pg_control_system())::text || '/' || " \
     "left(pg_walfile_name(pg_current_wal_lsn()), 8)"  # fmt: skip
@@ -61,11 +73,13 @@ class Tables:
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
-        self._names = {name: sql.Identifier(f"{prefix}amq_{name}") for name in ("store", "name", "file", "chunk")}
+        self.names = tuple(f"{prefix}amq_{name}" for name in NAMES)
+        self._names = dict(zip(NAMES, map(sql.Identifier, self.names), strict=True))
 
-    def statement(self, text: str) -> bytes:
-        """`text` with {store}, {name}, {file} and {chunk} filled in."""
-        return sql.SQL(text).format(**self._names).as_bytes(None)
+    def statement(self, text: str, of_records: bool = False) -> bytes:
+        """`text` with {store}, {name}, {file}, {chunk} and {record} filled in; {chunk} is {record} if `of_records`."""
+        names = self._names | {"chunk": self._names["record"]} if of_records else self._names
+        return sql.SQL(text).format(**names).as_bytes(None)
 
     def version(self, connection: Connection[Any]) -> int:
         """Of the tables that are there, 0 = none."""

@@ -28,6 +28,7 @@ from amq.vfs import NotAFileError, NothingWrittenError
 ROW_BYTES_MAX = 1 << 20
 UNSYNCED_BYTES_MAX = 8 << 20  # of one descriptor; more is written before the sync
 FENCED = frozenset(("journal", "checkpoints", "epochs"))  # but not names with a dot before them, which nobody reads
+RECORDS = frozenset(("", "brokers", "orders"))  # directories whose files are written in place: a table of their own
 CLAIM = "claim"
 UNKNOWN_BYTES = 1 << 50  # free: how much room the server has it does not tell
 _IDS = (1 << 31) - 1
@@ -68,7 +69,8 @@ class SqlVfs:
         self._url = url
         self._sessions = Sessions(url)
         self._tables = self._sessions.tables
-        self._statements: dict[str, bytes] = {}  # a few dozen: the texts below, with the names filled in
+        # A few dozen: the texts below, with the names of the tables filled in that a path needs.
+        self._statements: dict[tuple[bool, str], bytes] = {}
         self._mutex = threading.Lock()
         self._files: dict[int, _File] = {}
         self._next_fd = 1
@@ -229,6 +231,8 @@ class SqlVfs:
     def link(self, source: str, target: str) -> None:
         directory, name = self._place(target)
         from_directory, from_name = self._place(source)
+        if (directory in RECORDS) != (from_directory in RECORDS):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source, None, target)  # its bytes are elsewhere
         fenced = _is_fenced(directory, name)
         asked = {"directory": directory, "name": name, "from_directory": from_directory, "from_name": from_name}
         claim = self._claim
@@ -416,9 +420,10 @@ class SqlVfs:
 
     def _ask(self, path: str, text: str, asked: dict[str, Any], session: Session | None = None) -> list[Any]:
         """The rows of one statement. Raises OSError about `path`, StoreError."""
-        statement = self._statements.get(text)
+        of_records = self._place(path)[0] in RECORDS
+        statement = self._statements.get((of_records, text))
         if statement is None:
-            statement = self._statements[text] = self._tables.statement(text)
+            statement = self._statements[of_records, text] = self._tables.statement(text, of_records)
         if session is None:
             with self._sessions.use(path) as own:
                 return _run(own, statement, asked)

@@ -15,6 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from amq.cli.main import main
+from amq.lock.status import store_status
+from amq.stores import open_vfs
 from bench.wire import WireError
 from tests.brokers import Brokers
 from tests.postgres import READY_S, Postgres, needs_postgres, postgres
@@ -41,6 +43,13 @@ def amq(*words: object, code: int = 0) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+def heartbeats(brokers: Brokers) -> int:
+    """How many the master has written."""
+    seen = store_status(open_vfs(str(brokers.store)), str(brokers.store)).heartbeat
+    assert seen is not None
+    return seen[1]
+
+
 def fill(connection: Any, count: int) -> None:
     for number in range(count):
         send(connection, b"%d" % number)
@@ -63,9 +72,9 @@ def test_a_slave_takes_over_at_once_with_every_message(brokers: Brokers) -> None
 
 
 def test_the_commands_take_the_url(brokers: Brokers, url: str) -> None:
-    assert amq("store", "init", "--store", url) == {"store": url, "made": True, "version": 1}
+    assert amq("store", "init", "--store", url) == {"store": url, "made": True, "version": 2}
     assert amq("store", "init", "--store", url)["made"] is False
-    assert amq("store", "upgrade", "--store", url) == {"store": url, "before": 1, "version": 1}
+    assert amq("store", "upgrade", "--store", url) == {"store": url, "before": 2, "version": 2}
     assert amq("doctor", url, "--quick")["verdict"] == "fit"
     master = brokers.master("a")
     with master.connect() as connection:
@@ -288,6 +297,8 @@ def test_a_full_disk_refuses_sends_and_deposes_nobody(server: Postgres, database
                     sent += 1
             assert sent > 50
             master.wait_event("the store's disk is full")
+            first = heartbeats(brokers)
+            _until(lambda: heartbeats(brokers) > first + 5)
             subprocess.run(["mount", "-o", "remount,size=96m", small], check=True)
             master.wait_event("the store's disk has room again")
             with master.connect() as connection:

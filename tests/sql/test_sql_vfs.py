@@ -85,17 +85,17 @@ def conversation(door: Vfs, store: str) -> list[Any]:
     door.pwrite(other, b"FIRST", 0)
     door.fsync(other)
     ask(lambda: door.pread(fd, 7, 0))
-    door.link(f"{store}/deep/a", f"{store}/b")
-    ask(lambda: door.link(f"{store}/deep/a", f"{store}/b"))
+    door.link(f"{store}/deep/a", f"{store}/deep/b")
+    ask(lambda: door.link(f"{store}/deep/a", f"{store}/deep/b"))
     ask(lambda: door.link(f"{store}/none", f"{store}/c"))
-    said.append(door.stat(f"{store}/b").st_ino == door.fstat(fd).st_ino)
+    said.append(door.stat(f"{store}/deep/b").st_ino == door.fstat(fd).st_ino)
     door.unlink(f"{store}/deep/a")
     ask(lambda: door.unlink(f"{store}/deep/a"))
     ask(lambda: door.stat(f"{store}/deep/a"))
     ask(lambda: door.pread(fd, 5, 0))
     for size in (4002, 3000, 5000, 3, 0):
         door.ftruncate(fd, size)
-        said.append((door.stat(f"{store}/b").st_size, door.pread(fd, 9999, 0)))
+        said.append((door.stat(f"{store}/deep/b").st_size, door.pread(fd, 9999, 0)))
     large = bytes(range(256)) * (ROW_BYTES_MAX // 64)  # several rows
     door.pwrite(fd, large, 0)
     door.fsync(fd)
@@ -325,6 +325,33 @@ def test_a_lost_lock_is_taken_again_though_the_server_has_not_noticed_yet(server
         os.close(kept)
 
 
+def test_what_is_written_in_place_again_and_again_needs_no_more_room(server: Postgres, database: str) -> None:
+    """No vacuum runs here. On a full disk a heartbeat finds no other room than what the one before it left."""
+    url = server.url(database)
+    door = claimed(url, b"a")
+    door.mkdir(f"{url}/brokers")
+    files = [door.open(f"{url}/{name}", os.O_RDWR | os.O_CREAT) for name in ("lock", "claim", "brokers/a.json")]
+
+    def room() -> list[tuple[int, ...]]:
+        tables = ", ".join(f"pg_total_relation_size('{name}')" for name in Tables("").names)
+        return server.ask(f"SELECT {tables}", database=database)
+
+    def write(number: int) -> None:
+        for fd, size in zip(files, (4096, 4096, 16 << 10), strict=True):
+            said = b"".join(b"%08x" % (number * 7919 * at % (1 << 32)) for at in range(150))  # hard to make shorter
+            door.pwrite(fd, said.ljust(size), 0)
+            door.fsync(fd)
+
+    write(0)
+    before = room()
+    for number in range(1, 100):
+        write(number)
+    assert room() == before
+    with pytest.raises(OSError) as told:  # what is linked keeps its table
+        door.link(f"{url}/lock", f"{url}/journal/lock")
+    assert told.value.errno == errno.EXDEV
+
+
 def test_errors_of_the_server_have_numbers() -> None:
     full = sql_vfs.SqlError(errno.ENOSPC, "full")
     assert isinstance(NothingWrittenError(full.errno, ""), OSError)
@@ -374,6 +401,24 @@ def test_an_upgrade_takes_place_wholly_or_not_at_all(server: Postgres, database:
             tables.upgrade(connection)
 
 
+def test_tables_of_version_1_are_upgraded_with_all_that_stands_in_them(server: Postgres, database: str) -> None:
+    url = server.url(database)
+    with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
+        assert Tables("").upgrade(connection, STEPS[:1]) == (0, 1)
+        for number, (directory, name) in enumerate((("", "lock"), ("journal", "s"), ("brokers", "a.json")), 1):
+            connection.execute("INSERT INTO amq_file DEFAULT VALUES")
+            connection.execute("INSERT INTO amq_name VALUES (%s, %s, %s)", [directory, name, number])
+            connection.execute("INSERT INTO amq_chunk VALUES (%s, 0, %s)", [number, name.encode()])
+        with pytest.raises(StoreError, match="amq store upgrade"):
+            SqlVfs(SqlUrl.parse(url)).listdir(url)
+        assert Tables("").upgrade(connection) == (1, len(STEPS))
+        assert connection.execute("SELECT file FROM amq_chunk").fetchall() == [(2,)]
+    door = SqlVfs(SqlUrl.parse(url))
+    for path in ("lock", "journal/s", "brokers/a.json"):
+        fd = door.open(f"{url}/{path}", os.O_RDONLY)
+        assert door.pread(fd, 99, 0) == path.rpartition("/")[2].encode()
+
+
 def test_a_broker_needs_no_more_than_its_rights_on_four_tables(server: Postgres, database: str) -> None:
     """As docs/postgresql.md says: the owner makes the tables, brokers run as another role."""
     owner, runtime = server.url(database), server.url(database, "createTablesOnStartup=false", user=f"run_{database}")
@@ -384,7 +429,7 @@ def test_a_broker_needs_no_more_than_its_rights_on_four_tables(server: Postgres,
             SqlVfs(SqlUrl.parse(runtime)).listdir(runtime)
         assert told.value.errno == errno.EACCES
         connection.execute(
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON amq_store, amq_name, amq_file, amq_chunk TO run_{database}"
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON {', '.join(Tables('').names)} TO run_{database}"
         )
     door = claimed(runtime, b"a")
     door.close(put(door, f"{runtime}/journal/s", b"1"))
