@@ -113,7 +113,7 @@ class BrokerService:
         self.events = Events()
         log_events(self.events)
         self._authenticate = authenticate
-        self._vfs = vfs or open_vfs(config.store)
+        self._vfs = vfs or open_vfs(config.store, config.locker)
         self._clock = clock or SystemClock()
         self._host = host or SystemHost()
         self._entropy = entropy or SystemRandom()
@@ -197,7 +197,11 @@ class BrokerService:
                 if unwatched is not None:
                     _log.info("no file events here, polling alone", reason=str(unwatched))
                 # One for all terms: it numbers its attempts, and no two may write the same claim.
-                locker = SharedFileLocker(self._vfs, self._clock, self._host, self.config.store, owner)
+                locker = SharedFileLocker(
+                    self._vfs, self._clock, self._host, self.config.store, owner,
+                    lambda place: open_vfs(self.config.store, place.url),
+                )  # fmt: skip
+                locker.check_place()
                 group = self._group = Group(
                     self._vfs, self._clock, self._host, self._threads, self.config, owner.name, self._probe
                 )

@@ -1,4 +1,5 @@
-"""The one place that knows which kinds of stores there are: a directory, or a database by its URL.
+"""The one place that knows which kinds of stores there are: a directory, a database by its URL, or a directory whose
+lock is in a database.
 
 Everything above the door (`Vfs`) takes the door that `open_vfs` returns, and does not ask which one it is.
 """
@@ -7,23 +8,39 @@ from __future__ import annotations
 
 import os
 
-from amq.errors import ConfigError
+from amq.errors import AmqError, ConfigError
+from amq.lock.epoch import read_newest_epoch
 from amq.vfs import SystemVfs, Vfs
 
 
-def open_vfs(store: str) -> Vfs:
-    """The door to `store`; nothing is opened yet. Raises ConfigError."""
+def open_vfs(store: str, locker: str | None = None) -> Vfs:
+    """The door to `store`. `locker` = URL of the database in which the lock is, "" = the lock is in the store, None =
+    as the last master had it. Raises ConfigError."""
     if is_directory(store):
-        return SystemVfs()
+        url = _locker_of(store) if locker is None else locker
+        if not url:
+            return SystemVfs()
+    else:
+        url = store
     try:
-        from amq.sql.url import SqlUrl  # not for everybody: psycopg takes time to load
+        from amq.sql.locker import SqlLockedVfs  # not for everybody: psycopg takes time to load
+        from amq.sql.url import SqlUrl
         from amq.sql.vfs import SqlVfs
     except ImportError as error:
         raise ConfigError(
-            f"the store {store} needs psycopg, which cannot be loaded ({error}): pip install 'amq[sql]'",
-            code="STORE_URL_INVALID",
+            f"{url} needs psycopg, which cannot be loaded ({error}): pip install 'amq[sql]'", code="STORE_URL_INVALID"
         ) from error
-    return SqlVfs(SqlUrl.parse(store))
+    parsed = SqlUrl.parse(url)
+    return SqlLockedVfs(store, parsed) if is_directory(store) else SqlVfs(parsed)
+
+
+def _locker_of(store: str) -> str:
+    """Of the newest epoch. Where that cannot be read, whoever asked meets the same error at the store itself."""
+    try:
+        epoch = read_newest_epoch(SystemVfs(), store)
+    except (AmqError, OSError):
+        return ""
+    return epoch.lock.url if epoch is not None else ""
 
 
 def is_directory(store: str) -> bool:

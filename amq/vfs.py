@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from portalocker.portalocker import BaseLocker
@@ -25,9 +25,24 @@ LOCK_OFFSET = 1 << 40  # far beyond any content, so that SMB's mandatory locks l
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, len, pid
 # No room: on the disk, in the quota of this user or directory, in a file (`ulimit -f`, or the file system's limit).
 FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+LOCKLESS_ERRNOS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of a file system that has no locks
 _NFS = 0x6969  # NFS_SUPER_MAGIC
 _SMB = (0xFE534D42, 0xFF534D42)  # SMB2_SUPER_MAGIC, CIFS_SUPER_MAGIC
 _HELD_ERRNOS = (errno.EAGAIN, errno.EACCES)  # SMB says EACCES where the others say EAGAIN
+
+
+class LockPlace(NamedTuple):
+    """Where the lock and the claims of a store are: `identity` of a database, and the `url` by which it was reached.
+    Blank: they are files of the store itself."""
+
+    identity: str = ""
+    url: str = ""
+
+    def describe(self) -> str:
+        return f"the database {self.url}" if self.identity else "a file of the store"
+
+
+IN_STORE = LockPlace()
 
 
 class NotAFileError(OSError):
@@ -105,6 +120,7 @@ class Vfs(Protocol):
     def free_bytes(self, path: str) -> int: ...
     def frees_names(self, path: str) -> bool: ...
     def fences(self, path: str) -> bool: ...
+    def lock_place(self, path: str) -> LockPlace: ...
 
 
 class SystemVfs:
@@ -219,6 +235,11 @@ class SystemVfs:
         """Whether the store at `path` itself refuses whatever a broker writes to journal, checkpoints and epochs once a
         later claim than its own is durable. No file system does."""
         return False
+
+    @staticmethod
+    def lock_place(path: str) -> LockPlace:  # noqa: ARG004
+        """Where the lock of the store at `path` is. Raises OSError, StoreError."""
+        return IN_STORE
 
 
 def _is_on_nfs(directory: str) -> bool:

@@ -122,6 +122,7 @@ def _of_store(store: str) -> dict[str, Any]:
         "silent_s": None if silent_s is None else round(silent_s, 1),
         "successor": _successor(seen),
         "lock": seen.lock,
+        "locker": epoch.lock.url if epoch is not None else "",
         "epoch": epoch.number if epoch is not None else 0,
         "epoch_owner": epoch.owner.name if epoch is not None else "",
         "version": epoch.format if epoch is not None else None,
@@ -280,7 +281,7 @@ def _print_store(facts: dict[str, Any]) -> None:
         age = duration_text(max(0.0, time.time() - facts["since_wall_ms"] / 1000))
         since = wall_text(facts["since_wall_ms"])
         click.echo(f"epoch    {facts['epoch']}, since {since} ({age} ago): {facts['reason']}")
-    click.echo(f"lock     {facts['lock']}")
+    click.echo(f"lock     {facts['lock']}" + (f", in {facts['locker']}" if facts["locker"] else ""))
     slaves = "\n         ".join(f"{_who(slave)}{_slave_text(slave)}" for slave in facts["slaves"])
     click.echo(f"slaves   {slaves or 'none: nobody would take over'}")
     if facts["slaves"] and all(slave["cannot_listen"] or slave["too_old"] for slave in facts["slaves"]):

@@ -36,7 +36,7 @@ IMPORTS: dict[str, set[str]] = {
     "config": {"errors", "clock", "destination", "tls"},
     "tls": set(),
     "sql": LEAVES | {"vfs"},
-    "stores": LEAVES | {"vfs", "sql"},
+    "stores": LEAVES | {"vfs", "sql", "lock"},
     "security": {"errors", "clock", "threads", "destination", "tls"},
     "lock": LEAVES | {"vfs"},
     "journal": LEAVES | {"vfs", "config"},

@@ -91,6 +91,7 @@ def contradictions(config: BrokerConfig) -> list[str]:
             f"{_told(config, 'anonymous')} without usersFile: nobody could log in; set usersFile to a file made with "
             "`amq user add NAME --users FILE`, or allow anonymous = loopback"
         )
+    found += _lock_contradictions(config)
     return found + _tls_contradictions(config) + _token_contradictions(config) + _ldap_contradictions(config)
 
 
@@ -98,6 +99,17 @@ def _has_logins(config: BrokerConfig) -> bool:
     """Is there any way to log in?"""
     by_certificate = config.certificate_user != "none" or config.certificate_users_file
     return bool(config.users_file or config.token_issuer or config.ldap_urls or by_certificate)
+
+
+def _lock_contradictions(config: BrokerConfig) -> list[str]:
+    if not config.locker:
+        return []
+    found = []
+    if not config.locker.startswith(("postgresql://", "postgres://")):
+        found.append(f"locker is {config.locker!r}: it must be the URL of a database, postgresql://HOST/DATABASE")
+    if "://" in config.store:
+        found.append("locker is set, but the store is a database, which holds its own lock: leave locker out")
+    return found
 
 
 def _token_contradictions(config: BrokerConfig) -> list[str]:

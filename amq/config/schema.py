@@ -31,7 +31,7 @@ class BrokerConfig(SecurityOptions):
         "broker", "name", Kind.TEXT, "",
         "Name of this broker in logs, `amq status` and the epoch files; blank means the host's name.",
         "Give each broker its own name if two brokers of one group run on one host.",
-        elsewhere=("brokerName",),
+        elsewhere=("brokerName", "leaseHolderId"),
     )  # fmt: skip
     store: str = option(
         "broker", "store", Kind.PATH, "",
@@ -55,6 +55,14 @@ class BrokerConfig(SecurityOptions):
         "Give a path if programs in other containers must reach the socket.",
     )  # fmt: skip
 
+    locker: str = option(
+        "lock", "locker", Kind.TEXT, "",
+        "URL of a PostgreSQL database in which the lock of this store is, postgresql://HOST/DATABASE; the journal "
+        "stays in the store directory. Blank means that the lock is a file of the store.",
+        "Use it where the locks of the shared file system cannot be trusted, but its writes can. Give each group its "
+        "own `tablePrefix`, and all brokers of a group the same database. See docs/postgresql.md.",
+        elsewhere=("lease-database-locker", "database-locker"),
+    )  # fmt: skip
     lock_acquire_sleep_interval_s: float = option(
         "lock", "lockAcquireSleepInterval", Kind.DURATION, "1s",
         "How long a slave waits between two attempts to get the lock.",

@@ -20,7 +20,7 @@ from typing import Any
 from amq.errors import CorruptError
 from amq.lock.document import FORMATS, decode_any, encode, field, read_file
 from amq.lock.host import Owner
-from amq.vfs import Vfs, listdir_fresh, write_all
+from amq.vfs import IN_STORE, LockPlace, Vfs, listdir_fresh, write_all
 
 EPOCHS_DIRECTORY = "epochs"
 KIND = "epoch"
@@ -40,6 +40,7 @@ class Epoch:
     started_wall_ms   when it began, by the owner's wall clock; for people
     reason            why the owner could begin; for people
     format            that of its file, and so the version of the store as long as this epoch is the newest
+    lock              where the owner's lock and claim are
     """
 
     number: int
@@ -48,6 +49,7 @@ class Epoch:
     started_wall_ms: int
     reason: str
     format: int = STORE_VERSION
+    lock: LockPlace = IN_STORE
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -56,6 +58,7 @@ class Epoch:
             "sealed": dict(self.sealed),
             "started_wall_ms": self.started_wall_ms,
             "reason": self.reason,
+            **({"lock": self.lock._asdict()} if self.lock.identity else {}),
         }
 
     @classmethod
@@ -65,6 +68,8 @@ class Epoch:
         for name in sealed:
             if field(sealed, name, int, path) < 0:
                 raise CorruptError(path, 0, f"sealed length of {name!r} is negative")
+        lock = field(body, "lock", dict, path) if "lock" in body else {}
+        place = LockPlace(*(field(lock, name, str, path) for name in LockPlace._fields)) if lock else IN_STORE
         return cls(
             field(body, "number", int, path),
             Owner.from_json(field(body, "owner", dict, path), path),
@@ -72,6 +77,7 @@ class Epoch:
             field(body, "started_wall_ms", int, path),
             field(body, "reason", str, path),
             version,
+            place,
         )
 
 

@@ -1,7 +1,8 @@
 """The locker: the interface through which a service takes part in the election, and the one table of its states.
 
-Invariant: an event that the table does not allow raises and leaves the state unchanged. Today there is one
-implementation, `shared_file`; a lease in a database or a quorum service would be another one under the same table.
+Invariant: an event that the table does not allow raises and leaves the state unchanged. There is one implementation,
+`shared_file`; where its files are, in a directory or in a database, is the door's matter. A quorum service would be
+another one under the same table.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from amq.clock import Clock
-from amq.errors import AmqError, CorruptError, OwnershipLostError, StoreError, StoreFullError
+from amq.errors import AmqError, CorruptError, NewerFormatError, OwnershipLostError, StoreError, StoreFullError
 from amq.lock.document import decode, encode, read_all
 from amq.lock.epoch import (
     EPOCHS_DIRECTORY,
@@ -38,7 +38,7 @@ from amq.lock.epoch import (
 from amq.lock.host import Host, Owner, is_here, provably_gone
 from amq.lock.lease import Lease
 from amq.lock.locker import LockerEvent, LockerState, Mastership, next_state
-from amq.vfs import FULL_ERRNOS, NotAFileError, Vfs, write_all
+from amq.vfs import FULL_ERRNOS, LOCKLESS_ERRNOS, LockPlace, NotAFileError, Vfs, write_all
 
 LOCK_FILE = "lock"
 CLAIM_FILE = "claim"
@@ -48,7 +48,6 @@ RELEASE_OFFSET = 64 << 10
 CLOCK_DRIFT_MAX = 0.01
 GONE_POLL_S = 0.01
 _UNUSABLE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
-_LOCKLESS_ERRNOS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 class SharedFileLocker:
@@ -58,9 +57,14 @@ class SharedFileLocker:
     first was released or abandoned.
     """
 
-    def __init__(self, vfs: Vfs, clock: Clock, host: Host, store_directory: str, owner: Owner) -> None:
+    def __init__(
+        self, vfs: Vfs, clock: Clock, host: Host, store_directory: str, owner: Owner,
+        door_to: Callable[[LockPlace], Vfs] | None = None,
+    ) -> None:  # fmt: skip
+        """`door_to(place)` leads to the store as brokers see it whose lock is there; it may raise ConfigError."""
         self.owner = owner
         self._vfs = vfs
+        self._door_to = door_to or (lambda _place: vfs)
         self._clock = clock
         self._host = host
         self._store = store_directory
@@ -103,6 +107,12 @@ class SharedFileLocker:
                 self._close()
                 raise
             return False
+
+    def check_place(self) -> None:
+        """Raises StoreError where brokers of this store may have their lock elsewhere, OSError."""
+        with suppress(CorruptError, NewerFormatError):  # the takeover judges it
+            previous = read_newest_epoch(self._vfs, self._store)
+            self._check_place(previous, self._wait_for(previous)[0])
 
     def can_replace(self) -> bool:
         """Whether `replace` works on this file system. Raises OSError."""
@@ -253,6 +263,7 @@ class SharedFileLocker:
         previous = read_newest_epoch(self._vfs, self._store, f".{self.owner.uuid}.probe")  # before the claim
         number = previous.number + 1 if previous is not None else 1
         wait_s, reason = self._wait_for(previous)
+        place = self._check_place(previous, wait_s)
         self._write_claim(number, attempt)
         claimed = self._clock.monotonic()
         # A killed process frees its lock a moment before it is gone: on one host look again instead of waiting it out.
@@ -282,7 +293,7 @@ class SharedFileLocker:
             assert all(previous.sealed.get(name, end) == end for name, end in sealed.items()), "a seal was broken"
         self._go_on()
         reason = "; ".join(filter(None, (self._replaced, reason)))
-        epoch = Epoch(number, self.owner, sealed, self._clock.wall_ms(), reason)
+        epoch = Epoch(number, self.owner, sealed, self._clock.wall_ms(), reason, lock=place)
         if not link_epoch(self._vfs, self._store, epoch, attempt):
             raise OwnershipLostError(f"another broker took epoch {number}")
         self._epoch = epoch
@@ -306,12 +317,31 @@ class SharedFileLocker:
         wait_s = owner.lock_keep_alive_period_s * (1 + CLOCK_DRIFT_MAX)
         return wait_s, f"the lease of {owner.describe()} ran out"
 
+    def _check_place(self, previous: Epoch | None, wait_s: float) -> LockPlace:
+        """Where our claim stands. A master that looks for claims elsewhere does not see it, so its lease would not end:
+        it must be over, which `wait_s` = 0 says. Raises StoreError, OSError."""
+        place = self._vfs.lock_place(self._store)
+        if previous is not None and wait_s and previous.lock.identity != place.identity:
+            raise StoreError(
+                f"the last master of {self._store}, {previous.owner.describe(self.owner)}, had its lock in "
+                f"{previous.lock.describe()}, this broker has it in {place.describe()}: give all brokers the same "
+                "`locker`; to change it, stop all of them in good order first",
+                code="LOCK_ELSEWHERE",
+            )
+        return place
+
     def _released(self, epoch: Epoch) -> bool:
         """Whether the owner of `epoch` left its mark. A mark that cannot be read is none: we wait."""
+        same = epoch.lock.identity == self._vfs.lock_place(self._store).identity
         try:
-            body = read_record(self._vfs, self._lock_path, "release", RELEASE_OFFSET)
-        except StoreError:
+            vfs = self._vfs if same else self._door_to(epoch.lock)
+            body = read_record(vfs, self._lock_path, "release", RELEASE_OFFSET)
+        except (AmqError, FileNotFoundError):
             return False
+        except OSError:
+            if same:
+                raise
+            return False  # that database may be gone for ever
         return body is not None and (body.get("epoch"), body.get("uuid")) == (epoch.number, epoch.owner.uuid)
 
     def _write_claim(self, number: int, attempt: str) -> None:
@@ -460,7 +490,7 @@ class SharedFileLocker:
         try:
             return self._vfs.try_lock(fd)
         except OSError as error:
-            if error.errno in _LOCKLESS_ERRNOS:
+            if error.errno in LOCKLESS_ERRNOS:
                 raise StoreError(
                     f"the file system of {self._lock_path} refuses locks ({error.strerror}): mount it with locking "
                     f"(NFSv4 brings its own; NFSv3 needs statd, and no 'nolock')",

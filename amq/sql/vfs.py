@@ -7,7 +7,8 @@ Invariants:
 - Writes gather until the sync, which is that statement: what is not synced nobody sees. A write begins where a row
   begins and is as long, or lies where nothing is.
 - A descriptor carries the claim that was in force when it was opened. A descriptor that holds a lock writes through the
-  connection that holds it.
+  connection that holds it. What is written to `lock`, heartbeats and release marks, carries the newest claim of this
+  broker: a compare-and-swap.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from typing import Any
 from amq.sql.schema import IDENTITY, SYNCHRONOUS
 from amq.sql.sessions import Session, Sessions, SqlError
 from amq.sql.url import SqlUrl
-from amq.vfs import NotAFileError, NothingWrittenError
+from amq.vfs import IN_STORE, LockPlace, NotAFileError, NothingWrittenError
 
 ROW_BYTES_MAX = 1 << 20
 UNSYNCED_BYTES_MAX = 8 << 20  # of one descriptor; more is written before the sync
 FENCED = frozenset(("journal", "checkpoints", "epochs"))  # but not names with a dot before them, which nobody reads
 RECORDS = frozenset(("", "brokers", "orders"))  # directories whose files are written in place: a table of their own
-CLAIM = "claim"
+CLAIM, HEARTBEAT = "claim", "lock"
 UNKNOWN_BYTES = 1 << 50  # free: how much room the server has it does not tell
 _IDS = (1 << 31) - 1
 _SPACE = "'{name}'::regclass::oid::int"  # of our locks: no other group of the database has it
@@ -76,6 +77,7 @@ class SqlVfs:
         self._next_fd = 1
         self._claim = b""  # digest of the newest claim that this broker wrote
         self._full = False  # the server said so
+        self._identity = ""
         self._locks: Session | None = None
         self._locks_mutex = threading.Lock()
 
@@ -217,8 +219,7 @@ class SqlVfs:
     def mkdir(self, path: str) -> None:
         directory, name = self._place(path)
         if not name:
-            self._sessions.make_tables(path)
-            self._ask(path, "SELECT 1", {})
+            self.make_tables(path)
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         made = self._ask(
             path,
@@ -306,6 +307,25 @@ class SqlVfs:
     def fences(self, path: str) -> bool:  # noqa: ARG002
         return True
 
+    def lock_place(self, path: str) -> LockPlace:  # noqa: ARG002
+        return IN_STORE
+
+    def identity(self) -> str:
+        """What tells these tables from all others: server, database and table. A standby has the same, a restored
+        backup has not. Raises OSError, StoreError."""
+        if not self._identity:
+            ((self._identity,),) = self._ask(
+                self._url.text,
+                "SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()), (SELECT oid FROM "
+                "pg_database WHERE datname = current_database()), '{store}'::regclass::oid)", {},
+            )  # fmt: skip
+        return self._identity
+
+    def make_tables(self, path: str) -> None:
+        """Where there are none and brokers may make them. Raises OSError, StoreError."""
+        self._sessions.make_tables(path)
+        self._ask(path, "SELECT 1", {})
+
     # -- statements ---------------------------------------------------------------------------------------------------
 
     def _write(self, file: _File) -> None:
@@ -321,19 +341,27 @@ class SqlVfs:
             return
         if rows:
             self._write_rows(file, rows)
+        fenced, claim = self._fence_of(file)
         if extent > file.end and not self._change(
-            file.path, file.fenced, file.claim,
+            file.path, fenced, claim,
             " UPDATE {file} SET extent = greatest(extent, %(extent)s) FROM fence WHERE id = %(file)s RETURNING 1",
             {"file": file.row, "extent": extent}, file.locked,
         ):  # fmt: skip
-            raise self._refused(file.path, file.fenced, file.claim)
+            raise self._refused(file.path, fenced, claim)
         for start, data in rows:
             file.starts.add(start)
             file.end = max(file.end, start + len(data))
         if len(file.starts) > len(rows) and file.fenced:
             file.starts.clear()  # a journal is not written twice
 
+    def _fence_of(self, file: _File) -> tuple[bool, bytes]:
+        """Whether a write to `file` takes effect behind the fence only, and with which claim."""
+        if file.path == f"{self._url.text}/{HEARTBEAT}":  # opened before the claim was written
+            return True, self._claim
+        return file.fenced, file.claim
+
     def _write_rows(self, file: _File, rows: list[tuple[int, bytes]]) -> None:
+        fenced, claim = self._fence_of(file)
         asked: dict[str, Any] = {"file": file.row}
         if len(rows) == 1:
             asked["start"], asked["data"] = rows[0]
@@ -343,7 +371,7 @@ class SqlVfs:
             source, tables = "t.start, t.data", ", unnest(%(starts)s::bigint[], %(parts)b::bytea[]) AS t (start, data)"
         try:
             stored = self._change(
-                file.path, file.fenced, file.claim,
+                file.path, fenced, claim,
                 f" INSERT INTO {{chunk}} AS c (file, start, data) SELECT f.id, {source} FROM fence, {{file}} f{tables} "
                 "WHERE f.id = %(file)s ON CONFLICT (file, start) DO UPDATE SET data = excluded.data "
                 "WHERE octet_length(c.data) = octet_length(excluded.data) RETURNING 1",
@@ -355,7 +383,7 @@ class SqlVfs:
                 raise NothingWrittenError(errno.ENOSPC, error.strerror, file.path) from error
             raise
         if len(stored) != len(rows):
-            raise self._refused(file.path, file.fenced, file.claim)
+            raise self._refused(file.path, fenced, claim)
 
     def _write_claim(self, file: _File, rows: list[tuple[int, bytes]]) -> None:
         """Claim and fence in one: from this commit on nothing of an older claim takes effect."""

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from amq.vfs import IN_STORE, LockPlace
+
 SECTOR_BYTES = 512
 ROOT = 1
 WRITE, SIZE, NAME, SYNC = "write", "size", "name", "sync"
@@ -245,6 +247,9 @@ class DiskVfs:
 
     def fences(self, path: str) -> bool:  # noqa: ARG002
         return False
+
+    def lock_place(self, path: str) -> LockPlace:  # noqa: ARG002
+        return IN_STORE
 
     def _file(self, fd: int) -> tuple[int, str]:
         try:

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from amq.vfs import Vfs
+from amq.vfs import IN_STORE, LockPlace, Vfs
 from tests.simulation.hosts import HostCache, OpenFile
 from tests.simulation.scheduler import Process
 from tests.simulation.storage import Stat, fail, resized
@@ -254,6 +254,9 @@ class SimVfs(Vfs):
 
     def fences(self, path: str) -> bool:  # noqa: ARG002
         return False
+
+    def lock_place(self, path: str) -> LockPlace:  # noqa: ARG002
+        return IN_STORE
 
     def _room(self, more: int, path: str) -> None:
         if more > 0 and more > self._server.free_bytes():

@@ -35,6 +35,7 @@ from amq.config.foreign.transports import SCHEMES, Listening, activemq_options, 
 NAMESPACE = "http://activemq.apache.org/schema/core"
 SPRING = "http://www.springframework.org/schema/beans"
 _JAVA = "it concerns Java or its management (JMX)"
+_DATABASE_LOCK = "set locker = postgresql://…, which amq takes for a store in a directory: see docs/postgresql.md"
 _JOURNAL = "the journal of amq does without it"
 _MASTERS = "amq has one master and no network of brokers: let the clients of all these brokers use one group, or move "\
     "messages with a program of your own"  # fmt: skip
@@ -171,8 +172,8 @@ PERSISTENCE = table(
         "kahaDB@brokerName": ignored("the broker has one name"),
         "locker": CONTAINER,
         "shared-file-locker": natural("brokers of a group compete for a lock in the store"),
-        "lease-database-locker": unsupported("amq locks a file in the store, no database", whole=True),
-        "database-locker": unsupported("amq locks a file in the store, no database", whole=True),
+        "lease-database-locker": unsupported(_DATABASE_LOCK, whole=True),
+        "database-locker": unsupported(_DATABASE_LOCK, whole=True),
         "shared-file-locker@name": ignored("the lock needs no name"),
     },
     each_of(

@@ -1,0 +1,151 @@
+"""Real brokers on a store in a directory whose lock is in a real PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from amq.cli.main import main
+from bench.wire import WireError
+from tests.brokers import Broker, Brokers
+from tests.postgres import READY_S, Postgres, needs_postgres, postgres
+from tests.traffic import QUEUE, Producer, connect_any, drain, send
+
+pytestmark = needs_postgres
+
+
+@pytest.fixture
+def url(server: Postgres, database: str) -> str:
+    return server.url(database)
+
+
+@pytest.fixture
+def brokers(tmp_path: Path, url: str) -> Iterator[Brokers]:
+    with Brokers(tmp_path, locker=url, hungMasterTimeout="2s") as group:
+        yield group
+
+
+def status(brokers: Brokers) -> dict[str, Any]:
+    done = CliRunner().invoke(main, ["status", "--store", str(brokers.store), "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_a_slave_takes_over_and_the_commands_find_the_lock_by_the_directory_alone(brokers: Brokers, url: str) -> None:
+    master, slave = brokers.master("a"), brokers.slave("b")
+    with master.connect() as connection:
+        for number in range(20):
+            send(connection, b"%d" % number)
+    assert not {"lock", "claim", "brokers", "orders"} & set(os.listdir(brokers.store))
+    seen = status(brokers)
+    assert (seen["state"], seen["master"]["name"], seen["locker"]) == ("serving", "a", url)
+    assert [each["name"] for each in seen["slaves"]] == ["b"]
+    slave.wait_ready()
+    master.kill()
+    slave.wait_serving()
+    with slave.connect() as connection:
+        assert drain(connection, 20) == [b"%d" % number for number in range(20)]
+
+
+def test_a_broker_that_looks_for_the_lock_elsewhere_is_refused(brokers: Brokers) -> None:
+    master = brokers.master("a")
+    other = brokers.add("b", locker="").start()
+    assert other.wait_exit() == 4
+    assert other.log[-1]["code"] == "LOCK_ELSEWHERE"
+    assert master.stop() == 0
+    other.start().wait_serving()  # the mark of the master says that nothing more comes from it
+    assert status(brokers)["locker"] == ""
+
+
+def test_a_locker_must_be_the_url_of_a_database_and_the_store_a_directory(brokers: Brokers, url: str) -> None:
+    for wrong, store in (("/mnt/lock", str(brokers.store)), ("mysql://db/amq", str(brokers.store)), (url, url)):
+        done = CliRunner().invoke(main, ["start", "--store", store, "-o", f"locker={wrong}"])
+        assert done.exit_code == 3, done.output
+        assert "locker" in done.stderr
+
+
+# -- slow ones ---------------------------------------------------------------------------------------------------------
+
+
+def checked(pair: list[Broker], producer: Producer) -> None:
+    """Every message that was confirmed is there, once, in the order in which it was sent."""
+    confirmed = producer.stop()
+    with connect_any(pair) as connection:
+        bodies = [int(body.split()[1]) for body in drain(connection, len(confirmed))]
+    assert bodies == sorted(set(bodies)), "stored twice, or out of order"
+    assert set(confirmed) <= set(bodies)
+
+
+def serving(pair: list[Broker]) -> tuple[Broker, Broker]:
+    """Master and slave."""
+
+    def since(broker: Broker) -> str:
+        said = broker.said("master: serving")
+        return str(said[-1]["timestamp"]) if said else ""
+
+    slave, master = sorted(pair, key=since)
+    return master, slave
+
+
+@pytest.mark.deep
+def test_nothing_confirmed_is_lost_when_masters_are_killed(brokers: Brokers) -> None:
+    pair = [brokers.master("a"), brokers.slave("b")]
+    producer = Producer(pair)
+    producer.start()
+    for _ in range(5):
+        producer.wait_confirmed(100)
+        master, slave = serving(pair)
+        slave.wait_slave()
+        master.kill()
+        slave.wait_serving()
+        master.start()
+    checked(pair, producer)
+
+
+@pytest.mark.deep
+def test_a_master_that_stands_still_is_replaced_and_confirms_nothing_when_it_wakes(brokers: Brokers) -> None:
+    """The database keeps its lock, because its connection is open. It waits for the lease, because nothing fences."""
+    master, slave = brokers.master("a"), brokers.slave("b")
+    with master.connect() as connection:
+        for number in range(3):
+            send(connection, b"%d" % number)
+        master.freeze()
+        connection.send("SEND", {"destination": QUEUE, "receipt": "late"}, b"late")
+        told = slave.wait_serving()
+        assert told["waited_s"] >= 1.0
+        master.thaw()
+        master.wait_slave(after=len(master.log))
+        with pytest.raises((OSError, WireError)):
+            connection.receipt("late", READY_S)
+    with slave.connect() as connection:
+        assert drain(connection, 3)[:3] == [b"0", b"1", b"2"]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("how", ["terminate", "restart", "crash"])
+def test_nothing_confirmed_is_lost_when_the_server_lets_go(tmp_path: Path, how: str) -> None:
+    with postgres() as server, Brokers(tmp_path, locker=server.url("postgres")) as brokers:
+        pair = [brokers.master("a"), brokers.slave("b")]
+        producer = Producer(pair)
+        producer.start()
+        for _ in range(3):
+            producer.wait_confirmed(100)
+            masterships = sum(len(broker.said("master: serving")) for broker in pair)
+            if how == "terminate":
+                server.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'amq'")
+            else:
+                server.stop() if how == "restart" else server.crash()
+                server.start()
+            until = time.monotonic() + READY_S  # its heartbeat goes through the connection that is lost
+            while sum(len(broker.said("master: serving")) for broker in pair) == masterships:
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            producer.wait_confirmed(100)
+        checked(pair, producer)
