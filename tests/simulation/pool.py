@@ -8,12 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 
-from tests.simulation import feature_mutants, mutants, openwire_mutants
+from tests.simulation import feature_mutants, mutants, openwire_mutants, sql_mutants
 from tests.simulation.faults import Fault
 from tests.simulation.world import Result, run
 
 PROCESSES = 2
-MUTANTS = mutants.MUTANTS | openwire_mutants.MUTANTS
+MUTANTS = mutants.MUTANTS | openwire_mutants.MUTANTS | sql_mutants.MUTANTS
+FOCUS = mutants.FOCUS | sql_mutants.FOCUS
+FEATURES = feature_mutants.FEATURES | sql_mutants.FEATURES
 
 Focus = tuple[str, ...]
 Features = tuple[str, ...] | None  # None = as the seed has it
@@ -38,7 +40,7 @@ def run_seeds(seeds: Iterable[int], focus: Focus = (), features: Features = None
 def first_caught(mutant: str, seeds: Iterable[int]) -> Result | None:
     """The first run that catches `mutant`, None where it lives. A hunt that is limited to some faults must let the code
     as it is pass: raises AssertionError where it does not."""
-    focus, features = mutants.FOCUS.get(mutant, ()), feature_mutants.FEATURES.get(mutant, ())
+    focus, features = FOCUS.get(mutant, ()), FEATURES.get(mutant, ())
     for seed in seeds:
         result = run_seed(seed, mutant, focus, features)
         if result.violation:

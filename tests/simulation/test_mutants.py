@@ -12,7 +12,7 @@ RARE_SEEDS = range(1, 181)  # for mutants that one seed in thirty catches, becau
 RARE = ("nobody_waits_behind_a_replaced_lock_file", "a_replaced_lock_file_needs_no_claim")
 QUICK = (
     "claim_not_looked_at", "no_wait_after_the_claim", "acknowledgements_not_in_the_journal", "groups_belong_to_nobody",
-    "a_message_comes_again_under_its_id",
+    "a_message_comes_again_under_its_id", "a_fence_that_locks_the_key", "any_server_is_as_good",
 )  # fmt: skip
 
 # Seeds that catch those that few seeds catch: tried first, which saves most of the time. Any other will do as well; the
@@ -31,6 +31,8 @@ CAUGHT_AT = {
     "a_prepared_transaction_gives_back_nothing_when_it_is_rolled_back": 3,
     "what_is_acknowledged_in_a_prepared_transaction_stays_in_its_queue": 3,
     "what_moves_in_columns_loses_its_first_row": 2, "a_lost_connection_is_kept_for_ever": 2,
+    "a_warning_passed_over": 7, "no_fence_in_the_database": 5, "a_claim_is_not_the_fence": 5,
+    "journal_without_the_fence": 5, "a_transaction_stays_open_between_two_statements": 5,
 }  # fmt: skip
 
 

@@ -15,8 +15,8 @@ import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -40,6 +40,7 @@ from tests.neutral.server import NEUTRAL
 from tests.simulation.clients import Application, Consumer, Mover, Producer, TransactedProducer
 from tests.simulation.door import SimVfs
 from tests.simulation.faults import FAULTS_S, Fault, schedule
+from tests.simulation.features import Feature
 from tests.simulation.hosts import HostCache, Mount
 from tests.simulation.limits import DLQ
 from tests.simulation.network import Network
@@ -124,7 +125,12 @@ class Result:
 
 class World:
     """Everything of one run, made from `seed`; `faults` and `features` in place of those that the seed would give;
-    `focus` = kinds of faults, and blows of `WORST`, to which it is limited."""
+    `focus` = kinds of faults, and blows of `WORST`, to which it is limited. Another kind of store is a subclass."""
+
+    mounts: tuple[Mount, ...] = MOUNTS
+    server_type: type[Server] = Server
+    host_type: type[HostCache] = HostCache
+    aside: Mapping[str, type[Feature]] = ASIDE
 
     def __init__(
         self, seed: int, faults: list[Fault] | None = None, focus: tuple[str, ...] = (),
@@ -135,9 +141,9 @@ class World:
         self.rng = Random(rng.getrandbits(64))
         self.scheduler = Scheduler(Random(rng.getrandbits(64)))
         self.scheduler.on_crash = self._crashed
-        self.mount = rng.choice(MOUNTS)
+        self.mount = rng.choice(self.mounts)
         self.period_s = rng.choice((0.6, 1.0, 1.6))
-        self.server = Server(Random(rng.getrandbits(64)), self.mount.sync_names, 4 << 20)
+        self.server = self.server_type(Random(rng.getrandbits(64)), self.mount.sync_names, 4 << 20)
         self.server.create("/mnt", directory=True)
         self.server.sync_directory(self.server.root)
         self.oracle = Oracle(self.scheduler, self.server)
@@ -157,7 +163,7 @@ class World:
         self.trips: list[list[Any]] = []  # [fault, calls left]
         self.rotten: list[Callable[[], None]] = []  # how the operator restores what rotted
         self.features = choose(seed) if features is None else features
-        known = FEATURES | ASIDE
+        known = {**FEATURES, **self.aside}
         self.oracle.checkers = self._made = [known[name](self.oracle, seed) for name in self.features]
         self._make_brokers(rng)
         self.deaf = self._deafness()
@@ -181,7 +187,8 @@ class World:
         hosts = 1 if self.mount.kind == "local" else rng.choice((2, 2, 3))
         for i in range(hosts):
             machine = self._machine(f"host{i}", rng)
-            self.caches.append(HostCache(self.scheduler, machine, self.server, self.mount, Random(rng.getrandbits(64))))
+            dice = Random(rng.getrandbits(64))
+            self.caches.append(self.host_type(self.scheduler, machine, self.server, self.mount, dice))
         segment_bytes = rng.choice((4 << 10, 16 << 10, 64 << 10))
         uneven = rng.random() < 0.3
         memory_limit_bytes = rng.choice((1 << 30, 30_000))
@@ -287,11 +294,19 @@ class World:
         process.stall_chance = 0.0 if self.peace else self.stall_chance
         process.stall_s = self.period_s
         cache = self.caches[self.machines.index(slot.machine)]
-        slot.vfs = vfs = SimVfs(cache, process, lambda: self.server_ready_at)
+        slot.vfs = vfs = self._door(cache, process)
         vfs.short_chance, vfs.latency_s = self.short_chance, self.vfs_latency_s
         vfs.on_call = partial(self._on_call, slot, process)
         self.oracle.log(f"{slot.name} starts as pid {process.pid} on {slot.machine.name}")
         process.run_loop(lambda: self._broker_main(slot, process, vfs))
+
+    def _door(self, cache: HostCache, process: Process) -> Any:
+        """The door to the store of one process."""
+        return SimVfs(cache, process, lambda: self.server_ready_at)
+
+    def _settings(self) -> AbstractContextManager[object]:
+        """What else holds while this world runs."""
+        return nullcontext()
 
     async def _broker_main(self, slot: Slot, process: Process, vfs: SimVfs) -> None:
         release = slot.running
@@ -434,6 +449,7 @@ class World:
         oracle, scheduler = self.oracle, self.scheduler
         large = large_from(LARGE_BYTES if self.seed % LARGE_EVERY == 0 else LARGE_BODY_BYTES)
         with self._quiet(), oracle.observing(), large, patch("amq.service.watch", self._watch), ExitStack() as settings:
+            settings.enter_context(self._settings())
             for feature in self._made:
                 settings.enter_context(feature.settings())
             for slot in self.slots:
@@ -449,13 +465,16 @@ class World:
                 self._wait_until_settled()
             if not oracle.over():
                 if self.settled():
-                    oracle.check_journal()
-                    oracle.finish()
+                    self._finish()
                 else:
                     oracle.broken("liveness", self._diagnosis())
             result = self._result()
             self._tear_down()
         return result
+
+    def _finish(self) -> None:
+        self.oracle.check_journal()
+        self.oracle.finish()
 
     def _wait_until_settled(self) -> None:
         """As long as something moves: what slow consumers have before them may take more than `PEACE_S`."""
@@ -562,7 +581,10 @@ def run(
     seed: int, faults: list[Fault] | None = None, focus: tuple[str, ...] = (), features: tuple[str, ...] | None = None
 ) -> Result:
     """One run."""
+    from tests.simulation.database import NAME, SqlWorld
+
+    kind = SqlWorld if features is not None and NAME in features else World
     try:
-        return World(seed, faults, focus, features).run()
+        return kind(seed, faults, focus, features).run()
     except AmqError as error:  # the harness itself must never meet one
         raise AssertionError(f"seed {seed}: {error}") from error

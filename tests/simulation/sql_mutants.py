@@ -1,0 +1,98 @@
+"""Mutants of the argument for a store in a database: docs/master-slave.md, "A store in a database"."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, suppress
+from typing import Any
+from unittest.mock import patch
+
+from amq.sql import vfs as sql_vfs
+from amq.sql.sessions import Session, Sessions
+from amq.sql.vfs import SqlVfs
+from tests.simulation.database import NAME
+from tests.simulation.mutants import Mutant
+from tests.simulation.sql_client import SimSession
+
+MUTANTS: dict[str, Mutant] = {}
+FOCUS: dict[str, tuple[str, ...]] = {}
+FEATURES: dict[str, tuple[str, ...]] = {}
+
+
+def _mutant(*focus: str) -> Any:
+    """Its hunt is limited to these faults."""
+
+    def add(make: Mutant) -> Mutant:
+        MUTANTS[make.__name__], FOCUS[make.__name__], FEATURES[make.__name__] = make, focus, (NAME,)
+        return make
+
+    return add
+
+
+def _fence(text: str) -> AbstractContextManager[object]:
+    return patch.object(sql_vfs, "_FENCE", text)
+
+
+@_mutant("old master", "late insert")
+def no_fence_in_the_database() -> AbstractContextManager[object]:
+    return _fence(sql_vfs._OPEN)
+
+
+@_mutant("late insert")
+def a_fence_that_locks_nothing() -> AbstractContextManager[object]:
+    """Variant A."""
+    return _fence(sql_vfs._FENCE.replace(" FOR SHARE", ""))
+
+
+@_mutant("late insert")
+def a_fence_that_locks_the_key() -> AbstractContextManager[object]:
+    """Variant C."""
+    return _fence(sql_vfs._FENCE.replace("FOR SHARE", "FOR KEY SHARE"))
+
+
+@_mutant("old master", "late insert")
+def a_claim_is_not_the_fence() -> AbstractContextManager[object]:
+    """It is written as any other file."""
+    return patch.object(SqlVfs, "_claim_path", property(lambda _vfs: ""))
+
+
+@_mutant("old master", "late insert")
+def journal_without_the_fence() -> AbstractContextManager[object]:
+    real = SqlVfs._change
+
+    def change(vfs: SqlVfs, path: str, fenced: bool, *rest: Any) -> list[Any]:
+        return real(vfs, path, fenced and "/journal/" not in path, *rest)
+
+    return patch.object(SqlVfs, "_change", change)
+
+
+@_mutant("insert in doubt", "crash_server")
+def an_error_of_a_commit_passed_over() -> AbstractContextManager[object]:
+    real = SqlVfs._write
+
+    def write(vfs: SqlVfs, file: Any) -> None:
+        with suppress(OSError):
+            real(vfs, file)
+
+    return patch.object(SqlVfs, "_write", write)
+
+
+@_mutant("cancelled commit")
+def a_warning_passed_over() -> AbstractContextManager[object]:
+    """A cancelled commit "succeeds"."""
+    return patch.object(SimSession, "note", lambda _session, _diag: None)
+
+
+@_mutant("lagging standby")
+def any_server_is_as_good() -> AbstractContextManager[object]:
+    return patch.object(Sessions, "_check", lambda _sessions, _session: None)
+
+
+@_mutant("stopped at a lock")
+def a_transaction_stays_open_between_two_statements() -> AbstractContextManager[object]:
+    real = sql_vfs._run
+
+    def run(session: Session, statement: bytes, asked: dict[str, Any]) -> list[Any]:
+        with session.transaction():
+            return real(session, statement, asked)
+
+    return patch.object(sql_vfs, "_run", run)

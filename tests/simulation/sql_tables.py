@@ -1,0 +1,431 @@
+"""The tables of a store, and what each statement of `amq/sql` does to them at READ COMMITTED.
+
+A statement is known by its text; an unknown one is an error, so that no new statement goes unmodelled. Each names the
+rows that it locks. It reads `seen`, the tables as they were when it began, and of the rows that it locks the newest
+version, `now`. It changes nothing: it returns its rows and adds effects, which take place when it is committed.
+`tests/sql/test_sql_model.py` compares all this with a real server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from psycopg import errors
+
+if TYPE_CHECKING:
+    from tests.simulation.sql_server import Backend, SqlServer
+
+Effect = Callable[["SqlTables"], None]
+Key = tuple[Any, ...]  # of a row: (table, primary key…)
+STORE_ROW: Key = ("store",)
+MADE = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class SqlTables:
+    """What is committed. `chunks`: file → start → bytes."""
+
+    def __init__(self) -> None:
+        self.version = 0  # 0 = the tables are not there
+        self.fence = b""
+        self.server = ""
+        self.synchronous = False
+        self.names: dict[tuple[str, str], int | None] = {}
+        self.files: dict[int, int] = {}  # id → extent
+        self.chunks: dict[int, dict[int, bytes]] = {}
+
+    def copy(self) -> SqlTables:
+        other = SqlTables()
+        other.version, other.fence, other.server = self.version, self.fence, self.server
+        other.synchronous = self.synchronous
+        other.names, other.files = dict(self.names), dict(self.files)
+        other.chunks = {file: dict(rows) for file, rows in self.chunks.items()}
+        return other
+
+    def size(self, file: int) -> int:
+        rows = self.chunks.get(file)
+        last = max(rows) if rows else 0
+        return max(self.files[file], last + len(rows[last]) if rows else 0)
+
+    def data(self, file: int) -> bytes:
+        """The whole file: what stands nowhere is zeros."""
+        found = bytearray(self.size(file))
+        for start, piece in self.chunks.get(file, {}).items():
+            found[start : start + len(piece)] = piece
+        return bytes(found)
+
+    def used_bytes(self) -> int:
+        return sum(len(piece) for rows in self.chunks.values() for piece in rows.values())
+
+
+@dataclass(slots=True)
+class Call:
+    """One statement that a backend runs. `passed`: the fence let it through."""
+
+    server: SqlServer
+    backend: Backend
+    seen: SqlTables
+    now: SqlTables
+    asked: Any
+    passed: bool = True
+    effects: list[Effect] = field(default_factory=list)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.asked["directory"], self.asked["name"]
+
+
+Rows = list[tuple[Any, ...]]
+Locks = Callable[[Any], list[Key]]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """`kind` = the table that it changes, for faults that strike there; "" = it changes none."""
+
+    name: str
+    kind: str
+    locks: Locks
+    run: Callable[[Call], Rows | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A statement behind its fence: "" = none, "open" = one that lets all pass, "unlocked", "key share", "share"."""
+
+    statement: Statement
+    fence: str
+
+    def keys(self, asked: Any) -> list[tuple[Key, bool]]:
+        """(row, exclusive?) of the locks that it takes."""
+        share = [(STORE_ROW, False)] if self.fence == "share" else []
+        return share + [(key, True) for key in self.statement.locks(asked)]
+
+
+_KNOWN: list[tuple[re.Pattern[str], Statement]] = []
+_FENCE = re.compile(
+    r"WITH fence AS \(SELECT 1(?P<read> FROM amq_store WHERE fence = %\(claim\)s(?P<lock> FOR (KEY )?SHARE)?)?\)[, ]*"
+)
+
+
+def plan(text: str) -> Plan:
+    """What stands in `text`. Raises AssertionError where the model does not know it."""
+    text = " ".join(text.replace('"', "").split())
+    behind = _FENCE.match(text)
+    fence = ""
+    if behind:
+        fence = {None: "unlocked", " FOR SHARE": "share", " FOR KEY SHARE": "key share"}[behind["lock"]]
+        fence = fence if behind["read"] else "open"
+        text = text[behind.end() :]
+    for pattern, statement in _KNOWN:
+        if pattern.match(text):
+            return Plan(statement, fence)
+    raise AssertionError(f"the model of PostgreSQL does not know this statement: {text}")
+
+
+def known() -> set[str]:
+    """The names of all statements."""
+    return {statement.name for _, statement in _KNOWN}
+
+
+def _no_locks(_asked: Any) -> list[Key]:
+    return []
+
+
+def _statement(begin: str, kind: str = "", locks: Locks = _no_locks) -> Callable[[Any], Any]:
+    def add(run: Callable[[Call], Rows | None]) -> Any:
+        _KNOWN.append((re.compile(begin), Statement(run.__name__.strip("_"), kind, locks, run)))
+        return run
+
+    return add
+
+
+def _name_key(asked: Any) -> list[Key]:
+    return [("name", asked["directory"], asked["name"])]
+
+
+def _chunk_keys(asked: Any) -> list[Key]:
+    starts = asked["starts"] if "starts" in asked else [asked["start"]]
+    return [("chunk", asked["file"], start) for start in starts]
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
+
+
+@_statement(r"SELECT set_config\('lock_timeout', ")
+def _settings(call: Call) -> Rows:
+    call.backend.lock_timeout_s = float(call.asked[0].removesuffix("s"))
+    return [("",) * 6]
+
+
+@_statement(r"SELECT pg_is_in_recovery\(\), pg_backend_pid\(\)")
+def _facts(call: Call) -> Rows:
+    return [(False, call.backend.pid, call.backend.began)]
+
+
+@_statement(r"SELECT pg_terminate_backend\(pid\) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s")
+def _terminate(call: Call) -> Rows:
+    found = [other for other in call.server.backends if (other.pid, other.began) == tuple(call.asked)]
+    for other in found:
+        call.server.end(other)
+    return [(True,)] * len(found)
+
+
+@_statement(r"SELECT pg_sleep\(0.01\) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s")
+def _still_there(call: Call) -> Rows:
+    return [("",) for other in call.server.backends if (other.pid, other.began) == tuple(call.asked)]
+
+
+@_statement(r"SELECT pg_try_advisory_lock\('amq_name'::regclass::oid::int, %\(id\)s\)")
+def _try_lock(call: Call) -> Rows:
+    holder = call.server.advisory.setdefault(call.asked["id"], call.backend)
+    return [(holder is call.backend,)]
+
+
+@_statement(r"SELECT pg_advisory_unlock\(")
+def _unlock(call: Call) -> Rows:
+    held = call.server.advisory.get(call.asked["id"]) is call.backend
+    if held:
+        del call.server.advisory[call.asked["id"]]
+    return [(held,)]
+
+
+@_statement(r"SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2")
+def _lock_held(call: Call) -> Rows:
+    return [(1,)] if call.asked["id"] in call.server.advisory else []
+
+
+# -- the row of the store ----------------------------------------------------------------------------------------------
+
+
+@_statement(r"SELECT to_regclass\(%s\)")
+def _regclass(call: Call) -> Rows:
+    return [(call.asked[0] if call.seen.version else None,)]
+
+
+@_statement(r"SELECT version FROM amq_store")
+def _version(call: Call) -> Rows:
+    return [(call.seen.version,)]
+
+
+@_statement(r"SELECT server, \(SELECT system_identifier FROM pg_control_system\(\)\)")
+def _servers(call: Call) -> Rows:
+    return [(call.seen.server, call.server.identity)]
+
+
+@_statement(r"SELECT synchronous FROM amq_store")
+def _was_synchronous(call: Call) -> Rows:
+    return [(call.seen.synchronous,)]
+
+
+@_statement(r"SELECT 1 FROM amq_store WHERE fence = %\(claim\)s$")
+def _claim_stands(call: Call) -> Rows:
+    return [(1,)] if call.seen.fence == call.asked["claim"] else []
+
+
+@_statement(r"UPDATE amq_store SET server = \(SELECT", "store", lambda _: [STORE_ROW])
+def _accept(call: Call) -> None:
+    identity = call.server.identity
+    call.effects.append(lambda tables: setattr(tables, "server", identity))
+
+
+@_statement(r"SELECT pg_advisory_xact_lock\(hashtext\('amq'\), hashtext\(%s\)\)", "", lambda _: [("upgrade",)])
+def _upgrade_lock(_call: Call) -> Rows:
+    return [("",)]
+
+
+@_statement(r"SELECT 1 FROM amq_store FOR UPDATE$", "", lambda _: [STORE_ROW])
+def _lock_store(_call: Call) -> Rows:
+    return [(1,)]
+
+
+@_statement(r"CREATE TABLE amq_store ")
+def _create(call: Call) -> None:
+    call.effects.append(lambda tables: setattr(tables, "version", 1))
+
+
+@_statement(r"INSERT INTO amq_store \(version, server, synchronous\) SELECT 1, ", "store", lambda _: [STORE_ROW])
+def _first_row(call: Call) -> None:
+    identity, synchronous = call.server.identity, call.server.synchronous
+
+    def take_place(tables: SqlTables) -> None:
+        tables.server, tables.synchronous = identity, synchronous
+
+    call.effects.append(take_place)
+
+
+@_statement(
+    r"WITH fence AS \(UPDATE amq_store SET fence = %\(digest\)s, server = .*"
+    r"INSERT INTO amq_chunk AS c \(file, start, data\) VALUES",
+    "claim", lambda asked: [STORE_ROW, *_chunk_keys(asked)],
+)  # fmt: skip
+def _claim(call: Call) -> None:
+    asked, identity, synchronous = call.asked, call.server.identity, call.server.synchronous
+
+    def take_place(tables: SqlTables) -> None:
+        tables.fence, tables.server, tables.synchronous = asked["digest"], identity, synchronous
+        tables.chunks.setdefault(asked["file"], {})[asked["start"]] = asked["data"]
+
+    call.effects.append(take_place)
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+@_statement(r"SELECT file FROM amq_name WHERE directory = %\(directory\)s AND name = %\(name\)s")
+def _row(call: Call) -> Rows:
+    return [(call.seen.names[call.place],)] if call.place in call.seen.names else []
+
+
+@_statement(r"SELECT name FROM amq_name WHERE directory = %\(directory\)s")
+def _listing(call: Call) -> Rows:
+    names = [name for directory, name in call.seen.names if directory == call.asked["directory"]]
+    return [(name,) for name in call.server.rng.sample(names, len(names))]
+
+
+@_statement(r"SELECT 1$")
+def _one(_call: Call) -> Rows:
+    return [(1,)]
+
+
+@_statement(r"INSERT INTO amq_name \(directory, name\) VALUES .* ON CONFLICT DO NOTHING RETURNING 1", "name", _name_key)
+def _mkdir(call: Call) -> Rows:
+    place = call.place
+    if place in call.now.names:
+        return []
+    call.effects.append(lambda tables: tables.names.update({place: None}))
+    return [(1,)]
+
+
+@_statement(r"made AS \(INSERT INTO amq_file \(extent\) SELECT 0 FROM fence ", "name", _name_key)
+def _make(call: Call) -> Rows:
+    place, above = call.place, (call.asked["above"], call.asked["parent"])
+    is_there = not place[0] or (above in call.seen.names and call.seen.names[above] is None)
+    if not call.passed or not is_there:
+        return []
+    if place in call.now.names:
+        raise errors.UniqueViolation("duplicate key value violates unique constraint of amq_name")
+    number = call.server.next_id()
+
+    def take_place(tables: SqlTables) -> None:
+        tables.names[place], tables.files[number] = number, 0
+
+    call.effects.append(take_place)
+    return [(number,)]
+
+
+@_statement(r"INSERT INTO amq_name \(directory, name, file\) SELECT .* FROM amq_name n, fence", "name", _name_key)
+def _link(call: Call) -> Rows:
+    place, source = call.place, (call.asked["from_directory"], call.asked["from_name"])
+    if not call.passed or source not in call.seen.names:
+        return []
+    if place in call.now.names:
+        raise errors.UniqueViolation("duplicate key value violates unique constraint of amq_name")
+    file = call.seen.names[source]
+    call.effects.append(lambda tables: tables.names.update({place: file}))
+    return [(1,)]
+
+
+@_statement(r"gone AS \(DELETE FROM amq_name USING fence ", "name", _name_key)
+def _unlink(call: Call) -> Rows:
+    place = call.place
+    file = call.now.names.get(place)
+    if not call.passed or file is None:
+        return []
+    is_last = not any(other == file and name != place for name, other in call.seen.names.items())
+
+    def take_place(tables: SqlTables) -> None:
+        tables.names.pop(place, None)
+        if is_last:
+            tables.files.pop(file, None)
+            tables.chunks.pop(file, None)
+
+    call.effects.append(take_place)
+    return [(file,)]
+
+
+# -- bytes -------------------------------------------------------------------------------------------------------------
+
+
+@_statement(r"SELECT start, substring\(data FROM ")
+def _read(call: Call) -> Rows:
+    rows = call.seen.chunks.get(call.asked["file"], {})
+    offset, end = call.asked["offset"], call.asked["end"]
+    first = max((start for start in rows if start <= offset), default=0)
+    return [
+        (start, rows[start][max(offset - start, 0) :][: end - max(start, offset)])
+        for start in sorted(rows) if first <= start < end
+    ]  # fmt: skip
+
+
+@_statement(r"SELECT extent FROM amq_file WHERE id = ")
+def _extent(call: Call) -> Rows:
+    return [(extent,) for file, extent in call.seen.files.items() if file == call.asked["file"]]
+
+
+@_statement(r"SELECT id, greatest\(f.extent, ")
+def _fstat(call: Call) -> Rows:
+    file = call.asked["file"]
+    if file not in call.seen.files:
+        return []
+    return [(file, call.seen.size(file), MADE, sum(other == file for other in call.seen.names.values()))]
+
+
+@_statement(r"SELECT n.file, coalesce\(greatest\(f.extent, ")
+def _stat(call: Call) -> Rows:
+    if call.place not in call.seen.names:
+        return []
+    file = call.seen.names[call.place]
+    return [(None, 0, None, 1)] if file is None else [(file, call.seen.size(file), MADE, 1)]
+
+
+@_statement(r"UPDATE amq_file SET extent = greatest\(extent, ", "chunk", lambda asked: [("file", asked["file"])])
+def _extend(call: Call) -> Rows:
+    file, extent = call.asked["file"], call.asked["extent"]
+    if not call.passed or file not in call.now.files:
+        return []
+
+    def take_place(tables: SqlTables) -> None:
+        if file in tables.files:
+            tables.files[file] = max(tables.files[file], extent)
+
+    call.effects.append(take_place)
+    return [(1,)]
+
+
+@_statement(r"sized AS \(UPDATE amq_file SET extent = ", "chunk", lambda asked: [("file", asked["file"])])
+def _truncate(call: Call) -> Rows:
+    file, size = call.asked["file"], call.asked["size"]
+    if not call.passed or file not in call.now.files:
+        return []
+
+    def take_place(tables: SqlTables) -> None:
+        tables.files[file] = size
+        rows = tables.chunks.get(file, {})
+        tables.chunks[file] = {start: data[: size - start] for start, data in rows.items() if start < size}
+
+    call.effects.append(take_place)
+    return [(file,)]
+
+
+@_statement(r"INSERT INTO amq_chunk AS c \(file, start, data\) SELECT f.id, .* FROM fence, amq_file f", "chunk",
+            _chunk_keys)  # fmt: skip
+def _write(call: Call) -> Rows:
+    asked, file = call.asked, call.asked["file"]
+    if not call.passed or file not in call.seen.files:
+        return []
+    pairs = list(zip(asked["starts"], asked["parts"], strict=True)) if "starts" in asked else []
+    pairs = pairs or [(asked["start"], asked["data"])]
+    call.server.need_room(sum(len(data) for _, data in pairs))
+    there = call.now.chunks.get(file, {})
+    fit = [(start, data) for start, data in pairs if len(there.get(start, data)) == len(data)]
+    call.effects.append(lambda tables: tables.chunks.setdefault(file, {}).update(fit))
+    return [(1,)] * len(fit)
+
+
+@_statement(r"INSERT INTO amq_chunk \(file, start, data\) VALUES \(-1, 0, %b\)", "", lambda _: [("chunk", -1, 0)])
+def _room(call: Call) -> None:
+    call.server.need_room(len(call.asked[0]))

@@ -1,0 +1,46 @@
+"""Groups whose store is in a database: no promise is broken in them, whatever happens to their statements."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.database import NAME
+from tests.simulation.pool import report, run_seed, run_seeds
+from tests.simulation.world import Result
+
+QUICK_SEEDS = (21, 25)  # a failover that loses commits, and one that loses none
+DEEP_SEEDS = range(1, 81)
+OTHERS = ("two-phase", "durable", "leases", "successions", "neutral")
+WANTED = {
+    "epochs": 250, "confirmed": 18_000, "locks lost": 50, "checkpoints read": 200, "trims": 1_500,
+    "failovers": 8, "failovers that lost commits": 2, "statement cancel": 5, "statement lose": 12,
+    "statement late_and_lose": 6, "statement pause_and_lose": 2, "crash_server": 4, "restart_server": 25,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", QUICK_SEEDS)
+def test_a_group_on_a_database_keeps_its_promises(seed: int) -> None:
+    counts = _kept(run_seed(seed, features=(NAME,)))
+    assert counts["failovers"]
+
+
+@pytest.mark.deep
+def test_no_promise_is_broken_on_a_database() -> None:
+    counts: Counter[str] = Counter()
+    for result in run_seeds(DEEP_SEEDS, features=(NAME,)):
+        counts += _kept(result)
+    short = {kind: counts[kind] for kind, least in WANTED.items() if counts[kind] < least}
+    assert not short, f"too little happened: {short} of {counts}"
+
+
+@pytest.mark.deep
+def test_features_keep_their_promises_on_a_database() -> None:
+    for result in run_seeds(range(1, 25), features=(NAME, *OTHERS)):
+        _kept(result)
+
+
+def _kept(result: Result) -> Counter[str]:
+    assert not result.violation, report(result)
+    return result.counts
