@@ -167,7 +167,7 @@ class SqlServer(Server):
         for key, exclusive in wanted:
             self._held.setdefault(key, []).append((backend, exclusive))
         backend.locks += wanted
-        call = Call(self, backend, request.seen or self.tables, self.tables, request.asked)
+        call = Call(self, backend, request.seen or self.tables, self.tables, request.asked, plan.records)
         if plan.fence in ("share", "key share", "unlocked"):
             claim = request.asked["claim"]
             call.passed = call.seen.fence == claim

@@ -26,7 +26,7 @@ MADE = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class SqlTables:
-    """What is committed. `chunks`: file → start → bytes."""
+    """What is committed. `chunks`: file → start → bytes, of the tables `chunk` and `record`: a file is in one of them."""
 
     def __init__(self) -> None:
         self.version = 0  # 0 = the tables are not there
@@ -63,13 +63,15 @@ class SqlTables:
 
 @dataclass(slots=True)
 class Call:
-    """One statement that a backend runs. `passed`: the fence let it through."""
+    """One statement that a backend runs. `records`: on the table `record`, not `chunk`. `passed`: the fence let it
+    through."""
 
     server: SqlServer
     backend: Backend
     seen: SqlTables
     now: SqlTables
     asked: Any
+    records: bool
     passed: bool = True
     effects: list[Effect] = field(default_factory=list)
 
@@ -94,10 +96,12 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A statement behind its fence: "" = none, "open" = one that lets all pass, "unlocked", "key share", "share"."""
+    """A statement behind its fence: "" = none, "open" = one that lets all pass, "unlocked", "key share", "share".
+    `records`: see `Call`."""
 
     statement: Statement
     fence: str
+    records: bool
 
     def keys(self, asked: Any) -> list[tuple[Key, bool]]:
         """(row, exclusive?) of the locks that it takes."""
@@ -114,6 +118,9 @@ _FENCE = re.compile(
 def plan(text: str) -> Plan:
     """What stands in `text`. Raises AssertionError where the model does not know it."""
     text = " ".join(text.replace('"', "").split())
+    records = "amq_record" in text and not text.startswith("CREATE TABLE")
+    if records:
+        text = text.replace("amq_record", "amq_chunk")
     behind = _FENCE.match(text)
     fence = ""
     if behind:
@@ -122,7 +129,7 @@ def plan(text: str) -> Plan:
         text = text[behind.end() :]
     for pattern, statement in _KNOWN:
         if pattern.match(text):
-            return Plan(statement, fence)
+            return Plan(statement, fence, records)
     raise AssertionError(f"the model of PostgreSQL does not know this statement: {text}")
 
 
@@ -245,6 +252,19 @@ def _lock_store(_call: Call) -> Rows:
 @_statement(r"CREATE TABLE amq_store ")
 def _create(call: Call) -> None:
     call.effects.append(lambda tables: setattr(tables, "version", 1))
+
+
+@_statement(r"CREATE TABLE amq_record \(LIKE amq_chunk ")
+def _create_records(_call: Call) -> None:
+    pass  # nothing is to be moved: stores of version 1 are upgraded on a real server
+
+
+@_statement(r"UPDATE amq_store SET version = version \+ 1$", "store", lambda _: [STORE_ROW])
+def _next_version(call: Call) -> None:
+    def take_place(tables: SqlTables) -> None:
+        tables.version += 1
+
+    call.effects.append(take_place)
 
 
 @_statement(r"INSERT INTO amq_store \(version, server, synchronous\) SELECT 1, ", "store", lambda _: [STORE_ROW])
@@ -419,8 +439,9 @@ def _write(call: Call) -> Rows:
         return []
     pairs = list(zip(asked["starts"], asked["parts"], strict=True)) if "starts" in asked else []
     pairs = pairs or [(asked["start"], asked["data"])]
-    call.server.need_room(sum(len(data) for _, data in pairs))
     there = call.now.chunks.get(file, {})
+    if not (call.records and all(start in there for start, _ in pairs)):  # that goes into the page of the old version
+        call.server.need_room(sum(len(data) for _, data in pairs))
     fit = [(start, data) for start, data in pairs if len(there.get(start, data)) == len(data)]
     call.effects.append(lambda tables: tables.chunks.setdefault(file, {}).update(fit))
     return [(1,)] * len(fit)
