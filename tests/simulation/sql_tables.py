@@ -26,7 +26,7 @@ MADE = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class SqlTables:
-    """What is committed. `chunks`: file → start → bytes, of the tables `chunk` and `record`: a file is in one of them."""
+    """What is committed. `chunks`: file → start → bytes, in the table `chunk` or `record`: a file is in one of them."""
 
     def __init__(self) -> None:
         self.version = 0  # 0 = the tables are not there
