@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ssl
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
@@ -15,10 +15,37 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _CIPHERS: Final = "ECDHE+aECDSA+AESGCM:ECDHE+aECDSA+CHACHA20:ECDHE+aRSA+AESGCM:ECDHE+aRSA+CHACHA20"
 
 
-def new_context(side: int, minimum_version: str) -> ssl.SSLContext:
+class AlertingContext(ssl.SSLContext):
+    """A context for event loops, which close a socket when its handshake fails, and throw away the alert that tells the
+    other side why: the error of the handshake has these bytes, as `alert`."""
+
+    class _Side(ssl.SSLObject):
+        outgoing: ssl.MemoryBIO
+
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except ssl.SSLWantReadError:
+                raise
+            except ssl.SSLError as error:
+                error.alert = self.outgoing.read()  # type: ignore[attr-defined]
+                raise
+
+    sslobject_class = _Side
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        made = super().wrap_bio(incoming, outgoing, *args, **kwargs)
+        assert isinstance(made, self._Side)
+        made.outgoing = outgoing
+        return made
+
+
+def new_context(
+    side: int, minimum_version: str, kind: type[ssl.SSLContext] = ssl.SSLContext
+) -> ssl.SSLContext:  # fmt: skip
     """A context without files. `side` = `ssl.PROTOCOL_TLS_CLIENT`, which checks certificate and name, or
     `ssl.PROTOCOL_TLS_SERVER`; `minimum_version` is a key of `VERSIONS`."""
-    context = ssl.SSLContext(side)
+    context = kind(side)
     context.minimum_version = VERSIONS[minimum_version]
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.set_ciphers(_CIPHERS)

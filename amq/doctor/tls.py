@@ -6,11 +6,10 @@ of STOMP are never said; no wait is longer than the `connectTimeout` of the URL.
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from amq.client.errors import ConnectError, UriError
 from amq.client.options import TransportOptions
@@ -217,6 +216,7 @@ def _judge_access(met: Met, uri: BrokerUri) -> None:
         met.accepted = True
         met.findings.append(Finding(Level.OK, "client certificate", asks, "this client shows one" if has_one else ""))
         return
-    why = reason_of(refusal, uri) if isinstance(refusal, ssl.SSLError) else os.strerror(refusal.errno or 0)
+    told = isinstance(refusal, ssl.SSLError) and not isinstance(refusal, ssl.SSLEOFError)
+    why = reason_of(cast(ssl.SSLError, refusal), uri) if told else "the broker closes the connection, and says not why"
     cure = "" if has_one else "add certificate=FILE&certificateKey=FILE to the URL"
     met.findings.append(Finding(Level.UNFIT, "client certificate", asks, why, cure))

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from amq.clock import Clock, SystemClock
 from amq.errors import ConfigError
 from amq.security import files
-from amq.tls import NO_CHECK_TIME, new_context, read_password, words
+from amq.tls import NO_CHECK_TIME, AlertingContext, new_context, read_password, words
 
 EXPIRES_SOON_S: Final = 30 * 86_400
 FILE_BYTES_MAX: Final = 4 << 20
@@ -136,7 +136,7 @@ class Credentials:
 
 def server_context(settings: Settings) -> ssl.SSLContext:
     """A context for the server's side. Raises ConfigError that names the file."""
-    context = new_context(ssl.PROTOCOL_TLS_SERVER, settings.tls_minimum_version)
+    context = new_context(ssl.PROTOCOL_TLS_SERVER, settings.tls_minimum_version, AlertingContext)
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
     _check_pem(settings.certificate, "certificate")
     key = settings.certificate_key or settings.certificate

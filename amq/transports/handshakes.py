@@ -9,6 +9,7 @@ connection exists for the broker only after its handshake.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 import ssl
@@ -184,7 +185,9 @@ class TlsPort:
         limits = self._handshakes.limits()
         timeout_s = limits.handshake_timeout_s
         given_away = False
+        spare: socket.socket | None = None  # the same connection, for the last word when the event loop has closed it
         try:
+            spare = sock.dup()
             async with asyncio.timeout(timeout_s):
                 context = self._context() if not limits.tls_optional or await self._speaks_tls(sock) else None
                 given_away = True
@@ -201,9 +204,13 @@ class TlsPort:
             raise
         except ssl.SSLError as error:
             self._handshakes.failures.tell(peer, reason_of(error))
+            if spare is not None:
+                _tell(spare, getattr(error, "alert", b""))
         except OSError as error:
             self._handshakes.failures.tell(peer, error.strerror or str(error) or "the client is gone")
         finally:
+            if spare is not None:
+                spare.close()
             if not given_away:
                 sock.close()
 
@@ -222,6 +229,13 @@ class TlsPort:
 def _set(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
+
+
+def _tell(sock: socket.socket, alert: bytes) -> None:
+    """Say why its handshake failed to a client that still listens."""
+    with contextlib.suppress(OSError):
+        sock.send(alert)
+        sock.shutdown(socket.SHUT_WR)
 
 
 def reason_of(error: ssl.SSLError) -> str:

@@ -89,11 +89,11 @@ def test_a_client_certificate_is_the_login(face: Any, authority: Authority, serv
                 await connection.session().producer(Q).send("mine")
             with pytest.raises(ConnectError) as none:
                 await face.connect(f"{address(broker)}?trust={authority.trust}")
-            assert "certificate" in str(none.value)
+            assert "it wants a certificate of this client: set certificate" in str(none.value)
             with pytest.raises(ConnectError) as revoked:
                 pair = f"certificate={mallory.certificate}&certificateKey={mallory.key}"
                 await face.connect(f"{address(broker)}?trust={authority.trust}&{pair}")
-            assert "certificate" in str(revoked.value)
+            assert "it refuses the certificate of this client" in str(revoked.value)
 
     run(scenario)
 

@@ -74,6 +74,11 @@ def test_a_port_that_needs_a_certificate(authority: Authority, tmp_path: Path, m
         (without,) = ask(url(broker, authority), exits.FAILED)["brokers"]
         assert (without["client_certificate"], without["accepted"]) == ("need", False)
         assert levels(without)["client certificate"] == "unfit"
+        assert "it wants a certificate of this client" in str(without["findings"]) or minimum == "1.2"
+        stranger = Authority(tmp_path / "other").pair("alice")
+        shown = f"&certificate={stranger.certificate}&certificateKey={stranger.key}"
+        (refused,) = ask(url(broker, authority, shown), exits.FAILED)["brokers"]
+        assert "it refuses the certificate of this client" in str(refused["findings"])
         (with_one,) = ask(url(broker, authority, f"&certificate={alice.certificate}&certificateKey={alice.key}"), 0)[
             "brokers"
         ]

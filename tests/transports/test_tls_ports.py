@@ -104,6 +104,28 @@ def test_client_certificates_name_users_and_are_needed(authority: Authority, ser
         assert reasons[0] == "the client sent no certificate, and clientCertificate is need"
 
 
+def refusal(broker: Broker, context: ssl.SSLContext) -> str:
+    """The alert by which the broker refuses a client."""
+    with pytest.raises(ssl.SSLError) as refused, dial(broker, context) as sock:
+        sock.sendall(CONNECT)
+        sock.recv(4096)
+    return str(refused.value.reason)
+
+
+def test_refused_clients_are_told_why(authority: Authority, server: Pair, tmp_path: Path) -> None:
+    """By an alert of TLS, which every client can show, not by the mere end of the connection."""
+    mallory, stranger = authority.pair("mallory"), Authority(tmp_path / "other").pair("alice")
+    old = client_context(authority, authority.pair("alice"))
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    more = {"clientCertificate": "need", "certificateUser": "cn", "revokedCertificates": authority.revoke(mallory)}
+    with Brokers(tmp_path, **options(authority, server, **more)) as brokers:
+        broker = brokers.master()
+        assert refusal(broker, old) == "TLSV1_ALERT_PROTOCOL_VERSION"
+        assert refusal(broker, client_context(authority)) == "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+        assert refusal(broker, client_context(authority, mallory)) == "SSLV3_ALERT_CERTIFICATE_REVOKED"
+        assert refusal(broker, client_context(authority, stranger)) == "TLSV1_ALERT_UNKNOWN_CA"
+
+
 def test_another_master_serves_tls_after_a_kill(authority: Authority, server: Pair, tmp_path: Path) -> None:
     with Brokers(tmp_path, **options(authority, server)) as brokers:
         first = brokers.master("a")
