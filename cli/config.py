@@ -13,11 +13,14 @@ from amq.cli import exits
 from amq.cli.config_import import import_, properties_of, property_option
 from amq.cli.foreign_users import read_permissions, read_users
 from amq.cli.output import examples, json_option, print_json, print_table
+from amq.cli.own_certificate import OwnCertificate
+from amq.cli.own_logins import OwnLogins
 from amq.config import BrokerConfig, Kind, Setting, load
 from amq.config.destinations import TABLE
 from amq.config.toml import quote, value_text
 from amq.errors import ConfigError
 from amq.lock.host import Owner, SystemHost
+from amq.security import LoginGate
 
 
 @click.group(
@@ -112,28 +115,44 @@ def check(config_file: str | None, options: tuple[str, ...], properties: tuple[s
 
 def _try(effective: BrokerConfig, config_file: str | None, properties: Mapping[str, str]) -> tuple[str, ...]:
     """Check what a broker checks before it starts. Returns warnings; raises ConfigError."""
-    problems = []
-    warnings: tuple[str, ...] = ()
-    try:
+    gate = LoginGate("", "yes")
+
+    def names() -> tuple[str, ...]:
         Owner.make(
             SystemHost(), name=effective.name, uuid="", transport_urls=effective.transports,
             lock_keep_alive_period_s=effective.lock_keep_alive_period_s,
         )  # fmt: skip
-    except ConfigError as error:
-        problems.append(error.description)
+        return ()
+
+    def users() -> tuple[str, ...]:
+        found = read_users(effective.users_file, config_file, properties) if effective.users_file else None
+        return found.warnings if found is not None else ()
+
+    def permissions() -> tuple[str, ...]:
+        path = effective.permissions_file
+        return read_permissions(path, config_file, properties).warnings if path else ()
+
+    def certificates() -> tuple[str, ...]:
+        mine = OwnCertificate(effective, gate)
+        expiry = mine.credentials.expiry_warning()
+        return (*mine.warnings(effective), *((expiry,) if expiry else ()))
+
+    def logins() -> tuple[str, ...]:
+        OwnLogins(effective, gate)
+        return ()
+
+    problems, warnings = list[str](), list[str]()
     try:
-        if effective.users_file:
-            warnings += read_users(effective.users_file, config_file, properties).warnings
-    except ConfigError as error:
-        problems.append(error.description)
-    try:
-        if effective.permissions_file:
-            warnings += read_permissions(effective.permissions_file, config_file, properties).warnings
-    except ConfigError as error:
-        problems.append(error.description)
+        for check_one in (names, users, permissions, certificates, logins):
+            try:
+                warnings += check_one()
+            except ConfigError as error:
+                problems.append(error.description)
+    finally:
+        gate.close()
     if problems:
         raise ConfigError("\n".join(problems))
-    return warnings
+    return tuple(warnings)
 
 
 def _warn(*warnings: str) -> None:

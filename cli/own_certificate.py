@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Final
 
 import structlog
 
-from amq.config import BrokerConfig
+from amq.config import BrokerConfig, addresses
+from amq.config.transport_url import parse_transport_url
 from amq.security import CertificateUsers, Credentials, LoginGate
 
 KEYS: Final = frozenset((
@@ -26,6 +28,22 @@ class OwnCertificate:
         self._gate = gate
         self.credentials = Credentials(config)
         gate.use_certificates(CertificateUsers.read(config.certificate_user, config.certificate_users_file))
+
+    def warnings(self, config: BrokerConfig) -> tuple[str, ...]:
+        """Sentences about files that can be used, and were probably not meant so."""
+        shown = self.credentials.shown
+        if shown is None:
+            return ()
+        told = map(parse_transport_url, addresses.of_broker(config, (), socket.gethostname()))
+        unnamed = [host for host in dict.fromkeys(url.host for url in told if url.tls) if not shown.covers(host)]
+        if not unnamed:
+            return self.credentials.warnings
+        sentence = (
+            f"the certificate {shown.subject} does not name {', '.join(unnamed)}, where clients are told to find this "
+            "broker: they refuse it there; set advertisedTransports to the names that it has "
+            f"({', '.join(shown.names)})"
+        )
+        return (*self.credentials.warnings, sentence)
 
     @staticmethod
     def paths(config: BrokerConfig) -> tuple[str, ...]:
@@ -48,7 +66,7 @@ class OwnCertificate:
                 "certificates read: new connections get them", subject=shown.subject, valid_until=shown.until,
                 generation=self.credentials.generation,
             )  # fmt: skip
-        for warning in self.credentials.warnings:
+        for warning in self.warnings(config):
             _log.warning(warning)
         if sentence := self.credentials.expiry_warning():
             _log.warning(sentence)

@@ -155,7 +155,7 @@ class _Run:
         self._loop = asyncio.get_running_loop()
         rights = self._permissions.current
         mine = rights.warnings if rights is not None else ()
-        for warning in (*self._gate.warnings, *self._certificate.credentials.warnings, *mine):
+        for warning in (*self._gate.warnings, *self._certificate.warnings(self._config), *mine):
             _log.warning(warning)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._on_stop, number)

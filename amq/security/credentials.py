@@ -14,6 +14,7 @@ import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from typing import Any, Final, Protocol
 
 from amq.clock import Clock, SystemClock
@@ -60,6 +61,21 @@ class Shown:
     def until(self) -> str:
         """The end of its validity, for people."""
         return f"{datetime.fromtimestamp(self.not_after_s, UTC):%Y-%m-%d %H:%M} UTC"
+
+    def covers(self, host: str) -> bool:
+        """Does a client that finds the broker under this name, or IP address, accept the certificate?"""
+        try:
+            address = ip_address(host.partition("%")[0])
+        except ValueError:
+            name = host.lower().rstrip(".")
+            wanted = {f"DNS:{name}", f"DNS:*.{name.partition('.')[2]}"}
+            return any(
+                f"{kind}:{found.lower()}" in wanted for kind, _, found in (each.partition(":") for each in self.names)
+            )
+        return any(
+            kind == "IP Address" and ip_address(found) == address
+            for kind, _, found in (each.partition(":") for each in self.names)
+        )
 
     @classmethod
     def of(cls, certificate: Mapping[str, Any]) -> Shown:
@@ -131,7 +147,16 @@ class Credentials:
             return None, None, ()
         context = server_context(settings)
         shown = tried(context, settings.certificate)
-        return context, shown, _permission_warnings(settings.certificate_key or settings.certificate)
+        warnings = _permission_warnings(settings.certificate_key or settings.certificate)
+        return context, shown, warnings + self._expired(context, settings.trust)
+
+    def _expired(self, context: ssl.SSLContext, trust: str) -> tuple[str, ...]:
+        """Sentences about CAs that trust nobody any more."""
+        cas = [Shown.of(each) for each in context.get_ca_certs()]
+        return tuple(
+            f"{trust}: the CA {ca.subject} has expired on {ca.until}: clients that it has signed are refused; renew it"
+            for ca in cas if self._clock.wall_ms() / 1000 >= ca.not_after_s
+        )  # fmt: skip
 
 
 def server_context(settings: Settings) -> ssl.SSLContext:

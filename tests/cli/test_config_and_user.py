@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from amq.cli.main import main
 from amq.config import OPTIONS, load
 from amq.security import Users
+from tests.certificates import Authority, needs_openssl
 
 
 def run(*words: object, data: str = "", env: dict[str, str] | None = None) -> Result:
@@ -38,6 +39,28 @@ def test_toml_can_be_read_again(tmp_path: Path) -> None:
     file = tmp_path / "amq.toml"
     file.write_text(run("config", "show", *options, "--toml").stdout)
     assert load(str(file)) == load(overrides=options[1::2])
+
+
+@needs_openssl
+def test_check_tries_the_files_of_tls(authority: Authority, tmp_path: Path) -> None:
+    """And whether clients find the broker under a name that its certificate has."""
+    pair, other = authority.pair("server", names="DNS:mq1.example.com"), authority.pair("other")
+    file = tmp_path / "amq.toml"
+    file.write_text(
+        f'[broker]\nstore = "/x"\ntransports = ["stomp+ssl://0.0.0.0:61614"]\n[security]\nanonymous = "yes"\n'
+        f'certificate = "{pair.certificate}"\ncertificateKey = "{pair.key}"\n'
+    )
+    found = run("config", "check", file)
+    assert (found.exit_code, "does not name" in found.stderr) == (0, True), found.output
+    named = "advertisedTransports=stomp+ssl://mq1.example.com:61614"
+    assert json.loads(run("config", "check", file, "-o", named, "--json").stdout)["warnings"] == []
+    wrong = run("config", "check", file, "-o", f"certificateKey={other.key}", "-o", f"permissionsFile={tmp_path}/none")
+    assert wrong.exit_code == 3
+    permissions, certificate = wrong.stderr.strip().split("\n")
+    assert f"cannot read the permissions in {tmp_path}/none" in permissions
+    assert "do not belong together" in certificate
+    ldap = ("-o", "ldapUrls=ldap://x", "-o", "ldapUserBase=dc=x", "-o", f"ldapTrust={tmp_path}/none")
+    assert f"{tmp_path}/none" in run("config", "check", file, *ldap).stderr
 
 
 def test_check(tmp_path: Path) -> None:

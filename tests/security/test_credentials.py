@@ -12,7 +12,7 @@ import pytest
 from amq.clock import SystemClock
 from amq.errors import AccessError, ConfigError
 from amq.security.certificate_users import CertificateUsers, parse_name, parts_of
-from amq.security.credentials import Credentials, java_name
+from amq.security.credentials import Credentials, Shown, java_name
 from tests.certificates import Authority, Pair, needs_openssl
 
 SUBJECT = ((("countryName", "DE"),), (("organizationName", 'Wein, "Bier"'),), (("commonName", "alice"),))
@@ -52,6 +52,27 @@ def test_a_pair_is_served_and_shown(authority: Authority) -> None:
     assert credentials.shown.subject == "CN=server, O=example, C=DE"
     assert "DNS:localhost" in credentials.shown.names
     assert credentials.expiry_warning() == ""
+
+
+@pytest.mark.parametrize(
+    ("host", "covered"),
+    [
+        ("mq1.example.com", True), ("MQ1.example.com.", True), ("mq2.example.com", False), ("a.shop.example", True),
+        ("a.b.shop.example", False), ("shop.example", False), ("10.0.0.1", True), ("10.0.0.2", False),
+        ("2001:db8::1", True), ("2001:db8:0::1", True), ("fe80::1%eth0", False), ("com", False), ("", False),
+    ],
+)  # fmt: skip
+def test_the_names_that_a_certificate_covers(host: str, covered: bool) -> None:
+    names = ("DNS:mq1.Example.com", "DNS:*.shop.example", "IP Address:10.0.0.1", "IP Address:2001:DB8:0:0:0:0:0:1")
+    assert Shown("CN=x", "CN=y", names, 0, 0).covers(host) == covered
+
+
+@needs_openssl
+def test_an_expired_ca_is_told(authority: Authority) -> None:
+    files = replace(files_of(authority.pair("server")), trust=str(authority.trust), client_certificate="need")
+    assert Credentials(files).warnings == ()
+    (warning,) = Credentials(files, Later(31)).warnings
+    assert warning.startswith(f"{authority.trust}: the CA CN=test CA has expired on")
 
 
 @needs_openssl
