@@ -22,6 +22,7 @@ from amq.config.option import SECTIONS, Kind, Option, Value
 from amq.config.reading import is_xml, read_bytes
 from amq.config.schema import BY_KEY, OPTIONS, BrokerConfig
 from amq.errors import ConfigError
+from amq.toml_places import Places
 
 if TYPE_CHECKING:
     from amq.config.foreign import Foreign
@@ -115,7 +116,7 @@ class _Loading:
         except (ValueError, RecursionError) as error:
             why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
             raise ConfigError(f"{path}: is not valid TOML: {why}") from error
-        places = _Places(path, text)
+        places = Places(path, text)
         directory = os.path.dirname(os.path.abspath(path))
         for name, content in document.items():
             if name in SECTIONS and isinstance(content, dict):
@@ -159,7 +160,7 @@ class _Loading:
         elif len(self.problems) < PROBLEMS_MAX:
             self.problems.append(f"{where}: {names.unknown(key)}")
 
-    def _read_destination(self, places: _Places, pattern: str, table: object) -> None:
+    def _read_destination(self, places: Places, pattern: str, table: object) -> None:
         """One table `[destinations."PATTERN"]`."""
         where = places.find(TABLE, pattern)
         title = f'[{TABLE}."{names.shorten(pattern)}"]'
@@ -264,45 +265,6 @@ def _text(data: bytes, path: str) -> str:
         if len(line) > LINE_CHARS_MAX:
             raise ConfigError(f"{path}:{number}: is longer than {LINE_CHARS_MAX} characters: break the line")
     return text
-
-
-class _Places:
-    """Where each key of a TOML file is written. Made in one pass over the lines, since tomllib does not tell."""
-
-    def __init__(self, path: str, text: str) -> None:
-        self._path = path
-        self._lines: dict[tuple[str, ...], int] = {}
-        section: tuple[str, ...] = ()
-        for number, line in enumerate(text.split("\n"), start=1):
-            stripped = line.strip()
-            if stripped.startswith("["):
-                section = _dotted(stripped.strip("[").partition("]")[0])
-                self._note(section, number)
-            elif "=" in stripped:
-                self._note((*section, *_dotted(stripped.partition("=")[0])), number)
-
-    def _note(self, keys: tuple[str, ...], number: int) -> None:
-        for count in range(1, len(keys) + 1):
-            self._lines.setdefault(keys[:count], number)
-
-    def find(self, *keys: str) -> str:
-        """`file:line` of a key, or of the inline table that holds it, or only `file`."""
-        while keys and keys not in self._lines:
-            keys = keys[:-1]
-        return f"{self._path}:{self._lines[keys]}" if keys else self._path
-
-
-_DOTTED = re.compile(r"""\s*("[^"]*"|'[^']*'|[^."']*)\s*(?:\.|$)""")
-
-
-def _dotted(name: str) -> tuple[str, ...]:
-    """The parts of a dotted key, at most as many as there are levels of tables; a part in quotes may hold dots."""
-    parts: list[str] = []
-    position = 0
-    while position < len(name) and len(parts) < 3 and (found := _DOTTED.match(name, position)):
-        parts.append(found[1].strip().strip("\"'"))
-        position = found.end()
-    return tuple(parts)
 
 
 def _path(value: Value, directory: str | None) -> str:

@@ -36,6 +36,7 @@ from amq.destination import ANY_REST, ANY_WORD, QUEUE_SCHEME, TOPIC_SCHEME, matc
 from amq.errors import ConfigError
 from amq.security import files
 from amq.security.login import User
+from amq.toml_places import Places
 
 FILE_BYTES_MAX: Final = 4 << 20
 ENTRIES_MAX: Final = 10_000
@@ -172,7 +173,8 @@ class Permissions:
         if len(data) > FILE_BYTES_MAX:
             raise ConfigError(f"{path} has more than {FILE_BYTES_MAX} bytes: name fewer users", code=_CODE)
         try:
-            found = tomllib.loads(data.decode("utf-8-sig"))
+            text = data.decode("utf-8-sig")
+            found = tomllib.loads(text)
         except ValueError as error:
             raise ConfigError(f"{path}: {error}", code=_CODE) from error
         except RecursionError as error:
@@ -180,17 +182,19 @@ class Permissions:
         warnings = (
             (f"{path}: everybody on this host can write the permissions: chmod 640",) if mode & stat.S_IWOTH else ()
         )
-        return cls.of(found, path, generation, warnings)
+        return cls.of(found, path, generation, warnings, text)
 
     @classmethod
     def of(
-        cls, found: Mapping[str, Any], path: str, generation: int = 1, warnings: tuple[str, ...] = ()
+        cls, found: Mapping[str, Any], path: str, generation: int = 1, warnings: tuple[str, ...] = (), text: str = ""
     ) -> Permissions:
-        """The rules that `found` holds, the content of the file `path`. Raises ConfigError."""
+        """The rules that `found` holds, the content of the file `path`. `text` = that, if it is TOML: errors name the
+        line then. Raises ConfigError.
+        """
         try:
             entries, roles, manage = _parse(found)
-        except ValueError as error:
-            raise ConfigError(f"{path}: {error}", code=_CODE) from error
+        except _MistakeError as error:
+            raise ConfigError(f"{Places(path, text).find(*error.keys)}: {error}", code=_CODE) from error
         return cls(entries, roles, manage, warnings, generation)
 
 
@@ -227,70 +231,84 @@ def _covers(wide: Sequence[str], narrow: Sequence[str]) -> bool:
     return len(wide) == len(narrow)
 
 
+class _MistakeError(ValueError):
+    """The value at `keys`, which lead to it from the top of the file, is wrong."""
+
+    def __init__(self, keys: Sequence[str], why: str) -> None:
+        super().__init__(f"{_shown(keys)}: {why}")
+        self.keys = tuple(keys)
+
+
+def _shown(keys: Sequence[str]) -> str:
+    """As the file has them: `queues."orders.>".read`."""
+    if not keys:
+        return "the file"
+    return ".".join(f'"{key}"' if number == 1 and keys[0] in _SECTIONS else key for number, key in enumerate(keys))
+
+
 def _parse(found: Mapping[str, Any]) -> tuple[list[Entry], dict[str, frozenset[str]], frozenset[str]]:
-    """Raises ValueError."""
-    _known(found, ("roles", "broker", *_SECTIONS), "the file")
-    roles = {role: frozenset(_names(users, f"roles.{role}")) for role, users in _table(found, "roles").items()}
+    """Raises _MistakeError."""
+    _known(found, ("roles", "broker", *_SECTIONS), ())
+    roles = {role: frozenset(_names(users, ("roles", role))) for role, users in _table(found, "roles").items()}
     if EVERYBODY in roles:
-        raise ValueError('roles: "*" stands for everybody already: give the role another name')
+        raise _MistakeError(("roles", EVERYBODY), '"*" stands for everybody already: give the role another name')
     broker = _table(found, "broker")
-    _known(broker, (Right.MANAGE.value,), "[broker]")
-    manage = _roles(broker.get(Right.MANAGE.value, []), roles, "broker.manage")
+    _known(broker, (Right.MANAGE.value,), ("broker",))
+    manage = _roles(broker.get(Right.MANAGE.value, []), roles, ("broker", Right.MANAGE.value))
     entries: list[Entry] = []
     for section, scheme in _SECTIONS.items():
         for pattern, values in _table(found, section).items():
-            entries.append(_entry(scheme, pattern, values, roles, f'{section}."{pattern}"'))
+            entries.append(_entry(scheme, pattern, values, roles, (section, pattern)))
     if len(entries) > ENTRIES_MAX:
-        raise ValueError(f"it has {len(entries)} entries, more than {ENTRIES_MAX}: use wildcards")
+        raise _MistakeError((), f"it has {len(entries)} entries, more than {ENTRIES_MAX}: use wildcards")
     return entries, roles, manage
 
 
-def _entry(scheme: str, pattern: str, values: object, roles: Mapping[str, object], where: str) -> Entry:
+def _entry(scheme: str, pattern: str, values: object, roles: Mapping[str, object], keys: tuple[str, ...]) -> Entry:
     if not isinstance(values, dict):
-        raise ValueError(f"{where}: write a table: [{where}]")
+        raise _MistakeError(keys, f"write a table: [{_shown(keys)}]")
     words = pattern_words(pattern)
     if "" in words or ANY_REST in words[:-1] or "\0" in pattern:
-        raise ValueError(f'{where}: write words with dots between, "*" for one word, and a last ">" for all others')
+        raise _MistakeError(keys, 'write words with dots between, "*" for one word, and a last ">" for all others')
     rights = _OF_BATCHES if scheme == BATCHES_SCHEME else _OF_DESTINATIONS
-    _known(values, (*(right.value for right in rights), "only"), where)
+    _known(values, (*(right.value for right in rights), "only"), keys)
     only = values.get("only", False)
     if not isinstance(only, bool):
-        raise ValueError(f"{where}.only: write true or false")
+        raise _MistakeError((*keys, "only"), "write true or false")
     granted = {
-        right: _roles(values[right.value], roles, f"{where}.{right.value}")
-        for right in rights if right.value in values
-    }  # fmt: skip
+        right: _roles(values[right.value], roles, (*keys, right.value)) for right in rights if right.value in values
+    }
     return Entry(scheme, words, granted, only)
 
 
-def _roles(value: object, known: Mapping[str, object], where: str) -> frozenset[str]:
-    names = frozenset(_names(value, where))
+def _roles(value: object, known: Mapping[str, object], keys: tuple[str, ...]) -> frozenset[str]:
+    names = frozenset(_names(value, keys))
     for name in sorted(names - known.keys() - {EVERYBODY}):
         near = difflib.get_close_matches(name, known, n=1)
         cure = f"did you mean {near[0]}?" if near else "add it there"
-        raise ValueError(f'{where}: the role "{name}" is not in [roles]: {cure}')
+        raise _MistakeError(keys, f'the role "{name}" is not in [roles]: {cure}')
     return names
 
 
-def _names(value: object, where: str) -> Iterator[str]:
+def _names(value: object, keys: tuple[str, ...]) -> Iterator[str]:
     if not isinstance(value, list):
-        raise ValueError(f'{where}: write a list of names: ["alice"]')
+        raise _MistakeError(keys, 'write a list of names: ["alice"]')
     for name in value:
         if not isinstance(name, str) or not name:
-            raise ValueError(f'{where}: write names in quotes: ["alice"]')
+            raise _MistakeError(keys, 'write names in quotes: ["alice"]')
         yield name
 
 
 def _table(found: Mapping[str, Any], name: str) -> dict[str, Any]:
     table = found.get(name, {})
     if not isinstance(table, dict):
-        raise ValueError(f"{name}: write a table: [{name}]")
+        raise _MistakeError((name,), f"write a table: [{name}]")
     return table
 
 
-def _known(found: Mapping[str, object], known: Sequence[str], where: str) -> None:
+def _known(found: Mapping[str, object], known: Sequence[str], keys: tuple[str, ...]) -> None:
     for key in found:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             cure = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            raise ValueError(f'{where}: "{key}" is unknown; {cure}')
+            raise _MistakeError((*keys, key), f'"{key}" is unknown; {cure}')

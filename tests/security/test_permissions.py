@@ -121,6 +121,25 @@ def test_a_mistake_is_told_with_the_cure(tmp_path: Path, text: str, says: str) -
     assert str(path) in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('[roles]\na = ["x"]\n\n[queues."q.>"]\nread = ["a"]\nwrite = ["b"]\n', 6),
+        ('[roles]\n\na = "x"\n', 3),
+        ('[topics."a.b"]\nread = ["*"]\n[topics."b.c"]\nreed = ["*"]\n', 4),
+        ('\n[queues."a..b"]\n', 2),
+        ("[roles]\n[broker]\nmanage = 5\n", 3),
+        ('queues = {"a.b" = {read = ["b"]}}\n', 1),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int) -> None:
+    path = tmp_path / "permissions.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        Permissions.read(str(path))
+    assert str(raised.value).startswith(f"{path}:{line}: ")
+
+
 def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="cannot read the permissions"):
         Permissions.read(str(tmp_path / "absent"))
