@@ -193,7 +193,9 @@ class BrokerService:
         try:
             self._make_store()
             owner = self._owner()
-            with watch(self._vfs, self.config.store, self._wake.set) as unwatched:
+            with watch(
+                self._vfs, self.config.store, self._wake.set, self._threads, lambda: self.role is Role.SLAVE
+            ) as unwatched:
                 if unwatched is not None:
                     _log.info("no file events here, polling alone", reason=str(unwatched))
                 # One for all terms: it numbers its attempts, and no two may write the same claim.

@@ -13,7 +13,7 @@ import fcntl
 import os
 import stat
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -121,6 +121,7 @@ class Vfs(Protocol):
     def frees_names(self, path: str) -> bool: ...
     def fences(self, path: str) -> bool: ...
     def lock_place(self, path: str) -> LockPlace: ...
+    def lock_queue(self, path: str) -> Callable[[], bool] | None: ...
 
 
 class SystemVfs:
@@ -240,6 +241,11 @@ class SystemVfs:
     def lock_place(path: str) -> LockPlace:  # noqa: ARG004
         """Where the lock of the store at `path` is. Raises OSError, StoreError."""
         return IN_STORE
+
+    @staticmethod
+    def lock_queue(path: str) -> None:
+        """A function that waits, not for long, until nobody holds the lock of the store at `path`: True = so it was at
+        one moment. It raises OSError, StoreError. None where nothing can wait so, as on a file system."""
 
 
 def _is_on_nfs(directory: str) -> bool:

@@ -22,6 +22,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from amq.lock.presence import read_presence
+from amq.stores import open_vfs
 from bench.wire import Connection, WireError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,6 +121,9 @@ class Broker:
                 raise BrokerError(f"{self.name} is no slave after {timeout_s} s:\n{self.log_text()[-2000:]}")
             time.sleep(PROBE_PAUSE_S)
 
+    def wait_ready(self) -> None:
+        """Until this slave has caught up, where it says so."""
+
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
         self.process.send_signal(number)
@@ -153,9 +158,19 @@ class Broker:
 
 class AmqBroker(Broker):
     kind = "amq"
+    url = ""  # of a store in a database, "" = the directory
     slave_line = re.compile(r"slave", re.IGNORECASE)
     python = Path(sys.executable)
     more: Sequence[str] = ()  # of the command line
+
+    def wait_ready(self) -> None:
+        """Until it says in the store that it has caught up, or that it is master."""
+        store = self.url or str(self.store)
+        vfs, deadline_s = open_vfs(store), time.monotonic() + START_TIMEOUT_S
+        while not any(each.name == self.name and not each.not_ready for each in read_presence(vfs, store)):
+            if time.monotonic() > deadline_s:
+                raise BrokerError(f"{self.name} does not catch up")
+            time.sleep(0.05)
 
     def command(self) -> list[str]:
         openwire = [] if self.openwire_port is None else ["--transport", f"openwire://127.0.0.1:{self.openwire_port}"]

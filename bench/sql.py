@@ -10,14 +10,16 @@ from __future__ import annotations
 import sys
 from urllib.parse import urlsplit
 
-from bench import brokers, cli
+from bench import brokers, cli, host, takeover
 from bench.load import LoadError
 from bench.throughput import ROWS, Scale, add_arguments, measure, table
 
 EXAMPLES = (
     "postgresql://bench@127.0.0.1/amq",
+    "postgresql://bench@127.0.0.1/amq --takeover 8 --backlog 100000",
     "postgresql://bench@127.0.0.1/amq --activemq --row '4/4 window 256' --row '1/1 window 1'",
 )
+KEEP_ALIVE_MS = 2000  # of all brokers
 DRIVER = "/usr/share/java/postgresql.jar"
 JDBC_XML = """<amq:jdbcPersistenceAdapter dataSource="#sql" createTablesOnStartup="true" lockKeepAlivePeriod="2000">
         <amq:locker><amq:database-locker lockAcquireSleepInterval="1000"/></amq:locker>
@@ -34,7 +36,6 @@ class SqlBroker(brokers.AmqBroker):
     """amq on the database."""
 
     kind = "amq-sql"
-    url = ""
 
     def command(self) -> list[str]:
         return [self.url if word == str(self.store) else word for word in super().command()]
@@ -63,6 +64,9 @@ def main() -> None:
     parser = cli.parser("sql", __doc__, EXAMPLES, peer=False)
     parser.add_argument("url", help="of the database")
     parser.add_argument("--activemq", action="store_true", help="measure ActiveMQ's JDBC store, too")
+    parser.add_argument(
+        "--takeover", metavar="N", type=int, default=0, help="instead, kill the master N times with --backlog waiting"
+    )
     add_arguments(parser, ROWS)
     args = parser.parse_args()
     cli.terminate_on_signal()
@@ -72,6 +76,16 @@ def main() -> None:
     rows = [ROWS[name] for name in args.row or ("1/1 window 1", "4/4 window 256")]
     scale = Scale(args.repeat, args.seconds, backlog=args.backlog)
     try:
+        if args.takeover:
+            results = [
+                takeover.measure(
+                    kind, args.backlog, args.takeover, 1, KEEP_ALIVE_MS, args.dir, cli.amq_options(args), cli.progress,
+                    ready=True,
+                )
+                for kind in kinds
+            ]  # fmt: skip
+            cli.show(args, {"host": host.describe(args.dir), "takeovers": results}, takeover.table(results))
+            return
         report = measure(kinds, rows, scale, args.size, args.dir, cli.amq_options(args), cli.progress)
     except (LoadError, brokers.BrokerError) as error:
         sys.exit(f"failed: {error}")

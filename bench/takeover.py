@@ -189,10 +189,10 @@ _END: dict[str, Callable[[brokers.Broker], None]] = {
 def measure(
     kind: str, messages: int, repeat: int, slaves: int, keep_alive_ms: int, directory: str | None,
     options: dict[str, str], progress: Callable[[str], None], how: str = "kill",
-    jms: Callable[[brokers.Group, str], dict[str, float]] | None = None,
+    jms: Callable[[brokers.Group, str], dict[str, float]] | None = None, ready: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Spreads of the three times over `repeat` takeovers with `messages` of 1 KiB waiting. `jms`: what watches one with
-    JMS clients."""
+    JMS clients. `ready`: each slave has caught up before its master dies."""
     one = jms or one_takeover
     group = brokers.Group(
         kind, slaves + 1, keep_alive_ms=keep_alive_ms, directory=directory, options=options, openwire=one is jms
@@ -204,6 +204,8 @@ def measure(
         times = []
         for number in range(repeat):
             progress(f"{kind}: {how} {number + 1} of {repeat}")
+            for broker in group.brokers if ready else ():
+                broker.wait_ready()
             times.append(one(group, how))
             for broker in group.brokers:
                 if not broker.alive:

@@ -10,7 +10,7 @@ Import from the modules; this page is the map.
     lease        Lease (deadline up to which this broker may confirm), Watchdog (fences when it stays expired)
     presence     Presence (one broker per name), read_presence
     status       StoreStatus, store_status (read-only, for `amq status --store`)
-    waker        watch (wakes a slave when the lock file changes), RETRY_DELAYS_S
+    waker        watch (wakes a slave when the lock may be free), RETRY_DELAYS_S
 
 How a service uses it, all from one thread, which may hang in the store, unless a comment says otherwise:
 

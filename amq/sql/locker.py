@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 
 from amq.sql.url import SqlUrl
 from amq.sql.vfs import CLAIM, RECORDS, SqlVfs
@@ -31,6 +32,9 @@ class SqlLockedVfs:
 
     def lock_place(self, path: str) -> LockPlace:  # noqa: ARG002
         return LockPlace(self._lock.identity(), self._url.text)
+
+    def lock_queue(self, path: str) -> Callable[[], bool]:  # noqa: ARG002
+        return self._lock.lock_queue(self._url.text)
 
     # -- paths --------------------------------------------------------------------------------------------------------
 

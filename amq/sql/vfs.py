@@ -18,6 +18,7 @@ import hashlib
 import os
 import stat
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +35,24 @@ CLAIM, HEARTBEAT = "claim", "lock"
 UNKNOWN_BYTES = 1 << 50  # free: how much room the server has it does not tell
 _IDS = (1 << 31) - 1
 _SPACE = "'{name}'::regclass::oid::int"  # of our locks: no other group of the database has it
+# Nobody keeps this lock, not even a broker that is stopped meanwhile: one statement takes it and gives it back. It is a
+# shared lock, so that all who wait get it at once. It waits for a short time only, because as long as a statement runs
+# the server keeps all versions of rows that it might see.
+_QUEUE = f"""
+DO $$
+DECLARE lock bigint;
+BEGIN
+    PERFORM set_config('amq.lock', 'free', false);
+    SELECT file INTO lock FROM {{name}} WHERE directory = '' AND name = '{HEARTBEAT}';
+    IF lock IS NOT NULL THEN
+        SET LOCAL lock_timeout = '500ms';
+        PERFORM pg_advisory_lock_shared({_SPACE}, (lock & {_IDS})::int);
+        PERFORM pg_advisory_unlock_shared({_SPACE}, (lock & {_IDS})::int);
+    END IF;
+EXCEPTION WHEN lock_not_available THEN
+    PERFORM set_config('amq.lock', 'held', false);
+END
+$$"""
 _SIZE = """greatest(f.extent, (SELECT start + octet_length(data) FROM {chunk} WHERE file = f.id
 ORDER BY start DESC LIMIT 1))"""
 _FENCE = "fence AS (SELECT 1 FROM {store} WHERE fence = %(claim)s FOR SHARE)"
@@ -292,6 +311,18 @@ class SqlVfs:
             {"id": file.row & _IDS},
         )
         return bool(rows)
+
+    def lock_queue(self, path: str) -> Callable[[], bool]:
+        """Waits in the server's own queue, so that the end of the holder's connection wakes it at once."""
+
+        def wait() -> bool:
+            statement = self._tables.statement(_QUEUE)
+            with self._sessions.use(path) as session:
+                session.execute(statement)
+                row = session.execute("SELECT current_setting('amq.lock')").fetchone()
+            return row is not None and row[0] == "free"
+
+        return wait
 
     # -- the file system ----------------------------------------------------------------------------------------------
 

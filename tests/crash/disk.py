@@ -251,6 +251,9 @@ class DiskVfs:
     def lock_place(self, path: str) -> LockPlace:  # noqa: ARG002
         return IN_STORE
 
+    def lock_queue(self, path: str) -> None:
+        """Nothing waits."""
+
     def _file(self, fd: int) -> tuple[int, str]:
         try:
             return self._open[fd]

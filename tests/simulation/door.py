@@ -258,6 +258,9 @@ class SimVfs(Vfs):
     def lock_place(self, path: str) -> LockPlace:  # noqa: ARG002
         return IN_STORE
 
+    def lock_queue(self, path: str) -> None:
+        """Nothing waits."""
+
     def _room(self, more: int, path: str) -> None:
         if more > 0 and more > self._server.free_bytes():
             raise fail(errno.ENOSPC, path)

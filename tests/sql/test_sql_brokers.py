@@ -290,6 +290,7 @@ def test_a_full_disk_refuses_sends_and_deposes_nobody(server: Postgres, database
         server.ask(f"CREATE DATABASE {database}_small TABLESPACE small")
         with Brokers(tmp_path, server.url(f"{database}_small"), producerFlowControl="fail") as brokers:
             master = brokers.master("a")
+            brokers.slave("b")  # its statements keep old versions of rows for a short time only
             sent = 0
             with master.connect() as connection, pytest.raises(WireError, match="disk is full"):
                 while sent < 10_000:

@@ -1,0 +1,149 @@
+"""Slaves wait for the lock in the server's queue: they wake when it is free, and nobody keeps it by waiting."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from amq.lock import waker
+from amq.lock.waker import watch
+from amq.sql.url import SqlUrl
+from amq.sql.vfs import SqlVfs
+from amq.vfs import SystemVfs
+from tests.brokers import Brokers
+from tests.postgres import READY_S, Postgres, needs_postgres
+
+pytestmark = needs_postgres
+
+
+def open_store(url: str) -> SqlVfs:
+    door = SqlVfs(SqlUrl.parse(url))
+    with pytest.raises(FileExistsError):
+        door.mkdir(url)
+    return door
+
+
+def wait_free(wait: Callable[[], bool]) -> None:
+    """Until it is free; fails where that takes longer than any machine needs."""
+    for _ in range(int(READY_S / 0.5)):
+        if wait():
+            return
+    raise AssertionError("it never got free")
+
+
+def test_all_who_wait_wake_when_the_holders_connection_ends_and_none_of_them_keeps_the_lock(
+    server: Postgres, database: str
+) -> None:
+    url = server.url(database)
+    holder, others = open_store(url), [open_store(url) for _ in range(3)]
+    queues = [door.lock_queue(url) for door in others]
+    assert all(wait() for wait in queues), "there is no lock yet"
+    lock = holder.open(f"{url}/lock", os.O_RDWR | os.O_CREAT)
+    assert holder.try_lock(lock)
+    assert not any(wait() for wait in queues), "somebody holds it"
+    threads = [threading.Thread(target=wait_free, args=[wait]) for wait in queues]
+    for thread in threads:
+        thread.start()
+    server.ask("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' "
+               "AND granted AND database = (SELECT oid FROM pg_database WHERE datname = %s)", [database])  # fmt: skip
+    for thread in threads:
+        thread.join(READY_S)
+        assert not thread.is_alive()
+    assert server.ask("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)]
+    theirs = others[0].open(f"{url}/lock", os.O_RDWR)
+    assert others[0].try_lock(theirs)
+    assert not queues[1]()
+    others[0].close(theirs)  # a clean end
+    wait_free(queues[1])
+
+
+def test_a_lock_that_was_replaced_is_waited_for_under_its_new_number(server: Postgres, database: str) -> None:
+    url = server.url(database)
+    door, other = open_store(url), open_store(url)
+    for _ in range(2):
+        lock = door.open(f"{url}/lock", os.O_RDWR | os.O_CREAT)
+        assert door.try_lock(lock)
+        assert not other.lock_queue(url)()
+        door.unlink(f"{url}/lock")
+        assert other.lock_queue(url)()
+
+
+def test_a_directory_has_no_queue(tmp_path: Path) -> None:
+    assert SystemVfs().lock_queue(str(tmp_path)) is None
+
+
+# -- the thread that wakes ---------------------------------------------------------------------------------------------
+
+
+class Door:
+    """A store whose lock can be waited for. `answers` = of one wait after the other, then for ever the last."""
+
+    def __init__(self, *answers: bool | OSError) -> None:
+        self.answers = list(answers)
+        self.waits = 0
+        self.waited = threading.Condition()
+
+    def lock_queue(self, _path: str) -> Callable[[], bool]:
+        return self._wait
+
+    def _wait(self) -> bool:
+        with self.waited:
+            answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            self.waits += 1
+            self.waited.notify_all()
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    def wait_for(self, waits: int) -> None:
+        with self.waited:
+            assert self.waited.wait_for(lambda: self.waits >= waits, READY_S)
+
+
+def test_a_slave_is_woken_when_the_lock_is_free_also_after_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waker, "PAUSE_S", 0.001)
+    door, woken = Door(False, OSError("gone"), OSError("gone"), False, True), threading.Event()
+    with watch(door, "", woken.set) as unwatched:  # type: ignore[arg-type]
+        assert unwatched is None
+        assert woken.wait(READY_S)
+    assert door.waits >= 5
+
+
+def test_a_master_does_not_wait_for_its_own_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waker, "ROLE_S", 0.001)
+    door, looked, woken = Door(True), threading.Semaphore(0), threading.Event()
+    is_slave = False
+
+    def look() -> bool:
+        looked.release()
+        return is_slave
+
+    with watch(door, "", woken.set, is_slave=look):  # type: ignore[arg-type]
+        for _ in range(5):
+            assert looked.acquire(timeout=READY_S)
+        assert door.waits == 0
+        is_slave = True
+        assert woken.wait(READY_S)
+
+
+# -- real brokers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["store", "lock alone"])
+def test_a_slave_takes_over_long_before_it_would_have_tried_again(
+    server: Postgres, database: str, tmp_path: Path, alone: bool
+) -> None:
+    """After kill -9, and after a clean stop."""
+    url = server.url(database)
+    options = {"lockAcquireSleepInterval": "1h", "hungMasterTimeout": "0", "locker": url if alone else ""}
+    with Brokers(tmp_path, None if alone else url, **options) as brokers:
+        first, second = brokers.master("a"), brokers.slave("b")
+        first.kill()
+        second.wait_serving()
+        third = brokers.slave("c")
+        assert second.stop() == 0
+        third.wait_serving()
