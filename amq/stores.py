@@ -7,9 +7,10 @@ Everything above the door (`Vfs`) takes the door that `open_vfs` returns, and do
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from amq.errors import AmqError, ConfigError
-from amq.lock.epoch import read_newest_epoch
+from amq.lock.epoch import EPOCHS_DIRECTORY, epoch_numbers, read_epoch
 from amq.vfs import SystemVfs, Vfs
 
 
@@ -17,7 +18,7 @@ def open_vfs(store: str, locker: str | None = None) -> Vfs:
     """The door to `store`. `locker` = URL of the database in which the lock is, "" = the lock is in the store, None =
     as the last master had it. Raises ConfigError."""
     if is_directory(store):
-        url = _locker_of(store) if locker is None else locker
+        url = locker_of(store) if locker is None else locker
         if not url:
             return SystemVfs()
     else:
@@ -34,13 +35,21 @@ def open_vfs(store: str, locker: str | None = None) -> Vfs:
     return SqlLockedVfs(store, parsed) if is_directory(store) else SqlVfs(parsed)
 
 
-def _locker_of(store: str) -> str:
-    """Of the newest epoch. Where that cannot be read, whoever asked meets the same error at the store itself."""
+def locker_of(store: str) -> str:
+    """URL of the database in which the lock of directory `store` is, "" = in the store, or unknown.
+
+    As the newest epoch says that can be read: a command that repairs a damaged one must not take the wrong lock. An
+    error of the store itself meets whoever asked.
+    """
+    vfs = SystemVfs()
     try:
-        epoch = read_newest_epoch(SystemVfs(), store)
-    except (AmqError, OSError):
+        numbers = epoch_numbers(vfs.listdir(os.path.join(store, EPOCHS_DIRECTORY)))
+    except OSError:
         return ""
-    return epoch.lock.url if epoch is not None else ""
+    for number in reversed(numbers):
+        with suppress(AmqError, OSError):
+            return read_epoch(vfs, store, number).lock.url
+    return ""
 
 
 def is_directory(store: str) -> bool:

@@ -19,10 +19,7 @@ _log = structlog.get_logger("amq.process")
 def refusal(config: BrokerConfig) -> AmqError | None:
     """Why the broker must not start on this store; None = it may. Logs warnings."""
     try:
-        report = examine_quickly(config.store)
-        if config.locker:  # the locks of the file system do not matter
-            report.findings = [each for each in report.findings if not each.topic.startswith("lock")]
-            report.findings += examine_quickly(config.locker).findings
+        report = examine_quickly(config.store, locker=config.locker)
     except OSError as error:
         # The broker meets the same error at its first step and reports it with its cure.
         _log.info("the store cannot be examined", reason=str(error))

@@ -12,19 +12,39 @@ from collections.abc import Sequence
 from amq.doctor import examine as directory
 from amq.doctor.examine import Doors
 from amq.doctor.finding import Finding, Level, Report
-from amq.stores import is_directory
+from amq.stores import is_directory, locker_of
 
 __all__ = ["Finding", "Level", "Report", "examine", "examine_quickly"]
 
 
-def examine_quickly(store: str, doors: Doors | None = None) -> Report:
-    """The part that takes milliseconds. Raises OSError where the store cannot be read or written at all."""
-    return directory.examine_quickly(store, doors) if is_directory(store) else _examine_database(store, True)
+def examine_quickly(store: str, doors: Doors | None = None, locker: str | None = None) -> Report:
+    """The part that takes milliseconds. `locker` = URL of the database in which the lock is, "" = the lock is in the
+    store, None = as the last master had it. Raises OSError where the store cannot be read or written at all."""
+    if not is_directory(store):
+        return _examine_database(store, True)
+    return _with_locker(directory.examine_quickly(store, doors), locker, True)
 
 
 def examine(store: str, peers: Sequence[tuple[str, int]] = (), doors: Doors | None = None) -> Report:
     """Everything, with each of `peers` (host, port), who run `amq doctor PATH --as-peer`; seconds. Raises OSError."""
-    return directory.examine(store, peers, doors) if is_directory(store) else _examine_database(store, False)
+    if not is_directory(store):
+        return _examine_database(store, False)
+    return _with_locker(directory.examine(store, peers, doors), None, False)
+
+
+def _with_locker(report: Report, locker: str | None, quick: bool) -> Report:
+    """`report` of a directory with what holds for its lock, where that is in a database: the locks of the file system
+    do not matter then."""
+    url = locker_of(report.path) if locker is None else locker
+    if not url:
+        return report
+    told = "the lock of this store is there; the locks of the file system do not matter"
+    report.findings = [each for each in report.findings if not each.topic.startswith("lock")]
+    report.findings.append(Finding(Level.NOTE, "locker", url, told))
+    found = _examine_database(url, quick)
+    report.findings += found.findings
+    report.measured |= {f"locker_{name}": times for name, times in found.measured.items()}
+    return report
 
 
 def _examine_database(url: str, quick: bool) -> Report:

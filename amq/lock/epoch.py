@@ -87,7 +87,12 @@ def epoch_path(store: str, number: int) -> str:
 
 def newest_number(names: list[str]) -> int:
     """The highest epoch number among the file names of the epochs directory, 0 = none."""
-    return max((int(match[1]) for name in names if (match := _NAME.fullmatch(name))), default=0)
+    return max(epoch_numbers(names), default=0)
+
+
+def epoch_numbers(names: list[str]) -> list[int]:
+    """Those of all epochs among the file names of the epochs directory, the oldest first."""
+    return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
 
 
 def read_epoch(vfs: Vfs, store: str, number: int) -> Epoch:
@@ -115,10 +120,9 @@ def read_newest_epoch(vfs: Vfs, store: str, probe: str | None = None) -> Epoch |
 def read_epochs(vfs: Vfs, store: str) -> list[Epoch]:
     """All epochs that are kept, oldest first. Read-only. Raises CorruptError, NewerFormatError, OSError."""
     try:
-        names = vfs.listdir(os.path.join(store, EPOCHS_DIRECTORY))
+        numbers = epoch_numbers(vfs.listdir(os.path.join(store, EPOCHS_DIRECTORY)))
     except FileNotFoundError:
         return []
-    numbers = sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
     epochs = []
     for number in numbers:
         try:

@@ -251,7 +251,8 @@ class Repair:
             if report.epoch < epochs.number and (epochs.newest is None or report.epoch >= epochs.newest.number):
                 sealed[report.name] = report.end
         reason = "rebuilt by amq journal repair: the file was damaged or missing"
-        epoch = Epoch(epochs.number, self._last_owner(epochs), sealed, self._clock.wall_ms(), reason)
+        place = self._vfs.lock_place(self._store)
+        epoch = Epoch(epochs.number, self._last_owner(epochs), sealed, self._clock.wall_ms(), reason, lock=place)
         path = epoch_path(self._store, epochs.number)
         temporary = f"{path}.{self._owner.uuid}"
         with suppress(FileExistsError):

@@ -25,7 +25,7 @@ class SqlLockedVfs:
     """The store in the directory `store`, with its lock in the database at `url`."""
 
     def __init__(self, store: str, url: SqlUrl, files: Vfs | None = None) -> None:
-        self._store = store
+        self._store = store.rstrip("/")
         self._url = url
         self._files = files or SystemVfs()
         self._lock = SqlVfs(url)
@@ -52,7 +52,7 @@ class SqlLockedVfs:
         return door.listdir(path)
 
     def mkdir(self, path: str) -> None:
-        if path == self._store:
+        if path.rstrip("/") == self._store:
             self._lock.make_tables(self._url.text)
         door, path = self._at(path)
         door.mkdir(path)

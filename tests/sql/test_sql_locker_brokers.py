@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from amq.cli.main import main
+from amq.stores import locker_of
 from bench.wire import WireError
 from tests.brokers import Broker, Brokers
 from tests.postgres import READY_S, Postgres, needs_postgres, postgres
@@ -47,6 +48,11 @@ def test_a_slave_takes_over_and_the_commands_find_the_lock_by_the_directory_alon
     seen = status(brokers)
     assert (seen["state"], seen["master"]["name"], seen["locker"]) == ("serving", "a", url)
     assert [each["name"] for each in seen["slaves"]] == ["b"]
+    done = CliRunner().invoke(main, ["doctor", f"{brokers.store}/", "--quick", "--json"])
+    topics = {each["topic"]: each["found"] for each in json.loads(done.stdout)["findings"]}
+    assert topics["locker"] == url
+    assert topics["fsync"] == "on", "the server is examined, too"
+    assert not any(topic.startswith("lock,") for topic in topics)
     slave.wait_ready()
     master.kill()
     slave.wait_serving()
@@ -62,6 +68,31 @@ def test_a_broker_that_looks_for_the_lock_elsewhere_is_refused(brokers: Brokers)
     assert master.stop() == 0
     other.start().wait_serving()  # the mark of the master says that nothing more comes from it
     assert status(brokers)["locker"] == ""
+
+
+def test_two_brokers_of_one_name_are_refused(brokers: Brokers) -> None:
+    """The name is what ActiveMQ calls leaseHolderId: two holders of one name would both own its lease."""
+    brokers.master("a")
+    other = brokers.add("a").start()
+    assert other.wait_exit() != 0
+    assert other.log[-1]["code"] == "NAME_IN_USE"
+
+
+def test_repair_takes_the_lock_where_the_master_has_it_also_if_the_newest_epoch_is_damaged(brokers: Brokers) -> None:
+    first = brokers.master("a")
+    assert first.stop() == 0
+    master = brokers.master("b")
+    newest = Path(brokers.store) / "epochs" / "0000000002.json"
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-20])
+    repair = ["journal", "repair", "--store", str(brokers.store), "--yes"]
+    done = CliRunner().invoke(main, repair)
+    assert (done.exit_code, "locked" in done.stderr) == (5, True), done.output
+    master.kill()
+    done = CliRunner().invoke(main, repair)
+    assert done.exit_code == 0, done.output
+    assert locker_of(str(brokers.store)) == brokers.options["locker"]
+    master.start().wait_serving()
 
 
 def test_a_locker_must_be_the_url_of_a_database_and_the_store_a_directory(brokers: Brokers, url: str) -> None:
