@@ -2,7 +2,7 @@
 
 Invariants:
 - Each connection was checked when it was made: a server that takes writes, at read committed, with our version of the
-  tables, and with all that this store was told to have (`STORE_INCOMPLETE`).
+  tables, and with all that this store was told to have, and that this process has seen in it (`STORE_INCOMPLETE`).
 - A connection that failed is never used again. Nothing is ever cancelled: a commit that waits for a standby would end
   as if it had succeeded. A warning of the server about a statement counts as its failure, for the same reason.
 """
@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -40,6 +41,26 @@ _FACTS = """
 SELECT pg_is_in_recovery(), pg_backend_pid(),
        (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())
 """
+
+
+# Of the newest bytes of the journal that this process has seen committed, and of the segments behind them.
+_SEEN = """
+SELECT n.name, (SELECT substring(c.data FROM (%(at)s - c.start + 1)::int FOR %(size)s) FROM {chunk} c
+                WHERE c.file = n.file AND c.start = %(start)s)
+FROM {name} n WHERE n.directory = %(directory)s AND n.name >= %(name)s ORDER BY n.name LIMIT 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Bytes of a segment that were committed: `tail` ends at `end` of the file `name` in `directory`, in the row that
+    begins at `start`."""
+
+    directory: str
+    name: str
+    end: int
+    start: int
+    tail: bytes
 
 
 class SqlError(OSError):
@@ -74,6 +95,7 @@ class Sessions:
         self._mutex = threading.Lock()
         self._idle: list[Session] = []
         self._made: set[Session] = set()
+        self._seen: Seen | None = None
         weakref.finalize(self, _close_all, self._made).atexit = False  # the kernel closes what a process leaves
 
     @contextmanager
@@ -125,6 +147,7 @@ class Sessions:
             with self.guarded(session, path):
                 check_version(self.tables.version(session), self.url.text)
                 self._check(session)
+                self._check_seen(session)
         except BaseException:
             self.drop(session)
             raise
@@ -218,6 +241,35 @@ class Sessions:
                 "run `amq store accept`",
                 code="STORE_INCOMPLETE",
             )
+
+    def saw(self, seen: Seen) -> None:
+        """The store has this, and must have it from now on, until the segment is trimmed."""
+        before = self._seen
+        if before is None or (before.name, before.end) < (seen.name, seen.end):
+            self._seen = seen
+
+    def forget(self, directory: str, name: str) -> None:
+        """This file is removed, by us."""
+        if self._seen is not None and (self._seen.directory, self._seen.name) == (directory, name):
+            self._seen = None
+
+    def _check_seen(self, session: Session) -> None:
+        """The primary may have gone on without the standby that is promoted now, whatever it said at its last claim."""
+        seen = self._seen
+        if seen is None:
+            return
+        asked = {"directory": seen.directory, "name": seen.name, "start": seen.start, "size": len(seen.tail),
+                 "at": seen.end - len(seen.tail)}  # fmt: skip
+        found = session.execute(self.tables.statement(_SEEN), asked, binary=True).fetchone()
+        if found is not None and (found[0] != seen.name or found[1] == seen.tail):
+            return  # trimmed, or there
+        session.execute(self.tables.statement(f"UPDATE {{store}} SET synchronous = false WHERE server <> {IDENTITY}"))
+        raise StoreError(
+            f"{self.url.text} lacks what this broker has seen in it: {seen.directory}/{seen.name} up to byte "
+            f"{seen.end}. It is a standby that had not all, or an old copy. Use the server that has it, or compare, "
+            "then run `amq store accept` and start the brokers again",
+            code="STORE_INCOMPLETE",
+        )
 
     def _was_synchronous(self, session: Session) -> bool:
         row = session.execute(self.tables.statement("SELECT synchronous FROM {store}")).fetchone()

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from amq.sql.schema import IDENTITY, SYNCHRONOUS
-from amq.sql.sessions import Session, Sessions, SqlError
+from amq.sql.sessions import Seen, Session, Sessions, SqlError
 from amq.sql.url import SqlUrl
 from amq.vfs import IN_STORE, LockPlace, NotAFileError, NothingWrittenError
 
@@ -33,6 +33,8 @@ FENCED = frozenset(("journal", "checkpoints", "epochs"))  # but not names with a
 RECORDS = frozenset(("", "brokers", "orders"))  # directories whose files are written in place: a table of their own
 CLAIM, HEARTBEAT = "claim", "lock"
 UNKNOWN_BYTES = 1 << 50  # free: how much room the server has it does not tell
+JOURNAL = "journal"
+SEEN_BYTES = 64  # of the newest bytes of the journal are remembered
 _IDS = (1 << 31) - 1
 _SPACE = "'{name}'::regclass::oid::int"  # of our locks: no other group of the database has it
 # Nobody keeps this lock, not even a broker that is stopped meanwhile: one statement takes it and gives it back. It is a
@@ -154,6 +156,8 @@ class SqlVfs:
             if data:
                 found += bytes(max(0, start - offset - len(found)))  # a hole
                 found += data
+        if found:
+            self._saw(file, rows[-1][0], max(rows[-1][0], offset), rows[-1][1])
         if len(found) < size:
             extent = self._ask(file.path, "SELECT extent FROM {file} WHERE id = %(file)s", {"file": file.row})
             if not extent:
@@ -275,6 +279,7 @@ class SqlVfs:
         directory, name = self._place(path)
         fenced, claim = _is_fenced(directory, name), self._claim
         asked = {"directory": directory, "name": name}
+        self._sessions.forget(directory, name)
         if not self._change(path, fenced, claim, f", {_FREE_CHUNKS} SELECT file FROM gone", asked):
             raise self._refused(path, fenced, claim, FileNotFoundError)
 
@@ -415,6 +420,13 @@ class SqlVfs:
             raise
         if len(stored) != len(rows):
             raise self._refused(file.path, fenced, claim)
+        self._saw(file, rows[-1][0], *rows[-1])
+
+    def _saw(self, file: _File, row: int, start: int, data: bytes) -> None:
+        """`data`, from `start` on, is committed, in the row that begins at `row`."""
+        directory, name = self._place(file.path)
+        if directory == JOURNAL and file.fenced and data:
+            self._sessions.saw(Seen(directory, name, start + len(data), row, data[-SEEN_BYTES:]))
 
     def _write_claim(self, file: _File, rows: list[tuple[int, bytes]]) -> None:
         """Claim and fence in one: from this commit on nothing of an older claim takes effect."""

@@ -233,6 +233,24 @@ def _claim_stands(call: Call) -> Rows:
     return [(1,)] if call.seen.fence == call.asked["claim"] else []
 
 
+@_statement(r"SELECT n.name, \(SELECT substring\(c.data FROM \(%\(at\)s - c.start \+ 1\)::int FOR %\(size\)s\)")
+def _seen(call: Call) -> Rows:
+    asked = call.asked
+    names = [name for place, name in call.seen.names if place == asked["directory"] and name >= asked["name"]]
+    if not names:
+        return []
+    file = call.seen.names[asked["directory"], min(names)]
+    row = call.seen.chunks.get(file, {}).get(asked["start"]) if file is not None else None
+    at = asked["at"] - asked["start"]
+    return [(min(names), None if row is None else row[at : at + asked["size"]])]
+
+
+@_statement(r"UPDATE amq_store SET synchronous = false WHERE server <> \(SELECT", "store", lambda _: [STORE_ROW])
+def _doubt(call: Call) -> None:
+    if call.now.server != call.server.identity:
+        call.effects.append(lambda tables: setattr(tables, "synchronous", False))
+
+
 @_statement(r"UPDATE amq_store SET server = \(SELECT", "store", lambda _: [STORE_ROW])
 def _accept(call: Call) -> None:
     identity = call.server.identity

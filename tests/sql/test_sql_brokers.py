@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from amq.cli.main import main
+from amq.lock.presence import read_presence
 from amq.lock.status import store_status
 from amq.stores import open_vfs
 from bench.wire import WireError
@@ -201,21 +202,22 @@ def test_nothing_confirmed_is_lost_when_masters_are_killed(brokers: Brokers) -> 
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("synchronous", [False, True])
-def test_a_promoted_standby(tmp_path: Path, synchronous: bool) -> None:
-    """A standby that was synchronous is used at once; any other waits for a person."""
+@pytest.mark.parametrize("kind", ["asynchronous", "synchronous", "left behind"])
+def test_a_promoted_standby(tmp_path: Path, kind: str) -> None:
+    """A standby that was synchronous is used at once; any other waits for a person. So does one that was synchronous
+    and was then given up by the primary: its rows cannot tell that, and the brokers remember what they have seen."""
     with postgres() as primary:
         standby = Postgres(primary.directory.with_name(primary.directory.name + "-standby"), {})
         standby.directory.mkdir(mode=0o700)
         standby._give(standby.directory)
         try:
-            _promote(primary, standby, tmp_path, synchronous)
+            _promote(primary, standby, tmp_path, kind)
         finally:
             standby.end()
             shutil.rmtree(standby.directory)
 
 
-def _promote(primary: Postgres, standby: Postgres, directory: Path, synchronous: bool) -> None:
+def _promote(primary: Postgres, standby: Postgres, directory: Path, kind: str) -> None:
     host = f"{primary.directory},{standby.directory}"
     url = (
         f"postgresql://owner@/postgres?host={host}&port={primary.port},{standby.port}"
@@ -224,18 +226,25 @@ def _promote(primary: Postgres, standby: Postgres, directory: Path, synchronous:
     primary.ask("CREATE TABLE before_all ()")
     primary.run("pg_basebackup", "-D", standby.data, "-R", "-d", primary.conninfo("postgres"), "-c", "fast")
     standby.start()
-    if synchronous:
-        primary.ask("ALTER SYSTEM SET synchronous_standby_names = '*'")
-        primary.ask("SELECT pg_reload_conf()")
+    if kind != "asynchronous":
+        _wait_for_standby(primary, "*")
     _until(lambda: primary.ask("SELECT 1 FROM pg_stat_replication WHERE sync_state = %s",
-                               ["sync" if synchronous else "async"]))  # fmt: skip
+                               ["async" if kind == "asynchronous" else "sync"]))  # fmt: skip
     with Brokers(directory, url) as brokers:
         pair = [brokers.master("a"), brokers.slave("b")]
         with pair[0].connect() as connection:
             fill(connection, 20)
+            if kind == "left behind":
+                pair[1].wait_slave()
+                standby.stop()
+                _wait_for_standby(primary, "")
+                fill(connection, 20)
+                _until(lambda: _followed(url, "b") > 30)
         primary.crash()
+        if kind == "left behind":
+            standby.start()
         standby.ask("SELECT pg_promote()")
-        if synchronous:
+        if kind == "synchronous":
             _until(lambda: sum(len(broker.said("master: serving")) for broker in pair) > 1)
             with connect_any(pair) as connection:
                 assert drain(connection, 20) == [b"%d" % number for number in range(20)]
@@ -243,6 +252,27 @@ def _promote(primary: Postgres, standby: Postgres, directory: Path, synchronous:
             for broker in pair:
                 assert broker.wait_exit() == 4
                 assert broker.log[-1]["code"] == "STORE_INCOMPLETE"
+            if kind == "left behind":
+                pair[0].start()
+                assert pair[0].wait_exit() == 4, "a broker that remembers nothing is told by the others"
+            assert amq("store", "accept", "--store", url, "--yes")["accepted"] is True
+            pair[0].start().wait_serving()
+            if kind == "left behind":
+                with pair[0].connect() as connection:
+                    assert drain(connection, 20) == [b"%d" % number for number in range(20)]
+
+
+def _wait_for_standby(primary: Postgres, names: str) -> None:
+    """Whose answers commits wait for."""
+    primary.ask(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+    primary.ask("SELECT pg_reload_conf()")
+    _until(lambda: primary.ask("SHOW synchronous_standby_names") == [(names,)])
+
+
+def _followed(url: str, name: str) -> int:
+    """How many messages this slave has followed."""
+    (found,) = [each for each in read_presence(open_vfs(url), url) if each.name == name]
+    return found.details.get("followed", {}).get("messages", 0)
 
 
 def _until(found: Any) -> None:

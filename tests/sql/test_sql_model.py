@@ -140,12 +140,27 @@ def dialogue(make: Open, store: str, promote: Callable[[], Any]) -> list[Any]:
         new._sessions.accept(session)
         said += [new._tables.upgrade(session)]  # type: ignore[arg-type]
         said += [new._sessions.servers(session)[0] == new._sessions.servers(session)[1]]
+    left = new.open(f"{store}/journal/u", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    said += [write(new, left, (b"seen", 0)), _connected(new, store)]
+    said += [answer(lambda: old.pread(old.open(f"{store}/journal/u", os.O_RDONLY), 9, 0))]
+    new.unlink(f"{store}/journal/u")
+    said += [_connected(new, store), _connected(old, store)]  # the old one misses it
+    old._sessions._seen = None
     new._sessions.close()
     promote()
     with pytest.raises(StoreError) as told:
         new.listdir(store)
     said += [told.value.code, write(old, temporary, (b"more", 5))]
     return said
+
+
+def _connected(door: SqlVfs, store: str) -> Any:
+    """What a new connection says."""
+    try:
+        door._sessions.drop(door._sessions.connect(store))
+    except StoreError as error:
+        return error.code
+    return "connected"
 
 
 @needs_postgres

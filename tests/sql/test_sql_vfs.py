@@ -465,6 +465,47 @@ def test_another_server_is_refused_until_a_person_accepts_it(server: Postgres, d
     SqlVfs(SqlUrl.parse(url)).listdir(url)
 
 
+def test_a_server_that_lacks_what_was_seen_is_refused(server: Postgres, database: str) -> None:
+    """Whether this broker wrote it or read it, and whatever the row of the store says; what was trimmed is not missed.
+    """
+    url = server.url(database)
+    writer = claimed(url, b"a")
+    for number, data in ((1, b"header"), (1, b"batch of a master"), (2, b"header")):
+        fd = writer.open(f"{url}/journal/{number}.seg", os.O_RDWR | os.O_CREAT)
+        at = writer.fstat(fd).st_size
+        writer.pwrite(fd, data, at)
+        writer.fdatasync(fd)
+    reader = SqlVfs(SqlUrl.parse(url))
+    reader.pread(reader.open(f"{url}/journal/2.seg", os.O_RDONLY), 3, 3)
+    behind = SqlVfs(SqlUrl.parse(url))
+    behind.pread(behind.open(f"{url}/journal/1.seg", os.O_RDONLY), 99, 0)
+
+    def connect() -> list[str]:
+        said = []
+        for door in (writer, reader, behind, SqlVfs(SqlUrl.parse(url))):
+            door._sessions.close()
+            try:
+                door.listdir(url)
+                said.append("")
+            except StoreError as error:
+                said.append(error.code)
+        return said
+
+    assert connect() == [""] * 4
+    server.ask("DELETE FROM amq_name WHERE name = '1.seg'", database=database)
+    assert connect() == [""] * 4  # trimmed: there is a later one
+    server.ask("UPDATE amq_store SET server = '1/00000001', synchronous = true", database=database)
+    server.ask("DELETE FROM amq_chunk WHERE file = (SELECT file FROM amq_name WHERE name = '2.seg')", database=database)
+    behind._sessions.close()
+    behind.listdir(url)  # it cannot know
+    assert connect() == ["STORE_INCOMPLETE"] * 4  # whoever noticed tells the others
+    sessions = SqlVfs(SqlUrl.parse(url))._sessions
+    sessions.accept(sessions.open(url))
+    assert connect() == ["STORE_INCOMPLETE", "STORE_INCOMPLETE", "", ""]  # until they are started again
+    server.ask("DELETE FROM amq_name WHERE name = '2.seg'", database=database)
+    assert connect() == ["STORE_INCOMPLETE", "STORE_INCOMPLETE", "STORE_INCOMPLETE", ""]
+
+
 def test_a_password_comes_from_a_file(server: Postgres, database: str, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text(f"{PASSWORD}\n")
