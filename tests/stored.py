@@ -32,7 +32,7 @@ def with_files(options: dict[str, Any]) -> dict[str, Any]:
 def stored(state: State, queue: Queue, vfs: Vfs, store: str) -> dict[int, Message]:
     """{seq: message} of everything that has not left `queue`, oldest first."""
     segments = dict(state.segments)
-    places = [place for backlog in queue.backlogs.values() for place in backlog]
+    places = [place for rows in (queue.backlogs, queue.leaving) for backlog in rows.values() for place in backlog]
     for stripped in queue.messages.values():
         if stripped.is_stripped:
             assert isinstance(stripped.segment, Segment)

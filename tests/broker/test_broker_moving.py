@@ -42,6 +42,8 @@ def row_of(queue: Queue, seq: int) -> tuple[int, ...] | None:
 def move_by_rows(state: Stored, moved: Moved, segment: Segment) -> None:
     """The rules of a move, one message after the other."""
     source, target = state.queue(moved.source), state.queue(moved.target)
+    for level, columns in source.leaving.discard(moved.seqs):
+        source.own_backlog(level).add_all(columns)
     for seq in moved.seqs:
         row = row_of(source, seq)
         if row is None:
@@ -84,8 +86,8 @@ def counted(state: State) -> dict[str, Any]:
     """What `contents` leaves out: statistics, order, what a checkpoint that is being dumped was told."""
     broker = state.stored
     for queue in broker.queues.values():
-        assert all(queue.backlogs.values())
-        for each in queue.backlogs.values():
+        assert all((*queue.backlogs.values(), *queue.leaving.values()))
+        for each in (*queue.backlogs.values(), *queue.leaving.values()):
             seqs = [place.seq for place in each]
             assert seqs == sorted(set(seqs))
             assert each.first == seqs[0]
@@ -102,7 +104,8 @@ def counted(state: State) -> dict[str, Any]:
         "refers": [segment.refers for segment in state.segments],
         "queues": {
             queue.name: (
-                {p: list(each) for p, each in queue.backlogs.items()}, queue.resident_bytes, queue.enqueued,
+                {p: list(each) for p, each in queue.backlogs.items()},
+                {p: list(each) for p, each in queue.leaving.items()}, queue.resident_bytes, queue.enqueued,
                 queue.acknowledged, set(queue.messages), queue.redelivered, queue.waiting, queue.stored,
             )
             for queue in broker.queues.values()

@@ -227,11 +227,13 @@ def moved(make_world: MakeWorld) -> None:
 
 def moved_keep_nothing(make_world: MakeWorld) -> None:
     test_broker_moved.test_a_moved_message_keeps_no_segment(make_world, test_broker_moved.SENT, test_broker_moved.HELD)
+    test_broker_moved.test_a_return_that_becomes_durable_while_the_message_leaves_is_counted(make_world)
 
 
 def moved_meanwhile(_make_world: MakeWorld) -> None:
     """Messages move while a checkpoint is dumped."""
     test_snapshot.test_what_moves_to_a_queue_that_was_dumped_before()
+    test_snapshot.test_what_leaves_for_another_queue_is_dumped()
     test_broker_moving.test_a_checkpoint_that_has_one_twice_and_its_neighbours_once()
 
 
@@ -313,9 +315,21 @@ MUTANTS = (
     ),
     Mutant(
         "what is in memory is dumped before what waits on disk", snapshot, "dump",
-        "yield from _dump_backlogs(queue)\n            yield from _dump_resident(queue.messages)",
-        "yield from _dump_resident(queue.messages)\n            yield from _dump_backlogs(queue)", "walks",
+        "yield from _dump_backlogs(queue.backlogs)",
+        "yield from _dump_resident(queue.messages); yield from _dump_backlogs(queue.backlogs); continue", "walks",
         (checkpointing,),
+    ),
+    Mutant(
+        "what leaves for another queue is not in a checkpoint", snapshot, "dump",
+        "yield from _dump_backlogs(queue.leaving)", "pass", "moved_meanwhile", (test_snapshot,),
+    ),
+    Mutant(
+        "what leaves for another queue does not stand there", Queue, "find", "or self.leaving.find(seq)", "",
+        "moved_keep_nothing",
+    ),
+    Mutant(
+        "what leaves for another queue stays where it was when it is copied", Queue, "move",
+        "(self.backlogs, self.leaving)", "(self.backlogs,)", "moved",
     ),
     Mutant(
         "what goes back to the disk during a dump is not noted", state.State, "page_out_again",

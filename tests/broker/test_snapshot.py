@@ -46,6 +46,7 @@ class State:
         name = NAMES[x % 2]
         queue = self.stored.queues.get(name)
         waiting = sorted(place.seq for each in queue.backlogs.values() for place in each) if queue else []
+        leaving = sorted(place.seq for each in queue.leaving.values() for place in each) if queue else []
         resident = sorted(queue.messages) if queue else []
         number = min(2, self.seq // 12)
         if action == "send":
@@ -68,7 +69,10 @@ class State:
             self.stored.page_out_again(queue, queue.messages[resident[y % len(resident)]])
         elif action == "ack" and (stored := sorted(waiting + resident)):
             self.apply(Consumed(name, 0, [stored[y % len(stored)]]), number)
-        elif action == "move" and (stored := sorted(waiting + resident)):
+        elif action == "apart" and queue is not None and waiting:
+            for priority in list(queue.backlogs):
+                queue.set_apart(priority, waiting[y % len(waiting) :: 2])
+        elif action == "move" and (stored := sorted(waiting + resident + leaving)):
             seqs = stored[y % len(stored) :: 2]
             ids = [(f"id-{y}", seqs[0])] if y % 2 else []
             self.apply(Moved(name, NAMES[(x + 1) % 2], seqs, ids), number)
@@ -101,7 +105,8 @@ def contents(stored: Stored, segments: dict[int, Segment]) -> dict[str, Any]:
     for name, queue in stored.queues.items():
         rows = {
             (priority, *row[:4], row[4] if len(row) > 4 else 0)
-            for priority, each in queue.backlogs.items() for columns in chunks(each)
+            for backlogs in (queue.backlogs, queue.leaving)
+            for priority, each in backlogs.items() for columns in chunks(each)
             for row in zip(*columns, strict=True)
         }  # fmt: skip
         rows |= {
@@ -130,7 +135,7 @@ def loaded(blocks: list[Block], records: list[tuple[Record, Segment]]) -> tuple[
     return stored, segments
 
 
-ACTIONS = ["send", "send", "send", "commit", "in", "in", "out", "ack", "return", "move", "move"]
+ACTIONS = ["send", "send", "send", "commit", "in", "in", "out", "ack", "return", "apart", "move", "move"]
 action = st.tuples(st.sampled_from(ACTIONS), st.integers(0, 29), st.integers(0, 12))
 
 
@@ -207,6 +212,17 @@ def test_the_id_of_a_message_that_comes_and_goes_to_the_disk_meanwhile() -> None
     assert [kind for kind, _ in blocks] == [HEAD, QUEUE, ROWS, DUPLICATES, QUEUE, ROWS, END]
     stored, _ = loaded(blocks, state.applied)
     assert list(stored.queues["queue://a"].duplicates) == ["id-1", "id-2"]
+
+
+def test_what_leaves_for_another_queue_is_dumped() -> None:
+    """It stands in no line, and the word of its move is not in the journal yet."""
+    state = State()
+    for number in range(6):
+        state.do("send", 0, number)
+    state.do("apart", 0, 1)
+    assert state.stored.queues[NAMES[0]].leaving.rows == 3
+    stored, segments = loaded(list(state.blocks()), [])
+    assert contents(stored, segments) == contents(state.stored, {s.code: s for s in state.segments})
 
 
 def test_what_moves_to_a_queue_that_was_dumped_before() -> None:

@@ -455,7 +455,7 @@ class World:
             assert len(places) == len(set(places)), f"{queue.name}: a message in two places"
             assert set(places) <= queue.messages.keys(), f"{queue.name}: a place holds what is not stored"
             everything = self.everything(queue)
-            assert all(queue.backlogs.values()), "an empty backlog"
+            assert all((*queue.backlogs.values(), *queue.leaving.values())), "an empty backlog"
             assert queue.redelivered.keys() <= everything.keys()
             assert queue.expiring == sum(bool(message.expires_ms) for message in everything.values())
             assert queue.resident_bytes == sum(map(memory_of, queue.messages.values()))

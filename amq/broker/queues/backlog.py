@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
@@ -290,6 +290,12 @@ class Backlog:
         self.first = firsts[0]
         return True
 
+    def add_all(self, columns: Columns) -> None:
+        """Add rows that are not here, seqs ascending."""
+        if not self.extend(columns):
+            for row in zip(*columns, strict=True):
+                self.add(*row)
+
     def due(self, now_ms: int, rows_max: int) -> list[Place]:
         """Some whose time is over. They stay here. Looks only where the earliest expiry of a chunk has passed."""
         found: list[Place] = []
@@ -336,3 +342,43 @@ class Backlog:
     def _insert(self, i: int, chunks: list[_Chunk]) -> None:
         self._chunks[i:i] = chunks
         self._firsts[i:i] = [chunk.seqs[0] for chunk in chunks]
+
+
+class Backlogs(dict[int, Backlog]):
+    """Backlogs by priority. None is empty."""
+
+    @property
+    def rows(self) -> int:
+        """Of all of them."""
+        return sum(map(len, self.values()))
+
+    def own(self, priority: int) -> Backlog:
+        """The backlog of that priority, to be added to."""
+        backlog = self.get(priority)
+        if backlog is None:
+            backlog = self[priority] = Backlog()
+        return backlog
+
+    def find(self, seq: int) -> Place | None:
+        """Where a message stands; None = it is not here."""
+        for backlog in self.values():
+            if (place := backlog.find(seq)) is not None:
+                return place
+        return None
+
+    def move(self, seq: int, segment: int, offset: int, size: int) -> None:
+        """The message, if it is here, stands elsewhere now."""
+        for backlog in self.values():
+            backlog.move(seq, segment, offset, size)
+
+    def discard(self, seqs: Collection[int], priorities: Iterable[int] | None = None) -> list[tuple[int, Columns]]:
+        """Take out those of `seqs` that are here, in all or in these priorities. Returns them by priority, and by seq
+        in each piece."""
+        gone: list[tuple[int, Columns]] = []
+        for priority in list(self) if priorities is None else priorities:
+            backlog = self.get(priority)
+            if backlog is not None:
+                gone += [(priority, columns) for columns in backlog.discard(seqs)]
+                if not backlog:
+                    del self[priority]
+        return gone

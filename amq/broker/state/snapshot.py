@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 
-from amq.broker.queues.backlog import CHUNK_ROWS, TYPECODES, columns_of
+from amq.broker.queues.backlog import CHUNK_ROWS, TYPECODES, Backlogs, columns_of
 from amq.broker.queues.queue import PRIORITIES, Queue
 from amq.broker.state.state import State
 from amq.broker.state.window import Window
@@ -64,7 +64,8 @@ def dump(state: State, segments: Callable[[], Iterable[Segment]]) -> Generator[B
             if queue is None:
                 continue
             yield QUEUE, name.encode()
-            yield from _dump_backlogs(queue)
+            yield from _dump_backlogs(queue.backlogs)
+            yield from _dump_backlogs(queue.leaving)  # behind those: a row may have gone there meanwhile
             yield from _dump_resident(queue.messages)
             yield from _dump_counts(queue, list(queue.redelivered))
             for part in _parts(_ids(queue.duplicates)):
@@ -94,10 +95,10 @@ def _markers(state: State) -> Iterator[tuple[object, ...]]:
         yield marker.owner, marker.batch, segment.code, *content
 
 
-def _dump_backlogs(queue: Queue) -> Iterator[Block]:
+def _dump_backlogs(backlogs: Backlogs) -> Iterator[Block]:
     for priority in range(PRIORITIES):
         seq = -1
-        while (backlog := queue.backlogs.get(priority)) and (columns := backlog.rows_after(seq)):
+        while (backlog := backlogs.get(priority)) and (columns := backlog.rows_after(seq)):
             seq = columns[0][-1]
             yield ROWS, _encode_rows(priority, columns)
 

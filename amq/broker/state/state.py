@@ -266,15 +266,12 @@ class State(ServingFold[Segment]):
         """Those of `seqs` that wait on disk alone are in memory now, without their bodies, and in no level: they are
         about to leave."""
         taken: list[Message] = []
-        for priority, backlog in list(queue.backlogs.items()):
-            for columns in backlog.discard(seqs):
-                times = columns[4] if len(columns) > 4 else repeat(0)
-                for seq, code, offset, size, expires_ms in zip(*columns[:4], times, strict=False):
-                    message = Stub(queue.name, b"", None, "", priority, expires_ms=expires_ms, seq=seq)
-                    message.segment, message.offset, message.size = self.segments[code], offset, size
-                    taken.append(message)
-            if not backlog:
-                del queue.backlogs[priority]
+        for priority, columns in queue.backlogs.discard(seqs):
+            times = columns[4] if len(columns) > 4 else repeat(0)
+            for seq, code, offset, size, expires_ms in zip(*columns[:4], times, strict=False):
+                message = Stub(queue.name, b"", None, "", priority, expires_ms=expires_ms, seq=seq)
+                message.segment, message.offset, message.size = self.segments[code], offset, size
+                taken.append(message)
         self.memory.take(queue.hold(taken))
         return taken
 

@@ -94,7 +94,7 @@ class Source:
                 if known is not None:
                     if known.segment is segment and known.offset == at + start:
                         break
-                elif part.queue.backlogs:
+                else:
                     place = part.queue.find(seq)
                     if place is not None and place.segment == code and place.offset == at + start:
                         break

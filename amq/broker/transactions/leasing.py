@@ -242,7 +242,7 @@ class Leasing:
 
     def _take(self, queue: Queue, count: int, size: int) -> list[int]:
         """Take the first that wait out of their places, as if they were delivered. Returns their seqs, in order."""
-        core, now_ms = self._core, self._core.clock.wall_ms()
+        now_ms = self._core.clock.wall_ms()
         taken: list[int] = []
         for priority in range(len(queue.levels) - 1, -1, -1):
             chosen: list[int] = []
@@ -252,11 +252,11 @@ class Leasing:
                     count = 0
                     break
                 chosen.append(seq)
-            _take_out(queue, priority, {seq for seq in chosen if seq in queue.messages})
+            _take_out(queue, priority, {seq for seq in chosen if seq in queue.messages} if queue.messages else set())
+            queue.set_apart(priority, chosen)
             taken += chosen
             if count <= 0:
                 break
-        core.state.take_from_disk(queue, {seq for seq in taken if seq not in queue.messages})
         return taken
 
 
