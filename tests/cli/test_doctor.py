@@ -131,7 +131,8 @@ ALONE = Finding(Level.WARNING, "shared between hosts", "no", "one host")
 
 
 def found(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
-    def examine_quickly(path: str) -> Report:
+    def examine_quickly(path: str, locker: str | None) -> Report:
+        assert not locker
         return Report(path, path, findings=list(findings))
 
     monkeypatch.setattr(store_check, "examine_quickly", examine_quickly)

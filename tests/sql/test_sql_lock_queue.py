@@ -48,12 +48,14 @@ def test_all_who_wait_wake_when_the_holders_connection_ends_and_none_of_them_kee
     threads = [threading.Thread(target=wait_free, args=[wait]) for wait in queues]
     for thread in threads:
         thread.start()
-    server.ask("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' "
-               "AND granted AND database = (SELECT oid FROM pg_database WHERE datname = %s)", [database])  # fmt: skip
+    # Other tests may hold locks in databases of their own.
+    here = "FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = %s)"
+    ended = server.ask(f"SELECT pg_terminate_backend(pid) {here} AND mode = 'ExclusiveLock' AND granted", [database])
+    assert ended == [(True,)]
     for thread in threads:
         thread.join(READY_S)
         assert not thread.is_alive()
-    assert server.ask("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)]
+    assert server.ask(f"SELECT count(*) {here}", [database]) == [(0,)]
     theirs = others[0].open(f"{url}/lock", os.O_RDWR)
     assert others[0].try_lock(theirs)
     assert not queues[1]()
