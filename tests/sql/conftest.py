@@ -24,3 +24,9 @@ def database(server: Postgres) -> str:
     name = f"amq{next(_numbers)}"
     server.ask(f"CREATE DATABASE {name}")
     return name
+
+
+@pytest.fixture
+def url(server: Postgres, database: str) -> str:
+    """Of that database."""
+    return server.url(database)

@@ -27,11 +27,6 @@ pytestmark = needs_postgres
 
 
 @pytest.fixture
-def url(server: Postgres, database: str) -> str:
-    return server.url(database)
-
-
-@pytest.fixture
 def brokers(tmp_path: Path, url: str) -> Iterator[Brokers]:
     with Brokers(tmp_path, url, hungMasterTimeout="2s") as group:
         yield group

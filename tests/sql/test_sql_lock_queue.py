@@ -11,20 +11,12 @@ import pytest
 
 from amq.lock import waker
 from amq.lock.waker import watch
-from amq.sql.url import SqlUrl
-from amq.sql.vfs import SqlVfs
 from amq.vfs import SystemVfs
 from tests.brokers import Brokers
 from tests.postgres import READY_S, Postgres, needs_postgres
+from tests.sql.test_sql_vfs import open_store
 
 pytestmark = needs_postgres
-
-
-def open_store(url: str) -> SqlVfs:
-    door = SqlVfs(SqlUrl.parse(url))
-    with pytest.raises(FileExistsError):
-        door.mkdir(url)
-    return door
 
 
 def wait_free(wait: Callable[[], bool]) -> None:

@@ -16,15 +16,10 @@ from amq.cli.main import main
 from amq.stores import locker_of
 from bench.wire import WireError
 from tests.brokers import Broker, Brokers
-from tests.postgres import READY_S, Postgres, needs_postgres, postgres
+from tests.postgres import READY_S, needs_postgres, postgres
 from tests.traffic import QUEUE, Producer, connect_any, drain, send
 
 pytestmark = needs_postgres
-
-
-@pytest.fixture
-def url(server: Postgres, database: str) -> str:
-    return server.url(database)
 
 
 @pytest.fixture
