@@ -32,7 +32,7 @@ WANTED = {
     },
     "two-phase": {
         "prepared": 50, "two-phase commits": 40, "batch committed": 10, "ended by a later master": 3,
-        "runs prepared": 45, "runs committed": 40, "runs rolled back": 6, "runs taken over": 3,
+        "runs prepared": 45, "runs committed": 40, "runs rolled back": 3, "runs taken over": 3,
         "prepared messages copied": 5, "repetitions refused": 2,
         "batch of many transactions": 5,
     },
