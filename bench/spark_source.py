@@ -233,8 +233,9 @@ def measure(
         read(what, WARM_UP_QUEUE, WARM_UP_ROWS)
         found[what] = []
         for number in range(trials):
-            progress(f"{what}: {number + 1} of {trials}")
-            found[what].append(read(what, QUEUE, rows))
+            trial = read(what, QUEUE, rows)
+            found[what].append(trial)
+            progress(f"{what}: {number + 1} of {trials}: {rows / trial.seconds:,.0f} rows/s")
     return [
         {
             "what": what, "rows": rows, "per_s": spread([rows / trial.seconds for trial in done])._asdict(),
