@@ -291,7 +291,8 @@ def _print_store(facts: dict[str, Any]) -> None:
     journal = facts["journal"]
     click.echo(f"journal  {size_text(journal['bytes'])} in {journal['segments']} segments")
     full = ": the disk is full, the master rejects messages; acknowledgements go on" if facts["store_full"] else ""
-    click.echo(f"free     {size_text(facts['free_bytes'])}{full}")
+    free = facts["free_bytes"]
+    click.echo(f"free     {'unknown: this store cannot tell' if free is None else size_text(free)}{full}")
 
 
 def _who(broker: dict[str, Any]) -> str:

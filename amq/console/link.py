@@ -41,11 +41,11 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Seen:
     """The store as seen a moment ago. `own` = the broker of this host, None = it does not run. `epochs` = those that
-    are kept, oldest first."""
+    are kept, oldest first. `disk_free_bytes` None = nobody can tell."""
 
     status: StoreStatus
     own: BrokerPresence | None
-    disk_free_bytes: int
+    disk_free_bytes: int | None
     epochs: tuple[Epoch, ...] = ()
 
 

@@ -70,9 +70,10 @@ def alarms(seen: Seen, found: Row | None) -> list[str]:
     if found is None:
         return told
     if found["store_full"] and not found["store_at_limit"]:
+        free = f" ({size_text(seen.disk_free_bytes)} free)" if seen.disk_free_bytes is not None else ""
         told.append(
-            f"The disk of the store is full ({size_text(seen.disk_free_bytes)} free): new messages are rejected, "
-            "consumers go on. Make room on it, or consume."
+            f"The disk of the store is full{free}: new messages are rejected, consumers go on. Make room on it, or "
+            "consume."
         )
     if found["store_at_limit"]:
         told.append("storeLimit is reached: producers wait. Consume, purge, or raise storeLimit.")

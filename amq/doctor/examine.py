@@ -245,11 +245,12 @@ def _measure(report: Report, doors: Doors) -> None:
     report.findings.append(probes.try_directory_sync(vfs, doors.clock, directory))
     free, floor = vfs.free_bytes(directory), BrokerConfig().store_free_floor_bytes
     report.measured["free_bytes"] = free
-    low = free < 4 * floor
-    report.findings.append(Finding(
-        Level.WARNING if low else Level.OK, "free space", f"{free >> 20} MiB",
-        f"below storeFreeFloor ({floor >> 20} MiB) messages are refused", "free some space" if low else "",
-    ))  # fmt: skip
+    if free is not None:
+        low = free < 4 * floor
+        report.findings.append(Finding(
+            Level.WARNING if low else Level.OK, "free space", f"{free >> 20} MiB",
+            f"below storeFreeFloor ({floor >> 20} MiB) messages are refused", "free some space" if low else "",
+        ))  # fmt: skip
 
 
 def _judge_check(check: probes.Times) -> Finding:

@@ -535,21 +535,21 @@ class Journal:
             self._reserved = False
             path = os.path.join(self._directory, RESERVE_NAME)
             # Told as a look at the disk is: one that was made before it may say just then that the reserve is there.
-            self._runner.submit(partial(self._vfs.unlink, path), lambda *_: self._space_measured((0, False), None))
+            self._runner.submit(partial(self._vfs.unlink, path), lambda *_: self._space_measured((False, False), None))
 
     def _resume(self, waited_for: _Busy) -> None:
         if self._busy is waited_for and not self._dead:
             self._write()
             self.flush()
 
-    def _space_measured(self, measured: tuple[int, bool] | None, error: Exception | None) -> None:
+    def _space_measured(self, measured: tuple[bool, bool] | None, error: Exception | None) -> None:
         if self._dead:
             return
         if error is not None and _errno(error) not in FULL_ERRNOS:
             self._fail(error)
             return
-        free, self._reserved = measured or (0, False)
-        if free < self._config.store_free_floor_bytes or not self._reserved:
+        has_room, self._reserved = measured or (False, False)
+        if not has_room or not self._reserved:
             self._set_full(exhausted=False)
         elif self.disk_full:
             self.disk_full = self._exhausted = False

@@ -37,12 +37,13 @@ class StoreLimit:
         return self.reached is not before
 
 
-def measure(vfs: Vfs, directory: str, config: BrokerConfig, reserved: bool) -> tuple[int, bool]:
-    """(free bytes, the reserve is there) of the journal in `directory`. Makes the reserve where there is room for it,
-    unless it is there (`reserved`). Raises OSError."""
-    free = vfs.free_bytes(directory)
+def measure(vfs: Vfs, directory: str, config: BrokerConfig, reserved: bool) -> tuple[bool, bool]:
+    """(there is room for more than acknowledgements, the reserve is there) of the journal in `directory`. Makes the
+    reserve where there is room for it, unless it is there (`reserved`). Where nobody can tell how much room there is,
+    there is room, until a write finds none. Raises OSError."""
+    free, floor = vfs.free_bytes(directory), config.store_free_floor_bytes
     wanted = config.journal_reserve_bytes
-    if not reserved and free >= config.store_free_floor_bytes + wanted:
+    if not reserved and (free is None or free >= floor + wanted):
         fd = vfs.open(os.path.join(directory, RESERVE_NAME), os.O_RDWR | os.O_CREAT)
         try:
             if vfs.fstat(fd).st_size < wanted:
@@ -51,5 +52,5 @@ def measure(vfs: Vfs, directory: str, config: BrokerConfig, reserved: bool) -> t
                 vfs.fsync(fd)
         finally:
             vfs.close(fd)
-        return free, True
-    return free, reserved
+        reserved = True
+    return free is None or free >= floor, reserved

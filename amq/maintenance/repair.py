@@ -313,7 +313,8 @@ class Repair:
 
     def _check_room(self, plan: Plan) -> None:
         """Raises StoreFullError where the new journal would not fit beside the old one, which stays until the end."""
-        if self._vfs.free_bytes(self._store) < self._needed_bytes(plan):
+        free = self._vfs.free_bytes(self._store)
+        if free is not None and free < self._needed_bytes(plan):
             raise StoreFullError(self._no_room(plan))
 
     def _needed_bytes(self, plan: Plan) -> int:
@@ -330,10 +331,12 @@ class Repair:
     def _no_room(self, plan: Plan | None) -> str:
         free = self._vfs.free_bytes(self._store)
         needed = ROOM_BYTES if plan is None else self._needed_bytes(plan)
+        needs = f"no room for a repair of {self._store}: it needs about {needed / MIB:.1f} MiB"
+        if free is None:
+            return f"{needs}: nothing was repaired; give the store more room and run it again"
         return (
-            f"no room for a repair of {self._store}: it needs about {needed / MIB:.1f} MiB, {free / MIB:.1f} MiB are "
-            f"free: nothing was repaired; free {max(needed - free, 0) / MIB:.1f} MiB more on that file system and run "
-            "it again"
+            f"{needs}, {free / MIB:.1f} MiB are free: nothing was repaired; free {max(needed - free, 0) / MIB:.1f} MiB "
+            "more where the store is, and run it again"
         )
 
     def _verify(self, scratch: str, number: int, sealed: dict[str, int], saved: Liveness) -> None:

@@ -72,7 +72,7 @@ class SqlLockedVfs:
         door, path = self._at(path)
         door.fsync_directory(path)
 
-    def free_bytes(self, path: str) -> int:
+    def free_bytes(self, path: str) -> int | None:
         return self._files.free_bytes(path)
 
     def frees_names(self, path: str) -> bool:  # noqa: ARG002 (asked of the lock)

@@ -32,7 +32,6 @@ UNSYNCED_BYTES_MAX = 8 << 20  # of one descriptor; more is written before the sy
 FENCED = frozenset(("journal", "checkpoints", "epochs"))  # but not names with a dot before them, which nobody reads
 RECORDS = frozenset(("", "brokers", "orders"))  # directories whose files are written in place: a table of their own
 CLAIM, HEARTBEAT = "claim", "lock"
-UNKNOWN_BYTES = 1 << 50  # free: how much room the server has it does not tell
 JOURNAL = "journal"
 SEEN_BYTES = 64  # of the newest bytes of the journal are remembered
 _IDS = (1 << 31) - 1
@@ -331,11 +330,11 @@ class SqlVfs:
 
     # -- the file system ----------------------------------------------------------------------------------------------
 
-    def free_bytes(self, path: str) -> int:
+    def free_bytes(self, path: str) -> int | None:
         """The server does not tell. Behind an error "disk full": 0, until it takes a row again that is then undone."""
         if self._full:
             self._full = not self._has_room(path)
-        return 0 if self._full else UNKNOWN_BYTES
+        return 0 if self._full else None
 
     def frees_names(self, path: str) -> bool:  # noqa: ARG002
         return True

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 
 from amq.console.link import Seen
+from amq.console.metrics import broker_text
 from amq.console.overview import EPOCHS_SHOWN, NAMES_MAX, WIDTH, alarms, drawing, takeovers
 from amq.lock.epoch import Epoch
 from amq.lock.host import Owner
@@ -86,3 +87,7 @@ def test_alarms_name_cause_and_cure() -> None:
     for field, text in told.items():
         assert text in " ".join(alarms(seen, {**MASTER, field: True})), field
     assert "memoryLimit is reached" in " ".join(alarms(seen, {**MASTER, "memory_used_bytes": 2}))
+    of_database = Seen(StoreStatus("free", None, False, None, []), None, None)
+    assert "The disk of the store is full: new" in " ".join(alarms(of_database, {**MASTER, "store_full": True}))
+    assert "amq_disk_free_bytes" in broker_text(seen, None, None, 0)
+    assert "amq_disk_free_bytes" not in broker_text(of_database, None, None, 0)

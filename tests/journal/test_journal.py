@@ -331,6 +331,15 @@ def test_a_reserve_that_was_seen_just_before_it_was_given_up_is_made_again(world
     assert not world.journal.full
 
 
+def test_a_store_that_cannot_tell_its_free_space_has_room(world: World, vfs: FaultyVfs) -> None:
+    for free, full in ((None, []), (0, [True]), (None, [True, False])):
+        vfs.answer("free_bytes", free)
+        world.journal.check_space()
+        world.runner.drain()
+        assert world.full == full
+    assert RESERVE_NAME in os.listdir(world.directory)
+
+
 def test_service_resumes_when_space_is_back(world: World, vfs: FaultyVfs) -> None:
     vfs.answer("free_bytes", 1000)
     world.journal.check_space()

@@ -360,6 +360,17 @@ def test_a_disk_that_fills_up_meanwhile_is_told_with_what_is_needed(store: Path,
     assert is_whole(VFS, str(store))
 
 
+def test_a_store_that_cannot_tell_its_free_space_is_repaired_until_a_write_finds_none(store: Path) -> None:
+    patch(sealed_segment(store), 2, b"X")
+    vfs = FaultyVfs(VFS)
+    vfs.answer("free_bytes", None)
+    vfs.fail("pwrite", errno.ENOSPC, path="repair.json")
+    with pytest.raises(StoreFullError, match="nothing was repaired; give the store more room and run it again"):
+        repair(store, vfs).run()
+    repair(store, vfs, seed=2).run()
+    assert is_whole(VFS, str(store))
+
+
 # -- any damage, any moment --------------------------------------------------------------------------------------------
 
 

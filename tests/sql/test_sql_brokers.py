@@ -77,6 +77,8 @@ def test_the_commands_take_the_url(brokers: Brokers, url: str) -> None:
         fill(connection, 5)
     seen = amq("status", "--store", url)
     assert (seen["store"], seen["state"], seen["master"]["name"]) == (url, "serving", "a")
+    assert seen["free_bytes"] is None, "the server does not tell"
+    assert "free     unknown" in CliRunner().invoke(main, ["status", "--store", url]).stdout
     assert amq("journal", "check", "--store", url)["ok"]
     stat = amq("journal", "stat", "--store", url)
     assert sum(each["live"] for each in stat["destinations"]) == 5

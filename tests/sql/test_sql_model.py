@@ -135,7 +135,7 @@ def dialogue(make: Open, store: str, promote: Callable[[], Any]) -> list[Any]:
     said += [answer(lambda: new.unlink(f"{store}/journal/s"))]
     said += [answer(lambda: old.pread(segment, 5, 0)), answer(lambda: write(new, mine, (b"x", 103)))]
     new._full = True
-    said += [new.free_bytes(store) > 0]
+    said += [new.free_bytes(store)]
     with new._sessions.use(store) as session:
         new._sessions.accept(session)
         said += [new._tables.upgrade(session)]  # type: ignore[arg-type]
