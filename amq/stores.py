@@ -11,10 +11,10 @@ from contextlib import suppress
 
 from amq.errors import AmqError, ConfigError
 from amq.lock.epoch import EPOCHS_DIRECTORY, epoch_numbers, read_epoch
-from amq.vfs import SystemVfs, Vfs
+from amq.vfs import SystemVfs, ToolVfs
 
 
-def open_vfs(store: str, locker: str | None = None) -> Vfs:
+def open_vfs(store: str, locker: str | None = None) -> ToolVfs:
     """The door to `store`. `locker` = URL of the database in which the lock is, "" = the lock is in the store, None =
     as the last master had it. Raises ConfigError."""
     if is_directory(store):

@@ -124,6 +124,13 @@ class Vfs(Protocol):
     def lock_queue(self, path: str) -> Callable[[], bool] | None: ...
 
 
+class ToolVfs(Vfs, Protocol):
+    """The door as `open_vfs` gives it: with the calls that a repair needs and no broker."""
+
+    def replace(self, source: str, target: str) -> None: ...
+    def rmdir(self, path: str) -> None: ...
+
+
 class SystemVfs:
     """The kernel's file systems."""
 
@@ -140,6 +147,8 @@ class SystemVfs:
     mkdir = staticmethod(lambda path: os.mkdir(path, 0o750))
     link = staticmethod(os.link)
     unlink = staticmethod(os.unlink)
+    replace = staticmethod(os.replace)
+    rmdir = staticmethod(os.rmdir)
     ftruncate = staticmethod(os.ftruncate)
 
     @staticmethod

@@ -17,7 +17,6 @@ from amq.errors import StoreError
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.salvage import Damage
 from amq.lock.host import SystemHost
-from amq.stores import is_directory
 from amq.threads import SystemThreads
 from amq.vfs import Vfs
 
@@ -54,8 +53,6 @@ def repair(store: str, yes: bool, as_json: bool, options: tuple[str, ...]) -> No
     from amq.maintenance.repair import Repair, is_whole, make_plan
 
     vfs = vfs_of(store)
-    if not is_directory(store):
-        raise StoreError(f"{store} is a database, which nothing but its backups repairs: see docs/postgresql.md")
     _check_store(vfs, store)
     config = read_config(store, options)
     if is_whole(vfs, store):
@@ -78,7 +75,10 @@ def repair(store: str, yes: bool, as_json: bool, options: tuple[str, ...]) -> No
 
 def _check_store(vfs: Vfs, store: str) -> None:
     """Raises StoreError if `store` is not a store or has lost its whole journal."""
-    names = vfs.listdir(store) if os.path.isdir(store) else []
+    try:
+        names = vfs.listdir(store)
+    except (FileNotFoundError, NotADirectoryError):
+        names = []
     if JOURNAL_DIRECTORY not in names:
         check_store(vfs, store)
         raise StoreError(f"{store} has no directory {JOURNAL_DIRECTORY}: there is nothing to repair; restore a backup")

@@ -9,11 +9,11 @@ from amq.journal.inspect import Sealing
 from amq.lock.epoch import EPOCHS_DIRECTORY, read_newest_epoch
 from amq.lock.status import StoreStatus, store_status
 from amq.stores import full_name, open_vfs
-from amq.vfs import Vfs
+from amq.vfs import ToolVfs, Vfs
 
 
 @cache
-def vfs_of(store: str) -> Vfs:
+def vfs_of(store: str) -> ToolVfs:
     """The door to `store`, the same one for all of a command. Raises ConfigError."""
     return open_vfs(store)
 

@@ -202,6 +202,16 @@ class SharedFileLocker:
                 raise
         return mastership
 
+    def claim(self) -> None:
+        """With the lock, before a takeover: make a claim of ours the newest one. No check of an older master that
+        starts later succeeds, and a store that fences takes changes of this broker from now on. The takeover claims
+        again. Raises OwnershipLostError, OSError.
+        """
+        with self._call():
+            next_state(self._state, LockerEvent.CLAIM)
+            self._attempts += 1
+            self._put_claim(0, f"{self.owner.uuid}-{self._attempts}")
+
     def sign(self) -> None:
         """A sign of life of a candidate that waits or seals, to be called now and then: a heartbeat, three times a
         period at most. Raises OwnershipLostError, OSError.
@@ -345,6 +355,11 @@ class SharedFileLocker:
         return body is not None and (body.get("epoch"), body.get("uuid")) == (epoch.number, epoch.owner.uuid)
 
     def _write_claim(self, number: int, attempt: str) -> None:
+        self._put_claim(number, attempt)
+        self._enter(LockerEvent.CLAIM)
+        self._go_on()
+
+    def _put_claim(self, number: int, attempt: str) -> None:
         """Make our claim the newest one, durably."""
         self._claim = encode("claim", {"epoch": number, "attempt": attempt, "name": self.owner.name}, RECORD_BYTES)
         assert len(self._claim) == RECORD_BYTES
@@ -361,8 +376,6 @@ class SharedFileLocker:
             self._vfs.close(fd)
         if created:
             self._vfs.fsync_directory(self._store)
-        self._enter(LockerEvent.CLAIM)
-        self._go_on()
 
     # -- proof -------------------------------------------------------------------------------------------------------
 

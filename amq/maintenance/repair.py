@@ -44,7 +44,7 @@ from amq.lock.lease import Lease
 from amq.lock.presence import Presence
 from amq.lock.shared_file import HEARTBEAT_OFFSET, LOCK_FILE, SharedFileLocker, read_record
 from amq.threads import Event
-from amq.vfs import FULL_ERRNOS, Vfs, close_all, write_all
+from amq.vfs import FULL_ERRNOS, ToolVfs, Vfs, close_all, write_all
 
 NAME = "amq-journal-repair"
 KEPT_PREFIX = "journal.before-repair-"
@@ -151,7 +151,7 @@ class Repair:
     """One repair of `store`, by this process. It reports each step by `told(sentence)`."""
 
     def __init__(
-        self, vfs: Vfs, clock: Clock, host: Host, entropy: random.Random, stop: Event, config: BrokerConfig,
+        self, vfs: ToolVfs, clock: Clock, host: Host, entropy: random.Random, stop: Event, config: BrokerConfig,
         told: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.kept = ""
@@ -186,6 +186,7 @@ class Repair:
         with closing(Presence.open(self._vfs, self._store, self._owner)):
             try:
                 self._lock()
+                self._locker.claim()  # a store that fences takes no change without one
                 for directory in unfinished(self._vfs, self._store):
                     self._told(f"finishing the repair of {os.path.basename(directory)}")
                     self._finish(directory)
@@ -258,7 +259,7 @@ class Repair:
         with suppress(FileExistsError):
             self._vfs.mkdir(os.path.dirname(path))
         self._write_file(temporary, encode("epoch", epoch.to_json()))
-        os.replace(temporary, path)
+        self._vfs.replace(temporary, path)
         self._vfs.fsync_directory(os.path.dirname(path))
         self._told(f"epoch {epochs.number} was rebuilt; its owner was {epoch.owner.describe()}")
 
@@ -383,7 +384,7 @@ class Repair:
                 for name in vfs.listdir(directory):
                     if name != JOURNAL_DIRECTORY:
                         vfs.unlink(os.path.join(directory, name))
-                os.rmdir(directory)
+                vfs.rmdir(directory)
         vfs.fsync_directory(kept)
 
     def _remove_checkpoints(self, epoch: int) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from amq.sql.url import SqlUrl
 from amq.sql.vfs import CLAIM, RECORDS, SqlVfs
-from amq.vfs import LOCKLESS_ERRNOS, LockPlace, SystemVfs, Vfs
+from amq.vfs import LOCKLESS_ERRNOS, LockPlace, SystemVfs, ToolVfs
 
 LOCK = "lock"
 
@@ -24,7 +24,7 @@ LOCK = "lock"
 class SqlLockedVfs:
     """The store in the directory `store`, with its lock in the database at `url`."""
 
-    def __init__(self, store: str, url: SqlUrl, files: Vfs | None = None) -> None:
+    def __init__(self, store: str, url: SqlUrl, files: ToolVfs | None = None) -> None:
         self._store = store.rstrip("/")
         self._url = url
         self._files = files or SystemVfs()
@@ -68,6 +68,17 @@ class SqlLockedVfs:
         door, path = self._at(path)
         door.unlink(path)
 
+    def replace(self, source: str, target: str) -> None:
+        door, source = self._at(source)
+        other, target = self._at(target)
+        if door is not other:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source, None, target)
+        door.replace(source, target)
+
+    def rmdir(self, path: str) -> None:
+        door, path = self._at(path)
+        door.rmdir(path)
+
     def fsync_directory(self, path: str) -> None:
         door, path = self._at(path)
         door.fsync_directory(path)
@@ -81,7 +92,7 @@ class SqlLockedVfs:
     def fences(self, path: str) -> bool:  # noqa: ARG002
         return False
 
-    def _at(self, path: str) -> tuple[Vfs, str]:
+    def _at(self, path: str) -> tuple[ToolVfs, str]:
         """The door to `path`, and the path behind it."""
         below = path.removeprefix(self._store)
         directory, _, name = below.strip("/").rpartition("/")
@@ -145,5 +156,5 @@ class SqlLockedVfs:
         door, fd = self._of(fd)
         return door.lock_held(fd)
 
-    def _of(self, fd: int) -> tuple[Vfs, int]:
+    def _of(self, fd: int) -> tuple[ToolVfs, int]:
         return (self._files, fd) if fd >= 0 else (self._lock, ~fd)

@@ -282,6 +282,44 @@ class SqlVfs:
         if not self._change(path, fenced, claim, f", {_FREE_CHUNKS} SELECT file FROM gone", asked):
             raise self._refused(path, fenced, claim, FileNotFoundError)
 
+    def replace(self, source: str, target: str) -> None:
+        """Let `target` lead to the file of `source`, at one moment; then remove the name `source`."""
+        if source == target:
+            return
+        directory, name = self._place(target)
+        from_directory, from_name = self._place(source)
+        if (directory in RECORDS) != (from_directory in RECORDS):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source, None, target)  # its bytes are elsewhere
+        fenced, claim = _is_fenced(directory, name), self._claim
+        asked = {"directory": directory, "name": name, "from_directory": from_directory, "from_name": from_name}
+        if not self._change(
+            target, fenced, claim,
+            ", source AS (SELECT n.file FROM {name} n, fence WHERE n.directory = %(from_directory)s "
+            "AND n.name = %(from_name)s AND n.file IS NOT NULL), "
+            "last AS (SELECT n.file AS id FROM {name} n, source WHERE n.directory = %(directory)s "
+            "AND n.name = %(name)s AND NOT EXISTS (SELECT 1 FROM {name} o WHERE o.file = n.file "
+            "AND (o.directory, o.name) <> (n.directory, n.name))), "
+            "freed AS (DELETE FROM {file} USING last WHERE {file}.id = last.id), "
+            "bytes AS (DELETE FROM {chunk} USING last WHERE file = last.id) "
+            "INSERT INTO {name} AS t (directory, name, file) SELECT %(directory)s, %(name)s, file FROM source "
+            "ON CONFLICT (directory, name) DO UPDATE SET file = excluded.file WHERE t.file IS NOT NULL RETURNING 1",
+            asked,
+        ):  # fmt: skip
+            raise self._refused(target, fenced, claim, FileNotFoundError)
+        self.unlink(source)
+
+    def rmdir(self, path: str) -> None:
+        directory, name = self._place(path)
+        removed = self._ask(
+            path,
+            "DELETE FROM {name} n WHERE directory = %(directory)s AND n.name = %(name)s AND file IS NULL "
+            "AND NOT EXISTS (SELECT 1 FROM {name} i WHERE i.directory = %(within)s) RETURNING 1",
+            {"directory": directory, "name": name, "within": "/".join(filter(None, (directory, name)))},
+        )
+        if not removed:
+            number = errno.ENOENT if self._row(path) != (None,) else errno.ENOTEMPTY
+            raise OSError(number, os.strerror(number), path)
+
     # -- locks --------------------------------------------------------------------------------------------------------
 
     def try_lock(self, fd: int) -> bool:
