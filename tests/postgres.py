@@ -20,6 +20,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.certificates import Pair
 from tests.ports import free_port
 
 READY_S = 30.0
@@ -127,6 +128,42 @@ class Postgres:
         """Of a store, through the Unix socket."""
         given = "&".join([f"host={self.directory}", f"port={self.port}", *options])
         return f"postgresql://{user}@/{database}?{given}"
+
+    def tcp_url(self, database: str, *options: str, host: str = "localhost") -> str:
+        """Of a store, through the port. The password of `owner` is in the directory."""
+        given = "&".join([f"passwordFile={self.directory / 'password'}", *options])
+        return f"postgresql://owner@{host}:{self.port}/{database}?{given}"
+
+    def serve_tls(self, pair: Pair | None, trust: Path) -> None:
+        """From now on with this certificate, None = without TLS. Clients may show one that `trust` has signed."""
+        settings = {"ssl": "off" if pair is None else "on"}
+        if pair is not None:
+            given = {"ssl_cert_file": pair.certificate, "ssl_key_file": pair.key, "ssl_ca_file": trust}
+            for setting, source in given.items():
+                target = self.data / source.name
+                shutil.copyfile(source, target)
+                target.chmod(0o600)
+                self._give(target)
+                settings[setting] = target.name
+        for setting, value in settings.items():
+            self.ask(f"ALTER SYSTEM SET {setting} = '{value}'")
+        self.reload()
+
+    def let_in(self, *lines: str) -> None:
+        """Lines of pg_hba.conf before all others."""
+        file = self.data / "pg_hba.conf"
+        file.write_text("\n".join([*lines, file.read_text()]))
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the settings again. A connection that is made from now on meets them."""
+        said = "received SIGHUP"
+        before = self.log.count(said)
+        self.ask("SELECT pg_reload_conf()")
+        until = time.monotonic() + READY_S
+        while self.log.count(said) == before:
+            assert time.monotonic() < until, self.log[-4000:]
+            time.sleep(0.01)
 
     def run(self, program: str, *words: object) -> str:
         """Run one of PostgreSQL's programs to its end and return its output."""

@@ -5,6 +5,7 @@ Invariant: no table is written; a store may be in use meanwhile.
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 from amq.clock import Clock, SystemClock
@@ -38,6 +39,7 @@ def examine_database(url: str, quick: bool, clock: Clock | None = None) -> Repor
             row = session.execute(_SETTINGS).fetchone()
             assert row is not None
             report.findings += _judge_settings(*row[:8])
+            report.findings.append(_judge_connection(session))
             report.findings.append(_judge_tables(sessions, session, str(row[8])))
             if not quick:
                 _measure(report, session, clock or SystemClock(), waits=bool(row[4]) and not row[5])
@@ -74,6 +76,28 @@ def _judge_settings(
     else:
         found.append(Finding(Level.OK, "synchronous standby", f"{standbys}: {synchronous} connected", why))
     return found
+
+
+def _judge_connection(session: Session) -> Finding:
+    """Whether it is encrypted, and whether this side knows whose server it is."""
+    address = session.info.hostaddr
+    is_local = not address or ipaddress.ip_address(address).is_loopback
+    how = "unencrypted, on this host" if is_local else "not encrypted"
+    mode = session.info.get_parameters().get("sslmode", "prefer")
+    if session.pgconn.ssl_in_use:
+        ((version, bits),) = session.execute("SELECT version, bits FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
+        how = f"{version}, {bits} bits, sslmode={mode}"
+        if mode == "verify-full":
+            return Finding(Level.OK, "connection", how, "encrypted, and the server has shown a certificate of its name")
+        why = "encrypted, but anybody on the way can pose as the server"
+        if mode == "verify-ca":
+            why = "encrypted, but any holder of a certificate of this CA can pose as the server"
+    else:
+        why = "messages and the login can be read and changed on the way"
+    if is_local:
+        return Finding(Level.OK, "connection", how)
+    cure = "add sslmode=verify-full&sslrootcert=FILE to the URL"
+    return Finding(Level.WARNING, "connection", how, why, cure)
 
 
 def _judge_tables(sessions: Sessions, session: Session, role: str) -> Finding:

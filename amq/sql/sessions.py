@@ -37,6 +37,13 @@ _ERRNOS: tuple[tuple[type[psycopg.Error], int], ...] = (
     (errors.LockNotAvailable, errno.ETIMEDOUT),
     (errors.QueryCanceled, errno.ETIMEDOUT),
 )
+_TLS_CURES = (
+    ("certificate verify failed", "The CA that sslrootcert names did not sign the server's certificate, or it is out "
+     "of date: name the CA of this server, or renew the certificate"),
+    ("does not match host name", "Use a name in the URL that the server's certificate has, or give it one with this "
+     "name"),
+    ("server does not support SSL", "Set ssl = on in the server's postgresql.conf, or ask who answers there"),
+)  # fmt: skip
 _FACTS = """
 SELECT pg_is_in_recovery(), pg_backend_pid(),
        (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())
@@ -188,7 +195,8 @@ class Sessions:
             session = Session.connect(make_conninfo(**own), autocommit=True)
         except psycopg.Error as error:
             text = str(error).strip().replace("\n", " ")
-            raise SqlError(errno.EIO, f"the database cannot be reached: {text}", path) from error
+            why = f"the database cannot be reached: {text}{_cure_of_tls(text)}"
+            raise SqlError(errno.EIO, why, path) from error
         self._made.add(session)
         session.add_notice_handler(session.note)
         try:
@@ -279,6 +287,11 @@ class Sessions:
         self.drop(session)
         if lost:
             self.close()  # the others have hardly fared better: each would cost its caller an error
+
+
+def _cure_of_tls(text: str) -> str:
+    """What to do about an error of TLS, which libpq tells by its text alone; "" = it is none of those."""
+    return next((f". {cure}" for said, cure in _TLS_CURES if said in text), "")
 
 
 def _close_all(sessions: set[Session]) -> None:
