@@ -43,6 +43,7 @@ class Broker:
     of the URL at which it listens: stomp, or auto for all protocols."""
 
     scheme = "stomp"
+    host = "127.0.0.1"
 
     def __init__(
         self, store: Path | str, name: str, port: int, options: Mapping[str, object], config: Path | None = None,
@@ -73,7 +74,7 @@ class Broker:
             [
                 sys.executable, "-SEc", LEASH, sys.executable, "-m", "amq.cli.main", "start", *config,
                 "--name", self.name, "--store", str(self.store),
-                "--transport", f"{self.scheme}://127.0.0.1:{self.port}", *pairs,
+                "--transport", f"{self.scheme}://{self.host}:{self.port}", *pairs,
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.code,
         )  # fmt: skip

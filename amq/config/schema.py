@@ -422,7 +422,7 @@ class BrokerConfig(SecurityOptions):
     )  # fmt: skip
     max_connections_per_address: int = option(
         "limits", "maxConnectionsPerAddress", Kind.INTEGER, 0,
-        "Most connections of one address at a time.",
+        "Most connections of one address at a time. An IPv6 address counts by its network, a /64.",
         "Set it if one host must not take the connections of all others.",
         minimum=0, maximum=1_000_000, special="0 = as many as maxConnections allows", reload=True,
     )  # fmt: skip
@@ -434,14 +434,15 @@ class BrokerConfig(SecurityOptions):
     )  # fmt: skip
     failed_logins_per_minute: int = option(
         "limits", "failedLoginsPerMinute", Kind.INTEGER, 60,
-        "So many wrong logins an address may send within a minute; then the broker refuses all of its logins for the "
-        "rest of that minute.",
+        "So many wrong logins an address, or an IPv6 network (/64), may send within a minute; then the broker refuses "
+        "all of its logins for the rest of that minute.",
         "Use fewer on a network of strangers, more if many clients share one address (NAT).",
         minimum=0, maximum=100_000, special="0 = any number", reload=True,
     )  # fmt: skip
     new_connections_per_minute: int = option(
         "limits", "newConnectionsPerMinute", Kind.INTEGER, 0,
-        "About so many connections an address may open within a minute; the broker refuses further ones.",
+        "About so many connections an address, or an IPv6 network (/64), may open within a minute; the broker refuses "
+        "further ones.",
         "Set it if a client that connects again and again must not keep the broker busy. Allow for all clients of an "
         "address (NAT), which connect at once after a takeover.",
         minimum=0, maximum=1_000_000, special="0 = any number", reload=True,

@@ -17,7 +17,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from ipaddress import IPv6Address, ip_address
 from typing import Any, Protocol, cast
 
 import structlog
@@ -45,6 +44,7 @@ from amq.protocols.commands import (
 from amq.security.login import Claim, Login
 from amq.transports import liveness
 from amq.transports.doorkeeper import Doorkeeper
+from amq.transports.hosts import is_loopback
 from amq.transports.parking import Lifeline
 from amq.transports.stream import Stream, stream_over
 from amq.transports.turn import Turn
@@ -107,17 +107,6 @@ class Codecs(Protocol):
     def answering(self, owner: str) -> ServerProtocol:
         """A codec that tells an error to a client whose protocol is not known."""
         ...
-
-
-def is_loopback(address: str) -> bool:
-    """Is a connection from `address`, an IPv4 or IPv6 address, one from this host?"""
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return False  # a socket that has no address, such as one of a pair
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-        return found.ipv4_mapped.is_loopback
-    return found.is_loopback
 
 
 class Connection(asyncio.Protocol):

@@ -1,5 +1,7 @@
 """Doorkeeper: how many connections an address and a user may have, how often an address may guess, and the audit log.
 
+Addresses count as `amq.transports.hosts.counted` says: those of IPv6 by their network, a /64.
+
 Invariants: what a stranger can make us hold is bounded (`ADDRESSES_MAX`); an address that has failed too often is told
 so without a look at its password, so that guessing costs the broker nothing; what a user sends over all connections is
 bounded by `throttleMessages` and `throttleSize`; the audit log has no password, and strangers cannot fill it: more
@@ -17,9 +19,10 @@ import structlog
 from amq.clock import Clock
 from amq.errors import AccessError, AmqError
 from amq.transports.bucket import Bucket
+from amq.transports.hosts import counted
 
 MINUTE_S: Final = 60.0
-ADDRESSES_MAX: Final = 10_000  # that have failed to log in, or connect often
+ADDRESSES_MAX: Final = 10_000  # or networks, that have failed to log in, or connect often
 USERS_MAX: Final = 10_000  # that are throttled
 LINES_MAX: Final = 50
 LINES_S: Final = 10.0
@@ -27,6 +30,10 @@ NAME_CHARS_MAX: Final = 64
 RIGHT: Final = "ok"
 WRONG_LOGIN: Final = "LOGIN_REFUSED"
 _log = structlog.get_logger("amq.audit")
+
+
+def _named(address: str) -> str:
+    return f"the network {address}" if "/" in address else "this address"
 
 
 class Limits(Protocol):
@@ -69,11 +76,11 @@ class Doorkeeper:
 
     def enter(self, number: int, address: str) -> None:
         """A connection begins. Raises AccessError where its address has as many as it may."""
-        limit = self._limits().max_connections_per_address
+        limit, address = self._limits().max_connections_per_address, counted(address)
         if limit and address and self._addresses[address] >= limit:
             raise AccessError(
-                f"this address has {limit} connections already (maxConnectionsPerAddress): close some, or use one for "
-                "several sessions",
+                f"{_named(address)} has {limit} connections already (maxConnectionsPerAddress): close some, or use one "
+                "for several sessions",
                 code="TOO_MANY",
             )
         self._address_of[number] = address
@@ -85,14 +92,14 @@ class Doorkeeper:
         if not limit or not address:
             self._arrivals.clear()
             return
-        now = self._clock.monotonic()
+        now, address = self._clock.monotonic(), counted(address)
         bucket = self._arrivals.pop(address, None) or Bucket(limit, now)
         self._arrivals[address] = bucket
         if len(self._arrivals) > ADDRESSES_MAX:
             del self._arrivals[next(iter(self._arrivals))]
         if not bucket.take_whole(1, limit / MINUTE_S, limit, now):
             raise AccessError(
-                f"this address has opened {limit} connections within a minute (newConnectionsPerMinute): keep a "
+                f"{_named(address)} has opened {limit} connections within a minute (newConnectionsPerMinute): keep a "
                 "connection for many messages, and try again later",
                 code="TOO_MANY",
             )
@@ -121,6 +128,7 @@ class Doorkeeper:
     def come_back(self, number: int, address: str, user: str) -> None:
         """It has a socket again, in place of another connection that has left: no limit is asked."""
         self.leave(number)
+        address = counted(address)
         self._address_of[number], self._user_of[number] = address, user
         self._addresses[address] += 1
         self._users[user] += 1
@@ -144,15 +152,15 @@ class Doorkeeper:
 
     def check(self, address: str) -> None:
         """Somebody wants to log in. Raises AccessError where the address has failed too often."""
-        limit = self._limits().failed_logins_per_minute
+        limit, address = self._limits().failed_logins_per_minute, counted(address)
         failures = self._failures.get(address)
         if not limit or failures is None:
             return
         self._forget_old(address, failures)
         if len(failures) >= limit:
             raise AccessError(
-                f"{limit} logins of this address failed within a minute (failedLoginsPerMinute): correct the login, "
-                "and try again later",
+                f"{limit} logins of {_named(address)} failed within a minute (failedLoginsPerMinute): correct the "
+                "login, and try again later",
                 code="TOO_MANY_FAILED_LOGINS",
             )
 
@@ -187,7 +195,7 @@ class Doorkeeper:
         """A login failed."""
         self.logins[error.code] += 1
         if error.code == WRONG_LOGIN:
-            self._failed(address)
+            self._failed(counted(address))
         self._tell("login refused", user=login[:NAME_CHARS_MAX], peer=peer, code=error.code)
 
     def denied(self, user: str, peer: str, error: AmqError) -> None:

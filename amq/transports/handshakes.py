@@ -19,6 +19,7 @@ from typing import Final, Protocol
 import structlog
 
 from amq.errors import AccessError
+from amq.transports.hosts import shown
 
 GIVES_WAY_S: Final = 1.0
 ACCEPTED_MAX: Final = 16  # in one round of the event loop
@@ -170,7 +171,7 @@ class TlsPort:
                 self._pause()
                 self._loop.call_later(PAUSE_S, self.resume)
                 return
-            peer = f"{address[0]}:{address[1]}"
+            peer = shown(address)
             try:
                 self._arrive(address[0])
             except AccessError as error:

@@ -19,6 +19,7 @@ from typing import Any
 
 import structlog
 
+from amq.transports.hosts import shown
 from amq.transports.liveness import TcpSocket
 
 # A client over TLS that said nothing for so long after our last word has heard it, or never will: TLS is then closed,
@@ -51,7 +52,7 @@ class Stream:
         self.write: Callable[[bytes], None] = transport.write
         self._waiting_bytes: Callable[[], int] = transport.get_write_buffer_size
         peer = transport.get_extra_info("peername")
-        self.peer_name = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self.peer_name = shown(peer) if peer else "?"
         self.peer_address: str = peer[0] if peer else ""
         self.socket: TcpSocket | None = transport.get_extra_info("socket")
         self._fd = self.socket.fileno() if self.socket is not None else -1

@@ -58,6 +58,7 @@ def denied(made: Managed, address: str) -> bool:
         ((PROXY,), PROXY, "192.0.2.7", "192.0.2.7"),
         ((PROXY,), PROXY, "192.0.2.7:4711", "192.0.2.7"),
         ((PROXY,), PROXY, "[2001:db8::7]:4711", "2001:db8::7"),
+        ((PROXY,), PROXY, "2001:db8::8", "2001:db8::9"),  # the same network
         ((PROXY,), PROXY, "", PROXY),  # it names nobody
         ((PROXY,), PROXY, "unknown", PROXY),
         ((PROXY,), PROXY, "' OR 1=1", PROXY),

@@ -13,8 +13,9 @@ import pytest
 from amq.clock import SystemClock
 from amq.protocols.stomp.server import StompServer
 from amq.security.login import Claim, Login, User
-from amq.transports.connection import Connection, is_loopback
+from amq.transports.connection import Connection
 from amq.transports.doorkeeper import Doorkeeper
+from amq.transports.hosts import is_loopback
 from amq.transports.turn import Turn
 from tests.broker.world import World
 
