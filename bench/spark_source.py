@@ -38,7 +38,7 @@ from tests.spark.session import environment, start, stop_jvm, why_no_spark
 EXAMPLES = ("--quick", "--rows 1000000 --trials 5 --json spark_source.json", "--only direct")
 QUEUE, WARM_UP_QUEUE = "/queue/bench.rows", "/queue/bench.warmup"
 CURSOR, LEASES_ALL = "bench", (1 << 63) - 1
-WARM_UP_ROWS = 100_000  # with fewer, the JVM compiles during the first trials: 190,000 rows/s, and 250,000 a minute later
+WARM_UP_ROWS = 100_000  # with fewer the JVM compiles during the first trials, which read a quarter less
 STREAM, BATCH, JOURNAL, JOURNAL_HEADS = "queue, stream", "queue, batch", "journal", "journal, no bodies"
 SINGLE = "queue, stream, single frames"
 SOCKET, LOOP = "the socket alone", "stomp.py, no Spark"
