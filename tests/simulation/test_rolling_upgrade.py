@@ -11,10 +11,10 @@ from tests.simulation.world import Result
 
 FEATURES = ("upgrade",)
 QUICK_SEEDS = (3, 4)
-DEEP_SEEDS = range(5, 85)
+DEEP_SEEDS = range(5, 55)
 WANTED = {
-    "epochs of 0.1": 120, "epochs of today": 160, "masters of 0.1": 100, "refused": 60, "installed": 200,
-    "confirmed": 15_000, "locks lost": 60, "checkpoints read": 130,
+    "epochs of 0.1": 70, "epochs of today": 90, "masters of 0.1": 60, "refused": 35, "installed": 120,
+    "confirmed": 9_000, "locks lost": 35, "checkpoints read": 75,
 }  # fmt: skip
 
 
