@@ -10,73 +10,41 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import psycopg
 import pytest
-from fakes import FakeClock, FakeHost
+from fakes import FakeClock
 
 from amq.errors import OwnershipLostError
-from amq.journal.segment import list_segments
-from amq.lock.epoch import Epoch, read_newest_epoch
-from amq.lock.host import Owner
-from amq.lock.shared_file import SharedFileLocker
+from amq.lock.epoch import read_newest_epoch
 from amq.sql import vfs as sql_vfs
 from amq.sql.sessions import Session
 from amq.sql.url import SqlUrl
 from amq.sql.vfs import SqlVfs
 from tests.postgres import Postgres, needs_postgres
+from tests.sql.candidates import BATCH, Candidate, Violation
 
 pytestmark = needs_postgres
-PERIOD_S = 3.0
-BATCH = b"batch of ours\n"
 _prefixes = (f"t{number}_" for number in itertools.count(1))
 
 
-class Violation(AssertionError):
-    """The promise was broken."""
-
-
-class Broker:
-    """Writes what a master writes. `confirmed` = segment → bytes that were confirmed."""
+class Broker(Candidate):
+    """Writes what a master writes."""
 
     def __init__(self, url: str, name: str) -> None:
-        self.url = url
-        self.vfs = SqlVfs(SqlUrl.parse(url))
-        host = FakeHost(host_name=f"host-of-{name}", boot=f"boot-of-{name}")
-        owner = Owner.make(
-            host, name=name, uuid=f"uuid-of-{name}", transport_urls=(), lock_keep_alive_period_s=PERIOD_S
-        )
-        self.locker = SharedFileLocker(self.vfs, FakeClock(), host, url, owner)
-        self.confirmed: dict[str, int] = {}
-        self.sealed: Mapping[str, int] = {}
+        super().__init__(SqlVfs(SqlUrl.parse(url)), url, name, FakeClock())
 
-    def become_master(self) -> None:
-        with suppress(FileExistsError):
-            self.vfs.mkdir(self.url)
-        with suppress(FileExistsError):
-            self.vfs.mkdir(f"{self.url}/journal")
-        assert self.locker.try_acquire()
-        mastership = self.locker.take_over(self.never_pause, self.seal)
-        assert mastership is not None
-        self.lease, self.epoch = mastership.lease, mastership.epoch.number
-        self.sealed = mastership.epoch.sealed
-
-    def never_pause(self, _seconds: float) -> bool:
+    def pause(self, _seconds: float) -> bool:
         raise AssertionError("a database needs no wait")
-
-    def seal(self, previous: Epoch | None) -> Mapping[str, int]:
-        names = list_segments(self.vfs, f"{self.url}/journal", ".probe")
-        known = dict(previous.sealed) if previous is not None else {}
-        return {name: known.get(name, self.vfs.stat(f"{self.url}/journal/{name}").st_size) for name in names}
 
     def work(self) -> None:
         """Two segments of two batches, a check, and one segment that is no longer needed. Ends at the first error."""
         for number in (1, 2):
             name = f"{self.epoch:08d}-{number:08d}.seg"
-            fd = self.vfs.open(f"{self.url}/journal/{name}", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            fd = self.vfs.open(f"{self.store}/journal/{name}", os.O_RDWR | os.O_CREAT | os.O_EXCL)
             for batch in range(2):
                 self.vfs.pwrite(fd, BATCH, batch * len(BATCH))
                 self.vfs.fdatasync(fd)
@@ -84,7 +52,7 @@ class Broker:
                     self.confirmed[name] = (batch + 1) * len(BATCH)
             self.lease.check()
         del self.confirmed[f"{self.epoch:08d}-00000001.seg"]  # its messages are copied: nobody needs it
-        self.vfs.unlink(f"{self.url}/journal/{self.epoch:08d}-00000001.seg")
+        self.vfs.unlink(f"{self.store}/journal/{self.epoch:08d}-00000001.seg")
 
 
 # -- faults: called instead of the statement ---------------------------------------------------------------------------

@@ -20,9 +20,7 @@ import pytest
 from fakes import FakeClock, FakeHost
 
 from amq.errors import OwnershipLostError, StoreError
-from amq.journal.segment import list_segments
 from amq.lock.epoch import Epoch, read_newest_epoch
-from amq.lock.host import Owner
 from amq.lock.shared_file import SharedFileLocker
 from amq.sql import vfs as sql_vfs
 from amq.sql.locker import SqlLockedVfs
@@ -31,57 +29,24 @@ from amq.sql.url import SqlUrl
 from amq.stores import open_vfs
 from amq.vfs import SystemVfs
 from tests.postgres import Postgres, needs_postgres, postgres
+from tests.sql.candidates import BATCH, Candidate, Violation
 
 pytestmark = needs_postgres
-PERIOD_S = 3.0
-BATCH = b"batch of ours\n"
 _prefixes = (f"l{number}_" for number in itertools.count(1))
 
 
-class Violation(AssertionError):
-    """The promise was broken."""
-
-
-class Broker:
-    """Writes what a master writes. `confirmed` = segment → bytes that were confirmed."""
+class Broker(Candidate):
+    """Writes what a master writes."""
 
     def __init__(self, store: str, locker: str, name: str, clock: FakeClock, files: SystemVfs | None = None) -> None:
-        self.store = store
-        self.clock = clock
-        self.vfs = SqlLockedVfs(store, SqlUrl.parse(locker), files) if locker else SystemVfs()
-        host = FakeHost(host_name=f"host-of-{name}", boot=f"boot-of-{name}")
-        owner = Owner.make(
-            host, name=name, uuid=f"uuid-of-{name}", transport_urls=(), lock_keep_alive_period_s=PERIOD_S
-        )
-        self.locker = SharedFileLocker(self.vfs, clock, host, store, owner, lambda place: open_vfs(store, place.url))
-        self.confirmed: dict[str, int] = {}
-        self.sealed: Mapping[str, int] = {}
+        vfs = SqlLockedVfs(store, SqlUrl.parse(locker), files) if locker else SystemVfs()
+        super().__init__(vfs, store, name, clock, lambda place: open_vfs(store, place.url))
         self.meanwhile: Callable[[], None] = lambda: None  # while this broker waits
 
-    def become_master(self) -> None:
-        self.make_store()
-        while not self.locker.try_acquire():  # a lock that is missing is left to its master for a period
-            self.clock.advance(PERIOD_S / 3)
-            self.meanwhile()
-        mastership = self.locker.take_over(self._pause, self._seal)
-        assert mastership is not None
-        self.lease, self.epoch = mastership.lease, mastership.epoch.number
-        self.sealed = mastership.epoch.sealed
-
-    def make_store(self) -> None:
-        for path in (self.store, f"{self.store}/journal"):
-            with suppress(FileExistsError):
-                self.vfs.mkdir(path)
-
-    def _pause(self, seconds: float) -> bool:
-        self.clock.advance(seconds)
+    def pause(self, seconds: float) -> bool:
+        super().pause(seconds)
         self.meanwhile()
         return False
-
-    def _seal(self, previous: Epoch | None) -> Mapping[str, int]:
-        names = list_segments(self.vfs, f"{self.store}/journal", ".probe")
-        known = dict(previous.sealed) if previous is not None else {}
-        return {name: known.get(name, self.vfs.stat(f"{self.store}/journal/{name}").st_size) for name in names}
 
     def begin(self) -> None:
         self.name = f"{self.epoch:08d}-00000001.seg"
@@ -333,7 +298,7 @@ def test_two_brokers_of_one_first_start_cannot_both_be_master(server: Postgres, 
     store, clock = str(tmp_path), FakeClock()
     first = Broker(store, "", "first", clock)
     second = Broker(store, server.url(database, f"tablePrefix={next(_prefixes)}"), "second", clock)
-    seal = first._seal
+    seal = first.seal
     masters = []
 
     def overtaken(previous: Epoch | None) -> Mapping[str, int]:
@@ -341,7 +306,7 @@ def test_two_brokers_of_one_first_start_cannot_both_be_master(server: Postgres, 
         masters.append(second)
         return seal(previous)
 
-    first._seal = overtaken  # type: ignore[method-assign]
+    first.seal = overtaken  # type: ignore[method-assign]
     with pytest.raises(OwnershipLostError, match="another broker took epoch 1"):
         first.become_master()
     assert masters == [second]

@@ -1,0 +1,62 @@
+"""A broker of the tests of rules: it takes a store over with the real locker, through a door to a database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from fakes import FakeClock, FakeHost
+
+from amq.journal.segment import list_segments
+from amq.lock.epoch import Epoch
+from amq.lock.host import Owner
+from amq.lock.shared_file import SharedFileLocker
+from amq.vfs import LockPlace, Vfs
+
+PERIOD_S = 3.0
+BATCH = b"batch of ours\n"
+
+
+class Violation(AssertionError):
+    """The promise was broken."""
+
+
+class Candidate:
+    """A broker on a host of its own. `confirmed` = segment → bytes that were confirmed."""
+
+    def __init__(
+        self, vfs: Vfs, store: str, name: str, clock: FakeClock, door_to: Callable[[LockPlace], Vfs] | None = None
+    ) -> None:
+        self.vfs = vfs
+        self.store = store
+        self.clock = clock
+        host = FakeHost(host_name=f"host-of-{name}", boot=f"boot-of-{name}")
+        owner = Owner.make(
+            host, name=name, uuid=f"uuid-of-{name}", transport_urls=(), lock_keep_alive_period_s=PERIOD_S
+        )
+        self.locker = SharedFileLocker(vfs, clock, host, store, owner, door_to)
+        self.confirmed: dict[str, int] = {}
+        self.sealed: Mapping[str, int] = {}
+
+    def become_master(self) -> None:
+        self.make_store()
+        while not self.locker.try_acquire():  # a lock that is missing is left to its master for a period
+            self.pause(PERIOD_S / 3)
+        mastership = self.locker.take_over(self.pause, self.seal)
+        assert mastership is not None
+        self.lease, self.epoch = mastership.lease, mastership.epoch.number
+        self.sealed = mastership.epoch.sealed
+
+    def make_store(self) -> None:
+        for path in (self.store, f"{self.store}/journal"):
+            with suppress(FileExistsError):
+                self.vfs.mkdir(path)
+
+    def pause(self, seconds: float) -> bool:
+        self.clock.advance(seconds)
+        return False
+
+    def seal(self, previous: Epoch | None) -> Mapping[str, int]:
+        names = list_segments(self.vfs, f"{self.store}/journal", ".probe")
+        known = dict(previous.sealed) if previous is not None else {}
+        return {name: known.get(name, self.vfs.stat(f"{self.store}/journal/{name}").st_size) for name in names}
