@@ -77,8 +77,8 @@ def _check_store(vfs: Vfs, store: str) -> None:
     """Raises StoreError if `store` is not a store or has lost its whole journal."""
     try:
         names = vfs.listdir(store)
-    except (FileNotFoundError, NotADirectoryError):
-        names = []
+    except OSError:
+        names = []  # `check_store` says why
     if JOURNAL_DIRECTORY not in names:
         check_store(vfs, store)
         raise StoreError(f"{store} has no directory {JOURNAL_DIRECTORY}: there is nothing to repair; restore a backup")

@@ -19,16 +19,18 @@ def vfs_of(store: str) -> ToolVfs:
 
 
 def check_store(vfs: Vfs, store: str) -> None:
-    """Raises StoreError where `store` is not the directory of a store."""
+    """Raises StoreError where there is no store at `store`, or it cannot be read."""
     try:
         names = vfs.listdir(store)
-    except OSError as error:
-        why = f"{store}: {error.strerror}: give the directory that `amq start --store` was given"
+    except (FileNotFoundError, NotADirectoryError) as error:
+        why = f"{store}: {error.strerror}: give the store that `amq start --store` was given"
         raise StoreError(why, code="STORE_MISSING") from error
+    except OSError as error:
+        raise StoreError(f"{store}: {error.strerror}: the store cannot be read") from error
     if EPOCHS_DIRECTORY not in names:
         what = "is empty" if not names else "is no store: it has no directory epochs"
         raise StoreError(
-            f"{full_name(store)} {what}: no broker was ever master here; give the directory that `amq start "
+            f"{full_name(store)} {what}: no broker was ever master here; give the store that `amq start "
             "--store` was given",
             code="STORE_MISSING",
         )

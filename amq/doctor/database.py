@@ -101,6 +101,16 @@ def _judge_connection(session: Session) -> Finding:
 
 
 def _judge_tables(sessions: Sessions, session: Session, role: str) -> Finding:
+    names = sessions.tables.names
+    lacking = []
+    for name in names:
+        for right in _RIGHTS:  # NULL where there is no such table
+            row = session.execute("SELECT has_table_privilege(to_regclass(%s), %s)", [name, right]).fetchone()
+            if row is not None and row[0] is False:
+                lacking.append(f"{right} on {name}")
+    if lacking:
+        cure = f"GRANT {', '.join(_RIGHTS)} ON {', '.join(names)} TO {role}"
+        return unfit("tables", f"role {role} lacks {', '.join(lacking)}", "a broker needs them", cure)
     version = sessions.tables.version(session)
     if not version:
         how = "`amq store init` makes them, or the first broker (createTablesOnStartup)"
@@ -108,16 +118,6 @@ def _judge_tables(sessions: Sessions, session: Session, role: str) -> Finding:
     if version != len(STEPS):
         cure = "run `amq store upgrade`" if version < len(STEPS) else "upgrade amq"
         return unfit("tables", f"version {version}", f"this amq uses version {len(STEPS)}", cure)
-    names = sessions.tables.names
-    lacking = []
-    for name in names:
-        for right in _RIGHTS:
-            row = session.execute("SELECT has_table_privilege(%s, %s)", [name, right]).fetchone()
-            if row is None or not row[0]:
-                lacking.append(f"{right} on {name}")
-    if lacking:
-        cure = f"GRANT {', '.join(_RIGHTS)} ON {', '.join(names)} TO {role}"
-        return unfit("tables", f"role {role} lacks {', '.join(lacking)}", "a broker needs them", cure)
     return Finding(Level.OK, "tables", f"version {version}")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from amq.cli import exits
 from amq.cli.main import main
 from amq.lock.presence import read_presence
 from amq.lock.status import store_status
@@ -83,6 +84,23 @@ def test_the_commands_take_the_url(brokers: Brokers, url: str) -> None:
     stat = amq("journal", "stat", "--store", url)
     assert sum(each["live"] for each in stat["destinations"]) == 5
     assert amq("journal", "repair", "--store", url)["damages"] == []
+
+
+def test_commands_of_a_role_without_rights_say_so_and_the_doctor_says_the_cure(
+    server: Postgres, url: str, database: str
+) -> None:
+    amq("store", "init", "--store", url)
+    server.ask("DROP ROLE IF EXISTS poor")
+    server.ask("CREATE ROLE poor LOGIN")
+    of_poor = server.url(database, user="poor")
+    for words in (["status"], ["journal", "check"], ["journal", "repair"]):
+        done = CliRunner().invoke(main, [*words, "--store", of_poor])
+        assert done.exit_code == exits.STORE, words
+        assert "permission denied for table amq_store" in done.stderr
+        assert "STORE_MISSING" not in done.stderr
+    report = amq("doctor", of_poor, "--quick", code=exits.STORE)
+    (tables,) = (each for each in report["findings"] if each["topic"] == "tables")
+    assert (tables["level"], "GRANT SELECT, INSERT, UPDATE, DELETE ON amq_store" in tables["cure"]) == ("unfit", True)
 
 
 @pytest.mark.deep
