@@ -51,6 +51,7 @@ COMMANDS = {
     "journal": ("journal", "Show, check, move or repair the journal of a store."),
     "config": ("config", "Show or check the configuration, or import that of another broker."),
     "user": ("user", "Manage the users file."),
+    "permissions": ("permissions", "Explain what the permissions file allows a user, and why."),
     "completion": ("completion", "Write a script that lets a shell complete commands and options."),
     "help": ("help", "Show the manual of a command, or the list of commands."),
 }

@@ -61,7 +61,8 @@ IMPORTS: dict[str, set[str]] = {
     "doctor": LEAVES | {"vfs", "stores", "sql", "config", "lock", "client", "security", "tls"},
     "cli": LEAVES
     | {"vfs", "stores", "sql", "config", "security", "journal", "lock", "service", "client", "protocols", "doctor"}
-    | {"maintenance", "broker.events", "management", "console", "transports.doorkeeper"},
+    | {"maintenance", "broker.events", "broker.actions", "broker.permitted", "management", "console"}
+    | {"transports.doorkeeper"},
     "spark": LEAVES | {"client", "journal", "config", "vfs", "lock.epoch", "protocols.stomp.destination"},
     "__main__": {"cli"},
     "": {"client", "errors"},  # amq/__init__.py: the client's names, loaded when first used

@@ -36,12 +36,12 @@ _SEES: Final = (Right.READ, Right.BROWSE, Right.ADMIN)
 _FREE: Final = {Action.CREATE_TEMPORARY, Action.DELETE_DURABLE, Action.PREPARE, Action.LIST_PREPARED}
 
 
-class PermittedRules:
-    """The rules for the door: see `Access.use`."""
+class FileRules:
+    """The rules as far as the file alone decides: on all but what ends prepared transactions, and on destinations and
+    owners of batches, but not on the queues of durable subscriptions."""
 
-    def __init__(self, permissions: Permissions, core: Core) -> None:
+    def __init__(self, permissions: Permissions) -> None:
         self._permissions = permissions
-        self._core = core
 
     def __call__(self, user: User, action: Action, name: str) -> bool:
         """May `user`?"""
@@ -51,11 +51,6 @@ class PermittedRules:
             return self._permissions.may_manage(user)
         if action is Action.PREPARE_BATCH:
             return self._may_batch(user, name)
-        if action is Action.FINISH_BATCH:
-            may_end = self._may_batch(user, name) and self._may_end(user, action, name)
-            return may_end or self._permissions.may_manage(user)
-        if action is Action.FINISH:
-            return self._permissions.may_manage(user) or self._may_end(user, action, name)
         if action is Action.SEND:
             return is_temporary(name) or self._permissions.may(user, Right.WRITE, name)
         if action is Action.DELETE or action is Action.ADMINISTER:
@@ -78,8 +73,6 @@ class PermittedRules:
         return any(self._permissions.may(user, right, name) for right in (Right.BROWSE, Right.READ))
 
     def _may_read(self, user: User, action: Action, name: str) -> bool:
-        if name.startswith(SUBSCRIPTION_SCHEME):
-            return self._may_read_all_of(user, name)
         if name in FREE_ADVISORIES or is_temporary(name):
             return True
         found = source(name)
@@ -89,16 +82,38 @@ class PermittedRules:
             return self._permissions.may_some(user, Right.READ, *found)
         return self._permissions.may_all(user, Right.READ, *found)
 
+    def _may_batch(self, user: User, owner: str) -> bool:
+        """A batch that somebody else commits for an owner makes the broker take the owner's own for a repetition."""
+        return self._permissions.may(user, Right.WRITE, BATCHES_SCHEME + owner)
+
+
+class PermittedRules(FileRules):
+    """The rules for the door: see `Access.use`."""
+
+    def __init__(self, permissions: Permissions, core: Core) -> None:
+        super().__init__(permissions)
+        self._core = core
+
+    def __call__(self, user: User, action: Action, name: str) -> bool:
+        """May `user`?"""
+        if action is Action.FINISH_BATCH:
+            may_end = self._may_batch(user, name) and self._may_end(user, action, name)
+            return may_end or self._permissions.may_manage(user)
+        if action is Action.FINISH:
+            return self._permissions.may_manage(user) or self._may_end(user, action, name)
+        return super().__call__(user, action, name)
+
+    def _may_read(self, user: User, action: Action, name: str) -> bool:
+        if name.startswith(SUBSCRIPTION_SCHEME):
+            return self._may_read_all_of(user, name)
+        return super()._may_read(user, action, name)
+
     def _may_read_all_of(self, user: User, queue: str) -> bool:
         """Whatever waits in that queue of a durable subscription?"""
         record = self._core.state.subscriptions.get(queue) or self._core.state.subscriptions.coming.get(queue)
         if record is None:
             return False
         return all(self._may_read(user, Action.CREATE_DURABLE, str(each)) for each in record.sources)
-
-    def _may_batch(self, user: User, owner: str) -> bool:
-        """A batch that somebody else commits for an owner makes the broker take the owner's own for a repetition."""
-        return self._permissions.may(user, Right.WRITE, BATCHES_SCHEME + owner)
 
     def _may_end(self, user: User, action: Action, name: str) -> bool:
         """All that the prepared transactions do? An unknown id is no secret: the handler refuses it."""

@@ -30,7 +30,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from amq.destination import ANY_REST, ANY_WORD, QUEUE_SCHEME, TOPIC_SCHEME, matches, pattern_words, specificity
 from amq.errors import ConfigError
@@ -65,12 +65,14 @@ _OF_BATCHES: Final = (Right.WRITE,)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The roles that have rights on destinations of one pattern. `only`: less specific entries do not count."""
+    """The roles that have rights on destinations of one pattern. `only`: less specific entries do not count. `keys`
+    lead to it from the top of the file."""
 
     scheme: str
     words: tuple[str, ...]
     roles: Mapping[Right, frozenset[str]]
     only: bool = False
+    keys: tuple[str, ...] = ()
 
     def stands_for(self, words: Sequence[str]) -> bool:
         if words[0] == ADVISORY_WORD and self.words[0] != ADVISORY_WORD:
@@ -92,7 +94,7 @@ class Permissions:
         for entry in sorted(entries, key=lambda each: specificity(each.words)):
             self._entries.setdefault(entry.scheme, []).append(entry)
         self._roles = dict(roles)
-        self._manage = manage
+        self._broker = Entry("", (), {Right.MANAGE: manage}, keys=("broker",))
         self._roles_of: dict[User, frozenset[str]] = {}
         self._remembered: dict[tuple[User, Right, str], bool] = {}
 
@@ -114,8 +116,7 @@ class Permissions:
 
     def entries(self) -> list[Entry]:
         """All of them, and one without a scheme for the right to manage the broker."""
-        broker = Entry("", (), {Right.MANAGE: self._manage})
-        return [broker, *(entry for entries in self._entries.values() for entry in entries)]
+        return [self._broker, *(entry for entries in self._entries.values() for entry in entries)]
 
     def named(self, user: str) -> list[str]:
         """The roles that the file gives a user of that name."""
@@ -123,31 +124,38 @@ class Permissions:
 
     def may_manage(self, user: User) -> bool:
         """The broker as a whole: prepared transactions of others, scheduled messages."""
-        return not self._manage.isdisjoint(self._of(user))
+        return self._grants(self._broker, Right.MANAGE, self._of(user))
 
     def may_some(self, user: User, right: Right, scheme: str, words: Sequence[str]) -> bool:
         """Could `user` have that right on a destination of this pattern?"""
         roles = self._of(user)
         return any(
-            _intersect(entry.words, words) for entry in self._entries.get(scheme, ()) if _grants(entry, right, roles)
+            self._grants(entry, right, roles)
+            for entry in self._entries.get(scheme, ())
+            if _intersect(entry.words, words)
         )
 
     def may_all(self, user: User, right: Right, scheme: str, words: Sequence[str]) -> bool:
         """Has `user` that right on whatever destination of this pattern there will be?"""
         roles = self._of(user)
         entries = self._entries.get(scheme, [])
-        if any(entry.only and not _grants(entry, right, roles) and _intersect(entry.words, words) for entry in entries):
+        closed = (entry for entry in entries if entry.only and _intersect(entry.words, words))
+        if not all(self._grants(entry, right, roles) for entry in closed):
             return False
-        return any(_grants(entry, right, roles) and _covers(entry.words, words) for entry in entries)
+        return any(self._grants(entry, right, roles) for entry in entries if _covers(entry.words, words))
 
     def _find(self, roles: frozenset[str], right: Right, scheme: str, words: list[str]) -> bool:
         for entry in self._entries.get(scheme, ()):
             if entry.stands_for(words):
-                if _grants(entry, right, roles):
+                if self._grants(entry, right, roles):
                     return True
                 if entry.only:
                     return False
         return False
+
+    def _grants(self, entry: Entry, right: Right, roles: frozenset[str]) -> bool:
+        """Each answer comes from here, for entries that are about what was asked."""
+        return not entry.roles.get(right, frozenset()).isdisjoint(roles)
 
     def _of(self, user: User) -> frozenset[str]:
         """The roles of that user: those that the file gives the name, and those of the file that the login brings."""
@@ -164,7 +172,7 @@ class Permissions:
         return found
 
     @classmethod
-    def read(cls, path: str, generation: int = 1) -> Permissions:
+    def read(cls, path: str, generation: int = 1) -> Self:
         """Read the file. Raises ConfigError that names the file and the mistake."""
         cure = "correct the name, or make it readable for the broker's user"
         data, mode = files.read(
@@ -187,7 +195,7 @@ class Permissions:
     @classmethod
     def of(
         cls, found: Mapping[str, Any], path: str, generation: int = 1, warnings: tuple[str, ...] = (), text: str = ""
-    ) -> Permissions:
+    ) -> Self:
         """The rules that `found` holds, the content of the file `path`. `text` = that, if it is TOML: errors name the
         line then. Raises ConfigError.
         """
@@ -196,10 +204,6 @@ class Permissions:
         except _MistakeError as error:
             raise ConfigError(f"{Places(path, text).find(*error.keys)}: {error}", code=_CODE) from error
         return cls(entries, roles, manage, warnings, generation)
-
-
-def _grants(entry: Entry, right: Right, roles: frozenset[str]) -> bool:
-    return not entry.roles.get(right, frozenset()).isdisjoint(roles)
 
 
 def _intersect(one: Sequence[str], other: Sequence[str]) -> bool:
@@ -235,11 +239,11 @@ class _MistakeError(ValueError):
     """The value at `keys`, which lead to it from the top of the file, is wrong."""
 
     def __init__(self, keys: Sequence[str], why: str) -> None:
-        super().__init__(f"{_shown(keys)}: {why}")
+        super().__init__(f"{shown_keys(keys)}: {why}")
         self.keys = tuple(keys)
 
 
-def _shown(keys: Sequence[str]) -> str:
+def shown_keys(keys: Sequence[str]) -> str:
     """As the file has them: `queues."orders.>".read`."""
     if not keys:
         return "the file"
@@ -266,7 +270,7 @@ def _parse(found: Mapping[str, Any]) -> tuple[list[Entry], dict[str, frozenset[s
 
 def _entry(scheme: str, pattern: str, values: object, roles: Mapping[str, object], keys: tuple[str, ...]) -> Entry:
     if not isinstance(values, dict):
-        raise _MistakeError(keys, f"write a table: [{_shown(keys)}]")
+        raise _MistakeError(keys, f"write a table: [{shown_keys(keys)}]")
     words = pattern_words(pattern)
     if "" in words or ANY_REST in words[:-1] or "\0" in pattern:
         raise _MistakeError(keys, 'write words with dots between, "*" for one word, and a last ">" for all others')
@@ -278,7 +282,7 @@ def _entry(scheme: str, pattern: str, values: object, roles: Mapping[str, object
     granted = {
         right: _roles(values[right.value], roles, (*keys, right.value)) for right in rights if right.value in values
     }
-    return Entry(scheme, words, granted, only)
+    return Entry(scheme, words, granted, only, keys)
 
 
 def _roles(value: object, known: Mapping[str, object], keys: tuple[str, ...]) -> frozenset[str]:

@@ -46,6 +46,7 @@ def test_the_contract() -> None:
         "amq doctor", "amq journal check", "amq journal dump", "amq journal stat", "amq journal compact",
         "amq journal export", "amq journal import", "amq journal repair",
         "amq config show", "amq config check", "amq config import", "amq user add", "amq user remove", "amq user list",
+        "amq permissions explain",
         "amq dlq list", "amq dlq retry", "amq dlq purge", "amq schedule list", "amq schedule remove",
         "amq transactions list", "amq transactions commit", "amq transactions rollback",
         "amq pipeline list", "amq pipeline status",
