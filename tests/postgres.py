@@ -74,7 +74,7 @@ class Postgres:
         words = [word for key, value in self._settings.items() for word in ("-c", f"{key}={value}")]
         with open(self.directory / "log", "ab") as log:
             self._process = subprocess.Popen(
-                [*_leash(), BINARIES / "postgres", "-D", self.data, *words],
+                unprivileged(BINARIES / "postgres", "-D", self.data, *words),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory,
             )  # fmt: skip
         until = time.monotonic() + READY_S
@@ -184,10 +184,11 @@ class Postgres:
             os.chown(path, UNPRIVILEGED, UNPRIVILEGED)
 
 
-def _leash() -> list[str]:
-    """Dies with us, whoever it runs as. An unprivileged user may not be able to start our Python, as `LEASH` would."""
+def unprivileged(program: str | Path, *words: str | Path) -> list[str | Path]:
+    """A command that runs `program` as a user without rights, and ends with us, whoever it runs as. Such a user may not
+    be able to start our Python, as `LEASH` would."""
     who = [f"--reuid={UNPRIVILEGED}", f"--regid={UNPRIVILEGED}", "--clear-groups"] if os.geteuid() == 0 else []
-    return ["setpriv", *who, "--pdeathsig=KILL"]
+    return ["setpriv", *who, "--pdeathsig=KILL", program, *words]
 
 
 def _user() -> dict[str, Any]:

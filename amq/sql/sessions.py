@@ -195,6 +195,8 @@ class Sessions:
             session = Session.connect(make_conninfo(**own), autocommit=True)
         except psycopg.Error as error:
             text = str(error).strip().replace("\n", " ")
+            if "unsupported startup parameter" in text:
+                raise self._through_pooler() from error
             why = f"the database cannot be reached: {text}{_cure_of_tls(text)}"
             raise SqlError(errno.EIO, why, path) from error
         self._made.add(session)
@@ -232,12 +234,15 @@ class Sessions:
         if row[0]:
             raise SqlError(errno.EROFS, "the server is a standby, which takes no writes: name the primary", path)
         session.pid, session.began = row[1], row[2]
-        if row[1] != session.info.backend_pid:
-            raise StoreError(
-                f"{self.url.text} leads to a pooler that gives each transaction another connection: name the server "
-                "itself, or a pooler in session mode",
-                code="STORE_UNSAFE",
-            )
+        if row[1] != session.info.backend_pid:  # a pooler invents it, because it maps many clients to a connection
+            raise self._through_pooler()
+
+    def _through_pooler(self) -> StoreError:
+        return StoreError(
+            f"{self.url.text} leads to a pooler, such as PgBouncer, that shares connections of the server between its "
+            "clients. The locks of a broker belong to its connection: name the server itself",
+            code="STORE_UNSAFE",
+        )
 
     def _check(self, session: Session) -> None:
         """A promoted standby, or a restored copy, may lack what was confirmed."""
