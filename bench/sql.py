@@ -7,6 +7,7 @@ server. `--activemq` needs Debian's activemq and libpostgresql-jdbc-java. Give i
 
 from __future__ import annotations
 
+import re
 import sys
 from urllib.parse import urlsplit
 
@@ -46,6 +47,7 @@ class JdbcBroker(brokers.ActiveMqBroker):
 
     kind = "activemq-sql"
     url = ""
+    slave_line = re.compile("Attempting to acquire the exclusive lock")  # and waits in its SELECT … FOR UPDATE
 
     def command(self) -> list[str]:
         words = super().command()
