@@ -24,7 +24,7 @@ from amq.lock.shared_file import RELEASE_OFFSET
 from tests.fuzz import corpus
 from tests.fuzz.targets import STORE, TARGETS, recover, store
 
-SLOW = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 NUMBERS = st.sampled_from([0, 1, 2, 3, 9, 255, (1 << 32) - 1, 1 << 44, (1 << 64) - 1])
 
 # -- segments ----------------------------------------------------------------------------------------------------------
