@@ -230,7 +230,8 @@ class SystemVfs:
 
     @staticmethod
     def free_bytes(path: str) -> int:
-        """Bytes that an unprivileged writer can still store on the file system of `path`, None: nobody can tell."""
+        """Bytes that an unprivileged writer can still store on the file system of `path`. A door to a database says
+        None: nobody can tell."""
         info = os.statvfs(path)
         return info.f_bavail * info.f_frsize
 
