@@ -18,7 +18,7 @@ WANTED = {  # of 300 seeds
     "takeovers by followers": 100, "diverged": 400, "copies": 20_000, "trims": 2_000,
     "queue at its limit": 6_000, "store at its limit": 20, "dropped": 1_500,
     "cuts": 500, "sent again": 4_000, "known already": 2_500,
-    "pause": 30, "kill": 30, "power_off": 30, "crash_server": 25, "trip": 100, "replaced": 3,
+    "pause": 30, "kill": 30, "power_off": 30, "crash_server": 20, "trip": 100, "replaced": 3,
     "for durable subscriptions": 3_000, "not missed": 3_000, "subscriptions ended": 10,
     "taken up by another protocol": 400,
     "scheduled": 1_500, "fell due": 1_500, "fell due again": 600,
