@@ -211,6 +211,7 @@ log4j.logger.org.apache.activemq.store.SharedFileLocker=INFO
 log4j.appender.out=org.apache.log4j.ConsoleAppender
 log4j.appender.out.layout=org.apache.log4j.PatternLayout
 log4j.appender.out.layout.ConversionPattern=%d %-5p %c{1} %m%n
+log4j.logger.org.apache.activemq.store.jdbc=INFO
 """
 
 
