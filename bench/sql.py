@@ -7,8 +7,10 @@ server. `--activemq` needs Debian's activemq and libpostgresql-jdbc-java. Give i
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from bench import brokers, cli, host, takeover
@@ -22,7 +24,7 @@ EXAMPLES = (
 )
 KEEP_ALIVE_MS = 2000  # of all brokers
 DRIVER = "/usr/share/java/postgresql.jar"
-JDBC_XML = """<amq:jdbcPersistenceAdapter dataSource="#sql" createTablesOnStartup="true" lockKeepAlivePeriod="2000">
+JDBC_XML = """<amq:jdbcPersistenceAdapter dataSource="#sql" createTablesOnStartup="{create}" lockKeepAlivePeriod="2000">
         <amq:locker><amq:database-locker lockAcquireSleepInterval="1000"/></amq:locker>
       </amq:jdbcPersistenceAdapter>"""
 SOURCE_XML = """<bean id="sql" class="org.postgresql.ds.PGPoolingDataSource">
@@ -54,12 +56,31 @@ class JdbcBroker(brokers.ActiveMqBroker):
         file = self.store.parent / f"{self.name}-base" / "broker.xml"
         text = file.read_text()
         begin, end = text.index("<amq:kahaDB"), text.index("</amq:kahaDB>") + len("</amq:kahaDB>")
+        # Later starts would wait in the creation of the row of the lock, and not in the lock.
+        adapter = JDBC_XML.format(create="true" if self.name == "b0" and self.process is None else "false")
         parts = urlsplit(self.url)
         source = SOURCE_XML.format(port=parts.port or 5432, database=parts.path[1:], user=parts.username or "")
-        file.write_text((text[:begin] + JDBC_XML + text[end:]).replace("</beans>", source))
+        file.write_text((text[:begin] + adapter + text[end:]).replace("</beans>", source))
         at = words.index("-cp") + 1
         words[at] = f"{words[at]}:{DRIVER}"
         return words
+
+
+def takeovers(args: argparse.Namespace, kinds: Sequence[str]) -> None:
+    """Measure and show; a broker that fails does not take the figures of those before it with it."""
+    results, failure = [], None
+    for kind in kinds:
+        try:
+            results.append(takeover.measure(
+                kind, args.backlog, args.takeover, 1, KEEP_ALIVE_MS, args.dir, cli.amq_options(args), cli.progress,
+                ready=True,
+            ))  # fmt: skip
+        except (LoadError, brokers.BrokerError) as error:
+            failure = f"failed: {kind}: {error}"
+            break
+    cli.show(args, {"host": host.describe(args.dir), "takeovers": results}, takeover.table(results))
+    if failure:
+        sys.exit(failure)
 
 
 def main() -> None:
@@ -77,17 +98,10 @@ def main() -> None:
     brokers.KINDS |= {SqlBroker.kind: SqlBroker, JdbcBroker.kind: JdbcBroker}
     rows = [ROWS[name] for name in args.row or ("1/1 window 1", "4/4 window 256")]
     scale = Scale(args.repeat, args.seconds, backlog=args.backlog)
+    if args.takeover:
+        takeovers(args, kinds)
+        return
     try:
-        if args.takeover:
-            results = [
-                takeover.measure(
-                    kind, args.backlog, args.takeover, 1, KEEP_ALIVE_MS, args.dir, cli.amq_options(args), cli.progress,
-                    ready=True,
-                )
-                for kind in kinds
-            ]  # fmt: skip
-            cli.show(args, {"host": host.describe(args.dir), "takeovers": results}, takeover.table(results))
-            return
         report = measure(kinds, rows, scale, args.size, args.dir, cli.amq_options(args), cli.progress)
     except (LoadError, brokers.BrokerError) as error:
         sys.exit(f"failed: {error}")

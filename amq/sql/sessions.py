@@ -89,7 +89,7 @@ class Session(psycopg.Connection[Any]):
 def failure(error: psycopg.Error, path: str) -> SqlError:
     """The error of a file operation on `path`: EIO where it cannot be told whether it took place."""
     number = next((number for kind, number in _ERRNOS if isinstance(error, kind)), errno.EIO)
-    text = (error.diag.message_primary or str(error)).strip().replace("\n", " ")
+    text = " ".join((error.diag.message_primary or str(error)).split())
     return SqlError(number, f"the database says: {text}" if text else type(error).__name__, path)
 
 
@@ -194,7 +194,7 @@ class Sessions:
         try:
             session = Session.connect(make_conninfo(**own), autocommit=True)
         except psycopg.Error as error:
-            text = str(error).strip().replace("\n", " ")
+            text = " ".join(str(error).split())
             if "unsupported startup parameter" in text:
                 raise self._through_pooler() from error
             why = f"the database cannot be reached: {text}{_cure_of_tls(text)}"

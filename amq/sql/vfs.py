@@ -56,6 +56,8 @@ END
 $$"""
 _SIZE = """greatest(f.extent, (SELECT start + octet_length(data) FROM {chunk} WHERE file = f.id
 ORDER BY start DESC LIMIT 1))"""
+_THERE = """(%(directory)s = '' OR EXISTS (SELECT 1 FROM {name} WHERE directory = %(above)s AND name = %(parent)s
+AND file IS NULL))"""  # the directory of a name
 _FENCE = "fence AS (SELECT 1 FROM {store} WHERE fence = %(claim)s FOR SHARE)"
 _OPEN = "fence AS (SELECT 1)"
 _FREE_CHUNKS = """
@@ -245,9 +247,12 @@ class SqlVfs:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         made = self._ask(
             path,
-            "INSERT INTO {name} (directory, name) VALUES (%(directory)s, %(name)s) ON CONFLICT DO NOTHING RETURNING 1",
-            {"directory": directory, "name": name},
+            f"INSERT INTO {{name}} (directory, name) SELECT %(directory)s, %(name)s WHERE {_THERE} "
+            "ON CONFLICT DO NOTHING RETURNING 1",
+            _asked(directory, name),
         )
+        if not made and self._row(path) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if not made:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
 
@@ -257,13 +262,13 @@ class SqlVfs:
         if (directory in RECORDS) != (from_directory in RECORDS):
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source, None, target)  # its bytes are elsewhere
         fenced = _is_fenced(directory, name)
-        asked = {"directory": directory, "name": name, "from_directory": from_directory, "from_name": from_name}
+        asked = _asked(directory, name) | {"from_directory": from_directory, "from_name": from_name}
         claim = self._claim
         try:
             done = self._change(
                 target, fenced, claim,
                 " INSERT INTO {name} (directory, name, file) SELECT %(directory)s, %(name)s, n.file FROM {name} n, "
-                "fence WHERE n.directory = %(from_directory)s AND n.name = %(from_name)s RETURNING 1",
+                f"fence WHERE n.directory = %(from_directory)s AND n.name = %(from_name)s AND {_THERE} RETURNING 1",
                 asked,
             )  # fmt: skip
         except SqlError as error:
@@ -291,11 +296,11 @@ class SqlVfs:
         if (directory in RECORDS) != (from_directory in RECORDS):
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source, None, target)  # its bytes are elsewhere
         fenced, claim = _is_fenced(directory, name), self._claim
-        asked = {"directory": directory, "name": name, "from_directory": from_directory, "from_name": from_name}
+        asked = _asked(directory, name) | {"from_directory": from_directory, "from_name": from_name}
         if not self._change(
             target, fenced, claim,
             ", source AS (SELECT n.file FROM {name} n, fence WHERE n.directory = %(from_directory)s "
-            "AND n.name = %(from_name)s AND n.file IS NOT NULL), "
+            f"AND n.name = %(from_name)s AND n.file IS NOT NULL AND {_THERE}), "
             "last AS (SELECT n.file AS id FROM {name} n, source WHERE n.directory = %(directory)s "
             "AND n.name = %(name)s AND NOT EXISTS (SELECT 1 FROM {name} o WHERE o.file = n.file "
             "AND (o.directory, o.name) <> (n.directory, n.name))), "
@@ -317,7 +322,8 @@ class SqlVfs:
             {"directory": directory, "name": name, "within": "/".join(filter(None, (directory, name)))},
         )
         if not removed:
-            number = errno.ENOENT if self._row(path) != (None,) else errno.ENOTEMPTY
+            row = self._row(path)
+            number = errno.ENOENT if row is None else errno.ENOTEMPTY if row[0] is None else errno.ENOTDIR
             raise OSError(number, os.strerror(number), path)
 
     # -- locks --------------------------------------------------------------------------------------------------------
@@ -497,15 +503,12 @@ class SqlVfs:
 
     def _make(self, path: str, fenced: bool) -> tuple[int | None]:
         directory, name = self._place(path)
-        parent = directory.rpartition("/")
-        asked = {"directory": directory, "name": name, "above": parent[0], "parent": parent[2]}
         claim = self._claim
         made = self._change(
             path, fenced, claim,
-            ", made AS (INSERT INTO {file} (extent) SELECT 0 FROM fence WHERE %(directory)s = '' OR EXISTS (SELECT 1 "
-            "FROM {name} WHERE directory = %(above)s AND name = %(parent)s AND file IS NULL) RETURNING id) "
+            f", made AS (INSERT INTO {{file}} (extent) SELECT 0 FROM fence WHERE {_THERE} RETURNING id) "
             "INSERT INTO {name} (directory, name, file) SELECT %(directory)s, %(name)s, id FROM made RETURNING file",
-            asked,
+            _asked(directory, name),
         )  # fmt: skip
         if not made:
             raise self._refused(path, fenced, claim, FileNotFoundError)
@@ -586,6 +589,12 @@ class SqlVfs:
 def _run(session: Session, statement: bytes, asked: dict[str, Any]) -> list[Any]:
     cursor = session.execute(statement, asked, binary=True)
     return cursor.fetchall() if cursor.description is not None else []
+
+
+def _asked(directory: str, name: str) -> dict[str, Any]:
+    """What a statement that makes a name asks for: the directory itself is a name, too."""
+    above, _, parent = directory.rpartition("/")
+    return {"directory": directory, "name": name, "above": above, "parent": parent}
 
 
 def _is_fenced(directory: str, name: str) -> bool:

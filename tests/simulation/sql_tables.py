@@ -313,6 +313,12 @@ def _claim(call: Call) -> None:
 # -- names -------------------------------------------------------------------------------------------------------------
 
 
+def _is_there(call: Call) -> bool:
+    """Whether the directory of the name exists."""
+    above = (call.asked["above"], call.asked["parent"])
+    return not call.place[0] or (above in call.seen.names and call.seen.names[above] is None)
+
+
 @_statement(r"SELECT file FROM amq_name WHERE directory = %\(directory\)s AND name = %\(name\)s")
 def _row(call: Call) -> Rows:
     return [(call.seen.names[call.place],)] if call.place in call.seen.names else []
@@ -329,10 +335,10 @@ def _one(_call: Call) -> Rows:
     return [(1,)]
 
 
-@_statement(r"INSERT INTO amq_name \(directory, name\) VALUES .* ON CONFLICT DO NOTHING RETURNING 1", "name", _name_key)
+@_statement(r"INSERT INTO amq_name \(directory, name\) SELECT .* ON CONFLICT DO NOTHING RETURNING 1", "name", _name_key)
 def _mkdir(call: Call) -> Rows:
     place = call.place
-    if place in call.now.names:
+    if place in call.now.names or not _is_there(call):
         return []
     call.effects.append(lambda tables: tables.names.update({place: None}))
     return [(1,)]
@@ -340,9 +346,8 @@ def _mkdir(call: Call) -> Rows:
 
 @_statement(r"made AS \(INSERT INTO amq_file \(extent\) SELECT 0 FROM fence ", "name", _name_key)
 def _make(call: Call) -> Rows:
-    place, above = call.place, (call.asked["above"], call.asked["parent"])
-    is_there = not place[0] or (above in call.seen.names and call.seen.names[above] is None)
-    if not call.passed or not is_there:
+    place = call.place
+    if not call.passed or not _is_there(call):
         return []
     if place in call.now.names:
         raise errors.UniqueViolation("duplicate key value violates unique constraint of amq_name")
@@ -358,7 +363,7 @@ def _make(call: Call) -> Rows:
 @_statement(r"INSERT INTO amq_name \(directory, name, file\) SELECT .* FROM amq_name n, fence", "name", _name_key)
 def _link(call: Call) -> Rows:
     place, source = call.place, (call.asked["from_directory"], call.asked["from_name"])
-    if not call.passed or source not in call.seen.names:
+    if not call.passed or source not in call.seen.names or not _is_there(call):
         return []
     if place in call.now.names:
         raise errors.UniqueViolation("duplicate key value violates unique constraint of amq_name")

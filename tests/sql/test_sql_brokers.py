@@ -86,6 +86,71 @@ def test_the_commands_take_the_url(brokers: Brokers, url: str) -> None:
     assert amq("journal", "repair", "--store", url)["damages"] == []
 
 
+def test_an_export_is_imported_into_a_database_that_nobody_serves(brokers: Brokers, url: str, tmp_path: Path) -> None:
+    """Twice: what is stored already is skipped. A store in use is refused, and its slave takes over afterwards."""
+    directory, exported, again = tmp_path / "directory", tmp_path / "all.jsonl", tmp_path / "again.jsonl"
+    with Brokers(tmp_path / "other", str(directory)) as others:
+        with others.master("a").connect() as connection:
+            fill(connection, 20)
+    _done("journal", "export", "--store", directory, "--output", exported)
+    first, second = (_done("journal", "import", "--store", url, exported) for _ in range(2))
+    assert first == "20 messages stored, 0 were there already, 0 ids remembered\n"
+    assert second == "0 messages stored, 20 were there already, 0 ids remembered\n"
+    assert amq("journal", "check", "--store", url)["ok"]
+    _done("journal", "export", "--store", url, "--output", again)
+    bodies = [[json.loads(line).get("body") for line in file.read_text().splitlines()] for file in (exported, again)]
+    assert bodies[0] == bodies[1]
+    master = brokers.master("a")
+    refused = CliRunner().invoke(main, ["journal", "import", "--store", url, str(exported)])
+    assert (refused.exit_code, "[STORE_LOCKED]" in refused.stderr) == (exits.LOCKED, True)
+    with master.connect() as connection:
+        assert drain(connection, 20) == [b"%d" % number for number in range(20)]
+
+
+def _done(*words: object) -> str:
+    done = CliRunner().invoke(main, [*map(str, words)])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_compaction_in_a_database_is_foretold_and_takes_place(
+    brokers: Brokers, url: str, server: Postgres, database: str
+) -> None:
+    """One old message keeps a journal that is consumed otherwise; the broker is killed before it compacts."""
+    small = {"journalSegmentSize": "64KiB", "journalBatchSize": "16KiB"}
+    master = brokers.master("a", **small)
+    with master.connect() as connection:
+        send(connection, b"old", queue="/queue/old")
+        for _ in range(160):
+            send(connection, b"x" * 2000)
+    with master.connect() as connection:
+        drain(connection, 160)
+    master.kill()
+
+    def segments() -> list[Any]:
+        return sorted(server.ask(
+            "SELECT name, file FROM amq_name WHERE directory = 'journal'", database=database
+        ))  # fmt: skip
+
+    before = segments()
+    options = [word for name, value in small.items() for word in ("-o", f"{name}={value}")]
+    told = amq("journal", "compact", "--dry-run", "--store", url, *options)
+    assert segments() == before
+    assert told["segments_gone"] >= 3
+    master.start()
+    master.wait_serving()
+    _until(lambda: len(set(before) - set(segments())) >= told["segments_gone"])
+    with master.connect() as connection:
+        assert drain(connection, 1, queue="/queue/old") == [b"old"]
+
+
+def test_a_broker_that_may_not_wait_for_the_lock_of_a_database_ends(brokers: Brokers) -> None:
+    brokers.master("a")
+    refused = brokers.add("b", failIfLocked="yes").start()
+    assert refused.wait_exit() == exits.LOCKED
+    assert refused.log[-1]["code"] == "STORE_LOCKED"
+
+
 def test_commands_of_a_role_without_rights_say_so_and_the_doctor_says_the_cure(
     server: Postgres, url: str, database: str
 ) -> None:

@@ -20,7 +20,7 @@ from amq.sql.schema import STEPS, Tables
 from amq.sql.sessions import failure
 from amq.sql.url import SqlUrl
 from amq.sql.vfs import ROW_BYTES_MAX, SqlVfs
-from amq.vfs import NotAFileError, NothingWrittenError, SystemVfs, Vfs
+from amq.vfs import NotAFileError, NothingWrittenError, SystemVfs, ToolVfs, Vfs
 from tests.postgres import PASSWORD, READY_S, Postgres, needs_postgres
 
 pytestmark = needs_postgres
@@ -88,6 +88,9 @@ def conversation(door: Vfs, store: str) -> list[Any]:
     door.link(f"{store}/deep/a", f"{store}/deep/b")
     ask(lambda: door.link(f"{store}/deep/a", f"{store}/deep/b"))
     ask(lambda: door.link(f"{store}/none", f"{store}/c"))
+    ask(lambda: door.link(f"{store}/deep/a", f"{store}/nowhere/a"))
+    ask(lambda: door.mkdir(f"{store}/nowhere/inner"))
+    ask(lambda: door.mkdir(f"{store}/deep/b"))
     said.append(door.stat(f"{store}/deep/b").st_ino == door.fstat(fd).st_ino)
     door.unlink(f"{store}/deep/a")
     ask(lambda: door.unlink(f"{store}/deep/a"))
@@ -110,9 +113,37 @@ def conversation(door: Vfs, store: str) -> list[Any]:
     return said
 
 
+def conversation_of_tools(door: ToolVfs, store: str) -> list[Any]:
+    """The answers to what no broker asks, but the commands that work on a store."""
+    said: list[Any] = []
+
+    def ask(call: Callable[[], Any]) -> None:
+        said.append(answer(call))
+
+    door.mkdir(f"{store}/tools")
+    fd = put(door, f"{store}/tools/a", b"first")
+    moved = put(door, f"{store}/tools/c", b"moved")
+    door.replace(f"{store}/tools/c", f"{store}/tools/a")
+    said.append(sorted(door.listdir(f"{store}/tools")))
+    said += [door.stat(f"{store}/tools/a").st_ino == door.fstat(moved).st_ino, door.pread(moved, 9, 0)]
+    door.close(moved)
+    door.close(fd)
+    ask(lambda: door.replace(f"{store}/tools/c", f"{store}/tools/a"))
+    ask(lambda: door.replace(f"{store}/tools/a", f"{store}/nowhere/a"))
+    ask(lambda: door.replace(f"{store}/tools/a", f"{store}/tools/a"))
+    ask(lambda: door.rmdir(f"{store}/tools"))
+    ask(lambda: door.rmdir(f"{store}/tools/a"))
+    ask(lambda: door.rmdir(f"{store}/nowhere"))
+    door.unlink(f"{store}/tools/a")
+    ask(lambda: door.rmdir(f"{store}/tools"))
+    ask(lambda: door.listdir(f"{store}/tools"))
+    return said
+
+
 def test_a_database_answers_as_a_directory_does(server: Postgres, database: str, tmp_path: Path) -> None:
     url = server.url(database)
-    assert conversation(open_store(url), url) == conversation(SystemVfs(), str(tmp_path))
+    for talk in (conversation, conversation_of_tools):
+        assert talk(open_store(url), url) == talk(SystemVfs(), str(tmp_path))
 
 
 def test_writes_that_are_not_synced_are_seen_by_nobody_else_and_overlaps_are_refused(
