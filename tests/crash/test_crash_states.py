@@ -64,7 +64,7 @@ def test_exploring_again_explores_the_same() -> None:
     counts = []
     for _ in range(2):
         script = WORKLOADS["transactions"].script()
-        explorer = Explorer(script.config, 8, 20)
+        explorer = Explorer(script.config, 4, 40)
         explorer.explore(script.disk.image, script.disk.log, script.oracle)
         counts.append(explorer.states)
     assert counts[0] == counts[1]

@@ -11,12 +11,12 @@ from tests.simulation.pool import report, run_seed, run_seeds
 from tests.simulation.world import Result
 
 QUICK_SEEDS = (21, 25)  # a failover that loses commits, and one that loses none
-DEEP_SEEDS = range(1, 41)  # `python -m tests.simulation` goes on without an end
+DEEP_SEEDS = range(1, 26)  # `python -m tests.simulation` goes on without an end
 OTHERS = ("two-phase", "durable", "leases", "successions", "neutral")
 WANTED = {
-    "epochs": 120, "confirmed": 8_000, "locks lost": 25, "checkpoints read": 100, "trims": 700,
-    "failovers": 4, "failovers that lost commits": 1, "statement cancel": 2, "statement lose": 6,
-    "statement late_and_lose": 3, "statement pause_and_lose": 1, "crash_server": 2, "restart_server": 12,
+    "epochs": 65, "confirmed": 4_000, "locks lost": 12, "checkpoints read": 50, "trims": 350,
+    "failovers": 2, "failovers that lost commits": 1, "statement cancel": 1, "statement lose": 3,
+    "statement late_and_lose": 1, "statement pause_and_lose": 1, "crash_server": 1, "restart_server": 6,
 }  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def test_no_promise_is_broken_on_a_database() -> None:
 
 @pytest.mark.deep
 def test_features_keep_their_promises_on_a_database() -> None:
-    for result in run_seeds(range(1, 13), features=(NAME, *OTHERS)):
+    for result in run_seeds(range(1, 7), features=(NAME, *OTHERS)):
         _kept(result)
 
 

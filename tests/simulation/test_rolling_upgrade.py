@@ -11,10 +11,10 @@ from tests.simulation.world import Result
 
 FEATURES = ("upgrade",)
 QUICK_SEEDS = (3, 4)
-DEEP_SEEDS = range(5, 55)
+DEEP_SEEDS = range(5, 30)  # `python -m tests.simulation --features upgrade` goes on without an end
 WANTED = {
-    "epochs of 0.1": 70, "epochs of today": 90, "masters of 0.1": 60, "refused": 35, "installed": 120,
-    "confirmed": 9_000, "locks lost": 35, "checkpoints read": 75,
+    "epochs of 0.1": 35, "epochs of today": 45, "masters of 0.1": 30, "refused": 17, "installed": 60,
+    "confirmed": 4_500, "locks lost": 17, "checkpoints read": 37,
 }  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def structures(draw: st.DrawFn, type: int, version: int = 12, depth: int = 0) ->
 
 
 @pytest.mark.parametrize("version", only(VERSIONS, VERSION_MAX))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_every_type_round_trips(version: int, data: st.DataObject) -> None:
     for type in FIELDS:
