@@ -202,8 +202,8 @@ def _told(key: str, value: Any) -> str:
     "drain",
     epilog=examples("amq broker drain --store /mnt/amq --name a", "amq broker drain --store /mnt/amq --name a --to b"),
 )
-@click.option("--store", metavar="DIR", envvar="AMQ_STORE", required=True,
-              help="Store directory of the group; or $AMQ_STORE.")  # fmt: skip
+@click.option("--store", metavar="DIR|URL", envvar="AMQ_STORE", required=True,
+              help="Store of the group; or $AMQ_STORE.")  # fmt: skip
 @click.option("--name", metavar="NAME", required=True, help="The broker that is to serve nobody.")
 @click.option("--to", metavar="NAME", default="", help="The broker that shall be master. Default: the best slave.")
 @click.option("--wait", "wait_s", metavar="SECONDS", type=click.FloatRange(0.1, 86_400), default=WAIT_S,

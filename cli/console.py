@@ -27,7 +27,8 @@ _MISSING = "the console needs packages that are not installed: pip install 'amq[
         "amq console --store /mnt/shared/amq --trusted-proxy 127.0.0.1",
     )
 )
-@click.option("--store", metavar="DIR", envvar="AMQ_STORE", required=True, help="Store of the group; or $AMQ_STORE.")
+@click.option("--store", metavar="DIR|URL", envvar="AMQ_STORE", required=True,
+              help="Store of the group; or $AMQ_STORE.")  # fmt: skip
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8161", show_default=True, help="Where to serve.")
 @click.option("--name", metavar="NAME", default="", help="The broker to ask. Default: that of this host.")
 @click.option("--certificate", metavar="FILE", type=click.Path(), help="Serve HTTPS with this certificate chain (PEM).")

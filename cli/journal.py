@@ -28,8 +28,8 @@ from amq.cli.journal_stat import compact, stat
 from amq.cli.output import counted, examples, json_option, print_json, print_table, size_text
 from amq.cli.store import check_store, read_sealing, vfs_of
 from amq.config import BrokerConfig
-from amq.errors import StoreError
-from amq.journal.inspect import Found, Inspection, foreign_files
+from amq.errors import CorruptError, StoreError
+from amq.journal.inspect import Found, Inspection, Problem, SegmentReport, foreign_files
 from amq.journal.records import KINDS, Destination, Group, Record, describe, destinations_of, kind_name
 from amq.journal.space import RESERVE_NAME
 
@@ -68,22 +68,35 @@ def check(store: str, as_json: bool) -> None:
 
     vfs = vfs_of(store)
     check_store(vfs, store)
-    checkpoints = examine_checkpoints(vfs, store, BrokerConfig(store=store), read_sealing(vfs, store))
+    try:
+        sealing = read_sealing(vfs, store)
+    except CorruptError as error:  # nothing else can be judged without the newest epoch
+        if as_json:
+            print_json(_check_json([], [Problem(error.code, error.path, error.offset, error.why)], [], []))
+            raise click.exceptions.Exit(exits.STORE) from error
+        raise
+    checkpoints = examine_checkpoints(vfs, store, BrokerConfig(store=store), sealing)
     inspection, _ = look(store)
     check_against(checkpoints, inspection)
     strangers = foreign_files(vfs, store, {RESERVE_NAME})
     if as_json:
-        print_json({
-            "ok": not inspection.problems,
-            "segments": [segment_json(report) for report in inspection.segments],
-            "problems": [problem_json(problem) for problem in inspection.problems],
-            "unknown_files": strangers,
-            "checkpoints": [checkpoint_json(report) for report in checkpoints],
-        })  # fmt: skip
+        print_json(_check_json(inspection.segments, inspection.problems, strangers, checkpoints))
     else:
         _print_check(inspection, strangers, checkpoints)
     if inspection.problems:
         raise click.exceptions.Exit(exits.STORE)
+
+
+def _check_json(
+    segments: list[SegmentReport], problems: list[Problem], strangers: list[str], checkpoints: list[CheckpointReport]
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "ok": not problems,
+        "segments": [segment_json(report) for report in segments],
+        "problems": [problem_json(problem) for problem in problems],
+        "unknown_files": strangers,
+        "checkpoints": [checkpoint_json(report) for report in checkpoints],
+    }
 
 
 @journal.command(

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from amq.maintenance.checkpoints import CheckpointReport
 
 store_option = click.option(
-    "--store", metavar="DIR", required=True, envvar="AMQ_STORE", help="Store directory; or $AMQ_STORE."
+    "--store", metavar="DIR|URL", required=True, envvar="AMQ_STORE",
+    help="Store: directory, or URL of a database; or $AMQ_STORE.",
 )
 options_option = click.option(
     "-o", "--option", "options", metavar="KEY=VALUE", multiple=True,

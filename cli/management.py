@@ -51,8 +51,8 @@ def broker_options(command: _Command) -> _Command:
             help="Ask through a console, http(s)://[USER:PASSWORD@]HOST:PORT; or $AMQ_CONSOLE_URL.",
         ),
         click.option(
-            "--store", metavar="DIR", envvar="AMQ_STORE", default="",
-            help="Store directory of a group with a broker on this host; or $AMQ_STORE.",
+            "--store", metavar="DIR|URL", envvar="AMQ_STORE", default="",
+            help="Store of a group with a broker on this host; or $AMQ_STORE.",
         ),
     ):  # fmt: skip
         command = option(command)

@@ -23,7 +23,7 @@ POLL_S = 0.05
 T = TypeVar("T")
 WAIT_S = 30.0
 _store = click.option(
-    "--store", metavar="DIR", envvar="AMQ_STORE", required=True, help="Store directory of the group; or $AMQ_STORE."
+    "--store", metavar="DIR|URL", envvar="AMQ_STORE", required=True, help="Store of the group; or $AMQ_STORE."
 )
 _wait = click.option(
     "--wait", "wait_s", metavar="SECONDS", type=click.FloatRange(0.1, 86_400), default=WAIT_S, show_default=True,

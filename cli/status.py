@@ -51,7 +51,7 @@ _EPILOG = examples(
 
 @click.command(epilog=_EPILOG)
 @click.option(
-    "--store", metavar="DIR", envvar="AMQ_STORE", help="Store directory to look into; or $AMQ_STORE. Takes no lock."
+    "--store", metavar="DIR|URL", envvar="AMQ_STORE", help="Store to look into; or $AMQ_STORE. Takes no lock."
 )
 @click.option("--url", metavar="URL", help="Broker URL: each broker in it is asked. $AMQ_STORE does not count then.")
 @click.option("--login", default="", envvar="AMQ_LOGIN", help="With --url: user, where it has none; or $AMQ_LOGIN.")

@@ -138,6 +138,21 @@ def test_damage_is_named_and_exits_4(store: Path) -> None:
     assert amq("journal", "stat", "--store", store).returncode == 4
 
 
+def test_a_damaged_newest_epoch_is_named_to_people_and_to_scripts(store: Path) -> None:
+    newest = max((store / "epochs").iterdir())
+    newest.write_bytes(b"damaged")
+    done = amq("journal", "check", "--store", store, "--json")
+    assert done.returncode == 4
+    told = json.loads(done.stdout)
+    assert (told["ok"], [(each["file"], each["code"]) for each in told["problems"]]) == (
+        False, [(str(newest), "STORE_CORRUPT")],
+    )  # fmt: skip
+    text = amq("journal", "check", "--store", store)
+    assert (text.returncode, f"{newest}: offset " in one_line(text), "amq journal repair" in text.stderr) == (
+        4, True, True,
+    )  # fmt: skip
+
+
 def test_a_torn_tail_is_normal(store: Path) -> None:
     segment = segment_of(store)
     end = len(segment.read_bytes().rstrip(b"\0"))
