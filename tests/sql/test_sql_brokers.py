@@ -87,11 +87,10 @@ def test_the_commands_take_the_url(brokers: Brokers, url: str) -> None:
 
 
 def test_an_export_is_imported_into_a_database_that_nobody_serves(brokers: Brokers, url: str, tmp_path: Path) -> None:
-    """Twice: what is stored already is skipped. A store in use is refused, and its slave takes over afterwards."""
+    """Twice: what is stored already is skipped. A store in use is refused."""
     directory, exported, again = tmp_path / "directory", tmp_path / "all.jsonl", tmp_path / "again.jsonl"
-    with Brokers(tmp_path / "other", str(directory)) as others:
-        with others.master("a").connect() as connection:
-            fill(connection, 20)
+    with Brokers(tmp_path / "other", str(directory)) as others, others.master("a").connect() as connection:
+        fill(connection, 20)
     _done("journal", "export", "--store", directory, "--output", exported)
     first, second = (_done("journal", "import", "--store", url, exported) for _ in range(2))
     assert first == "20 messages stored, 0 were there already, 0 ids remembered\n"
