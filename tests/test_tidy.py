@@ -7,6 +7,7 @@ last tests do that, for every rule.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -154,7 +155,7 @@ def check_sizes(path: str, source: str) -> Iterator[str]:
     lines = source.count("\n")
     if lines > FILE_LINES_MAX:
         yield f"{path}: {lines} lines, at most {FILE_LINES_MAX}: split it by its reasons to change"
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > FUNCTION_LINES_MAX:
@@ -178,7 +179,7 @@ def check_text(path: str, source: str) -> Iterator[str]:
 
 
 def check_docstring(path: str, source: str) -> Iterator[str]:
-    if source.strip() and not ast.get_docstring(ast.parse(source)):
+    if source.strip() and not ast.get_docstring(nodes(source)[0]):
         yield f"{path}: no module docstring: say what this is and which invariant it keeps"
 
 
@@ -204,25 +205,22 @@ def check_imports(path: str, source: str) -> Iterator[str]:
 
 
 def check_bans(path: str, source: str) -> Iterator[str]:
-    tree = ast.parse(source)
-    aliases = import_aliases(tree)
+    aliases = import_aliases(source)
     bans = [ban for ban in BANS if ban.covers(path)]
-    scripts = {id(part) for node in ast.walk(tree) if is_main_block(node) for part in ast.walk(node)}
-    for node in ast.walk(tree):
+    scripts = {id(part) for node in nodes(source) if is_main_block(node) for part in ast.walk(node)}
+    for node in nodes(source):
         if not isinstance(node, ast.Name | ast.Attribute):
             continue
         name = dotted_name(node, aliases)
-        if name == "print" and id(node) in scripts:
-            continue
-        if isinstance(node, ast.Attribute) and ast.unparse(node).partition(".")[0] not in aliases:
-            continue  # a variable that is called as a module is
         for ban in bans:
-            if name in ban.names:
+            if name not in ban.names or (name == "print" and id(node) in scripts):
+                continue
+            if isinstance(node, ast.Name) or ast.unparse(node).partition(".")[0] in aliases:  # and no variable
                 yield f"{path}:{node.lineno}: {name} is banned here: {ban.cure}"
 
 
 def check_handlers(path: str, source: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.ExceptHandler):
             broad = node.type is None or (
                 isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")
@@ -241,10 +239,9 @@ def check_sleeps(path: str, source: str) -> Iterator[str]:
     """Tests never sleep and hope. Between two looks at a condition, in a `while`, they may pause."""
     if not path.startswith("tests/") or path.startswith("tests/simulation/"):  # where a sleep takes no time
         return
-    tree = ast.parse(source)
-    aliases = import_aliases(tree)
-    polls = {id(part) for node in ast.walk(tree) if isinstance(node, ast.While) for part in ast.walk(node)}
-    for node in ast.walk(tree):
+    aliases = import_aliases(source)
+    polls = {id(part) for node in nodes(source) if isinstance(node, ast.While) for part in ast.walk(node)}
+    for node in nodes(source):
         if isinstance(node, ast.Call) and dotted_name(node.func, aliases) in ("time.sleep", "asyncio.sleep"):
             lets_others_run = [ast.unparse(argument) for argument in node.args] == ["0"]
             if id(node) not in polls and not lets_others_run:
@@ -256,7 +253,7 @@ def circles(sources: dict[str, str]) -> Iterator[list[str]]:
     imports: dict[str, set[str]] = {}
     for module, source in sources.items():
         names = imports[module] = set[str]()
-        for node in ast.walk(ast.parse(source)):
+        for node in nodes(source):
             if isinstance(node, ast.ImportFrom):
                 inner = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
                 names |= {found if found in sources else str(node.module) for found in inner.values()}
@@ -290,9 +287,15 @@ def room_of(path: str) -> str | None:
     return "" if rest == ["__init__"] else rest[0]
 
 
+@functools.lru_cache(maxsize=1)  # all checks look at one file before the next: the nodes of all would fill the memory
+def nodes(source: str) -> list[ast.AST]:
+    """The module, and all that stands in it."""
+    return [*ast.walk(ast.parse(source))]
+
+
 def imported_modules(source: str) -> Iterator[tuple[int, str]]:
     """(line, module), also inside functions. `from amq import broker` counts as amq.broker."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -305,10 +308,10 @@ def imported_modules(source: str) -> Iterator[tuple[int, str]]:
                     yield node.lineno, f"{module}.{alias.name}" if module == "amq" else module
 
 
-def import_aliases(tree: ast.AST) -> dict[str, str]:
+def import_aliases(source: str) -> dict[str, str]:
     """{name in this file: dotted name that it stands for}."""
     aliases: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             tops = {alias.name.partition(".")[0] for alias in node.names if not alias.asname}
             aliases.update({alias.asname: alias.name for alias in node.names if alias.asname})
@@ -351,11 +354,12 @@ CHECKS: tuple[Check, ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
-def test_python(check: Check) -> None:
+def test_python() -> None:
     complaints: list[str] = []
     for path in files(".py"):
-        complaints += check(path.relative_to(ROOT).as_posix(), path.read_text())
+        source = path.read_text()
+        for check in CHECKS:
+            complaints += check(path.relative_to(ROOT).as_posix(), source)
     assert not complaints, "\n" + "\n".join(complaints)
 
 
