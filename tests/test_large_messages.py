@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.brokers import ROOT, Broker, Brokers
+from tests.sampling import sampled
 
 MIB = 1 << 20
 BODY_BYTES = 100 * MIB
@@ -316,7 +317,7 @@ print(json.dumps(grown))
 """
 
 
-@pytest.mark.parametrize("face", ["threads", "asyncio"])
+@pytest.mark.parametrize("face", sampled(["threads", "asyncio"]))
 def test_our_client_makes_no_second_copy(broker: Broker, face: str) -> None:
     """With default settings. The consumer's prefetch has the message on its way while the producer still waits for its
     receipt: what both take together is what counts."""

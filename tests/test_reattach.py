@@ -101,6 +101,7 @@ def test_everything_counts_once_wherever_the_connection_breaks(brokers: Brokers,
     assert len(told) // 2 >= 10  # others broke before they were accepted
 
 
+@pytest.mark.deep
 def test_the_same_with_asyncio(brokers: Brokers) -> None:
     broker = brokers.master("a")
     count = 150

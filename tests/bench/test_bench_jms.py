@@ -101,6 +101,7 @@ def test_no_rate_if_a_message_comes_twice(jms_group: brokers.Group) -> None:
         run(jms_group, mode="recv")
 
 
+@pytest.mark.deep
 def test_no_rate_if_a_message_is_missing(jms_group: brokers.Group) -> None:
     run(jms_group, mode="send", messages=MESSAGES - 1)
     with pytest.raises(LoadError, match=rf"then nothing for 1 s; phase 1: sent 0, received 300 of {MESSAGES}"):
@@ -142,6 +143,7 @@ def test_senseless_loads(class_path: str, wrong: dict[str, object], why: str) ->
         jms.report_of(done.stdout)
 
 
+@pytest.mark.deep
 def test_classes_are_compiled_once(tmp_path: Path) -> None:
     needs_java()
     classes = Path(jvm.class_path(tmp_path).partition(":")[0])

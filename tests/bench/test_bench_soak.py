@@ -29,6 +29,7 @@ def soak(kind: str, flaw: str, keep: Path) -> Soak:
     return result
 
 
+@pytest.mark.deep
 def test_honest_broker(memory_kind: str, tmp_path: Path) -> None:
     result = soak(memory_kind, "", tmp_path / "keep")
     assert result.violations == []

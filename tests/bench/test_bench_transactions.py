@@ -8,9 +8,10 @@ import pytest
 from bench import transactions
 from bench.wire import Connection
 from tests.brokers import Broker
+from tests.sampling import sampled
 
 
-@pytest.mark.parametrize("kind", transactions.KINDS)
+@pytest.mark.parametrize("kind", sampled(transactions.KINDS, 5))
 def test_each_kind_of_work_comes_to_its_end(broker: Broker, kind: str) -> None:
     with Connection(broker.port) as connection:
         work = transactions.KINDS[kind]

@@ -96,6 +96,7 @@ def test_all_queues_and_patterns(old: str, new: str) -> None:
         assert list(map(number_of, receive(peer, "b.d.e", 2))) == [1, 2]
 
 
+@pytest.mark.deep
 def test_all_queues_of_activemq(classic: ActiveMq, new: str) -> None:
     with peer_of(classic.url) as peer:
         for queue in ("all.a", "all.b"):
@@ -108,6 +109,7 @@ def test_all_queues_of_activemq(classic: ActiveMq, new: str) -> None:
         assert list(map(number_of, receive(peer, "all.b", 700))) == list(range(700))
 
 
+@pytest.mark.deep
 def test_what_is_not_persistent_or_was_to_be_delayed(classic: ActiveMq, new: str) -> None:
     """ActiveMQ without its scheduler delivers at once what asks for a delay: so the new broker must."""
     asked = encode_map({"AMQ_SCHEDULED_DELAY": 3_600_000, "kept": "yes"})
@@ -206,6 +208,7 @@ def test_a_message_that_the_new_broker_does_not_take_stays(old: str, tmp_path: P
             assert number_of(receive(peer, "orders", 1)[0]) == 2
 
 
+@pytest.mark.deep
 def test_messages_that_others_hold_stay_and_are_told(classic: ActiveMq, new: str) -> None:
     with peer_of(classic.url) as peer:
         send(peer, "held", [message(number) for number in range(10)])
@@ -284,6 +287,7 @@ def test_a_port_of_another_protocol_is_named(said: bytes, words: str, new: str) 
     assert words in one_line(done)
 
 
+@pytest.mark.deep
 def test_logins_of_activemq(tmp_path: Path, new: str) -> None:
     with activemq(tmp_path, plugins=USERS, login=("admin", "s3cret")) as classic:
         done = amq("migrate", "--from", classic.url, "--to", new, "--all")

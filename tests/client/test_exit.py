@@ -19,6 +19,7 @@ from amq.client.core import ProducerCore
 from amq.client.states import State
 from amq.errors import CommandError
 from amq.protocols.stomp.frame import Frame, encode
+from tests.sampling import only
 
 Q = "/queue/q"
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -109,7 +110,7 @@ def test_also_where_the_program_fails(brokers: Brokers, program: str) -> None:
 
 @programs
 @dropped
-@pytest.mark.parametrize("end", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("end", only([signal.SIGSTOP, signal.SIGKILL], signal.SIGKILL))
 def test_where_no_broker_answers_the_number_is_told(
     brokers: Brokers, program: str, kept: str, end: signal.Signals
 ) -> None:

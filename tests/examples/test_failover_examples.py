@@ -18,6 +18,7 @@ import pytest
 from brokers import DEADLINE_S, ROOT, SERVING, Broker, Brokers
 
 from tests.processes import naming, with_descendants
+from tests.sampling import sampled
 
 FOLDER = ROOT / "examples" / "failover"
 CUE = "kill the master now"
@@ -113,7 +114,7 @@ def check_events(lines: list[str], old: Broker, new: Broker) -> None:
 
 
 @pytest.mark.parametrize("face", FACES)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sampled(CASES))
 def test_the_master_is_killed(brokers: Brokers, case: str, face: str) -> None:
     master, slave = pair(brokers)
     code, lines = play(case + face, [master, slave])

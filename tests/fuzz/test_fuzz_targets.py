@@ -50,7 +50,7 @@ def test_valid_input_is_parsed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_mutated_input(name: str, data: st.DataObject) -> None:
     target = TARGETS[name]

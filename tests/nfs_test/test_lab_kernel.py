@@ -30,6 +30,7 @@ def large_registers(tmp_path: Path) -> str:
     return str(made)
 
 
+@pytest.mark.deep
 def test_the_preload_cures_a_panic(large_registers: str, tmp_path: Path) -> None:
     assert REFUSED.search(kernel.boots(large_registers))
     assert kernel.find_preload(tmp_path / "made", [large_registers]) == str(tmp_path / "made" / "xstate.so")

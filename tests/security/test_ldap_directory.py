@@ -22,7 +22,7 @@ from bench.wire import WireError
 from tests.brokers import Brokers
 from tests.certificates import Authority, needs_openssl
 from tests.fakes import FakeClock
-from tests.sampling import sampled
+from tests.sampling import only, sampled
 from tests.slapd import BASE, PASSWORDS, Slapd, needs_directory
 
 pytestmark = [needs_directory, needs_openssl]
@@ -160,7 +160,7 @@ def silent(data: bytes = b"", came: list[object] | None = None) -> Iterator[int]
         thread.join()
 
 
-@pytest.mark.parametrize("scheme", ["ldap", "ldaps"])
+@pytest.mark.parametrize("scheme", only(["ldap", "ldaps"], "ldaps"))
 def test_the_next_server_is_asked_and_the_silent_one_is_left_alone_for_a_while(
     plain: Settings, scheme: str
 ) -> None:

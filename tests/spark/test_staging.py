@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.sampling import sampled
+from tests.sampling import only, sampled
 
 pa = pytest.importorskip("pyarrow", reason="no pyarrow: run make .venv/.installed-test")
 pytest.importorskip("pyspark", reason="no PySpark: run make .venv/.installed-test")
@@ -203,6 +203,7 @@ def test_jobs_of_an_application_are_written_once(brokers: Brokers) -> None:
         sink.AmqStreamWriter(options(broker, txnAppId="etl", txnVersion=1), schema)
 
 
+@pytest.mark.deep
 def test_thousands_of_tasks_are_one_batch(brokers: Brokers) -> None:
     """Their names do not fit into the headers of one frame."""
     broker = brokers.master()
@@ -246,7 +247,7 @@ def test_orphans_expire(brokers: Brokers) -> None:
     assert stored(broker) == []
 
 
-@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once", "dedup"])
+@pytest.mark.parametrize("delivery", only(["exactly-once", "at-least-once", "dedup"], "exactly-once"))
 @pytest.mark.parametrize("killed_at", sampled([2, 4]))
 def test_the_master_is_killed_between_chunks(brokers: Brokers, delivery: str, killed_at: int) -> None:
     """The task goes on with the next master; Spark would not notice."""
@@ -303,7 +304,7 @@ def test_ids_drop_what_a_second_attempt_sends(brokers: Brokers, strategy: str) -
     assert sorted(stored(broker)) == sorted(rows)
 
 
-@pytest.mark.parametrize("delivery", ["exactly-once", "dedup"])
+@pytest.mark.parametrize("delivery", sampled(["exactly-once", "dedup"]))
 def test_text_that_is_not_utf_8_goes_as_it_is(brokers: Brokers, delivery: str) -> None:
     broker, bodies = brokers.master(), ["grüße".encode(), "grüße".encode("latin-1")]
     given, part = options(broker, delivery=delivery), Part("q", 0, 0, 0)

@@ -112,6 +112,7 @@ def _done(*words: object) -> str:
     return done.stdout
 
 
+@pytest.mark.deep
 def test_compaction_in_a_database_is_foretold_and_takes_place(
     brokers: Brokers, url: str, server: Postgres, database: str
 ) -> None:

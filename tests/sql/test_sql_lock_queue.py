@@ -14,6 +14,7 @@ from amq.lock.waker import watch
 from amq.vfs import SystemVfs
 from tests.brokers import Brokers
 from tests.postgres import READY_S, Postgres, needs_postgres
+from tests.sampling import sampled
 from tests.sql.test_sql_vfs import open_store
 
 pytestmark = needs_postgres
@@ -127,7 +128,7 @@ def test_a_master_does_not_wait_for_its_own_lock(monkeypatch: pytest.MonkeyPatch
 # -- real brokers ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("alone", [False, True], ids=["store", "lock alone"])
+@pytest.mark.parametrize("alone", sampled([False, True]), ids=["store", "lock alone"])
 def test_a_slave_takes_over_long_before_it_would_have_tried_again(
     server: Postgres, database: str, tmp_path: Path, alone: bool
 ) -> None:

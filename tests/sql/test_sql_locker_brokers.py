@@ -73,6 +73,7 @@ def test_two_brokers_of_one_name_are_refused(brokers: Brokers) -> None:
     assert other.log[-1]["code"] == "NAME_IN_USE"
 
 
+@pytest.mark.deep
 def test_repair_takes_the_lock_where_the_master_has_it_also_if_the_newest_epoch_is_damaged(brokers: Brokers) -> None:
     first = brokers.master("a")
     assert first.stop() == 0

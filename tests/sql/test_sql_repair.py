@@ -17,6 +17,7 @@ from amq.maintenance.repair import Repair
 from amq.stores import open_vfs
 from tests.brokers import Brokers
 from tests.postgres import Postgres, needs_postgres
+from tests.sampling import sampled
 from tests.sql.test_sql_brokers import amq, fill
 from tests.traffic import drain
 
@@ -39,7 +40,7 @@ def brokers(tmp_path: Path, url: str) -> Iterator[Brokers]:
         yield group
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", sampled(DAMAGES))
 def test_what_can_be_read_is_saved_and_the_old_rows_are_kept(
     brokers: Brokers, server: Postgres, url: str, database: str, damage: str
 ) -> None:

@@ -13,8 +13,8 @@ import base64
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from html import escape
 from typing import Any, Final
-from xml.sax.saxutils import escape
 
 from amq.errors import ProtocolError
 from amq.message import BYTES, MAP, TEXT, Content, Envelope, Message, neutral, plain, with_content
@@ -225,7 +225,7 @@ def _to_xml(value: Nested) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    return escape(_NOT_IN_XML.sub("\ufffd", text), {"\r": "&#13;"})
+    return escape(_NOT_IN_XML.sub("\ufffd", text), quote=False).replace("\r", "&#13;")
 
 
 def _to_json(value: Nested) -> Any:
