@@ -38,7 +38,7 @@ class Patience(threading.Event):
         return False
 
 
-def repair(store: Path, vfs: Any = VFS, seed: int = 1, **options: Any) -> Repair:
+def repair(store: Path | str, vfs: Any = VFS, seed: int = 1, **options: Any) -> Repair:
     config = BrokerConfig(
         store=str(store), **{"journal_segment_size_bytes": 16 << 10, "journal_reserve_bytes": 4096, **options}
     )

@@ -31,7 +31,7 @@ class Killed(BaseException):
     """The process is gone."""
 
 
-WRITES = ("open", "pwrite", "fsync", "fsync_directory", "link", "unlink", "mkdir", "allocate")
+WRITES = ("open", "pwrite", "fsync", "fsync_directory", "link", "unlink", "mkdir", "rmdir", "replace", "allocate")
 
 
 def killed_at(store: Path, nth: int) -> bool:

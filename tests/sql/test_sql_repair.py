@@ -10,21 +10,30 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from amq.broker.state.state import State
 from amq.cli import exits
 from amq.cli.main import main
+from amq.config import BrokerConfig
 from amq.errors import StoreError
+from amq.journal.follower import replay
+from amq.journal.recovery import seal
+from amq.lock.epoch import read_newest_epoch
 from amq.maintenance.repair import Repair
 from amq.stores import open_vfs
 from tests.brokers import Brokers
+from tests.fakes import FaultyVfs
+from tests.maintenance.damaged import repair
 from tests.postgres import Postgres, needs_postgres
 from tests.sampling import sampled
 from tests.sql.test_sql_brokers import amq, fill
+from tests.stored import stored
 from tests.traffic import drain
 
 pytestmark = needs_postgres
 MESSAGES = 20
 _BATCH = """(SELECT c.file, c.start FROM amq_chunk c JOIN amq_name n USING (file)
 WHERE n.directory = 'journal' AND n.name LIKE '00000001-%.seg' ORDER BY c.start OFFSET 8 LIMIT 1)"""
+WRITES = ("open", "pwrite", "fsync", "link", "unlink", "mkdir", "replace", "rmdir", "ftruncate")
 DAMAGES = {
     "a changed row": "UPDATE amq_chunk SET data = set_byte(data, 40, get_byte(data, 40) # 255) "
     f"WHERE (file, start) = {_BATCH}",
@@ -105,3 +114,84 @@ def test_a_repair_that_was_killed_is_finished_by_the_next_one(
     first.wait_serving()
     with first.connect() as connection:
         assert len(drain(connection, MESSAGES - 1)) == MESSAGES - 1
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def _killed_at(url: str, nth: int) -> bool:
+    """Run a repair that dies just before its `nth` call that may change something. False = it got to its end."""
+    vfs, left = FaultyVfs(open_vfs(url)), nth
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Killed
+
+    for method in WRITES:
+        vfs.before(method, count, times=0)
+    try:
+        repair(url, vfs, seed=nth).run()
+    except Killed:
+        return True
+    return False
+
+
+def _served(url: str) -> list[bytes] | None:
+    """The bodies that the next master would have; None = no broker serves this store."""
+    vfs = open_vfs(url)
+    state = State(BrokerConfig(store=url))
+    try:
+        newest = read_newest_epoch(vfs, url)
+        assert newest is not None
+        replay(vfs, url, seal(vfs, url, newest.number, newest.sealed), state.apply, lambda _done, _total: None)
+    except (StoreError, FileNotFoundError):
+        return None
+    found = [stored(state, queue, vfs, url) for queue in state.queues.values()]
+    return [bytes(each[seq].body) for each in found for seq in sorted(each)]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_killed_at_any_moment_it_is_simply_run_again(
+    brokers: Brokers, server: Postgres, database: str, damage: str
+) -> None:
+    """Its connections end with it; what it has changed until then stays."""
+    first = brokers.master("a")
+    with first.connect() as connection:
+        fill(connection, MESSAGES)
+    first.stop()
+    first.start()
+    first.wait_serving()
+    first.stop()
+    server.ask(DAMAGES[damage], database=database)
+
+    def copied(nth: int) -> str:
+        name = f"{database}_{nth}"
+        server.ask(f"CREATE DATABASE {name} TEMPLATE {database}")
+        return name
+
+    def forgotten(name: str) -> None:
+        server.ask(f"DROP DATABASE {name} WITH (FORCE)")
+
+    undisturbed = copied(0)
+    repair(server.url(undisturbed), open_vfs(server.url(undisturbed))).run()
+    saved = _served(server.url(undisturbed))
+    assert saved
+    forgotten(undisturbed)
+    nth = 1
+    while True:
+        name = copied(nth)
+        was_killed = _killed_at(server.url(name), nth)
+        server.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+        if not was_killed:
+            break
+        assert _served(server.url(name)) in (None, saved), "nothing between damaged and repaired is served"
+        repair(server.url(name), open_vfs(server.url(name)), seed=10_000).run()
+        assert _served(server.url(name)) == saved
+        assert amq("journal", "check", "--store", server.url(name))["ok"]
+        forgotten(name)
+        nth += 5 if nth > 20 else 1
+    assert nth > 20
