@@ -16,6 +16,7 @@ from amq import aio
 from amq.client import Session
 from amq.errors import CommandError, TransactionRolledBackError
 from tests.brokers import DEADLINE_S, Broker, Brokers
+from tests.sampling import sampled
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def work(session: Session) -> None:
     session.producer("/queue/done").send(message.body.upper())
 
 
-@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("commit", sampled([True, False]))
 def test_another_client_finishes_it_on_the_next_master(brokers: Brokers, commit: bool) -> None:
     master, slave = brokers.master("a"), brokers.slave("b")
     with amq.connect(url(master, slave)) as worker:
@@ -190,6 +191,7 @@ def test_the_second_phase_without_a_master_is_to_be_asked_again(brokers: Brokers
             later.thaw()
 
 
+@pytest.mark.deep
 def test_the_second_phase_without_a_master_with_asyncio(brokers: Brokers) -> None:
     master = brokers.master("a")
 

@@ -55,6 +55,7 @@ def test_liars(memory_kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (kept / "store").is_dir()
 
 
+@pytest.mark.deep
 def test_broker_that_dies_is_no_success(memory_kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults.Surgeon, "hurt", lambda surgeon, _allowed: surgeon.group.brokers[0].kill())
     with brokers.Group(memory_kind) as group:

@@ -41,6 +41,14 @@ def new(tmp_path: Path) -> Iterator[str]:
         yield master(brokers)[1]
 
 
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A new broker to which nothing comes."""
+    directory = tmp_path_factory.mktemp("untouched")
+    with Brokers(directory, directory / "new") as brokers:
+        yield master(brokers)[1]
+
+
 @pytest.fixture
 def old(tmp_path: Path) -> Iterator[str]:
     with Brokers(tmp_path, tmp_path / "old") as brokers:
@@ -146,6 +154,7 @@ def kill_and_repeat(old: str, new: str, queue: str, kills: int) -> None:
     assert migrate(new, old, queue, "--dry-run")["queues"][queue] == 0
 
 
+@pytest.mark.deep
 def test_killed_at_any_moment(old: str, new: str) -> None:
     kill_and_repeat(old, new, "orders", 6)
 
@@ -268,7 +277,7 @@ def test_unknown_queues_wrong_ports_and_nobody(old: str, new: str) -> None:
         (b"", "without a word of OpenWire"),
     ],
 )
-def test_a_port_of_another_protocol_is_named(said: bytes, words: str, new: str) -> None:
+def test_a_port_of_another_protocol_is_named(said: bytes, words: str, untouched: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         def answer() -> None:
             sock, _ = server.accept()
@@ -281,7 +290,7 @@ def test_a_port_of_another_protocol_is_named(said: bytes, words: str, new: str) 
 
         thread = threading.Thread(target=answer)
         thread.start()
-        done = amq("migrate", "--from", f"tcp://127.0.0.1:{server.getsockname()[1]}", "--to", new, "--all")
+        done = amq("migrate", "--from", f"tcp://127.0.0.1:{server.getsockname()[1]}", "--to", untouched, "--all")
         thread.join()
     assert done.returncode == 6
     assert words in one_line(done)

@@ -16,11 +16,12 @@ import amq
 from amq.client import ConnectionClosedError
 from amq.errors import CommandError, TransactionRolledBackError
 from amq.protocols.stomp.frame import Frame
+from tests.sampling import only
 
 Q = "/queue/q"
 
 
-@pytest.fixture(params=[SyncFace, AsyncFace], ids=lambda face: face.name)
+@pytest.fixture(params=only([SyncFace, AsyncFace], AsyncFace), ids=lambda face: face.name)
 def face(request: pytest.FixtureRequest) -> Any:
     return request.param
 

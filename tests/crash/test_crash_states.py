@@ -17,14 +17,14 @@ from tests.crash.mutants import MUTANTS
 from tests.crash.oracle import Violation
 from tests.crash.workloads import WORKLOADS
 from tests.mutant import Mutant
-from tests.sampling import only, sampled
+from tests.sampling import sampled
 
 IMAGES = int(os.environ.get("AMQ_CRASH_IMAGES", "10"))
 DEEP_EVERY = int(os.environ.get("AMQ_CRASH_DEEP_EVERY", "140"))
 MUTANT_IMAGES = 16
 
 
-@pytest.mark.parametrize("name", sampled(WORKLOADS, 8))
+@pytest.mark.parametrize("name", sampled(WORKLOADS, 16))
 def test_crash_states(name: str, record_property: Callable[[str, object], None]) -> None:
     script = WORKLOADS[name].script()
     explorer = Explorer(script.config, IMAGES, DEEP_EVERY)
@@ -35,7 +35,8 @@ def test_crash_states(name: str, record_property: Callable[[str, object], None])
     print(f"{name}: {len(script.disk.log)} calls, {explorer.states} states recovered twice")
 
 
-@pytest.mark.parametrize("name", only(["queues", "full"], "queues"))
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ["queues", "full"])
 def test_crash_states_of_zeros_written_ahead(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments as small as these have none otherwise."""
     for constant, value in (("RESERVE_STEPS", 2), ("ZEROS_BYTES", 512), ("BLOCK_BYTES", 64)):

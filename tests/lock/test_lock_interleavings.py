@@ -77,7 +77,7 @@ def at_call(broker: Broker, nth: int, act: Callable[[], None], moment: str = "be
     return left
 
 
-@pytest.mark.parametrize("released", [False, True])
+@pytest.mark.parametrize("released", sampled([True, False]))
 @pytest.mark.parametrize("old", sampled(["works", "hangs in a check", "is gone"]))
 def test_a_candidate_that_stands_still(tmp_path: Path, released: bool, old: str) -> None:
     """Another one takes over before its n-th call, works for a while, and goes, or works on."""

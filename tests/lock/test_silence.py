@@ -21,6 +21,7 @@ from amq.lock import silence as silence_module
 from amq.lock.epoch import Epoch, read_newest_epoch
 from amq.lock.shared_file import SharedFileLocker
 from amq.lock.silence import PERIODS, STEPS, Sign, Silence
+from tests.sampling import sampled
 
 TIMEOUT_S = 20.0
 STEP_S = TIMEOUT_S / STEPS
@@ -208,7 +209,7 @@ def test_nobody_replaces_whose_view_is_not_proved(group: Group) -> None:
     assert group.master.mastership is not None
 
 
-@pytest.mark.parametrize("wakes", [True, False])
+@pytest.mark.parametrize("wakes", sampled([True, False]))
 def test_the_master_wakes_at_any_call_of_the_one_that_replaces_it(tmp_path: Path, wakes: bool) -> None:
     """The master, or another broker that also replaces it, acts before each call of the slave in turn."""
 

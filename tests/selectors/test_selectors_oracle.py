@@ -122,7 +122,7 @@ def answered(condition: str, row: Row, form: str = "text") -> bool | None:
     return True if is_true else False if is_false else None
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(condition=CONDITION, row=ROW)
 def test_as_sqlite(sqlite: sqlite3.Connection, condition: str, row: Row) -> None:
     right = expected(sqlite, condition, row)
