@@ -89,7 +89,12 @@ def doctor(
     addresses = [_address(peer, port) for peer in peers]
     if is_terminal() and not quick:
         click.echo(f"examining {path}; this takes some seconds …", err=True)
-    report = examine_quickly(path) if quick else examine(path, addresses)
+    try:
+        report = examine_quickly(path) if quick else examine(path, addresses)
+    except OSError as error:
+        if is_directory(path):
+            raise
+        raise StoreError(f"{path}: {error.strerror}: the store cannot be examined") from error
     if as_json:
         print_json(report.to_json())
     else:

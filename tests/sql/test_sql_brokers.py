@@ -21,6 +21,7 @@ from amq.lock.status import store_status
 from amq.stores import open_vfs
 from bench.wire import WireError
 from tests.brokers import Brokers
+from tests.ports import free_port
 from tests.postgres import READY_S, Postgres, needs_postgres, postgres
 from tests.traffic import QUEUE, Producer, connect_any, drain, send
 
@@ -150,6 +151,14 @@ def test_a_broker_that_may_not_wait_for_the_lock_of_a_database_ends(brokers: Bro
     assert refused.wait_exit() == exits.LOCKED
     assert refused.log[-1]["code"] == "STORE_LOCKED"
 
+
+@pytest.mark.parametrize("words", [["doctor"], ["status", "--store"], ["journal", "check", "--store"]])
+def test_commands_say_that_the_server_cannot_be_reached(words: list[str]) -> None:
+    done = CliRunner().invoke(main, [*words, f"postgresql://nobody@127.0.0.1:{free_port()}/amq"])
+    assert done.exit_code == exits.STORE
+    assert "the database cannot be reached: " in done.stderr
+    assert "Connection refused" in done.stderr
+    assert done.stderr.endswith("[STORE_UNUSABLE]\n")
 
 def test_commands_of_a_role_without_rights_say_so_and_the_doctor_says_the_cure(
     server: Postgres, url: str, database: str
