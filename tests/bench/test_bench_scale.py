@@ -167,6 +167,7 @@ def test_curves_are_sorted_and_leave_out_what_was_not_measured() -> None:
     assert plot.series(drain, some_points()) == [(100, 6e4)]
 
 
+@pytest.mark.deep
 def test_plot(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot.draw(some_points(), tmp_path / "scale.png")

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 from amq.config.schema import BrokerConfig
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints
 from amq.lock.epoch import Epoch
@@ -63,6 +65,7 @@ def history(path: Path) -> list[Moment]:
     return moments
 
 
+@pytest.mark.deep
 def test_the_journal_of_one_moment_and_the_checkpoints_of_another(tmp_path: Path) -> None:
     moments = history(tmp_path)
     assert len({max((m.store / "journal").glob("*.seg")).name for m in moments}) > 6, "segments came"

@@ -472,7 +472,7 @@ def test_the_code_passes(make_world: MakeWorld, check: Callable[[MakeWorld], Non
     check(make_world)
 
 
-@pytest.mark.parametrize("mutant", sampled(MUTANTS, 10), ids=lambda mutant: mutant.what)
+@pytest.mark.parametrize("mutant", sampled(MUTANTS, 15), ids=lambda mutant: mutant.what)
 def test_it_is_seen(make_world: MakeWorld, mutant: Mutant) -> None:
     with mutant.applied(), pytest.raises(CAUGHT) as caught:
         CHECKS[mutant.seen_by](make_world)

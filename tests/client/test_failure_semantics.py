@@ -201,6 +201,7 @@ def test_a_commit_that_the_dead_master_carried_out_is_not_run_again(face: Any, b
     run(scenario)
 
 
+@pytest.mark.deep
 def test_listeners_hear_of_every_failover_and_of_the_end(face: Any, brokers: Brokers) -> None:
     """Also those of a connection that does nothing."""
     master, slave = brokers.master("a"), brokers.slave("b")

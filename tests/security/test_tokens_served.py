@@ -72,6 +72,7 @@ def test_a_stomp_connection_ends_when_its_token_does(broker: Broker, issuer: Iss
         broker.connect(login="alice", passcode=issuer.token(exp=end))
 
 
+@pytest.mark.deep
 def test_an_openwire_connection_ends_when_its_token_does(broker: Broker, issuer: Issuer) -> None:
     end = int(time.time()) + 3
     with pytest.raises(AmqError, match="has expired"), peer_of(

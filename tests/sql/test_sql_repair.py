@@ -18,7 +18,6 @@ from amq.errors import StoreError
 from amq.journal.follower import replay
 from amq.journal.recovery import seal
 from amq.lock.epoch import read_newest_epoch
-from amq.maintenance.repair import Repair
 from amq.stores import open_vfs
 from tests.brokers import Brokers
 from tests.fakes import FaultyVfs
@@ -86,34 +85,6 @@ def test_what_can_be_read_is_saved_and_the_old_rows_are_kept(
         bodies = [int(body) for body in drain(connection, expected)]
     assert len(bodies) == expected
     assert bodies == sorted(set(bodies))
-
-
-def test_a_repair_that_was_killed_is_finished_by_the_next_one(
-    brokers: Brokers, server: Postgres, url: str, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = brokers.master("a")
-    with first.connect() as connection:
-        fill(connection, MESSAGES)
-    first.stop()
-    first.start()
-    first.wait_serving()
-    first.stop()
-    server.ask(DAMAGES["a missing row"], database=database)
-    with monkeypatch.context() as patch:
-
-        def killed(*_arguments: object) -> None:
-            raise StoreError("killed after the link of its epoch")
-
-        patch.setattr(Repair, "_finish", killed)
-        done = CliRunner().invoke(main, ["journal", "repair", "--store", url, "--yes"])
-        assert (done.exit_code, "killed after" in done.stderr) == (exits.STORE, True)
-    assert len(amq("journal", "repair", "--store", url, code=exits.STORE)["unfinished"]) == 1
-    assert amq("journal", "repair", "--store", url, "--yes")["damages"] == []
-    assert amq("journal", "check", "--store", url)["ok"]
-    first.start()
-    first.wait_serving()
-    with first.connect() as connection:
-        assert len(drain(connection, MESSAGES - 1)) == MESSAGES - 1
 
 
 class Killed(BaseException):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from amq.cli import exits
 from amq.cli.main import main
 from tests.brokers import Brokers
 from tests.certificates import Authority, Pair, needs_openssl
@@ -94,7 +95,7 @@ def test_a_server_that_is_not_the_one_meant_is_refused(
         secured.serve_tls(None, trust)
     try:
         code, _, told = doctor(url)
-        assert (code, why in told) == (1, True), told
+        assert (code, why in told) == (exits.STORE, True), told
         listen = ["--transport", "stomp://127.0.0.1:0", "-o", "logFormat=json"]
         for store in (["--store", url], ["--store", str(tmp_path / "store"), "-o", f"locker={url}"]):
             done = CliRunner().invoke(main, ["start", *store, *listen])
@@ -116,7 +117,7 @@ def test_a_certificate_of_the_client_is_its_login(secured: Postgres, authority: 
             "SELECT client_dn FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'certified'"
         )} == {"/C=DE/O=example/CN=certified"}  # fmt: skip
     code, _, told = doctor(url)
-    assert (code, "client certificate" in told) == (1, True), told
+    assert (code, "client certificate" in told) == (exits.STORE, True), told
 
 
 def test_the_doctor_says_whether_the_connection_is_encrypted_and_verified(
