@@ -14,7 +14,9 @@ import tarfile
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,19 +44,27 @@ def main() -> int:
     try:
         source, wheel = build(directory / "dist")
         check_names(wheel)
-        for python in interpreters():
-            began_s = time.monotonic()
-            try_bare(python, wheel, directory)
-            say(f"{version_of(python)}: the wheel installs and runs, {time.monotonic() - began_s:.0f} s")
-        began_s = time.monotonic()
-        try_source(source, directory)
-        say(f"the source distribution installs, {time.monotonic() - began_s:.0f} s")
-        began_s = time.monotonic()
-        try_spark(wheel, directory)
-        say(f"the wheel with [spark] installs and runs, {time.monotonic() - began_s:.0f} s")
+        tries: list[tuple[str, Callable[[], None]]] = [
+            ("the wheel with [spark] installs and runs", partial(try_spark, wheel, directory)),
+            *(
+                (f"{version_of(python)}: the wheel installs and runs", partial(try_bare, python, wheel, directory))
+                for python in interpreters()
+            ),
+            ("the source distribution installs", partial(try_source, source, directory)),
+        ]
+        with ThreadPoolExecutor(2) as pool:  # the longest, which is first, takes as long as all others
+            for done in [pool.submit(told, *each) for each in tries]:
+                done.result()
     finally:
         shutil.rmtree(directory)
     return 0
+
+
+def told(what: str, trial: Callable[[], None]) -> None:
+    """Raises SystemExit where the trial fails."""
+    began_s = time.monotonic()
+    trial()
+    say(f"{what}, {time.monotonic() - began_s:.0f} s")
 
 
 def build(directory: Path) -> tuple[Path, Path]:
