@@ -255,12 +255,12 @@ class AsyncDriver:
         except ConnectError as error:
             self.machine.failed(link, error, self.clock.monotonic())
             return
-        addresses: list[Any] = []
+        addresses: tuple[Any, ...] = ()
         last: OSError | UnicodeError = OSError("no address")
         link.looks_up = True
         found = await self._look_up(link)
         link.looks_up = False
-        if isinstance(found, list):
+        if isinstance(found, tuple):
             addresses = found
         else:
             last = found

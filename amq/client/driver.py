@@ -311,7 +311,7 @@ class Driver:
         if link.dropped:
             return
         link.looks_up = False
-        if not isinstance(found, list):
+        if not isinstance(found, tuple):
             self._failed(link, cannot_connect(link, found))
             return
         try:
@@ -319,7 +319,7 @@ class Driver:
         except ConnectError as error:
             self._failed(link, error)
             return
-        entry = self._sockets[link] = _Socket(found, tls)
+        entry = self._sockets[link] = _Socket([*found], tls)
         self._connect(link, entry, OSError("no address"))
 
     def _connect(self, link: Link, entry: _Socket, last: OSError) -> None:

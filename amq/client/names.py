@@ -16,7 +16,7 @@ from amq.clock import Clock, SystemClock
 KEPT_S = 60.0  # a late answer
 
 Address = tuple[str, int]
-Answer = list[Any] | OSError | UnicodeError  # of getaddrinfo, or why there is none
+Answer = tuple[Any, ...] | OSError | UnicodeError  # of getaddrinfo, or why there is none; several may hold it
 Take = Callable[[Answer], bool]  # from any thread; False = it came too late
 
 
@@ -73,8 +73,8 @@ class Names:
                 self._late[address] = (answer, self._clock.monotonic())
 
 
-def _resolve(address: Address, flags: int = 0) -> list[Any]:
-    return socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=flags)
+def _resolve(address: Address, flags: int = 0) -> tuple[Any, ...]:
+    return tuple(socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=flags))
 
 
 NAMES = Names(SystemClock())

@@ -1,14 +1,18 @@
-"""Look-ups of host names that cannot even begin."""
+"""Look-ups of host names that cannot even begin, and answers that several connections get."""
 
 from __future__ import annotations
 
 import queue
 import threading
+from typing import Any
 
 import pytest
+from test_faces import AsyncFace, SyncFace, run
 
-from amq.client.names import Answer, Names
+from amq.client import ConnectError
+from amq.client.names import Address, Answer, Names, Take
 from amq.clock import SystemClock
+from tests.ports import free_port
 
 ADDRESS = ("localhost", 61613)
 PATIENCE_S = 10.0
@@ -32,4 +36,42 @@ def test_a_thread_that_cannot_start_fails_one_attempt_and_not_the_next(monkeypat
     assert isinstance(failed, OSError)
     assert "can't start new thread" in str(failed)
     names.find(ADDRESS, "connection", take)
-    assert isinstance(answers.get(timeout=PATIENCE_S), list)
+    assert isinstance(answers.get(timeout=PATIENCE_S), tuple)
+
+
+class Late(Names):
+    """The first answer is used before it is known whether it came in time: the attempt that asked has failed then."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.answers: list[Answer] = []
+        self.failed = threading.Event()
+
+    def find(self, address: Address, owner: object, take: Take) -> None:
+        def used(answer: Answer) -> bool:
+            self.answers.append(answer)
+            in_time = take(answer)
+            return in_time if len(self.answers) > 1 else not self.failed.wait(PATIENCE_S)
+
+        super().find(address, owner, used)
+
+
+@pytest.mark.parametrize("face", [SyncFace, AsyncFace], ids=lambda face: face.name)
+def test_an_answer_that_came_too_late_for_one_attempt_serves_the_next_one_whole(face: Any) -> None:
+    names, url = Late(), f"stomp://localhost:{free_port()}"
+
+    async def refused() -> str:
+        with pytest.raises(ConnectError) as raised:
+            await face.connect(url, names=names)
+        return str(raised.value)
+
+    async def scenario() -> None:
+        assert "Connection refused" in await refused()
+        names.failed.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith("amq-look-up"):
+                thread.join(PATIENCE_S)
+        assert "Connection refused" in await refused()
+        assert names.answers[1] is names.answers[0]
+
+    run(scenario)

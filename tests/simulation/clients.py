@@ -26,7 +26,7 @@ class SimNames(Names):
     """Hosts of the simulation have no other addresses than their names, and no thread looks them up."""
 
     def find(self, address: Address, owner: object, take: Take) -> None:  # noqa: ARG002
-        take([(socket.AF_INET, socket.SOCK_STREAM, 0, "", address)])
+        take(((socket.AF_INET, socket.SOCK_STREAM, 0, "", address),))
 
 
 class Application:
