@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,11 +59,13 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _logs_as_before() -> Iterator[None]:
-    """A command that runs in this process configures the logs as in its own; what tests come next is chance."""
-    before, root = structlog.get_config(), logging.getLogger()
+    """A command that runs in this process configures the logs as in its own, and how threads fail; what tests come next
+    is chance."""
+    before, root, failed = structlog.get_config(), logging.getLogger(), threading.excepthook
     handlers, level = list(root.handlers), root.level
     yield
     structlog.configure(**before)
+    threading.excepthook = failed
     root.handlers[:] = handlers
     root.setLevel(level)
 

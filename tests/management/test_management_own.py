@@ -42,22 +42,24 @@ def test_a_master_and_a_slave_tell_the_same_lists(tmp_path: Path) -> None:
     async def test(made: Managed) -> None:
         slave = Managed(tmp_path, name="b", management_socket=str(tmp_path / "b.sock"))
         await slave.start(as_slave=True)
-        for broker in (made, slave):
-            broker.service.permit(permissions(tmp_path))
-            for path in PATHS:
-                found = await broker.ask("GET", path, caller=ROOT, limit=500)
-                assert len(found["items"]) == found["total"], path
-                with pytest.raises(AccessError):
-                    await broker.ask("GET", path, caller=EVE)
-            history = (await broker.ask("GET", "/history", sort="-at_ms"))["items"]
-            role = next(each for each in history if each["what"].startswith("role"))  # more may have happened since
-            expected = ("role: master", "epoch 1") if broker is made else ("role: slave", "")
-            assert (role["what"], role["about"]) == expected
-        with pytest.raises(CommandError, match="not the master"):
-            await slave.ask("GET", "/totals")
-        status = await made.ask("GET", "/broker")
-        assert 0 < status["lease_left_s"] <= made.config.lock_keep_alive_period_s
-        await slave.stop()
+        try:
+            for broker in (made, slave):
+                broker.service.permit(permissions(tmp_path))
+                for path in PATHS:
+                    found = await broker.ask("GET", path, caller=ROOT, limit=500)
+                    assert len(found["items"]) == found["total"], path
+                    with pytest.raises(AccessError):
+                        await broker.ask("GET", path, caller=EVE)
+                history = (await broker.ask("GET", "/history", sort="-at_ms"))["items"]
+                role = next(each for each in history if each["what"].startswith("role"))  # more may have happened since
+                expected = ("role: master", "epoch 1") if broker is made else ("role: slave", "")
+                assert (role["what"], role["about"]) == expected
+            with pytest.raises(CommandError, match="not the master"):
+                await slave.ask("GET", "/totals")
+            status = await made.ask("GET", "/broker")
+            assert 0 < status["lease_left_s"] <= made.config.lock_keep_alive_period_s
+        finally:
+            await slave.stop()
 
     run(tmp_path, test)
 
