@@ -57,6 +57,7 @@ def test_a_stopped_master_is_replaced_and_becomes_a_slave(brokers: Brokers) -> N
     old.wait_serving(after=said)
 
 
+@pytest.mark.deep
 def test_the_woken_master_confirms_nothing(brokers: Brokers) -> None:
     """A client that stays with the old master gets no receipt from it, whenever it wakes."""
     old = brokers.master("a", **HANGS)

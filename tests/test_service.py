@@ -197,6 +197,7 @@ def test_a_client_that_breaks_the_protocol_costs_the_others_nothing(tmp_path: Pa
     run(tmp_path, scenario)
 
 
+@pytest.mark.deep
 def test_deleted_lock_file_never_makes_two_masters(tmp_path: Path) -> None:
     async def scenario(world: Services) -> None:
         first, _ = await world.master("a")
@@ -538,6 +539,7 @@ def test_a_piece_of_the_journal_that_takes_longer_than_the_lease_to_read_costs_n
     run(tmp_path, scenario)
 
 
+@pytest.mark.deep
 def test_a_replay_that_hangs_in_the_store_gives_the_mastership_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -363,6 +363,7 @@ def url(*members: Broker) -> str:
     return f"failover:({','.join(f'stomp://127.0.0.1:{member.port}' for member in members)})?randomize=false"
 
 
+@pytest.mark.deep
 def test_amq_handover_under_traffic(brokers: Brokers) -> None:
     a, b, c = brokers.master("a"), brokers.slave("b"), brokers.slave("c")
     b.wait_ready()

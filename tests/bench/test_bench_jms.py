@@ -108,6 +108,7 @@ def test_no_rate_if_a_message_is_missing(jms_group: brokers.Group) -> None:
         run(jms_group, mode="recv", timeout=1)
 
 
+@pytest.mark.deep
 def test_no_rate_if_a_stranger_sends(jms_group: brokers.Group) -> None:
     with Connection(jms_group.ports[0]) as connection:
         connection.send("SEND", {"destination": "/queue/tests.jms", "receipt": "1"}, b"hello")
@@ -116,6 +117,7 @@ def test_no_rate_if_a_stranger_sends(jms_group: brokers.Group) -> None:
         run(jms_group)
 
 
+@pytest.mark.deep
 def test_broker_dies(jms_group: brokers.Group) -> None:
     run(jms_group, mode="send")
     jms_group.brokers[0].kill()

@@ -26,6 +26,7 @@ def abort_batch(world: World, owner: str = "job", *fields: Any) -> Client:
     return client
 
 
+@pytest.mark.deep
 def test_thousands_of_parts_are_one_batch(make_world: MakeWorld) -> None:
     world = make_world(journal_segment_size_bytes=64 << 20)
     client = world.connect()

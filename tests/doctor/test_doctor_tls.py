@@ -107,6 +107,7 @@ def test_what_a_client_would_refuse(authority: Authority, tmp_path: Path) -> Non
         assert "or set serverName" in str(named["findings"])
 
 
+@pytest.mark.deep
 def test_nobody_listens_or_speaks_no_tls(tmp_path: Path) -> None:
     report = ask(f"stomp+ssl://127.0.0.1:{free_port()}", exits.TRANSPORT)
     assert report["verdict"] == "unreachable"

@@ -82,6 +82,7 @@ def test_what_is_known_of_users_and_addresses_is_bounded(monkeypatch: pytest.Mon
     assert len(door._arrivals) == len(door._sent) == 10
 
 
+@pytest.mark.deep
 def test_a_throttled_producer_waits_and_others_do_not(tmp_path: Path) -> None:
     """The broker's own clock: the messages cannot be confirmed sooner than the rate allows."""
     users = tmp_path / "users"

@@ -46,6 +46,7 @@ def ask_until_vanished(sock: socket.socket, patience_s: float) -> bool:
     return False
 
 
+@pytest.mark.deep
 def test_the_kernel_ends_an_idle_connection_whose_peer_is_gone() -> None:
     with connected() as (accepted, client):
         assert liveness.watch(accepted, 2.0)
