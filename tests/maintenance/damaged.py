@@ -17,7 +17,8 @@ from amq.journal.format import HEADER_BYTES
 from amq.journal.segment import read_batches, read_header
 from amq.lock.epoch import read_newest_epoch
 from amq.maintenance.repair import Plan, Repair, make_plan
-from tests.fakes import FakeClock, FakeHost
+from amq.vfs import Vfs
+from tests.fakes import FakeClock, FakeHost, FaultyVfs
 from tests.maintenance.test_moving import VFS, load_all, replayed, sealing
 from tests.stored import started
 
@@ -44,6 +45,35 @@ def repair(store: Path | str, vfs: Any = VFS, seed: int = 1, **options: Any) -> 
     )
     clock = FakeClock()
     return Repair(vfs, clock, HOST, random.Random(seed), Patience(clock), config, lambda _sentence: None)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+WRITES = (
+    "open", "pwrite", "ftruncate", "allocate", "fsync", "fsync_directory",
+    "link", "unlink", "replace", "mkdir", "rmdir",
+)  # fmt: skip
+
+
+def repair_killed_at(store: Path | str, inner: Vfs, nth: int) -> bool:
+    """Run a repair that dies just before its `nth` call that may change something. False = it got to its end."""
+    vfs, left = FaultyVfs(inner), nth
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Killed
+
+    for method in WRITES:
+        vfs.before(method, count, times=0)
+    try:
+        repair(store, vfs, seed=nth).run()
+    except Killed:
+        return True
+    return False
 
 
 def from_checkpoint(store: Path) -> State:

@@ -14,47 +14,25 @@ from amq.journal.format import BATCH_BYTES
 from amq.lock.epoch import EPOCHS_KEPT, Epoch, epoch_path, link_epoch, prune_epochs, read_newest_epoch
 from amq.maintenance.repair import KEPT_PREFIX, is_whole, unfinished
 from tests.broker.disk import ProcessFiles
-from tests.fakes import FaultyVfs
 from tests.files import OWNER, flip, patch
 from tests.maintenance.damaged import (
     batches,
     checkpoints,
     from_checkpoint,
     repair,
+    repair_killed_at,
     sealed_segment,
     segments,
 )
 from tests.maintenance.test_moving import VFS, content, replayed, sealing
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
-WRITES = ("open", "pwrite", "fsync", "fsync_directory", "link", "unlink", "mkdir", "rmdir", "replace", "allocate")
-
-
 def killed_at(store: Path, nth: int) -> bool:
-    """Run a repair that dies just before its `nth` call that changes something. False = it got to its end."""
     files = ProcessFiles()
-    vfs = FaultyVfs(files)
-    left = nth
-
-    def count() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise Killed
-
-    for method in WRITES:
-        vfs.before(method, count, times=0)
     try:
-        repair(store, vfs, seed=nth).run()
-    except Killed:
-        return True
+        return repair_killed_at(store, files, nth)
     finally:
         files.die()
-    return False
 
 
 def damaged(store: Path, kind: str) -> None:

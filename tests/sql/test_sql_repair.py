@@ -20,8 +20,7 @@ from amq.journal.recovery import seal
 from amq.lock.epoch import read_newest_epoch
 from amq.stores import open_vfs
 from tests.brokers import Brokers
-from tests.fakes import FaultyVfs
-from tests.maintenance.damaged import repair
+from tests.maintenance.damaged import repair, repair_killed_at
 from tests.postgres import Postgres, needs_postgres
 from tests.sampling import sampled
 from tests.sql.test_sql_brokers import amq, fill
@@ -32,7 +31,6 @@ pytestmark = needs_postgres
 MESSAGES = 20
 _BATCH = """(SELECT c.file, c.start FROM amq_chunk c JOIN amq_name n USING (file)
 WHERE n.directory = 'journal' AND n.name LIKE '00000001-%.seg' ORDER BY c.start OFFSET 8 LIMIT 1)"""
-WRITES = ("open", "pwrite", "fsync", "link", "unlink", "mkdir", "replace", "rmdir", "ftruncate")
 DAMAGES = {
     "a changed row": "UPDATE amq_chunk SET data = set_byte(data, 40, get_byte(data, 40) # 255) "
     f"WHERE (file, start) = {_BATCH}",
@@ -87,29 +85,6 @@ def test_what_can_be_read_is_saved_and_the_old_rows_are_kept(
     assert bodies == sorted(set(bodies))
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
-def _killed_at(url: str, nth: int) -> bool:
-    """Run a repair that dies just before its `nth` call that may change something. False = it got to its end."""
-    vfs, left = FaultyVfs(open_vfs(url)), nth
-
-    def count() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise Killed
-
-    for method in WRITES:
-        vfs.before(method, count, times=0)
-    try:
-        repair(url, vfs, seed=nth).run()
-    except Killed:
-        return True
-    return False
-
-
 def _served(url: str) -> list[bytes] | None:
     """The bodies that the next master would have; None = no broker serves this store."""
     vfs = open_vfs(url)
@@ -155,7 +130,7 @@ def test_killed_at_any_moment_it_is_simply_run_again(
     nth = 1
     while True:
         name = copied(nth)
-        was_killed = _killed_at(server.url(name), nth)
+        was_killed = repair_killed_at(server.url(name), open_vfs(server.url(name)), nth)
         server.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
         if not was_killed:
             break
