@@ -47,11 +47,12 @@ def print_table(outcome: Outcome) -> None:
     sys.stdout.write("\n")
     for row in rows:
         sys.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
-    for job in outcome.jobs:
+    for job in sorted(outcome.jobs, key=lambda job: not job.good):  # what failed comes last: there people look first
         if job.result is not None and (not job.good or job.scenario.unfenced):
-            sys.stdout.write(f"\n{job.name}:\n")
+            sys.stdout.write(f"\n{job.name}: {'found out, as it must be' if job.good else 'FAILED'}\n")
             for finding in [*job.result.findings, *([job.result.error] if job.result.error else [])]:
-                sys.stdout.write(f"  - {finding}\n")
+                told = finding.partition("\n")[0] if job.good else finding  # brokers' logs may follow
+                sys.stdout.write(f"  - {told}\n")
     good = sum(job.good for job in outcome.jobs)
     sys.stdout.write(f"\n{HEART_BEATS}\n{good} of {len(outcome.jobs)} as they should be, in {outcome.seconds:.0f} s\n")
 

@@ -63,6 +63,17 @@ def test_the_page_keeps_what_people_wrote(tmp_path: Path, monkeypatch: pytest.Mo
     assert page.read_text() == first
 
 
+def test_what_failed_is_told_last_and_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    bad = job("kill", ("no broker took over\n{the log of a broker}",))
+    found_out = job("freeze-no-fencing", ("signs of two masters: m\n{the log of another}",))
+    report.print_table(Outcome([bad, found_out], seconds=12.0))
+    said = capsys.readouterr().out
+    assert "{the log of another}" not in said
+    in_full = "kill: FAILED\n  - no broker took over\n{the log of a broker}\n"
+    assert said.index("signs of two masters: m") < said.index(in_full)
+    assert said.endswith("1 of 2 as they should be, in 12 s\n")
+
+
 def test_an_interrupted_run_does_not_replace_the_results(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"{report.BEGIN}\nold\n{report.END}\n")
