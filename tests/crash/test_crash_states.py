@@ -19,8 +19,8 @@ from tests.crash.workloads import WORKLOADS
 from tests.mutant import Mutant
 from tests.sampling import sampled
 
-IMAGES = int(os.environ.get("AMQ_CRASH_IMAGES", "10"))
-DEEP_EVERY = int(os.environ.get("AMQ_CRASH_DEEP_EVERY", "140"))
+IMAGES = int(os.environ.get("AMQ_CRASH_IMAGES", "5"))
+DEEP_EVERY = int(os.environ.get("AMQ_CRASH_DEEP_EVERY", "200"))
 MUTANT_IMAGES = 16
 
 

@@ -11,7 +11,7 @@ from tests.simulation.pool import report, run_seed, run_seeds
 from tests.simulation.world import Result
 
 QUICK_SEEDS = (21, 25)  # a failover that loses commits, and one that loses none
-DEEP_SEEDS = range(1, 26)  # `python -m tests.simulation` goes on without an end
+DEEP_SEEDS = range(9, 26)  # `python -m tests.simulation` goes on without an end
 OTHERS = ("two-phase", "durable", "leases", "successions", "neutral")
 WANTED = {
     "epochs": 65, "confirmed": 4_000, "locks lost": 12, "checkpoints read": 50, "trims": 350,
@@ -37,7 +37,7 @@ def test_no_promise_is_broken_on_a_database() -> None:
 
 @pytest.mark.deep
 def test_features_keep_their_promises_on_a_database() -> None:
-    for result in run_seeds(range(1, 7), features=(NAME, *OTHERS)):
+    for result in run_seeds(range(1, 4), features=(NAME, *OTHERS)):
         _kept(result)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = (1, 3, 10, 175)  # the last with most features
+SEEDS = (3, 175)  # the last with most features
 PROGRAM = """
 from tests.simulation.world import run
 for seed in {seeds}:

@@ -139,5 +139,5 @@ def test_killed_at_any_moment_it_is_simply_run_again(
         assert _served(server.url(name)) == saved
         assert amq("journal", "check", "--store", server.url(name))["ok"]
         forgotten(name)
-        nth += 5 if nth > 20 else 1
+        nth += 7 if nth > 20 else 2 if nth > 6 else 1
     assert nth > 20
