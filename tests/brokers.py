@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -23,18 +22,12 @@ from amq.lock.presence import read_presence
 from amq.stores import open_vfs
 from bench.wire import Connection
 from tests.ports import free_port
+from tests.preloaded import AmqProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_S = 30.0  # generous: only a broken broker, or a machine that stands still, takes so long
 SERVING = "master: serving clients"
 WAITING = "slave: waiting for the lock"
-PR_SET_PDEATHSIG = 1
-
-# Dies with us, then becomes the command. Not `preexec_fn`: that is not safe in a process with threads, such as ours.
-LEASH = (
-    f"import ctypes, os, sys; ctypes.CDLL(None).prctl({PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}); "
-    "os.execv(sys.argv[1], sys.argv[1:])"
-)
 
 
 class Broker:
@@ -70,10 +63,9 @@ class Broker:
         config = [str(self.config)] if self.config is not None else []
         pairs = [word for key, value in self.options.items() for word in ("-o", f"{key}={value}")]
         self.log, self._ended = [], False
-        self._process = subprocess.Popen(
+        self._process = AmqProcess(
             [
-                sys.executable, "-SEc", LEASH, sys.executable, "-m", "amq.cli.main", "start", *config,
-                "--name", self.name, "--store", str(self.store),
+                "start", *config, "--name", self.name, "--store", str(self.store),
                 "--transport", f"{self.scheme}://{self.host}:{self.port}", *pairs,
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.code,

@@ -1,11 +1,22 @@
-"""Processes of this machine, as /proc has them: whose child is which, and which name a directory."""
+"""Processes of this machine, as /proc has them: whose child is which, and which name a directory. And the words that
+start one that dies with the test run.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+
+# Dies with us, then becomes the command. Not `preexec_fn`: that is not safe in a process with threads, such as ours.
+LEASH = (
+    f"import ctypes, os, sys; ctypes.CDLL(None).prctl({PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}); "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
 
 
 def children() -> dict[int, list[int]]:

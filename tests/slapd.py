@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.brokers import LEASH
 from tests.certificates import Pair
 from tests.ports import free_port
+from tests.processes import LEASH
 
 SLAPD = shutil.which("slapd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 BASE = "dc=example,dc=com"

@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench import brokers  # noqa: E402
 from tests.brokers import Broker, Brokers  # noqa: E402
+from tests.preloaded import PARENT  # noqa: E402
 from tests.processes import children  # noqa: E402
 
 
@@ -57,6 +58,7 @@ def memory_port(memory_kind: str) -> Iterator[int]:
 def _no_children_left() -> Iterator[None]:
     """Whatever a test started is gone when it ends. What other tests of this process leave, such as Spark's JVM and the
     tracker of multiprocessing, is none of its business."""
+    PARENT.start()  # it stays for the tests that come
     before = children().get(os.getpid(), [])
     yield
     assert set(children().get(os.getpid(), [])) <= set(before)

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.preloaded import AmqProcess
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEADLINE_S = 60.0
 
@@ -25,13 +27,11 @@ def command(*words: object) -> list[str]:
 
 def amq(
     *words: object, data: bytes = b"", env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:  # fmt: skip
+) -> subprocess.CompletedProcess[str]:
     """Run a command to its end. stdout and stderr as text."""
-    done = subprocess.run(
-        command(*words), input=data, capture_output=True, timeout=DEADLINE_S, cwd=ROOT, check=False,
-        env={**os.environ, **(env or {})},
-    )  # fmt: skip
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    with running(*words, stdin=subprocess.PIPE, env=env) as process:
+        out, err = process.communicate(data, DEADLINE_S)
+    return subprocess.CompletedProcess(process.args, process.returncode, out.decode(), err.decode())
 
 
 @contextlib.contextmanager
@@ -42,8 +42,8 @@ def running(
 
     new_group   its process group is its own: the test may signal it as a terminal does
     """
-    with subprocess.Popen(
-        command(*words), stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
+    with AmqProcess(
+        [*map(str, words)], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
         env={**os.environ, **(env or {})}, process_group=0 if new_group else None,
     ) as process:  # fmt: skip
         try:

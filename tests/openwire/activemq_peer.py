@@ -16,8 +16,10 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from brokers import DEADLINE_S, LEASH
+from brokers import DEADLINE_S
 from ports import free_port
+
+from tests.processes import LEASH
 
 HOME = Path("/usr/share/activemq")
 PACKAGES = "activemq libactivemq-java"

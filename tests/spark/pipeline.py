@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import amq
-from tests.brokers import DEADLINE_S, LEASH, ROOT
-from tests.processes import with_descendants
+from tests.brokers import DEADLINE_S, ROOT
+from tests.processes import LEASH, with_descendants
 from tests.spark.session import environment, start
 
 QUEUE = "rows"
