@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
@@ -85,6 +86,7 @@ class Master:
         self.urls: list[str] = []  # as clients write them
         self.full = False  # the store's disk
         self.accepted = 0
+        self.received: Counter[str] = Counter()  # messages, by protocol, of connections that are closed
         self.epoch = epoch
         self._name = name
         self._protocols = protocols
@@ -278,6 +280,9 @@ class Master:
 
     def closed(self, connection: Connection) -> None:
         self.connections.pop(connection.number, None)
+        if connection.protocol is not None:
+            self.received[connection.protocol.name] += connection.received
+            connection.received = 0  # it may be said to be closed again
         self.turn.unsent.pop(connection, None)
 
     def _make_connection(self, protocols: Sequence[Served], has_arrived: bool) -> ReattachableConnection:

@@ -124,7 +124,7 @@ class OwnManagement:
         if master is not None and lease is not None:
             found["lease_left_s"] = max(0.0, lease.deadline - self._clock.monotonic())
             found["lease_renewals"] = lease.renewals
-            found["logins"] = dict(master.door.logins)
+            found["logins"], found["turned_away"] = dict(master.door.logins), dict(master.door.turned_away)
         return found
 
     async def login(self, claim: Claim, address: str) -> Login:
@@ -145,6 +145,7 @@ class OwnManagement:
         found: Row = {
             "name": config.name or os.uname().nodename, "role": service.role.value, "store": config.store,
             "version": amq.__version__, "pid": os.getpid(), "host": os.uname().nodename,
+            "process": self._counting.process(),
         }  # fmt: skip
         if master is not None:
             return {**found, "epoch": master.epoch, "urls": list(master.urls), "store_full": master.full,

@@ -81,12 +81,15 @@ TOTALS: Final[list[Figure]] = [
      lambda row: row["enqueued"] + row["forgotten_enqueued"]),
     ("amq_messages_dequeued_total", "counter", "Messages that left queues, for whatever reason." + ANEW,
      lambda row: row["dequeued"] + row["forgotten_dequeued"]),
+    ("amq_messages_redelivered_total", "counter", "Messages that came back from consumers." + ANEW,
+     lambda row: row.get("came_back")),
     ("amq_messages_expired_total", "counter", "Messages past their time.", lambda row: row["expired"]),
     ("amq_messages_discarded_total", "counter", "Messages that slow consumers of topics missed.",
      lambda row: row["discarded"]),
     ("amq_queues", "gauge", "Queues, hidden ones too.", lambda row: row["queues"]),
     ("amq_topics", "gauge", "Topics in use.", lambda row: row["topics"]),
     ("amq_consumers", "gauge", "Consumers of queues.", lambda row: row["consumers"]),
+    ("amq_producers_blocked", "gauge", "Clients that wait for room to send.", lambda row: row.get("blocked")),
     ("amq_connections", "gauge", "Clients that are logged in.", lambda row: row["connections"]),
     ("amq_connections_opened_total", "counter", "Clients that logged in.", lambda row: row["connections_opened"]),
     ("amq_prepared_transactions", "gauge", "Prepared transactions.", lambda row: row["prepared"]),
@@ -118,6 +121,7 @@ def broker_text(seen: Seen | None, status: Row | None, totals: Row | None, now_m
                 [({"role": each}, int(each == role)) for each in ROLES])  # fmt: skip
     if status is not None:
         text.one("amq_epoch", "gauge", "The epoch of this master.", status.get("epoch"))
+        _process(text, status.get("process", {}))
         caught_up_ms = status.get("lag", {}).get("caught_up_wall_ms", 0)
         lag = max(0.0, (now_ms - caught_up_ms) / 1000) if caught_up_ms else math.inf
         text.one("amq_follower_lag_seconds", "gauge", "How long ago this slave knew all of the journal.",
@@ -131,6 +135,11 @@ def broker_text(seen: Seen | None, status: Row | None, totals: Row | None, now_m
                     [({"reason": reason}, count) for reason, count in totals["dead_lettered"].items()])  # fmt: skip
         text.family("amq_connections_by_protocol", "gauge", "Clients that are logged in, by protocol.",
                     [({"protocol": name}, count) for name, count in totals["protocols"].items()])  # fmt: skip
+        text.family("amq_messages_received_total", "counter", "Messages that clients sent, by protocol." + ANEW,
+                    [({"protocol": name}, count) for name, count in totals.get("received", {}).items()])  # fmt: skip
+        told = "Connections that were turned away, by the option that allows no more." + ANEW
+        text.family("amq_connections_refused_total", "counter", told,
+                    [({"reason": name}, count) for name, count in totals.get("turned_away", {}).items()])  # fmt: skip
         text.family("amq_logins_total", "counter", "Logins: ok, or the code of the refusal." + ANEW,
                     [({"result": name}, count) for name, count in totals.get("logins", {}).items()])  # fmt: skip
         told = "How long takeovers by this process took, with the wait for the lease of the master before."
@@ -138,6 +147,17 @@ def broker_text(seen: Seen | None, status: Row | None, totals: Row | None, now_m
         text.histogram("amq_journal_sync_seconds", "How long fdatasync took." + ANEW, totals["journal_sync"])
         text.histogram("amq_loop_lag_seconds", "How late the event loop was, ten times a second.", totals["loop_lag"])
     return str(text)
+
+
+def _process(text: Text, found: Row) -> None:
+    """Of the broker, not of the console: the names that dashboards for any process expect."""
+    began_ms = found.get("began_wall_ms")
+    text.one("process_cpu_seconds_total", "counter", "Processor time of the broker.", found.get("cpu_s"))
+    text.one("process_resident_memory_bytes", "gauge", "Memory of the broker.", found.get("resident_bytes"))
+    text.one("process_open_fds", "gauge", "Open files of the broker.", found.get("open_files"))
+    text.one("process_max_fds", "gauge", "How many files the broker may open.", found.get("files_limit"))
+    text.one("process_start_time_seconds", "gauge", "When the broker was started, Unix time.",
+             began_ms / 1000 if began_ms is not None else None)  # fmt: skip
 
 
 def _store(text: Text, seen: Seen) -> None:

@@ -47,6 +47,7 @@ class Serving(Protocol):
 
     broker: Broker
     connections: Any  # number → Connected, see `amq.management.views`
+    received: Mapping[str, int]  # messages, by protocol, of connections that are closed
 
 
 class Source(own.Knows, Protocol):

@@ -164,9 +164,10 @@ async def segments(context: Context, request: Request) -> Row:
 
 
 async def totals(context: Context, request: Request) -> Row:  # noqa: ARG001
+    serving = context.serving
     sums = await views.sums(context.broker, context.slices)
-    protocols = await views.protocols(list(context.serving.connections.values()), context.slices)
-    return {**views.totals(context.broker), **sums, "protocols": protocols, **context.source.facts()}
+    clients = await views.clients(list(serving.connections.values()), serving.received, context.slices)
+    return {**views.totals(context.broker), **sums, **clients, **context.source.facts()}
 
 
 async def messages(context: Context, request: Request) -> Row:

@@ -226,6 +226,7 @@ def totals(broker: Broker) -> Row:
     """Figures of the whole broker that cost nothing to know."""
     journal, memory = broker.journal, broker.memory
     return {
+        "came_back": broker.redelivery.came_back,
         "queues": len(broker.state.queues), "connections": len(broker.connections), "topics": len(broker.known_topics),
         "prepared": len(broker.state.prepared), "memory_used_bytes": memory.taken_bytes,
         "memory_limit_bytes": memory.limit_bytes, "journal_segments": len(journal.segments),
@@ -236,14 +237,20 @@ def totals(broker: Broker) -> Row:
     }  # fmt: skip
 
 
-async def protocols(connected: Iterable[Connected], slices: Slices) -> dict[str, int]:
-    """How many clients that have logged in speak each protocol."""
-    found: Counter[str] = Counter()
+async def clients(connected: Iterable[Connected], received: Mapping[str, int], slices: Slices) -> Row:
+    """Of those that have logged in: how many speak each protocol, how many wait for room to send, and how many messages
+    came by each protocol. `received` = those of clients that are gone."""
+    speak: Counter[str] = Counter()
+    messages, blocked = Counter(received), 0
     async with slices.work() as work:
         for piece in pieces(connected):
-            found.update(each.protocol.name for each in piece if each.client is not None)
+            for each in piece:
+                if each.client is not None:
+                    speak[each.protocol.name] += 1
+                    messages[each.protocol.name] += each.client.received
+                    blocked += each.client.session_that_waits() is not None
             await work.did(len(piece))
-    return dict(found)
+    return {"protocols": dict(speak), "received": dict(messages), "blocked": blocked}
 
 
 async def sums(broker: Broker, slices: Slices) -> Row:

@@ -37,9 +37,8 @@ from amq.protocols.commands import (
     InSession,
     Reattachable,
     Scope,
-    Send,
-    SendMany,
     Subscribe,
+    messages_in,
 )
 from amq.security.login import Claim, Login
 from amq.transports import liveness
@@ -157,6 +156,7 @@ class Connection(asyncio.Protocol):
         self._heartbeat_receive_s = 0.0
         self._watched: liveness.TcpSocket | None = None  # its peer may vanish without a word
         self._received_bytes = 0  # ever
+        self.received = 0  # messages of a client that is gone
         self._lifeline: Lifeline | None = None
         self._again: list[bytes] = []  # the client lacks it: it goes out before everything else
 
@@ -173,7 +173,8 @@ class Connection(asyncio.Protocol):
             self._watched = stream.socket
         if not self._hub.opened(self):
             self.protocol = self._codecs.answering(self._owner)
-            self._refuse(AccessError("the broker has as many connections as maxConnections allows", code="TOO_MANY"))
+            told = f"the broker has {self._hub.config.max_connections} connections already"
+            self._refuse(self._hub.door.too_many("maxConnections", told, "close some, or use one for several sessions"))
             return
         try:
             if not self.has_arrived:
@@ -222,7 +223,7 @@ class Connection(asyncio.Protocol):
                 self.client.handle(commands)
             config = hub.config
             if config.throttle_messages or config.throttle_size_bytes:
-                self._throttle(len(data), commands)
+                self._throttle(len(data), messages_in(commands))
         elif commands:
             if self._held:
                 self._held.append(InSession(0))  # where each read begins
@@ -230,10 +231,9 @@ class Connection(asyncio.Protocol):
             if self._login is None:
                 self._login = hub.loop.create_task(self._connect())
 
-    def _throttle(self, size: int, commands: list[Command]) -> None:
+    def _throttle(self, size: int, messages: int) -> None:
         """Read on only when the user may send more."""
-        sends = sum(len(each.bodies) if isinstance(each, SendMany) else isinstance(each, Send) for each in commands)
-        wait_s = self._hub.door.wait_s(self.user, sends, size)
+        wait_s = self._hub.door.wait_s(self.user, messages, size)
         if wait_s and not self._closing:
             self._unread(THROTTLED)
             if self._throttled is not None:
@@ -285,6 +285,7 @@ class Connection(asyncio.Protocol):
             self._login.cancel()
         if self.client is not None:
             self.client.close()
+            self.received += self.client.received
             self.client = None  # it refers to this
         if self.protocol is not None:  # it may be asked for a receipt yet, and has buffered what came of a frame
             self.protocol.close()

@@ -71,6 +71,7 @@ class Doorkeeper:
         self._lines: deque[float] = deque()  # when the latest ones were written
         self._untold = 0
         self.logins: Counter[str] = Counter()  # how many ended so: `RIGHT`, or with that error
+        self.turned_away: Counter[str] = Counter()  # connections, by the option that allows no more
 
     # -- how many ------------------------------------------------------------------------------------------------------
 
@@ -78,11 +79,10 @@ class Doorkeeper:
         """A connection begins. Raises AccessError where its address has as many as it may."""
         limit, address = self._limits().max_connections_per_address, counted(address)
         if limit and address and self._addresses[address] >= limit:
-            raise AccessError(
-                f"{_named(address)} has {limit} connections already (maxConnectionsPerAddress): close some, or use one "
-                "for several sessions",
-                code="TOO_MANY",
-            )
+            raise self.too_many(
+                "maxConnectionsPerAddress", f"{_named(address)} has {limit} connections already",
+                "close some, or use one for several sessions",
+            )  # fmt: skip
         self._address_of[number] = address
         self._addresses[address] += 1
 
@@ -98,23 +98,26 @@ class Doorkeeper:
         if len(self._arrivals) > ADDRESSES_MAX:
             del self._arrivals[next(iter(self._arrivals))]
         if not bucket.take_whole(1, limit / MINUTE_S, limit, now):
-            raise AccessError(
-                f"{_named(address)} has opened {limit} connections within a minute (newConnectionsPerMinute): keep a "
-                "connection for many messages, and try again later",
-                code="TOO_MANY",
-            )
+            raise self.too_many(
+                "newConnectionsPerMinute", f"{_named(address)} has opened {limit} connections within a minute",
+                "keep a connection for many messages, and try again later",
+            )  # fmt: skip
 
     def let_in(self, number: int, user: str) -> None:
         """It has logged in. Raises AccessError where its user has as many as it may."""
         limit = self._limits().max_connections_per_user
         if limit and self._users[user] >= limit:
-            raise AccessError(
-                f"user {user!r} has {limit} connections already (maxConnectionsPerUser): close some, or use one for "
-                "several sessions",
-                code="TOO_MANY",
-            )
+            raise self.too_many(
+                "maxConnectionsPerUser", f"user {user!r} has {limit} connections already",
+                "close some, or use one for several sessions",
+            )  # fmt: skip
         self._user_of[number] = user
         self._users[user] += 1
+
+    def too_many(self, option: str, told: str, cure: str) -> AccessError:
+        """A connection is turned away, and counted: `option` allows no more."""
+        self.turned_away[option] += 1
+        return AccessError(f"{told} ({option}): {cure}", code="TOO_MANY")
 
     def leave(self, number: int) -> None:
         """It has ended, or has no socket. May be called again."""

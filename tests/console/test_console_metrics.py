@@ -8,8 +8,10 @@ import math
 import os
 import random
 import re
+import resource
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import httpx
@@ -125,6 +127,68 @@ def test_clients_are_counted_by_protocol_and_logins_by_their_end(tmp_path: Path)
         assert per_object["amq_topic_consumers"] == {(("destination", "prices"),): 1}
         some = samples((await client.get("/metrics/detailed?family=topic_durable_subscriptions")).text)
         assert some == {"amq_topic_durable_subscriptions": {(("destination", "prices"),): 0}}
+
+    run(tmp_path, test)
+
+
+def test_messages_are_counted_by_protocol_also_of_clients_that_are_gone(tmp_path: Path) -> None:
+    stomp = (("protocol", "stomp"),)
+
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        await made.fill("orders", 3)
+        sender = await made.client()
+        for number in range(2):
+            await sender.send("SEND", ("destination", "/queue/orders"), ("receipt", str(number)), body=b"x")
+            assert (await sender.receive()).command == "RECEIPT"
+        await sender.send("SEND", ("destination", "/queue/orders,topic://prices"), ("receipt", "many"), body=b"x")
+        assert (await sender.receive()).command == "RECEIPT"
+        found = samples((await client.get("/metrics")).text)
+        assert found["amq_messages_received_total"] == {stomp: 6}
+        await sender.send("SEND", ("destination", "/queue/orders"), ("transaction", "none"), body=b"x")
+        assert (await sender.receive()).command == "ERROR"
+        while samples((await client.get("/metrics")).text)["amq_connections"][()]:
+            await asyncio.sleep(0.05)
+        found = samples((await client.get("/metrics")).text)
+        assert found["amq_messages_received_total"] == {stomp: 6}, "what was refused does not count"
+
+    run(tmp_path, test)
+
+
+def test_messages_that_come_back_and_connections_that_are_refused(tmp_path: Path) -> None:
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        await made.fill("orders", 3)
+        consumer = await made.client()
+        await consumer.send("SUBSCRIBE", ("destination", "/queue/orders"), ("id", "1"), ("ack", "client-individual"))
+        for _ in range(3):
+            assert (await consumer.receive()).command == "MESSAGE"
+        reader, writer = await asyncio.open_connection("127.0.0.1", made.port)
+        assert b"maxConnectionsPerAddress" in await reader.read(4096)
+        writer.close()
+        await writer.wait_closed()
+        assert samples((await client.get("/metrics")).text)["amq_messages_redelivered_total"][()] == 0
+        await consumer.send("UNSUBSCRIBE", ("id", "1"), ("receipt", "r"))
+        assert (await consumer.receive()).command == "RECEIPT"
+        found = samples((await client.get("/metrics")).text)
+        assert found["amq_messages_redelivered_total"][()] == 3
+        assert found["amq_producers_blocked"][()] == 0
+        assert found["amq_connections_refused_total"] == {(("reason", "maxConnectionsPerAddress"),): 1}
+
+    run(tmp_path, test, max_connections_per_address=1)
+
+
+def test_figures_of_the_process_are_those_of_the_broker(tmp_path: Path) -> None:
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        found = samples((await client.get("/metrics")).text)
+        assert 0 < found["process_cpu_seconds_total"][()] <= time.process_time()
+        assert 10 << 20 < found["process_resident_memory_bytes"][()] < 10 << 30
+        assert found["process_max_fds"][()] == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        assert time.time() - 600 < found["process_start_time_seconds"][()] <= time.time()
+        if "process_open_fds" in found:
+            assert 3 < found["process_open_fds"][()] < 1000
+        await made.broker_stops()
+        while samples((await client.get("/metrics")).text)["amq_up"][()]:
+            await asyncio.sleep(0.05)
+        assert "process_cpu_seconds_total" not in samples((await client.get("/metrics")).text)
 
     run(tmp_path, test)
 

@@ -37,11 +37,16 @@ def delay_s(options: BrokerConfig, failures: int) -> float:
 
 
 class Redelivery:
-    """Call `step` once a turn where `timers` holds something. `timers` = (when, number, queue, seqs), a heap."""
+    """Call `step` once a turn where `timers` holds something.
+
+    timers      (when, number, queue, seqs), a heap
+    came_back   how many delivered messages have come back
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self.timers: list[tuple[float, int, Queue, list[int]]] = []
+        self.came_back = 0
         self._number = 0  # of timers ever set: those of one moment go off in the order in which they were set
 
     @property
@@ -57,6 +62,7 @@ class Redelivery:
         `refused` them, and said why (`cause`) or not. While the disk is full, such messages wait."""
         failures = set(failed)
         messages = [message for message in messages if message.seq in queue.messages]  # a subscription may have ended
+        self.came_back += len(messages)
         limit = queue.options.maximum_redeliveries
         back: list[Message] = []
         poison: list[Message] = []
@@ -93,6 +99,7 @@ class Redelivery:
     def put_back(self, queue: Queue, messages: list[Message]) -> None:
         """To their old places, to be delivered again at once; how often they were delivered is stored."""
         messages = [message for message in messages if message.seq in queue.messages]  # a subscription may have ended
+        self.came_back += len(messages)
         self._store_counts(queue, messages)
         self._enqueue(queue, messages)
 

@@ -25,10 +25,14 @@ from amq.protocols.commands import (
     InSession,
     OpenSession,
     Scope,
+    Send,
+    SendMany,
+    SendToMany,
 )
 
 PRODUCERS_MAX = 10_000  # of one connection, that are remembered
 SESSIONS_MAX = 1000  # of one connection, about 2 KiB each
+SENDS = frozenset((Send, SendToMany, SendMany))
 
 
 class ClientConnection:
@@ -49,6 +53,7 @@ class ClientConnection:
         self.is_lost = False  # it has no socket, and its client may come back on another one
         self.producers: dict[str, str] = {}  # those that its client has told of → full names of their destinations
         self.transactions: dict[str, Transaction] = {}  # by name: open in any of its sessions
+        self.received = 0  # messages; one to several destinations counts once
         self.stalled_bytes = 0  # of commands of all sessions that wait
         self._is_silent = bool(client.instance)  # has it still to say something?
         self._paused: set[int] = set()  # sessions for which it is not read from
@@ -83,6 +88,8 @@ class ClientConnection:
                     if kind not in ASKED_ELSEWHERE:
                         self.broker.access.let_in(self.client.user, command)
                     handlers[kind](session, command)
+                    if kind in SENDS and not session.is_held_up:  # else it has no room, and comes here again
+                        self.received += len(command.bodies) if command.__class__ is SendMany else 1
             except Exception as error:  # noqa: BLE001 (the peer hears of it, and decides what ends with it)
                 self._failed(session, command, error)
         self.broker.wake()
