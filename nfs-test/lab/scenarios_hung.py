@@ -18,7 +18,7 @@ SILENCE_S = 10.0
 STOPPED = f"the master's process is stopped for {HANG_S:g} s, its host keeps the lock; then it goes on"
 
 
-@scenario("hung-master", STOPPED, 45, default_client=True)
+@scenario("hung-master", STOPPED, 60, default_client=True)
 def hung_master(world: World) -> None:
     _hung_process(world)
 
@@ -43,7 +43,7 @@ def _hung_process(world: World) -> None:
 
 
 @scenario(
-    "hung-host", f"the master's host is stopped for {HANG_S:g} s, the server keeps its lock; then it goes on", 45,
+    "hung-host", f"the master's host is stopped for {HANG_S:g} s, the server keeps its lock; then it goes on", 60,
     files=lambda: Nfs(lease_s=LONG_LEASE_S), default_client=True,
 )  # fmt: skip
 def hung_host(world: World) -> None:
@@ -81,7 +81,7 @@ def _confirmed_nothing(world: World, epoch: int, resumed_s: float) -> None:
 
 
 @scenario(
-    "client-cut", f"clients' way to the master's host is cut silently for {SILENCE_S:g} s, then healed", 35,
+    "client-cut", f"clients' way to the master's host is cut silently for {SILENCE_S:g} s, then healed", 45,
     default_client=True,
 )  # fmt: skip
 def client_cut(world: World) -> None:

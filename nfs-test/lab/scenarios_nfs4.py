@@ -18,7 +18,7 @@ STORE_UNUSABLE = 4  # exit code
 LEASE_ALONE = {"hungMasterTimeout": 0}  # where the lease of the server is what is looked at
 
 
-@scenario("kill", "the master's process is killed", 20)
+@scenario("kill", "the master's process is killed", 30)
 def kill(world: World) -> None:
     world.build()
     epoch, since_s = world.epoch, world.fault("killing the master")
@@ -26,7 +26,7 @@ def kill(world: World) -> None:
     world.wait_takeover(since_s, epoch)
 
 
-@scenario("power-off", "the master's host loses its power", 40)
+@scenario("power-off", "the master's host loses its power", 50)
 def power_off(world: World) -> None:
     world.build()
     epoch, since_s = world.epoch, world.fault("power off")
@@ -35,7 +35,7 @@ def power_off(world: World) -> None:
 
 
 @scenario(
-    "partition", f"the master's host is cut off from the file server for {CUT_S:g} s, then healed", 65,
+    "partition", f"the master's host is cut off from the file server for {CUT_S:g} s, then healed", 80,
     options=LEASE_ALONE,
 )  # fmt: skip
 def partition(world: World) -> None:
@@ -43,19 +43,19 @@ def partition(world: World) -> None:
 
 
 @scenario(
-    "partition-no-fencing", "the same with brokers whose fencing is taken out", 65, unfenced=True, options=LEASE_ALONE
+    "partition-no-fencing", "the same with brokers whose fencing is taken out", 90, unfenced=True, options=LEASE_ALONE
 )
 def partition_no_fencing(world: World) -> None:
     cut_and_heal(world)
 
 
-@scenario("partition-hard", "the same on a hard mount", 65, files=lambda: Nfs(nfs.HARD), options=LEASE_ALONE)
+@scenario("partition-hard", "the same on a hard mount", 80, files=lambda: Nfs(nfs.HARD), options=LEASE_ALONE)
 def partition_hard(world: World) -> None:
     cut_and_heal(world)
 
 
 @scenario(
-    "partition-defaults", "the same on a mount with default options", 65, files=lambda: Nfs(nfs.DEFAULTS),
+    "partition-defaults", "the same on a mount with default options", 80, files=lambda: Nfs(nfs.DEFAULTS),
     options=LEASE_ALONE,
 )  # fmt: skip
 def partition_defaults(world: World) -> None:
@@ -78,13 +78,13 @@ def cut_and_heal(world: World) -> None:
     world.traffic.wait_confirmed(60)
 
 
-@scenario("freeze", f"the master's host is stopped for {FREEZE_S:g} s, then goes on", 50, options=LEASE_ALONE)
+@scenario("freeze", f"the master's host is stopped for {FREEZE_S:g} s, then goes on", 60, options=LEASE_ALONE)
 def freeze(world: World) -> None:
     _freeze(world)
 
 
 @scenario(
-    "freeze-no-fencing", "the same with brokers whose fencing is taken out", 70, unfenced=True, options=LEASE_ALONE
+    "freeze-no-fencing", "the same with brokers whose fencing is taken out", 95, unfenced=True, options=LEASE_ALONE
 )
 def freeze_no_fencing(world: World) -> None:
     _freeze(world)
@@ -106,7 +106,7 @@ def _freeze(world: World) -> None:
     world.check_deposed(epoch, resumed_s)
 
 
-@scenario("server-restart", "the NFS server program is restarted, then stopped for 6 s", 40)
+@scenario("server-restart", "the NFS server program is restarted, then stopped for 6 s", 55)
 def server_restart(world: World) -> None:
     world.build()
     world.fault("restarting the NFS server")
@@ -130,7 +130,7 @@ def server_crash(world: World) -> None:
     world.traffic.wait_confirmed(60)
 
 
-@scenario("lock-file", "a third host deletes the lock file, replaces it, puts one there that it locked", 40, spare=1)
+@scenario("lock-file", "a third host deletes the lock file, replaces it, puts one there that it locked", 60, spare=1)
 def lock_file(world: World) -> None:
     world.build()
     third = world.guests[max(world.guests)]
@@ -156,7 +156,7 @@ time.sleep(8)
 """
 
 
-@scenario("forgetful-server", "the NFS server forgets which client has which lock", 40)
+@scenario("forgetful-server", "the NFS server forgets which client has which lock", 45)
 def forgetful_server(world: World) -> None:
     world.build()
     world.fault("restarting the NFS server without its memory")
@@ -164,7 +164,7 @@ def forgetful_server(world: World) -> None:
     world.traffic.wait_confirmed(100)
 
 
-@scenario("disk-full", "the store's file system fills up, and masters are killed meanwhile; then there is room", 45)
+@scenario("disk-full", "the store's file system fills up, and masters are killed meanwhile; then there is room", 50)
 def disk_full(world: World) -> None:
     world.build()
     world.fault("filling the disk, up to 4 MiB")
@@ -188,7 +188,7 @@ def disk_full(world: World) -> None:
 
 
 @scenario(
-    "courtesy", f"cut off for {COURTESY_S:g} s, four leases, with nobody waiting: the master stays", 65, hosts=1,
+    "courtesy", f"cut off for {COURTESY_S:g} s, four leases, with nobody waiting: the master stays", 80, hosts=1,
     files=lambda: Nfs(nfs.HARD), options={"lockKeepAlivePeriod": "60s"},
 )  # fmt: skip
 def courtesy(world: World) -> None:
@@ -203,7 +203,7 @@ def courtesy(world: World) -> None:
     world.expect(world.epoch == epoch, f"epoch {world.epoch} began although nobody else wanted epoch {epoch} to end")
 
 
-@scenario("alone", f"cut off for {CUT_S:g} s with nobody waiting: master again afterwards", 70, hosts=1)
+@scenario("alone", f"cut off for {CUT_S:g} s with nobody waiting: master again afterwards", 85, hosts=1)
 def alone(world: World) -> None:
     world.build()
     epoch, since_s = world.epoch, world.fault("cutting the only broker off")
@@ -215,7 +215,7 @@ def alone(world: World) -> None:
     world.wait_takeover(since_s, epoch)
 
 
-@scenario("hand-over", "a rolling restart: the master is told to stop, twice", 30)
+@scenario("hand-over", "a rolling restart: the master is told to stop, twice", 45)
 def hand_over(world: World) -> None:
     world.build()
     for _ in range(2):
@@ -226,7 +226,7 @@ def hand_over(world: World) -> None:
         master.start().wait_event(WAITING, after=marker)
 
 
-@scenario("rolling-upgrade", "two brokers of 0.1 are upgraded, each through a takeover; then one of 0.1 comes back", 35)
+@scenario("rolling-upgrade", "two brokers of 0.1 are upgraded, each through a takeover; then one of 0.1 comes back", 60)
 def rolling_upgrade(world: World) -> None:
     old, new = world.older("0.1"), world.brokers[0].command
     for broker in world.brokers:

@@ -14,7 +14,7 @@ SHOWN_MAX = 10
 
 
 @scenario(
-    "spark", "Spark on the brokers' hosts reads the store directly; the host of the master loses its power", 90,
+    "spark", "Spark on the brokers' hosts reads the store directly; the host of the master loses its power", 230,
     obstacle=why_no_spark, memory=spark.MEMORY, options={"directReads": "*"},
 )  # fmt: skip
 def direct_reads(world: World) -> None:

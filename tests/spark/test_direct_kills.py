@@ -26,7 +26,7 @@ ROUNDS = 4  # of kills of each kind
 DRIVER_KILLS = ("planned", "read", "marked")
 PER_ROUND = 400
 OPTIONS = {
-    "directReads": "*", "journalSegmentSize": "64KiB", "lockKeepAlivePeriod": "200ms", "hungMasterTimeout": "5s",
+    "directReads": "*", "journalSegmentSize": "64KiB", "lockKeepAlivePeriod": "2s",
     # Ids that are remembered keep a segment, too: of small messages they are half of it. But all that a producer has in
     # flight when the master is killed must be known.
     "duplicateWindow": str(PER_ROUND + 100),
