@@ -62,7 +62,7 @@ class Postgres:
         """An empty cluster. Its superuser is `owner`."""
         password = self.directory / "password"
         password.write_text(PASSWORD)
-        self._give(password)
+        self.give(password)
         self.run(
             "initdb", "--no-sync", "-D", self.data, "-U", "owner", "--auth-local=trust", "--auth-host=scram-sha-256",
             f"--pwfile={password}", "--encoding=UTF8", "--locale=C",
@@ -143,7 +143,7 @@ class Postgres:
                 target = self.data / source.name
                 shutil.copyfile(source, target)
                 target.chmod(0o600)
-                self._give(target)
+                self.give(target)
                 settings[setting] = target.name
         for setting, value in settings.items():
             self.ask(f"ALTER SYSTEM SET {setting} = '{value}'")
@@ -179,7 +179,8 @@ class Postgres:
     def log(self) -> str:
         return (self.directory / "log").read_text(errors="replace")
 
-    def _give(self, path: Path) -> None:
+    def give(self, path: Path) -> None:
+        """To the user as whom the server runs."""
         if os.geteuid() == 0:
             os.chown(path, UNPRIVILEGED, UNPRIVILEGED)
 
@@ -202,7 +203,7 @@ def postgres(**settings: str) -> Iterator[Postgres]:
     directory = Path(tempfile.mkdtemp(prefix="amq-postgres-"))
     server = Postgres(directory, settings)
     try:
-        server._give(directory)
+        server.give(directory)
         server.make()
         server.start()
         yield server

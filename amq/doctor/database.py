@@ -92,12 +92,22 @@ def _judge_connection(session: Session) -> Finding:
         why = "encrypted, but anybody on the way can pose as the server"
         if mode == "verify-ca":
             why = "encrypted, but any holder of a certificate of this CA can pose as the server"
+    elif _is_encrypted_by_kerberos(session):
+        why = "encrypted, and Kerberos has shown whose server it is"
+        return Finding(Level.OK, "connection", "encrypted by Kerberos", why)
     else:
         why = "messages and the login can be read and changed on the way"
     if is_local:
         return Finding(Level.OK, "connection", how)
     cure = "add sslmode=verify-full&sslrootcert=FILE to the URL"
     return Finding(Level.WARNING, "connection", how, why, cure)
+
+
+def _is_encrypted_by_kerberos(session: Session) -> bool:
+    if session.info.server_version < VERSION_MIN:
+        return False  # it has no such view
+    row = session.execute("SELECT encrypted FROM pg_stat_gssapi WHERE pid = pg_backend_pid()").fetchone()
+    return row is not None and row[0] is True
 
 
 def _judge_tables(sessions: Sessions, session: Session, role: str) -> Finding:

@@ -296,7 +296,7 @@ def test_a_promoted_standby(tmp_path: Path, kind: str) -> None:
     with postgres() as primary:
         standby = Postgres(primary.directory.with_name(primary.directory.name + "-standby"), {})
         standby.directory.mkdir(mode=0o700)
-        standby._give(standby.directory)
+        standby.give(standby.directory)
         try:
             _promote(primary, standby, tmp_path, kind)
         finally:
@@ -402,7 +402,7 @@ def test_a_full_disk_refuses_sends_and_deposes_nobody(server: Postgres, database
         why = "this test mounts a file system for the tables, which needs root"
         pytest.fail(why) if os.environ.get("CI") == "true" else pytest.skip(why)
     try:
-        server._give(small)
+        server.give(small)
         server.ask(f"CREATE TABLESPACE small LOCATION '{small}'")
         server.ask(f"CREATE DATABASE {database}_small TABLESPACE small")
         server.ask("CHECKPOINT")  # its catalogue takes its room now: the server could not write it later
