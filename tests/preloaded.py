@@ -92,7 +92,7 @@ class Parent:
         request = {"words": words, "variables": dict(variables), "new_group": new_group, "parent": os.getpid()}
         with self._one_at_a_time:
             assert self._channel is not None
-            _prctl(PR_SET_CHILD_SUBREAPER, 1)  # whom its first parent leaves behind becomes our child
+            _prctl(PR_SET_CHILD_SUBREAPER, 1)  # the orphan of its first parent becomes our child
             try:
                 socket.send_fds(self._channel, [json.dumps(request).encode()], files)
                 answer = self._channel.recv(64)

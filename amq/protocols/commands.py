@@ -11,7 +11,7 @@ client's name for an open transaction of its connection ("" = none): all session
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -160,11 +160,6 @@ class SendMany(Command):
         """One by one."""
         headers = self.headers
         return alike(self.like, self.bodies, headers.rows(len(self.bodies)) if headers is not None else None)
-
-
-def messages_in(commands: Iterable[Command]) -> int:
-    """How many messages they send; to several destinations counts once."""
-    return sum(len(each.bodies) if isinstance(each, SendMany) else isinstance(each, Send) for each in commands)
 
 
 class InSession(Command):

@@ -37,8 +37,9 @@ from amq.protocols.commands import (
     InSession,
     Reattachable,
     Scope,
+    Send,
+    SendMany,
     Subscribe,
-    messages_in,
 )
 from amq.security.login import Claim, Login
 from amq.transports import liveness
@@ -223,7 +224,7 @@ class Connection(asyncio.Protocol):
                 self.client.handle(commands)
             config = hub.config
             if config.throttle_messages or config.throttle_size_bytes:
-                self._throttle(len(data), messages_in(commands))
+                self._throttle(len(data), commands)
         elif commands:
             if self._held:
                 self._held.append(InSession(0))  # where each read begins
@@ -231,9 +232,10 @@ class Connection(asyncio.Protocol):
             if self._login is None:
                 self._login = hub.loop.create_task(self._connect())
 
-    def _throttle(self, size: int, messages: int) -> None:
+    def _throttle(self, size: int, commands: list[Command]) -> None:
         """Read on only when the user may send more."""
-        wait_s = self._hub.door.wait_s(self.user, messages, size)
+        sends = sum(len(each.bodies) if isinstance(each, SendMany) else isinstance(each, Send) for each in commands)
+        wait_s = self._hub.door.wait_s(self.user, sends, size)
         if wait_s and not self._closing:
             self._unread(THROTTLED)
             if self._throttled is not None:
