@@ -56,8 +56,8 @@ PYTEST = @$(BIN)/python -m compileall -q amq cli spark; \
 test: $(VENV)/.installed-test
 	$(PYTEST) -m 'not deep' $(TEST_ARGS)
 
-# One worker more again: with three a fifth of two cores stood still, as these wait longer for what they started.
-test-deep: WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
+# Two workers more again: with four a quarter of two cores stood still, as these wait longer for what they started.
+test-deep: WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 3)))
 test-deep: $(VENV)/.installed-test
 	$(PYTEST) -m 'deep' $(TEST_ARGS)
 

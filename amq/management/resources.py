@@ -47,7 +47,11 @@ class Serving(Protocol):
 
     broker: Broker
     connections: Any  # number → Connected, see `amq.management.views`
-    received: Mapping[str, int]  # messages, by protocol, of connections that are closed
+
+    @property
+    def received(self) -> Mapping[str, int]:
+        """Messages, by protocol, of connections that are closed."""
+        ...
 
 
 class Source(own.Knows, Protocol):
