@@ -455,7 +455,7 @@ def test_the_preferred_broker_becomes_master_after_its_start(brokers: Brokers) -
     b.kill()
     a.wait_serving(after=len(a.log))
     b.start().wait_serving()
-    assert a.said("failback waits longer")
+    a.wait_event("failback waits longer")
 
 
 @pytest.mark.deep
