@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
@@ -18,7 +18,7 @@ import structlog
 from amq.broker.broker import Broker
 from amq.broker.events import Events, StoreFull, StoreHasRoom, StoreLimitLeft, StoreLimitReached
 from amq.broker.queues.queue import Peer
-from amq.broker.sessions.connection import ClientConnection
+from amq.broker.sessions.connection import ClientConnection, Received
 from amq.broker.sessions.links import Client
 from amq.broker.state.state import State
 from amq.clock import Clock
@@ -86,7 +86,7 @@ class Master:
         self.urls: list[str] = []  # as clients write them
         self.full = False  # the store's disk
         self.accepted = 0
-        self.received: Counter[str] = Counter()  # messages, by protocol, of connections that are closed
+        self.received: defaultdict[str, Received] = defaultdict(Received)  # by protocol
         self.epoch = epoch
         self._name = name
         self._protocols = protocols
@@ -256,9 +256,10 @@ class Master:
     def _surroundings(self) -> Surroundings:
         return Surroundings(self.config, self._name, self.epoch, self.message_id_prefix, self.broker.newest_seq)
 
-    def admit(self, peer: Peer, owner: str, client: Client) -> ClientConnection:
-        """Serve a client that has logged in. `owner` = what the names of its temporary destinations begin with."""
-        return ClientConnection(self.broker, peer, owner, client)
+    def admit(self, peer: Peer, owner: str, client: Client, protocol: str) -> ClientConnection:
+        """Serve a client that has logged in by `protocol`. `owner` = what the names of its temporary destinations begin
+        with."""
+        return ClientConnection(self.broker, peer, owner, client, self.received[protocol])
 
     async def authenticate(self, claim: Claim) -> Login:
         return await self._authenticate(claim)
@@ -280,9 +281,6 @@ class Master:
 
     def closed(self, connection: Connection) -> None:
         self.connections.pop(connection.number, None)
-        if connection.protocol is not None:
-            self.received[connection.protocol.name] += connection.received
-            connection.received = 0  # it may be said to be closed again
         self.turn.unsent.pop(connection, None)
 
     def _make_connection(self, protocols: Sequence[Served], has_arrived: bool) -> ReattachableConnection:

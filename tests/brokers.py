@@ -22,9 +22,8 @@ from amq.lock.presence import read_presence
 from amq.stores import open_vfs
 from bench.wire import Connection
 from tests.ports import free_port
-from tests.preloaded import AmqProcess
+from tests.preloaded import ROOT, AmqProcess
 
-ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_S = 30.0  # generous: only a broken broker, or a machine that stands still, takes so long
 SERVING = "master: serving clients"
 WAITING = "slave: waiting for the lock"

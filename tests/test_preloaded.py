@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.preloaded import ROOT, AmqProcess
+from tests.processes import children
 
 START = ("start", "--transport", "stomp://127.0.0.1:0", "-o", "logFormat=json", "--store")
 LOG: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
@@ -24,10 +25,6 @@ def amq(*words: str, env: dict[str, str] | None = None, **options: Any) -> subpr
     with AmqProcess(words, cwd=ROOT, env=os.environ | (env or {}), **pipes) as process:
         out, err = process.communicate(timeout=60)
     return subprocess.CompletedProcess(words, process.returncode, out, err)
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def is_preloaded(process: AmqProcess) -> bool:
@@ -49,7 +46,7 @@ def test_it_is_our_child_and_ends_by_signals(tmp_path: Path) -> None:
         while b"serving clients" not in process.stdout.readline():
             assert process.poll() is None
         assert is_preloaded(process)
-        assert parent_of(process.pid) == os.getpid()
+        assert process.pid in children()[os.getpid()]
         assert os.getpgid(process.pid) == process.pid
         assert os.readlink(f"/proc/{process.pid}/fd/1") == os.readlink(f"/proc/self/fd/{process.stdout.fileno()}")
         process.send_signal(signal.SIGSTOP)
@@ -86,8 +83,7 @@ def test_it_dies_with_the_test_run(tmp_path: Path) -> None:
 import os, signal, subprocess
 from tests.preloaded import ROOT, AmqProcess
 process = AmqProcess({[*START, str(tmp_path / "s")]!r}, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-while b"serving clients" not in process.stdout.readline():
-    pass
+assert any(b"serving clients" in line for line in process.stdout), "it has ended"
 print(process.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -18,6 +18,7 @@ import structlog
 
 from amq.broker.actions import Action
 from amq.broker.broker import Broker
+from amq.broker.sessions.connection import Received
 from amq.config.schema import BrokerConfig
 from amq.destination import QUEUE_SCHEME, TOPIC_SCHEME
 from amq.errors import AccessError, AmqError, CommandError
@@ -49,8 +50,8 @@ class Serving(Protocol):
     connections: Any  # number → Connected, see `amq.management.views`
 
     @property
-    def received(self) -> Mapping[str, int]:
-        """Messages, by protocol, of connections that are closed."""
+    def received(self) -> Mapping[str, Received]:
+        """By protocol."""
         ...
 
 

@@ -166,8 +166,9 @@ async def segments(context: Context, request: Request) -> Row:
 async def totals(context: Context, request: Request) -> Row:  # noqa: ARG001
     serving = context.serving
     sums = await views.sums(context.broker, context.slices)
-    clients = await views.clients(list(serving.connections.values()), serving.received, context.slices)
-    return {**views.totals(context.broker), **sums, **clients, **context.source.facts()}
+    clients = await views.clients(list(serving.connections.values()), context.slices)
+    received = {protocol: each.messages for protocol, each in serving.received.items()}
+    return {**views.totals(context.broker), **sums, **clients, "received": received, **context.source.facts()}
 
 
 async def messages(context: Context, request: Request) -> Row:

@@ -237,20 +237,18 @@ def totals(broker: Broker) -> Row:
     }  # fmt: skip
 
 
-async def clients(connected: Iterable[Connected], received: Mapping[str, int], slices: Slices) -> Row:
-    """Of those that have logged in: how many speak each protocol, how many wait for room to send, and how many messages
-    came by each protocol. `received` = those of clients that are gone."""
+async def clients(connected: Iterable[Connected], slices: Slices) -> Row:
+    """Of those that have logged in: how many speak each protocol, and how many wait for room to send."""
     speak: Counter[str] = Counter()
-    messages, blocked = Counter(received), 0
+    blocked = 0
     async with slices.work() as work:
         for piece in pieces(connected):
             for each in piece:
                 if each.client is not None:
                     speak[each.protocol.name] += 1
-                    messages[each.protocol.name] += each.client.received
                     blocked += each.client.session_that_waits() is not None
             await work.did(len(piece))
-    return {"protocols": dict(speak), "received": dict(messages), "blocked": blocked}
+    return {"protocols": dict(speak), "blocked": blocked}
 
 
 async def sums(broker: Broker, slices: Slices) -> Row:

@@ -80,8 +80,9 @@ class Hub(Protocol):
     loop: asyncio.AbstractEventLoop
     door: Doorkeeper
 
-    def admit(self, peer: Peer, owner: str, client: Client) -> ClientConnection:
-        """Serve a client that has logged in. `owner` = what the names of its temporary destinations begin with."""
+    def admit(self, peer: Peer, owner: str, client: Client, protocol: str) -> ClientConnection:
+        """Serve a client that has logged in by `protocol`. `owner` = what the names of its temporary destinations begin
+        with."""
         ...
 
     def lend(self, queue: Queue, message: Message) -> int: ...
@@ -157,7 +158,6 @@ class Connection(asyncio.Protocol):
         self._heartbeat_receive_s = 0.0
         self._watched: liveness.TcpSocket | None = None  # its peer may vanish without a word
         self._received_bytes = 0  # ever
-        self.received = 0  # messages of a client that is gone
         self._lifeline: Lifeline | None = None
         self._again: list[bytes] = []  # the client lacks it: it goes out before everything else
 
@@ -287,7 +287,6 @@ class Connection(asyncio.Protocol):
             self._login.cancel()
         if self.client is not None:
             self.client.close()
-            self.received += self.client.received
             self.client = None  # it refers to this
         if self.protocol is not None:  # it may be asked for a receipt yet, and has buffered what came of a frame
             self.protocol.close()
@@ -624,7 +623,8 @@ class Connection(asyncio.Protocol):
 
     def _admit(self, client: Client, command: Connect) -> None:  # noqa: ARG002
         """The login is right. Afterwards `self.client` is None where this connection has nobody to serve."""
-        self.client = self._hub.admit(self, self._owner, client)
+        assert self.protocol is not None
+        self.client = self._hub.admit(self, self._owner, client, self.protocol.name)
 
     def _connected(self, protocol: ServerProtocol, received: int | None) -> bytes:
         config, lifeline = self._hub.config, self._lifeline

@@ -12,12 +12,10 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from tests.preloaded import AmqProcess
+from tests.preloaded import ROOT, AmqProcess
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 DEADLINE_S = 60.0
 
 

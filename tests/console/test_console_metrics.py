@@ -154,6 +154,20 @@ def test_messages_are_counted_by_protocol_also_of_clients_that_are_gone(tmp_path
     run(tmp_path, test)
 
 
+def test_messages_of_a_client_that_may_come_back_stay_counted(tmp_path: Path) -> None:
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        hello = b"CONNECT\naccept-version:1.2\nhost:x\namq-reconnect-window:60000\namq-confirmation-window:4096\n\n\0"
+        reader, writer = await asyncio.open_connection("127.0.0.1", made.port)
+        writer.write(hello + b"SEND\ndestination:/queue/orders\nreceipt:r\n\nx\0")
+        assert b"amq-reconnect-token:" in await reader.readuntil(b"receipt-id:r")
+        writer.transport.abort()
+        while "amq_connections_by_protocol" in (found := samples((await client.get("/metrics")).text)):
+            await asyncio.sleep(0.05)
+        assert found["amq_messages_received_total"] == {(("protocol", "stomp"),): 1}
+
+    run(tmp_path, test)
+
+
 def test_messages_that_come_back_and_connections_that_are_refused(tmp_path: Path) -> None:
     async def test(made: Managed, client: httpx.AsyncClient) -> None:
         await made.fill("orders", 3)

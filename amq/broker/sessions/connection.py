@@ -35,10 +35,23 @@ SESSIONS_MAX = 1000  # of one connection, about 2 KiB each
 SENDS = frozenset((Send, SendToMany, SendMany))
 
 
+class Received:
+    """How many messages came from clients; one to several destinations counts once. Whoever counts together shares
+    it, so that it only grows, whichever of them comes, is kept or goes."""
+
+    __slots__ = ("messages",)
+
+    def __init__(self) -> None:
+        self.messages = 0
+
+
 class ClientConnection:
     """Sessions by number; session 0 is there from the beginning to the end."""
 
-    def __init__(self, broker: Broker, peer: Peer, temporary: str = "", client: Client = NOBODY) -> None:
+    def __init__(
+        self, broker: Broker, peer: Peer, temporary: str = "", client: Client = NOBODY,
+        received: Received | None = None,
+    ) -> None:  # fmt: skip
         """`temporary` = what the names of this connection's temporary destinations begin with, "" = it has none."""
         self.broker = broker
         self.peer = peer
@@ -53,7 +66,7 @@ class ClientConnection:
         self.is_lost = False  # it has no socket, and its client may come back on another one
         self.producers: dict[str, str] = {}  # those that its client has told of → full names of their destinations
         self.transactions: dict[str, Transaction] = {}  # by name: open in any of its sessions
-        self.received = 0  # messages; one to several destinations counts once
+        self.received = Received() if received is None else received
         self.stalled_bytes = 0  # of commands of all sessions that wait
         self._is_silent = bool(client.instance)  # has it still to say something?
         self._paused: set[int] = set()  # sessions for which it is not read from
@@ -89,7 +102,7 @@ class ClientConnection:
                         self.broker.access.let_in(self.client.user, command)
                     handlers[kind](session, command)
                     if kind in SENDS and not session.is_held_up:  # else it has no room, and comes here again
-                        self.received += len(command.bodies) if command.__class__ is SendMany else 1
+                        self.received.messages += len(command.bodies) if command.__class__ is SendMany else 1
             except Exception as error:  # noqa: BLE001 (the peer hears of it, and decides what ends with it)
                 self._failed(session, command, error)
         self.broker.wake()
