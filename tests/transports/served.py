@@ -12,7 +12,6 @@ import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -176,7 +175,8 @@ class Served:
 
         self.hub: Any = SimpleNamespace(
             clock=SystemClock(), turn=self._turn, epoch=world.epoch, config=world.config, loop=self._loop,
-            admit=partial(ClientConnection, world.broker), lend=world.broker.lend, take_back=world.broker.take_back,
+            admit=lambda peer, owner, client, _: ClientConnection(world.broker, peer, owner, client),
+            lend=world.broker.lend, take_back=world.broker.take_back,
             authenticate=authenticate, brokers=self._brokers, opened=self._opened, reopened=self._opened,
             door=Doorkeeper(SystemClock(), lambda: world.config),
             closed=self._closed, parking=Parking(Random(1), lambda: self.hub.config),
