@@ -36,8 +36,8 @@ SENDS = frozenset((Send, SendToMany, SendMany))
 
 
 class Received:
-    """How many messages came from clients; one to several destinations counts once. Whoever counts together shares
-    it, so that it only grows, whichever of them comes, is kept or goes."""
+    """How many messages came from clients; one to several destinations counts once. The connections that
+    count together share it, so that it only grows, also when some of them go."""
 
     __slots__ = ("messages",)
 
