@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
+import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,13 +24,20 @@ pytest.register_assert_rewrite("tests.broker.world", "tests.broker.topic_checks"
 
 TESTS = Path(__file__).resolve().parent
 WAITING = ("bench", "cli", "examples", "interop", "spark")
+_sockets = pytest.StashKey[str]()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A shell starts what runs in the background deaf to SIGINT, as does nohup, and children are born like that: those
-    that tests interrupt would never end."""
+    that tests interrupt would never end. Killed brokers leave their management sockets behind: they lie where this run
+    can remove them."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.stash[_sockets] = os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="amq-run.")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(config.stash[_sockets])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
