@@ -18,8 +18,9 @@ import structlog
 from amq.broker.broker import Broker
 from amq.broker.events import Events, StoreFull, StoreHasRoom, StoreLimitLeft, StoreLimitReached
 from amq.broker.queues.queue import Peer
-from amq.broker.sessions.connection import ClientConnection, Received
+from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.links import Client
+from amq.broker.sessions.traffic import Traffic
 from amq.broker.state.state import State
 from amq.clock import Clock
 from amq.config import addresses
@@ -86,7 +87,7 @@ class Master:
         self.urls: list[str] = []  # as clients write them
         self.full = False  # the store's disk
         self.accepted = 0
-        self.received: defaultdict[str, Received] = defaultdict(Received)  # by protocol
+        self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)  # by protocol
         self.epoch = epoch
         self._name = name
         self._protocols = protocols
@@ -259,7 +260,7 @@ class Master:
     def admit(self, peer: Peer, owner: str, client: Client, protocol: str) -> ClientConnection:
         """Serve a client that has logged in by `protocol`. `owner` = what the names of its temporary destinations begin
         with."""
-        return ClientConnection(self.broker, peer, owner, client, self.received[protocol])
+        return ClientConnection(self.broker, peer, owner, client, self.traffic[protocol])
 
     async def authenticate(self, claim: Claim) -> Login:
         return await self._authenticate(claim)

@@ -109,6 +109,12 @@ TOTALS: Final[list[Figure]] = [
     ("amq_masterships_total", "counter", "How often this process became master.", lambda row: row["masterships"]),
 ]  # fmt: skip
 
+TRAFFIC: Final = {  # by protocol
+    "received": "Messages that clients sent.",
+    "delivered": "Messages that went to clients, each time.",
+    "acknowledged": "Messages that consumers acknowledged.",
+}
+
 
 def broker_text(seen: Seen | None, status: Row | None, totals: Row | None, now_ms: int) -> str:
     """`seen` None = the store does not answer; `status` None = the broker does not; `totals` None = it is no master."""
@@ -135,8 +141,9 @@ def broker_text(seen: Seen | None, status: Row | None, totals: Row | None, now_m
                     [({"reason": reason}, count) for reason, count in totals["dead_lettered"].items()])  # fmt: skip
         text.family("amq_connections_by_protocol", "gauge", "Clients that are logged in, by protocol.",
                     [({"protocol": name}, count) for name, count in totals["protocols"].items()])  # fmt: skip
-        text.family("amq_messages_received_total", "counter", "Messages that clients sent, by protocol." + ANEW,
-                    [({"protocol": name}, count) for name, count in totals.get("received", {}).items()])  # fmt: skip
+        for part, told in TRAFFIC.items():
+            text.family(f"amq_messages_{part}_total", "counter", told + ANEW,
+                        [({"protocol": name}, count) for name, count in totals.get(part, {}).items()])  # fmt: skip
         told = "Connections that were turned away, by the option that allows no more." + ANEW
         text.family("amq_connections_refused_total", "counter", told,
                     [({"reason": name}, count) for name, count in totals.get("turned_away", {}).items()])  # fmt: skip

@@ -18,7 +18,7 @@ import structlog
 
 from amq.broker.actions import Action
 from amq.broker.broker import Broker
-from amq.broker.sessions.connection import Received
+from amq.broker.sessions.traffic import Traffic
 from amq.config.schema import BrokerConfig
 from amq.destination import QUEUE_SCHEME, TOPIC_SCHEME
 from amq.errors import AccessError, AmqError, CommandError
@@ -50,7 +50,7 @@ class Serving(Protocol):
     connections: Any  # number → Connected, see `amq.management.views`
 
     @property
-    def received(self) -> Mapping[str, Received]:
+    def traffic(self) -> Mapping[str, Traffic]:
         """By protocol."""
         ...
 

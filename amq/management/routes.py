@@ -167,8 +167,9 @@ async def totals(context: Context, request: Request) -> Row:  # noqa: ARG001
     serving = context.serving
     sums = await views.sums(context.broker, context.slices)
     clients = await views.clients(list(serving.connections.values()), context.slices)
-    received = {protocol: each.messages for protocol, each in serving.received.items()}
-    return {**views.totals(context.broker), **sums, **clients, "received": received, **context.source.facts()}
+    return {
+        **views.totals(context.broker), **sums, **clients, **views.traffic(serving.traffic), **context.source.facts()
+    }  # fmt: skip
 
 
 async def messages(context: Context, request: Request) -> Row:

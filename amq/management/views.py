@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from amq.broker.broker import Broker
 from amq.broker.queues.queue import NO_LIMIT, Queue, Subscription
+from amq.broker.sessions.traffic import Traffic
 from amq.broker.topics.wildcards import WildcardSubscription
 from amq.destination import QUEUE_SCHEME, TOPIC_SCHEME, plain_name, told, wire_name
 from amq.journal.live import Segment
@@ -249,6 +250,12 @@ async def clients(connected: Iterable[Connected], slices: Slices) -> Row:
                     blocked += each.client.session_that_waits() is not None
             await work.did(len(piece))
     return {"protocols": dict(speak), "blocked": blocked}
+
+
+def traffic(by_protocol: Mapping[str, Traffic]) -> Row:
+    """Messages that clients sent, were given and acknowledged, each by protocol."""
+    parts = ("received", "delivered", "acknowledged")
+    return {part: {protocol: getattr(each, part) for protocol, each in by_protocol.items()} for part in parts}
 
 
 async def sums(broker: Broker, slices: Slices) -> Row:

@@ -24,6 +24,7 @@ import structlog
 from amq.broker.queues.queue import Peer, Queue, Subscription
 from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.links import Client
+from amq.broker.sessions.traffic import Traffic
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, AmqError, ProtocolError
@@ -158,6 +159,7 @@ class Connection(asyncio.Protocol):
         self._heartbeat_receive_s = 0.0
         self._watched: liveness.TcpSocket | None = None  # its peer may vanish without a word
         self._received_bytes = 0  # ever
+        self._traffic = Traffic()
         self._lifeline: Lifeline | None = None
         self._again: list[bytes] = []  # the client lacks it: it goes out before everything else
 
@@ -337,6 +339,7 @@ class Connection(asyncio.Protocol):
         return self.protocol.subscription(command, session)
 
     def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None:
+        self._traffic.delivered += 1
         if len(message.body) > LARGE_BODY_BYTES:
             self._deliver_large(subscription, message, redelivered)
             return
@@ -350,6 +353,7 @@ class Connection(asyncio.Protocol):
             self._hold_back()
 
     def deliver_batch(self, subscription: Subscription, batch: Batch) -> None:
+        self._traffic.delivered += len(batch.messages)
         frames = self.protocol.batch(subscription.wire, batch)  # type: ignore[union-attr]
         if not self._out:
             self._hub.turn.unsent[self] = None
@@ -362,6 +366,7 @@ class Connection(asyncio.Protocol):
         self, subscription: Subscription, destination: str, run: RecordRun, seq: int,
         redelivered: Sequence[tuple[int, int]],
     ) -> None:  # fmt: skip
+        self._traffic.delivered += len(run.sizes)
         frame = subscription.wire.run(destination, run.data, run.sizes, seq, redelivered)
         if not self._out:
             self._hub.turn.unsent[self] = None
@@ -625,6 +630,7 @@ class Connection(asyncio.Protocol):
         """The login is right. Afterwards `self.client` is None where this connection has nobody to serve."""
         assert self.protocol is not None
         self.client = self._hub.admit(self, self._owner, client, self.protocol.name)
+        self._traffic = self.client.traffic
 
     def _connected(self, protocol: ServerProtocol, received: int | None) -> bytes:
         config, lifeline = self._hub.config, self._lifeline

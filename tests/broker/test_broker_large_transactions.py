@@ -344,7 +344,7 @@ def test_what_was_sent_together_takes_effect_one_by_one(world: World, persistent
     sender.do(SendMany(Message("queue://other", b"", content_type="text/plain"), BODIES, "t"))
     sender.send(b"behind", "bulk", transaction="t", receipt=False)
     receipt = sender.commit()
-    assert sender.session.received.messages == 2 * len(BODIES) + 2
+    assert sender.session.traffic.received == 2 * len(BODIES) + 2
     until_in_effect(world)
     world.settle()
     assert receipt in sender.confirmed

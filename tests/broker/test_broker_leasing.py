@@ -44,13 +44,16 @@ def lease(world: World, after: int = 0, messages: int = 100, **fields: Any) -> t
     return found["lease"], found["messages"], found["waiting"]
 
 
-def settle(world: World, through: int = 1 << 62, *, commit: bool = True, queue: str = "a", cursor: str = "c") -> None:
+def settle(world: World, through: int = 1 << 62, *, commit: bool = True, queue: str = "a", cursor: str = "c") -> int:
+    """Returns how many messages count as acknowledged."""
     client = world.connect()
     receipt = world.next_receipt()
     client.do(SettleLeases(sources(full_name(queue)), cursor, through, commit, receipt))
     world.settle()
     assert (client.errors, client.confirmed) == ([], [receipt])
+    acknowledged = client.session.traffic.acknowledged
     client.lose()
+    return acknowledged
 
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["single", "runs"])
@@ -90,6 +93,16 @@ def sent(world: World, *bodies: bytes, queue: str = "a", **fields: Any) -> None:
 
 
 BODIES = [b"%d" % number for number in range(10)]
+
+
+def test_messages_of_settled_leases_count_as_acknowledged(make_world: MakeWorld) -> None:
+    world = make_world()
+    sent(world, *BODIES)
+    first, *_ = lease(world, messages=6)
+    second, *_ = lease(world, after=first, messages=3)
+    assert settle(world, first) == 6
+    assert settle(world, second, commit=False) == 0, "they went back"
+    assert settle(world) == 0, "nothing is leased"
 
 
 @pytest.mark.parametrize("crash", [False, True])

@@ -83,7 +83,7 @@ def test_a_producer_waits_for_its_queue_and_goes_on_in_order(make_world: MakeWor
     assert 0 < len(producer.confirmed) < 12
     assert LIMIT_BYTES <= queue_of(world).stored_bytes < LIMIT_BYTES + 2000
     assert not producer.reading
-    assert producer.session.received.messages == queue_of(world).stored
+    assert producer.session.traffic.received == queue_of(world).stored
     assert send_many(other, 5, "b", persistent=persistent)  # only who sends to that queue waits
     world.settle()
     assert len(other.confirmed) == 5
@@ -94,7 +94,7 @@ def test_a_producer_waits_for_its_queue_and_goes_on_in_order(make_world: MakeWor
         assert queue_of(world).stored_bytes < LIMIT_BYTES + 2000
     assert numbers(slow.bodies) == list(range(40))
     assert producer.confirmed == receipts
-    assert producer.session.received.messages == 40
+    assert producer.session.traffic.received == 40
     world.broker.sweep()
     assert events == [("queue://a", True), ("queue://a", False)]
     world.check_at_rest()

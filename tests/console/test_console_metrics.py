@@ -27,6 +27,7 @@ from amq.histogram import BOUNDS_S, Histogram
 from amq.security.login import Claim
 from tests.console.consoles import client_of, run
 from tests.management.managed import Managed
+from tests.service_world import Client
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ALERTS = ROOT / "conf" / "prometheus-alerts.yml"
@@ -150,6 +151,42 @@ def test_messages_are_counted_by_protocol_also_of_clients_that_are_gone(tmp_path
             await asyncio.sleep(0.05)
         found = samples((await client.get("/metrics")).text)
         assert found["amq_messages_received_total"] == {stomp: 6}, "what was refused does not count"
+
+    run(tmp_path, test)
+
+
+def test_deliveries_and_acknowledgements_are_counted_by_protocol(tmp_path: Path) -> None:
+    stomp = (("protocol", "stomp"),)
+    names = [f"amq_messages_{part}_total" for part in ("received", "delivered", "acknowledged")]
+
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        async def counted() -> list[float]:
+            found = samples((await client.get("/metrics")).text)
+            return [found[name][stomp] for name in names]
+
+        async def confirmed(some: Client, command: str, *headers: tuple[str, str]) -> None:
+            await some.send(command, *headers, ("receipt", "done"))
+            assert (await some.receive()).headers["receipt-id"] == "done"
+
+        await made.fill("orders", 6)
+        consumer = await made.client()
+        assert await counted() == [6, 0, 0]
+        await consumer.send("SUBSCRIBE", ("destination", "/queue/orders"), ("id", "1"), ("ack", "client"))
+        ids = [(await consumer.receive()).headers["ack"] for _ in range(6)]
+        assert await counted() == [6, 6, 0]
+        await confirmed(consumer, "ACK", ("id", ids[1]))
+        assert await counted() == [6, 6, 2], "cumulative"
+        await confirmed(consumer, "BEGIN", ("transaction", "t"))
+        await confirmed(consumer, "ACK", ("id", ids[2]), ("transaction", "t"))
+        assert await counted() == [6, 6, 3]
+        await confirmed(consumer, "DISCONNECT")
+        again = await made.client()
+        await again.send("SUBSCRIBE", ("destination", "/queue/orders"), ("id", "1"), ("ack", "client-individual"))
+        back = [(await again.receive()).headers["ack"] for _ in range(4)]
+        assert await counted() == [6, 10, 3], "each time"
+        await confirmed(again, "ACK", ("id", back[0]))
+        await confirmed(again, "NACK", ("id", back[1]))
+        assert (await counted())[2] == 4, "what is refused is not acknowledged"
 
     run(tmp_path, test)
 

@@ -16,6 +16,7 @@ from amq.broker.queues.queue import Peer
 from amq.broker.sessions import signing
 from amq.broker.sessions.links import NOBODY, Client
 from amq.broker.sessions.session import Session
+from amq.broker.sessions.traffic import Traffic
 from amq.broker.transactions.transaction import Transaction
 from amq.errors import AmqError, CommandError
 from amq.protocols.commands import (
@@ -35,22 +36,12 @@ SESSIONS_MAX = 1000  # of one connection, about 2 KiB each
 SENDS = frozenset((Send, SendToMany, SendMany))
 
 
-class Received:
-    """How many messages came from clients; one to several destinations counts once. The connections that
-    count together share it, so that it only grows, also when some of them go."""
-
-    __slots__ = ("messages",)
-
-    def __init__(self) -> None:
-        self.messages = 0
-
-
 class ClientConnection:
     """Sessions by number; session 0 is there from the beginning to the end."""
 
     def __init__(
         self, broker: Broker, peer: Peer, temporary: str = "", client: Client = NOBODY,
-        received: Received | None = None,
+        traffic: Traffic | None = None,
     ) -> None:  # fmt: skip
         """`temporary` = what the names of this connection's temporary destinations begin with, "" = it has none."""
         self.broker = broker
@@ -66,7 +57,7 @@ class ClientConnection:
         self.is_lost = False  # it has no socket, and its client may come back on another one
         self.producers: dict[str, str] = {}  # those that its client has told of → full names of their destinations
         self.transactions: dict[str, Transaction] = {}  # by name: open in any of its sessions
-        self.received = Received() if received is None else received
+        self.traffic = Traffic() if traffic is None else traffic
         self.stalled_bytes = 0  # of commands of all sessions that wait
         self._is_silent = bool(client.instance)  # has it still to say something?
         self._paused: set[int] = set()  # sessions for which it is not read from
@@ -102,7 +93,7 @@ class ClientConnection:
                         self.broker.access.let_in(self.client.user, command)
                     handlers[kind](session, command)
                     if kind in SENDS and not session.is_held_up:  # else it has no room, and comes here again
-                        self.received.messages += len(command.bodies) if command.__class__ is SendMany else 1
+                        self.traffic.received += len(command.bodies) if command.__class__ is SendMany else 1
             except Exception as error:  # noqa: BLE001 (the peer hears of it, and decides what ends with it)
                 self._failed(session, command, error)
         self.broker.wake()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from amq.broker.sessions.links import Client
+from amq.broker.sessions.traffic import Traffic
 from amq.broker.transactions.leasing import Leasing
 from amq.broker.transactions.two_phase import TwoPhase
 from amq.journal.batch import Waiter
@@ -19,27 +20,34 @@ class Parts(Protocol):
     leasing: Leasing
 
 
-def _forget_outcome(broker: Parts, client: Client, command: ForgetOutcome, waiter: Waiter) -> None:  # noqa: ARG001
+class Asker(Protocol):
+    """The connection of a session that passes one on."""
+
+    client: Client
+    traffic: Traffic
+
+
+def _forget_outcome(broker: Parts, asker: Asker, command: ForgetOutcome, waiter: Waiter) -> None:  # noqa: ARG001
     broker.two_phase.check_ended(command.xid, waiter)
 
 
-def _finish(broker: Parts, client: Client, command: Finish, waiter: Waiter) -> None:  # noqa: ARG001
+def _finish(broker: Parts, asker: Asker, command: Finish, waiter: Waiter) -> None:  # noqa: ARG001
     broker.two_phase.finish(command, waiter)
 
 
-def _commit_batch(broker: Parts, client: Client, command: CommitBatch, waiter: Waiter) -> None:  # noqa: ARG001
+def _commit_batch(broker: Parts, asker: Asker, command: CommitBatch, waiter: Waiter) -> None:  # noqa: ARG001
     broker.two_phase.commit_batch(command, waiter)
 
 
-def _abort_batch(broker: Parts, client: Client, command: AbortBatch, waiter: Waiter) -> None:  # noqa: ARG001
+def _abort_batch(broker: Parts, asker: Asker, command: AbortBatch, waiter: Waiter) -> None:  # noqa: ARG001
     broker.two_phase.abort_batch(command, waiter)
 
 
-def _settle_leases(broker: Parts, client: Client, command: SettleLeases, waiter: Waiter) -> None:
-    broker.leasing.settle(command, waiter, client.id)
+def _settle_leases(broker: Parts, asker: Asker, command: SettleLeases, waiter: Waiter) -> None:
+    asker.traffic.acknowledged += broker.leasing.settle(command, waiter, asker.client.id)
 
 
-PASSED_ON: Mapping[type[Command], Callable[[Parts, Client, Any, Waiter], None]] = {
+PASSED_ON: Mapping[type[Command], Callable[[Parts, Asker, Any, Waiter], None]] = {
     ForgetOutcome: _forget_outcome,
     Finish: _finish,
     CommitBatch: _commit_batch,

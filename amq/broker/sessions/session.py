@@ -23,6 +23,7 @@ from amq.broker.scheduling.scheduler import SCHEDULING
 from amq.broker.sessions import permitted
 from amq.broker.sessions.links import Client
 from amq.broker.sessions.passed_on import PASSED_ON
+from amq.broker.sessions.traffic import Traffic
 from amq.broker.topics.wildcards import WildcardSubscription
 from amq.broker.transactions import bulk
 from amq.broker.transactions.transaction import Transaction, check_outcome_id, memory_bytes, tell_outcome
@@ -81,6 +82,7 @@ class Connection(Protocol):
     is_writable: bool
     stalled_bytes: int
     transactions: dict[str, Transaction]  # by name: open in any of its sessions
+    traffic: Traffic
 
     def handle(self, commands: list[Command], session: Session | None = None) -> None: ...
     def open_session(self, command: OpenSession) -> None: ...
@@ -361,6 +363,7 @@ class Session:
         message = subscription.unacked.pop(command.seq, None)
         if message is None:
             raise self._unknown(command)
+        self._connection.traffic.acknowledged += 1
         subscription.credit += subscription.refund
         broker, queue = self._broker, subscription.queue
         if transaction is not None:
@@ -409,6 +412,8 @@ class Session:
             broker.dirty[subscription.queue] = None
             self._confirm_now(command)
             return
+        if outcome is Outcome.ACCEPTED:
+            self._connection.traffic.acknowledged += len(settled)
         by_holder: dict[Subscription, list[Message]] = {}
         for message in settled:
             holder = subscription.holder(message) if isinstance(subscription, WildcardSubscription) else subscription
@@ -660,7 +665,7 @@ class Session:
         self._broker.leasing.lease(command, self._waiter(command), self._client.id, self._client.user)
 
     def _pass_on(self, command: Command) -> None:
-        PASSED_ON[command.__class__](self._broker, self._client, command, self._waiter(command))
+        PASSED_ON[command.__class__](self._broker, self._connection, command, self._waiter(command))
 
     # One table for all sessions. With bound methods in it a session would refer to itself, and stay in memory when its
     # connection has ended: the garbage collector rarely looks at what is old.

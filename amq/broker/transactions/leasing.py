@@ -95,13 +95,14 @@ class Leasing:
         self._coming.setdefault((owner, name), []).append((lease, group))
         self._two_phase.append(group, self._answering(waiter, command, lease, name, user))
 
-    def settle(self, command: SettleLeases, waiter: Waiter, client_id: str) -> None:
-        """Raises CommandError, AccessError."""
+    def settle(self, command: SettleLeases, waiter: Waiter, client_id: str) -> int:
+        """Returns how many messages are acknowledged by it. Raises CommandError, AccessError."""
         name, owner = self._name(command, client_id), _owner(command.cursor)
         if self._is_taken(command, name, waiter):
-            return
+            return 0
         ended = [each for each in self._leases(owner, name) if each.seq <= command.through]
         self._two_phase.finish_together(ended, command.commit, waiter)
+        return sum(len(each.acks[name]) for each in ended) if command.commit else 0
 
     def _is_taken(self, command: Lease | SettleLeases, name: str, waiter: Waiter) -> bool:
         """Is the epoch of `command` over? Then the client is told, as soon as the newer one is durable. Raises
