@@ -6,6 +6,7 @@ import pytest
 
 from amq.errors import ConfigError
 from amq.sql.url import DEFAULTS, SqlUrl
+from amq.stores import is_directory, open_vfs
 
 
 def test_a_url_names_a_server_a_database_and_options() -> None:
@@ -51,3 +52,14 @@ def test_a_password_in_a_url_is_refused_and_not_shown(url: str) -> None:
     with pytest.raises(ConfigError, match="passwordFile") as told:
         SqlUrl.parse(url)
     assert "hush" not in str(told.value)
+
+
+@pytest.mark.parametrize("store", ["postgresql//db/amq", "postgresql:/db/amq", "postgres:db/amq", "Postgresql://db/amq"])
+def test_a_url_with_a_slip_is_no_directory(store: str) -> None:
+    with pytest.raises(ConfigError, match="begin with postgresql"):
+        open_vfs(store)
+
+
+@pytest.mark.parametrize("store", ["./postgresql:", "/srv/postgresql//amq", "postgresql", "postgresql/amq", "pg:amq"])
+def test_a_directory_may_have_nearly_any_name(store: str) -> None:
+    assert is_directory(store)
