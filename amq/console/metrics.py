@@ -110,9 +110,9 @@ TOTALS: Final[list[Figure]] = [
 ]  # fmt: skip
 
 TRAFFIC: Final = {  # by protocol
-    "received": "Messages that clients sent.",
-    "delivered": "Messages that went to clients, each time.",
-    "acknowledged": "Messages that consumers acknowledged.",
+    "amq_messages_received_total": ("received", "Messages that clients sent."),
+    "amq_messages_delivered_total": ("delivered", "Messages that went to clients, each time."),
+    "amq_messages_acknowledged_total": ("acknowledged", "Messages that consumers acknowledged."),
 }
 
 
@@ -141,9 +141,9 @@ def broker_text(seen: Seen | None, status: Row | None, totals: Row | None, now_m
                     [({"reason": reason}, count) for reason, count in totals["dead_lettered"].items()])  # fmt: skip
         text.family("amq_connections_by_protocol", "gauge", "Clients that are logged in, by protocol.",
                     [({"protocol": name}, count) for name, count in totals["protocols"].items()])  # fmt: skip
-        for part, told in TRAFFIC.items():
-            text.family(f"amq_messages_{part}_total", "counter", told + ANEW,
-                        [({"protocol": name}, count) for name, count in totals.get(part, {}).items()])  # fmt: skip
+        for name, (part, told) in TRAFFIC.items():
+            text.family(name, "counter", told + ANEW,
+                        [({"protocol": protocol}, count) for protocol, count in totals.get(part, {}).items()])  # fmt: skip
         told = "Connections that were turned away, by the option that allows no more." + ANEW
         text.family("amq_connections_refused_total", "counter", told,
                     [({"reason": name}, count) for name, count in totals.get("turned_away", {}).items()])  # fmt: skip
