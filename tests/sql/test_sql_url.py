@@ -54,7 +54,7 @@ def test_a_password_in_a_url_is_refused_and_not_shown(url: str) -> None:
     assert "hush" not in str(told.value)
 
 
-@pytest.mark.parametrize("store", ["postgresql//db/amq", "postgresql:/db/amq", "postgres:db/amq", "Postgresql://db/amq"])
+@pytest.mark.parametrize("store", ["postgresql//db/amq", "postgresql:/db/amq", "postgres:db/amq", "POSTGRES://db/amq"])
 def test_a_url_with_a_slip_is_no_directory(store: str) -> None:
     with pytest.raises(ConfigError, match="begin with postgresql"):
         open_vfs(store)
