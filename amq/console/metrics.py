@@ -142,8 +142,8 @@ def broker_text(seen: Seen | None, status: Row | None, totals: Row | None, now_m
         text.family("amq_connections_by_protocol", "gauge", "Clients that are logged in, by protocol.",
                     [({"protocol": name}, count) for name, count in totals["protocols"].items()])  # fmt: skip
         for name, (part, told) in TRAFFIC.items():
-            text.family(name, "counter", told + ANEW,
-                        [({"protocol": protocol}, count) for protocol, count in totals.get(part, {}).items()])  # fmt: skip
+            counts = totals.get(part, {})
+            text.family(name, "counter", told + ANEW, [({"protocol": each}, counts[each]) for each in counts])
         told = "Connections that were turned away, by the option that allows no more." + ANEW
         text.family("amq_connections_refused_total", "counter", told,
                     [({"reason": name}, count) for name, count in totals.get("turned_away", {}).items()])  # fmt: skip
