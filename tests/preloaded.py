@@ -45,6 +45,12 @@ class AmqProcess(subprocess.Popen[bytes]):
         self._words = list(words)
         super().__init__([sys.executable, "-SEc", LEASH, sys.executable, "-m", "amq", *words], **options)
 
+    def __exit__(self, kind: type[BaseException] | None, *how: Any) -> None:
+        """A test that fails within the block does not wait for the process."""
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, *how)
+
     def _execute_child(
         self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any, cwd: Any, env: Any,
         startupinfo: Any, creationflags: Any, shell: Any, p2cread: int, p2cwrite: int, c2pread: int, c2pwrite: int,

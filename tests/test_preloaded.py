@@ -55,6 +55,12 @@ def test_it_is_our_child_and_ends_by_signals(tmp_path: Path) -> None:
         assert process.wait(60) == -signal.SIGKILL
 
 
+def test_a_test_that_fails_ends_it(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), AmqProcess([*START, str(tmp_path / "s")], cwd=ROOT, **LOG) as process:
+        raise ZeroDivisionError
+    assert process.returncode == -signal.SIGKILL
+
+
 def test_variables_are_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AMQ_STORE", str(tmp_path / "from-the-environment"))
     assert b"from-the-environment" in amq("status").stderr

@@ -34,6 +34,7 @@ def spark(request: pytest.FixtureRequest, spark_directory: Path) -> Iterator[Any
         for name, value in environment(spark_directory, makes_archive=not is_alone).items():
             patch.setenv(name, value)
         session = start(spark_directory, "local[2,2]")
+        patch.delenv("PYTHONWARNINGS")  # Spark's workers have it; brokers of later tests would be other interpreters
         try:
             yield session
         finally:
