@@ -7,14 +7,12 @@ Everything above the door (`Vfs`) takes the door that `open_vfs` returns, and do
 from __future__ import annotations
 
 import os
-import re
 from contextlib import suppress
 
 from amq.errors import AmqError, ConfigError
 from amq.lock.epoch import EPOCHS_DIRECTORY, epoch_numbers, read_epoch
+from amq.store_name import is_directory
 from amq.vfs import SystemVfs, ToolVfs
-
-_MEANT_AS_URL = re.compile(r"postgres(ql)?(:|//)")
 
 
 def open_vfs(store: str, locker: str | None = None) -> ToolVfs:
@@ -53,14 +51,3 @@ def locker_of(store: str) -> str:
         with suppress(AmqError, OSError):
             return read_epoch(vfs, store, number).lock.url
     return ""
-
-
-def is_directory(store: str) -> bool:
-    """Whether `store` is the path of a directory, and no URL, not even one with a slip: a broker that was given
-    `postgresql//HOST/DATABASE` must not make such a directory. `./postgresql:` is one."""
-    return "://" not in store and not _MEANT_AS_URL.match(store)
-
-
-def full_name(store: str) -> str:
-    """`store` as it is known everywhere on this host."""
-    return os.path.abspath(store) if is_directory(store) else store

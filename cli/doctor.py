@@ -13,7 +13,7 @@ import click
 from amq.cli import exits
 from amq.cli.output import examples, is_terminal, json_option, print_json, print_table
 from amq.errors import StoreError
-from amq.stores import is_directory
+from amq.store_name import is_directory
 
 if TYPE_CHECKING:
     from amq.doctor import Report

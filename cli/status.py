@@ -38,7 +38,7 @@ from amq.lock.host import Owner
 from amq.lock.presence import BrokerPresence
 from amq.lock.status import StoreStatus, silence, store_status
 from amq.protocols.stomp.frame import Frame, FrameReader, encode
-from amq.stores import full_name
+from amq.store_name import full_name
 from amq.vfs import Vfs
 
 SECONDS_MAX = 253_402_300_799  # the year 9999

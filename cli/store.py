@@ -8,7 +8,8 @@ from amq.errors import StoreError
 from amq.journal.inspect import Sealing
 from amq.lock.epoch import EPOCHS_DIRECTORY, read_newest_epoch
 from amq.lock.status import StoreStatus, store_status
-from amq.stores import full_name, open_vfs
+from amq.store_name import full_name
+from amq.stores import open_vfs
 from amq.vfs import ToolVfs, Vfs
 
 

@@ -10,7 +10,8 @@ import click
 
 from amq.cli.output import examples, json_option, print_json
 from amq.errors import StoreError
-from amq.stores import is_directory, open_vfs
+from amq.store_name import is_directory
+from amq.stores import open_vfs
 
 if TYPE_CHECKING:
     from amq.sql.sessions import Session, Sessions

@@ -33,12 +33,13 @@ IMPORTS: dict[str, set[str]] = {
     "clock": set(),
     "histogram": set(),
     "threads": set(),
+    "store_name": set(),
     "vfs": {"errors", "clock"},
-    "config": {"errors", "clock", "destination", "tls", "toml_places"},
+    "config": {"errors", "clock", "destination", "store_name", "tls", "toml_places"},
     "tls": set(),
     "toml_places": set(),
     "sql": LEAVES | {"vfs"},
-    "stores": LEAVES | {"vfs", "sql", "lock"},
+    "stores": LEAVES | {"vfs", "sql", "lock", "store_name"},
     "security": {"errors", "clock", "threads", "destination", "tls", "toml_places"},
     "lock": LEAVES | {"vfs"},
     "journal": LEAVES | {"vfs", "config"},
@@ -59,11 +60,11 @@ IMPORTS: dict[str, set[str]] = {
     "management": LEAVES | {"broker", "config", "journal", "security", "selectors", "protocols.commands"},
     "console": LEAVES | {"vfs", "stores", "management", "lock", "security.login"},
     "maintenance": LEAVES | {"vfs", "stores", "config", "journal", "lock", "broker", "master", "service"},
-    "doctor": LEAVES | {"vfs", "stores", "sql", "config", "lock", "client", "security", "tls"},
+    "doctor": LEAVES | {"vfs", "store_name", "stores", "sql", "config", "lock", "client", "security", "tls"},
     "cli": LEAVES
     | {"vfs", "stores", "sql", "config", "security", "journal", "lock", "service", "client", "protocols", "doctor"}
     | {"maintenance", "broker.events", "broker.actions", "broker.permitted", "management", "console"}
-    | {"transports.doorkeeper"},
+    | {"transports.doorkeeper", "store_name"},
     "spark": LEAVES | {"client", "journal", "config", "vfs", "lock.epoch", "protocols.stomp.destination"},
     "__main__": {"cli"},
     "": {"client", "errors"},  # amq/__init__.py: the client's names, loaded when first used

@@ -12,6 +12,7 @@ from amq.config.schema import BY_KEY, BrokerConfig
 from amq.config.transport_url import parse_transport_url
 from amq.config.units import format_size
 from amq.destination import ANY_REST, ANY_WORD
+from amq.store_name import is_directory
 from amq.tls import is_protected
 
 # (the smaller one, the larger one, why)
@@ -107,7 +108,7 @@ def _lock_contradictions(config: BrokerConfig) -> list[str]:
     found = []
     if not config.locker.startswith(("postgresql://", "postgres://")):
         found.append(f"locker is {config.locker!r}: it must be the URL of a database, postgresql://HOST/DATABASE")
-    if "://" in config.store:
+    if not is_directory(config.store):
         found.append("locker is set, but the store is a database, which holds its own lock: leave locker out")
     return found
 

@@ -22,6 +22,7 @@ from amq.config.option import SECTIONS, Kind, Option, Value
 from amq.config.reading import is_xml, read_bytes
 from amq.config.schema import BY_KEY, OPTIONS, BrokerConfig
 from amq.errors import ConfigError
+from amq.store_name import is_directory
 from amq.toml_places import Places
 
 if TYPE_CHECKING:
@@ -269,7 +270,7 @@ def _text(data: bytes, path: str) -> str:
 
 def _path(value: Value, directory: str | None) -> str:
     assert isinstance(value, str)
-    if not value or "://" in value:  # a URL: a store need not be a directory
+    if not value or not is_directory(value):  # a store need not be one
         return value
     expanded = os.path.expanduser(value)
     return expanded if directory is None else os.path.join(directory, expanded)

@@ -254,8 +254,9 @@ async def clients(connected: Iterable[Connected], slices: Slices) -> Row:
 
 def traffic(by_protocol: Mapping[str, Traffic]) -> Row:
     """Messages that clients sent, were given and acknowledged, each by protocol."""
-    parts = ("received", "delivered", "acknowledged")
-    return {part: {protocol: getattr(each, part) for protocol, each in by_protocol.items()} for part in parts}
+    return {
+        part: {protocol: getattr(each, part) for protocol, each in by_protocol.items()} for part in Traffic.__slots__
+    }
 
 
 async def sums(broker: Broker, slices: Slices) -> Row:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from amq.config import load
 from amq.errors import ConfigError
 from amq.sql.url import DEFAULTS, SqlUrl
-from amq.stores import is_directory, open_vfs
+from amq.store_name import is_directory
+from amq.stores import open_vfs
 
 
 def test_a_url_names_a_server_a_database_and_options() -> None:
@@ -58,6 +62,14 @@ def test_a_password_in_a_url_is_refused_and_not_shown(url: str) -> None:
 def test_a_url_with_a_slip_is_no_directory(store: str) -> None:
     with pytest.raises(ConfigError, match="begin with postgresql"):
         open_vfs(store)
+
+
+def test_a_url_with_a_slip_in_a_configuration_file_is_no_directory_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "amq.toml"
+    file.write_text('[broker]\nstore = "postgresql//db/amq"\n')
+    assert load(str(file)).store == "postgresql//db/amq"
+    file.write_text('[broker]\nstore = "shop"\n')
+    assert load(str(file)).store == str(tmp_path / "shop")
 
 
 @pytest.mark.parametrize("store", ["./postgresql:", "/srv/postgresql//amq", "postgresql", "postgresql/amq", "pg:amq"])

@@ -43,7 +43,8 @@ class ClientConnection:
         self, broker: Broker, peer: Peer, temporary: str = "", client: Client = NOBODY,
         traffic: Traffic | None = None,
     ) -> None:  # fmt: skip
-        """`temporary` = what the names of this connection's temporary destinations begin with, "" = it has none."""
+        """`temporary` = what the names of this connection's temporary destinations begin with, "" = it has none.
+        `traffic` = counts that it shares, None = it has its own."""
         self.broker = broker
         self.peer = peer
         self.temporary = temporary

@@ -1,0 +1,19 @@
+"""The name of a store: the path of a directory, or the URL of a database."""
+
+from __future__ import annotations
+
+import os
+import re
+
+_MEANT_AS_URL = re.compile(r"postgres(ql)?(:|//)")
+
+
+def is_directory(store: str) -> bool:
+    """Whether `store` is the path of a directory, and no URL, not even one with a slip: a broker that was given
+    `postgresql//HOST/DATABASE` must not make such a directory. `./postgresql:` is one."""
+    return "://" not in store and not _MEANT_AS_URL.match(store)
+
+
+def full_name(store: str) -> str:
+    """`store` as it is known everywhere on this host."""
+    return os.path.abspath(store) if is_directory(store) else store
