@@ -1,0 +1,79 @@
+"""Ownership: whose a name is that a client chooses.
+
+Invariant: two clients that choose the same name meet only inside the scope that `NAMES` gives for it. Names that the
+broker remembers after their connection has ended are stored with the name of their user before them, as `owned` writes
+it, so that each user has a name space. docs/security.md has the table, docs/journal-format.md the stored form.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+SEPARATOR: Final = "\0"  # between user and name. No name of a user has it, nor has any name that 0.1 stored
+
+
+class Within(Enum):
+    """The part of the broker inside which a name means one thing."""
+
+    CONNECTION = "connection"
+    USER = "user"
+    DESTINATION = "destination"
+    CLIENT_ID = "client id"
+    BROKER = "broker"
+    RIGHT = "right"  # the permissions file says who may use the name
+
+
+class Name(NamedTuple):
+    """A kind of name. `fields` = the fields of commands that carry it; `scope` = inside which it means one thing."""
+
+    what: str
+    fields: tuple[str, ...]
+    scope: tuple[Within, ...]
+
+
+_TRANSACTION: Final = tuple(f"{command}.transaction" for command in ("Begin", "Send", "SendMany", "Settle", "Invalid"))
+NAMES: Final = (
+    Name("outcome id of a commit", ("Commit.outcome_id",), (Within.BROKER,)),
+    Name("duplicate id that a client gives", ("Send.message", "SendMany.like"), (Within.DESTINATION,)),
+    Name("duplicate id that OpenWire forms", ("Send.message",), (Within.DESTINATION,)),
+    Name(
+        "id of a prepared transaction",
+        ("Prepare.xid", "Finish.xid", "ForgetOutcome.xid", "CommitBatch.xids", "AbortBatch.xids"), (Within.BROKER,),
+    ),
+    Name("client id, exclusive", ("Connect.client_id",), (Within.BROKER,)),
+    Name("client id that several connections may have", ("Connect.client_id",), (Within.USER,)),
+    Name("connection id, client object", ("Connect.instance",), (Within.BROKER,)),
+    Name("reattachment token", ("Connect.reattach",), (Within.USER,)),
+    Name(
+        "durable subscription", ("Subscribe.subscription_name", "Unsubscribe.subscription_name"), (Within.CLIENT_ID,)
+    ),
+    Name(
+        "cursor of leases", ("Lease.cursor", "SettleLeases.cursor", "Subscribe.reading"), (Within.DESTINATION,)
+    ),
+    Name("owner of batches", ("Prepare.owner", "CommitBatch.owner", "AbortBatch.owner"), (Within.RIGHT,)),
+    Name("transaction that is open", _TRANSACTION, (Within.CONNECTION,)),
+    Name(
+        "session, consumer, producer",
+        (
+            "InSession.session", "OpenSession.session", "Subscribe.id", "Unsubscribe.id", "Credit.id", "Extend.id",
+            "Settle.consumer", "OpenProducer.id", "CloseProducer.id",
+        ), (Within.CONNECTION,),
+    ),
+    Name("temporary destination", ("MakeTemporary.name",), (Within.CONNECTION,)),
+)  # fmt: skip
+
+
+def owned(user: str, name: str) -> str:
+    """`name` in the name space of `user`. "" = the broker, and its tools: their names have nothing before them."""
+    return user + SEPARATOR + name if user else name
+
+
+def given(text: str) -> str:
+    """The name as its client gave it."""
+    return text[text.find(SEPARATOR) + 1 :]
+
+
+def owner_of(text: str) -> str:
+    """The user in whose name space `text` is, "" = in nobody's: the broker's own, or stored by an earlier version."""
+    return text[: max(text.find(SEPARATOR), 0)]

@@ -1,0 +1,61 @@
+"""Whose a name is that a client chooses: the table of all of them, and how an owner is written."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+
+from amq.ownership import NAMES, SEPARATOR, given, owned, owner_of
+from amq.protocols import commands
+
+PAGE = Path(__file__).resolve().parent.parent / "docs/security.md"
+USERS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1)
+# Fields of commands that choose no name: numbers, flags, what is read and not kept, and names of destinations.
+PLAIN = {
+    "Command.receipt", "Connect.exclusive", "Connect.heartbeat_ms", "Connect.host", "Connect.login",
+    "Connect.passcode", "SendToMany.destinations", "SendMany.bodies", "SendMany.headers", "Subscribe.acknowledges",
+    "Subscribe.bounds", "Subscribe.browser", "Subscribe.credit", "Subscribe.exclusive", "Subscribe.in_runs",
+    "Subscribe.no_local", "Subscribe.pending_limit", "Subscribe.places", "Subscribe.prefetch", "Subscribe.priority",
+    "Subscribe.range", "Subscribe.redelivers", "Subscribe.retroactive", "Subscribe.selector", "Subscribe.shared",
+    "Subscribe.sources", "Subscribe.token", "Credit.credit", "Credit.drain", "Credit.wait_ms", "Extend.change",
+    "Settle.first", "Settle.outcome", "Settle.reason", "Settle.seq", "SettleSet.seqs", "Prepare.batch",
+    "Prepare.timeout_ms", "Finish.commit", "CommitBatch.batch", "CommitBatch.content", "AbortBatch.batch",
+    "OpenProducer.destination", "DeleteDestination.name", "Lease.after", "Lease.epoch", "Lease.messages",
+    "Lease.places", "Lease.reads", "Lease.size", "Lease.skip", "Lease.sources", "Lease.take", "Lease.timeout_ms",
+    "SettleLeases.commit", "SettleLeases.epoch", "SettleLeases.sources", "SettleLeases.through", "Malformed.error",
+    "Invalid.error",
+}  # fmt: skip
+
+
+def test_every_field_of_a_command_is_a_name_with_a_scope_or_no_name() -> None:
+    kinds = [kind for _, kind in inspect.getmembers(commands, inspect.isclass) if issubclass(kind, commands.Command)]
+    fields = {f"{kind.__name__}.{name}" for kind in kinds for name in kind.__dict__["__slots__"]}
+    named = {field for name in NAMES for field in name.fields}
+    assert fields == named | PLAIN
+    assert not named & PLAIN
+
+
+def test_the_page_has_the_same_table() -> None:
+    section = PAGE.read_text().partition("## Names that clients choose\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|", section, re.MULTILINE)
+    assert rows[1:] == [(name.what, ", ".join(within.value for within in name.scope)) for name in NAMES]
+
+
+@for_all(USERS, st.text())
+def test_owner_and_name_are_read_as_they_were_written(user: str, name: str) -> None:
+    text = owned(user, name)
+    assert (owner_of(text), given(text)) == (user, name)
+
+
+@for_all(USERS, st.text(), USERS, st.text())
+def test_two_users_never_have_the_same_name(user: str, name: str, other: str, same: str) -> None:
+    assert (owned(user, name) == owned(other, same)) == ((user, name) == (other, same))
+
+
+@for_all(st.text(st.characters(exclude_characters=SEPARATOR)))
+def test_a_name_without_an_owner_is_whole(name: str) -> None:
+    assert (owned("", name), owner_of(name), given(name)) == (name, "", name)
