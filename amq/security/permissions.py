@@ -75,9 +75,7 @@ class Entry:
     keys: tuple[str, ...] = ()
 
     def stands_for(self, words: Sequence[str]) -> bool:
-        if words[0] == ADVISORY_WORD and self.words[0] != ADVISORY_WORD:
-            return False
-        return matches(self.words, words)
+        return not _leaves_out(self.scheme, self.words, words) and matches(self.words, words)
 
 
 class Permissions:
@@ -132,17 +130,17 @@ class Permissions:
         return any(
             self._grants(entry, right, roles)
             for entry in self._entries.get(scheme, ())
-            if _intersect(entry.words, words)
+            if _intersect(scheme, entry.words, words)
         )
 
     def may_all(self, user: User, right: Right, scheme: str, words: Sequence[str]) -> bool:
         """Has `user` that right on whatever destination of this pattern there will be?"""
         roles = self._of(user)
         entries = self._entries.get(scheme, [])
-        closed = (entry for entry in entries if entry.only and _intersect(entry.words, words))
+        closed = (entry for entry in entries if entry.only and _intersect(scheme, entry.words, words))
         if not all(self._grants(entry, right, roles) for entry in closed):
             return False
-        return any(self._grants(entry, right, roles) for entry in entries if _covers(entry.words, words))
+        return any(self._grants(entry, right, roles) for entry in entries if _covers(scheme, entry.words, words))
 
     def _find(self, roles: frozenset[str], right: Right, scheme: str, words: list[str]) -> bool:
         for entry in self._entries.get(scheme, ()):
@@ -206,10 +204,15 @@ class Permissions:
         return cls(entries, roles, manage, warnings, generation)
 
 
-def _intersect(one: Sequence[str], other: Sequence[str]) -> bool:
+def _leaves_out(scheme: str, wide: Sequence[str], narrow: Sequence[str]) -> bool:
+    """Return whether `narrow` names advisories and `wide`, a pattern of destinations of any kind, does not: advisories
+    are topics whose first word is `ActiveMQ`. A queue of such a name (`ActiveMQ.DLQ`) is a queue like others."""
+    return scheme == TOPIC_SCHEME and narrow[0] == ADVISORY_WORD != wide[0]
+
+
+def _intersect(scheme: str, one: Sequence[str], other: Sequence[str]) -> bool:
     """Is there a name for which both patterns stand?"""
-    first_is_advisory = ADVISORY_WORD in (one[0], other[0])
-    if first_is_advisory and one[0] != other[0]:
+    if _leaves_out(scheme, one, other) or _leaves_out(scheme, other, one):
         return False
     for a, b in zip(one, other, strict=False):
         if ANY_REST in (a, b):
@@ -221,9 +224,9 @@ def _intersect(one: Sequence[str], other: Sequence[str]) -> bool:
     return len(one) == len(other) or (len(longer) == shorter + 1 and longer[-1] == ANY_REST)
 
 
-def _covers(wide: Sequence[str], narrow: Sequence[str]) -> bool:
+def _covers(scheme: str, wide: Sequence[str], narrow: Sequence[str]) -> bool:
     """Does `wide` stand for all names that `narrow` stands for?"""
-    if narrow[0] == ADVISORY_WORD and wide[0] != ADVISORY_WORD:
+    if _leaves_out(scheme, wide, narrow):
         return False
     for number, word in enumerate(wide):
         if word == ANY_REST:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq.destination import QUEUE_SCHEME, matches, pattern_words
+from amq.destination import QUEUE_SCHEME, TOPIC_SCHEME, matches, pattern_words
 from amq.errors import ConfigError
 from amq.security import permissions
 from amq.security.login import User
@@ -161,19 +161,34 @@ PATTERNS = st.tuples(WORDS, st.booleans()).map(lambda each: ".".join([*each[0], 
 NAMES = [".".join(words) for count in (1, 2, 3, 4) for words in product(("a", "b", "c", "ActiveMQ"), repeat=count)]
 
 
-def entry(pattern: str, grants: bool, only: bool) -> Entry:
-    return Entry(QUEUE_SCHEME, pattern_words(pattern), {Right.READ: frozenset({"*"} if grants else ())}, only)
+ENTRIES = st.lists(st.tuples(PATTERNS, st.booleans(), st.booleans()), max_size=4)
 
 
-@given(st.lists(st.builds(entry, PATTERNS, st.booleans(), st.booleans()), max_size=4), PATTERNS)
-def test_a_pattern_is_judged_as_the_names_that_it_stands_for(entries: list[Entry], pattern: str) -> None:
-    rules = Permissions(entries, {})
+def entry(scheme: str, pattern: str, grants: bool, only: bool) -> Entry:
+    return Entry(scheme, pattern_words(pattern), {Right.READ: frozenset({"*"} if grants else ())}, only)
+
+
+@given(st.sampled_from([QUEUE_SCHEME, TOPIC_SCHEME]), ENTRIES, PATTERNS)
+def test_a_pattern_is_judged_as_the_names_that_it_stands_for(
+    scheme: str, entries: list[tuple[str, bool, bool]], pattern: str
+) -> None:
+    rules = Permissions([entry(scheme, *each) for each in entries], {})
     words = pattern_words(pattern)
     named = [name for name in NAMES if matches(words, name.split("."))]
-    if words[0] != "ActiveMQ":  # no subscription to such a pattern gets advisories
+    if words[0] != "ActiveMQ" and scheme == TOPIC_SCHEME:  # no subscription to such a pattern gets advisories
         named = [name for name in named if not name.startswith("ActiveMQ")]
-    granted = [rules.may(User("eve"), Right.READ, QUEUE_SCHEME + name) for name in named]
-    if rules.may_all(User("eve"), Right.READ, QUEUE_SCHEME, words):
+    granted = [rules.may(User("eve"), Right.READ, scheme + name) for name in named]
+    if rules.may_all(User("eve"), Right.READ, scheme, words):
         assert all(granted)
     if any(granted):
-        assert rules.may_some(User("eve"), Right.READ, QUEUE_SCHEME, words)
+        assert rules.may_some(User("eve"), Right.READ, scheme, words)
+
+
+def test_a_pattern_of_queues_stands_for_the_shared_dead_letter_queue() -> None:
+    """Only topics have advisories: `ActiveMQ.DLQ` is a queue like others."""
+    every = [entry(scheme, ">", True, False) for scheme in (QUEUE_SCHEME, TOPIC_SCHEME)]
+    rules, eve = Permissions(every, {}), User("eve")
+    assert rules.may(eve, Right.READ, "queue://ActiveMQ.DLQ")
+    assert rules.may_some(eve, Right.READ, QUEUE_SCHEME, ("ActiveMQ", "DLQ"))
+    assert rules.may_all(eve, Right.READ, QUEUE_SCHEME, ("ActiveMQ", "DLQ"))
+    assert not rules.may(eve, Right.READ, "topic://ActiveMQ.Advisory.Queue")
