@@ -81,7 +81,7 @@ class DemoBroker:
         self.role = STARTING
         self._wanted = True
         command = [
-            sys.executable, "-m", "amq", "start", "--store", self._store, "--name", self.name, "--transport", self.url,
+            sys.executable, "-P", "-m", "amq", "start", "--store", self._store, "--name", self.name, "--transport", self.url,
             *self._options,
         ]  # fmt: skip
         self._process = subprocess.Popen(

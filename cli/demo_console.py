@@ -37,7 +37,7 @@ class DemoConsole:
     def start(self) -> None:
         """Returns at once: `is_open` says when it listens."""
         listen = f"127.0.0.1:{self._port}"
-        words = [sys.executable, "-m", "amq", "console", "--store", self._store, "--listen", listen]
+        words = [sys.executable, "-P", "-m", "amq", "console", "--store", self._store, "--listen", listen]
         with open(self._log_path, "ab") as log:
             self._process = subprocess.Popen(
                 leashed(words), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, process_group=0

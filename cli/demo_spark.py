@@ -145,7 +145,7 @@ class PipelineRun:
         self._log = directory / f"{name}.log"
         self._figures = directory / f"{name}.json"
         said(f"amq pipeline run {name}")
-        command = [sys.executable, "-m", "amq", "pipeline", "run", name, *words, "--json"]
+        command = [sys.executable, "-P", "-m", "amq", "pipeline", "run", name, *words, "--json"]
         with self._figures.open("wb") as figures:
             self._process = subprocess.Popen(
                 leashed(command), stdin=subprocess.DEVNULL, stdout=figures, stderr=subprocess.PIPE,

@@ -1,26 +1,34 @@
 """`amq dlq`: look at dead letters, send them back to where they came from, delete them; through a running broker.
 
+An operator on a broker's host names the store, and the broker does the work. Others connect as a client with a login.
+
 Invariant: a dead letter is at every moment in its dead-letter queue or in its original one, never in both and never in
-none: `retry` sends and acknowledges in one transaction a batch.
+none: as a client `retry` sends and acknowledges in one transaction a batch.
 """
 
 from __future__ import annotations
 
+import functools
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import ExitStack
+from itertools import product
+from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from amq.cli import exits
+from amq.cli import dlq_store, exits
 from amq.cli.clients import Failovers, Seconds, connection_options, open_connection, progress, rate
-from amq.cli.management import asks_broker, show, texts
+from amq.cli.management import asks_broker, open_working_client, show, texts
 from amq.cli.output import examples, is_terminal, json_option, print_json, print_listing, size_text, wall_text
 from amq.client import Connection, Message, Session
-from amq.errors import CommandError, TransactionRolledBackError
+from amq.errors import AccessError, CommandError, TransactionRolledBackError
 from amq.management.client import ManagementClient
+from amq.management.listing import Row
 
+T = TypeVar("T")
 BATCH_MESSAGES = 100
 BATCH_BYTES = 4 << 20
 LIST_LIMIT = 100
@@ -46,8 +54,26 @@ def dlq() -> None:
     """Show dead letters, send them back to their queues, or delete them."""
 
 
+store_option = click.option(
+    "--store", metavar="DIR|URL", envvar="AMQ_STORE", default="",
+    help="Ask the master's management socket on this host, without a login; or $AMQ_STORE. --url comes first.",
+)  # fmt: skip
+
+
 def _selection(command: Callable[..., None]) -> Callable[..., None]:
-    """Options that say which dead letters are meant."""
+    """Options that say where the dead letters are, and which are meant. The command gets `store` = "" where it shall
+    connect to `url` as a client."""
+
+    @functools.wraps(command)
+    def choose(*, store: str, **more: Any) -> None:
+        context = click.get_current_context()
+        is_named = context.get_parameter_source("store") is ParameterSource.COMMANDLINE
+        has_url = context.get_parameter_source("url") is not ParameterSource.DEFAULT
+        if is_named and context.get_parameter_source("url") is ParameterSource.COMMANDLINE:
+            raise click.UsageError("give --store, or --url, and not both")
+        command(store=store if is_named or not has_url else "", **more)
+
+    chosen: Callable[..., None] = store_option(choose)
     for option in (
         click.option("--reason", metavar="TEXT", help="Only those whose reason contains this text, such as expired."),
         click.option("--queue", metavar="NAME", help="Only those that were meant for this queue."),
@@ -56,8 +82,8 @@ def _selection(command: Callable[..., None]) -> Callable[..., None]:
             help="Where to look, a name or pattern. May be repeated.",
         ),
     ):  # fmt: skip
-        command = option(command)
-    return connection_options(command)
+        chosen = option(chosen)
+    return connection_options(chosen)
 
 
 def _working(command: Callable[..., None]) -> Callable[..., None]:
@@ -73,7 +99,7 @@ def _working(command: Callable[..., None]) -> Callable[..., None]:
 @dlq.command(
     "list",
     epilog=examples(
-        "amq dlq list",
+        "amq dlq list --store /mnt/shared/amq",
         "amq dlq list --queue orders --reason expired --limit 10",
         "amq dlq list --limit 1000 --json >dead-letters.json",
     ),
@@ -85,8 +111,8 @@ def _working(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--body", "with_body", is_flag=True, help=f"Show the first {BODY_CHARS_SHOWN} characters of each body.")
 @json_option
 def list_(
-    url: str, login: str, passcode: str, queues: tuple[str, ...], queue: str | None, reason: str | None, limit: int,
-    with_body: bool, as_json: bool,
+    store: str, url: str, login: str, passcode: str, queues: tuple[str, ...], queue: str | None, reason: str | None,
+    limit: int, with_body: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Show dead letters: where they were meant to go, why they did not, and how often they were delivered.
 
@@ -96,16 +122,17 @@ def list_(
     """
     found: dict[str, dict[str, Any]] = {}  # by id: a failover begins a browse anew
     selector = _selector(queue, reason)
-    with (
-        open_connection(url, login, passcode, Failovers()) as connection,
-        connection.session() as session,
-        progress("read", None) as show,
-    ):
-        for name in queues:
-            with session.browser(_destination(name), prefetch=min(limit, BATCH_MESSAGES), selector=selector) as browser:
-                while len(found) <= limit and (message := browser.receive()) is not None:
-                    found[message.id] = _facts(message)
-                    show(len(found))
+    with progress("read", None) as show, ExitStack() as stack:
+        if store:
+            each = _rows_of_store(stack.enter_context(open_working_client(store, "", "")), queues, selector)
+        else:
+            connection = stack.enter_context(open_connection(url, login, passcode, Failovers()))
+            each = _rows_of_client(connection, queues, selector, min(limit, BATCH_MESSAGES))
+        for row in each:
+            found[row["id"]] = row
+            show(len(found))
+            if len(found) > limit:
+                break
     titles = ("DEAD-LETTER QUEUE", "MEANT FOR", "DELIVERIES", "REASON", "SIZE", "SENT", "ID")
     print_listing(
         list(found.values()), limit, as_json, (*titles, "BODY") if with_body else titles,
@@ -137,7 +164,7 @@ def causes(client: ManagementClient, queue: str, as_json: bool) -> None:
 
 @dlq.command(
     epilog=examples(
-        "amq dlq retry --queue orders",
+        "amq dlq retry --queue orders --store /mnt/shared/amq",
         "amq dlq retry ID:5f1d3c2ab901-17592186044417",
         "amq dlq retry --reason 'without acknowledgement' --limit 1",
         "amq dlq retry --url 'failover:(stomp://a:61613,stomp://b:61613)' --json",
@@ -148,7 +175,7 @@ def causes(client: ManagementClient, queue: str, as_json: bool) -> None:
 @_working
 @json_option
 def retry(
-    ids: tuple[str, ...], url: str, login: str, passcode: str, queues: tuple[str, ...], queue: str | None,
+    ids: tuple[str, ...], store: str, url: str, login: str, passcode: str, queues: tuple[str, ...], queue: str | None,
     reason: str | None, limit: int | None, timeout: float, as_json: bool,
 ) -> None:  # fmt: skip
     """Send dead letters back to the queues for which they were meant: those with the given ids, or all.
@@ -159,6 +186,10 @@ def retry(
     stay, because every subscriber or nobody would get them. So do replies to temporary queues, and messages without
     an origin.
     """
+    if store:
+        run = _Run("moved", url, login, passcode, timeout, limit, as_json)
+        run.work_in_store(store, "retry", queues, _selector(queue, reason, OF_A_QUEUE), ids)
+        return
     name = secrets.token_hex(8)
     selector = _selector(queue, reason, OF_A_QUEUE, f"(\"{RETRY}\" IS NULL OR \"{RETRY}\" <> '{name}')")
     run = _Run("moved", url, login, passcode, timeout, limit, as_json, lambda s, m: _send_back(s, m, name))
@@ -178,7 +209,7 @@ def retry(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def purge(
-    ids: tuple[str, ...], url: str, login: str, passcode: str, queues: tuple[str, ...], queue: str | None,
+    ids: tuple[str, ...], store: str, url: str, login: str, passcode: str, queues: tuple[str, ...], queue: str | None,
     reason: str | None, limit: int | None, timeout: float, yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Delete dead letters for good, after a question: those with the given ids, or all.
@@ -193,8 +224,45 @@ def purge(
         which = f" for which {selector}" if selector else ""
         what = f"{len(ids)} messages with the given ids" if ids else "messages"
         click.confirm(f"Delete the {what} of {', '.join(queues)}{which} for good?", abort=True, err=True)
-    run = _Run("deleted", url, login, passcode, timeout, limit, as_json, lambda _s, _m: None)
-    run.work(queues, selector, ids, only_dead_letters=queues != DEFAULT_QUEUES)
+    run = _Run("deleted", url, login, passcode, timeout, limit, as_json)
+    if store:
+        run.work_in_store(store, "purge", queues, selector, ids)
+    else:
+        run.work(queues, selector, ids, only_dead_letters=queues != DEFAULT_QUEUES)
+
+
+def _rows_of_store(client: ManagementClient, names: tuple[str, ...], selector: str) -> Iterator[dict[str, Any]]:
+    for queue in dlq_store.queues(client, map(_bare, names), names == DEFAULT_QUEUES):
+        for row in dlq_store.messages(client, queue["name"], selector):
+            yield _facts_of_row(row, queue["name"])
+
+
+def _rows_of_client(
+    connection: Connection, names: tuple[str, ...], selector: str, prefetch: int
+) -> Iterator[dict[str, Any]]:
+    def browse(name: str) -> Iterator[dict[str, Any]]:
+        with (
+            connection.session() as session,
+            session.browser(_destination(name), prefetch=prefetch, selector=selector) as browser,
+        ):
+            while (message := browser.receive()) is not None:
+                yield _facts(message)
+
+    return _of_permitted(names, browse)
+
+
+def _of_permitted(names: tuple[str, ...], each: Callable[[str], Iterator[T]]) -> Iterator[T]:
+    """Yield what `each` yields for each of `names`. Where the operator named no queues, one that this user may not read
+    is left out, and a line on stderr says so. Raises AccessError if none is left."""
+    refused: list[AccessError] = []
+    for name in names:
+        try:
+            yield from each(name)
+        except AccessError as error:
+            refused.append(error)
+            if names != DEFAULT_QUEUES or len(refused) == len(names):
+                raise
+            click.echo(f"amq: {name} is left out: {error.description}", err=True)
 
 
 class _Run:
@@ -202,7 +270,7 @@ class _Run:
 
     def __init__(
         self, done: str, url: str, login: str, passcode: str, timeout: float, limit: int | None, as_json: bool,
-        each: Callable[[Session, Message], None],
+        each: Callable[[Session, Message], None] = lambda _session, _message: None,
     ) -> None:  # fmt: skip
         self._done = done
         self._url, self._login, self._passcode = url, login, passcode
@@ -238,6 +306,34 @@ class _Run:
                     self._work_part(connection, names, _with_ids(selector, part), show)
         finally:
             self._report()
+        self._check_all_found(wanted)
+
+    def work_in_store(
+        self, store: str, verb: str, names: tuple[str, ...], selector: str, ids: tuple[str, ...] = ()
+    ) -> None:
+        """The same, by the master of `store`. A queue that the operator named and that holds other messages is not
+        purged."""
+        wanted = tuple(dict.fromkeys(ids))
+        parts = [wanted[i : i + IDS_AT_A_TIME] for i in range(0, len(wanted), IDS_AT_A_TIME)] or [()]
+        try:
+            with open_working_client(store, "", "") as client, progress(self._done, self._limit) as show:
+                queues = [row["name"] for row in dlq_store.queues(client, map(_bare, names), names == DEFAULT_QUEUES)]
+                if verb == "purge" and names != DEFAULT_QUEUES:
+                    for queue in queues:
+                        other = next(dlq_store.messages(client, queue, f'"{REASON}" IS NULL'), None)
+                        if other is not None:
+                            raise _in_use(queue, other["id"])
+                for queue, part in product(queues, parts):
+                    if self._left() > 0:
+                        limit = None if self._limit is None else self._left()
+                        count = dlq_store.change(client, verb, queue, _with_ids(selector, part), limit)
+                        self._counts[queue] = self._counts.get(queue, 0) + count
+                        show(self._count)
+        finally:
+            self._report()
+        self._check_all_found(wanted)
+
+    def _check_all_found(self, wanted: tuple[str, ...]) -> None:
         if self._count < len(wanted) and self._left() > 0:
             exits.fail(f"{len(wanted) - self._count} of {len(wanted)} ids were not found", exits.FAILED)
 
@@ -245,13 +341,12 @@ class _Run:
         self, connection: Connection, names: tuple[str, ...], selector: str, show: Callable[[int], None]
     ) -> None:
         visited: set[str] = set()
-        for name in names:
-            for destination in _queues_of(connection, name, selector, visited):
-                visited.add(destination)
-                self._counts.setdefault(destination, 0)
-                self._empty(connection, destination, selector, show)
-                if self._left() == 0:
-                    return
+        for destination in _of_permitted(names, lambda name: _queues_of(connection, name, selector, visited)):
+            visited.add(destination)
+            self._counts.setdefault(destination, 0)
+            self._empty(connection, destination, selector, show)
+            if self._left() == 0:
+                return
 
     def _left(self) -> int:
         return BATCH_MESSAGES if self._limit is None else self._limit - self._count
@@ -356,10 +451,14 @@ def _check_dead_letters(connection: Connection, name: str) -> None:
         browser = session.browser(_destination(name), prefetch=1, selector=f'"{REASON}" IS NULL')
         found = next(iter(browser), None)
     if found is not None:
-        raise CommandError(
-            f"{_bare(found.destination)} is no dead-letter queue: it holds a message without {REASON} ({found.id}); "
-            "nothing was deleted. To empty a queue use `amq consumer --destination`"
-        )
+        raise _in_use(_bare(found.destination), found.id)
+
+
+def _in_use(queue: str, id: str) -> CommandError:
+    return CommandError(
+        f"{queue} is not a dead-letter queue: it holds a message without {REASON} ({id}). Nothing was deleted. "
+        "To empty a queue use `amq queue purge`"
+    )
 
 
 def _quoted(text: str) -> str:
@@ -388,6 +487,19 @@ def _facts(message: Message) -> dict[str, Any]:
         "sent_ms": int(headers.get("timestamp", "0")),
         "headers": {name: value for name, value in headers.items() if name not in _OF_ONE_DELIVERY},
         "body": _text(message.body),
+    }  # fmt: skip
+
+
+def _facts_of_row(row: Row, queue: str) -> dict[str, Any]:
+    """The same of a message as the broker shows it to operators."""
+    properties = {name: str(value) for name, value in row["properties"].items()}
+    deliveries = properties.get(DELIVERIES, "")
+    body = row.get("body")
+    return {
+        "id": row["id"], "dead_letter_queue": queue, "original_destination": _bare(properties.get(ORIGIN, "")),
+        "reason": properties.get(REASON, ""), "deliveries": int(deliveries) if deliveries.isdecimal() else 0,
+        "bytes": row["bytes"], "sent_ms": row["timestamp_ms"], "headers": properties,
+        "body": body[:BODY_CHARS_MAX] if body is not None else None,
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import click
 
 from amq.cli.output import console, is_terminal, print_json, print_table, size_text
 from amq.cli.store import read_status
-from amq.errors import AmqError
+from amq.errors import AmqError, TransportError
 from amq.lock.presence import BrokerPresence
 from amq.lock.status import StoreStatus
 from amq.management.client import ManagementClient
@@ -21,6 +21,10 @@ from amq.management.listing import Row
 LIST_LIMIT: Final = 1000
 WATCH_S: Final = 2.0
 OPERATION_S: Final = 3600.0
+READ_S: Final = 30.0
+PROBE_S: Final = 5.0  # a broker that does not answer for so long hangs
+SUCCESSOR_S: Final = 20.0  # how long a command waits for the next master after that; hungMasterTimeout is 10 s
+LOOK_AGAIN_S: Final = 0.2
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 Columns = Sequence[tuple[str, Callable[[Row], object]]]  # titles, and the cell of a row
 
@@ -36,7 +40,7 @@ def asks_broker(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def ask(*, store: str, url: str, broker: str, **more: Any) -> None:
-        with open_client(store, url, broker) as client:
+        with open_working_client(store, url, broker) as client:
             command(client=client, **more)
 
     return broker_options(ask)
@@ -66,15 +70,48 @@ limit_option = click.option(
 watch_option = click.option("--watch", is_flag=True, help=f"Show it again every {WATCH_S:g} seconds, until Ctrl-C.")
 
 
-def open_client(store: str, url: str, broker: str, timeout_s: float = OPERATION_S) -> ManagementClient:
-    """Raises AmqError that says where the command can be run instead."""
+def open_client(store: str, url: str, broker: str, timeout_s: float = READ_S) -> ManagementClient:
+    """Return a client of the broker that the options name. Raises AmqError that says where the command can be run."""
     if url:
         if not url.startswith(("http://", "https://")):
             raise click.BadParameter("write http://HOST:PORT or https://HOST:PORT, of a console", param_hint="--url")
-        return ManagementClient(url, timeout_s)
+        return ManagementClient(url, timeout_s, operation_s=OPERATION_S)
     if not store:
         raise click.UsageError("give --store DIR of a group with a broker on this host, or --url of a console")
-    return ManagementClient(_socket_of(_wanted(read_status(store), store, broker)), timeout_s)
+    return ManagementClient(_socket_of(_wanted(read_status(store), store, broker)), timeout_s, operation_s=OPERATION_S)
+
+
+def open_working_client(store: str, url: str, broker: str) -> ManagementClient:
+    """Return a client of a broker that answers. A master that hangs is replaced by the group after a while: without
+    the name of a broker this function waits for the next one, `SUCCESSOR_S` at most. Raises AmqError.
+    """
+    until = time.monotonic() + PROBE_S + SUCCESSOR_S
+    hangs = ""  # the socket that does not answer
+    while True:
+        try:
+            client = open_client(store, url, broker)
+        except NoBrokerError:
+            if not hangs or time.monotonic() > until:
+                raise
+            time.sleep(LOOK_AGAIN_S)
+            continue
+        if url or client.where == hangs:
+            if url or time.monotonic() > until:
+                return client  # the command itself says what is wrong
+            client.close()
+            time.sleep(LOOK_AGAIN_S)
+            continue
+        try:
+            with ManagementClient(client.where, PROBE_S) as probe:
+                probe.get("/broker")
+        except TransportError as error:
+            client.close()
+            if broker:
+                raise
+            click.echo(f"amq: {error.description}; waiting for another master for {SUCCESSOR_S:g} s", err=True)
+            hangs = client.where
+        else:
+            return client
 
 
 def _wanted(seen: StoreStatus, store: str, name: str) -> BrokerPresence:

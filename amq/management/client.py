@@ -33,10 +33,15 @@ class _UnixConnection(http.client.HTTPConnection):
 
 class ManagementClient:
     """`where` = the path of a Unix socket, or `http(s)://[USER:PASSWORD@]HOST:PORT` of a console. `user` = for whom a
-    console asks; None = for the operator. Close it, or use it as a context manager."""
+    console asks; None = for the operator. A question that changes nothing is given up after `timeout_s`, a change after
+    `operation_s` (None = `timeout_s` too). Close it, or use it as a context manager."""
 
-    def __init__(self, where: str, timeout_s: float = TIMEOUT_S, user: User | None = None) -> None:
+    def __init__(
+        self, where: str, timeout_s: float = TIMEOUT_S, user: User | None = None, operation_s: float | None = None
+    ) -> None:
         self.where = where
+        self._timeout_s = timeout_s
+        self._operation_s = timeout_s if operation_s is None else operation_s
         self._headers: dict[str, str] = {}
         if user is not None:
             self._headers["Amq-User"] = part(user.name)
@@ -89,7 +94,11 @@ class ManagementClient:
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Row:
         data = json.dumps(body).encode() if body is not None else None
         headers = {**self._headers, **({"Content-Type": "application/json"} if data is not None else {})}
+        self._http.timeout = self._timeout_s if method == "GET" else self._operation_s
         try:
+            if self._http.sock is None:
+                self._http.connect()
+            self._http.sock.settimeout(self._http.timeout)
             self._http.request(method, PREFIX + path, data, headers)
             answer = self._http.getresponse()
             raw = answer.read(ANSWER_BYTES_MAX)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from amq_process import DEADLINE_S, amq, running
+from amq_process import DEADLINE_S, amq, amq_json, running
 from brokers import Broker, Brokers
 
 import amq as client
-from amq.cli import dlq
+from amq.cli import dlq, exits
 
 pytestmark = pytest.mark.deep
 
@@ -201,7 +202,7 @@ def test_a_queue_in_use_is_not_purged(broker: Broker) -> None:
         done = amq("dlq", "purge", "--yes", "--dead-letter-queue", name, "--url", url_of(broker))
         refused = name in ("orders", "orders.>")
         assert (done.returncode == 7) == refused, (name, done.stderr)
-        assert ("is no dead-letter queue" in done.stderr) == refused
+        assert ("is not a dead-letter queue" in done.stderr) == refused
     assert [message.text for message in contents(broker, "orders")] == ["precious"]
     assert contents(broker, "DLQ.orders") == []
 
@@ -212,3 +213,52 @@ def test_no_broker() -> None:
 
 def test_a_topic_is_no_queue(broker: Broker) -> None:
     assert amq("dlq", "list", "--queue", "/topic/x", "--url", url_of(broker)).returncode == 7
+
+
+def test_through_the_store_without_a_login(broker: Broker) -> None:
+    """The broker does the work, and the answers are those that a client gets."""
+    refuse(broker, "orders", 5, headers={"colour": "red"})
+    refuse(broker, "bills", 2)
+    names = ("id", "dead_letter_queue", "original_destination", "reason", "deliveries", "bytes", "body")
+    as_client = [{name: row[name] for name in names} for row in run(broker, "list")]
+    rows = amq_json("dlq", "list", "--store", broker.store)
+    assert [{name: row[name] for name in names} for row in rows] == as_client
+    assert rows[-1]["headers"]["colour"] == "red"
+    assert len(amq_json("dlq", "list", "--queue", "bills", "--store", broker.store)) == 2
+    facts = amq_json("dlq", "retry", rows[-1]["id"], "--store", broker.store)
+    assert (facts["moved"], facts["queues"]) == (1, {"DLQ.orders": 1})
+    assert [message.text for message in contents(broker, "orders")] == ["orders 4"]
+    assert amq_json("dlq", "retry", "--queue", "orders", "--limit", 2, "--store", broker.store)["moved"] == 2
+    lost = amq("dlq", "retry", rows[-1]["id"], "--store", broker.store)
+    assert (lost.returncode, "1 of 1 ids were not found" in lost.stderr) == (exits.FAILED, True)
+    used = amq("dlq", "purge", "--yes", "--dead-letter-queue", "orders", "--store", broker.store)
+    assert (used.returncode, "not a dead-letter queue" in used.stderr) == (exits.REFUSED, True)
+    assert amq_json("dlq", "purge", "--yes", "--store", broker.store)["deleted"] == 4
+    assert amq_json("dlq", "list", "--store", broker.store) == []
+
+
+def test_the_store_of_the_environment_is_asked_unless_a_url_is_given(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse(broker, "orders", 1)
+    monkeypatch.setenv("AMQ_STORE", str(broker.store))
+    assert len(amq_json("dlq", "list")) == 1
+    assert amq("dlq", "list", "--url", "stomp://127.0.0.1:1").returncode == exits.TRANSPORT
+    both = amq("dlq", "list", "--store", broker.store, "--url", url_of(broker))
+    assert (both.returncode, "and not both" in both.stderr) == (exits.USAGE, True)
+
+
+def test_a_queue_that_the_user_may_not_read_is_left_out(brokers: Brokers, tmp_path: Path) -> None:
+    permissions = tmp_path / "permissions.toml"
+    permissions.write_text(
+        '[queues."DLQ.>"]\nread = ["*"]\nwrite = ["*"]\n[queues.orders]\nread = ["*"]\nwrite = ["*"]\n'
+    )
+    permissions.chmod(0o600)
+    broker = brokers.master("p", maximumRedeliveries=0, permissionsFile=permissions)
+    refuse(broker, "orders", 2)
+    done = amq("dlq", "list", "--url", url_of(broker), "--json")
+    assert (done.returncode, len(json.loads(done.stdout))) == (0, 2)
+    assert "ActiveMQ.DLQ is left out" in done.stderr
+    done = amq("dlq", "list", "--dead-letter-queue", "ActiveMQ.DLQ", "--url", url_of(broker))
+    assert done.returncode == exits.REFUSED
+    assert run(broker, "retry")["moved"] == 2

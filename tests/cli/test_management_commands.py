@@ -228,3 +228,20 @@ def test_top_as_json(broker: Broker) -> None:
     assert first["queues"][0]["enqueued_per_s"] is None
     assert (second["queues"][0]["messages"], second["queues"][0]["enqueued_per_s"]) == (2, 0.0)
     assert second["error"] == ""
+
+
+@pytest.mark.deep
+def test_a_command_finds_the_master_that_replaces_a_frozen_one(brokers: Brokers) -> None:
+    frozen = brokers.master("a", hungMasterTimeout=1)
+    brokers.slave("b", hungMasterTimeout=1)
+    fill(frozen, "orders", 3)
+    frozen.freeze()
+    try:
+        done = amq("queues", "--store", frozen.store, "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)[0]["messages"] == 3
+        named = amq("queue", "purge", "orders", "--yes", "--name", "a", "--store", frozen.store)
+    finally:
+        frozen.thaw()
+    assert named.returncode == exits.TRANSPORT, named.stderr
+    assert "the broker hangs" in named.stderr
