@@ -81,8 +81,8 @@ class DemoBroker:
         self.role = STARTING
         self._wanted = True
         command = [
-            sys.executable, "-P", "-m", "amq", "start", "--store", self._store, "--name", self.name, "--transport", self.url,
-            *self._options,
+            sys.executable, "-P", "-m", "amq", "start", "--store", self._store, "--name", self.name,
+            "--transport", self.url, *self._options,
         ]  # fmt: skip
         self._process = subprocess.Popen(
             leashed(command), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,

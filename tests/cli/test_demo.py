@@ -232,3 +232,16 @@ def test_a_console_that_ends_says_why(tmp_path: Path) -> None:
                 os.sched_yield()
     finally:
         console.end()
+
+
+def test_a_checkout_in_the_current_directory_is_not_what_runs(tmp_path: Path) -> None:
+    """A newcomer starts the installed `amq` in a checkout, where a directory `amq` lies."""
+    other = tmp_path / "amq"
+    other.mkdir()
+    (other / "__init__.py").write_text("raise SystemExit('the amq of the current directory was imported')\n")
+    text = tmp_path / "text"
+    text.write_text("a line\n" * 2000)
+    words = ["demo", "--brokers", "2", "--kills", "0", "--file", str(text), "--store", str(tmp_path / "store")]
+    command = [sys.executable, "-P", "-m", "amq", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stderr
