@@ -161,6 +161,19 @@ class Known:
         return message, properties
 
 
+def head_of(data: bytes) -> tuple[bytes, bytes]:
+    """Producer and transaction of a message, as fields, by the beginning of its frame; b"" = none. Or ValueError."""
+    try:
+        producer, at = _identity(data, 6, table.PRODUCER_ID)
+        _, at = _destination(data, at)
+        end = _skip(data, at)
+    except (IndexError, struct.error) as error:
+        raise ValueError("a message is cut off") from error
+    if end > len(data):
+        raise ValueError("a message is cut off")
+    return producer, b"" if end == at + 1 else data[at:end]
+
+
 def read_message(data: bytes, version: int) -> Incoming:
     """The message that `data` is, a frame without its size. Raises ValueError."""
     if version < 10:

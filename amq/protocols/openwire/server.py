@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, NamedTuple
-from zlib import crc32
+from typing import Any, ClassVar, Final
 
 from amq.destination import told
 from amq.errors import AmqError, CommandError, ProtocolError
@@ -63,7 +62,6 @@ from amq.protocols.openwire.consumers import (
     INDIVIDUAL,
     POISON,
     REDELIVERED,
-    SEQ_BITS,
     STANDARD,
     Ack,
     Consumer,
@@ -72,16 +70,16 @@ from amq.protocols.openwire.consumers import (
     read_single,
 )
 from amq.protocols.openwire.failures import throwable
-from amq.protocols.openwire.frames import Frames
+from amq.protocols.openwire.frames import Frames, TooLarge
 from amq.protocols.openwire.hello import HELLO_BYTES_MAX, Hello, hello, read_hello
+from amq.protocols.openwire.ids import NO_IDENTITY, Identity, MessageIds
 from amq.protocols.openwire.messages import (
     GROUP_ID,
     GROUP_SEQ,
     MESSAGE_TYPES,
     dispatch_as_it_came,
-    is_openwire,
+    head_of,
     message_of,
-    own_id,
     producer_text_in,
     read_message,
     write,
@@ -104,22 +102,6 @@ _RESPONSE: Final = INT.pack(10) + bytes((table.RESPONSE,)) + b"\0\0\0\0\0"
 _ABOUT: Final = frozenset({"UNKNOWN_DELIVERY", "UNKNOWN_SUBSCRIPTION"})  # late words about what has ended
 
 
-class Identity(NamedTuple):
-    """The facts of the broker and its store that clients are told.
-
-    broker             its name
-    store              id of the store, the same for all brokers of the group
-    epoch, connection  which no other connection ever has together
-    newest_seq         of the messages that were there when this connection was made
-    """
-
-    broker: str
-    store: str
-    epoch: int
-    connection: str
-    newest_seq: int
-
-
 class OpenWireServer:
     """Implements `amq.protocols.base.ServerProtocol`. `body_bytes_max` = of a message."""
 
@@ -133,7 +115,7 @@ class OpenWireServer:
     ) -> None:  # fmt: skip
         self.unsaid = b""
         self.patience_ms: tuple[int, int] | None = None
-        self._identity = identity or Identity("amq", "ID:AMQ", 0, "0", 0)
+        self._identity = identity = identity or NO_IDENTITY
         self._frame_bytes_max = body_bytes_max + HEADERS_BYTES_MAX
         self._server_name = server_name
         self._rebalances = rebalances
@@ -145,9 +127,7 @@ class OpenWireServer:
         self._connect_id = 0
         self._connection: Structure | None = None
         self._tolerates_faults = False  # the client sends again what it has no answer for
-        self._known_to = -1  # seq: the client may have had older messages, and this one, before
-        self._tag = 1 + crc32(f"{self._identity.epoch} {self._identity.connection}".encode()) % 63
-        self._sequence = 0  # of the ids that this connection has given to messages
+        self._ids = MessageIds(identity)
         self._sessions: dict[int, int] = {}  # the client's number → the broker's
         self._session_count = 0
         self._producers: dict[bytes, Producer] = {}
@@ -177,6 +157,8 @@ class OpenWireServer:
                 if found is None:
                     break
                 self._receive(found, commands)
+            except TooLarge as error:
+                self._fail(error, error.head, commands, error.size)
             except (ValueError, AmqError) as error:
                 self._fail(error, found, commands)
         return commands
@@ -246,8 +228,10 @@ class OpenWireServer:
         commands.append(Send(message, receipt, transaction))
         return True
 
-    def _fail(self, error: Exception, found: bytes | None, commands: list[Command]) -> None:
-        """The command `found`, None = the stream itself, is wrong. A command that was understood fails alone."""
+    def _fail(self, error: Exception, found: bytes | None, commands: list[Command], size: int = 0) -> None:
+        """The command that begins with `found`, None = the stream itself, is wrong. A command that was understood fails
+        alone. So does one whose client learns from the answer that it failed: a client with a failover URL would send
+        it again on each new connection. `size` = of its frame where `found` is only the beginning."""
         error = error.with_traceback(None)
         answer = answer_to(found)
         if isinstance(error, CommandError):
@@ -255,9 +239,35 @@ class OpenWireServer:
             return
         if not isinstance(error, AmqError):
             error = ProtocolError(f"a command that is none: {error}", code="FRAME_INVALID")
+        if found and self._connection is not None:
+            if found[0] in MESSAGE_TYPES and self._fail_message(error, found, size or len(found), commands):
+                return
+            if answer is not None:
+                commands.append(Invalid(error, answer))
+                return
         self._in(0, commands)
         commands.append(Malformed(error, answer))
         self.close()
+
+    def _fail_message(self, error: AmqError, found: bytes, size: int, commands: list[Command]) -> bool:
+        """The message that begins with `found` is not sent, nor is its transaction committed. False: the beginning does
+        not say which."""
+        try:
+            producer_id, transaction = head_of(found)
+        except ValueError:
+            return False
+        producer = self._producers.get(producer_id)
+        receipt = answer_to(found)
+        if receipt is None and producer is not None and producer.window:
+            receipt = Windowed(producer.id, _WINDOWED_BYTES + size)
+        session, name = producer.session if producer is not None else 0, ""
+        if self._transactions.is_open(transaction):
+            opened, steps = self._transactions.sending(transaction, session)
+            session, name = opened.session, opened.name
+            self._take(steps, commands)
+        self._in(session, commands)
+        commands.append(Invalid(error, receipt, name))
+        return True
 
     def _receive(self, data: bytes, commands: list[Command]) -> None:
         """Raises ValueError, AmqError."""
@@ -330,16 +340,16 @@ class OpenWireServer:
         id = _part(found.get("id"), table.CONNECTION_ID)
         if not storable(id.get("value", "")):
             raise ProtocolError("ConnectionInfo names no connection", code="FRAME_INVALID")
-        self._connection = id
-        self._connect_id = found.get("command_id", 0)
-        self._tolerates_faults = self._tolerates_faults or found.get("fault_tolerant", False)
-        self._known_to = self._identity.newest_seq if found.get("failover_reconnect") else -1
-        self._frames.bytes_max = self._frame_bytes_max
+        command_id = found.get("command_id", 0)
         assert self.patience_ms is not None
         commands.append(Connect(
             storable(found.get("user_name", "")), found.get("password", ""), storable(found.get("client_id", "")), "",
-            self.patience_ms, id.get("value"), None, Answer(self._connect_id), exclusive=True,
+            self.patience_ms, id.get("value"), None, Answer(command_id), exclusive=True,
         ))  # fmt: skip
+        self._connection, self._connect_id = id, command_id
+        self._tolerates_faults = self._tolerates_faults or found.get("fault_tolerant", False)
+        self._ids.known_to = self._identity.newest_seq if found.get("failover_reconnect") else -1
+        self._frames.bytes_max, self._frames.skips = self._frame_bytes_max, True
 
     def _control(self, found: Structure, commands: list[Command]) -> None:
         if found.get("fault_tolerant"):
@@ -435,7 +445,8 @@ class OpenWireServer:
         del self._consumers[consumer.key]
         self._in(consumer.session, commands)
         commands += consumer.leave(last)
-        self._known_to = max(self._known_to, consumer.newest_seen)
+        if self._tolerates_faults:  # only such a client looks for duplicates
+            self._ids.known_to = max(self._ids.known_to, consumer.newest_seen)
         commands.append(Unsubscribe(consumer.id, receipt))
 
     def _close_session(self, number: int, last: int, commands: list[Command], receipt: object) -> None:
@@ -710,7 +721,7 @@ class OpenWireServer:
 
     def delivery(self, consumer: Consumer, message: Message, redelivered: int) -> bytes:
         """One message for one consumer."""
-        if self._version < 10 or self._may_know(message):
+        if self._version < 10 or self._ids.may_know(message):
             return b"".join(self._pieces(consumer, message, redelivered))
         if message.destination != consumer.opening_name:
             consumer.opening_name = message.destination
@@ -733,8 +744,8 @@ class OpenWireServer:
     def _pieces(self, consumer: Consumer, message: Message, redelivered: int) -> tuple[bytes, ...]:
         consumer.dispatched += 1
         destination = self._destination_of(message.destination)
-        id = self._new_id(message)
-        consumer.held[self._name_of(message.seq) if id else message.seq] = message.seq
+        id = self._ids.new_id(message, self._version, self._tolerates_faults)
+        consumer.held[self._ids.name_of(message.seq) if id else message.seq] = message.seq
         written = write(message, self._version, id)
         after = written.after
         properties = message.properties
@@ -746,27 +757,6 @@ class OpenWireServer:
             b"".join((INT.pack(size), consumer.head, destination, written.before)), written.body,
             after + INT.pack(redelivered),
         )  # fmt: skip
-
-    def _new_id(self, message: Message) -> bytes:
-        """An id of our own for a message that has none of OpenWire; and for one that the client may have had before: it
-        takes the same id for a duplicate, and gives the message up. It shows its program the id that stands there as
-        text."""
-        if is_openwire(message) and not self._may_know(message):
-            return b""
-        identity = self._identity
-        self._sequence += 1
-        return own_id(
-            message, f"ID:amq-{identity.epoch}-{identity.connection}", self._sequence, self._name_of(message.seq),
-            identity.store, self._version,
-        )  # fmt: skip
-
-    def _may_know(self, message: Message) -> bool:
-        """May this client have had the message on its earlier connection, or by a consumer that has ended?"""
-        return message.seq <= self._known_to
-
-    def _name_of(self, seq: int) -> int:
-        """The number of a message that has an id of our own: hardly ever that of the same one on another connection."""
-        return seq % (1 << SEQ_BITS) + (self._tag << SEQ_BITS)
 
     def end_of_browse(self, consumer: Consumer) -> bytes:
         """The browse of this consumer has shown everything."""

@@ -87,6 +87,10 @@ class Transactions:
             )
         self._open[key] = Open(name_of(id))
 
+    def is_open(self, key: bytes) -> bool:
+        """Has a transaction with that id begun here?"""
+        return key in self._open
+
     def sending(self, key: bytes, session: int) -> tuple[Open, list[Step]]:
         """The transaction in which something is sent by `session`, and what the broker must do before. Raises
         CommandError."""

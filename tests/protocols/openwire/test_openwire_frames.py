@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amq.errors import ProtocolError
-from amq.protocols.openwire.frames import Frames
+from amq.protocols.openwire.frames import HEAD_BYTES, Frames, TooLarge
 from amq.protocols.openwire.wire import INT
 
 
@@ -73,3 +73,26 @@ def test_what_was_buffered_is_let_go() -> None:
     frames.clear()
     assert not frames.pending
     assert frames.next_frame() is None
+
+
+@given(st.integers(31, 3 * HEAD_BYTES), st.data())
+def test_the_stream_goes_on_after_a_frame_that_is_too_large(size: int, data: st.DataObject) -> None:
+    """Its beginning is shown, as soon as that is here; the rest is not kept."""
+    large = bytes(each % 251 for each in range(size))
+    stream, frames, found = framed(b"a") + framed(large) + framed(b"b"), Frames(30), list[bytes]()
+    frames.skips = True
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
+    for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        frames.push(stream[start:stop])
+        left = True
+        while left:
+            try:
+                frame = frames.next_frame()
+                left = frame is not None
+                found += [frame] if frame is not None else []
+            except TooLarge as refused:
+                found.append(refused.head + refused.size.to_bytes(4))
+        assert len(frames.data) <= stop - start + HEAD_BYTES + 4
+        assert frames.pending == (stop not in (0, 5, len(stream) - 5, len(stream)))
+        assert len(found) == (stop >= 5) + (stop >= 9 + min(size, HEAD_BYTES)) + (stop == len(stream))
+    assert found == [b"a", large[:HEAD_BYTES] + size.to_bytes(4), b"b"]

@@ -128,9 +128,11 @@ def test_an_older_message_that_came_later_was_not_seen() -> None:
     assert outcomes(server, names[0]) == {3: Outcome.RELEASED}
 
 
-def own_ids(last: int, acknowledges: Sequence[int] = (), is_usual: bool = True) -> list[bool]:
+def own_ids(
+    last: int, acknowledges: Sequence[int] = (), is_usual: bool = True, *, failover: bool = True
+) -> list[bool]:  # fmt: skip
     """Which of the messages 6 to 9 have other ids when they come again, after a consumer that had 7, 8 and 9 ended."""
-    server = opened()
+    server = opened(fault_tolerant=failover)
     (send,) = (each for each in server.receive(frame(message(), 12)) if isinstance(each, Send))
     (consumer,) = server._consumers.values()
     for seq in (7, 8, 9):
@@ -154,6 +156,21 @@ def own_ids(last: int, acknowledges: Sequence[int] = (), is_usual: bool = True) 
 def test_what_a_program_saw_and_left_comes_with_another_id() -> None:
     """The client remembers the ids of a consumer that acknowledges one by one, and gave the messages up."""
     assert own_ids(8) == [True, True, True, False]
+
+
+def test_a_client_without_a_failover_url_sees_the_same_id() -> None:
+    """It does not look for duplicates, and to its program the messages would not be equal."""
+    assert own_ids(8, failover=False) == own_ids(8, [8], failover=False) == [False] * 4
+
+
+def test_a_message_of_another_protocol_comes_again_under_the_same_id() -> None:
+    server, names = opened_with(7)
+    consumer = server._consumers[table.nested(OTHER)]
+    sent = Message("queue://orders", b"x")
+    sent.seq = 7
+    (one,), (two,) = (frames(server.delivery(consumer, sent, times)) for times in (0, 1))
+    assert one.fields["message"].fields["id"] == two.fields["message"].fields["id"]
+    assert list(consumer.held) == names
 
 
 def test_what_was_prefetched_only_comes_as_it_is() -> None:

@@ -46,6 +46,7 @@ from amq.protocols.commands import (
 )
 from amq.protocols.openwire import table
 from amq.protocols.openwire.answers import Answer
+from amq.protocols.openwire.primitives import encode_map
 from amq.protocols.openwire.server import STRANGER_BYTES_MAX, OpenWireServer
 from amq.protocols.openwire.table import Structure, frame, structure
 from amq.protocols.openwire.wire import INT
@@ -169,9 +170,12 @@ def test_a_breach_is_not_told_as_the_failure_of_what_went_before() -> None:
 
 
 def test_a_command_that_is_none_is_answered_by_its_number() -> None:
+    """The connection goes on: a client with a failover URL would send it again on the next one, without an end."""
     command = said(table.SESSION_INFO, 7, True)
-    malformed = only(opened().receive(command), Malformed)
-    assert malformed.receipt.command_id == 7
+    invalid, nothing = opened().receive(command + SYNCHRONOUS["control"])
+    assert isinstance(invalid, Invalid)
+    assert invalid.receipt.command_id == 7
+    assert isinstance(nothing, Nothing)
 
 
 def test_nothing_comes_after_the_end() -> None:
@@ -227,7 +231,66 @@ def test_ids_that_cannot_be_stored_are_refused(text: str) -> None:
         assert isinstance(server.receive(login(**{name: text}))[-1], Malformed)
     id = structure(table.CONSUMER_ID, value=2)
     command = said(table.CONSUMER_INFO, 7, True, id=id, destination=QUEUE, subscription_name=text)
-    assert isinstance(opened().receive(command)[-1], Malformed)
+    assert only(opened().receive(command), Invalid).receipt.command_id == 7
+
+
+MIB = 1 << 20
+UNUSABLE = {
+    "too large": {"content": bytes(3 * MIB)},
+    "properties too large": {"properties": encode_map({"a": bytes(9 * MIB)})},
+    "an id that is too long": {"id": structure(table.MESSAGE_ID, text="x" * 9000, producer=PRODUCER)},
+}
+
+
+def limited(what: str, **fields: Any) -> OpenWireServer:
+    """A connection of a client that sends again what it has no answer for; frames may have 2 MiB, or what is not too
+    large for them."""
+    server = OpenWireServer(MIB if what == "too large" else 100 * MIB)
+    server.receive(greeting() + login(fault_tolerant=True))
+    server.connected("1", (0, 0))
+    server.receive(said(table.SESSION_INFO, 2, id=SESSION) + said(table.PRODUCER_INFO, 3, id=PRODUCER, **fields))
+    return server
+
+
+@pytest.mark.parametrize("what", UNUSABLE)
+@pytest.mark.parametrize("piece", [1 << 30, 65_536], ids=["whole", "in pieces"])
+def test_a_message_that_cannot_be_taken_fails_alone(what: str, piece: int) -> None:
+    server = limited(what)
+    fields = message(**UNUSABLE[what]).fields | {"command_id": 7, "response_required": True}
+    stream = frame(structure(table.BYTES_MESSAGE, **fields)) + SYNCHRONOUS["message"]
+    commands = [each for at in range(0, len(stream), piece) for each in server.receive(stream[at : at + piece])]
+    invalid = only(commands, Invalid)
+    assert invalid.receipt.command_id == 7
+    (answer,) = frames(server.error(Failure(invalid.error, Scope.COMMAND, invalid.receipt)))
+    assert (answer.type, answer.get("correlation_id")) == (table.EXCEPTION_RESPONSE, 7)
+    assert receipts([only(commands, Send)]) == [7]
+    assert not server.pending()
+
+
+@pytest.mark.parametrize("what", UNUSABLE)
+def test_a_transaction_with_a_message_that_cannot_be_taken_fails(what: str) -> None:
+    """Its sends have no answers: a client with a failover URL sends the whole transaction again."""
+    server = limited(what)
+    begin = said(table.TRANSACTION_INFO, 5, transaction=TRANSACTION, kind=0)
+    commands = server.receive(begin + frame(message(transaction=TRANSACTION, **UNUSABLE[what])))
+    begun, invalid = only(commands, Begin), only(commands, Invalid)
+    assert invalid.transaction == begun.transaction
+
+
+@pytest.mark.parametrize("what", UNUSABLE)
+def test_a_producer_with_a_window_gets_its_room_back(what: str) -> None:
+    server = limited(what, window=5 * MIB)
+    sent = message(**UNUSABLE[what])
+    invalid = only(server.receive(frame(sent)), Invalid)
+    acknowledged, told = frames(server.error(Failure(invalid.error, Scope.COMMAND, invalid.receipt)))
+    assert acknowledged.type == table.PRODUCER_ACK
+    assert acknowledged.get("size") >= 1024 + len(sent.get("content") or b"") + len(sent.get("properties") or b"")
+    assert told.type == table.CONNECTION_ERROR
+
+
+def test_a_one_way_command_that_is_none_ends_the_connection() -> None:
+    """Nothing else would tell the client that the broker does not know of it."""
+    assert isinstance(opened().receive(said(table.SESSION_INFO))[-1], Malformed)
 
 
 def test_a_connection_is_named_by_its_own_kind_of_id() -> None:
