@@ -37,6 +37,7 @@ from amq.lock.epoch import Epoch
 from amq.lock.host import Host, Owner, SystemHost
 from amq.lock.lease import Lease, Verdict, Watchdog
 from amq.lock.locker import Mastership
+from amq.lock.others import check_own
 from amq.lock.presence import Presence
 from amq.lock.shared_file import SharedFileLocker
 from amq.lock.silence import Silence
@@ -248,7 +249,9 @@ class BrokerService:
             try:
                 self._vfs.mkdir(path)
             except FileExistsError:
-                pass  # perhaps made just now, by a broker that died before it could make the name durable
+                # It may be new, made by a broker that died before it could make the name durable.
+                if path == self.config.store:
+                    check_own(self._vfs, path)
             except FileNotFoundError as error:
                 raise StoreError(
                     f"{os.path.dirname(os.path.abspath(path))} does not exist: mount the shared file system or "

@@ -12,6 +12,9 @@ from amq.config import BrokerConfig
 from amq.doctor import Level, Report, examine_quickly
 from amq.doctor.filesystems import ALONE_TOPIC
 from amq.errors import AmqError, StoreError
+from amq.lock.others import check_own
+from amq.store_name import is_directory
+from amq.vfs import SystemVfs
 
 _log = structlog.get_logger("amq.process")
 
@@ -19,11 +22,15 @@ _log = structlog.get_logger("amq.process")
 def refusal(config: BrokerConfig) -> AmqError | None:
     """Why the broker must not start on this store; None = it may. Logs warnings."""
     try:
+        if is_directory(config.store):
+            check_own(SystemVfs(), config.store)
         report = examine_quickly(config.store, locker=config.locker)
     except OSError as error:
         # The broker meets the same error at its first step and reports it with its cure.
         _log.info("the store cannot be examined", reason=str(error))
         return None
+    except StoreError as error:
+        return error
     for finding in report.of(Level.WARNING):
         if finding.topic != ALONE_TOPIC:  # a group on one host is a normal use
             _log.warning("the store could be safer or quicker", finding=str(finding))

@@ -11,6 +11,9 @@ import pwd
 import stat
 
 from amq.doctor.finding import Finding, Level, unfit
+from amq.errors import StoreError
+from amq.lock.others import check_own
+from amq.vfs import SystemVfs
 
 SUBDIRECTORIES = ("journal", "epochs", "brokers", "checkpoints")
 NOBODY = 65534  # what a file server shows where it does not tell users apart
@@ -24,6 +27,11 @@ def judge_directory(path: str) -> list[Finding]:
     except FileNotFoundError:
         return []
     findings = []
+    try:
+        check_own(SystemVfs(), path)
+    except StoreError as error:
+        why = "two brokers of different products would share one lock file"
+        findings.append(unfit("another broker", error.description, why, ""))
     user = os.geteuid()
     if user == 0 and found.st_uid not in (0, NOBODY):
         owner = _name(found.st_uid)

@@ -41,6 +41,7 @@ from amq.lock.document import decode, encode, read_file
 from amq.lock.epoch import EPOCHS_DIRECTORY, Epoch, epoch_path, newest_number, read_epoch
 from amq.lock.host import Host, Owner
 from amq.lock.lease import Lease
+from amq.lock.others import check_own
 from amq.lock.presence import Presence
 from amq.lock.shared_file import HEARTBEAT_OFFSET, LOCK_FILE, SharedFileLocker, read_record
 from amq.threads import Event
@@ -183,6 +184,7 @@ class Repair:
             raise
 
     def _run(self) -> Plan:
+        check_own(self._vfs, self._store)
         with closing(Presence.open(self._vfs, self._store, self._owner)):
             try:
                 self._lock()

@@ -14,6 +14,7 @@ from amq.config.foreign.convert import boolean, milliseconds, size
 from amq.config.foreign.document import Element
 from amq.config.foreign.importing import (
     CONTAINER,
+    OWN_DIRECTORY,
     Importing,
     Part,
     Rule,
@@ -335,9 +336,7 @@ def _store(part: Part) -> None:
 
 
 def _old_messages(part: Part) -> None:
-    part.tell(
-        Status.NATURAL, "amq has a journal of its own in that directory: let consumers drain the old broker first"
-    )  # fmt: skip
+    part.tell(Status.NATURAL, OWN_DIRECTORY)
 
 
 def _keep_alive(part: Part) -> None:

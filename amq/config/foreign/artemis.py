@@ -14,6 +14,7 @@ from amq.config.foreign.convert import boolean, integer, milliseconds, size
 from amq.config.foreign.document import Element
 from amq.config.foreign.importing import (
     CONTAINER,
+    OWN_DIRECTORY,
     Importing,
     Part,
     Rule,
@@ -242,7 +243,7 @@ def _name(part: Part) -> None:
 
 
 def _store(part: Part) -> None:
-    told = "amq has a journal of its own in that directory: let consumers drain the old broker first"
+    told = OWN_DIRECTORY
     path = part.value
     if not path.startswith("/"):
         told = f"a relative path: it begins at the directory of the configuration file; {told}"

@@ -27,6 +27,10 @@ from amq.errors import ConfigError
 VALUE_CHARS_MAX = 800  # so that its line in a TOML file is not too long
 PATTERNS_MAX = 500
 HINTS_MAX = 20
+OWN_DIRECTORY = (
+    "amq does not read the files of the old broker, and refuses its directory: give another one (--store DIR), then "
+    "move the messages as docs/migration.md says"
+)
 
 
 @dataclass(frozen=True, slots=True)
