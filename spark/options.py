@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -125,6 +126,18 @@ def _destination(text: str) -> str:
     return ",".join(names)
 
 
+def _target(text: str) -> str:
+    """A destination that rows can be sent to."""
+    names = _destination(text)
+    try:
+        full = full_name(names, "", strict=False)
+    except ProtocolError as error:
+        raise ValueError(f"must be a destination, or several with commas between ({error})") from error
+    if not {WORD_TEXT, REST_TEXT}.isdisjoint(re.split(r"[.,/]", full)):
+        raise ValueError("must not be a pattern: rows are sent to destinations that are named")
+    return names
+
+
 def full_names(text: str) -> frozenset[str]:
     """The names of the destinations in the journal."""
     try:
@@ -189,7 +202,7 @@ class SinkOptions(BrokerOptions):
     """Options of `df.write` and `df.writeStream`."""
 
     destination: str | None = _option(
-        "destination", _destination, None,
+        "destination", _target, None,
         "destination of all rows. Without it each row needs a column `destination`, which it overrides",
         "/queue/orders",
     )  # fmt: skip

@@ -26,6 +26,7 @@ from pyspark_amq.frames import Columns
 from pyspark_amq.options import DEDUP, EXACTLY_ONCE, SinkOptions
 
 BATCH_COMMITTED = "BATCH_COMMITTED"
+PAUSE_S, PAUSE_S_MAX = 0.1, 2.0  # between attempts to send a chunk that is rolled back again and again
 ROLLED_BACK = TransactionRolledBackError.code
 
 
@@ -119,7 +120,8 @@ class Task:
         if self._options.delivery == DEDUP:
             self._send_with_ids(chunk)
             return True
-        deadline = time.monotonic() + self._options.send_timeout_s
+        deadline, pause_s = time.monotonic() + self._options.send_timeout_s, PAUSE_S
+        before = self.sent_again
         while True:
             try:
                 for table in chunk:
@@ -131,6 +133,9 @@ class Task:
                     return False
                 if error.code != ROLLED_BACK or time.monotonic() >= deadline:
                     raise
+                if self.sent_again > before:  # once is a takeover, during which the client has waited
+                    time.sleep(pause_s)
+                    pause_s = min(2 * pause_s, PAUSE_S_MAX)
                 self.sent_again += 1
                 self._begin_series()
             else:

@@ -19,6 +19,7 @@ from amq.client.errors import (
     DeliveryLostError,
     FailoverTimeoutError,
     TransactionRetryError,
+    transaction_refused,
 )
 from amq.client.requests import Gate, Kind, Request, SendOwner, open_gate
 from amq.errors import AmqError, CommandError, TransactionRolledBackError
@@ -140,20 +141,25 @@ class Subscription:
 class Transaction:
     """One transaction on one link. `doomed` = why it is rollback-only: the link broke, the broker has rolled it back.
 
+    refused the broker's answer to something that was sent in it, where that is why the link broke: to run the
+            transaction again would end in the same way
     first   of each subscription the first message received in it. It is acknowledged last, just before the commit:
             so it is the oldest that the broker sees unacknowledged if the consumer goes, and it counts as the failed
             delivery, not an innocent message that was only prefetched
     """
 
-    __slots__ = ("doomed", "first", "name")
+    __slots__ = ("doomed", "first", "name", "refused")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.doomed: AmqError | None = None
+        self.refused: AmqError | None = None
         self.first: dict[Subscription, Delivery] = {}
 
     def check(self, cure: str) -> None:
         """Raises when it is rollback-only."""
+        if self.refused is not None:
+            raise transaction_refused(self.refused)
         if self.doomed is not None:
             raise TransactionRolledBackError(
                 f"the connection broke during the transaction, which the broker rolled back: {cure} ({self.doomed})"

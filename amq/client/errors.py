@@ -114,6 +114,15 @@ def commit_unknown(error: AmqError, outcome_id: str) -> CommitOutcomeUnknownErro
     return unknown
 
 
+def transaction_refused(error: AmqError) -> TransactionRolledBackError:
+    """The broker refused something that was sent in a transaction, by `error`. It keeps the code of that error, by
+    which callers know that a second run would end in the same way."""
+    why = f"the broker refused a part of the transaction, and rolled it back: {error.description}"
+    refused = TransactionRolledBackError(why, code=error.code)
+    refused.__cause__ = error
+    return refused
+
+
 class FlushError(AmqError):
     """Some messages that were sent with `wait=False` were not accepted. `failures` = [(duplicate id, error), …]."""
 

@@ -19,6 +19,7 @@ from amq.client.errors import (
     ConnectError,
     ConnectionClosedError,
     ConnectionLostError,
+    DeliveryLostError,
     IllegalEventError,
     UriError,
     commit_unknown,
@@ -27,6 +28,7 @@ from amq.client.errors import (
     is_final,
     is_refusal,
     is_transient,
+    transaction_refused,
 )
 from amq.client.ledger import Ledger
 from amq.client.link import (
@@ -669,6 +671,8 @@ class Machine:
                 )
                 unknown.__cause__ = error
                 error = unknown
+            elif request.refused is not None and error.code == TransactionRolledBackError.code:
+                error = transaction_refused(request.refused)
             refused = [request]
             if isinstance(error, StoreFullError) and request.kind is Kind.COMMIT:
                 error = TransactionRolledBackError(error.description, code=error.code)
@@ -678,9 +682,20 @@ class Machine:
                 refused += (r for r in behind if r.owner is request.owner or error.code != "QUEUE_FULL")
             for one in refused:
                 self._end(one, error)
-        elif self.ledger:
-            self._careful = True
+        else:
+            self._blame(error)
+            self._careful = self._careful or bool(self.ledger)
         self._broken(error, now, broker_lives=True, at_once=request is not None)
+
+    def _blame(self, error: AmqError) -> None:
+        """The broker refused something for which no receipt was asked. What is sent in a transaction is of that kind.
+        Where several transactions are open nothing says which one is meant: none is blamed, and all run again."""
+        if isinstance(error, DeliveryLostError):
+            return
+        commits = [request for request in self.ledger.all() if request.kind is Kind.COMMIT]
+        found: list[Transaction | Request] = [*self.transactions, *commits]
+        if len(found) == 1:
+            found[0].refused = error
 
     # ---- a preferred broker
 

@@ -71,11 +71,12 @@ class Request:
     owner     the producer that sent it, told when it ends
     outcome   how it was confirmed, where there is more than one way
     outcome_id  of a COMMIT: the id by which its outcome can be learnt, and the transaction run again
+    refused   of a COMMIT: the broker's answer to something that was sent in its transaction, if that broke the link
     """
 
     __slots__ = (
-        "body", "done", "error", "frame", "gate", "kind", "outcome", "outcome_id", "owner", "receipt", "replayed",
-        "subject",
+        "body", "done", "error", "frame", "gate", "kind", "outcome", "outcome_id", "owner", "receipt", "refused",
+        "replayed", "subject",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +93,7 @@ class Request:
         self.replayed = False
         self.done = False
         self.error: AmqError | None = None
+        self.refused: AmqError | None = None
         self.gate: Gate = []
 
     def __repr__(self) -> str:

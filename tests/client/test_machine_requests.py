@@ -442,6 +442,54 @@ def test_the_outcome_of_a_commit_in_flight_is_asked_for(verdict: str, committed:
     assert world.store.bodies(Q)[-1] == b"2"
 
 
+def refusing(command: str, header: str):  # type: ignore[no-untyped-def]
+    """A script that refuses each frame `command` whose transaction is that of `header`, without naming a receipt."""
+    refusal = encode("ERROR", [("message", "may not send"), ("code", "NOT_PERMITTED")])
+
+    def script(_: Conversation, frame: Frame) -> str | bytes | None:
+        return refusal if frame.command == command and frame.headers.get("destination") == header else None
+
+    return script
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_refused_send_of_a_transaction_ends_it_with_that_error(is_committed: bool) -> None:
+    """The caller learns that another run would end in the same way."""
+    world = World(TWO, script=refusing("SEND", "/queue/secret")).connect()
+    session = world.session(transacted=True)
+    world.send(ProducerCore(session, "/queue/secret"), "1")
+    if is_committed:
+        request = session.start_commit()
+        world.advance(1)
+        assert request is not None
+        error = request.error
+    else:
+        world.advance(1)
+        with pytest.raises(TransactionRolledBackError) as raised:
+            session.start_commit()
+        error = raised.value
+    assert isinstance(error, TransactionRolledBackError)
+    assert error.code == "NOT_PERMITTED"
+    assert isinstance(error.__cause__, AccessError)
+    assert world.store.bodies("/queue/secret") == []
+    world.send(ProducerCore(session, Q), "2")
+    session.start_commit()
+    world.advance(1)
+    assert world.store.bodies(Q) == [b"2"], "the connection goes on"
+
+
+def test_no_transaction_is_blamed_where_several_are_open() -> None:
+    world = World(TWO, script=refusing("SEND", "/queue/secret")).connect()
+    guilty, innocent = world.session(transacted=True), world.session(transacted=True)
+    world.send(ProducerCore(innocent, Q), "1")
+    world.send(ProducerCore(guilty, "/queue/secret"), "2")
+    world.advance(1)
+    for session in (guilty, innocent):
+        with pytest.raises(TransactionRolledBackError) as raised:
+            session.start_commit()
+        assert raised.value.code == TransactionRolledBackError.code
+
+
 def test_a_broker_that_cannot_tell_leaves_the_outcome_unknown() -> None:
     def script(conversation: Conversation, frame: Frame) -> str | bytes | None:
         if frame.command == "COMMIT":

@@ -337,3 +337,15 @@ def test_ids_of_a_column(brokers: Brokers) -> None:
         table = pa.table({"value": values, "id": [value[0] for value in values]})
         staging.stage(table.to_batches(), Part(str(uuid.uuid4()), 0, 0, 0), given, columns)
     assert stored(broker) == ["a", "b", "c"]
+
+
+def test_a_refusal_for_good_ends_a_task_at_once_with_its_cause(brokers: Brokers) -> None:
+    """Sending the rows again would end in the same way."""
+    broker = brokers.master("a", stompStrictDestinations="true")
+    part, sleeps = Part(uuid.uuid4().hex, 0, 0, 0), list[float]()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(TransactionRolledBackError) as raised:
+        patch.setattr(staging.time, "sleep", sleeps.append)
+        stage(part, options(broker, destination="/exchange/rows"))
+    assert raised.value.code == "DESTINATION_INVALID"
+    assert "/exchange/rows" in str(raised.value)
+    assert sleeps == []
