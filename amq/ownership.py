@@ -41,12 +41,13 @@ NAMES: Final = (
         "id of a prepared transaction",
         ("Prepare.xid", "Finish.xid", "ForgetOutcome.xid", "CommitBatch.xids", "AbortBatch.xids"), (Within.BROKER,),
     ),
-    Name("client id, exclusive", ("Connect.client_id",), (Within.BROKER,)),
+    Name("client id, exclusive", ("Connect.client_id",), (Within.USER,)),
     Name("client id that several connections may have", ("Connect.client_id",), (Within.USER,)),
-    Name("connection id, client object", ("Connect.instance",), (Within.BROKER,)),
+    Name("connection id, client object", ("Connect.instance",), (Within.USER,)),
     Name("reattachment token", ("Connect.reattach",), (Within.USER,)),
     Name(
-        "durable subscription", ("Subscribe.subscription_name", "Unsubscribe.subscription_name"), (Within.CLIENT_ID,)
+        "durable subscription", ("Subscribe.subscription_name", "Unsubscribe.subscription_name"),
+        (Within.USER, Within.CLIENT_ID),
     ),
     Name(
         "cursor of leases", ("Lease.cursor", "SettleLeases.cursor", "Subscribe.reading"), (Within.DESTINATION,)

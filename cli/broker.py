@@ -74,7 +74,7 @@ def list_subscriptions(client: ManagementClient, pattern: str, limit: int, as_js
     """Show durable subscriptions, and how much waits for each."""
     columns = [
         *texts(("NAME", "name"), ("CLIENT ID", "client_id"), ("MESSAGES", "messages"), ("CONSUMERS", "consumers")),
-        ("SIZE", size("bytes")), *texts(("TOPICS", "topics"), ("SELECTOR", "selector")),
+        ("SIZE", size("bytes")), *texts(("TOPICS", "topics"), ("SELECTOR", "selector"), ("USER", "user")),
     ]  # fmt: skip
     show(lambda: some(client, "/subscriptions", limit, name=pattern), columns, as_json, False, limit)
 
@@ -84,13 +84,19 @@ def list_subscriptions(client: ManagementClient, pattern: str, limit: int, as_js
 @click.option(
     "--client", "client_id", metavar="ID", default="", help="The client id of the subscription. Default: it has none."
 )
+@click.option(
+    "--user", metavar="NAME", help="The user to whom it belongs. Needed only where several have one of that name."
+)
 @yes_option
 @asks_broker
 @json_option
-def delete_subscription(client: ManagementClient, name: str, client_id: str, yes: bool, as_json: bool) -> None:
+def delete_subscription(
+    client: ManagementClient, name: str, client_id: str, user: str | None, yes: bool, as_json: bool
+) -> None:
     """Delete a durable subscription that nobody uses, with the messages that wait for it."""
     confirm(yes, f"Delete the durable subscription {name} and what waits for it for good?")
-    found = client.delete(f"/subscriptions/{part(client_id or NO_CLIENT)}/{part(name)}")
+    asked = {} if user is None else {"user": user}
+    found = client.delete(f"/subscriptions/{part(client_id or NO_CLIENT)}/{part(name)}", **asked)
     report(found, f"{name} deleted", as_json)
 
 

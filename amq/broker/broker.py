@@ -74,17 +74,17 @@ class Broker(Core):
     ) -> None:  # fmt: skip
         super().__init__(state, journal, config, clock, epoch, wake, events)
         self.access = Access()
-        self.connections: dict[str, Served] = {}  # clients that are there, by the names of their connections
+        self.connections: dict[Served, None] = {}  # clients that are connected, whatever names they choose
         self.paused: set[str] = set()  # full names of queues that give nothing to consumers, until this mastership ends
         self.links, self.pulling = Links(self), Pulling(self)
         self.topics = topics = Topics(self)
-        self.advisories, self.temporaries = Advisories(self, topics), Temporaries(self, topics)
-        self.advisories.temporaries, self.advisories.clients = self.temporaries.names, self.connections.values
+        self.advisories, self.temporaries = Advisories(self, topics), Temporaries(self, topics, self.links)
+        self.advisories.temporaries, self.advisories.clients = self.temporaries.names, self.connections.keys
         self.known_topics = topics.known
         self.redelivery = redelivery = Redelivery(self)
         self.retention, self.wildcards = Retention(self), WildcardSubscriptions(self, topics)
         self.durables = durables = Durables(self, topics.known)
-        self.quotas = Quotas(self, durables, self.access, self.connections.values)
+        self.quotas = Quotas(self, durables, self.access, self.connections.keys)
         self.access.quota = self.quotas.made_by
         self.limits = Limits(self, redelivery, durables)
         self.commits = commits = Commits(self, topics, durables, redelivery)
@@ -123,7 +123,7 @@ class Broker(Core):
         """From now on these permissions decide, also for those who are there; None = everybody may do everything."""
         self.access.use(PermittedRules(permissions, self) if permissions is not None else anybody_may)
         self.topics.forget_routes()
-        for client in list(self.connections.values()):
+        for client in list(self.connections):
             client.check_again()
         self.wake()
 

@@ -110,7 +110,7 @@ class Quotas:
         if key in mine:
             return
         if len(mine) >= limit:
-            mine -= {(client, name) for client, name in mine if not self._durables.has(name, client)}
+            mine -= {(client, name) for client, name in mine if not self._durables.has(name, client, user)}
         if len(mine) >= limit:
             why = f"user {user!r} has {limit} durable subscriptions already (maxSubscriptionsPerUser): end some"
             raise AccessError(why, code=CODE)

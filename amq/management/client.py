@@ -88,8 +88,8 @@ class ManagementClient:
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Row:
         return self.ask("POST", path, body or {})
 
-    def delete(self, path: str) -> Row:
-        return self.ask("DELETE", path)
+    def delete(self, path: str, **query: str) -> Row:
+        return self.ask("DELETE", path + ("?" + urlencode(query) if query else ""))
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Row:
         data = json.dumps(body).encode() if body is not None else None

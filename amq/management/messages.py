@@ -101,6 +101,10 @@ class Look:
     def peer(self) -> Any:
         return self
 
+    @property
+    def user(self) -> str:
+        return ""
+
     def may(self, action: Action, name: str) -> bool:  # noqa: ARG002
         return True
 

@@ -409,23 +409,10 @@ async def _send(context: Context, request: Request, name: str) -> Row:
     return {"count": 1}
 
 
-class _Anybody:
-    """The owner of an operation that was let in at the door."""
-
-    number = 0
-    peer: Any = None
-
-    def may(self, action: Action, name: str) -> bool:  # noqa: ARG002
-        return True
-
-    def end_with(self, subscription: Any, error: Exception) -> None:
-        """It has no consumers."""
-
-
 async def delete_subscription(context: Context, request: Request) -> Row:
     broker, done = context.broker, Done()
     client = "" if request.names["client"] == NO_CLIENT else request.names["client"]
-    record = broker.durables.to_end(request.names["name"], client, None, _Anybody())
+    record = broker.durables.to_delete(request.names["name"], client, request.query.get("user"))
     broker.durables.end(record, done)
     broker.wake()
     await done.wait()
@@ -460,8 +447,8 @@ def _post(path: str, summary: str, handler: Handler, demands: Any, body: tuple[s
     return Route("POST", path, summary, handler, demands, (), body)
 
 
-def _delete(path: str, summary: str, handler: Handler, demands: Any) -> Route:
-    return Route("DELETE", path, summary, handler, demands)
+def _delete(path: str, summary: str, handler: Handler, demands: Any, query: tuple[str, ...] = ()) -> Route:
+    return Route("DELETE", path, summary, handler, demands, query)
 
 
 def topic_admin(request: Request) -> Iterable[Demand]:
@@ -504,7 +491,7 @@ ROUTES: Final = [
           lambda request: [(Action.SEND, topic_name(request))], SENT),
     _get("/subscriptions", "Durable subscriptions.", subscriptions, manage, LIST),
     _delete("/subscriptions/{client}/{name}", "Delete a durable subscription that nobody uses.", delete_subscription,
-            manage),
+            manage, ("user",)),
     _get("/consumers", "Consumers.", consumers, manage, LIST),
     _get("/connections", "Connections.", connections, manage, LIST),
     _delete("/connections/{id}", "Close a connection.", close_connection, manage),

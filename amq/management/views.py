@@ -107,7 +107,7 @@ def subscriptions(broker: Broker) -> Table[Subscribed]:
     return Table(
         lambda record: str(record.definition["name"]), fields, lambda record: {
             "client_id": record.definition["client_id"], "topics": _short(told(record.sources)),
-            "selector": _short(record.selector),
+            "selector": _short(record.selector), "user": record.user,
         },
     )  # fmt: skip
 
@@ -176,7 +176,7 @@ def consumers() -> Table[Held]:
 
 
 def held_consumers(broker: Broker) -> Iterator[Held]:
-    for client in list(broker.connections.values()):
+    for client in list(broker.connections):
         for number, subscription in _consumers_of(client):
             yield Held(client, number, subscription)
 

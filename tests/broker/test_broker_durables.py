@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amq.errors import ProtocolError
+from amq.errors import CommandError, ProtocolError
 from amq.journal.records import Subscribed
 from amq.protocols.commands import Finish, Prepare, Unsubscribe
 from amq.protocols.stomp.destination import full_name as wire_to_full
@@ -22,8 +22,10 @@ from tests.broker.world import Client, World
 TOPIC = "topic://t"
 
 
-def subscriber(world: World, client_id: str = "c", name: str = "s", topic: str = TOPIC, **fields: Any) -> Client:
-    client = world.connect(client_id)
+def subscriber(
+    world: World, client_id: str = "c", name: str = "s", topic: str = TOPIC, user: str = "", **fields: Any
+) -> Client:
+    client = world.connect(client_id, user=user)
     client.subscribe(topic, id="d", subscription_name=name, **{"prefetch": 1000, **fields})
     world.settle()
     return client
@@ -362,8 +364,7 @@ def test_nobody_addresses_its_queue(world: World) -> None:
 
 def session(world: World, *topics: str, **more: Any) -> Subscribed:
     """The one of client c has these topics from now on, and further facts."""
-    (record,) = world.broker.state.subscriptions.values()
-    record = world.broker.durables._known["c", "s"]
+    (record,) = world.broker.durables.records()
     definition = {key: record.definition[key] for key in list(record.definition)[:6]}
     return world.broker.durables.change(record, {**definition, "topics": list(topics), **more})
 
@@ -436,6 +437,77 @@ def test_what_is_written_again_behind_a_change_is_the_change(world: World) -> No
     assert record.topics == ["topic://b"]
     send(world, b"1", "topic://b")
     assert waiting(world) == [b"1"]
+
+
+# -- to whom they belong -----------------------------------------------------------------------------------------------
+
+
+def end(world: World, user: str) -> list[str]:
+    client = world.connect("c", user=user)
+    client.do(Unsubscribe("", "r", "s"))
+    world.settle()
+    return client.codes
+
+
+def test_each_user_has_a_subscription_of_that_name(world: World) -> None:
+    """Whatever eve does with the names of alice, alice hears the same and gets the same."""
+    eve, alice = subscriber(world, user="eve"), subscriber(world, user="alice")
+    assert not eve.codes + alice.codes
+    send(world, b"1")
+    assert (eve.bodies, alice.bodies) == ([b"1"], [b"1"])
+    leave(world, alice, ack=False)
+    assert subscriber(world, topic="topic://other", user="eve").codes == ["SUBSCRIPTION_IN_USE"], "it is her own"
+    leave(world, eve)
+    assert end(world, "eve") == []
+    assert end(world, "eve") == ["UNKNOWN_SUBSCRIPTION"]
+    world.crash_and_recover()
+    again = subscriber(world, user="alice")
+    assert (again.bodies, again.codes) == ([b"1"], [])
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_one_that_belongs_to_nobody_becomes_that_of_the_first_user_who_subscribes(world: World, crash: bool) -> None:
+    """An earlier version stored no user."""
+    leave(world, subscriber(world))
+    send(world, b"1")
+    leave(world, subscriber(world, user="alice"), ack=False)
+    if crash:
+        world.crash_and_recover()
+    assert [record.user for record in world.broker.durables.records()] == ["alice"]
+    eve = subscriber(world, user="eve")
+    assert (eve.bodies, eve.codes) == ([], [])
+    alice = subscriber(world, user="alice")
+    assert alice.bodies == [b"1"]
+    for client in (alice, eve):
+        client.lose()
+    world.settle()
+    assert [end(world, user) for user in ("eve", "alice")] == [[], []]
+    world.check_at_rest()
+    assert not world.broker.durables._by_queue
+
+
+def test_a_user_does_not_wait_for_a_client_without_a_login(world: World) -> None:
+    held = subscriber(world)
+    alice = subscriber(world, user="alice")
+    assert not alice.codes
+    assert end(world, "bob") == ["UNKNOWN_SUBSCRIPTION"]
+    send(world, b"1")
+    assert (held.bodies, alice.bodies) == ([b"1"], [b"1"])
+
+
+def test_an_operator_names_the_user_where_several_have_that_name(world: World) -> None:
+    for user in ("alice", "eve"):
+        leave(world, subscriber(world, user=user))
+    durables = world.broker.durables
+    with pytest.raises(CommandError, match="'alice', 'eve'") as raised:
+        durables.to_delete("s", "c", None)
+    assert raised.value.code == "SUBSCRIPTION_AMBIGUOUS"
+    durables.end(durables.to_delete("s", "c", "eve"))
+    world.settle()
+    assert durables.to_delete("s", "c", None).user == "alice"
+    with pytest.raises(CommandError, match="no durable subscription"):
+        durables.to_delete("s", "c", "")
 
 
 # -- anything that happens ---------------------------------------------------------------------------------------------
@@ -522,7 +594,7 @@ def test_a_subscriber_who_knows_nothing_of_the_further_facts_goes_on_with_it(wor
     send(world, b"1")
     session(world, TOPIC, options={TOPIC: {"qos": 1}}, expires_s=60, user="u")
     world.settle()
-    client = subscriber(world)
+    client = subscriber(world, user="u")
     assert (client.bodies, client.codes) == ([b"1"], [])
     (record,) = world.broker.state.subscriptions.values()
     assert (record.expires_s, record.user) == (60, "u")

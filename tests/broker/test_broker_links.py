@@ -10,7 +10,9 @@ import pytest
 from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.links import Client as Who
 from amq.errors import AccessError
+from amq.protocols.commands import Nothing
 from amq.security.login import User
+from amq.security.permissions import Permissions
 from tests.broker.world import Client, World
 
 TOPIC = "topic://t"
@@ -67,7 +69,7 @@ def test_others_do_not(world: World, other: dict[str, str]) -> None:
     worker = subscriber(world, instance="i")
     stranger = subscriber(world, **other)
     assert not worker.errors
-    assert stranger.codes == ([] if "client_id" in other else ["SUBSCRIPTION_IN_USE"])
+    assert stranger.codes == ([] if "client_id" in other or "user" in other else ["SUBSCRIPTION_IN_USE"])
 
 
 def test_what_the_ghost_had_open_is_rolled_back_and_its_queues_go_on(world: World) -> None:
@@ -112,23 +114,38 @@ def test_link_stealing_for_all(world: World) -> None:
 # -- client ids that one client has alone ------------------------------------------------------------------------------
 
 
-def exclusive(world: World, instance: str = "", user: str = "") -> ClientConnection:
+def exclusive(
+    world: World, instance: str = "", user: str = "", own: str = "", client_id: str = "c"
+) -> ClientConnection:
     client = Client(world)
     client.session.close()
-    client.session = ClientConnection(world.broker, client, "", Who(User(user), "c", instance, exclusive=True))
+    client.session = ClientConnection(world.broker, client, own, Who(User(user), client_id, instance, exclusive=True))
     return client.session
 
 
-@pytest.mark.parametrize(("instance", "user"), [("j", ""), ("i", "eve"), ("j", "eve"), ("", "")])
-def test_nobody_else_gets_a_client_id_that_is_taken(world: World, instance: str, user: str) -> None:
-    """Neither another client, nor another user that gives the same instance, nor one that gives none."""
+@pytest.mark.parametrize("instance", ["j", ""])
+def test_no_other_client_of_the_user_gets_a_client_id_that_is_taken(world: World, instance: str) -> None:
+    """Neither one that gives another instance, nor one that gives none."""
     first = exclusive(world, "i" if instance else "")
     with pytest.raises(AccessError, match="in use") as raised:
-        exclusive(world, instance, user)
+        exclusive(world, instance)
     assert raised.value.code == "CLIENT_ID_IN_USE"
     assert not first.is_closed
     first.close()
-    exclusive(world, instance, user).close()
+    exclusive(world, instance).close()
+    assert not world.broker.links._clients
+    assert not world.broker.links._exclusive
+
+
+@pytest.mark.parametrize("instance", ["i", "j", ""])
+def test_another_user_may_have_the_same_client_id(world: World, instance: str) -> None:
+    first, second = exclusive(world, "i"), exclusive(world, instance, "eve")
+    for each in (first, second):
+        each.handle([Nothing()])
+        assert not each.is_closed
+    second.close()
+    assert not first.is_closed
+    first.close()
     assert not world.broker.links._clients
     assert not world.broker.links._exclusive
 
@@ -143,8 +160,67 @@ def test_the_same_client_object_takes_it_over(world: World) -> None:
 def test_link_stealing_is_among_the_connections_of_one_user(make_world: Any) -> None:
     world = make_world(allow_link_stealing=True)
     first = exclusive(world, "i")
-    with pytest.raises(AccessError):
-        exclusive(world, "i", "eve")
+    stranger = exclusive(world, "i", "eve")
+    assert not first.is_closed
     second = exclusive(world, "j")
     assert first.is_closed
+    assert not stranger.is_closed
     assert not second.is_closed
+
+
+# -- connection ids, which clients choose ------------------------------------------------------------------------------
+
+
+def test_a_connection_of_that_id_goes_and_the_others_are_still_there(make_world: Any, tmp_path: Any) -> None:
+    """A right that is withdrawn counts for a client whatever others have called themselves."""
+    world = make_world()
+    rules = '[queues."a"]\nread = ["bob"]\nwrite = ["*"]\n[roles]\nbob = ["bob"]\nx = []\n'
+    path = tmp_path / "permissions.toml"
+    path.write_text(rules)
+    world.broker.permit(Permissions.read(str(path), 1))
+    bob = world.connect(user="bob")
+    bob.subscribe("a")
+    world.settle()
+    exclusive(world, bob.session.id, "eve").close()
+    assert bob.session in world.broker.connections
+    path.write_text(rules.replace('"bob"]\nwrite', '"x"]\nwrite'))
+    world.broker.permit(Permissions.read(str(path), 2))
+    world.settle()
+    assert bob.codes == ["NOT_PERMITTED"]
+    put(world, b"1", destination="queue://a")
+    assert bob.bodies == []
+
+
+@pytest.mark.parametrize("chosen", ["1-3", "ID:host-1:1"])
+def test_a_name_of_the_broker_or_of_another_user_is_not_given_to_a_connection(world: World, chosen: str) -> None:
+    first = exclusive(world, chosen, own="1-2.")
+    second = exclusive(world, chosen, "eve", own="1-3.")
+    third = exclusive(world, "ID:host-1:2", "eve", own="1-4.", client_id="d")
+    is_own = chosen == "1-3"
+    assert [first.id, second.id, third.id] == ["1-2" if is_own else chosen, "1-3", "ID:host-1:2"]
+    for each in (second, first, third):
+        each.close()
+    assert not world.broker.links._names
+    assert not world.broker.connections
+
+
+def test_the_last_connection_of_an_id_wins_whatever_client_id_it_gives(world: World) -> None:
+    first = exclusive(world, "i")
+    second = exclusive(world, "i", client_id="d")
+    assert not first.is_closed
+    second.handle([Nothing()])
+    first.handle([Nothing()])
+    assert first.is_closed or second.is_closed
+    assert len(world.broker.connections) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["temp-queue://1-3.replies", "temp-queue://ID:host-1:1:7", "temp-topic://ID:host-1:1:8"]
+)
+def test_nobody_makes_a_temporary_destination_in_the_name_of_another_users_connection(world: World, name: str) -> None:
+    alice, eve = exclusive(world, "ID:host-1:1", "alice"), exclusive(world, "ID:host-1:1", "eve")
+    with pytest.raises(AccessError):
+        world.broker.temporaries.make(name, eve.temporary, "eve")
+    assert alice.id == "ID:host-1:1"
+    for each in (alice, eve):
+        each.close()

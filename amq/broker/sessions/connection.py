@@ -49,8 +49,6 @@ class ClientConnection:
         self.peer = peer
         self.temporary = temporary
         self.client = client
-        # An exclusive client's own name for its connection is no other's either.
-        self.id = client.instance if client.exclusive and client.instance else temporary.removesuffix(".")
         self.sendable = broker.access.sendable(client.user)
         self._handlers = signing.HANDLERS if broker.config.populate_jmsxuser_id else Session.HANDLERS
         self.is_closed = False
@@ -63,12 +61,13 @@ class ClientConnection:
         self._is_silent = bool(client.instance)  # has it still to say something?
         self._paused: set[int] = set()  # sessions for which it is not read from
         broker.links.open(self, client)
+        self.id = broker.links.name(client, temporary.removesuffix("."))
         if temporary:
             broker.temporaries.open(temporary)
         if Connected in broker.events.heard:
             broker.events.tell(Connected(self.id, client.user.name, client.id))
         self.sessions = {0: Session(self, 0)}
-        broker.connections[self.id] = self
+        broker.connections[self] = None
 
     def handle(self, commands: list[Command], session: Session | None = None) -> None:
         """Carry out `commands` in order: those of `session`, None = of session 0, up to an `InSession`. `Peer.fail` is
@@ -169,14 +168,14 @@ class ClientConnection:
             return
         self.is_closed = True
         broker = self.broker
-        broker.connections.pop(self.id, None)
+        broker.connections.pop(self, None)
         for id in list(self.producers):
             self.close_producer(id)
         for session in self.sessions.values():
             session.close()
         self.sessions.clear()
         broker.temporaries.close(self.temporary)
-        broker.links.close(self, self.client)
+        broker.links.close(self, self.client, self.id)
         if Disconnected in broker.events.heard:
             broker.events.tell(Disconnected(self.id))
         broker.wake()

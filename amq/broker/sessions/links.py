@@ -3,14 +3,16 @@
 A connection whose client is gone without a word (a pulled cable, a host that stopped) lives until its heart-beat fails,
 and holds what its consumers had: messages, groups, durable subscriptions. Invariant: of the connections that give the
 same instance, user and client id, which only connections of one client object do, at most one has ever said something
-and is open: the latest. With `allowLinkStealing` that goes for all connections of the same user and client id, from
-their login on. A connection that has lost its socket, and is kept for its client, goes as soon as the same user logs in
-with the same client id: a program that was killed and is started again must not find its subscription in use.
+and is open: the latest. The connections of one user never end, refuse or rename those of another. With
+`allowLinkStealing` the first goes for all connections of the same user and client id, from their login on. A connection
+that has lost its socket, and is kept for its client, goes as soon as the same user logs in with the same client id: a
+program that was killed and is started again must not find its subscription in use.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+import re
+from typing import Final, NamedTuple, Protocol
 
 from amq.broker.core import Core
 from amq.errors import AccessError, AmqError
@@ -19,8 +21,8 @@ from amq.security.login import NO_USER, User
 
 class Client(NamedTuple):
     """The client of a connection. `user` has logged in; `id` = its client id, `instance` = what its
-    library gives all connections of one client object and no other; "" = it does not say. `exclusive` = nobody else may
-    have its client id."""
+    library gives all connections of one client object and no other; "" = it does not say. `exclusive` = no other client
+    of this user may have its client id."""
 
     user: User = NO_USER
     id: str = ""
@@ -29,6 +31,7 @@ class Client(NamedTuple):
 
 
 NOBODY = Client()
+OWN_NAME: Final = re.compile(r"\d+-\d+")  # of the names that the broker itself gives to connections
 
 
 class Held(Protocol):
@@ -46,10 +49,28 @@ class Links:
         self._core = core
         self._instances: dict[Client, Held] = {}
         self._clients: dict[Client, dict[Held, None]] = {}  # without instances: those with a client id
-        self._exclusive: dict[str, tuple[Held, Client]] = {}  # by client id
+        self._exclusive: dict[tuple[str, str], tuple[Held, Client]] = {}  # by user and client id
+        self._names: dict[str, tuple[str, int]] = {}  # name of a connection that it chose → user, how many have it
+
+    def name(self, client: Client, own: str) -> str:
+        """The name by which people and advisories know a new connection of `client`: the one that its client chose, or
+        `own`, which no other connection ever has. A name that is another user's, or that looks like the broker's own,
+        is not given."""
+        chosen = client.instance if client.exclusive else ""
+        user, count = self._names.get(chosen, (client.user.name, 0))
+        if not chosen or user != client.user.name or OWN_NAME.fullmatch(chosen):
+            return own
+        self._names[chosen] = user, count + 1
+        return chosen
+
+    def user_of(self, name: str) -> str | None:
+        """The user whose connection has chosen that name, None = there is none."""
+        found = self._names.get(name)
+        return None if found is None else found[0]
 
     def open(self, session: Held, client: Client) -> None:
-        """A connection of `client` has logged in. Raises AccessError where somebody else has its client id."""
+        """A connection of `client` has logged in. Raises AccessError where another client of the user has its client
+        id alone."""
         if not client.id:
             return
         if client.exclusive:
@@ -64,36 +85,41 @@ class Links:
 
     def _take(self, session: Held, client: Client) -> None:
         """The client id of `client` is its alone. Its own older connection, of which it has lost the socket, goes."""
-        held = self._exclusive.get(client.id)
+        key = client.user.name, client.id
+        held = self._exclusive.get(key)
         if held is not None:
             other, owner = held
             anew = bool(client.instance) and owner.instance == client.instance
             may_steal = anew or self._core.config.allow_link_stealing or other.is_lost
-            if owner.user.name != client.user.name or not may_steal:
+            if not may_steal:
                 raise AccessError(
                     f"client id {client.id!r} is in use by another connection: give each client an id of its own, or "
                     "close that one (or set allowLinkStealing, and the newer one wins)",
                     code="CLIENT_ID_IN_USE",
                 )
             other.steal(_stolen(client, "the same client object connected anew"))
-        self._exclusive[client.id] = session, client
+        self._exclusive[key] = session, client
 
     def claim(self, session: Held, client: Client) -> None:
         """It says something for the first time: the client has given up its older connection, if there is one."""
-        name = _name(client)
+        name = _object(client)
         older = self._instances.get(name)
         self._instances[name] = session
         if older is not None:
             older.steal(_stolen(client, "the same client object connected anew"))
 
-    def close(self, session: Held, client: Client) -> None:
-        """The connection has ended."""
-        name = _name(client)
+    def close(self, session: Held, client: Client, known_as: str) -> None:
+        """The connection has ended. `known_as` = its `name`."""
+        if known_as == client.instance and known_as in self._names:
+            user, count = self._names.pop(known_as)
+            if count > 1:
+                self._names[known_as] = user, count - 1
+        name = _object(client)
         if self._instances.get(name) is session:
             del self._instances[name]
-        if self._exclusive.get(client.id, (None,))[0] is session:
-            del self._exclusive[client.id]
-        key = name._replace(instance="", exclusive=False)
+        if self._exclusive.get((client.user.name, client.id), (None,))[0] is session:
+            del self._exclusive[client.user.name, client.id]
+        key = _name(client)._replace(instance="", exclusive=False)
         sessions = self._clients.get(key, {})
         sessions.pop(session, None)
         if not sessions:
@@ -103,6 +129,12 @@ class Links:
 def _name(client: Client) -> Client:
     """The client, whatever roles its present login brings: a newer token may have others."""
     return client._replace(user=User(client.user.name))
+
+
+def _object(client: Client) -> Client:
+    """The client object. A connection id stands for one whatever client id it gives: the last connection of it wins."""
+    id = "" if client.exclusive and client.instance else client.id
+    return _name(client)._replace(id=id)
 
 
 def _stolen(client: Client, why: str) -> AccessError:

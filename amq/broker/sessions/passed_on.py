@@ -44,7 +44,7 @@ def _abort_batch(broker: Parts, asker: Asker, command: AbortBatch, waiter: Waite
 
 
 def _settle_leases(broker: Parts, asker: Asker, command: SettleLeases, waiter: Waiter) -> None:
-    asker.traffic.acknowledged += broker.leasing.settle(command, waiter, asker.client.id)
+    asker.traffic.acknowledged += broker.leasing.settle(command, waiter, asker.client.id, asker.client.user.name)
 
 
 PASSED_ON: Mapping[type[Command], Callable[[Parts, Asker, Any, Waiter], None]] = {

@@ -651,7 +651,7 @@ class Session:
         self.peer.confirm(command.receipt, "\n".join(told))
 
     def _make_temporary(self, command: MakeTemporary) -> None:
-        self._broker.temporaries.make(command.name, self._connection.temporary)
+        self._broker.temporaries.make(command.name, self._connection.temporary, self.user)
         self._confirm_now(command)
 
     def _remove_temporary(self, command: RemoveTemporary) -> None:

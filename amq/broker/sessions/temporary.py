@@ -14,6 +14,7 @@ from amq.broker.core import Core
 from amq.broker.events import TemporaryGone, TemporaryMade
 from amq.broker.names import is_temporary
 from amq.broker.queues.queue import Dispatcher, Queue, Subscription
+from amq.broker.sessions.links import OWN_NAME, Links
 from amq.broker.topics.topics import TopicQueue, Topics
 from amq.config.schema import BrokerConfig
 from amq.destination import TEMPORARY_QUEUE_SCHEME, plain_name, wire_name
@@ -53,8 +54,9 @@ class TemporaryQueue(TopicQueue):
 class Temporaries:
     """The connections that there are, and their queues. A connection is known by the beginning of its names, `3-17.`"""
 
-    def __init__(self, core: Core, topics: Topics) -> None:
+    def __init__(self, core: Core, topics: Topics, links: Links) -> None:
         self._core = core
+        self._links = links
         self._topics = topics
         topics.provide = self.provide
         self._owned: dict[str, dict[str, TemporaryQueue | None]] = {}  # owner → its queues by name; None = a topic
@@ -82,13 +84,17 @@ class Temporaries:
         if TemporaryGone in self._core.events.heard:
             self._core.events.tell(TemporaryGone(name, owner.removesuffix(".")))
 
-    def make(self, name: str, owner: str) -> None:
-        """The connection `owner` has a destination of that full name from now on. Raises AccessError, CommandError."""
+    def make(self, name: str, owner: str, user: str = "") -> None:
+        """The connection `owner` of `user` has a destination of that full name from now on. Its name must not begin
+        with the connection id of another user, or with what stands for a connection. Raises AccessError,
+        CommandError."""
         if self._owners.get(name) == owner:
             return
         if not is_temporary(name):
             raise CommandError(f"{wire_name(name)} is no temporary destination", code="DESTINATION_INVALID")
-        if name in self._owners or plain_name(name).partition(".")[0] + "." in self._owned:
+        plain = plain_name(name)
+        others = self._links.user_of(plain.rpartition(":")[0]) not in (None, user)
+        if name in self._owners or others or OWN_NAME.fullmatch(plain.partition(".")[0]):
             raise AccessError(
                 f"{wire_name(name)} is there already, and belongs to another connection", code="DESTINATION_REFUSED"
             )

@@ -5,6 +5,10 @@ Each has a queue of its own, `subscription://CLIENT:NAME:SEQ`, that nobody can a
 while it is there, once; a subscriber who names another topic or selector begins another, with a new queue, while the
 broker may `change` one in place; a queue goes in one record with all that is in it, and only when nothing more is on
 its way there.
+
+A subscription belongs to its user, and its client id and name mean nothing to others: each user may have one of that
+name. A subscription without an owner (made without a login, by an earlier version, or imported) becomes that of the
+first user who subscribes to it and may read all that waits there.
 """
 
 from __future__ import annotations
@@ -31,10 +35,11 @@ from amq.journal.records.subscription import Subscribed
 from amq.message import Copier, Message, Shared
 from amq.protocols.commands import Subscribe
 from amq.remembered import Remembered
+from amq.security.login import ANONYMOUS
 from amq.selectors import Selector
 
 ROUTES_BYTES_MAX = 4 << 20  # of topics whose subscriptions are remembered
-Key = tuple[str, str]  # client id, name
+Key = tuple[str, str, str]  # user, client id, name
 
 
 class Durables:
@@ -46,6 +51,7 @@ class Durables:
         known.durable = self._topics
         self.replay: Callable[[Subscribed, Peer], None]  # begins a retroactive subscription
         self._known: dict[Key, Subscribed] = {}
+        self._by_queue: dict[str, Subscribed] = {}  # the same, by the full names of their queues
         self._newest_seq = 0  # of the subscription that began last
         self._routes: Remembered[Audience[Subscribed]] = Remembered(ROUTES_BYTES_MAX)
 
@@ -53,7 +59,7 @@ class Durables:
         """Take what the journal says. Of two of one name the older one was ending."""
         for record in sorted(self._core.state.subscriptions.values(), key=_seq):
             older = self._known.get(_key(record))
-            self._known[_key(record)] = record
+            self._keep(record)
             self._newest_seq = _seq(record)
             self._use(record)
             if older is not None:
@@ -136,8 +142,13 @@ class Durables:
         exact = [each for each in sources if isinstance(each, str) and isinstance(source(each), Pattern)]
         if exact:
             definition["exact"] = exact
+        user = owner_name(session.user)
+        if user:
+            definition["user"] = user
         shared = command.shared or not client_id
-        record = self._known.get((client_id, command.subscription_name))
+        record = self._known.get((user, client_id, command.subscription_name))
+        if record is None and (unowned := self._unowned(command.subscription_name, client_id, session)) is not None:
+            record = self.change(unowned, {**unowned.definition, "user": user})
         is_other = record is None or _meaning(record.definition) != _meaning(definition)
         if record is not None and (is_other or not shared):
             self._check_unused(record)
@@ -159,27 +170,26 @@ class Durables:
 
     def knows(self, record: Subscribed) -> bool:
         """Has it neither ended, nor is it about to?"""
-        known = self._known.get(_key(record))
-        return known is not None and known.queue == record.queue
+        return record.queue in self._by_queue
 
     def is_there(self, name: str) -> bool:
         """Is there a durable subscription whose queue has that full name, which is not about to end?"""
-        record = self._core.state.subscriptions.get(name)
-        known = self._known.get(_key(record)) if record is not None else None
-        return known is not None and known.queue == name
+        return name in self._by_queue
 
     def are_there(self, names: AbstractSet[str]) -> bool:
         """Are there durable subscriptions with queues of all these names, which are not about to end?"""
-        return not names or names <= {record.queue for record in self._known.values()}
+        return names <= self._by_queue.keys()
 
     def change(self, record: Subscribed, definition: dict[str, Any]) -> Subscribed:
-        """`record`, which is there, has that definition from now on: other topics, say. Its waiting messages stay."""
+        """`record`, which is there, has that definition from now on: other topics, say, or an owner. Its waiting
+        messages stay."""
         changed = Subscribed(record.queue, definition)
         assert self.knows(record)
-        assert _key(changed) == _key(record)
+        assert _key(changed)[1:] == _key(record)[1:]
         self._core.journal.append_record(changed)
         self._core.state.subscriptions.coming[record.queue] = changed
-        self._known[_key(changed)] = changed
+        del self._known[_key(record)]
+        self._keep(changed)
         self._routes.clear()
         self._use(changed)
         return changed
@@ -187,33 +197,44 @@ class Durables:
     def restore(self, definition: dict[str, Any]) -> Queue:
         """The queue of the durable subscription of that definition, which begins where it is not there. Raises
         CommandError where there is another of its name."""
-        record = self._known.get((definition["client_id"], definition["name"]))
+        client_id, name, user = definition["client_id"], definition["name"], definition.get("user", "")
+        record = self._known.get((user, client_id, name))
+        if record is None and not user:  # a user may have taken it since an earlier import
+            record = next((each for each in self._known.values() if _key(each)[1:] == (client_id, name)), None)
         if record is not None and _meaning(record.definition) != _meaning(definition):
             raise CommandError(
-                f"there is another durable subscription {definition['name']!r} of client {definition['client_id']!r}, "
+                f"there is another durable subscription {name!r} of client {client_id!r}, "
                 "to other topics or with another selector: UNSUBSCRIBE it first, with activemq.subscriptionName",
                 code="SUBSCRIPTION_DIFFERS",
             )
         return self._queue(record or self._create(definition))
 
-    def queue_of(self, name: str, client_id: str, sources: tuple[Source, ...]) -> str:
-        """Full name of the queue of that subscription, which is one to `sources`. Raises CommandError."""
-        record = self._find(name, client_id)
+    def queue_of(self, name: str, client_id: str, sources: tuple[Source, ...], user: str) -> str:
+        """Full name of the queue of that subscription of `user`, which is one to `sources`; also of one that belongs to
+        nobody. Raises CommandError."""
+        record = self._known.get((owner_name(user), client_id, name))
+        if record is None:
+            record = self._known.get(("", client_id, name))
+            if record is None or record.sources != sources:
+                raise self._unknown(name, client_id)
         if record.sources != sources:
             shown = wire_name(told(record.sources))
             why = f"the durable subscription {name!r} is one to {shown}: give another name"
             raise CommandError(why, code="SUBSCRIPTION_DIFFERS")
         return record.queue
 
-    def has(self, name: str, client_id: str) -> bool:
-        """Is that subscription there?"""
-        return (client_id, name) in self._known
+    def has(self, name: str, client_id: str, user: str) -> bool:
+        """Is that subscription of `user` there?"""
+        return (owner_name(user), client_id, name) in self._known
 
-    def _find(self, name: str, client_id: str) -> Subscribed:
-        record = self._known.get((client_id, name))
-        if record is None:
-            raise self._unknown(name, client_id)
-        return record
+    def _unowned(self, name: str, client_id: str, session: Owner) -> Subscribed | None:
+        """The subscription of that name which belongs to nobody, and which the user of `session` may have. None also
+        while somebody without a login consumes it: then it stays theirs."""
+        record = self._known.get(("", client_id, name)) if owner_name(session.user) else None
+        if record is None or not _may_end(record, session):
+            return None
+        queue = self._core.state.queues.get(record.queue)
+        return None if queue is not None and queue.subscriptions else record
 
     @staticmethod
     def _unknown(name: str, client_id: str) -> CommandError:
@@ -221,19 +242,43 @@ class Durables:
         return CommandError(why, code="UNKNOWN_SUBSCRIPTION")
 
     def to_end(self, name: str, client_id: str, own: Subscription | None, session: Owner) -> Subscribed:
-        """That subscription, which nobody but `own`, a consumer of it, uses: it may `end`. Raises CommandError."""
-        record = self._find(name, client_id)
-        if not _may_end(record, session):
+        """That subscription of the user of `session`, which nobody but `own`, a consumer of it, uses: it may `end`.
+        Raises CommandError."""
+        record = self._known.get((owner_name(session.user), client_id, name))
+        if record is None:
+            record = self._unowned(name, client_id, session)
+        if record is None or not _may_end(record, session):
             raise self._unknown(name, client_id)
         self._check_unused(record, own)
         return record
+
+    def to_delete(self, name: str, client_id: str, user: str | None) -> Subscribed:
+        """That subscription, which nobody uses: an operator may `end` it. `user` = to whom it belongs, "" = to nobody,
+        None = no matter. Raises CommandError."""
+        found = [
+            each for key, each in self._known.items() if key[1:] == (client_id, name) and user in (None, key[0])
+        ]
+        if not found:
+            raise self._unknown(name, client_id)
+        if len(found) > 1:
+            raise CommandError(
+                f"client {client_id!r} has a durable subscription {name!r} of each of these users: "
+                f"{', '.join(sorted(repr(each.user) for each in found))}: name the user ('' = nobody)",
+                code="SUBSCRIPTION_AMBIGUOUS",
+            )
+        self._check_unused(found[0])
+        return found[0]
+
+    def _keep(self, record: Subscribed) -> None:
+        self._known[_key(record)] = record
+        self._by_queue[record.queue] = record
 
     def _create(self, definition: dict[str, Any]) -> Subscribed:
         core = self._core
         key = definition["client_id"], definition["name"]
         record = Subscribed(f"{SUBSCRIPTION_SCHEME}{key[0]}:{key[1]}:{core.next_seq()}", definition)
         core.journal.append_record(record)
-        self._known[key] = record
+        self._keep(record)
         self._newest_seq = _seq(record)
         self._routes.clear()
         self._use(record)
@@ -270,6 +315,7 @@ class Durables:
 
     def end(self, record: Subscribed, waiter: Waiter | None = None) -> None:
         """The subscription ends, and what waits for it goes."""
+        del self._by_queue[record.queue]
         if self._known[_key(record)].queue == record.queue:
             del self._known[_key(record)]
         self._routes.clear()
@@ -303,8 +349,13 @@ def _never(error: Exception) -> None:
     raise AssertionError("nothing that could be rejected") from error
 
 
+def owner_name(user: str) -> str:
+    """The user to whom the subscriptions of `user` belong, "" = to nobody: those made without a login."""
+    return "" if user == ANONYMOUS else user
+
+
 def _key(record: Subscribed) -> Key:
-    return record.definition["client_id"], record.definition["name"]
+    return record.user, record.definition["client_id"], record.definition["name"]
 
 
 def _seq(record: Subscribed) -> int:

@@ -60,7 +60,7 @@ class Leasing:
         if is_wildcard(command.sources) and not command.messages and not command.take:
             core.await_duplicate(None, Answer(waiter, self._queues(command)))
             return
-        name, owner = self._name(command, client_id), _owner(command.cursor)
+        name, owner = self._name(command, client_id, user.name), _owner(command.cursor)
         if command.after >= number:
             raise CommandError(
                 f"no lease of this store has the number {command.after}: it is of another store, or of a copy of this "
@@ -95,9 +95,9 @@ class Leasing:
         self._coming.setdefault((owner, name), []).append((lease, group))
         self._two_phase.append(group, self._answering(waiter, command, lease, name, user))
 
-    def settle(self, command: SettleLeases, waiter: Waiter, client_id: str) -> int:
+    def settle(self, command: SettleLeases, waiter: Waiter, client_id: str, user: str = "") -> int:
         """Returns how many messages are acknowledged by it. Raises CommandError, AccessError."""
-        name, owner = self._name(command, client_id), _owner(command.cursor)
+        name, owner = self._name(command, client_id, user), _owner(command.cursor)
         if self._is_taken(command, name, waiter):
             return 0
         ended = [each for each in self._leases(owner, name) if each.seq <= command.through]
@@ -134,7 +134,7 @@ class Leasing:
         queue = None
         if command.subscription_name:
             queue = self._core.state.queue(
-                self._durables.queue_of(command.subscription_name, client_id, command.sources)
+                self._durables.queue_of(command.subscription_name, client_id, command.sources, user.name)
             )
         else:
             check_browsed(command.sources)
@@ -172,11 +172,11 @@ class Leasing:
         ]  # fmt: skip
         return sorted(found, key=lambda each: each.seq)
 
-    def _name(self, command: Lease | SettleLeases, client_id: str) -> str:
+    def _name(self, command: Lease | SettleLeases, client_id: str, user: str) -> str:
         """Full name of the queue from which is leased. Raises CommandError, AccessError."""
         first, *others = command.sources
         if is_topic(first):
-            return self._durables.queue_of(command.cursor, client_id, command.sources)
+            return self._durables.queue_of(command.cursor, client_id, command.sources, user)
         if others or not isinstance(first, str):
             raise _no_queue(command.sources)
         check_queue(first)
