@@ -1,8 +1,9 @@
-"""Quotas: how many queues and subscriptions a user may have.
+"""Quotas: how many queues and subscriptions a user may have, and how large the selectors of these may be.
 
 A queue belongs to the user whose send or consumer made it, a subscription to the user of its connection, a durable one
 to the user who made or used it; who made a queue is not stored, so a new master counts from its start on. Invariant:
-with a limit of n no user has more than n that this master has seen the user make. Without limits nothing is kept.
+with a limit of n no user has more than n that this master has seen the user make. Without limits nothing is kept. It
+remembers at most twice as many durable subscriptions as there are, and a few.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from amq.destination import QUEUE_SCHEME
 from amq.errors import AccessError
 from amq.protocols.commands import Command, Send, SendMany, SendToMany, Subscribe
 from amq.security.login import User
+from amq.selectors import Selector
 
 CODE = "QUOTA_EXCEEDED"
+FEW = 16  # durable subscriptions of a user, of which some may have ended
 
 
 class Owner(Protocol):
@@ -48,9 +51,10 @@ class Quotas:
         self._clients = clients
         self._durables = durables
         self.consumers: Counter[str] = Counter()  # by user
+        self.terms: Counter[str] = Counter()  # of the selectors of these
         self._makers: dict[str, str] = {}  # full name of a queue → the user who has made it
         self._queues: Counter[str] = Counter()  # by user: how many of these
-        self._durable: dict[str, set[tuple[str, str]]] = {}  # user → (client id, name)
+        self._durable: dict[str, dict[tuple[str, str], int]] = {}  # user → (client id, name) → terms of its selector
 
     def made_by(self, user: str, command: Command) -> None:
         """`user` may do `command`, which may make queues. Raises AccessError where the user has as many as it may."""
@@ -93,34 +97,74 @@ class Quotas:
                 if name not in self._core.state.queues:
                     self.forgotten(name)
 
-    def check_subscription(self, user: str, client_id: str, command: Subscribe) -> None:
-        """`user` wants another one. Raises AccessError where the user has as many as it may."""
+    def check_subscription(self, user: str, client_id: str, command: Subscribe) -> Selector | None:
+        """`user` wants another one; returns its selector, compiled. Raises AccessError where the user has as many as it
+        may, SelectorError."""
         limit = self._core.config.max_subscriptions_per_user
-        if not limit:
-            self._durable.clear()
-            return
-        if self.consumers[user] >= limit:
+        if limit and self.consumers[user] >= limit:
             raise AccessError(
                 f"user {user!r} has {limit} subscriptions already (maxSubscriptionsPerUser): end some", code=CODE
             )
-        if not command.subscription_name or command.browser:
+        selector = self._selector(user, client_id, command) if command.selector else None
+        terms = selector.terms if selector is not None else 0
+        if command.subscription_name and not command.browser:
+            self._check_durable(user, (client_id, command.subscription_name), terms)
+        elif terms:
+            self._check_terms(user, terms)
+        return selector
+
+    def _selector(self, user: str, client_id: str, command: Subscribe) -> Selector:
+        """Of a durable subscription that is there any selector is good: an earlier version may have stored it."""
+        config, text = self._core.config, command.selector
+        stored = self._durables.selector_text(command.subscription_name, client_id, user)
+        terms_max = config.max_selector_terms if text != stored else 0
+        return Selector(text, self._core.message_id_prefix, terms_max)
+
+    def _check_durable(self, user: str, key: tuple[str, str], terms: int) -> None:
+        limit = self._core.config.max_subscriptions_per_user
+        if not (limit or self._core.config.max_selector_terms_per_user):
+            self._durable.clear()
             return
-        mine = self._durable.setdefault(user, set())
-        key = client_id, command.subscription_name
+        mine = self._durable.setdefault(user, {})
         if key in mine:
+            mine[key] = terms
             return
-        if len(mine) >= limit:
-            mine -= {(client, name) for client, name in mine if not self._durables.has(name, client, user)}
-        if len(mine) >= limit:
+        if len(mine) >= limit > 0 or (len(mine) >= FEW and len(mine).bit_count() == 1):
+            for each in [each for each in mine if not self._durables.has(each[1], each[0], user)]:
+                del mine[each]
+        if len(mine) >= limit > 0:
             why = f"user {user!r} has {limit} durable subscriptions already (maxSubscriptionsPerUser): end some"
             raise AccessError(why, code=CODE)
-        mine.add(key)
+        if terms:
+            self._check_terms(user, terms)
+        mine[key] = terms
 
-    def ended(self, user: str) -> None:
-        """A consumer of that user has ended."""
-        self.consumers[user] -= 1
-        if self.consumers[user] <= 0:
-            del self.consumers[user]
+    def _check_terms(self, user: str, terms: int) -> None:
+        """Raises AccessError where the selectors of `user` would have too many with these."""
+        limit = self._core.config.max_selector_terms_per_user
+        if limit and self.terms[user] + sum(self._durable.get(user, {}).values()) + terms > limit:
+            raise AccessError(
+                f"the selectors of user {user!r} have {limit} terms already (maxSelectorTermsPerUser): end some "
+                "subscriptions, or write several values of one property as a single IN", code=CODE,
+            )  # fmt: skip
+
+    def began(self, user: str, selector: Selector | None) -> None:
+        """A consumer of that user is there. `selector` = its own; a durable subscription has it, not its consumers."""
+        self.consumers[user] += 1
+        if selector is not None:
+            self.terms[user] += selector.terms
+
+    def ended(self, user: str, selector: Selector | None) -> None:
+        """A consumer of that user has ended, as `began`."""
+        _reduce(self.consumers, user, 1)
+        if selector is not None:
+            _reduce(self.terms, user, selector.terms)
+
+
+def _reduce(counts: Counter[str], user: str, by: int) -> None:
+    counts[user] -= by
+    if counts[user] <= 0:
+        del counts[user]
 
 
 def _names(command: Command) -> tuple[str, ...]:

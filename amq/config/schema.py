@@ -468,10 +468,26 @@ class BrokerConfig(SecurityOptions):
         minimum=0, maximum=1_000_000, special="0 = any number", reload=True,
     )  # fmt: skip
     max_subscriptions_per_user: int = option(
-        "limits", "maxSubscriptionsPerUser", Kind.INTEGER, 0,
+        "limits", "maxSubscriptionsPerUser", Kind.INTEGER, 50_000,
         "Most consumers of a user at a time, over all connections, and most durable subscriptions.",
-        "Set it if a mistake of one user must not fill the broker with subscriptions.",
+        "Use fewer if a mistake of one user must not fill the broker with subscriptions, more if one user is all users "
+        "of a large application.",
         minimum=0, maximum=1_000_000, special="0 = any number", reload=True,
+    )  # fmt: skip
+    max_selector_terms: int = option(
+        "limits", "maxSelectorTerms", Kind.INTEGER, 500,
+        "Most terms of one selector: its comparisons, arithmetic operators and conditions in parentheses. An IN is one "
+        "term, however many values it has.",
+        "Raise it if a program writes long selectors that no IN can replace. A selector of 500 terms takes about 20 ms "
+        "to compile, once.",
+        minimum=0, maximum=1_000_000, special="0 = as many as its 10,240 characters hold", reload=True,
+    )  # fmt: skip
+    max_selector_terms_per_user: int = option(
+        "limits", "maxSelectorTermsPerUser", Kind.INTEGER, 100_000,
+        "Most terms of the selectors of all subscriptions of a user, as maxSelectorTerms counts them. A term "
+        "takes up to 1 KiB of memory, which memoryLimit does not count.",
+        "Raise it if one user has very many subscriptions with selectors.",
+        minimum=0, maximum=100_000_000, special="0 = any number", reload=True,
     )  # fmt: skip
     max_frame_size_bytes: int = option(
         "limits", "maxFrameSize", Kind.SIZE, "100MiB",

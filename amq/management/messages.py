@@ -23,6 +23,7 @@ from amq.errors import CommandError
 from amq.management.listing import Row, invalid
 from amq.message import BINARY_ID, CONTENTS, MAP, ORIGINAL_DESTINATION, STREAM, Message, neutral
 from amq.protocols.commands import Failure, Range, Subscribe
+from amq.selectors import Selector
 
 LOOK_S: Final = 5.0  # for one page: a selector may match nothing in very many messages
 LOOK_BYTES: Final = 4 << 20  # of a page, beside its last message
@@ -70,8 +71,12 @@ class Look:
         self._found: list[Found] = []
         self._limit = self._bytes = 0
         self._ended: asyncio.Future[None] | None = None
+        terms_max = broker.config.max_selector_terms
+        # It is held until the browse has it: a text with too many terms is not compiled at all.
+        chosen = Selector(selector, broker.message_id_prefix, terms_max) if selector else None
         command = Subscribe("look", queue.name, selector=selector, credit=0, browser=True, range=Range(after, until))
         self._browser = _Browser(command, broker, self, 1, queue)
+        del chosen
 
     def __enter__(self) -> Look:
         return self

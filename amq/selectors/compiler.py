@@ -221,16 +221,34 @@ class _Writer:
         return self._condition(And(bounds), False)
 
     def _like(self, condition: Like, text: str, wanted: bool) -> str:
-        """A pattern without `_`, and with at most two pieces between its `%`, needs no regular expression."""
+        """Pieces without `_` are looked for by the methods of strings."""
         negation = "" if wanted else "not "
-        literal = condition.pattern.literal()
-        if literal is not None:
-            if len(literal) == 1:
-                return f"{negation}{text} == {self.constant(literal[0])}"
-            if len(literal) == 2 and not literal[1]:
-                return f"{negation}{text}.startswith({self.constant(literal[0])})"
-            if len(literal) == 2 and not literal[0]:
-                return f"{negation}{text}.endswith({self.constant(literal[1])})"
-            if len(literal) == 3 and not literal[0] and not literal[2]:
-                return f"{negation}{self.constant(literal[1])} in {text}"
-        return f"{self.constant(condition.pattern.regex().fullmatch)}({text}) {'is not' if wanted else 'is'} None"
+        pattern = condition.pattern
+        literal = pattern.literal()
+        if literal is None:
+            if len(pattern.pieces) <= 2:
+                return f"{self.constant(pattern.regex().fullmatch)}({text}) {'is not' if wanted else 'is'} None"
+            return f"{negation}{self.constant(pattern.matcher())}({text})"
+        if len(literal) == 1:
+            return f"{negation}{text} == {self.constant(literal[0])}"
+        if len(literal) == 2 and not literal[1]:
+            return f"{negation}{text}.startswith({self.constant(literal[0])})"
+        if len(literal) == 2 and not literal[0]:
+            return f"{negation}{text}.endswith({self.constant(literal[1])})"
+        if len(literal) == 3 and not literal[0] and not literal[2]:
+            return f"{negation}{self.constant(literal[1])} in {text}"
+        return f"{negation}({self._in_order(literal, text)})"
+
+    def _in_order(self, literal: list[str], text: str) -> str:
+        """The text begins with the first piece, ends with the last one, and has the others between them in order."""
+        first, *middle, last = literal
+        size, at = self.constant(sum(map(len, literal))), self.constant(len(first))
+        end = f"len({text}) - {self.constant(len(last))}"
+        tests = [f"len({text}) >= {size}"]
+        tests += [f"{text}.startswith({self.constant(first)})"] * bool(first)
+        tests += [f"{text}.endswith({self.constant(last)})"] * bool(last)
+        for piece in filter(None, middle):
+            name = self.variable()
+            tests.append(f"({name} := {text}.find({self.constant(piece)}, {at}, {end})) >= 0")
+            at = f"{name} + {self.constant(len(piece))}"
+        return " and ".join(tests)

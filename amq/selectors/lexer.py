@@ -16,6 +16,7 @@ SELECTOR_CHARACTERS_MAX: Final = 10 * 1024  # a STOMP header cannot be longer
 # ActiveMQ asks for it where properties are strings, as those of STOMP are. Here it is what happens anyway.
 CONVERT_PREFIX: Final = "convert_string_expressions:"
 
+TOO_LARGE: Final = "SELECTOR_TOO_LARGE"
 KEYWORDS: Final = frozenset({
     "AND", "BETWEEN", "ESCAPE", "FALSE", "IN", "IS", "LIKE", "NOT", "NULL", "OR", "TRUE",
 })  # fmt: skip
@@ -45,14 +46,14 @@ class Token(NamedTuple):
     end: int
 
 
-def failure(text: str, at: int, what: str) -> SelectorError:
+def failure(text: str, at: int, what: str, code: str | None = None) -> SelectorError:
     """The error that shows `text` with a caret under the character `at` (from 0), and says what is wrong there."""
     start = max(0, at - _EXCERPT_CHARACTERS)
     stop = at + _EXCERPT_CHARACTERS
     head, tail = ("…" if start else ""), ("…" if stop < len(text) else "")
     excerpt = "".join(c if c.isprintable() else " " for c in text[start:stop])
     caret = " " * (len(head) + at - start) + "^"
-    return SelectorError(f"selector, column {at + 1}: {what}\n{head}{excerpt}{tail}\n{caret}", column=at + 1)
+    return SelectorError(f"selector, column {at + 1}: {what}\n{head}{excerpt}{tail}\n{caret}", column=at + 1, code=code)
 
 
 def tokens(text: str) -> list[Token]:
@@ -61,7 +62,7 @@ def tokens(text: str) -> list[Token]:
         raise SelectorError(
             f"the selector has {len(text):,} characters, at most {SELECTOR_CHARACTERS_MAX:,}: use several consumers, "
             "or let the producer set a property that says what you look for",
-            code="SELECTOR_TOO_LARGE",
+            code=TOO_LARGE,
         )
     found: list[Token] = []
     at = len(CONVERT_PREFIX) if text.startswith(CONVERT_PREFIX) else 0

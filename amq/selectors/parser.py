@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from amq.selectors import syntax
-from amq.selectors.lexer import END, NAME, NUMBER, STRING, failure, tokens
+from amq.selectors.lexer import END, NAME, NUMBER, STRING, TOO_LARGE, failure, tokens
 from amq.selectors.syntax import (
     DEPTH_MAX,
     TEXTS,
@@ -48,23 +48,31 @@ _HEADERS = (*syntax.NUMBER_HEADERS, *(n for n in syntax.TEXT_HEADERS if n[0] == 
 Node = Value | Condition
 
 
-def parse(text: str, with_message_id: bool) -> Condition:
+class Parsed(NamedTuple):
+    """The tree of a selector. `terms` = its comparisons, arithmetic operators and conditions in parentheses: what it
+    costs to compile, to keep and to ask grows with them."""
+
+    condition: Condition
+    terms: int
+
+
+def parse(text: str, with_message_id: bool, terms_max: int = 0) -> Parsed:
     """The condition that `text` says; a blank one is always TRUE. SelectorError for what is not of the language.
 
-    `with_message_id`: it may name `JMSMessageID`.
+    `with_message_id`: it may name `JMSMessageID`. `terms_max` = the most terms that it may have, 0 = any number.
     """
-    parser = _Parser(text, with_message_id)
+    parser = _Parser(text, with_message_id, terms_max)
     if parser.token.kind == END:
-        return Always(True)
+        return Parsed(Always(True), 0)
     at = parser.token.at
     condition = parser.condition(parser.any_of(), at)
     if parser.token.kind != END:
         parser.fail("expected AND, OR or the end of the selector")
-    return condition
+    return Parsed(condition, parser.terms)
 
 
 class _Parser:
-    def __init__(self, text: str, with_message_id: bool) -> None:
+    def __init__(self, text: str, with_message_id: bool, terms_max: int) -> None:
         self.text = text
         self.with_message_id = with_message_id
         self.tokens = tokens(text)
@@ -72,6 +80,8 @@ class _Parser:
         self.token = self.tokens[0]
         self.parentheses = 0
         self.search_characters = 0
+        self.terms = 0
+        self._terms_max = terms_max
 
     # ---- tokens
 
@@ -158,8 +168,19 @@ class _Parser:
         condition = self.condition(self.comparison(), at)
         return Not(condition) if negative else condition
 
+    def count_term(self, at: int) -> None:
+        """A part that begins there has to be compiled, kept and asked."""
+        self.terms += 1
+        if self.terms > self._terms_max > 0:
+            raise failure(
+                self.text, at, f"the selector has more than {self._terms_max} terms (maxSelectorTerms): write several "
+                "values of one property as a single IN, or let the producer set a property that says what you look for",
+                TOO_LARGE,
+            )  # fmt: skip
+
     def comparison(self) -> Node:
         at = self.token.at
+        self.count_term(at)
         node = self.sum()
         operator = self.token.kind
         if self.accept(*_COMPARISONS):
@@ -278,6 +299,7 @@ class _Parser:
         left = rule()
         while self.token.kind in operators:
             operator, operator_at = self.token.kind, self.token.at
+            self.count_term(operator_at)
             self.advance()
             right_at = self.token.at
             number, other = self.number(left, at), self.number(rule(), right_at)

@@ -16,25 +16,28 @@ class Selector:
     condition   its syntax tree
     matches     function of a `Message` → bool: True where the condition is TRUE (not where it is FALSE or UNKNOWN).
                 It never raises. It takes at most a few milliseconds, whatever the selector and the properties
+    terms       see `Parsed`
     `message_id_prefix` is what the protocol writes before a message's `seq` in its id; without it `JMSMessageID` is an
     error, rather than something that never matches.
+    `terms_max` = the most terms that it may have, 0 = any number.
     SelectorError, which points at the column: the text is no selector, or goes beyond a limit.
     """
 
-    __slots__ = ("__weakref__", "condition", "matches", "message_id_prefix", "text")
+    __slots__ = ("__weakref__", "condition", "matches", "message_id_prefix", "terms", "text")
 
     text: str
     condition: Condition
     matches: Matches
     message_id_prefix: str | None
+    terms: int
 
-    def __new__(cls, text: str, message_id_prefix: str | None = None) -> Selector:
+    def __new__(cls, text: str, message_id_prefix: str | None = None, terms_max: int = 0) -> Selector:
         known = _in_use.get((text, message_id_prefix))
-        if known is not None:
+        if known is not None and not known.terms > terms_max > 0:
             return known
         selector = super().__new__(cls)
         selector.text = text
-        selector.condition = parse(text, message_id_prefix is not None)
+        selector.condition, selector.terms = parse(text, message_id_prefix is not None, terms_max)
         selector.matches = compiled(selector.condition, message_id_prefix or "")
         selector.message_id_prefix = message_id_prefix
         _in_use[text, message_id_prefix] = selector

@@ -3,14 +3,15 @@
 A property is text, a number, a truth or bytes (`amq.values`). Text counts as a number or a truth where one is needed
 and it is one; no other value is taken for one of another type. Numbers are `int` in the range of 64 bits (exact) or
 `float` (approximate); NaN stands for NULL and for a string that is no number. Invariant: nothing here raises, whatever
-a message holds, and each call takes time linear in its input; only a LIKE search for a piece that has `_` in it takes
-the product of both lengths, so that these are limited.
+a message holds, and each call takes time linear in its input; only a LIKE search for a piece that has `_` between two
+characters takes the product of both lengths, so that both are limited.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Final
 
 from amq.values import Text, Value
@@ -19,6 +20,7 @@ INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 NAN: Final = math.nan
 NUMBER_CHARACTERS_MAX: Final = 100  # a longer string is no number
 LIKE_SEARCH_CHARACTERS_MAX: Final = 250
+LIKE_SEARCH_TEXT_CHARACTERS_MAX: Final = 16 << 10  # a longer text holds no piece with a `_` between two characters
 
 _NUMBER_CHARACTERS = "+-.0123456789eE"
 
@@ -104,7 +106,7 @@ def _fitting(value: float) -> int | float:
 class LikePattern:
     """A LIKE pattern: `%` stands for any characters, `_` for one, the character after `escape` for itself.
 
-    pieces      what stands between the `%`: each a list of characters, None = any one
+    pieces      the parts between the `%`: each a list of characters, None = any one
     ValueError, with a description, for an escape character before anything but `%`, `_` and itself.
     """
 
@@ -125,7 +127,7 @@ class LikePattern:
     @property
     def search_characters(self) -> int:
         """Characters of the pieces whose search takes the product of both lengths."""
-        return sum(len(piece) for piece in self.pieces[1:] if None in piece)
+        return sum(len(piece) for piece in self.pieces[1:-1] if len(_runs(piece)) > 1)
 
     def literal(self) -> list[str] | None:
         """The pieces as strings, None where there is a `_`."""
@@ -134,11 +136,79 @@ class LikePattern:
         return ["".join(filter(None, piece)) for piece in self.pieces]
 
     def regex(self) -> re.Pattern[str]:
-        """For `fullmatch`. Each piece is taken where it is first found, and never looked for again."""
-        first, *rest = ("".join("." if c is None else re.escape(c) for c in piece) for piece in self.pieces)
-        if not rest:
+        """For `fullmatch`. Only for a pattern of at most two pieces, for which nothing is searched."""
+        first, *last = ("".join("." if c is None else re.escape(c) for c in piece) for piece in self.pieces)
+        if not last:
             return re.compile(first, re.DOTALL)
-        middle = "".join(f"(?>.*?{piece})" for piece in rest[:-1] if piece)
-        # The last piece stands at the end, and behind all others.
-        last = f"(?=.{{{len(self.pieces[-1])}}}).*+(?<={rest[-1]})" if rest[-1] else ".*+"
-        return re.compile(first + middle + last, re.DOTALL)
+        # The last piece comes at the end, and after the first one.
+        (end,) = last
+        return re.compile(first + (f"(?=.{{{len(self.pieces[-1])}}}).*+(?<={end})" if end else ".*+"), re.DOTALL)
+
+    def matcher(self) -> Callable[[str], bool]:
+        """A function that tells whether a text has this form. It looks for each piece once, from left to right. Only
+        for a pattern of several pieces."""
+        first, *rest, last = self.pieces
+        begins, ends = _runs(first), _runs(last)
+        first_size, last_size = len(first), len(last)
+        middle = [_search(piece) for piece in rest if piece]
+        size_min = sum(map(len, self.pieces))
+
+        def matches(text: str) -> bool:
+            size = len(text)
+            if size < size_min:
+                return False
+            for offset, run in begins:
+                if not text.startswith(run, offset):
+                    return False
+            end = size - last_size
+            for offset, run in ends:
+                if not text.startswith(run, end + offset):
+                    return False
+            at = first_size
+            for search in middle:
+                at = search(text, at, end)
+                if at < 0:
+                    return False
+            return at <= end
+
+        return matches
+
+
+def _runs(piece: list[str | None]) -> list[tuple[int, str]]:
+    """The characters of `piece` between its `_`, each run with its place."""
+    runs: list[tuple[int, str]] = []
+    for at, character in enumerate(piece):
+        if character is None:
+            continue
+        if runs and runs[-1][0] + len(runs[-1][1]) == at:
+            runs[-1] = (runs[-1][0], runs[-1][1] + character)
+        else:
+            runs.append((at, character))
+    return runs
+
+
+def _search(piece: list[str | None]) -> Callable[[str, int, int], int]:
+    """A function of a text, a start and an end: where the first occurrence of `piece` between them ends, negative where
+    there is none. A `_` at either end of the piece only moves the bounds, so that `str.find` does the search; only a
+    piece with a `_` between two characters needs a regular expression."""
+    runs = _runs(piece)
+    if not runs:
+        return lambda text, start, end: start + len(piece)  # noqa: ARG005
+    lead, trail = runs[0][0], len(piece) - runs[-1][0] - len(runs[-1][1])
+    if len(runs) == 1:
+        text_size = len(runs[0][1])
+
+        def find(text: str, start: int, end: int, run: str = runs[0][1]) -> int:
+            at = text.find(run, start + lead, end - trail)
+            return at + text_size + trail if at >= 0 else -1
+
+        return find
+    search = re.compile("".join("." if c is None else re.escape(c) for c in piece), re.DOTALL).search
+
+    def look(text: str, start: int, end: int) -> int:
+        if len(text) > LIKE_SEARCH_TEXT_CHARACTERS_MAX:
+            return -1
+        found = search(text, start, end)
+        return found.end() if found is not None else -1
+
+    return look

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from amq.destination import source
 from amq.message import Message
-from amq.protocols.commands import Send, SendToMany, Subscribe
+from amq.protocols.commands import Send, SendToMany, Subscribe, Unsubscribe
+from amq.selectors import selector as selector_module
 from tests.broker.world import Client, World
 
 
@@ -129,3 +132,114 @@ def test_without_limits_nothing_is_kept(make_world: Callable[..., World]) -> Non
     assert not world.broker.quotas._makers
     assert not world.broker.quotas._queues
     assert not world.broker.quotas._durable
+
+
+# -- selectors ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def selective(make_world: Callable[..., World]) -> World:
+    return make_world(max_selector_terms=3, max_selector_terms_per_user=6)
+
+
+def three(number: int) -> str:
+    return f"a = {number} OR b = {number} OR c = {number}"
+
+
+@pytest.mark.parametrize("destination", ["queue://q", "topic://t"])
+def test_the_terms_of_the_selectors_of_a_user_are_counted(selective: World, destination: str) -> None:
+    one, two, long, late = [selective.connect(number, user="alice") for number in "1234"]
+    long.do(Subscribe("long", destination, selector=three(1) + " OR d = 1"))
+    assert codes(selective, long) == ["SELECTOR_TOO_LARGE"]
+    one.do(Subscribe("1", destination, selector=three(1)))
+    two.do(Subscribe("2", destination, selector=three(2)))
+    two.do(Subscribe("4", destination))
+    late.do(Subscribe("3", destination, selector="a IS NULL"))
+    assert codes(selective, late) == ["QUOTA_EXCEEDED"]
+    one.unsubscribe("1")
+    two.do(Subscribe("3", destination, selector="a IS NULL"))
+    bob = selective.connect("5", user="bob")
+    bob.do(Subscribe("1", destination, selector=three(3)))
+    assert codes(selective, one) == codes(selective, two) == codes(selective, bob) == []
+    assert selective.broker.quotas.terms == {"alice": 4, "bob": 3}
+    for client in (one, two, bob):
+        client.lose()
+    selective.settle()
+    assert not selective.broker.quotas.terms
+
+
+def test_browses_and_wildcards_count_too(selective: World) -> None:
+    client = selective.connect("1", user="alice")
+    client.do(Subscribe("1", "queue://q", selector=three(1), browser=True))
+    client.do(Subscribe("2", source("queue://a.>"), selector=three(2)))
+    client.do(Subscribe("3", "queue://q", selector="a = 1", browser=True))
+    assert codes(selective, client) == ["QUOTA_EXCEEDED"]
+    client.lose()
+    selective.settle()
+    assert not selective.broker.quotas.terms
+
+
+def test_a_durable_subscription_goes_on_with_a_selector_that_was_stored_before_there_was_a_limit(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(max_selector_terms=0)
+    client = world.connect("1", user="alice")
+    client.do(Subscribe("s", "topic://t", selector=three(1) + " OR d = 1", subscription_name="news"))
+    assert codes(world, client) == []
+    client.lose()
+    world.settle()
+    world.broker.reconfigure(replace(world.broker.config, max_selector_terms=3))
+    client = world.connect("1", user="alice")
+    client.do(Subscribe("s", "topic://t", selector=three(1) + " OR d = 1", subscription_name="news"))
+    assert codes(world, client) == []
+    client = world.connect("2", user="alice")
+    client.do(Subscribe("o", "topic://t", selector=three(1) + " OR d = 2", subscription_name="other"))
+    assert codes(world, client) == ["SELECTOR_TOO_LARGE"]
+
+
+def test_the_names_of_durable_subscriptions_that_have_ended_are_forgotten(make_world: Callable[..., World]) -> None:
+    world = make_world(max_subscriptions_per_user=10_000)
+    client = world.connect("1", user="alice")
+    for number in range(200):
+        client.do(Subscribe("s", "topic://t", selector="a = 1", subscription_name=f"n{number}"))
+        client.do(Unsubscribe("s", subscription_name=f"n{number}"))
+        world.settle()
+    assert client.codes == []
+    assert len(world.broker.quotas._durable["alice"]) <= 33
+
+
+# -- rights come before work -------------------------------------------------------------------------------------------
+
+
+def test_a_selector_is_read_only_when_its_user_may_subscribe(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    world.broker.access.use(lambda user, action, name: user.name == "alice")  # noqa: ARG005
+    read: list[str] = []
+    real = selector_module.parse
+
+    def counting(text: str, *rest: Any) -> Any:
+        read.append(text)
+        return real(text, *rest)
+
+    monkeypatch.setattr(selector_module, "parse", counting)
+    asked = [
+        Subscribe("1", "queue://q", selector="a = 101"),
+        Subscribe("2", "topic://t", selector="a = 102"),
+        Subscribe("3", "queue://q", selector="a = 103", browser=True),
+        Subscribe("4", "topic://t", selector="a = 104", subscription_name="news"),
+        Subscribe("5", source("queue://a.>"), selector="a = 105"),
+        Subscribe("6", (source("topic://a.>"), "queue://b"), selector="a = 106"),
+    ]
+    for command in asked:
+        eve = world.connect(command.id, user="eve")
+        eve.do(command)
+        assert codes(world, eve) == ["NOT_PERMITTED"]
+    assert read == []
+    alice = world.connect("a", user="alice")
+    for command in asked:
+        alice.do(command)
+        world.settle()
+    assert alice.codes == []
+    assert read == [f"a = {number}" for number in range(101, 107)]  # each text once

@@ -469,7 +469,8 @@ class Session:
             check_subscribed_to(command.sources)
         if command.id in self._subscriptions:
             raise CommandError(f"this connection has a subscription {command.id!r} already: use another id")
-        broker.quotas.check_subscription(self.user, self._client.id, command)
+        # It is held until the subscription has it: an equal text is not compiled twice.
+        selector = broker.quotas.check_subscription(self.user, self._client.id, command)
         if command.browser:
             subscription: Subscription = self._browser(command)
             queue = subscription.queue
@@ -485,7 +486,8 @@ class Session:
             subscription = Subscription(command, queue, self, prefetch, broker.message_id_prefix)
             queue.join(subscription, broker)
         self._subscriptions[command.id] = subscription
-        broker.quotas.consumers[self.user] += 1
+        broker.quotas.began(self.user, subscription.selector)
+        del selector
         if Subscribed in broker.events.heard and not command.browser:
             broker.events.tell(
                 Subscribed(self._connection.id, command.id, command.sources, command.selector)
@@ -756,7 +758,7 @@ class Session:
         """Give back what `subscription` holds. Only the oldest delivery counts as failed: a consumer works on one
         message at a time, and what was merely prefetched behind it must not end in the dead-letter queue.
         """
-        self._broker.quotas.ended(self.user)
+        self._broker.quotas.ended(self.user, subscription.selector)
         if isinstance(subscription, Browser):
             subscription.end()
             return

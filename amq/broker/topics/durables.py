@@ -227,6 +227,11 @@ class Durables:
         """Is that subscription of `user` there?"""
         return (owner_name(user), client_id, name) in self._known
 
+    def selector_text(self, name: str, client_id: str, user: str) -> str:
+        """The selector of that subscription of `user`, or of nobody; "" where it has none, or is not there."""
+        keys = (owner_name(user), client_id, name), ("", client_id, name)
+        return next((self._known[key].selector for key in keys if key in self._known), "")
+
     def _unowned(self, name: str, client_id: str, session: Owner) -> Subscribed | None:
         """The subscription of that name which belongs to nobody, and which the user of `session` may have. None also
         while somebody without a login consumes it: then it stays theirs."""
