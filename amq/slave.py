@@ -18,11 +18,12 @@ from dataclasses import dataclass
 
 import structlog
 
+from amq.broker.core import SEQ_EPOCH_SHIFT
 from amq.broker.state.snapshot import Block, load
 from amq.broker.state.state import State
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
-from amq.errors import AmqError, CorruptError
+from amq.errors import AmqError, CorruptError, StoreError
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, read_checkpoint
 from amq.journal.follower import DivergedError, Follower
 from amq.journal.recovery import Followed, Recovered
@@ -216,6 +217,12 @@ class Slave:
                 recovered = follower.finish(epoch.sealed, self._told(progress))
         state, self._state, self._finishing = self._state, State(config), None
         self._caught_up_wall_ms, self._caught_up = 0, -math.inf
+        if state.newest_seq >> SEQ_EPOCH_SHIFT >= epoch.number:
+            raise StoreError(
+                f"{config.store} has a message of epoch {state.newest_seq >> SEQ_EPOCH_SHIFT}, and its newest epoch is "
+                f"{epoch.number - 1}: the journal was not written by brokers, and new messages could take the places "
+                "of those that are there; restore a backup", code="STORE_CORRUPT",
+            )  # fmt: skip
         state.settle(recovered.trimmed)
         return state, recovered
 

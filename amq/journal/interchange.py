@@ -52,6 +52,7 @@ END_TYPE = "end"
 _SHORT_BYTES_MAX = (1 << 16) - 1  # as the journal has it
 _U32_MAX = (1 << 32) - 1
 _U64_MAX = (1 << 64) - 1
+_PART_BYTES_MAX = 1 << 20  # of a line that is only looked at; a header and an end line are shorter
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,16 +298,37 @@ class Reader:
         )
 
 
+def read_lines(name: str, file: BinaryIO, size: int, line_bytes_max: int) -> list[bytes]:
+    """The next lines of `file`, of `size` bytes together or a little more; none at its end. Raises StoreError where a
+    line has more than `line_bytes_max`."""
+    found: list[bytes] = []
+    while size > 0 and (line := file.readline(line_bytes_max + 1)):
+        if len(line) > line_bytes_max:
+            raise StoreError(
+                f"{name}: a line has more than {line_bytes_max} bytes, so it holds no message that a broker with this "
+                "maxFrameSize takes: raise it with -o maxFrameSize=SIZE if the file can be trusted",
+                code="EXPORT_DAMAGED",
+            )
+        found.append(line)
+        size -= len(line)
+    return found
+
+
 def check_whole(name: str, file: BinaryIO) -> Header:
-    """Read all of a file that can be read again: is it whole? Raises StoreError; leaves the file at its start."""
-    reader, last, crc = Reader(name), b"", 0
-    for line in file:
+    """Read all of a file that can be read again: is it whole? Raises StoreError; leaves the file at its start. Of a
+    line no more than a part is in memory."""
+    reader, last = Reader(name), b""
+    crc = before = 0  # of all parts, and of those before the last line
+    begins = True
+    while part := file.readline(_PART_BYTES_MAX):
+        last = part if begins else b""
         if reader.header is None:
-            reader.feed(line)
-        else:
+            reader.feed(part)
+        elif begins:
+            before = crc
             reader.lines += 1
-        crc = zlib.crc32(last, crc)
-        last = line
+        crc = zlib.crc32(part, crc)
+        begins = part.endswith(b"\n")
     file.seek(0)
     if reader.header is None:
         raise StoreError(f"{name}: is empty: `amq journal export` writes at least a header", code="EXPORT_CUT")
@@ -316,7 +338,7 @@ def check_whole(name: str, file: BinaryIO) -> Header:
         found = {}
     if not isinstance(found, dict) or found.get("type") != END_TYPE:
         reader.finish()
-    if isinstance(found.get("crc32"), str) and found["crc32"] != f"{crc:08x}":
+    if isinstance(found.get("crc32"), str) and found["crc32"] != f"{before:08x}":
         why = f"{name}: is not as it was written: its checksum is wrong: export again"
         raise StoreError(why, code="EXPORT_DAMAGED")
     return reader.header
@@ -339,6 +361,7 @@ def _read_item(found: Mapping[str, Any]) -> Item:
         queue, definition = checked([found.get("queue"), found.get("definition")])
         if not definition or not queue.startswith(SUBSCRIPTION_SCHEME):
             raise ValueError("a subscription without a queue or a definition")
+        _check_utf_8(json.dumps([queue, definition], ensure_ascii=False))
         return Durable(queue, definition)
     if kind == "batch":
         numbers = (_number(found, name, _U64_MAX) for name in ("rows", "checksum"))
@@ -389,7 +412,7 @@ def _properties(found: Mapping[str, Any]) -> dict[str, Value]:
     properties = {name: from_typed_json(value) for name, value in written.items()}
     for each in (*properties, *properties.values()):
         if isinstance(each, str):
-            each.encode()  # no halves of surrogate pairs: no protocol can carry them
+            _check_utf_8(each)
     return properties
 
 
@@ -404,6 +427,7 @@ def _envelope(found: Mapping[str, Any]) -> Envelope | None:
         protocol, data = native
         if not isinstance(protocol, str):
             raise ValueError("the protocol of a native form is no text")
+        _check_utf_8(protocol)
         native = Native(protocol, base64.b64decode(data, validate=True))
     if correlation_id is not None and not isinstance(correlation_id := from_typed_json(correlation_id), str | bytes):
         raise ValueError("a correlation id is neither text nor bytes")
@@ -418,7 +442,13 @@ def _text(found: Mapping[str, Any], name: str, default: str | None = None) -> st
     value = found.get(name, default)
     if not isinstance(value, str):
         raise ValueError(f"field {name!r} is missing or no text")
+    _check_utf_8(value)
     return value
+
+
+def _check_utf_8(text: str) -> None:
+    """Raises ValueError where `text` has halves of surrogate pairs, which no protocol and no record can carry."""
+    text.encode()
 
 
 def _short(found: Mapping[str, Any], name: str) -> str:
@@ -439,4 +469,6 @@ def _ids(found: Mapping[str, Any]) -> list[str]:
     ids = found["ids"]
     if not isinstance(ids, list) or not all(isinstance(id, str) and id for id in ids):
         raise ValueError("field 'ids' is no list of texts")
+    for id in ids:
+        _check_utf_8(id)
     return ids

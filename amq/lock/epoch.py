@@ -26,6 +26,7 @@ EPOCHS_DIRECTORY = "epochs"
 KIND = "epoch"
 STORE_VERSION = FORMATS[KIND]  # the version of a store is the format of its newest epoch: here the newest that is read
 EPOCHS_KEPT = 64
+EPOCH_MAX = (1 << 20) - 2  # a message's seq has the epoch in its upper 20 bits: one more must still find room there
 _NAME = re.compile(r"([0-9]{10})\.json")
 _TEMPORARY = ".tmp"
 
@@ -102,6 +103,8 @@ def read_epoch(vfs: Vfs, store: str, number: int) -> Epoch:
     epoch = Epoch.from_json(body, path, version)
     if epoch.number != number:
         raise CorruptError(path, 0, f"file says that it is epoch {epoch.number}")
+    if number > EPOCH_MAX:
+        raise CorruptError(path, 0, f"no store has had more than {EPOCH_MAX} epochs: no broker has written this file")
     return epoch
 
 

@@ -26,7 +26,7 @@ from amq.errors import AccessError, AmqError, CommandError, OwnershipLostError, 
 from amq.journal.batch import Waiter
 from amq.journal.export import store_uuid
 from amq.journal.hidden import RETAINED_SCHEME
-from amq.journal.interchange import Batch, Durable, Exported, Ids, InDoubt, Item, Reader
+from amq.journal.interchange import Batch, Durable, Exported, Ids, InDoubt, Item, Reader, read_lines
 from amq.journal.records import Duplicates, Group, Marker, Prepared, Redelivered
 from amq.journal.writer import JournalThread
 from amq.master import Master
@@ -39,6 +39,8 @@ from amq.xid import AnyXid
 NAME = "amq-journal-import"
 UNLIMITED = 1 << 62
 CHUNK_BYTES = 1 << 20  # of lines read at once
+# A line may hold a message of `maxFrameSize`, of which JSON writes each byte in up to six, and our own names and ids.
+FRAME_TIMES, LINE_BYTES = 6, 4 << 20
 UNCONFIRMED_BYTES_MAX = 8 << 20  # on their way to the disk; then reading waits
 
 
@@ -62,6 +64,7 @@ class Import:
         self._config = replace(
             config, name=NAME, transports=(), fail_if_locked=True, duplicate_window=UNLIMITED
         )
+        self._line_bytes_max = LINE_BYTES + FRAME_TIMES * config.max_frame_size_bytes
         self._told = told
         self._doors = doors
         self._master: Master | None = None
@@ -101,7 +104,7 @@ class Import:
         reader = Reader(name)
         thread = JournalThread(SystemThreads(), loop.call_soon_threadsafe)  # a pipe may keep us waiting
         try:
-            while lines := await _in(thread, loop, lambda: file.readlines(CHUNK_BYTES)):
+            while lines := await _in(thread, loop, lambda: read_lines(name, file, CHUNK_BYTES, self._line_bytes_max)):
                 for line in lines:
                     item = reader.feed(line)
                     if isinstance(item, InDoubt) and self._in_line:
@@ -153,6 +156,7 @@ class Import:
         if isinstance(item, Exported):
             self._store(broker, item, reader.header.store)
         elif isinstance(item, Durable):
+            _check_topics(item.definition)
             definition = {**item.definition, "message_id_prefix": self._master.message_id_prefix}
             self._durables[item.queue] = broker.durables.restore(definition).name
         elif isinstance(item, Batch):
@@ -344,6 +348,16 @@ def _check_access(destination: str, message: Message | None = None) -> None:
             check_queue(destination)
     except (AccessError, CommandError) as error:
         raise AmqError(f"{error.description}; the file cannot be imported as it is", code=error.code) from error
+
+
+def _check_topics(definition: dict[str, Any]) -> None:
+    """Raises AmqError where a durable subscription is to something else than topics."""
+    for topic in definition["topics"]:
+        if not is_topic(topic):
+            raise AmqError(
+                f"the durable subscription {definition['name']!r} is to {topic!r}, which is not a topic; the file "
+                "cannot be imported as it is", code="DESTINATION_REFUSED",
+            )  # fmt: skip
 
 
 async def _nobody(_: object) -> NoReturn:

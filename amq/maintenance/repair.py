@@ -38,7 +38,7 @@ from amq.journal.salvage import Damage, Salvage
 from amq.journal.segment import RESERVE_STEPS, list_segments
 from amq.journal.writer import Done, Job
 from amq.lock.document import decode, encode, read_file
-from amq.lock.epoch import EPOCHS_DIRECTORY, Epoch, epoch_path, newest_number, read_epoch
+from amq.lock.epoch import EPOCH_MAX, EPOCHS_DIRECTORY, Epoch, epoch_numbers, epoch_path, newest_number, read_epoch
 from amq.lock.host import Host, Owner
 from amq.lock.lease import Lease
 from amq.lock.others import check_own
@@ -128,8 +128,9 @@ def read_epoch_files(vfs: Vfs, store: str) -> EpochFiles:
             continue
         newest, period_s = epoch, max(period_s, epoch.owner.lock_keep_alive_period_s)
     last = max((segment_key(name)[0] for name in list_segments(vfs, os.path.join(store, JOURNAL_DIRECTORY))), default=0)
-    number = max(newest_number(names), last)
-    if last > newest_number(names):
+    newest_known = max((each for each in epoch_numbers(names) if each <= EPOCH_MAX), default=0)
+    number = max(newest_known, last)
+    if last > newest_known:
         path = epoch_path(store, last)
         why = "epoch file is missing: there are segments of it"
         damaged.append(Damage("STORE_INCOMPLETE", path, 0, 0, why, counts=False))

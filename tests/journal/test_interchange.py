@@ -22,6 +22,7 @@ from amq.journal.interchange import (
     Reader,
     Writer,
     check_whole,
+    read_lines,
 )
 from amq.message import BYTES, Envelope, Message
 from amq.message import TEXT as SENT_AS_TEXT
@@ -150,6 +151,73 @@ def test_a_message_that_cannot_be_stored_is_refused(change: dict[str, object]) -
     with pytest.raises(StoreError, match="line 2: ") as caught:
         reader.feed(json.dumps(json.loads(line) | change).encode() + b"\n")
     assert caught.value.code == "EXPORT_DAMAGED"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"type": "outcomes", "ids": ["\ud800"]}, {"type": "remembered", "destination": "queue://a", "ids": ["\ud800"]},
+        {"type": "remembered", "destination": "queue://\ud800", "ids": ["x"]},
+        {"type": "batch", "owner": "\ud800", "batch": 1},
+        {"type": "subscription", "queue": "subscription://c:s:1", "definition": {
+            "client_id": "\ud800", "name": "s", "topics": ["topic://a"], "selector": "", "message_id_prefix": "x",
+            "no_local": False,
+        }},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_text_that_cannot_be_utf_8_is_refused_with_its_line(line: dict[str, object]) -> None:
+    reader = Reader("f")
+    reader.feed(write().splitlines(keepends=True)[0])
+    with pytest.raises(StoreError, match=r"line 2: .*surrogates") as caught:
+        reader.feed(json.dumps(line).encode() + b"\n")
+    assert caught.value.code == "EXPORT_DAMAGED"
+
+
+class Endless(io.RawIOBase):
+    """A file whose first line is `first`, and whose second one goes on for `size` bytes. `most` = how many of them
+    somebody wanted at once."""
+
+    def __init__(self, first: bytes, size: int) -> None:
+        self._first, self._left = first, size
+        self.most = 0
+
+    def readline(self, limit: int | None = -1, /) -> bytes:
+        if self._first:
+            line, self._first = self._first, b""
+            return line
+        assert limit is not None
+        assert limit >= 0, "a line is read as far as somebody else wants"
+        self.most = max(self.most, limit)
+        self._left -= (count := min(limit, self._left))
+        return b"x" * count
+
+    def seek(self, *_: object) -> int:
+        return 0
+
+
+def test_a_line_without_end_is_looked_at_in_parts_and_read_to_a_limit() -> None:
+    header = write().splitlines(keepends=True)[0]
+    endless = Endless(header, 40 << 20)
+    with pytest.raises(StoreError, match="its end line is missing"):
+        check_whole("f", endless)  # type: ignore[arg-type]
+    assert endless.most <= 1 << 20
+    endless = Endless(header, 40 << 20)
+    with pytest.raises(StoreError, match=r"a line has more than 2097152 bytes.*maxFrameSize") as caught:
+        while read_lines("f", endless, 1 << 20, 2 << 20):  # type: ignore[arg-type]
+            continue
+    assert (caught.value.code, endless.most) == ("EXPORT_DAMAGED", (2 << 20) + 1)
+
+
+def test_long_lines_are_whole_lines() -> None:
+    """Longer than the part of a line that is looked at together."""
+    data = write(message(b"x" * (3 << 20)), message(b"y", 2), message(b"z" * (2 << 20), 3))
+    assert check_whole("f", io.BytesIO(data)) == HEADER
+    file, lines = io.BytesIO(data), list[bytes]()
+    while found := read_lines("f", file, 1 << 20, 4 << 20):
+        lines += found
+    assert b"".join(lines) == data
+    assert len(lines) == 5
 
 
 def in_doubt(xid: str = "x", sends: int = 0, acks: int = 0) -> InDoubt:

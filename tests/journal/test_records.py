@@ -88,7 +88,7 @@ simple = (
     | st.builds(Duplicates, names, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Outcomes, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Trimmed, u64, u64)
-    | st.builds(Subscribed, text, st.just({}) | st.fixed_dictionaries(
+    | st.builds(Subscribed, text.map("subscription://{}:1".format), st.just({}) | st.fixed_dictionaries(
         {"client_id": text, "name": text, "topics": st.lists(text, min_size=1, max_size=3), "selector": text,
          "message_id_prefix": st.none() | text, "no_local": st.booleans()},
         optional={"options": st.dictionaries(text, st.dictionaries(text, u64 | text | st.booleans(), max_size=2)),

@@ -19,6 +19,7 @@ from amq.cli.main import main
 from amq.config.schema import BrokerConfig
 from amq.journal.inspect import Inspection
 from amq.journal.interchange import Exported
+from amq.maintenance import importing
 from amq.maintenance.checkpoints import CheckpointReport, check_against, examine_checkpoints
 from tests.broker.test_broker_followers import checkpointed_inside, trim, unseen
 from tests.broker.world import World
@@ -130,21 +131,22 @@ def test_stat_tells_what_a_start_reads_behind_the_newest(store: Path) -> None:
 
 
 class Pipe(io.BytesIO):
-    """Has all lines at once, and its end not before `ready()`."""
+    """Has all lines, and its end not before `ready()`."""
 
     def __init__(self, data: bytes, ready: Callable[[], object]) -> None:
         super().__init__(data)
         self._ready = ready
 
-    def readlines(self, hint: int | None = -1, /) -> list[bytes]:
-        found = super().readlines(hint)
+    def readline(self, size: int | None = -1, /) -> bytes:
+        found = super().readline(size)
         while not found and not self._ready():
             time.sleep(0.002)
         return found
 
 
-def test_an_import_may_write_them(store: Path, tmp_path: Path) -> None:
+def test_an_import_may_write_them(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are of the new store, so a start may begin at one. What was read is stored while the pipe waits."""
+    monkeypatch.setattr(importing, "CHUNK_BYTES", 1)
     exported = [item for item in export(store).items() if isinstance(item, Exported)]
     new = tmp_path / "new"
     result = load(new, Pipe(lines(list(exported)), lambda: checkpoints(new)), checkpoint_distance_bytes=1)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from amq.config.schema import BrokerConfig
-from amq.errors import StoreFullError
-from amq.journal.interchange import Exported
+from amq.errors import AmqError, StoreError, StoreFullError
+from amq.journal.interchange import Durable, Exported
 from amq.maintenance import importing
 from amq.maintenance.importing import Import, Result
 from amq.message import Message
@@ -57,3 +57,30 @@ def test_a_message_of_a_restored_store_is_another(tmp_path: Path) -> None:
     for at in (1, 2):
         sent = Message("queue://a", b"%d" % at, timestamp_ms=at, seq=7)
         assert load(tmp_path / "s", lines([Exported(sent)])).stored == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"topics": ["topic://t", "sent://queue://a"]}, "DESTINATION_REFUSED"),
+        ({"selector": "(" * 90}, "INVALID_SELECTOR"),
+    ],
+    ids=str,
+)
+def test_a_subscription_that_no_client_could_make_is_refused(
+    tmp_path: Path, change: dict[str, object], code: str
+) -> None:
+    definition = {"client_id": "c", "name": "s", "topics": ["topic://t"], "selector": "", "message_id_prefix": "ID:",
+                  "no_local": False}  # fmt: skip
+    with pytest.raises(AmqError) as caught:
+        load(tmp_path / "s", lines([Durable("subscription://c:s:1", definition | change)]))
+    assert caught.value.code == code
+
+
+def test_a_line_that_is_longer_than_any_message_is_not_read(tmp_path: Path) -> None:
+    """Not even by an import from a pipe, which cannot look at the whole file before."""
+    header = lines([]).splitlines(keepends=True)[0]
+    config = BrokerConfig(store=str(tmp_path / "s"), lock_keep_alive_period_s=PERIOD_S, max_frame_size_bytes=1 << 10)
+    work = Import(config, lambda _result: None, vfs=VFS)
+    with pytest.raises(StoreError, match="maxFrameSize"):
+        asyncio.run(work.run(io.BytesIO(header + b"x" * (5 << 20)), "a pipe"))

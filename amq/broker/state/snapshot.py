@@ -40,7 +40,7 @@ from amq.journal.follower import Start
 from amq.journal.format import segment_name
 from amq.journal.live import Segment
 from amq.journal.records import Content, Marker, Prepared
-from amq.journal.records.subscription import Subscribed, checked
+from amq.journal.records.subscription import Subscribed
 from amq.message import Message
 
 _CODE = struct.Struct("<Q")
@@ -211,7 +211,7 @@ class _Loader:
                 self.ended.append(segment)
         elif kind == SUBSCRIPTIONS:
             for *found, code in items:
-                record = Subscribed(*checked(found))
+                record = Subscribed.stored(found)
                 self._state.subscriptions.hold(record, self.segment(code))
                 self._state.queue(record.queue).stays = True
         elif kind == OUTCOMES:

@@ -27,7 +27,7 @@ from amq.broker.topics.audience import Audience
 from amq.broker.topics.known import KnownTopics
 from amq.broker.waiters import Call
 from amq.destination import Pattern, Source, means, source, told, wire_name
-from amq.errors import CommandError
+from amq.errors import CommandError, SelectorError, StoreError
 from amq.journal.batch import Waiter
 from amq.journal.hidden import HELD_SCHEME
 from amq.journal.records import PURGED, Consumed, Group, Record
@@ -56,8 +56,17 @@ class Durables:
         self._routes: Remembered[Audience[Subscribed]] = Remembered(ROUTES_BYTES_MAX)
 
     def load(self) -> None:
-        """Take what the journal says. Of two of one name the older one was ending."""
+        """Take what the journal says. Of two of one name the older one was ending. Raises StoreError where it has a
+        selector that no broker has written."""
         for record in sorted(self._core.state.subscriptions.values(), key=_seq):
+            try:
+                self.selector_of(record)
+            except SelectorError as error:
+                raise StoreError(
+                    f"the durable subscription {record.definition['name']!r} of client "
+                    f"{record.definition['client_id']!r} has an impossible selector: the journal was not written by a "
+                    "broker; restore a backup", code="STORE_CORRUPT",
+                ) from error  # fmt: skip
             older = self._known.get(_key(record))
             self._keep(record)
             self._newest_seq = _seq(record)
@@ -196,7 +205,7 @@ class Durables:
 
     def restore(self, definition: dict[str, Any]) -> Queue:
         """The queue of the durable subscription of that definition, which begins where it is not there. Raises
-        CommandError where there is another of its name."""
+        CommandError where there is another of its name, SelectorError."""
         client_id, name, user = definition["client_id"], definition["name"], definition.get("user", "")
         record = self._known.get((user, client_id, name))
         if record is None and not user:  # a user may have taken it since an earlier import
@@ -207,7 +216,11 @@ class Durables:
                 "to other topics or with another selector: UNSUBSCRIBE it first, with activemq.subscriptionName",
                 code="SUBSCRIPTION_DIFFERS",
             )
-        return self._queue(record or self._create(definition))
+        if record is None:
+            record = Subscribed("", definition)
+            self.selector_of(record)
+            record = self._create(definition)
+        return self._queue(record)
 
     def queue_of(self, name: str, client_id: str, sources: tuple[Source, ...], user: str) -> str:
         """Full name of the queue of that subscription of `user`, which is one to `sources`; also of one that belongs to

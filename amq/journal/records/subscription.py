@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Protocol
 
 from amq.destination import Source, source
 from amq.journal.format import frame_record
 from amq.journal.live import Segment
 from amq.journal.records.base import BaseRecord, S
+from amq.message import SUBSCRIPTION_SCHEME
 
 SUBSCRIBED = 15
+_QUEUE = re.compile(re.escape(SUBSCRIPTION_SCHEME) + r".*:[0-9]{1,20}", re.DOTALL)  # its age comes last
 
 
 class Subscribing(Protocol[S]):
@@ -83,7 +86,15 @@ class Subscribed(BaseRecord):
 
     @classmethod
     def decode(cls, body: bytes, *_: object) -> Subscribed:
-        return cls(*checked(json.loads(body)))
+        return cls.stored(json.loads(body))
+
+    @classmethod
+    def stored(cls, found: Any) -> Subscribed:
+        """As a store has it. Raises ValueError, also where the queue has a name that no broker gives."""
+        queue, definition = checked(found)
+        if not _QUEUE.fullmatch(queue):
+            raise ValueError(f"{queue[:100]!r} is not the queue of a durable subscription")
+        return cls(queue, definition)
 
     def apply(self, fold: Subscribing[S], segment: S, /) -> None:
         fold.subscribe(self, segment)
