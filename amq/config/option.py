@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from amq.config import units
 from amq.config.transport_url import parse_address, parse_transport_url
@@ -31,6 +31,7 @@ SECTIONS = {
     "log": "The broker's log, on standard error.",
 }
 DEFAULT_SOURCE = "default"
+T = TypeVar("T", int, float)
 Value = bool | int | float | str | tuple[str, ...]  # what a BrokerConfig attribute can be
 
 
@@ -40,6 +41,7 @@ class Kind(enum.Enum):
     DURATION = ("duration", "_s")
     SIZE = ("size", "_bytes")
     INTEGER = ("number", "")
+    DECIMAL = ("number, also with a fraction", "")
     BOOLEAN = ("true or false", "")
     CHOICE = ("choice", "")
     TEXT = ("text", "")
@@ -51,6 +53,11 @@ class Kind(enum.Enum):
     @property
     def words(self) -> str:
         return str(self.value[0])
+
+    @property
+    def is_bare(self) -> bool:
+        """TOML writes such values without quotes."""
+        return self in (Kind.INTEGER, Kind.DECIMAL, Kind.BOOLEAN)
 
     @property
     def suffix(self) -> str:
@@ -111,6 +118,8 @@ class Option:
                 return self._bounded(_number(raw, self.kind, units.parse_size_bytes))
             case Kind.INTEGER:
                 return self._bounded(_number(raw, self.kind, units.parse_integer))
+            case Kind.DECIMAL:
+                return self._bounded(_decimal(raw))
             case Kind.BOOLEAN:
                 return raw if isinstance(raw, bool) else units.parse_boolean(raw if isinstance(raw, str) else "")
             case Kind.CHOICE:
@@ -133,6 +142,8 @@ class Option:
                 return units.format_size(int(value))  # type: ignore[arg-type]
             case Kind.BOOLEAN:
                 return "true" if value else "false"
+            case Kind.DECIMAL:
+                return f"{value:f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
             case Kind.TRANSPORTS | Kind.ADDRESSES:
                 return ",".join(value)  # type: ignore[arg-type]
             case _:
@@ -146,7 +157,7 @@ class Option:
         span = f"{low} … {high}" if low and high else f"at least {low}" if low else f"at most {high}" if high else ""
         return f"{span}; {self.special}" if span and self.special else span or self.special
 
-    def _bounded(self, number: int) -> int:
+    def _bounded(self, number: T) -> T:
         if self.minimum is not None and number < self.minimum:
             reason = f": {self.minimum_reason}" if self.minimum_reason else ""
             raise ValueError(f"is too small, the least is {self._bound_text(self.minimum)}{reason}")
@@ -189,6 +200,13 @@ def _number(raw: object, kind: Kind, parse: units.Parser) -> int:
     if isinstance(raw, float):
         raise ValueError('has a fraction: give a whole number, or a string with a unit such as "1.5s" or "1.5GiB"')
     return raw if isinstance(raw, int) else parse(raw)
+
+
+def _decimal(raw: object) -> float:
+    """A number of at most `units.DECIMALS_MAX` digits behind the point, so that `format` writes it exactly."""
+    if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
+        raise ValueError(f"is not a {Kind.DECIMAL.words}")
+    return units.parse_decimal(raw if isinstance(raw, str) else repr(raw))
 
 
 def _text(raw: object) -> str:

@@ -134,7 +134,7 @@ def toml_value(option: Option) -> str:
     text = _EXAMPLE_VALUES.get(option.key, option.format(option.parse(option.default)))
     if option.kind in (Kind.TRANSPORTS, Kind.ADDRESSES):
         return f"[{', '.join(_quote(url) for url in text.split(',') if url)}]"
-    return text if option.kind in (Kind.INTEGER, Kind.BOOLEAN) else _quote(text)
+    return text if option.kind.is_bare else _quote(text)
 
 
 def help_text(key: str) -> str:

@@ -208,8 +208,8 @@ class BrokerConfig(SecurityOptions):
         minimum=0, maximum=DELAY_MS_MAX, special="0 = at once", reload=True,
         elsewhere=("initialRedeliveryDelay", "redelivery-delay"), destination=True,
     )  # fmt: skip
-    redelivery_back_off_multiplier: int = option(
-        "queues", "redeliveryBackOffMultiplier", Kind.INTEGER, 1,
+    redelivery_back_off_multiplier: float = option(
+        "queues", "redeliveryBackOffMultiplier", Kind.DECIMAL, 1,
         "Factor by which the delay grows after each further failure.",
         "Use 2 to double the delay each time, so that a service that is down for long is asked less and less often.",
         minimum=1, maximum=1000, special="1 = always redeliveryDelay", reload=True,
@@ -221,6 +221,13 @@ class BrokerConfig(SecurityOptions):
         "Set it with redeliveryBackOffMultiplier to bound how late a message may come once all is well again.",
         minimum=1, maximum=DELAY_MS_MAX, reload=True,
         elsewhere=("max-redelivery-delay",), destination=True,
+    )  # fmt: skip
+    rejected_messages: str = option(
+        "queues", "rejectedMessages", Kind.CHOICE, "dead-letter",
+        "A message that a consumer rejects (NACK of STOMP, or a JMS client that gives up) becomes a dead letter at "
+        "once, or is delivered again after redeliveryDelay, up to maximumRedeliveries times.",
+        "Use redeliver if consumers reject messages for reasons that pass, as with the redeliveryPlugin of ActiveMQ.",
+        choices=("dead-letter", "redeliver"), reload=True, elsewhere=("redeliveryPlugin",), destination=True,
     )  # fmt: skip
     dead_letter_strategy: str = option(
         "queues", "deadLetterStrategy", Kind.CHOICE, "client",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amq.config.option import Kind, Option, Value
+from amq.config.option import Option, Value
 
 
 def value_text(option: Option, value: Value) -> str:
@@ -10,7 +10,7 @@ def value_text(option: Option, value: Value) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(quote, value))}]"
     text = option.format(value)
-    return text if option.kind in (Kind.INTEGER, Kind.BOOLEAN) else quote(text)
+    return text if option.kind.is_bare else quote(text)
 
 
 def quote(text: str) -> str:

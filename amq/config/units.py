@@ -23,6 +23,8 @@ _DURATION_NAMES = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 100
 # Digits are bounded so that no input is slow to convert.
 _QUANTITY = re.compile(r"\s*(-?[0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([A-Za-z]{0,12})\s*")
 _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,18})\s*")
+DECIMALS_MAX = 6
+_DECIMAL = re.compile(rf"\s*([+-]?[0-9]{{1,15}}(?:\.[0-9]{{1,{DECIMALS_MAX}}}0*)?)\s*")
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
@@ -56,6 +58,16 @@ def parse_integer(text: str) -> int:
     if match is None:
         raise ValueError("is not a whole number without a unit: write for example 1000")
     return int(match[1])
+
+
+def parse_decimal(text: str) -> float:
+    """A plain number, perhaps with a fraction, no unit."""
+    match = _DECIMAL.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            f"is not a number without a unit, of at most {DECIMALS_MAX} digits behind the point: write for example 1.5"
+        )
+    return float(match[1])
 
 
 def parse_boolean(text: str) -> bool:

@@ -19,6 +19,7 @@ from amq.config.loader import load
 from amq.config.schema import BrokerConfig
 from amq.errors import ConfigError
 from amq.message import LARGE_BODY_BYTES, Message
+from amq.protocols.commands import Outcome, Settle, Subscribe
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT
 from tests.broker.test_broker_dead_letters import consumer, send
 from tests.broker.world import Client, World
@@ -36,9 +37,13 @@ def later(world: World, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("multiplier", "delays"), [(1, [2.0, 2.0, 2.0, 2.0]), (3, [2.0, 6.0, 18.0, 20.0]), (1000, [2.0, 20.0, 20.0, 20.0])]
-)
-def test_how_long_a_message_waits(multiplier: int, delays: list[float]) -> None:
+    ("multiplier", "delays"),
+    [
+        (1, [2.0, 2.0, 2.0, 2.0]), (3, [2.0, 6.0, 18.0, 20.0]), (1000, [2.0, 20.0, 20.0, 20.0]),
+        (1.5, [2.0, 3.0, 4.5, 20.0]),
+    ],
+)  # fmt: skip
+def test_how_long_a_message_waits(multiplier: float, delays: list[float]) -> None:
     config = BrokerConfig(
         redelivery_delay_s=2.0, redelivery_back_off_multiplier=multiplier, maximum_redelivery_delay_s=20.0
     )
@@ -71,6 +76,64 @@ def test_a_message_that_failed_waits_and_holds_nobody_up(make_world: Callable[..
     world.settle()
     assert world.stored() == []
     world.check_at_rest()
+
+
+REDELIVERS = {"rejected_messages": "redeliver", "maximum_redeliveries": 2, "redelivery_delay_s": 5.0}
+
+
+def rejecting(world: World, name: str, redelivers: bool, transaction: bool) -> tuple[Client, Callable[[], None]]:
+    """A consumer that rejects each message that it has, and says why."""
+    client = world.connect()
+    client.do(Subscribe(name, f"{name}://a", acknowledges=True, redelivers=redelivers))
+    world.settle()
+
+    def reject() -> None:
+        seq = client.deliveries[-1].message.seq
+        if transaction:
+            client.begin()
+        why = "" if transaction else "no"
+        client.do(Settle(seq, name, None, "t" if transaction else "", Outcome.REJECTED, reason=why))
+        if transaction:
+            client.commit()
+        world.settle()
+
+    return client, reject
+
+
+@pytest.mark.parametrize("transaction", [False, True])
+@pytest.mark.parametrize("redelivers", [False, True], ids=["broker", "client"])
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_rejected_message_comes_again_where_the_option_says_so(
+    make_world: Callable[..., World], kind: str, redelivers: bool, transaction: bool, persistent: bool
+) -> None:
+    """Whatever the protocol: also of a client that delivers again by itself, and then gives up."""
+    world = make_world(destinations=(DestinationOptions("a", REDELIVERS),), dead_letter_strategy="shared")
+    client, reject = rejecting(world, kind, redelivers, transaction)
+    producer = world.connect()
+    producer.send(b"x", f"{kind}://a", persistent=persistent)
+    world.settle()
+    for attempt in range(2):
+        assert len(client.deliveries) == attempt + 1
+        reject()
+        if kind == "queue":
+            assert len(client.deliveries) == attempt + 1, "it waits"
+            later(world, 5.0)
+        world.check_at_rest()
+    assert (len(client.deliveries), client.deliveries[-1].redelivered) == (3, 2)
+    assert world.stored("ActiveMQ.DLQ") == []
+    reject()
+    later(world, 5.0)
+    assert (len(client.deliveries), world.stored("ActiveMQ.DLQ")) == (3, [b"x"])
+    world.check_at_rest()
+
+
+def test_only_where_the_option_says_so(make_world: Callable[..., World]) -> None:
+    world = make_world(destinations=(DestinationOptions("b", REDELIVERS),))
+    client, reject = rejecting(world, "queue", redelivers=False, transaction=False)
+    send(world, b"x")
+    reject()
+    assert (client.bodies, world.stored("ActiveMQ.DLQ")) == ([b"x"], [b"x"]), "it said why, as JMS clients do"
 
 
 def test_it_takes_its_old_place_when_its_time_has_come(make_world: Callable[..., World]) -> None:

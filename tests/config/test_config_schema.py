@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from amq.config import BY_KEY, OPTIONS, SECTIONS, BrokerConfig, Kind, Option, checks, load, reference
 
 ROOT = Path(__file__).parents[2]
-NUMERIC = (Kind.DURATION, Kind.SIZE, Kind.INTEGER)
+NUMERIC = (Kind.DURATION, Kind.SIZE, Kind.INTEGER, Kind.DECIMAL)
 
 
 def each_option(*kinds: Kind) -> pytest.MarkDecorator:
@@ -88,7 +89,8 @@ def test_every_number_is_bounded(option: Option) -> None:
 
 @each_option()
 def test_values_of_another_type_are_refused(option: Option) -> None:
-    values: tuple[object, ...] = (None, {}, 1.5, b"", ["a", 1], 1 << 20_000)
+    fraction = math.nan if option.kind is Kind.DECIMAL else 1.5
+    values: tuple[object, ...] = (None, {}, fraction, b"", ["a", 1], 1 << 20_000)
     for raw in values:
         with pytest.raises(ValueError):
             option.parse(raw)

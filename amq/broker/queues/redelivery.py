@@ -9,6 +9,7 @@ takeover what waited is delivered at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import partial
 from heapq import heappop, heappush
@@ -26,13 +27,14 @@ OVERDUE = "expired"  # the reason in dead letters
 NO_ROOM_S = 5.0  # what cannot be moved, as the disk is full, waits so long, or until `expire` finds room for it
 CAUSE = "dlqDeliveryFailureCause"  # property of dead letters: what the consumer said, as ActiveMQ names it
 CAUSE_CHARACTERS_MAX = 4000
-POWER_MAX = 60  # of the multiplier: more is beyond any maximumRedeliveryDelay, and only costs time to work out
 
 
 def delay_s(options: BrokerConfig, failures: int) -> float:
     """How long a message waits that has failed so many times, which is at least once."""
-    power = min(failures - 1, POWER_MAX)
-    wanted_s: float = options.redelivery_delay_s * options.redelivery_back_off_multiplier**power
+    try:
+        wanted_s = options.redelivery_delay_s * math.pow(options.redelivery_back_off_multiplier, failures - 1)
+    except OverflowError:
+        return options.maximum_redelivery_delay_s
     return min(wanted_s, options.maximum_redelivery_delay_s)
 
 
@@ -59,8 +61,12 @@ class Redelivery:
     ) -> None:
         """Delivered messages return unacknowledged. Those whose seq is in `failed` count as failed deliveries, and wait
         for `redeliveryDelay`; one that failed too often goes to the dead-letter queue, and so do all where the consumer
-        `refused` them, and said why (`cause`) or not. While the disk is full, such messages wait."""
+        `refused` them, and said why (`cause`) or not. With `rejectedMessages = redeliver` a refusal is a failed
+        delivery, also of a client that delivers again by itself: it gave up. While the disk is full, dead letters
+        wait."""
         failures = set(failed)
+        if refused and queue.options.rejected_messages == "redeliver":
+            failures, refused = {message.seq for message in messages}, False
         messages = [message for message in messages if message.seq in queue.messages]  # a subscription may have ended
         self.came_back += len(messages)
         limit = queue.options.maximum_redeliveries

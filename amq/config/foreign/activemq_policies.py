@@ -103,6 +103,8 @@ class Policies:
             carry("redeliveryBackOffMultiplier", factor).handle(multiplier)
             delay = values.get("initialRedeliveryDelay", "1000")
         carry("redeliveryDelay", milliseconds).handle(replace(inner, raw=delay))
+        told = "the plugin delivers again what a client gives up (JMS) or refuses (NACK)"
+        part.importing.set(inner, "rejectedMessages", "redeliver", told)
         return scope
 
     def _note(self, scope: Scope | None, entries: list[Scope], part: Part) -> Scope:
@@ -432,8 +434,14 @@ _TOPIC_POLICIES = table(
 
 _REDELIVERY = {
     "redeliveryPlugin": CONTAINER,
-    "redeliveryPlugin@fallbackToDeadLetter": natural("a message that fails too often becomes a dead letter"),
-    "redeliveryPlugin@sendToDlqIfMaxRetriesExceeded": natural("a message that fails too often becomes a dead letter"),
+    "redeliveryPlugin@fallbackToDeadLetter": only(
+        "true", "a message that no policy covers becomes a dead letter",
+        "a message that no policy covers becomes a dead letter: empty the queue with `amq dlq purge`",
+    ),
+    "redeliveryPlugin@sendToDlqIfMaxRetriesExceeded": only(
+        "true", "a message that fails too often becomes a dead letter",
+        "a message that fails too often becomes a dead letter: empty the queue with `amq dlq purge`",
+    ),
     "redeliveryPolicyMap": CONTAINER,
     "redeliveryPolicyEntries": CONTAINER,
     "redeliveryPolicy@queue": natural(),

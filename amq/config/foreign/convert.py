@@ -6,6 +6,7 @@ import re
 
 from amq.config.destinations import parse_pattern
 from amq.config.option import TEXT_CHARS_MAX
+from amq.config.units import DECIMALS_MAX
 
 _SIZE = re.compile(r"\s*([0-9]{1,15})\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -36,11 +37,11 @@ def integer(text: str) -> int:
     return int(text)
 
 
-def factor(text: str) -> int:
-    """`2` or `2.0`."""
-    if not re.fullmatch(r"[0-9]{1,6}(?:\.0+)?", text):
-        raise ValueError("is not a whole number: amq multiplies by whole numbers only")
-    return int(text.partition(".")[0])
+def factor(text: str) -> float:
+    """`2`, `2.0` or `1.5`."""
+    if not re.fullmatch(r"[0-9]{1,6}(?:\.[0-9]{1,18})?", text):
+        raise ValueError("is not a number")
+    return round(float(text), DECIMALS_MAX)
 
 
 def boolean(text: str) -> bool:
