@@ -8,7 +8,7 @@ an envelope has text properties only and is BYTES or TEXT, so that the hot path 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -79,7 +79,7 @@ class Native:
 class Envelope(NamedTuple):
     """Facts about a message that only some producers give.
 
-    message_id      the producer's own id, ""
+    message_id      the producer's own id, ""; beside a native form an id that counts instead of the one in there
     correlation_id  None = there is none
     reply_to        full name of a destination, or the producer's text as it is where that is none; ""
     type            JMSType, subject; ""
@@ -461,14 +461,16 @@ class Content(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """Reads the native forms of one protocol. Both functions are pure, and raise ValueError for what is none.
+    """Reads the native forms of one protocol. The functions are pure, and raise ValueError for what is none.
 
     head     properties and envelope, from the native data alone: the body may be on the disk
     content  what the body says
+    without  native data in which no property has one of these names, and all else is as it was
     """
 
     head: Callable[[Message], Head]
     content: Callable[[Message], Content]
+    without: Callable[[bytes, Container[str]], bytes]
 
 
 _readers: Final[dict[str, Reader]] = {}
@@ -508,6 +510,21 @@ def _read_head(message: Message, envelope: Envelope) -> Head:
             properties, found = reader.head(message)
             return properties, found._replace(native=None)
     return None, envelope._replace(native=None)
+
+
+def without(message: Message, names: Container[str]) -> tuple[Properties, Envelope | None]:
+    """Properties and envelope of `message` as they are when the broker takes the properties `names` off, also where its
+    native form has them. A form that cannot be read stays as it is."""
+    properties = {name: value for name, value in (message.properties or {}).items() if name not in names}
+    envelope = message.envelope
+    if envelope is None or envelope.native is None:
+        return properties, envelope
+    native = envelope.native
+    reader = _readers.get(native.protocol)
+    if reader is not None:
+        with suppress(ValueError):
+            envelope = envelope._replace(native=Native(native.protocol, reader.without(native.data, names)))
+    return properties, envelope
 
 
 def neutral(message: Message) -> Message:

@@ -6,7 +6,7 @@ Tiny counts how often something of it is read: nobody of the same protocol may n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from hypothesis import strategies as st
@@ -92,4 +92,8 @@ def _content(message: Message) -> Content:
     return Content(message.body[0], message.body[:0:-1])
 
 
-register(TINY, Reader(_head, _content))
+def _without(data: bytes, names: Container[str]) -> bytes:
+    return values.encode({name: value for name, value in values.decode_map(data).items() if name not in names})
+
+
+register(TINY, Reader(_head, _content, _without))

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from amq.broker.broker import Broker
 from amq.broker.names import check_queue, is_topic
@@ -23,7 +23,7 @@ from amq.destination import QUEUE_SCHEME, wire_name
 from amq.errors import AccessError, AmqError, CommandError, StoreFullError
 from amq.journal.records import ACKED, PURGED, Consumed, Group
 from amq.management.messages import Found, Look, message_of, origin_of, seq_of, take, take_seqs
-from amq.message import ORIGINAL_DESTINATION, Message, Shared
+from amq.message import ORIGINAL_DESTINATION, Message, Shared, without
 
 STEP_MESSAGES: Final = 100
 STEP_BYTES: Final = 64 << 10  # of messages in memory that a purge takes at once
@@ -259,11 +259,11 @@ def check_room(broker: Broker, message: Message, name: str) -> None:
 
 def _made(broker: Broker, message: Message, body: bytes, name: str) -> Message:
     """`message` as it goes to the queue `name`. A dead letter that goes back to where it was meant is none any more."""
-    properties: dict[str, Any] = dict(message.properties or {})
-    if retried(message) == name:
-        properties = {key: value for key, value in properties.items() if key not in _OF_DEAD_LETTERS}
-    made = Message.made_of(message, name, properties or None, broker.next_seq())
-    made.body, made.duplicate_id = body, ""
+    properties, envelope = without(message, _OF_DEAD_LETTERS if retried(message) == name else ())
+    made = Message(
+        name, body, properties or None, message.content_type, message.priority, message.persistent,
+        message.timestamp_ms, message.expires_ms, "", message.content, broker.next_seq(), envelope,
+    )  # fmt: skip
     broker.memory.admit(made)
     return made
 

@@ -8,13 +8,15 @@ import pytest
 
 from amq import values
 from amq.config.destinations import DestinationOptions
-from amq.message import MAP, TEXT, Envelope, Message, Native
+from amq.message import MAP, ORIGINAL_DESTINATION, TEXT, Envelope, Message, Native, without
 from amq.protocols.commands import Send
 from amq.protocols.stomp.delivery import Deliveries
 from amq.protocols.stomp.frame import Frame, FrameReader
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from amq.values import Int32, Nested
 from tests.broker.notation import Ack
+from tests.broker.test_broker_dead_letters import consumer
+from tests.broker.test_broker_scheduling import later
 from tests.broker.world import Client, Delivery, World
 from tests.typed import TINY, facts, reads, tiny
 
@@ -214,3 +216,28 @@ def test_a_browser_and_a_transaction_see_the_same(world: World) -> None:
     }
     world.check_at_rest()
     assert not reads
+
+
+def test_a_scheduled_message_comes_without_the_times(world: World) -> None:
+    """A relay sends what it has received on to the next queue: the copy was delayed again, or came again and again."""
+    client = consumer(world, "b")
+    times: dict[str, Nested] = {
+        "AMQ_SCHEDULED_DELAY": 1000, "AMQ_SCHEDULED_PERIOD": 1000, "AMQ_SCHEDULED_REPEAT": Int32(1)
+    }  # fmt: skip
+    send(world, tiny("queue://b", b"x", PROPERTIES | times))
+    later(world, 5)
+    assert len(client.deliveries) == 2
+    for delivery in client.deliveries:
+        assert native_of(delivery) == (bytes([TEXT]) + b"x", Native(TINY, values.encode(PROPERTIES)))
+        assert not [name for name in as_stomp(delivery).headers if name.startswith("AMQ_SCHEDULED")]
+
+
+def test_a_retried_dead_letter_does_not_say_that_it_is_one() -> None:
+    """A client that moved it by itself has made what the broker said a part of it."""
+    said: dict[str, Nested] = {ORIGINAL_DESTINATION: "/queue/a", "dead-letter-reason": "rejected"}
+    message = tiny("queue://DLQ", b"x", PROPERTIES | said)
+    message.properties = {ORIGINAL_DESTINATION: "/queue/a"}
+    properties, envelope = without(message, said.keys())
+    assert properties == {}
+    assert envelope is not None
+    assert envelope.native == Native(TINY, values.encode(PROPERTIES))

@@ -6,11 +6,11 @@ they are a map of properties, and of what an envelope has; the body is that of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Final
 
 from amq.message import BYTES, TEXT, Content, Envelope, Message, Native, Reader, check, neutral, register
-from amq.values import Properties, are_texts, decode_map
+from amq.values import Properties, are_texts, decode_map, encode
 
 NAME: Final = "neutral"
 BIG: Final = range(1 << 62)
@@ -85,4 +85,11 @@ def _content(message: Message) -> Content:
     return Content(_raw(message).get("content", BYTES), message.body[::-1])
 
 
-register(NAME, Reader(_head, _content))
+def _without(data: bytes, names: Container[str]) -> bytes:
+    """Raises ValueError."""
+    fields = _fields(decode_map(data))
+    kept = {name: value for name, value in fields.get("properties", {}).items() if name not in names}
+    return encode(fields | {"properties": kept})
+
+
+register(NAME, Reader(_head, _content, _without))

@@ -28,7 +28,7 @@ from amq.destination import TOPIC_SCHEME, Pattern, plain_name, source
 from amq.errors import CommandError
 from amq.journal.batch import Waiter
 from amq.journal.records import FIRED, PURGED, Consumed, Group
-from amq.message import Message
+from amq.message import Message, without
 from amq.values import Properties, text
 
 MANAGEMENT = TOPIC_SCHEME + "ActiveMQ.Scheduler.Management"
@@ -301,17 +301,19 @@ class Scheduler:
             job = properties.get(JOB_ID) or str(message.seq)
             due = fall_due(properties, message.expires_ms, now_ms)
             if due.is_delivered:
+                kept, envelope = without(message, _OURS)
+                if (due.again or JOB_ID in properties) and envelope is not None and envelope.native is not None:
+                    # Each delivery of a repeated message is another one, also to a client that looks for duplicates.
+                    envelope = envelope._replace(message_id=f"{core.message_id_prefix}{message.seq}")
                 delivered = Message(
-                    schedule.target, message.body,
-                    {**{name: value for name, value in properties.items() if name not in _OURS}, JOB_ID: job},
-                    message.content_type, message.priority, message.persistent, now_ms, expires_ms, "", message.content,
-                    0, message.envelope,
+                    schedule.target, message.body, {**kept, JOB_ID: job}, message.content_type, message.priority,
+                    message.persistent, now_ms, expires_ms, "", message.content, 0, envelope,
                 )  # fmt: skip
                 firing.add(self._routing.copies(delivered, route, None))
             for due_ms, rest in due.again if expires_ms == 0 or expires_ms > now_ms else ():
-                kept = {**rest, JOB_ID: job}
+                waits = {**rest, JOB_ID: job}
                 timestamp_ms = message.timestamp_ms
-                again = _waiting(message, schedule.name, kept, due_ms, message.persistent, timestamp_ms, "")
+                again = _waiting(message, schedule.name, waits, due_ms, message.persistent, timestamp_ms, "")
                 firing.sends.append(again)
                 firing.again.setdefault(message.seq, []).append(again)
         core.memory.take(memory_bytes(firing.sends + firing.published))

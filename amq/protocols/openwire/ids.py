@@ -1,7 +1,8 @@
 """MessageIds: the ids of messages as one client sees them.
 
 A client with a failover URL takes a message that comes a second time under the same id for a duplicate, and gives it
-up. So a message that it may have had before comes under a new id of this connection, which shows the old one as text.
+up. So a message that it may have had before comes under a new id of this connection, which shows the old one as text,
+and so does each delivery of a repeated message, which shows an id of the broker.
 Any other client keeps no such list: to it a message keeps its id.
 """
 
@@ -12,7 +13,7 @@ from zlib import crc32
 
 from amq.message import Message
 from amq.protocols.openwire.consumers import SEQ_BITS
-from amq.protocols.openwire.messages import is_openwire, own_id
+from amq.protocols.openwire.messages import given_id, is_openwire, own_id
 
 
 class Identity(NamedTuple):
@@ -52,7 +53,7 @@ class MessageIds:
     def new_id(self, message: Message, version: int, fresh: bool) -> bytes:
         """A new id for a message that has none of OpenWire, or that the client may have had before; b"" = its own.
         `fresh`: the client looks for duplicates, so no id comes twice, and their numbers have no gaps."""
-        if is_openwire(message) and not self.may_know(message):
+        if is_openwire(message) and not self.may_know(message) and not given_id(message):
             return b""
         identity, sequence = self._identity, message.seq
         if fresh:

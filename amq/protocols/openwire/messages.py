@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -41,7 +41,7 @@ from amq.protocols.openwire import advisories, table
 from amq.protocols.openwire.names import destination_in, destination_of, full_names, is_destination
 from amq.protocols.openwire.primitives import decode_map, decode_stream, encode_map, encode_stream, properties_of
 from amq.protocols.openwire.table import FIELDS, VERSION_MAX, Structure, decode, read_nested, structure
-from amq.protocols.openwire.wire import INT, LONG, decode_text, encode_text, storable, to_utf8
+from amq.protocols.openwire.wire import INT, LONG, decode_text, encode_text, optional_bytes, storable, to_utf8
 from amq.protocols.openwire.wire import Reader as WireReader
 from amq.values import Int32, Nested, Properties, Text, Value, text
 from amq.values import decode as decode_value
@@ -344,7 +344,7 @@ def _head(message: Message) -> tuple[Properties, Envelope]:
         properties[USER_ID] = user
     correlation_id = found.get("correlation_id")
     return properties, Envelope(
-        id_text(found.get("id")), correlation_id, _reply_to(found.get("reply_to")),
+        given_id(message) or id_text(found.get("id")), correlation_id, _reply_to(found.get("reply_to")),
         found.get("type", ""), max(0, found.get("timestamp", 0)),
     )  # fmt: skip
 
@@ -406,7 +406,20 @@ def _inflated(data: bytes) -> bytes:
     return found
 
 
-register(NAME, Reader(_head, _content))
+def _without(data: bytes, names: Container[str]) -> bytes:
+    """Native data without the properties of these names. Raises ValueError."""
+    try:
+        at = _HEAD.size + _HEAD.unpack_from(data)[-1]
+        properties, end = _bytes(data, at)
+    except (IndexError, struct.error) as error:
+        raise ValueError("the native form is cut off") from error
+    if not properties:
+        return data
+    kept = {name: value for name, value in decode_map(properties).items() if name not in names}
+    return data[:at] + optional_bytes(encode_map(kept) if kept else None) + data[end:]
+
+
+register(NAME, Reader(_head, _content, _without))
 
 # -- messages of all protocols → dispatches ---------------------------------------------------------------------------
 
@@ -420,12 +433,19 @@ def is_openwire(message: Message) -> bool:
 def own_id(message: Message, producer: str, sequence: int, name: int, store: str, version: int) -> bytes:
     """A MessageId as a field: that of a producer of ours, with the id that the message has as text, and the number
     `name`. The broker's own ids of messages begin with `store`."""
-    text = id_text(_fields(message).get("id")) if is_openwire(message) else f"{store}-{message.seq}"
+    text = given_id(message)
+    if not text:
+        text = id_text(_fields(message).get("id")) if is_openwire(message) else f"{store}-{message.seq}"
     id = structure(
         table.MESSAGE_ID, text=text, producer=structure(table.PRODUCER_ID, connection=producer),
         producer_sequence=sequence, broker_sequence=name,
     )  # fmt: skip
     return table.nested(id, version)
+
+
+def given_id(message: Message) -> str:
+    """The id that the broker has given to a message of this protocol instead of its own; "" = none."""
+    return message.envelope.message_id if is_openwire(message) and message.envelope is not None else ""
 
 
 class Written(NamedTuple):

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from test_openwire_table import structures
 
-from amq.message import BYTES, MAP, NONE, STREAM, TEXT, Envelope, Message, neutral
+from amq.message import BYTES, MAP, NONE, STREAM, TEXT, Envelope, Message, neutral, without
 from amq.protocols.commands import Send
 from amq.protocols.openwire import table
 from amq.protocols.openwire.consumers import Ack, Consumer, _read_any, read_ack
@@ -167,6 +167,20 @@ def test_what_other_protocols_see() -> None:
     }  # fmt: skip
     assert seen.envelope is not None
     assert seen.envelope[:5] == Envelope("ID:host-1-1:1:1:1:1", "c-1", "temp-queue://ID:1:1", "order", 123)[:5]
+
+
+@given(messages(), st.dictionaries(st.text(max_size=4), st.integers(0, 9) | st.text(max_size=4), max_size=3))
+def test_a_message_without_some_of_its_properties(found: Structure, kept: dict[str, Nested]) -> None:
+    """All else is as it was, and what the broker adds is seen."""
+    every = encode_map({"first taken": 1, **kept, "last taken": "x"})
+    stored = received(Structure(found.type, found.fields | {"properties": every}))
+    properties, envelope = without(stored, ["first taken", "last taken"])
+    cleaned = Message.made_of(stored, stored.destination, properties)
+    cleaned.envelope, cleaned.seq = envelope, stored.seq
+    expected = received(Structure(found.type, found.fields | {"properties": encode_map(kept) if kept else None}))
+    assert dispatched(cleaned) == dispatched(expected)
+    cleaned.properties = {"added": "y"}
+    assert decode_map(dispatched(cleaned).fields["properties"]) == {**kept, "added": "y"}
 
 
 def test_a_user_that_the_broker_names_counts() -> None:

@@ -2,6 +2,7 @@ package suite;
 
 import java.util.List;
 import javax.jms.*;
+import org.apache.activemq.ActiveMQConnectionFactory;
 import org.apache.activemq.ScheduledMessage;
 
 /** Messages for later: the broker's scheduler must be on. */
@@ -35,6 +36,41 @@ public final class Scheduling extends Theme {
         equal("c", got.getJMSCorrelationID());
         equal(queue(session, "reply"), got.getJMSReplyTo());
         check(got.getStringProperty("scheduledJobId") != null, "no scheduledJobId");
+    }
+
+    /** A relay sends what it received: the copy comes at once, and once. */
+    @Case public void forwarded() throws Exception {
+        Session session = auto();
+        Queue first = queue(session, "1"), second = queue(session, "2");
+        TextMessage message = later(session, "late", 200);
+        message.setLongProperty(ScheduledMessage.AMQ_SCHEDULED_PERIOD, 300);
+        message.setIntProperty(ScheduledMessage.AMQ_SCHEDULED_REPEAT, 1);
+        message.setStringProperty("k", "v");
+        session.createProducer(first).send(message);
+        MessageConsumer consumer = session.createConsumer(first), next = session.createConsumer(second);
+        for (int i = 0; i < 2; i++) {
+            Message got = next(consumer);
+            equal("v", got.getStringProperty("k"));
+            for (Object name : java.util.Collections.list(got.getPropertyNames())) {
+                check(!name.toString().startsWith("AMQ_SCHEDULED"), "it has " + name);
+            }
+            session.createProducer(second).send(got);
+            equal("late", nextText(next));
+        }
+        equal(null, next.receive(600));
+    }
+
+    /** Also to a client that looks for duplicates each of them is another message. */
+    @Case public void repeatedToAFailoverClient() throws Exception {
+        ActiveMQConnectionFactory factory = new ActiveMQConnectionFactory("failover:(" + url() + ")");
+        Connection connection = closing(factory.createConnection());
+        connection.start();
+        Session session = connection.createSession(false, Session.AUTO_ACKNOWLEDGE);
+        TextMessage message = later(session, "again", 200);
+        message.setLongProperty(ScheduledMessage.AMQ_SCHEDULED_PERIOD, 200);
+        message.setIntProperty(ScheduledMessage.AMQ_SCHEDULED_REPEAT, 2);
+        session.createProducer(queue(session)).send(message);
+        equal(List.of("again", "again", "again"), nextTexts(session.createConsumer(queue(session)), 3));
     }
 
     @Case public void repeated() throws Exception {
