@@ -58,6 +58,7 @@ class AmqDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> AmqStreamWriter:  # noqa: ARG002
         """`df.writeStream.format("amq")`. In `complete` mode it sends all rows each time. Raises OptionError."""
+        _refuse_table(self.name(), not self.options)
         options = _module("options")
         writer: AmqStreamWriter = _module("sink").AmqStreamWriter(
             options.read(options.SinkOptions, self.options), schema
@@ -66,6 +67,7 @@ class AmqDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> AmqBatchWriter:
         """`df.write.format("amq").mode("append")`. Raises OptionError."""
+        _refuse_table(self.name(), not self.options)
         options = _module("options")
         writer: AmqBatchWriter = _module("sink").AmqBatchWriter(
             options.read(options.SinkOptions, self.options), schema, overwrite

@@ -14,7 +14,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from amq.client.uri import parse as parse_url
 from amq.config import units
@@ -469,7 +469,22 @@ def refusal(kind: type[Any], name: str, value: str, why: str) -> OptionError:
     return OptionError(f"option '{name}' {why}{shown}: write for example {_call(name, metadata['example'])}")
 
 
+# Options of Spark's Kafka format, in lower case, and the option that does the same here.
+_KAFKA: Final[Mapping[str, str]] = {
+    "kafka.bootstrap.servers": "url", "subscribe": "destination", "subscribepattern": "destination",
+    "assign": "destination", "topic": "destination", "startingoffsetsbytimestamp": "startingTimestamp",
+    "endingoffsetsbytimestamp": "endingTimestamp", "kafka.group.id": "subscription", "groupidprefix": "subscription",
+    "kafka.transactional.id": "txnAppId",
+}  # fmt: skip
+
+
 def _unknown(kind: type[Any], name: str) -> OptionError:
+    ours = _KAFKA.get(name.lower(), "")
+    if ours in declared(kind):
+        example = declared(kind)[ours].metadata["example"]
+        return OptionError(f"option '{name}' is of Spark's Kafka format; format amq has {_call(ours, example)}")
+    if name.lower().startswith("kafka."):
+        return OptionError(f"option '{name}' is of Spark's Kafka format: options of the broker are in 'url'")
     for other, use in _USES.items():
         if name.lower() in {known.lower() for known in declared(other)} and other is not kind:
             return OptionError(f"option '{name}' is for {use}, not for {_USES[kind]}: leave it out")

@@ -100,9 +100,13 @@ def test_messages_of_settled_leases_count_as_acknowledged(make_world: MakeWorld)
     sent(world, *BODIES)
     first, *_ = lease(world, messages=6)
     second, *_ = lease(world, after=first, messages=3)
+    queue = world.broker.state.queues["queue://a"]
+    assert queue.acknowledged == 0, "leased, and not acknowledged"
     assert settle(world, first) == 6
+    assert queue.acknowledged == 6
     assert settle(world, second, commit=False) == 0, "they went back"
     assert settle(world) == 0, "nothing is leased"
+    assert (queue.enqueued, queue.acknowledged) == (10, 6)
 
 
 @pytest.mark.parametrize("crash", [False, True])

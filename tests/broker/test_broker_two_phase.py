@@ -522,3 +522,27 @@ def test_a_walk(make_world: MakeWorld, seed: int) -> None:
     world.crash_and_recover()
     assert sorted(world.stored("b")) == sorted(committed)
     assert sorted(world.stored()) == sorted({b"%d" % i for i in range(1, orders + 1)} - committed)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_what_a_prepared_transaction_does_counts_when_it_is_committed(make_world: MakeWorld, commit: bool) -> None:
+    world = make_world()
+    client = world.connect()
+    client.send(b"before")
+    client.subscribe("a")
+    world.settle()
+    client.begin()
+    client.ack(b"before", "t")
+    client.send(b"1", "b", transaction="t")
+    client.send(b"2", "b", transaction="t")
+    prepare(client)
+    queues = world.broker.state.queues
+
+    def counts(name: str) -> tuple[int, int]:
+        queue = queues.get(f"queue://{name}")
+        return (queue.enqueued, queue.acknowledged) if queue is not None else (0, 0)
+
+    assert (counts("a"), counts("b")) == ((1, 0), (0, 0))
+    client.lose()
+    finish(world, commit=commit)
+    assert (counts("a"), counts("b")) == (((1, 1), (2, 0)) if commit else ((1, 0), (0, 0)))

@@ -169,3 +169,19 @@ def test_no_secret_is_shown() -> None:
 def test_the_tables_are_in_the_docs() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text()
     assert "\n".join(options.tables()).strip() in page, "paste what `python -m pyspark_amq.options` prints"
+
+
+@pytest.mark.parametrize(
+    ("kind", "kafkas", "ours"),
+    [
+        (SourceOptions, "subscribe", '.option("destination"'),
+        (SourceOptions, "kafka.bootstrap.servers", '.option("url"'),
+        (SourceOptions, "startingOffsetsByTimestamp", '.option("startingTimestamp"'),
+        (SinkOptions, "topic", '.option("destination"'),
+        (SinkOptions, "kafka.acks", "options of the broker are in 'url'"),
+        (JournalOptions, "endingOffsetsByTimestamp", '.option("endingTimestamp"'),
+    ],
+)
+def test_options_of_kafka_are_answered_with_ours(kind: type, kafkas: str, ours: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(ours)):
+        options.read(kind, {kafkas: "x"})

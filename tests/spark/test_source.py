@@ -310,9 +310,16 @@ def test_sql_reads_a_view_and_makes_no_table(spark: Any, brokers: Brokers) -> No
     try:
         with pytest.raises(Exception, match=no_table):
             spark.sql("SELECT * FROM kept").collect()
+        with pytest.raises(Exception, match=no_table):
+            spark.sql("INSERT INTO kept SELECT * FROM seen")
+        spark.sql(f"CREATE TEMPORARY VIEW sent (value STRING) {given}")
+        spark.sql("INSERT INTO sent VALUES ('ten')")
+        bodies = [row.body for row in spark.sql("SELECT CAST(value AS STRING) AS body FROM seen").collect()]
+        assert bodies[10:] == ["ten"]
     finally:
         spark.sql("DROP TABLE kept")
         spark.catalog.dropTempView("seen")
+        spark.catalog.dropTempView("sent")
 
 
 def _of_schema(reader: Any, given: dict[str, str]) -> str:

@@ -31,9 +31,10 @@ from amq.config.destinations import Policies
 from amq.config.schema import BrokerConfig
 from amq.destination import plain_name
 from amq.journal.follower import DivergedError
-from amq.journal.hidden import SENT_SCHEME, is_hidden
+from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME, is_hidden
 from amq.journal.live import Segment
 from amq.journal.records import (
+    ACKED,
     Consumed,
     Copies,
     Group,
@@ -234,6 +235,14 @@ class State(ServingFold[Segment]):
                     seen = _segment(message)
                     segment.refers.add(seen.code)
                 self.remove(queue, message)
+        if consumed.reason == ACKED and consumed.destination.startswith(HELD_SCHEME):
+            self._dequeued(consumed)
+
+    def _dequeued(self, consumed: Consumed) -> None:
+        """A prepared transaction, or a lease, is committed: its messages have left the queue from which they came."""
+        named = self.queues.get(consumed.destination.removeprefix(HELD_SCHEME))
+        if named is not None:
+            named.acknowledged += len(consumed.seqs)
 
     def come_back(self, queue: str, counts: list[tuple[int, int, int]], segment: Segment) -> None:
         found = self.queue(queue)
@@ -411,6 +420,8 @@ class State(ServingFold[Segment]):
         for priority, columns in self._taken(source, moved.seqs):
             segment.refers.update({*columns[1]} - {segment.code})
             self._put(target, priority, columns)
+            if moved.source.startswith(SENT_SCHEME):
+                target.enqueued += len(columns[0])
         for seq, count in counts.items():
             target.redelivered[seq] = max(count, target.redelivered.get(seq, (0, 0)))
         for id, seq in moved.ids:
