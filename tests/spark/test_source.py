@@ -313,9 +313,8 @@ def test_sql_reads_a_view_and_makes_no_table(spark: Any, brokers: Brokers) -> No
         with pytest.raises(Exception, match=no_table):
             spark.sql("INSERT INTO kept SELECT * FROM seen")
         spark.sql(f"CREATE TEMPORARY VIEW sent (value STRING) {given}")
-        spark.sql("INSERT INTO sent VALUES ('ten')")
-        bodies = [row.body for row in spark.sql("SELECT CAST(value AS STRING) AS body FROM seen").collect()]
-        assert bodies[10:] == ["ten"]
+        spark.sql("INSERT INTO sent VALUES ('10')")
+        assert left(where) == list(range(11))
     finally:
         spark.sql("DROP TABLE kept")
         spark.catalog.dropTempView("seen")
