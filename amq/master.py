@@ -39,6 +39,7 @@ from amq.transports.connection import Connection
 from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.handshakes import Handshakes, TlsPort, listening_sockets
 from amq.transports.parking import Parking
+from amq.transports.places import Places, PlacesTakenError
 from amq.transports.reattachment import ReattachableConnection
 from amq.transports.turn import Turn
 from amq.vfs import Vfs
@@ -93,6 +94,7 @@ class Master:
         self._protocols = protocols
         self._host_name = host_name
         self.door = Doorkeeper(clock, lambda: self.config)
+        self.places = Places(clock, lambda: self.config.max_connections)
         self._authenticate = authenticate
         self._failed = failed
         self._events = events
@@ -147,7 +149,9 @@ class Master:
                 make = partial(self._make_connection, served_at(self._protocols, url.carried), url.tls)
                 if url.tls:
                     sockets = await listening_sockets(self.loop, url.host, url.port)
-                    return TlsPort(sockets, self._context, make, self._handshakes, self.door.arrive)
+                    return TlsPort(
+                        sockets, self._context, make, self._handshakes, self.door.arrive, self.places.is_reserved
+                    )
                 return await self.loop.create_server(make, url.host, url.port, backlog=4096, reuse_address=True)
             except OSError as error:
                 if self.clock.monotonic() > deadline:
@@ -270,9 +274,12 @@ class Master:
         return self._announcer.brokers(loopback, tls)
 
     def opened(self, connection: Connection) -> bool:
-        if len(self.connections) >= self.config.max_connections:
-            _log.warning("connection refused: maxConnections is reached", limit=self.config.max_connections)
+        try:
+            gone = self.places.enter(connection, len(self.connections))
+        except PlacesTakenError:
             return False
+        if gone is not None:
+            self.connections.pop(gone.number, None)
         self.connections[connection.number] = connection
         return True
 
@@ -282,6 +289,7 @@ class Master:
 
     def closed(self, connection: Connection) -> None:
         self.connections.pop(connection.number, None)
+        self.places.leave(connection)
         self.turn.unsent.pop(connection, None)
 
     def _make_connection(self, protocols: Sequence[Served], has_arrived: bool) -> ReattachableConnection:

@@ -15,6 +15,7 @@ import threading
 import structlog
 
 from amq.cli.exits import INTERNAL
+from amq.transports.places import files_limit
 
 # Measured: with the default 5 ms the journal thread waits that long for the GIL after each sync: 30 % less throughput.
 SWITCH_INTERVAL_S = 0.0002
@@ -46,7 +47,7 @@ def raise_file_limit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
+    return files_limit()
 
 
 def replace_process() -> None:

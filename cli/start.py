@@ -31,6 +31,7 @@ from amq.errors import AmqError, ConfigError
 from amq.security import LoginGate
 from amq.security.permissions import Permissions
 from amq.service import BrokerService, Role
+from amq.transports.places import FILES_MIN, files_warning
 
 _log = structlog.get_logger("amq.process")
 _EPILOG = examples(
@@ -102,9 +103,9 @@ def start(
     _log.info("starting", version=amq.__version__, pid=os.getpid(), store=config.store, config=config_file or "")
     for warning in config.warnings:
         _log.warning(warning)
-    if config.max_connections >= files:
-        _log.warning("maxConnections is more than the files that may be open: raise `ulimit -n`", open_files_max=files)
-    failure = store_check.refusal(config)
+    if told := files_warning(config.max_connections, files):
+        _log.warning(told)
+    failure = _too_few(files) or store_check.refusal(config)
     if failure is None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             failure = runner.run(_Run(config, read, config_file, given).until_stopped())
@@ -113,6 +114,16 @@ def start(
         _log.error("stopped", reason=exits.told(failure), code=failure.code, exit_code=code)
         raise click.exceptions.Exit(code)
     _log.info("stopped", exit_code=0)
+
+
+def _too_few(files: int) -> AmqError | None:
+    if files >= FILES_MIN:
+        return None
+    return ConfigError(
+        f"this process may open {files} files, a broker needs at least {FILES_MIN}: raise `ulimit -n` "
+        "(LimitNOFILE of a service)",
+        code="FILES_LIMIT",
+    )
 
 
 class _Run:

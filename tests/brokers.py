@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ from amq.stores import open_vfs
 from bench.wire import Connection
 from tests.ports import free_port
 from tests.preloaded import ROOT, AmqProcess
+from tests.processes import LEASH
 
 DEADLINE_S = 30.0  # generous: only a broken broker, or a machine that stands still, takes so long
 SERVING = "master: serving clients"
@@ -32,7 +34,10 @@ WAITING = "slave: waiting for the lock"
 class Broker:
     """One broker process. `name` and `port` stay over restarts; `log` is what it wrote since its last start. `code` is
     the directory in which the package `amq` lies that the next start runs: another one is another version. `scheme` =
-    of the URL at which it listens: stomp, or auto for all protocols."""
+    of the URL at which it listens: stomp, or auto for all protocols. `files_max` = how many files it may open, 0 = as
+    many as the test run."""
+
+    files_max = 0
 
     scheme = "stomp"
     host = "127.0.0.1"
@@ -62,13 +67,18 @@ class Broker:
         config = [str(self.config)] if self.config is not None else []
         pairs = [word for key, value in self.options.items() for word in ("-o", f"{key}={value}")]
         self.log, self._ended = [], False
-        self._process = AmqProcess(
-            [
-                "start", *config, "--name", self.name, "--store", str(self.store),
-                "--transport", f"{self.scheme}://{self.host}:{self.port}", *pairs,
-            ],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.code,
-        )  # fmt: skip
+        words = [
+            "start", *config, "--name", self.name, "--store", str(self.store),
+            "--transport", f"{self.scheme}://{self.host}:{self.port}", *pairs,
+        ]  # fmt: skip
+        started: dict[str, Any] = {
+            "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "cwd": self.code,
+        }  # fmt: skip
+        if self.files_max:
+            limited = ["sh", "-c", f'ulimit -n {self.files_max} && exec "$@"', "sh", sys.executable, "-m", "amq"]
+            self._process = subprocess.Popen([sys.executable, "-c", LEASH, "/bin/sh", *limited[1:], *words], **started)
+        else:
+            self._process = AmqProcess(words, **started)
         self._reader = threading.Thread(target=self._read_log, args=(self._process,), name=f"log of {self.name}")
         self._reader.start()
         return self

@@ -67,7 +67,7 @@ IMPORTS: dict[str, set[str]] = {
     "cli": LEAVES
     | {"vfs", "stores", "sql", "config", "security", "journal", "lock", "service", "client", "protocols", "doctor"}
     | {"maintenance", "broker.events", "broker.actions", "broker.permitted", "management", "console"}
-    | {"transports.doorkeeper", "store_name"},
+    | {"transports.doorkeeper", "transports.places", "store_name"},
     "spark": LEAVES | {"client", "journal", "config", "vfs", "lock.epoch", "protocols.stomp.destination"},
     "__main__": {"cli"},
     "": {"client", "errors"},  # amq/__init__.py: the client's names, loaded when first used

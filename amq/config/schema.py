@@ -423,8 +423,10 @@ class BrokerConfig(SecurityOptions):
     )  # fmt: skip
     max_connections: int = option(
         "limits", "maxConnections", Kind.INTEGER, 10_000,
-        "Most client connections at a time; the broker tells a further one so and closes it.",
-        "Use fewer if the process may open fewer files (`ulimit -n`).",
+        "Most client connections at a time. At the limit, the oldest connection that has not logged in within a second "
+        "gives way; if there is none, the broker tells the new one so and closes it. A process that may open few files "
+        "(`ulimit -n`) serves fewer.",
+        "Use fewer to keep memory for those that are there.",
         minimum=1, maximum=1_000_000, reload=True, elsewhere=("maximumConnections", "connectionsAllowed"),
     )  # fmt: skip
     max_connections_per_address: int = option(

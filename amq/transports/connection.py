@@ -47,6 +47,7 @@ from amq.transports import liveness
 from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.hosts import is_loopback
 from amq.transports.parking import Lifeline
+from amq.transports.places import Places
 from amq.transports.stream import Stream, stream_over
 from amq.transports.turn import Turn
 from amq.transports.window import IDLE_BYTES
@@ -80,6 +81,7 @@ class Hub(Protocol):
     config: BrokerConfig
     loop: asyncio.AbstractEventLoop
     door: Doorkeeper
+    places: Places
 
     def admit(self, peer: Peer, owner: str, client: Client, protocol: str) -> ClientConnection:
         """Serve a client that has logged in by `protocol`. `owner` = what the names of its temporary destinations begin
@@ -165,6 +167,11 @@ class Connection(asyncio.Protocol):
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
+    @property
+    def has_shown_login(self) -> bool:
+        """True from the moment at which the broker begins to check a login of this client."""
+        return self._login is not None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transport is a class of its own, not a subclass
         self._stream = stream = stream_over(cast(asyncio.Transport, transport), self._output_bytes_max // 2)
@@ -174,9 +181,12 @@ class Connection(asyncio.Protocol):
         ttl_s = self._hub.config.connection_ttl_s
         if stream.socket is not None and ttl_s and liveness.watch(stream.socket, ttl_s):
             self._watched = stream.socket
+        if self._hub.places.is_reserved(stream.descriptor):
+            self.abort()
+            return
         if not self._hub.opened(self):
             self.protocol = self._codecs.answering(self._owner)
-            told = f"the broker has {self._hub.config.max_connections} connections already"
+            told = f"the broker has {self._hub.places.maximum()} connections already"
             self._refuse(self._hub.door.too_many("maxConnections", told, "close some, or use one for several sessions"))
             return
         try:

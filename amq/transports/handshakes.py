@@ -122,16 +122,19 @@ class Handshakes:
 
 class TlsPort:
     """One transport with TLS. `context()` = the one that new handshakes use; `make()` = a protocol for a connection;
-    `arrive(address)` raises AccessError for an address that is to get no handshake."""
+    `arrive(address)` raises AccessError for an address that is to get no handshake; `is_reserved(descriptor)` = clients
+    may not have it."""
 
     def __init__(
         self, sockets: Sequence[socket.socket], context: Callable[[], ssl.SSLContext | None],
         make: Callable[[], asyncio.Protocol], handshakes: Handshakes, arrive: Callable[[str], None],
+        is_reserved: Callable[[int], bool],
     ) -> None:  # fmt: skip
         self.sockets = tuple(sockets)
         self._context = context
         self._make = make
         self._arrive = arrive
+        self._is_reserved = is_reserved
         self._handshakes = handshakes
         self._loop = handshakes.loop
         self._is_reading = False
@@ -171,6 +174,9 @@ class TlsPort:
                 self._pause()
                 self._loop.call_later(PAUSE_S, self.resume)
                 return
+            if self._is_reserved(sock.fileno()):
+                sock.close()
+                continue
             peer = shown(address)
             try:
                 self._arrive(address[0])
@@ -189,6 +195,8 @@ class TlsPort:
         spare: socket.socket | None = None  # the same connection, for the last word when the event loop has closed it
         try:
             spare = sock.dup()
+            if self._is_reserved(spare.fileno()):
+                return
             async with asyncio.timeout(timeout_s):
                 context = self._context() if not limits.tls_optional or await self._speaks_tls(sock) else None
                 given_away = True

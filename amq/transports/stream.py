@@ -60,6 +60,11 @@ class Stream:
         self.ignored_bytes = 0  # that the client said after our last word
         transport.set_write_buffer_limits(high=output_bytes_max)
 
+    @property
+    def descriptor(self) -> int:
+        """The number of the socket; -1 = it is closed, or has none."""
+        return self._fd
+
     def write_now(self, data: bytes) -> None:
         """`write` before the rest of this round: uvloop's transport writes at its end. The transport keeps what the
         socket does not take.

@@ -27,6 +27,7 @@ from amq.served import Served as Protocol
 from amq.transports.connection import Connection
 from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.parking import Parking
+from amq.transports.places import Places
 from amq.transports.reattachment import ReattachableConnection
 from amq.transports.turn import Turn
 from tests.broker.world import World
@@ -179,6 +180,7 @@ class Served:
             lend=world.broker.lend, take_back=world.broker.take_back,
             authenticate=authenticate, brokers=self._brokers, opened=self._opened, reopened=self._opened,
             door=Doorkeeper(SystemClock(), lambda: world.config),
+            places=Places(SystemClock(), lambda: world.config.max_connections),
             closed=self._closed, parking=Parking(Random(1), lambda: self.hub.config),
         )  # fmt: skip
         world.on_wake = self._turn.wake

@@ -16,6 +16,7 @@ from amq.security.login import Claim, Login, User
 from amq.transports.connection import Connection
 from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.hosts import is_loopback
+from amq.transports.places import Places
 from amq.transports.turn import Turn
 from tests.broker.world import World
 
@@ -36,6 +37,7 @@ def test_a_login_of_a_connection_that_closes_meanwhile_lets_nobody_in(tmp_path: 
             clock=SystemClock(), turn=turn, epoch=world.epoch, config=world.config, loop=loop,
             authenticate=authenticate, opened=lambda _: True, closed=lambda _: None,
             door=Doorkeeper(SystemClock(), lambda: world.config),
+            places=Places(SystemClock(), lambda: world.config.max_connections),
         )  # fmt: skip
         turn.serve(world.broker, world.journal)
         ours, theirs = socket.socketpair()
