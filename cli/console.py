@@ -8,14 +8,12 @@ import click
 
 from amq.cli import logs
 from amq.cli.output import examples
+from amq.cli.process import raise_file_limit
 from amq.cli.store import check_store, vfs_of
 from amq.clock import SystemClock
 from amq.config import BrokerConfig
 from amq.errors import ConfigError
 
-CONNECTIONS_MAX = 500
-IDLE_S = 30
-HEAD_BYTES_MAX = 32 << 10
 _MISSING = "the console needs packages that are not installed: pip install 'amq[console]'"
 
 
@@ -41,10 +39,15 @@ _MISSING = "the console needs packages that are not installed: pip install 'amq[
     "--trusted-proxy", "proxies", metavar="ADDRESS", multiple=True,
     help="A reverse proxy (or a network of them) that names its callers in X-Forwarded-For. Repeatable. Default: none.",
 )  # fmt: skip
+@click.option(
+    "--host", "hosts", metavar="NAME", multiple=True,
+    help="A further name of this console: under other names than that of its host and --listen, nobody is answered "
+    "without a login or HTTPS. Repeatable.",
+)  # fmt: skip
 @click.option("--metrics-login", is_flag=True, help="Ask for a login also for metrics.")
 def console(
     store: str, listen: str, name: str, certificate: str | None, key: str | None, peers: str,
-    proxies: tuple[str, ...], metrics_login: bool,
+    proxies: tuple[str, ...], hosts: tuple[str, ...], metrics_login: bool,
 ) -> None:  # fmt: skip
     """Serve pages, REST, metrics and probes of the broker of this host.
 
@@ -53,9 +56,7 @@ def console(
     than those of this host, use a certificate: passwords travel with each request.
     """
     try:
-        import uvicorn
-
-        from amq.console import callers
+        from amq.console import callers, guests
         from amq.console.app import Console
         from amq.console.link import Link
     except ImportError as error:
@@ -74,9 +75,7 @@ def console(
     check_store(vfs_of(store), store)
     logs.configure(BrokerConfig(name=name or os.uname().nodename, store=store))
     clock = SystemClock()
-    app = Console(Link(store, name, clock), clock, metrics_login, peers, trusted).app()
-    uvicorn.run(
-        app, host=host.strip("[]"), port=int(port), log_config=None, access_log=False, server_header=False,
-        limit_concurrency=CONNECTIONS_MAX, timeout_keep_alive=IDLE_S, h11_max_incomplete_event_size=HEAD_BYTES_MAX,
-        http="h11", ssl_certfile=certificate, ssl_keyfile=key, proxy_headers=False,
-    )  # fmt: skip
+    raise_file_limit()
+    names = (host, os.uname().nodename, *hosts)
+    app = Console(Link(store, name, clock), clock, metrics_login, peers, trusted, names).app()
+    guests.serve(guests.server_of(app, host.strip("[]"), int(port), trusted, certificate, key))

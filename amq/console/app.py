@@ -1,28 +1,32 @@
 """The application of the console: REST, Jolokia's read path, metrics and probes, as ASGI.
 
 Invariant: every request but probes and metrics is one of a user who has logged in; what it may do is the broker's word.
-A request that changes something comes from a program or from this origin, never from another site.
+A request that changes something comes from a program or from this origin, never from another site; `hosts` says under
+which names those without a login are answered. Every answer, also that to an unknown path, has the headers `HEADERS`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from amq.clock import Clock
 from amq.console import jolokia, metrics
 from amq.console.callers import BehindProxies, address_of, is_local
+from amq.console.hosts import MISDIRECTED, Hosts
 from amq.console.link import OPERATION_S, PROBE_S, Link, trial
 from amq.console.logins import Logins
-from amq.console.pages import Pages
+from amq.console.pages import STATIC, Pages
 from amq.errors import AccessError, AmqError, TransportError
 from amq.management.openapi import PREFIX
 from amq.management.resources import problem, status_of
@@ -39,21 +43,23 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 class Console:
     """`metrics_need_login`: figures are for users only. `peers`: see `Pages`. `proxies`: addresses and networks of the
-    reverse proxies that are believed when they name their caller."""
+    reverse proxies that are believed when they name their caller. `hosts`: further names of this console."""
 
     def __init__(
-        self, link: Link, clock: Clock, metrics_need_login: bool = False, peers: str = "", proxies: Sequence[str] = ()
-    ) -> None:
+        self, link: Link, clock: Clock, metrics_need_login: bool = False, peers: str = "", proxies: Sequence[str] = (),
+        hosts: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self._link = link
         self._clock = clock
         self._logins = Logins(link, clock)
         self._metrics_need_login = metrics_need_login
         self._peers = peers
         self._proxies = proxies
+        self._hosts = Hosts(hosts)
 
     def app(self) -> ASGIApp:
         """For an ASGI server. Raises ValueError where a proxy is no address and no network."""
-        app = Starlette(routes=[
+        app = Guarded(routes=[
             Route("/livez", self._told(self.livez)),
             Route("/readyz", self._told(self.readyz)),
             Route("/masterz", self._told(self.masterz)),
@@ -62,27 +68,27 @@ class Console:
             Route("/metrics/detailed", self._told(self.detailed)),
             Route("/api/jolokia{slash:path}", self._told(self.jolokia), methods=["GET", "POST"]),
             Route(PREFIX + "/{path:path}", self._told(self.rest), methods=["GET", "POST", "DELETE"]),
-            *Pages(self._link, self._clock, _foreign, self._peers).routes(),
+            *Pages(self._link, self._clock, _foreign, self._hosts, self._peers).routes(),
         ])  # fmt: skip
         return BehindProxies(app, self._proxies) if self._proxies else app
 
     @staticmethod
     def _told(answer: Answer) -> Answer:
-        """With the headers that all answers have; errors as problem details."""
+        """With errors as problem details."""
 
-        async def guarded(request: Request) -> Response:
+        async def told(request: Request) -> Response:
             try:
-                response = await answer(request)
+                return await answer(request)
             except AmqError as error:
-                response = _failed(error)
-            response.headers.update(HEADERS)
-            return response
+                return _failed(error)
 
-        return guarded
+        return told
 
     async def _user(self, request: Request) -> User:
         header = request.headers.get("authorization", "")
-        return await self._logins.user(header, address_of(request), is_local(request))
+        user = await self._logins.user(header, address_of(request), is_local(request))
+        self._hosts.check(request, user)
+        return user
 
     # -- probes -------------------------------------------------------------------------------------------------------
 
@@ -143,8 +149,10 @@ class Console:
         return _text(text + metrics.topics_text(topics, of_topics))
 
     async def _let_in(self, request: Request) -> None:
-        if self._metrics_need_login:
+        if self._metrics_need_login or "authorization" in request.headers:
             await self._user(request)
+        else:
+            self._hosts.check(request)
 
     async def _queues(self) -> list[dict[str, Any]]:
         return await self._link.rows("/queues")
@@ -188,6 +196,28 @@ class Console:
         return JSONResponse(await jolokia.answer(self._link, body, user, now_s))
 
 
+class Guarded(Starlette):
+    """An application whose answers have the headers `HEADERS`, unless they have their own. Static files may be cached.
+    It ignores the requests of clients that went away in the middle of them."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        may_cache = scope["path"].startswith(f"{STATIC}/")
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    if not (may_cache and name == "Cache-Control"):
+                        headers.setdefault(name, value)
+            await send(message)
+
+        with suppress(ClientDisconnect):
+            await super().__call__(scope, receive, guarded)
+
+
 def _foreign(request: Request) -> Response | None:
     """A refusal, where another site makes a browser send this."""
     if request.method == "GET":
@@ -221,6 +251,8 @@ def _failed(error: AmqError) -> Response:
     if error.code in ("LOGIN_REFUSED", "LOGIN_REQUIRED"):
         headers = {"WWW-Authenticate": 'Basic realm="amq", charset="UTF-8"'}
         return _problem(401, error.code, str(error), headers)
+    if error.code == MISDIRECTED:
+        return _problem(421, error.code, str(error))
     if error.code in ("LOGIN_BUSY", "TOO_MANY_FAILED_LOGINS"):
         return _problem(429, error.code, str(error), {"Retry-After": "1" if error.code == "LOGIN_BUSY" else "60"})
     if isinstance(error, TransportError):

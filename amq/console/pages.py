@@ -21,6 +21,7 @@ from starlette.staticfiles import StaticFiles
 from amq.clock import Clock
 from amq.console import overview
 from amq.console.callers import address_of, is_local
+from amq.console.hosts import Hosts
 from amq.console.link import OPERATION_S, Link
 from amq.console.lists import LISTS, PAGES, Listed, queue_href, topic_href
 from amq.console.logins import user_of, valid_s
@@ -33,6 +34,7 @@ POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+STATIC: Final = "/static"
 FORM_BYTES_MAX: Final = 2 << 20
 FORM_FIELDS_MAX: Final = 20
 ROWS: Final = 100
@@ -46,20 +48,24 @@ Page = Callable[[Request, Session], Awaitable[Response]]
 
 
 class Pages:
-    """`foreign(request)` = the refusal of what another site sends, None = it is our own. `peers` = URL of the
-    consoles of other brokers, with {host} and {name} for theirs; "" = unknown."""
+    """`foreign(request)` = the refusal of what another site sends, None = it is our own. `hosts` = under which names
+    those without a login are answered. `peers` = URL of the consoles of other brokers, with {host} and {name} for
+    theirs; "" = unknown."""
 
-    def __init__(self, link: Link, clock: Clock, foreign: Callable[[Request], Response | None], peers: str) -> None:
+    def __init__(
+        self, link: Link, clock: Clock, foreign: Callable[[Request], Response | None], hosts: Hosts, peers: str
+    ) -> None:
         self._link = link
         self._clock = clock
         self._peers = peers
         self._foreign = foreign
+        self._hosts = hosts
         self.sessions = Sessions(clock)
         self._templates = Environment(loader=PackageLoader("amq.console"), autoescape=True)
 
     def routes(self) -> list[BaseRoute]:
         return [
-            Mount("/static", StaticFiles(packages=[("amq.console", "static")])),
+            Mount(STATIC, StaticFiles(packages=[("amq.console", "static")])),
             Route("/login", self._login, methods=["GET", "POST"]),
             Route("/logout", self._page(self._logout), methods=["POST"]),
             Route("/", self._page(self._overview)),
@@ -74,6 +80,10 @@ class Pages:
 
         async def answer(request: Request) -> Response:
             session = self.sessions.get(request.cookies.get(COOKIE, ""))
+            try:
+                self._hosts.check(request, None if session is None else session.user)
+            except AccessError as error:
+                return self._misdirected(error)
             if session is None:
                 to = request.url.path if request.method == "GET" and "part" not in request.query_params else "/"
                 response: Response = RedirectResponse(f"/login?{urlencode({'to': to})}", 303)
@@ -136,7 +146,14 @@ class Pages:
 
     # -- login --------------------------------------------------------------------------------------------------------
 
+    def _misdirected(self, error: AccessError) -> Response:
+        return self._render("base.html", None, 421, title="Misdirected", trouble=str(error))
+
     async def _login(self, request: Request) -> Response:
+        try:
+            self._hosts.check(request)
+        except AccessError as error:
+            return self._misdirected(error)
         if request.method == "GET":
             return self._render("login.html", None, title="Log in", to=request.query_params.get("to", "/"))
         refused = self._foreign(request)

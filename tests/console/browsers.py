@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,9 @@ WIDTH, HEIGHT = 1200, 800
 
 
 @contextmanager
-def browser_page(**options: Any) -> Iterator[Any]:
-    """A page of a new browser, whose context has these options. A dialog, or an error of a script, fails the test."""
+def browser_page(arguments: Sequence[str] = (), **options: Any) -> Iterator[Any]:
+    """A page of a new browser, started with `arguments`, whose context has these options. A dialog, or an error of a
+    script, fails the test."""
     executable = shutil.which("chromium")
     try:
         from playwright.sync_api import sync_playwright
@@ -41,7 +42,7 @@ def browser_page(**options: Any) -> Iterator[Any]:
             pytest.fail("a browser is missing: apt-get install chromium, pip install playwright")
         pytest.skip("no browser here: apt-get install chromium, pip install playwright")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", *arguments])
         page = browser.new_context(**{"viewport": {"width": WIDTH, "height": HEIGHT}, **options}).new_page()
         page.set_default_timeout(PATIENCE_MS)
         wrong: list[str] = []
