@@ -38,7 +38,7 @@ IMPORTS: dict[str, set[str]] = {
     "threads": set(),
     "store_name": set(),
     "vfs": {"errors", "clock"},
-    "config": {"errors", "clock", "destination", "store_name", "tls", "toml_places"},
+    "config": {"errors", "clock", "destination", "selectors", "store_name", "tls", "toml_places"},
     "tls": set(),
     "toml_places": set(),
     "sql": LEAVES | {"vfs"},

@@ -6,8 +6,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from amq.config.destinations import parse_pattern
 from amq.config.option import DEFAULT_SOURCE
+from amq.config.patterns import parse_pattern
 from amq.config.schema import BY_KEY, BrokerConfig
 from amq.config.transport_url import parse_transport_url
 from amq.config.units import format_size
@@ -187,10 +187,10 @@ def _ldap_contradictions(config: BrokerConfig) -> list[str]:
 def _bad_names(config: BrokerConfig) -> list[str]:
     """Of destinations, where an option is a name."""
     found = []
-    queues = [("divert", config.divert), ("expiryQueue", config.expiry_queue)]
+    queues = [("expiryQueue", config.expiry_queue)]
     for table in config.destinations:
-        for key, attribute in (("divert", "divert"), ("expiryQueue", "expiry_queue")):
-            queues.append((f'[destinations."{table.pattern}"] {key}', str(table.values.get(attribute, ""))))
+        name = str(table.values.get("expiry_queue", ""))
+        queues.append((f'[destinations."{table.pattern}"] expiryQueue', name))
     names = [("virtualTopics", config.virtual_topics), *queues]
     names.append(("virtualTopicConsumers", config.virtual_topic_consumers.removesuffix(".")))
     for key, name in names:
@@ -199,7 +199,7 @@ def _bad_names(config: BrokerConfig) -> list[str]:
         except ValueError as error:
             found.append(f'{key} = "{name}" {error}')
             continue
-        if key.endswith(("divert", "expiryQueue")) and ("," in name or {ANY_WORD, ANY_REST} & set(words)):
+        if key.endswith("expiryQueue") and ("," in name or {ANY_WORD, ANY_REST} & set(words)):
             found.append(f'{key} = "{name}" names no single queue: give the name of one, without *, > and commas')
     if not config.virtual_topic_consumers.removesuffix(".") or ">" in config.virtual_topic_consumers:
         found.append('virtualTopicConsumers must be words that may be "*", such as "Consumer.*.", without ">"')

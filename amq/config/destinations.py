@@ -13,30 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from amq.config.option import TEXT_CHARS_MAX, Value
-from amq.destination import ANY_REST, ANY_WORD, REST_TEXT, WORD_TEXT, matches, pattern_words
+from amq.config.option import Value
+from amq.config.patterns import parse_pattern
+from amq.destination import ANY_REST, ANY_WORD, matches
 
 if TYPE_CHECKING:
     from amq.config.schema import BrokerConfig
 
 TABLE = "destinations"
-
-
-def parse_pattern(text: str) -> tuple[str, ...]:
-    """The words of a pattern. Raises ValueError with a sentence that tells the cure."""
-    if len(text) > TEXT_CHARS_MAX:
-        raise ValueError(f"is longer than {TEXT_CHARS_MAX} characters")
-    words = pattern_words(text)
-    if not all(words):
-        raise ValueError('has an empty word: write words with one dot between, such as "orders.eu.>"')
-    if "/" in text or any(character.isspace() or not character.isprintable() for character in text):
-        raise ValueError('must be a bare name or pattern such as "orders.>": no queue://, no slash, no space')
-    if ANY_REST in words[:-1]:
-        raise ValueError('has a ">" before its end: ">" stands for all further words, "*" for one')
-    for word in words:
-        if word not in (ANY_WORD, ANY_REST) and (WORD_TEXT in word or REST_TEXT in word):
-            raise ValueError(f'has the word "{word}": "*" and ">" each stand for whole words')
-    return words
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from amq.config import checks, names
-from amq.config.destinations import TABLE, DestinationOptions, parse_pattern
+from amq.config.destinations import TABLE, DestinationOptions
 from amq.config.option import SECTIONS, Kind, Option, Value
+from amq.config.patterns import parse_pattern
 from amq.config.reading import is_xml, read_bytes
 from amq.config.schema import BY_KEY, OPTIONS, BrokerConfig
 from amq.errors import ConfigError

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from amq.config import units
+from amq.config.diverts import diverts_text, parse_diverts
+from amq.config.patterns import TEXT_CHARS_MAX
 from amq.config.transport_url import parse_address, parse_transport_url
 
-TEXT_CHARS_MAX = 4096
 ADDRESSES_MAX = 8  # of one broker: all brokers of a group must fit into one header
 SECTIONS = {
     "broker": "The name of this broker, its store and its addresses.",
@@ -47,6 +48,7 @@ class Kind(enum.Enum):
     TEXT = ("text", "")
     PATH = ("path", "")
     DESTINATION = ("destination name", "")
+    DIVERTS = ("list of diverts", "")
     TRANSPORTS = ("list of URLs", "")
     ADDRESSES = ("list of addresses", "")
 
@@ -130,6 +132,8 @@ class Option:
                 return _addresses(raw)
             case Kind.DESTINATION:
                 return _destination_name(_text(raw))
+            case Kind.DIVERTS:
+                return _diverts(raw)
             case Kind.TEXT | Kind.PATH:
                 return _text(raw)
 
@@ -225,6 +229,14 @@ def _destination_name(text: str) -> str:
     if "/" in text or any(character.isspace() for character in text):
         raise ValueError('must be a bare name such as "ActiveMQ.DLQ": no queue://, no slash, no space')
     return text
+
+
+def _diverts(raw: object) -> str:
+    """One text, also of a list."""
+    if isinstance(raw, (list, tuple)) and not all(isinstance(each, str) and each.strip() for each in raw):
+        raise ValueError("is not a list of texts")
+    text = _text("; ".join(raw) if isinstance(raw, (list, tuple)) else raw)
+    return diverts_text(parse_diverts(text))
 
 
 def _items(raw: object) -> list[object] | tuple[object, ...]:

@@ -311,14 +311,16 @@ class BrokerConfig(SecurityOptions):
         elsewhere=("ring-size", "default-ring-size"), destination=True,
     )  # fmt: skip
     divert: str = option(
-        "queues", "divert", Kind.TEXT, "",
-        "Name of a queue that also gets the messages of a destination, blank = none; see divertExclusive.",
+        "queues", "divert", Kind.DIVERTS, "",
+        "Queues and topics that also get the messages of a destination, blank = none: a name, or a list of diverts, "
+        "such as \"from queue to topic://news exclusive where price > 100\". See divertExclusive.",
         "Set it to audit a destination, or if its messages have moved.",
         reload=True, elsewhere=("forwarding-address", "forwardTo"), destination=True,
     )  # fmt: skip
     divert_exclusive: bool = option(
         "queues", "divertExclusive", Kind.BOOLEAN, False,
-        "Send diverted messages to the queue in divert only, not to the destination itself.",
+        "Send diverted messages to what divert names only, not to the destination itself, unless a divert says "
+        "`exclusive` or `copy`.",
         "Set it if the destination has moved: producers that use the old name then reach the new one.",
         reload=True, elsewhere=("exclusive", "forwardOnly"), destination=True,
     )  # fmt: skip

@@ -248,6 +248,76 @@ def test_a_divert(make_world: Callable[..., World], scheme: str, exclusive: bool
     world.check_at_rest()
 
 
+def diverting(make_world: Callable[..., World], divert: str, **fields: Any) -> World:
+    return make_world(destinations=(DestinationOptions("orders.>", {"divert": divert, **fields}),))
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("scheme", ["queue", "topic"])
+def test_a_divert_to_a_topic(make_world: Callable[..., World], scheme: str, persistent: bool) -> None:
+    """All of its audience hears it: subscribers, durable ones that are away, queues that consume a virtual topic."""
+    world = diverting(make_world, "topic://VirtualTopic.news; topic://other")
+    away = world.connect("me")
+    away.subscribe("topic://other", subscription_name="s")
+    world.settle()
+    away.lose()
+    reader, virtual = consumer(world, "topic://VirtualTopic.news"), consumer(world, "Consumer.A.VirtualTopic.news")
+    send(world, f"{scheme}://orders.eu", persistent=persistent)
+    assert reader.bodies == virtual.bodies == [b"x"]
+    assert properties(reader)["original-destination"] == f"/{scheme}/orders.eu"
+    assert world.stored("orders.eu") == ([b"x"] if scheme == "queue" else [])
+    back = world.connect("me")
+    back.subscribe("topic://other", subscription_name="s")
+    world.settle()
+    assert back.bodies == [b"x"]
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_a_divert_of_one_kind_leaves_the_other_alone(
+    make_world: Callable[..., World], kind: str, exclusive: bool
+) -> None:
+    world = diverting(make_world, f"from {kind} to audit", divert_exclusive=exclusive)
+    other = {"queue": "topic", "topic": "queue"}[kind]
+    left, alone = consumer(world, f"{kind}://orders.eu"), consumer(world, f"{other}://orders.eu")
+    send(world, f"{other}://orders.eu", b"alone")
+    assert (alone.bodies, world.stored("audit")) == ([b"alone"], [])
+    send(world, f"{kind}://orders.eu", b"led")
+    assert (left.bodies, world.stored("audit")) == ([] if exclusive else [b"led"], [b"led"])
+
+
+@pytest.mark.parametrize("scheme", ["queue", "topic"])
+@pytest.mark.parametrize("persistent", [True, False])
+def test_diverts_with_selectors(make_world: Callable[..., World], scheme: str, persistent: bool) -> None:
+    text = "dear where price > 100; topic://rare exclusive where colour = 'a;b'; all copy"
+    world = diverting(make_world, text)
+    own, rare = consumer(world, f"{scheme}://orders.eu"), consumer(world, "topic://rare")
+    for body, told in ((b"1", {"price": "50"}), (b"2", {"price": "200"}), (b"3", {"price": "200", "colour": "a;b"})):
+        send(world, f"{scheme}://orders.eu", body, properties=told, persistent=persistent)
+    assert own.bodies == [b"1", b"2"]
+    assert rare.bodies == [b"3"], "an exclusive divert leads away from the others, too"
+    assert (world.stored("dear"), world.stored("all")) == ([b"2"], [b"1", b"2"])
+    world.check_at_rest()
+
+
+def test_selectors_of_diverts_in_transactions_in_bulk_and_later(make_world: Callable[..., World]) -> None:
+    world = diverting(make_world, "dear exclusive where price > 100")
+    producer = world.connect()
+    producer.begin()
+    for price in ("50", "200"):
+        producer.send(price.encode(), "orders.eu", transaction="t", properties={"price": price})
+    producer.commit()
+    producer.send(b"late", "orders.eu", properties={"price": "300", "AMQ_SCHEDULED_DELAY": "1000"})
+    producer.send(b"both", "queue://orders.eu,queue://other", properties={"price": "400"})
+    world.settle()
+    world.clock.advance(1.0)
+    world.settle()
+    assert world.stored("orders.eu") == [b"50"]
+    assert world.stored("dear") == [b"200", b"both", b"late"]
+    assert world.stored("other") == [b"both"]
+    world.check_at_rest()
+
+
 def test_a_divert_of_a_queue_that_is_there_already(make_world: Callable[..., World]) -> None:
     world = make_world()
     send(world, "queue://orders")
@@ -321,7 +391,7 @@ def test_wrong_names_in_options_are_told(tmp_path: Any) -> None:
 
     for text, complaint in [
         ('[queues]\ndivert = "a.>"', 'divert = "a.>" names no single queue'),
-        ('[destinations.a]\ndivert = "queue://a"', 'divert = "queue://a" must be a bare name'),
+        ('[destinations.a]\ndivert = "topic://a,b"', 'divert = "topic://a,b" names no single queue or topic'),
         ('[topics]\nvirtualTopics = "a.>.b"', 'virtualTopics = "a.>.b" has a ">" before its end'),
         ('[topics]\nvirtualTopicConsumers = ">"', "virtualTopicConsumers must be words"),
     ]:

@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from amq.cli.main import main
-from amq.config.destinations import DestinationOptions, Policies, parse_pattern
+from amq.config.destinations import DestinationOptions, Policies
 from amq.config.loader import load
+from amq.config.patterns import parse_pattern
 from amq.config.reload import Reload
 from amq.config.schema import BrokerConfig
 from amq.destination import matches

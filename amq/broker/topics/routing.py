@@ -1,13 +1,17 @@
 """Routing: where a message goes that was sent to a destination which stands for others.
 
-Three things lead elsewhere: a composite name (`queue://a,topic://b`), a divert (an option of destinations), and a
-virtual topic, whose messages also go to every queue that was made to consume it (`Consumer.NAME.VirtualTopic.X`).
+Three things lead elsewhere: a composite name (`queue://a,topic://b`), diverts (an option of destinations, each perhaps
+with a selector), and a virtual topic, whose messages also go to every queue that was made to consume it
+(`Consumer.NAME.VirtualTopic.X`).
 Invariants: a message gets to all of its destinations or to none, its persistent parts in one record of the journal, and
 to each of them once: a part that somebody else's record is just storing is waited for; what was led somewhere is not
 led on from there.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from amq.broker.core import Core
 from amq.broker.names import check_sent_to, is_queued, is_stored, is_temporary, is_topic
@@ -18,14 +22,48 @@ from amq.broker.topics.topics import Topics
 from amq.broker.transactions.commits import Commits
 from amq.broker.transactions.transaction import Transaction, memory_bytes
 from amq.broker.waiters import Together
-from amq.config.destinations import parse_pattern
-from amq.destination import QUEUE_SCHEME, matches, pattern_words, words_of
+from amq.config.diverts import parse_diverts
+from amq.config.patterns import parse_pattern
+from amq.destination import matches, pattern_words, words_of
 from amq.errors import AccessError
 from amq.journal.batch import Waiter
 from amq.message import Copier, Message, Shared
 from amq.remembered import ENTRY_BYTES, Remembered
+from amq.selectors import Selector
 
 ROUTES_BYTES_MAX = 4 << 20  # of names whose routes are remembered
+
+
+class Forked(tuple[str, ...]):
+    """A route where selectors decide: all destinations that a message may reach. `of` gives those of one message."""
+
+    parts: list[tuple[tuple[str, ...], list[_Led]]]  # a destination with its audience, and its diverts
+
+    def of(self, message: Message) -> tuple[str, ...]:
+        """Where `message` goes, at least to one destination."""
+        found: dict[str, None] = {}
+        for own, diverts in self.parts:
+            taken = [led for led in diverts if led.selector is None or led.selector.matches(message)]
+            found.update(dict.fromkeys(_led(own, taken)))
+        return tuple(found)
+
+
+class _Led(NamedTuple):
+    """A divert with what it leads to: its target, and who hears that as well."""
+
+    targets: tuple[str, ...]
+    exclusive: bool
+    selector: Selector | None
+
+
+def _led(own: tuple[str, ...], taken: list[_Led]) -> Iterator[str]:
+    """The destinations of a message to `own` which the diverts `taken` take. Where one of them is exclusive, only the
+    exclusive ones count."""
+    exclusive = [led for led in taken if led.exclusive]
+    if not exclusive:
+        yield from own
+    for led in exclusive or taken:
+        yield from led.targets
 
 
 class Routing:
@@ -76,6 +114,7 @@ class Routing:
 
     def _find(self, key: str, names: tuple[str, ...]) -> tuple[str, ...]:
         found: dict[str, None] = {}
+        parts: list[tuple[tuple[str, ...], list[_Led]]] = []
         limit = self._core.config.max_composite_destinations
         if len(names) > limit:
             raise AccessError(
@@ -85,21 +124,43 @@ class Routing:
             )
         for part in names:
             check_sent_to(part)
-            if is_temporary(part):
-                found[part] = None
-                continue
-            options = self._core.state.options_of(part)
-            if not options.divert or not options.divert_exclusive:
-                found[part] = None
-            if options.divert:
-                found[QUEUE_SCHEME + options.divert] = None
-            if is_topic(part):
-                found.update(self._consumers.get(part, {}))
+            own: tuple[str, ...] = (part,)
+            diverts: list[_Led] = []
+            if not is_temporary(part):
+                own, diverts = self._audience(part), self._diverts(part)
+            parts.append((own, diverts))
+            if any(led.selector is not None for led in diverts):
+                found.update(dict.fromkeys([*own, *(name for led in diverts for name in led.targets)]))
+            else:
+                found.update(dict.fromkeys(_led(own, diverts)))
         route = tuple(found)
+        if any(led.selector is not None for _, diverts in parts for led in diverts):
+            route = Forked(route)
+            route.parts = parts
         return self._routes.keep(key, route, len(key) + ENTRY_BYTES * len(route))
+
+    def _audience(self, name: str) -> tuple[str, ...]:
+        """A destination, and the queues that consume it if it is a virtual topic."""
+        return (name, *self._consumers.get(name, ())) if is_topic(name) else (name,)
+
+    def _diverts(self, name: str) -> list[_Led]:
+        """The diverts of messages that are sent to `name`."""
+        options = self._core.state.options_of(name)
+        kind = "topic" if is_topic(name) else "queue"
+        return [
+            _Led(
+                self._audience(divert.target),
+                options.divert_exclusive if divert.exclusive is None else divert.exclusive,
+                Selector(divert.selector) if divert.selector else None,
+            )
+            for divert in parse_diverts(options.divert)
+            if divert.source in ("", kind)
+        ]
 
     def copies(self, message: Message, route: tuple[str, ...], peer: Peer | None) -> list[Message]:
         """`message` for each of its destinations. They share the body; queues, also in the journal."""
+        if type(route) is Forked:
+            route = route.of(message)
         made: list[Message] = []
         queues = [name for name in route if is_stored(name)]
         shared, copier = Shared(peer, len(queues) - 1, encodes=False), Copier(message)

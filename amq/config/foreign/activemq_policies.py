@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from amq.config.destinations import parse_pattern
 from amq.config.foreign.convert import boolean, factor, integer, milliseconds, queue_name, size
 from amq.config.foreign.importing import (
     CONTAINER,
@@ -30,6 +29,7 @@ from amq.config.foreign.importing import (
     unsupported,
 )
 from amq.config.foreign.report import Status
+from amq.config.patterns import parse_pattern
 from amq.config.schema import DELAY_MS_MAX
 from amq.destination import ANY_REST, ANY_WORD
 

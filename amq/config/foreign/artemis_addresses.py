@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from amq.config.destinations import parse_pattern
 from amq.config.foreign.convert import boolean, factor, integer, milliseconds, queue_name, size
 from amq.config.foreign.importing import (
     CONTAINER,
@@ -29,6 +28,7 @@ from amq.config.foreign.importing import (
     unsupported,
 )
 from amq.config.foreign.report import Status
+from amq.config.patterns import parse_pattern
 
 _PAGES = "messages beyond memoryLimit wait in the journal; there are no page files"
 _FORGOTTEN = "empty queues and topics are made when they are used, and forgotten by themselves"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from amq.config.destinations import parse_pattern
-from amq.config.option import TEXT_CHARS_MAX
+from amq.config.patterns import TEXT_CHARS_MAX, parse_pattern
 from amq.config.units import DECIMALS_MAX
 
 _SIZE = re.compile(r"\s*([0-9]{1,15})\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)

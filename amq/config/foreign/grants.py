@@ -15,7 +15,7 @@ from amq.config import names
 from amq.config.foreign.document import Element
 from amq.config.foreign.importing import Importing, Part
 from amq.config.foreign.report import Status
-from amq.config.option import TEXT_CHARS_MAX
+from amq.config.patterns import TEXT_CHARS_MAX
 from amq.config.toml import quote
 from amq.destination import ANY_REST, REST_TEXT, WORD_TEXT, pattern_words
 from amq.errors import ConfigError
