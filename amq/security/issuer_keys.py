@@ -2,7 +2,8 @@
 
 Invariants: no key is a secret, so none can be used with an algorithm for secrets; whatever keys tokens name, the issuer
 is asked at most once in `ASK_S`, by one thread; keys that nobody could confirm for `STALE_S` count no more. An issuer
-that does not answer stops no login whose key is known.
+that does not answer stops no login whose key is known; one that answers slowly, byte by byte, is cut off after
+`CUT_S`.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import socket
 import ssl
-import urllib.request
+import threading
 from collections.abc import Mapping
-from http.client import HTTPException
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, Final
-from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
 
 import jwt
 import structlog
@@ -31,7 +34,8 @@ ASK_AGAIN_S: Final = 10.0  # after one that was not
 FRESH_S: Final = 3600.0
 STALE_S: Final = 86_400.0
 TIMEOUT_S: Final = 5.0  # of connecting, and of each read
-ANSWER_S: Final = 15.0  # of all together
+ANSWER_S: Final = 15.0  # that a login waits
+CUT_S: Final = 15.0  # of all together: then the connection is cut
 ANSWER_BYTES_MAX: Final = 256 << 10
 KEYS_MAX: Final = 100
 DISCOVERY: Final = "/.well-known/openid-configuration"
@@ -83,11 +87,14 @@ class IssuerKeys:
         self._ask_after = math.inf
         loop = asyncio.get_running_loop()
         fetching = self._fetching = loop.create_future()
+        cut = Cut()
+        timer = loop.call_later(CUT_S, cut.off)
+        fetching.add_done_callback(lambda _: timer.cancel())
         fetching.add_done_callback(self._answered)
 
         def fetch() -> None:
             try:
-                result, error = fetch_keys(self._issuer, self._url, self._algorithms, self._context), None
+                result, error = fetch_keys(self._issuer, self._url, self._algorithms, self._context, cut), None
             except IssuerError as found:
                 result, error = {}, found
             try:
@@ -129,38 +136,62 @@ def _end(future: asyncio.Future[Keys], keys: Keys, error: IssuerError | None) ->
         future.set_exception(error)
 
 
-def fetch_keys(issuer: str, url: str, algorithms: tuple[str, ...], context: ssl.SSLContext) -> Keys:
+class Cut:
+    """Ends a question from another thread: its connection, and those that it would make."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._socket: socket.socket | None = None
+        self.is_off = False
+
+    def guard(self, connection: socket.socket) -> None:
+        """This is the connection now. Raises TimeoutError where the question was cut off before."""
+        with self._mutex:
+            if self.is_off:
+                raise TimeoutError("timed out")
+            self._socket = connection
+
+    def off(self) -> None:
+        with self._mutex:
+            self.is_off = True
+            if self._socket is not None:
+                with suppress(OSError):  # closed already
+                    # Not by the method of a TLS socket, which takes the session from the thread that reads.
+                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
+def fetch_keys(issuer: str, url: str, algorithms: tuple[str, ...], context: ssl.SSLContext, cut: Cut) -> Keys:
     """Ask the issuer. Blocks. Raises IssuerError."""
     try:
         if not url:
-            about = _get(issuer.rstrip("/") + DISCOVERY, context)
+            about = _get(issuer.rstrip("/") + DISCOVERY, context, cut)
             if about.get("issuer") != issuer:
                 raise IssuerError(f"it says that it is another issuer: {str(about.get('issuer'))[:200]}")
             url = str(about.get("jwks_uri", ""))
-        return _parse(_get(url, context), algorithms)
-    except HTTPError as error:
-        error.close()
-        raise IssuerError(f"{error.url}: {error}"[:500]) from error
+        return _parse(_get(url, context, cut), algorithms)
     except (OSError, HTTPException, ValueError, RecursionError) as error:
-        why = error.reason if isinstance(error, URLError) else error
+        why = f"no whole answer within {CUT_S:g} s" if cut.is_off else error
         raise IssuerError(f"{url or issuer}: {why}"[:500]) from error
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """An answer that sends us elsewhere is an error."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-def _get(url: str, context: ssl.SSLContext) -> dict[str, Any]:
+def _get(url: str, context: ssl.SSLContext, cut: Cut) -> dict[str, Any]:
+    """The JSON object at `url`, asked without a proxy. An answer that sends us elsewhere is an error."""
     if not is_protected(url):
         raise ValueError(f"{url[:200]} is no https address")
-    opener = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), _Stay
-    )
-    with opener.open(url, timeout=TIMEOUT_S) as answer:
-        data = answer.read(ANSWER_BYTES_MAX + 1)
+    parts = urlsplit(url)
+    host, target = parts.hostname or "", (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if parts.scheme == "https":
+        connection: HTTPConnection = HTTPSConnection(host, parts.port or 443, timeout=TIMEOUT_S, context=context)
+    else:
+        connection = HTTPConnection(host, parts.port or 80, timeout=TIMEOUT_S)
+    with closing(connection):
+        connection.connect()
+        cut.guard(connection.sock)
+        connection.request("GET", target, headers={"Accept": "application/json", "Connection": "close"})
+        with closing(connection.getresponse()) as answer:
+            if answer.status != 200:
+                raise ValueError(f"{url}: HTTP {answer.status} {answer.reason}")
+            data = answer.read(ANSWER_BYTES_MAX + 1)
     if len(data) > ANSWER_BYTES_MAX:
         raise ValueError(f"{url} answers with more than {ANSWER_BYTES_MAX} bytes")
     found = json.loads(data)

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import hmac
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -294,6 +295,79 @@ def test_a_storm_of_tokens_is_one_question_and_the_loop_does_not_wait(
 
     RUNNERS[0].run(asyncio.wait_for(storm(), 30))
     assert issuer.asked == [KEYS_PATH]
+
+
+def endless(head: bytes, piece: bytes) -> Callable[[socket.socket], None]:
+    """An answer that begins with `head` and never ends: pieces, as fast as they are taken."""
+
+    def talk(connection: socket.socket) -> None:
+        connection.sendall(head)
+        while True:
+            connection.sendall(piece)
+            time.sleep(0.002)
+
+    return talk
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        endless(b"", b"x"), endless(OK + b"X: ", b"y"), endless(OK + b"\r\n", b" "),
+        endless(OK + b"Content-Length: 99999999\r\n\r\n", b" "),
+        endless(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+    ],
+    ids=["status", "header", "body", "length", "chunks"],
+)  # fmt: skip
+@pytest.mark.parametrize("path", [KEYS_PATH, DISCOVERY_PATH])
+def test_an_issuer_that_drips_is_cut_off_and_asked_again(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch, answer: Callable[[socket.socket], None], path: str
+) -> None:
+    """No single read takes long, so no time-out of the socket ends it."""
+    monkeypatch.setattr(issuer_keys, "CUT_S", 0.05)
+    clock = Clock()
+    way = Tokens(Settings(issuer.url), clock)
+    good, issuer.answers[path] = issuer.answers[path], answer
+
+    async def cut_off() -> None:
+        with pytest.raises(AccessError) as caught:
+            await way.login(Claim("", issuer.token()))
+        assert caught.value.code == "LOGIN_UNAVAILABLE"
+        while way._keys._fetching is not None:  # its thread ends, because its connection does
+            await asyncio.sleep(0.001)
+
+    RUNNERS[0].run(asyncio.wait_for(cut_off(), 30))
+    assert "no whole answer within 0.05 s" in way._keys._trouble
+    issuer.answers[path] = good
+    monkeypatch.setattr(issuer_keys, "CUT_S", 15.0)
+    clock.advance(ASK_AGAIN_S + 1)
+    assert log_in(way, issuer.token()).user.name == "alice"
+
+
+def test_an_endless_answer_is_read_to_a_limit(issuer: Issuer) -> None:
+    issuer.answers[KEYS_PATH] = endless(OK + b"\r\n", b" " * (1 << 20))
+    assert "more than 262144 bytes" in refused(Tokens(Settings(issuer.url)), issuer.token(), code="LOGIN_UNAVAILABLE")
+    issuer.answers[KEYS_PATH] = endless(OK, b"X: y\r\n" * 1000)
+    assert "headers" in refused(Tokens(Settings(issuer.url)), issuer.token(), code="LOGIN_UNAVAILABLE")
+
+
+@pytest.mark.parametrize("to", ["file:///etc/passwd", "http://127.0.0.1:1/", "https://169.254.169.254/", "/other"])
+def test_no_redirect_is_followed(issuer: Issuer, to: str) -> None:
+    moved = f"HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n".encode()
+    issuer.answers[KEYS_PATH] = lambda connection: connection.sendall(moved)
+    assert "HTTP 302" in refused(Tokens(Settings(issuer.url)), issuer.token(), code="LOGIN_UNAVAILABLE")
+    assert issuer.asked == [DISCOVERY_PATH, KEYS_PATH]
+
+
+def test_no_token_is_checked_with_a_key_of_absurd_size(issuer: Issuer) -> None:
+    """OpenSSL refuses moduli of more than 16,384 bits before it computes; up to there a check takes 1 to 4 ms."""
+    for bits in (16_384, 65_536, 1 << 20):
+        number = base64.urlsafe_b64encode(((1 << bits) - 1).to_bytes(bits // 8, "big")).rstrip(b"=").decode()
+        issuer.answers[KEYS_PATH] = {"keys": [{"kty": "RSA", "n": number, "e": "AQAB", "kid": "r1"}]}
+        way = Tokens(Settings(issuer.url))
+        assert "not valid" in refused(way, issuer.token())
 
 
 @pytest.mark.parametrize(
