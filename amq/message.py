@@ -47,6 +47,7 @@ _ENVELOPE_BYTES = 150  # of an envelope, beside what it holds
 # What is read of a native form is kept in memory if it takes no more than this beside it. It is counted from the
 # beginning, read or not: so nothing that is counted ever changes.
 _READ_BYTES, _READ_SHARE = 512, 8
+TURN_BYTES_MAX: Final = 8 << 20  # of heads that take more, until the end of the turn
 _NAMES = ("queue", "topic", "temp-queue", "temp-topic")
 _WIRE_PREFIXES: Final = {f"/{'remote-' if kind.startswith('temp') else ''}{kind}/": f"{kind}://" for kind in _NAMES}
 
@@ -486,20 +487,58 @@ def is_native(message: Message) -> bool:
     return message.envelope is not None and message.envelope.native is not None
 
 
+class Heads:
+    """Heads that were read in this turn and take more than is counted for them, or are those of one message alone. So
+    a message is read once a turn, however many selectors are asked. They take `TURN_BYTES_MAX`, or are one that is
+    larger; the broker clears them at the end of each turn.
+
+    last   the message that was asked for last, its own properties, and its head with these
+    """
+
+    __slots__ = ("bytes", "last", "natives")
+
+    def __init__(self) -> None:
+        self.natives: list[Native] = []
+        self.bytes = 0
+        self.last: tuple[Message, Properties, Head] | None = None
+
+    def keep(self, native: Native, size: int) -> None:
+        """`native` has been read, and that takes `size` bytes."""
+        if self.bytes + size > TURN_BYTES_MAX:
+            self.clear()
+        self.natives.append(native)
+        self.bytes += size
+
+    def clear(self) -> None:
+        natives, self.natives = self.natives, []
+        self.bytes = 0
+        self.last = None
+        for native in natives:
+            native.read = None
+
+
+heads: Final = Heads()
+
+
 def head(message: Message) -> tuple[Properties | None, Envelope | None]:
-    """Neutral properties and envelope. Those of a native form are read once and stay in memory as long as that does,
-    unless they take more than is counted for them."""
+    """Neutral properties and envelope. Those of a native form are read once and stay in memory as long as that does; if
+    they take more than is counted for them, until the end of the turn."""
     envelope = message.envelope
     if envelope is None or envelope.native is None:
         return message.properties, envelope
-    native = envelope.native
+    native, own = envelope.native, message.properties
     found = native.read
     if found is None:
-        found = _read_head(message, envelope)
-        if _memory_of(*found) <= _read_bytes_max(native):
-            native.read = found
-    properties = {**(found[0] or {}), **message.properties} if message.properties else found[0]
-    return properties, found[1]
+        found = native.read = _read_head(message, envelope)
+        size = _memory_of(*found)
+        if size > _read_bytes_max(native):
+            heads.keep(native, size)
+    if not own:
+        return found
+    last = heads.last
+    if last is None or last[0] is not message or last[1] is not own:
+        last = heads.last = message, own, ({**(found[0] or {}), **own}, found[1])
+    return last[2]
 
 
 def _read_head(message: Message, envelope: Envelope) -> Head:

@@ -93,7 +93,8 @@ def _openwire(surroundings: Surroundings, owner: str) -> OpenWireServer:
         owner.removesuffix("."), surroundings.newest_seq,
     )  # fmt: skip
     return OpenWireServer(
-        config.max_frame_size_bytes, identity, f"amq/{amq.__version__}", config.rebalance_cluster_clients
+        config.max_frame_size_bytes, identity, f"amq/{amq.__version__}", config.rebalance_cluster_clients,
+        config.max_header_count,
     )
 
 

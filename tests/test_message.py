@@ -19,6 +19,7 @@ from amq.message import (
     OBJECT,
     STREAM,
     TEXT,
+    TURN_BYTES_MAX,
     Copier,
     Envelope,
     Message,
@@ -28,6 +29,7 @@ from amq.message import (
     head,
     header,
     headers,
+    heads,
     lift,
     neutral,
     plain,
@@ -162,16 +164,48 @@ def test_what_is_counted_does_not_change_when_it_is_read() -> None:
     assert message.header_bytes == before == tiny("queue://a", b"x", {"a": "b" * 100, "c": Int32(1)}).header_bytes
 
 
-def test_what_takes_more_than_is_counted_is_not_kept() -> None:
-    few, many = {f"property {n}": Int32(n) for n in range(8)}, {f"{n:x}": True for n in range(2000)}
-    for properties, times in ((few, 1), (many, 3)):
+def many(prefix: str = "") -> Message:
+    return tiny("queue://a", b"x", {f"{prefix}{n:x}": True for n in range(2000)})
+
+
+def test_what_takes_more_than_is_counted_is_kept_for_the_turn() -> None:
+    few = tiny("queue://a", b"x", {f"property {n}": Int32(n) for n in range(8)})
+    for message, times in ((few, 1), (many(), 2)):
         reads.clear()
-        message = tiny("queue://a", b"x", dict(properties))
-        for _ in range(3):
-            assert head(message)[0] == properties
+        for _ in range(2):
+            for _ in range(3):
+                assert head(message)[0]
+            heads.clear()
         assert reads["head"] == times
         kept = message.envelope.native.read  # type: ignore[union-attr]
-        assert (kept is None) == (times == 3)
+        assert (kept is None) == (times == 2)
+    assert not heads.natives
+    assert heads.bytes == 0
+
+
+def test_what_is_kept_for_a_turn_is_bounded() -> None:
+    size = 0
+    sent = [many(str(number)) for number in range(100)]
+    for message in sent:
+        head(message)
+        size = max(size, heads.bytes)
+    held = [message for message in sent if message.envelope.native.read is not None]  # type: ignore[union-attr]
+    assert len(held) == len(heads.natives) < 60
+    assert 0 < size <= TURN_BYTES_MAX
+    heads.clear()
+
+
+def test_own_properties_are_joined_with_those_that_were_read_once_a_turn() -> None:
+    message, other = tiny("queue://a", b"x", {"n": Int32(7)}), tiny("queue://a", b"x", {"n": Int32(8)})
+    message.properties, other.properties = {"JMSXGroupID": "g"}, {"JMSXGroupID": "h"}
+    first = head(message)
+    assert head(message) is first
+    assert head(other)[0] == {"n": 8, "JMSXGroupID": "h"}
+    message.properties = {"JMSXGroupID": "changed"}
+    assert head(message)[0] == {"n": 7, "JMSXGroupID": "changed"}
+    assert first[0] == {"n": 7, "JMSXGroupID": "g"}
+    heads.clear()
+    assert heads.last is None
 
 
 @pytest.mark.parametrize("native", [Native("unknown", b"data"), Native("tiny", b"damaged")])

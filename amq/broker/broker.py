@@ -53,7 +53,7 @@ from amq.journal.hidden import is_prepared
 from amq.journal.journal import Journal
 from amq.journal.records import EXPIRED, PURGED, Consumed, Copies, Group, Marker, Prepared, Record, Trimmed
 from amq.journal.records.message import Run
-from amq.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Message
+from amq.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Message, heads
 from amq.security.permissions import Permissions
 
 PAUSED_MAX = 10_000
@@ -388,6 +388,8 @@ class Broker(Core):
         # Work is looked for only where there is some: a lone message paid for 18 calls that found nothing.
         if self.topics.handed_out:
             self.topics.end_turn()
+        if heads.natives or heads.last is not None:
+            heads.clear()
         if self.pulling.withdrawn or self.pulling.timers:
             self.pulling.step()
         if self.readying.under_way:

@@ -508,7 +508,7 @@ class BrokerConfig(SecurityOptions):
     )  # fmt: skip
     max_header_count: int = option(
         "limits", "maxHeaderCount", Kind.INTEGER, 1000,
-        "Most headers of one message or command.",
+        "Most headers of one message or command, and most properties of an OpenWire message.",
         "Rarely needed.",
         minimum=16, maximum=100_000, reload=True,
     )  # fmt: skip

@@ -111,6 +111,8 @@ class SelectorIndex(Generic[Key]):
     def matching(self, message: Message) -> list[Key]:
         """The keys whose selectors match `message`."""
         found = [key for entry in self._unplaced if entry.matches(message) for key in entry.keys]
+        if not (self._texts or self._numbers):  # nobody needs the properties
+            return found
         properties: Mapping[Name, object] | None = message.properties  # type: ignore[assignment]
         if message.envelope is not None:
             properties = _seen(message)

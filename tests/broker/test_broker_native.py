@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from amq import values
 from amq.config.destinations import DestinationOptions
-from amq.message import MAP, ORIGINAL_DESTINATION, TEXT, Envelope, Message, Native, without
+from amq.message import MAP, ORIGINAL_DESTINATION, TEXT, Envelope, Message, Native, heads, without
 from amq.protocols.commands import Send
 from amq.protocols.stomp.delivery import Deliveries
 from amq.protocols.stomp.frame import Frame, FrameReader
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
-from amq.values import Int32, Nested
+from amq.values import Int32, Nested, Value
 from tests.broker.notation import Ack
 from tests.broker.test_broker_dead_letters import consumer
 from tests.broker.test_broker_scheduling import later
@@ -241,3 +242,56 @@ def test_a_retried_dead_letter_does_not_say_that_it_is_one() -> None:
     assert properties == {}
     assert envelope is not None
     assert envelope.native == Native(TINY, values.encode(PROPERTIES))
+
+
+# -- many properties ---------------------------------------------------------------------------------------------------
+
+
+def wide(destination: str, **more: Any) -> Message:
+    """A message with more properties than its form counts for."""
+    return tiny(destination, b"x", {f"{n:x}": True for n in range(1000)}, **more)
+
+
+SELECTORS = 300
+
+
+@pytest.mark.parametrize("destination", ["queue://a", "topic://t"])
+@pytest.mark.parametrize("own", [None, {"JMSXGroupID": "g"}])
+def test_the_properties_of_a_message_are_read_once_for_all_selectors(
+    world: World, destination: str, own: dict[str, Value] | None
+) -> None:
+    clients = [world.connect() for _ in range(3)]
+    for number in range(SELECTORS):
+        clients[number % 3].subscribe(
+            destination, ACK_INDIVIDUAL, id=f"s{number}", selector=f"missing IS NOT NULL OR n > {number}"
+        )
+    world.settle()
+    messages = [wide(destination) for _ in range(2)]
+    for message in messages:
+        message.properties = own
+    send(world, *messages)
+    assert reads == {"head": 2}
+    assert not heads.natives
+    assert heads.last is None
+    world.check_at_rest()
+
+
+def test_one_composite_is_read_once_for_the_selectors_of_all_its_queues(world: World) -> None:
+    client = world.connect()
+    names = [f"q{number}" for number in range(40)]
+    for name in names:
+        client.subscribe(name, ACK_INDIVIDUAL, id=name, selector="missing = 1")
+    world.settle()
+    send(world, wide(",".join(f"queue://{name}" for name in names)))
+    assert reads == {"head": 1}
+
+
+def test_nothing_is_read_where_no_consumer_has_a_selector(world: World) -> None:
+    client = world.connect()
+    client.subscribe("a", ACK_INDIVIDUAL)
+    client.subscribe("topic://t", ACK_AUTO, id="t")
+    client.subscribe("topic://t", ACK_AUTO, id="r", subscription_name="d")
+    world.settle()
+    send(world, wide("queue://a"), wide("topic://t"))
+    assert len(client.deliveries) == 3
+    assert not reads

@@ -39,7 +39,14 @@ from amq.message import (
 )
 from amq.protocols.openwire import advisories, table
 from amq.protocols.openwire.names import destination_in, destination_of, full_names, is_destination
-from amq.protocols.openwire.primitives import decode_map, decode_stream, encode_map, encode_stream, properties_of
+from amq.protocols.openwire.primitives import (
+    count_of,
+    decode_map,
+    decode_stream,
+    encode_map,
+    encode_stream,
+    properties_of,
+)
 from amq.protocols.openwire.table import FIELDS, VERSION_MAX, Structure, decode, read_nested, structure
 from amq.protocols.openwire.wire import INT, LONG, decode_text, encode_text, optional_bytes, storable, to_utf8
 from amq.protocols.openwire.wire import Reader as WireReader
@@ -51,6 +58,7 @@ from amq.values import encode as encode_value
 NAME: Final = "openwire"
 GROUP_ID, GROUP_SEQ = "JMSXGroupID", "JMSXGroupSeq"
 SCHEDULED: Final = b"AMQ_SCHEDULE"  # the names of the scheduler's properties begin so
+PROPERTIES_MAX: Final = 1000  # of a message, unless the broker is configured otherwise
 INFLATED_BYTES_MAX: Final = 64 << 20  # of a compressed body that is shown to a consumer of another protocol
 _HEAD: Final = struct.Struct(">BBIII")
 _HAS_CONTENT, _IS_COMPRESSED = 1, 2
@@ -104,9 +112,10 @@ class Known:
     """How the messages of one producer to one destination, in one transaction, begin: all that stands between the
     producer's id and the sequence of their own ids is the same, and is read once. Another beginning takes its place."""
 
-    __slots__ = ("id_start", "name", "prefix", "transaction")
+    __slots__ = ("id_start", "name", "prefix", "properties_max", "transaction")
 
-    def __init__(self) -> None:
+    def __init__(self, properties_max: int = PROPERTIES_MAX) -> None:
+        self.properties_max = properties_max
         self.prefix = b"\0"  # of no message
         self.name = ""  # full name of the destination
         self.transaction = b""
@@ -140,6 +149,8 @@ class Known:
         if data[rest]:
             properties = end - rest - 5
             if properties < 0 or INT.unpack_from(data, rest + 1)[0] != properties:
+                return None
+            if properties > self.properties_max and INT.unpack_from(data, rest + 5)[0] > self.properties_max:
                 return None
         elif rest + 1 != end:
             return None
@@ -295,8 +306,15 @@ def _bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
     return data[at + 5 : end], end
 
 
-def message_of(found: Incoming, destination: str, duplicate_id: str) -> Message:
-    """The message for `destination`, a full name. Raises ValueError where it cannot be stored."""
+def message_of(
+    found: Incoming, destination: str, duplicate_id: str, properties_max: int = PROPERTIES_MAX
+) -> Message:
+    """The message for `destination`, a full name. Raises ValueError where it cannot be stored, CommandError where it
+    has more properties than that."""
+    count = count_of(found.properties)
+    if count > properties_max:
+        why = f"a message has {count} properties, at most {properties_max} (maxHeaderCount): put them into the body"
+        raise CommandError(why, code="HEADERS_TOO_MANY")
     properties: dict[str, Value] | None = None
     if found.group:
         properties = {GROUP_ID: found.group, GROUP_SEQ: Int32(found.group_sequence)}

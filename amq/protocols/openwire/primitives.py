@@ -26,6 +26,8 @@ from amq.values import DEPTH_MAX, VALUES_MAX, Float32, Int8, Int16, Int32, Neste
 (
     _NULL, _BOOLEAN, _BYTE, _CHAR, _SHORT, _INT, _LONG, _DOUBLE, _FLOAT, _TEXT, _BYTES, _MAP, _LIST, _LONG_TEXT,
 ) = range(14)  # fmt: skip
+ENTRY_BYTES_MIN: Final = 3  # of a map: the length of a name, and the type of a value
+NESTED_VALUES_MAX: Final = 10_000  # in maps and lists among the properties of a message, which nobody can select
 _READERS: Final[dict[int, Callable[[Reader], Nested]]] = {
     _NULL: lambda reader: None,  # noqa: ARG005
     _BOOLEAN: Reader.boolean,
@@ -51,12 +53,13 @@ _WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
 }
 
 
-def decode_map(data: bytes | None) -> dict[str, Nested]:
-    """The map that `data` is; None or nothing is an empty one. ValueError where it is none."""
+def decode_map(data: bytes | None, values_max: int = VALUES_MAX) -> dict[str, Nested]:
+    """The map that `data` is; None or nothing is an empty one. ValueError where it is none, or has more values than
+    that, also in maps and lists within it."""
     if not data:
         return {}
     reader = Reader(data)
-    found = _map(reader, 0, [VALUES_MAX])
+    found = _map(reader, 0, [values_max])
     if reader.at != reader.end:
         raise ValueError("something stands behind the map")
     return found
@@ -100,16 +103,24 @@ def encode_value(value: Nested) -> bytes:
     return b"\x0c" + INT.pack(len(value)) + encode_stream(value)
 
 
+def count_of(data: bytes | None) -> int:
+    """How many entries the map `data` has; 0 also where so many do not fit into it, and it is none."""
+    count: int = INT.unpack_from(data)[0] if data and len(data) >= INT.size else 0
+    return count if data and 0 < count * ENTRY_BYTES_MIN <= len(data) - INT.size else 0
+
+
 def properties_of(data: bytes | None) -> dict[str, Value]:
-    """The properties of a message: those of its map that have a simple value. Raises ValueError."""
-    return {name: value for name, value in decode_map(data).items() if isinstance(value, str | int | float | bytes)}
+    """The properties of a message: those of its map that have a simple value. ValueError also where the others are
+    very large."""
+    found = decode_map(data, min(VALUES_MAX, count_of(data) + NESTED_VALUES_MAX))
+    return {name: value for name, value in found.items() if isinstance(value, str | int | float | bytes)}
 
 
 def _value(reader: Reader, depth: int, left: list[int]) -> Nested:
     """`left` = how many more there may be."""
     left[0] -= 1
     if left[0] < 0:
-        raise ValueError(f"more than {VALUES_MAX} values in one map or stream")
+        raise ValueError("too many values in one map or stream")
     tag = reader.unsigned_byte()
     read = _READERS.get(tag)
     if read is not None:
@@ -129,7 +140,7 @@ def _map(reader: Reader, depth: int, left: list[int]) -> dict[str, Nested]:
     count = reader.integer()
     if count == -1:
         return {}
-    _check_count(reader, count, 3)
+    _check_count(reader, count, ENTRY_BYTES_MIN)
     found: dict[str, Nested] = {}
     for _ in range(count):
         name = reader.text()

@@ -12,9 +12,9 @@ class Producer:
 
     __slots__ = ("id", "known", "session", "text", "window")
 
-    def __init__(self, id: Structure, session: int, window: int) -> None:
+    def __init__(self, id: Structure, session: int, window: int, properties_max: int) -> None:
         self.id = id
-        self.known = Known()
+        self.known = Known(properties_max)
         self.text = producer_text(id)
         self.session = session
         self.window = window

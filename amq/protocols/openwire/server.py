@@ -77,6 +77,7 @@ from amq.protocols.openwire.messages import (
     GROUP_ID,
     GROUP_SEQ,
     MESSAGE_TYPES,
+    PROPERTIES_MAX,
     dispatch_as_it_came,
     head_of,
     message_of,
@@ -111,8 +112,9 @@ class OpenWireServer:
 
     def __init__(
         self, body_bytes_max: int = 100 << 20, identity: Identity | None = None, server_name: str = "amq",
-        rebalances: bool = False,
+        rebalances: bool = False, properties_max: int = PROPERTIES_MAX,
     ) -> None:  # fmt: skip
+        self._properties_max = properties_max
         self.unsaid = b""
         self.patience_ms: tuple[int, int] | None = None
         self._identity = identity = identity or NO_IDENTITY
@@ -387,7 +389,7 @@ class OpenWireServer:
         destination = found.get("destination")
         names = destinations(destination) if destination is not None else ()
         session = self._sessions.get(id.get("session", 0), 0)
-        producer = self._producers[key] = Producer(id, session, found.get("window", 0))
+        producer = self._producers[key] = Producer(id, session, found.get("window", 0), self._properties_max)
         self._in(0, commands)
         commands += [OpenProducer(producer.text, name) for name in names]
         self._done(found, commands)
@@ -550,7 +552,8 @@ class OpenWireServer:
                 same = producer is not None and found.id_producer == found.producer
                 text = producer.text if same and producer is not None else producer_text_in(found.id_producer)
                 duplicate_id = found.id_text or f"{text}:{found.id_sequence}"
-            message = message_of(found, names[0] if len(names) == 1 else told(names), duplicate_id)
+            name = names[0] if len(names) == 1 else told(names)
+            message = message_of(found, name, duplicate_id, self._properties_max)
         except CommandError as error:
             self._in(session, commands)
             commands.append(Invalid(error.with_traceback(None), receipt, transaction))

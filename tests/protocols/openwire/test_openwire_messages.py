@@ -12,11 +12,25 @@ from hypothesis import strategies as st
 from test_openwire_table import structures
 
 from amq.message import BYTES, MAP, NONE, STREAM, TEXT, Envelope, Message, neutral, without
-from amq.protocols.commands import Send
+from amq.protocols.commands import Invalid, Send
 from amq.protocols.openwire import table
 from amq.protocols.openwire.consumers import Ack, Consumer, _read_any, read_ack
-from amq.protocols.openwire.messages import INFLATED_BYTES_MAX, SCHEDULED, message_of, own_id, read_message, write
-from amq.protocols.openwire.primitives import decode_map, encode_map, encode_stream
+from amq.protocols.openwire.messages import (
+    INFLATED_BYTES_MAX,
+    PROPERTIES_MAX,
+    SCHEDULED,
+    message_of,
+    own_id,
+    read_message,
+    write,
+)
+from amq.protocols.openwire.primitives import (
+    NESTED_VALUES_MAX,
+    decode_map,
+    encode_map,
+    encode_stream,
+    properties_of,
+)
 from amq.protocols.openwire.server import OpenWireServer
 from amq.protocols.openwire.table import Structure, decode, encode, frame, read_nested, structure
 from amq.protocols.openwire.wire import INT, Reader, encode_text
@@ -302,3 +316,27 @@ def test_a_message_through_a_connection() -> None:
     (send,) = [each for each in server.receive(frame(message())) if isinstance(each, Send)]
     assert send.message.destination == "queue://orders"
     assert decode(encode(message())).type == table.TEXT_MESSAGE
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_a_message_with_too_many_properties_is_refused_before_they_are_read(
+    short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = opened()
+    if short:  # its producer is known, and usual messages are read the short way
+        server.receive(frame(message()))
+    monkeypatch.setattr("amq.protocols.openwire.primitives._map", lambda *_: pytest.fail("they were read"))
+    for count, kind in ((PROPERTIES_MAX, Send), (PROPERTIES_MAX + 1, Invalid)):
+        properties = encode_map({f"{number:x}": True for number in range(count)})
+        *_, found = server.receive(frame(message(properties=properties, sequence=count)))
+        assert isinstance(found, kind)
+    assert found.error.code == "HEADERS_TOO_MANY"
+
+
+def test_large_maps_among_properties_are_not_read_to_their_end() -> None:
+    within: dict[str, Nested] = {"a": {f"{number:x}": True for number in range(NESTED_VALUES_MAX - 1)}, "b": 1}
+    assert properties_of(encode_map(within)) == {"b": 1}
+    with pytest.raises(ValueError, match="too many values"):
+        properties_of(encode_map({"a": {f"{number:x}": True for number in range(NESTED_VALUES_MAX + 2)}, "b": 1}))
+    many: dict[str, Nested] = {f"{number:x}": True for number in range(2 * NESTED_VALUES_MAX)}
+    assert properties_of(encode_map(many)) == many

@@ -109,7 +109,7 @@ def test_depth_is_bounded(tag: bytes, inner: bytes) -> None:
 
 
 def test_the_number_of_values_is_bounded() -> None:
-    with pytest.raises(ValueError, match="more than 1000000 values"):
+    with pytest.raises(ValueError, match="too many values"):
         decode_stream(bytes(VALUES_MAX + 1))
 
 
