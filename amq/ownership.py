@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
-SEPARATOR: Final = "\0"  # between user and name. No name of a user has it, nor has any name that 0.1 stored
+SEPARATOR: Final = "\0"  # before and after the user. No name of a user has it, nor has a header of STOMP
 
 
 class Within(Enum):
@@ -34,9 +34,9 @@ class Name(NamedTuple):
 
 _TRANSACTION: Final = tuple(f"{command}.transaction" for command in ("Begin", "Send", "SendMany", "Settle", "Invalid"))
 NAMES: Final = (
-    Name("outcome id of a commit", ("Commit.outcome_id",), (Within.BROKER,)),
-    Name("duplicate id that a client gives", ("Send.message", "SendMany.like"), (Within.DESTINATION,)),
-    Name("duplicate id that OpenWire forms", ("Send.message",), (Within.DESTINATION,)),
+    Name("outcome id of a commit", ("Commit.outcome_id",), (Within.USER,)),
+    Name("duplicate id that a client gives", ("Send.message", "SendMany.like"), (Within.USER, Within.DESTINATION)),
+    Name("duplicate id that OpenWire forms", ("Send.message",), (Within.USER, Within.DESTINATION)),
     Name(
         "id of a prepared transaction",
         ("Prepare.xid", "Finish.xid", "ForgetOutcome.xid", "CommitBatch.xids", "AbortBatch.xids"), (Within.BROKER,),
@@ -66,15 +66,20 @@ NAMES: Final = (
 
 
 def owned(user: str, name: str) -> str:
-    """`name` in the name space of `user`. "" = the broker, and its tools: their names have nothing before them."""
-    return user + SEPARATOR + name if user else name
+    """`name` in the name space of `user`. "" = the broker and its tools: their names have nothing before them."""
+    return f"{SEPARATOR}{user}{SEPARATOR}{name}" if user else name
+
+
+def is_owned(text: str) -> bool:
+    """Is `text` in the name space of a user?"""
+    return text.startswith(SEPARATOR)
 
 
 def given(text: str) -> str:
     """The name as its client gave it."""
-    return text[text.find(SEPARATOR) + 1 :]
+    return text[text.find(SEPARATOR, 1) + 1 :] if text.startswith(SEPARATOR) else text
 
 
 def owner_of(text: str) -> str:
     """The user in whose name space `text` is, "" = in nobody's: the broker's own, or stored by an earlier version."""
-    return text[: max(text.find(SEPARATOR), 0)]
+    return text[1 : text.find(SEPARATOR, 1)] if text.startswith(SEPARATOR) else ""

@@ -41,6 +41,7 @@ from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import Batch, list_segments, read_batches, read_file, read_header
 from amq.lock.epoch import EPOCHS_DIRECTORY, read_newest_epoch
 from amq.message import CORRELATION_ID, Copy, Message, headers, plain
+from amq.ownership import given
 from amq.vfs import SystemVfs, Vfs
 from pyspark_amq.options import CAME_BACK, JOURNAL_KINDS, LEFT, MESSAGES, MOVES
 
@@ -379,7 +380,7 @@ class _SegmentReader:
             "destination": pa.array([shown(copy.destination) for copy in copies], pa.string()),
             "offset": pa.array([copy.seq for copy in copies], pa.int64()),
             "timestamp": _times(np.array([copy.timestamp_ms * 1000 for copy in copies], np.int64)),
-            "messageId": pa.array([copy.duplicate_id or None for copy in copies], pa.string()),
+            "messageId": pa.array([given(copy.duplicate_id) or None for copy in copies], pa.string()),
             "redelivered": _same(False, len(copies)), "kind": _same(MESSAGES, len(copies)),
             "headers": pa.array([list(each.items()) for each in properties], _HEADERS),
             "queue": pa.array([copy.queue_name for copy in copies], pa.string()),

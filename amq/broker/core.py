@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
+from amq.broker import unowned
 from amq.broker.events import Events
 from amq.broker.queues.paging import Pager
 from amq.broker.queues.queue import Queue
@@ -16,6 +17,7 @@ from amq.broker.queues.selector_dispatch import SelectorDispatch
 from amq.broker.state.state import State
 from amq.broker.storage.pins import Pins
 from amq.broker.transactions.effect import Effect
+from amq.broker.transactions.refused import Refused
 from amq.clock import Clock
 from amq.config.schema import BrokerConfig
 from amq.journal.batch import OpenBatch, Waiter
@@ -38,7 +40,7 @@ class Core(ABC):
     replaying         full names of queues of durable subscriptions whose first messages are being chosen
     pins              segments that are not deleted yet, because clients read them
     outcomes_pending  commits on their way that have a name
-    outcomes_refused  (outcome, transaction) that were reported as rolled back, which must stay true; oldest first
+    outcomes_refused  commits that were reported as rolled back, which must stay true
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class Core(ABC):
         self.message_id_prefix = f"ID:{journal.store_uuid.hex()[:12]}-"
         self.replaying: dict[str, None] = {}
         self.outcomes_pending: dict[str, Group] = {}
-        self.outcomes_refused: dict[tuple[str, str], None] = {}
+        self.outcomes_refused = Refused(lambda: self.config.outcome_window)
         self.pins = Pins(clock)
         self.pager = Pager(state, journal, self.dirty, wake)
         self.fetch, self.fetch_ahead = self.pager.fetch, self.pager.fetch_ahead
@@ -103,9 +105,11 @@ class Core(ABC):
         return self.next_seq()
 
     def is_duplicate(self, message: Message) -> bool:
-        """Has the destination stored, or is it storing, a message with this producer-given id?"""
-        queue = self.state.queue(message.queue_name)
-        return message.duplicate_id in queue.duplicates or message.duplicate_id in queue.duplicates_pending
+        """Has the destination stored, or is it storing, a message with this producer-given id of the same user?"""
+        queue, id = self.state.queue(message.queue_name), message.duplicate_id
+        if id in queue.duplicates or id in queue.duplicates_pending:
+            return True
+        return queue.may_hold_unowned and unowned.is_duplicate(queue, message, self.config)
 
     def admit_id(self, message: Message, record: Record) -> None:
         """From here on the producer-given id of `message` is taken: it is on its way in `record`."""

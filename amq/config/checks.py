@@ -87,7 +87,7 @@ def contradictions(config: BrokerConfig) -> list[str]:
             f"messages together; give at least {format_size(least)}, or make the journal's files smaller"
         )
     found += _bad_names(config)
-    if config.anonymous == "no" and not _has_logins(config):
+    if config.anonymous == "no" and not has_logins(config):
         found.append(
             f"{_told(config, 'anonymous')} without usersFile: nobody could log in; set usersFile to a file made with "
             "`amq user add NAME --users FILE`, or allow anonymous = loopback"
@@ -96,7 +96,7 @@ def contradictions(config: BrokerConfig) -> list[str]:
     return found + _tls_contradictions(config) + _token_contradictions(config) + _ldap_contradictions(config)
 
 
-def _has_logins(config: BrokerConfig) -> bool:
+def has_logins(config: BrokerConfig) -> bool:
     """Is there any way to log in?"""
     by_certificate = config.certificate_user != "none" or config.certificate_users_file
     return bool(config.users_file or config.token_issuer or config.ldap_urls or by_certificate)
@@ -210,7 +210,7 @@ def doubts(config: BrokerConfig) -> list[str]:
     """One sentence for each setting that is allowed but probably not what the operator wants."""
     found = []
     remote = [url for url in config.transports if not parse_transport_url(url).loopback]
-    if remote and config.anonymous == "loopback" and not _has_logins(config):
+    if remote and config.anonymous == "loopback" and not has_logins(config):
         found.append(
             f"{remote[0]} can be reached from other hosts, but nobody can log in from there: anonymous = loopback and "
             "no usersFile; add users with `amq user add NAME --users FILE` and set usersFile, or set anonymous = yes "

@@ -421,10 +421,12 @@ def test_outcomes_are_bounded_oldest_first(make_world: Callable[..., World]) -> 
 
 def test_refused_outcomes_are_bounded(make_world: Callable[..., World]) -> None:
     world = make_world(outcome_window=3)
+    world.connect(user="ann").commit("t", "o")
     for number in range(5):
-        world.connect().commit("t", f"o{number}")
+        world.connect(user="bob").commit("t", f"o{number}")
     world.settle()
-    assert list(world.broker.outcomes_refused) == [("o2", "t"), ("o3", "t"), ("o4", "t")]
+    found = list(world.broker.outcomes_refused)
+    assert found == [("ann", ("o", "t")), *(("bob", (f"o{number}", "t")) for number in (2, 3, 4))]
 
 
 def test_outcomes_outlive_their_segments_and_keep_their_age(make_world: Callable[..., World]) -> None:

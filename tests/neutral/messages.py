@@ -10,6 +10,7 @@ from collections.abc import Container, Mapping
 from typing import Any, Final
 
 from amq.message import BYTES, TEXT, Content, Envelope, Message, Native, Reader, check, neutral, register
+from amq.ownership import given
 from amq.values import Properties, are_texts, decode_map, encode
 
 NAME: Final = "neutral"
@@ -59,7 +60,8 @@ def told(message: Message) -> dict[str, Any]:
     message = own(message)
     about: dict[str, Any] = {
         "content_type": message.content_type, "priority": message.priority, "persistent": message.persistent,
-        "timestamp_ms": message.timestamp_ms, "expires_ms": message.expires_ms, "duplicate_id": message.duplicate_id,
+        "timestamp_ms": message.timestamp_ms, "expires_ms": message.expires_ms,
+        "duplicate_id": given(message.duplicate_id),
     }  # fmt: skip
     envelope = message.envelope
     if envelope is not None and envelope.native is not None:

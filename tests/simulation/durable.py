@@ -22,6 +22,7 @@ from amq.journal.batch import OpenBatch
 from amq.journal.records import Group, Record
 from amq.journal.records.multicast import Multicast
 from amq.message import Message
+from amq.ownership import given
 from amq.transports.connection import Connection
 from tests.neutral.client import Delivered
 from tests.simulation.clients import CALL_S, Consumer, Producer, application_id
@@ -110,11 +111,11 @@ class Durables(Feature):
         """It is stored, or is going to be."""
         queue = message.queue_name
         if queue.startswith(SUBSCRIPTION_SCHEME) and message.seq not in self.identities:
-            base, id = self.oracle.sent[message.duplicate_id], identity(message)
+            base, id = self.oracle.sent[given(message.duplicate_id)], identity(message)
             missable = self.known[subscriber_of(queue)].missable
             self.oracle.sending(id, queue, base.producer, base.number)
             # Sent before the subscription began, and once more after it: it has a place only in those that were there.
-            before = missable is None or message.duplicate_id in missable
+            before = missable is None or given(message.duplicate_id) in missable
             self.oracle.sent[id].may_be_early = base.may_be_early or before
             self.oracle.counts["for durable subscriptions"] += 1
             self.identities[message.seq] = id
@@ -138,7 +139,7 @@ class Durables(Feature):
         if subscription.queue.name.startswith(SUBSCRIPTION_SCHEME):
             durable = self.known[subscriber_of(subscription.queue.name)]
             if durable.color and (message.properties or {}).get("color") != durable.color:
-                self._broken(f"{durable.key} gets {message.duplicate_id}, for which its selector is not true")
+                self._broken(f"{durable.key} gets {given(message.duplicate_id)}, for which its selector is not true")
 
     def finish(self) -> None:
         for durable in self.known.values():

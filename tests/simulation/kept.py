@@ -17,6 +17,7 @@ from amq.config.destinations import DestinationOptions
 from amq.journal.batch import OpenBatch
 from amq.journal.records import PURGED, Consumed
 from amq.message import Message
+from amq.ownership import given
 from amq.transports.connection import Connection
 from tests.simulation.clients import CALL_S, Consumer, Producer
 from tests.simulation.features import Feature, Make
@@ -67,7 +68,7 @@ class Kept(Feature):
     def committed(self, _broker: Broker, batch: OpenBatch) -> None:
         for record in batch.records:
             if isinstance(record, Message) and record.destination in self._stored:
-                self._stored[record.destination][record.seq] = record.duplicate_id
+                self._stored[record.destination][record.seq] = given(record.duplicate_id)
         for record in batch.records:
             if isinstance(record, Consumed) and record.reason == PURGED and record.destination in self._stored:
                 for seq in record.seqs:
@@ -85,7 +86,7 @@ class Kept(Feature):
     def begins(self, _broker: Broker, found: dict[str, dict[int, Message]]) -> None:
         for name, stored in self._stored.items():
             here = found.get(name, {})
-            stored.update((seq, message.duplicate_id) for seq, message in here.items())
+            stored.update((seq, given(message.duplicate_id)) for seq, message in here.items())
             # Some went in what was durable when their master died, and not yet confirmed.
             for seq in stored.keys() - here.keys() - self.oracle.withdrawn:
                 if self._may_go(name, seq):
@@ -99,9 +100,9 @@ class Kept(Feature):
         held = {seq for each in queue.subscriptions for seq in each.unacked}
         key = (message.properties or {}).get(KEY)
         waiting = [each for each in queue.messages.values() if each.seq not in held and each.seq > message.seq]
-        newer = [each.duplicate_id for each in waiting if (each.properties or {}).get(KEY) == key]
+        newer = [given(each.duplicate_id) for each in waiting if (each.properties or {}).get(KEY) == key]
         if newer:
-            self._broken(f"{message.duplicate_id} is delivered, and {newer} of its key wait")
+            self._broken(f"{given(message.duplicate_id)} is delivered, and {newer} of its key wait")
 
     def finish(self) -> None:
         values, ring = ([id for _, id in sorted(stored.items())] for stored in self._stored.values())

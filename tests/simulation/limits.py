@@ -18,6 +18,7 @@ from amq.journal.batch import OpenBatch
 from amq.journal.records import DEAD_LETTERED, Consumed, Group, Record
 from amq.journal.records.message import Run
 from amq.message import SUBSCRIPTION_SCHEME, TEXT, Message
+from amq.ownership import given
 from amq.protocols.openwire.messages import is_openwire
 
 if TYPE_CHECKING:
@@ -39,10 +40,10 @@ def identity(message: Message) -> str:
     if message.queue_name.startswith(SCHEDULE_SCHEME) or JOB_ID in (message.properties or {}):
         return f"{_written(message)}#{message.seq}"
     if message.queue_name.startswith(SUBSCRIPTION_SCHEME):
-        return f"{message.duplicate_id}@{message.queue_name}"
+        return f"{given(message.duplicate_id)}@{message.queue_name}"
     if is_dead_letter_queue(message.destination.removeprefix(QUEUE_SCHEME)):
         return DEAD + _written(message)
-    return message.duplicate_id or _written(message)
+    return given(message.duplicate_id) or _written(message)
 
 
 def _written(message: Message) -> str:

@@ -246,9 +246,9 @@ class Oracle:
         key = (message.queue_name, sent.producer)
         seq, number = self._order.get(key, (0, -1))
         if number > sent.number:
-            self.broken("order", f"{message.duplicate_id} was stored behind number {number} of its producer")
+            self.broken("order", f"{identity(message)} was stored behind number {number} of its producer")
         elif message.seq <= seq:
-            self.broken("order", f"{message.duplicate_id} has seq {message.seq}, the one before it {seq}")
+            self.broken("order", f"{identity(message)} has seq {message.seq}, the one before it {seq}")
         self._order[key] = (message.seq, sent.number)
 
     def _check_sealed(self, name: str, end: int, epoch: int) -> None:
@@ -339,7 +339,7 @@ class Oracle:
             checker.delivers(connection, subscription, message)
         self.limits.delivered(message)
         if self._consumed.get(message.seq, epoch + 1) <= epoch:
-            self.broken("P2", f"epoch {epoch} delivers {message.duplicate_id}, consumed in an epoch before or in it")
+            self.broken("P2", f"epoch {epoch} delivers {identity(message)}, consumed in an epoch before or in it")
 
     @contextmanager
     def undamaged(self) -> Iterator[None]:

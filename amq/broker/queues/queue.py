@@ -262,9 +262,9 @@ class Queue:
 
     __slots__ = (
         "_top", "acknowledged", "backlogs", "browsers", "delayed", "duplicates", "duplicates_pending", "enqueued",
-        "exclusive", "expiring", "guests", "is_diverted", "is_hidden", "leaving", "levels", "limit_bytes", "messages",
-        "name", "options", "outranked", "pending_bytes", "ranked", "ready", "redelivered", "resident_bytes",
-        "retention", "selection", "stays", "stored_bytes", "subscriptions",
+        "exclusive", "expiring", "guests", "is_diverted", "is_hidden", "leaving", "levels", "limit_bytes",
+        "may_hold_unowned", "messages", "name", "options", "outranked", "pending_bytes", "ranked", "ready",
+        "redelivered", "resident_bytes", "retention", "selection", "stays", "stored_bytes", "subscriptions",
     )  # fmt: skip
 
     delays = True  # do messages that failed wait for `redeliveryDelay`?
@@ -284,6 +284,7 @@ class Queue:
         self.redelivered: dict[int, tuple[int, int]] = {}  # seq → (deliveries, of which failures)
         self.duplicates = _NO_IDS  # producer-given ids
         self.duplicates_pending: dict[str, Record] = {}  # on their way to the journal → in what
+        self.may_hold_unowned = True  # among these: ids without a user, see `amq.broker.unowned`
         self.levels = [_NO_MESSAGES] * PRIORITIES  # messages that wait in memory
         self._top = 0  # no level above this one holds anything
         self.subscriptions: list[Subscription] = []

@@ -9,29 +9,27 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-from amq.broker.access import Sendable
 from amq.broker.actions import Action
-from amq.broker.broker import Broker
 from amq.broker.events import Subscribed, Unsubscribed
 from amq.broker.names import check_subscribed_to, is_stored, is_temporary, is_topic
 from amq.broker.queues.browser import Browser
 from amq.broker.queues.limits import EFFECT, Capacity
-from amq.broker.queues.queue import Peer, Queue, Subscription
+from amq.broker.queues.queue import Queue, Subscription
 from amq.broker.scheduling.scheduler import SCHEDULING
 from amq.broker.sessions import permitted
-from amq.broker.sessions.links import Client
+from amq.broker.sessions.connected import Connection
 from amq.broker.sessions.passed_on import PASSED_ON
-from amq.broker.sessions.traffic import Traffic
 from amq.broker.topics.wildcards import WildcardSubscription
-from amq.broker.transactions import bulk
-from amq.broker.transactions.transaction import Transaction, check_outcome_id, memory_bytes, tell_outcome
+from amq.broker.transactions import bulk, outcomes
+from amq.broker.transactions.transaction import Transaction, memory_bytes
 from amq.broker.waiters import Call, Reply, Unasked
 from amq.destination import TEMPORARY_QUEUE_SCHEME, is_wildcard
 from amq.errors import CommandError, TransactionRolledBackError
 from amq.journal.batch import Waiter
 from amq.message import Message, Shared
+from amq.ownership import owned
 from amq.protocols.commands import (
     Abort,
     Begin,
@@ -69,39 +67,10 @@ from amq.protocols.commands import (
 STALLED_BYTES_MAX = 16 << 20  # sends that wait for memory on a connection that must be read on for its acknowledgements
 
 
-class Connection(Protocol):
-    """The connection of a session: see `amq.broker.sessions.connection`."""
-
-    broker: Broker
-    peer: Peer
-    client: Client
-    temporary: str
-    id: str
-    sendable: Sendable
-    is_closed: bool
-    is_writable: bool
-    stalled_bytes: int
-    transactions: dict[str, Transaction]  # by name: open in any of its sessions
-    traffic: Traffic
-
-    def handle(self, commands: list[Command], session: Session | None = None) -> None: ...
-    def open_session(self, command: OpenSession) -> None: ...
-    def open_producer(self, id: str, destination: str) -> None: ...
-    def close_producer(self, id: str) -> None: ...
-    def close_session(self, command: CloseSession) -> None: ...
-    def close(self) -> None: ...
-    def holds_deliveries(self) -> bool: ...
-    def session_that_waits(self) -> Session | None:
-        """One whose commands wait for room."""
-
-    def pause(self, session: int) -> None: ...
-    def resume(self, session: int) -> None: ...
-
-
 class Session:
     """Consumers, transactions and waiting commands. `number` is unique in its connection."""
 
-    def __init__(self, connection: Connection, number: int) -> None:
+    def __init__(self, connection: Connection[Session], number: int) -> None:
         self.number = number
         self.is_open = True
         self.is_held_up = False  # commands wait here, or it is not open: what comes is not carried out now
@@ -111,6 +80,7 @@ class Session:
         self._broker = connection.broker
         self._client = connection.client
         self._sendable = connection.sendable
+        self._scope = owned(self.user, "")  # stands before each id that the client gives to a message
         self._subscriptions: dict[str, Subscription] = {}
         self._transactions = connection.transactions
         self._stalled_bytes = 0
@@ -231,6 +201,8 @@ class Session:
         broker, message = self._broker, command.message
         if message.destination not in self._sendable:
             broker.access.let_in(self._client.user, command)
+        if message.duplicate_id and not message.duplicate_id.startswith(self._scope):
+            message.duplicate_id = self._scope + message.duplicate_id
         properties = message.properties
         if (
             properties is not None
@@ -264,7 +236,10 @@ class Session:
             broker.store(message, self._unasked if receipt is None else Reply(self.peer, receipt, self.number))
 
     def _send_to_all(self, command: SendToMany) -> None:
-        properties = command.message.properties
+        message = command.message
+        if message.duplicate_id and not message.duplicate_id.startswith(self._scope):
+            message.duplicate_id = self._scope + message.duplicate_id
+        properties = message.properties
         is_scheduled = properties is not None and not SCHEDULING.isdisjoint(properties)
         if is_scheduled and self._send_later(command, command.destinations):
             return
@@ -562,10 +537,8 @@ class Session:
         self._confirm_now(command)
 
     def _commit(self, command: Commit | Prepare) -> None:
-        is_repeated = False
-        if isinstance(command, Commit) and command.outcome_id:
-            check_outcome_id(command.outcome_id)
-            is_repeated = self._broker.commits.is_known(command.outcome_id)
+        name = outcomes.name_of(self._broker, self.user, command.outcome_id) if isinstance(command, Commit) else ""
+        is_repeated = bool(name) and outcomes.is_known(self._broker, name)
         transaction = self._transactions.get(command.transaction)
         if transaction is not None:
             if transaction.ending not in (None, command):
@@ -577,9 +550,9 @@ class Session:
         if isinstance(command, Prepare):
             self._broker.two_phase.prepare(transaction, command, self._waiter(command), self.user)
         elif transaction is not None:
-            self._broker.commits.commit(transaction, self._waiter(command), command.outcome_id)
-        elif command.outcome_id:
-            tell_outcome(self._broker, command.outcome_id, command.transaction, self._waiter(command))
+            self._broker.commits.commit(transaction, self._waiter(command), name)
+        elif name:
+            outcomes.tell(self._broker, name, command.transaction, self._waiter(command))
         else:
             self._transaction(command.transaction)
 

@@ -93,7 +93,7 @@ class RetroactiveReplay:
             copy.original, copy.shared = message, Shared(None, encodes=False)
             id = copy.duplicate_id if copy.persistent else ""
             if id and core.is_duplicate(copy):
-                resent = core.state.queue(name).duplicates_pending.get(id)
+                resent = core.state.queue(name).duplicates_pending.get(copy.duplicate_id)
                 if resent is not None:
                     return resent
             elif not id or id not in ids:

@@ -6,6 +6,7 @@ from amq.broker.core import Core
 from amq.broker.queues.redelivery import Redelivery
 from amq.broker.topics.durables import Durables
 from amq.broker.topics.topics import Topics
+from amq.broker.transactions import outcomes
 from amq.broker.transactions.transaction import Transaction, memory_bytes
 from amq.broker.waiters import Refusal
 from amq.errors import StoreFullError, TransactionRolledBackError
@@ -28,21 +29,18 @@ class Commits:
         """A new transaction that the client calls `name` and begins in that session; "" = it is the broker's own."""
         return Transaction(self._core, self._topics, self._redelivery, name, session)
 
-    def is_known(self, outcome_id: str) -> bool:
-        """Did a commit of that name take place, or does it just now?"""
-        return outcome_id in self._core.state.outcomes or outcome_id in self._core.outcomes_pending
-
     def commit(self, transaction: Transaction, waiter: Waiter, outcome_id: str) -> None:
         """Everything in `transaction` takes effect together. After any exception it is rolled back; so it is where a
-        commit of that name took place, or does just now: `waiter` is told when that is durable. Raises
-        TransactionRolledBackError, StoreFullError."""
-        if (outcome_id, transaction.name) in self._core.outcomes_refused:
-            transaction.roll_back()
-            raise TransactionRolledBackError("this commit was asked for after a failover and declared rolled back")
-        if self.is_known(outcome_id):
-            first = self._core.outcomes_pending.get(outcome_id)
-            self._core.await_duplicate(first, Refusal(waiter, transaction.roll_back_repeated(outcome_id)))
-            return
+        commit of `outcome_id`, as `outcomes.name_of` gives it, took place, or does just now: `waiter` is told when that
+        is durable. Raises TransactionRolledBackError, StoreFullError."""
+        if outcome_id:
+            if outcomes.is_refused(self._core, outcome_id, transaction.name):
+                transaction.roll_back()
+                raise TransactionRolledBackError("this commit was asked for after a failover and declared rolled back")
+            if outcomes.is_known(self._core, outcome_id):
+                first = self._core.outcomes_pending.get(outcome_id)
+                self._core.await_duplicate(first, Refusal(waiter, transaction.roll_back_repeated(outcome_id)))
+                return
         try:
             group = self._append_commit(transaction, waiter, outcome_id)
         except Exception:

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Iterator
 from itertools import chain
 
+from amq.broker import unowned
 from amq.broker.core import Core
 from amq.broker.topics.durables import Durables
 from amq.broker.transactions.transaction import Transaction, memory_bytes, records_of
@@ -88,6 +89,8 @@ class Readiness:
         admitted = [(self._core.state.queue(name), ids) for name, ids in self._ids.items()]
         for queue, ids in admitted:
             free = queue.duplicates.keys().isdisjoint(ids) and queue.duplicates_pending.keys().isdisjoint(ids)
+            if free and queue.may_hold_unowned:
+                free = not unowned.knows_any(queue, ids, self._core.config)
             if self._has_twins or not free:
                 for name, items in self._sends.items():
                     for item in items:

@@ -17,14 +17,13 @@ from amq.broker.names import is_queued
 from amq.broker.queues.queue import Queue, Subscription
 from amq.broker.queues.redelivery import Redelivery
 from amq.broker.topics.topics import Topics
-from amq.errors import CommandError, TransactionRolledBackError
-from amq.journal.batch import Waiter
+from amq.errors import TransactionRolledBackError
 from amq.journal.records import ACKED, Consumed, Group, Measured, Prepared, Record
 from amq.journal.records.message import Run
 from amq.journal.records.multicast import HOLDERS_MAX, Multicast
 from amq.message import Copy, Message
+from amq.ownership import given
 from amq.protocols.commands import Command, Outcome
-from amq.xid import OUTCOMES
 
 
 class Ready(Protocol):
@@ -157,16 +156,17 @@ class Transaction:
         self.roll_back()
         if owner is None or owner is group:
             where = "stored before" if owner is None else "sent twice in it"
-            why = f"message {message.duplicate_id} was {where}: the whole transaction was rolled back"
+            why = f"message {given(message.duplicate_id)} was {where}: the whole transaction was rolled back"
             return TransactionRolledBackError(why, code="DUPLICATE_ID")
         return TransactionRolledBackError(
-            f"message {message.duplicate_id} is just being stored for somebody else: the transaction was rolled back"
+            f"message {given(message.duplicate_id)} is just being stored by somebody else: the transaction was rolled "
+            "back"
         )
 
     def roll_back_repeated(self, outcome_id: str) -> TransactionRolledBackError:
         """Roll back because a commit of that name took place, as far as the error is told."""
         self.roll_back()
-        why = f"commit {outcome_id} took place before: the transaction was rolled back"
+        why = f"commit {given(outcome_id)} took place before: the transaction was rolled back"
         return TransactionRolledBackError(why, code="ALREADY_COMMITTED")
 
     def roll_back(self) -> None:
@@ -245,26 +245,3 @@ def memory_bytes(messages: list[Message]) -> int:
     """Bytes that `messages`, all made of one, take: shared content counts once."""
     contents = {id(message.shared or message): len(message.body) + message.header_bytes for message in messages}
     return sum(contents.values()) + MESSAGE_OVERHEAD_BYTES * len(messages)
-
-
-def check_outcome_id(outcome_id: str) -> None:
-    """Raises CommandError where that is how the end of a prepared transaction is remembered, and no name of a commit.
-    It must not be answered either: neither "committed" nor "rolled back" would be sure to be true."""
-    if outcome_id.startswith(OUTCOMES):
-        raise CommandError(
-            f"outcome id {outcome_id[:80]!r}: ids that begin with {', '.join(map(repr, OUTCOMES))} stand for "
-            "prepared transactions: name the commit otherwise",
-            code="OUTCOME_ID_INVALID",
-        )
-
-
-def tell_outcome(core: Core, outcome_id: str, transaction: str, waiter: Waiter) -> None:
-    """Answer a client that lost the connection while it committed: confirmed if it took place, else it never will by
-    the transaction of that name."""
-    if outcome_id in core.state.outcomes or outcome_id in core.outcomes_pending:
-        core.await_duplicate(core.outcomes_pending.get(outcome_id), waiter)
-        return
-    core.outcomes_refused[outcome_id, transaction] = None
-    if len(core.outcomes_refused) > core.config.outcome_window:
-        del core.outcomes_refused[next(iter(core.outcomes_refused))]
-    raise TransactionRolledBackError("the commit did not take place: the transaction was rolled back")

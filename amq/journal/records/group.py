@@ -22,6 +22,7 @@ from amq.journal.records.record import (
 )
 from amq.journal.records.settlement import Redelivered
 from amq.message import LARGE_BODY_BYTES, Message
+from amq.ownership import given, owner_of
 
 GROUP = 5
 GROUP_HEAD = struct.Struct("<QI")
@@ -142,7 +143,9 @@ class Group(BaseRecord):
 
     def describe(self, bodies: bool = False) -> dict[str, Any]:
         records = [describe(part, bodies) for part in self.records]
-        return {"type": self.type_name, "outcome_id": self.outcome_id, "records": records}
+        user = owner_of(self.outcome_id)
+        whose = {"outcome_id_user": user} if user else {}
+        return {"type": self.type_name, "outcome_id": given(self.outcome_id), **whose, "records": records}
 
 
 class Copies(BaseRecord):

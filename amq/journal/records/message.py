@@ -20,6 +20,7 @@ from amq.journal.hidden import is_hidden
 from amq.journal.records.base import BaseRecord, S
 from amq.journal.records.section import EXTENDED, decode_section, describe_section, encode_section
 from amq.message import LARGE_BODY_BYTES, TEXT, Message, alike
+from amq.ownership import given, owner_of
 
 MESSAGE = 2
 # seq, destination, flags, priority, timestamp ms, expires ms, bytes of: content type, duplicate id, properties
@@ -126,9 +127,11 @@ def describe_message(message: Message, bodies: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "type": "message", "destination": message.destination, "seq": message.seq, "body_bytes": len(message.body),
         "priority": message.priority, "timestamp_ms": message.timestamp_ms, "expires_ms": message.expires_ms,
-        "duplicate_id": message.duplicate_id, "content_type": message.content_type,
+        "duplicate_id": given(message.duplicate_id), "content_type": message.content_type,
         **describe_section(message),
     }  # fmt: skip
+    if user := owner_of(message.duplicate_id):
+        facts["duplicate_id_user"] = user
     if bodies:
         try:
             facts["body"] = message.body.decode()

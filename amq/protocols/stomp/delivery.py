@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from amq.message import DEFAULT_PRIORITY, TEXT, Batch, Lifted, Message, headers, plain
+from amq.ownership import given
 from amq.protocols.stomp.destination import wire_name
 from amq.protocols.stomp.frame import escape
 from amq.protocols.stomp.transformation import shown
@@ -144,7 +145,7 @@ class Deliveries:
         if message.content_type:
             lines.append(header_line("content-type", message.content_type, version))
         if message.duplicate_id:
-            lines.append(header_line("_AMQ_DUPL_ID", message.duplicate_id, version))
+            lines.append(header_line("_AMQ_DUPL_ID", given(message.duplicate_id), version))
         properties = message.properties if message.envelope is None else headers(message)
         if properties:
             for name, value in properties.items():
