@@ -1,4 +1,4 @@
-"""Outcome ids and duplicate ids that 0.1 stored without a user: they answer only if no other user can have given them."""
+"""Outcome ids and duplicate ids that 0.1 stored without a user: they answer if no other user can have given them."""
 
 from __future__ import annotations
 
