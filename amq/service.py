@@ -110,6 +110,7 @@ class BrokerService:
         self.master: Master | None = None
         self.lease: Lease | None = None  # of the latest mastership
         self.takeovers = Histogram()  # with the wait for the lease of the master before, until clients are served
+        self.not_ready = "it has just started"  # why this slave could not take over now, "" = it could
         self.management = ""  # path of the socket where operators reach this process, set before `start`
         self.events = Events()
         log_events(self.events)
@@ -363,7 +364,8 @@ class BrokerService:
             common["certificate"] = {"subject": shown.subject[:SUBJECT_CHARS_MAX], "not_after_s": shown.not_after_s}
         if master is not None:
             return group.facts(urls=tuple(master.urls), store_full=master.full, **common)
-        return group.facts(not_ready=self._not_ready(group), **common)
+        self.not_ready = self._not_ready(group)
+        return group.facts(not_ready=self.not_ready, **common)
 
     def _not_ready(self, group: Group) -> str:
         """Why this slave could not take over soon and serve, "" = it could."""

@@ -12,6 +12,7 @@ from amq.cli.process import raise_file_limit
 from amq.cli.store import check_store, vfs_of
 from amq.clock import SystemClock
 from amq.config import BrokerConfig
+from amq.config.transport_url import host_and_port
 from amq.errors import ConfigError
 
 _MISSING = "the console needs packages that are not installed: pip install 'amq[console]'"
@@ -61,9 +62,10 @@ def console(
         from amq.console.link import Link
     except ImportError as error:
         raise ConfigError(f"{_MISSING} ({error.name})", code="CONSOLE_MISSING") from error
-    host, separator, port = listen.rpartition(":")
-    if not separator or not port.isdecimal() or int(port) > 65_535:
-        raise click.BadParameter("write HOST:PORT, such as 127.0.0.1:8161", param_hint="--listen")
+    try:
+        host, port = host_and_port(listen)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--listen") from error
     if bool(certificate) != bool(key):
         raise click.UsageError("give --certificate and --key together")
     if peers and not (peers.startswith(("http://", "https://")) and ("{host}" in peers or "{name}" in peers)):
@@ -78,4 +80,4 @@ def console(
     raise_file_limit()
     names = (host, os.uname().nodename, *hosts)
     app = Console(Link(store, name, clock), clock, metrics_login, peers, trusted, names).app()
-    guests.serve(guests.server_of(app, host.strip("[]"), int(port), trusted, certificate, key))
+    guests.serve(guests.server_of(app, host, port, trusted, certificate, key))

@@ -24,6 +24,7 @@ from amq.cli.own_certificate import KEYS, OwnCertificate
 from amq.cli.own_logins import OwnLogins
 from amq.cli.own_management import OwnManagement
 from amq.cli.own_permissions import OwnPermissions
+from amq.cli.own_probes import OwnProbes
 from amq.config import BrokerConfig, load
 from amq.config.reload import Reload
 from amq.config.watch import FileWatcher
@@ -147,6 +148,7 @@ class _Run:
         self._management = OwnManagement(
             config, self._service, os.environ, self._gate.authenticate, lambda: self._gate.names
         )
+        self._probes = OwnProbes(config, self._service)
         self._service.events.listen(RoleChanged, self._on_role)
         self._service.events.listen(JournalRead, self._on_reading)
         files = {
@@ -176,8 +178,10 @@ class _Run:
         with self._watchers:
             self._watch()
             await self._management.start()
+            await self._probes.start()
             await self._service.start()
             await self._service.wait_for(Role.STOPPED)
+            await self._probes.close()
             await self._management.close()
         self._gate.close()
         return self._service.failure

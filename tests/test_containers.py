@@ -22,6 +22,7 @@ from amq.clock import SystemClock
 from amq.config.schema import OPTIONS
 from amq.console.app import Console
 from amq.console.link import Link
+from amq.management.probes import LIVE, MASTER, READY
 from tests.brokers import ROOT, Broker, Brokers
 from tests.ports import free_port
 
@@ -84,8 +85,9 @@ def test_the_pods_name_what_exists() -> None:
     probes = [broker[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
     assert [each["path"] for each in probes] == ["/livez", "/livez", "/readyz"]
     ports = {each["containerPort"] for container in (broker, console) for each in container["ports"]}
-    assert {each["port"] for each in probes} <= ports == {int(port) for port in IMAGE["EXPOSE"].split()}
-    assert {each["path"] for each in probes} | {"/masterz"} <= ROUTES
+    assert {each["port"] for each in probes} == {8162}, "the broker answers, not the console"
+    assert ports == {int(port) for port in IMAGE["EXPOSE"].split()}
+    assert {each["path"] for each in probes} | {"/masterz"} == {LIVE, READY, MASTER} <= ROUTES
     assert f"{pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}" == IMAGE["USER"]
     mounts, volumes = broker["volumeMounts"], {each["name"] for each in pod["volumes"]}
     assert mounts == console["volumeMounts"]

@@ -9,7 +9,7 @@ from typing import Any
 from amq.config.option import DEFAULT_SOURCE
 from amq.config.patterns import parse_pattern
 from amq.config.schema import BY_KEY, BrokerConfig
-from amq.config.transport_url import parse_transport_url
+from amq.config.transport_url import host_and_port, parse_transport_url
 from amq.config.units import format_size
 from amq.destination import ANY_REST, ANY_WORD
 from amq.store_name import is_directory
@@ -92,6 +92,11 @@ def contradictions(config: BrokerConfig) -> list[str]:
             f"{_told(config, 'anonymous')} without usersFile: nobody could log in; set usersFile to a file made with "
             "`amq user add NAME --users FILE`, or allow anonymous = loopback"
         )
+    if config.probe_listen:
+        try:
+            host_and_port(config.probe_listen)
+        except ValueError as error:
+            found.append(f"{_told(config, 'probeListen')}: {error}")
     found += _lock_contradictions(config)
     return found + _tls_contradictions(config) + _token_contradictions(config) + _ldap_contradictions(config)
 

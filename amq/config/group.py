@@ -20,8 +20,8 @@ from amq.config.schema import BY_KEY, OPTIONS, BrokerConfig
 
 # Options of one host or process: who it is, where it listens, how it reads, writes and logs, what its host can give.
 OWN = frozenset((
-    "name", "store", "locker", "transports", "advertisedTransports", "lockAcquireSleepInterval", "failIfLocked",
-    "priority", "waitForActivation", "journalSegmentSize", "journalBatchSize", "journalReserve", "storeFreeFloor",
+    "name", "store", "locker", "transports", "advertisedTransports", "probeListen",
+    "lockAcquireSleepInterval", "failIfLocked", "priority", "waitForActivation", "journalSegmentSize", "journalBatchSize", "journalReserve", "storeFreeFloor",
     "checkpointDistance", "slaveFollowInterval", "allowUnsafeStore", "memoryLimit", "maxConnections",
     "consumerBufferSize", "confirmationWindowLimit", "usersFile", "logLevel", "logFormat",
     "certificate", "certificateKey", "certificateKeyPasswordFile", "trust", "revokedCertificates",

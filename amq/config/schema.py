@@ -55,6 +55,13 @@ class BrokerConfig(SecurityOptions):
         "Give a path if programs in other containers must reach the socket.",
     )  # fmt: skip
 
+    probe_listen: str = option(
+        "broker", "probeListen", Kind.TEXT, "",
+        "HOST:PORT where the broker itself answers /livez, /readyz and /masterz, without a login and over plain HTTP; "
+        "blank = nowhere.",
+        "Set it for Kubernetes and load balancers, such as 0.0.0.0:8162: a console could be held up by others.",
+    )  # fmt: skip
+
     locker: str = option(
         "lock", "locker", Kind.TEXT, "",
         "URL of a PostgreSQL database in which the lock of this store is, postgresql://HOST/DATABASE; the journal "

@@ -133,3 +133,12 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """Of `HOST:PORT`, an IPv6 address in brackets. Raises ValueError."""
+    host, separator, port = text.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not separator or not bare or not port.isascii() or not port.isdecimal() or int(port) > 65_535:
+        raise ValueError(f"{text!r}: write HOST:PORT, such as 127.0.0.1:8162")
+    return bare, int(port)

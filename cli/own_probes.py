@@ -1,0 +1,41 @@
+"""The probes of this process: `probeListen`, answered by the broker itself."""
+
+from __future__ import annotations
+
+import structlog
+
+from amq.config import BrokerConfig
+from amq.config.transport_url import host_and_port
+from amq.errors import ConfigError
+from amq.management.probes import Condition, ProbeServer
+from amq.service import BrokerService
+
+_log = structlog.get_logger("amq.management")
+
+
+class OwnProbes:
+    """A broker whose port cannot be had goes on without: clients come first."""
+
+    def __init__(self, config: BrokerConfig, service: BrokerService) -> None:
+        self._listen = config.probe_listen
+        self._service = service
+        self._server: ProbeServer | None = None
+
+    async def start(self) -> None:
+        if not self._listen:
+            return
+        host, port = host_and_port(self._listen)
+        server = ProbeServer(host, port, self._condition)
+        try:
+            _log.info("probes", listen=await server.start())
+        except ConfigError as error:
+            _log.error("no probes: load balancers and kubelets cannot ask", reason=error.description)
+            return
+        self._server = server
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+
+    def _condition(self) -> Condition:
+        return Condition(self._service.role.value, self._service.not_ready)
