@@ -14,7 +14,8 @@ from amq.config.schema import BrokerConfig
 from amq.errors import ProtocolError
 from amq.protocols.base import ServerProtocol
 from amq.protocols.detect import SIGNATURES, Signature, detect
-from amq.protocols.openwire.server import Identity, OpenWireServer
+from amq.protocols.openwire.ids import Identity
+from amq.protocols.openwire.server import OpenWireServer
 from amq.protocols.stomp.frame import Limits
 from amq.protocols.stomp.server import StompServer
 

@@ -353,6 +353,7 @@ class BrokerService:
     def _state_facts(self, group: Group, succession: Succession) -> None:
         if self._presence is not None:
             self._presence.state(self._facts(group, succession))
+            self._presence.keep(self._clock.monotonic())
 
     def _facts(self, group: Group, succession: Succession) -> dict[str, Any]:
         master = self.master

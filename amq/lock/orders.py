@@ -2,7 +2,8 @@
 
 Each broker reads `orders/NAME.json` at every lease check, as master and as slave. The giver of an order overwrites the
 file in place. It exists before anybody may want to write it, because a network client that has once seen no such name
-may see none for seconds. Invariant: an order is for one start of one broker, by its uuid, and that broker sees it once.
+may see none for seconds, and is made again when somebody has removed it. Invariant: an order is for one start of one
+broker, by its uuid, and that broker sees it once.
 
 Nothing of this is needed for safety: an order makes a master stop in good order, or a slave try for the lock.
 """
@@ -92,7 +93,12 @@ class Orders:
         is logged, once.
         """
         try:
-            order = self._read()
+            try:
+                order = self._read()
+            except FileNotFoundError:  # somebody removed it
+                order = None
+                if self._vfs.listdir(self._store):  # nothing at all is there where the file system is not mounted
+                    self.open()
         except (AmqError, OSError) as error:
             if str(error) != self._trouble and not isinstance(error, CorruptError):  # torn: being written just now
                 self._trouble = str(error)

@@ -2,7 +2,8 @@
 
 `brokers/<name>.json` describes a broker and is locked for as long as it runs, as slave and as master. Invariant: the
 lock says whether it runs, the content says what it is and how far it has come; the file of a broker that stopped stays
-and means nothing. It is the only file of the store that a slave writes while it waits.
+and means nothing. A file that is removed while its broker runs is made again. It is the only file of the store that a
+slave writes while it waits.
 
 The content is a document of kind `broker`: `role`, `owner`, `details` (how far it is now), `facts` (what lasts: where
 it serves, its options, what it cannot do) and `store_version`, the newest version of a store that it reads. A reader
@@ -95,6 +96,7 @@ class Presence:
         self._role = ""
         self._details: dict[str, Any] = {}
         self._told_at: float | None = None
+        self._kept_at: float | None = None
         self._trouble = ""
 
     @classmethod
@@ -102,23 +104,15 @@ class Presence:
         cls, vfs: Vfs, store: str, owner: Owner, role: str = "slave", facts: Mapping[str, Any] = MappingProxyType({})
     ) -> Presence:
         """Take the name `owner.name` on `store`. Raises NameInUseError, OSError."""
-        directory = os.path.join(store, BROKERS_DIRECTORY)
-        with suppress(FileExistsError):
-            vfs.mkdir(directory)
-        path = os.path.join(directory, owner.name + _SUFFIX)
-        while True:
-            fd = vfs.open(path, os.O_RDWR | os.O_CREAT)
-            try:
-                if not vfs.try_lock(fd):
-                    raise NameInUseError(_in_use(vfs, fd, path, store, owner))
-                if _in_place(vfs, path, fd):
-                    presence = cls(vfs, path, fd, owner, facts)
-                    presence.update(role)
-                    return presence
-            except BaseException:
-                vfs.close(fd)
-                raise
-            vfs.close(fd)  # somebody removed the file between our open and our lock
+        path = os.path.join(store, BROKERS_DIRECTORY, owner.name + _SUFFIX)
+        fd = _take(vfs, store, path, owner)
+        try:
+            presence = cls(vfs, path, fd, owner, facts)
+            presence.update(role)
+        except BaseException:
+            vfs.close(fd)
+            raise
+        return presence
 
     def update(self, role: str, facts: Mapping[str, Any] | None = None) -> None:
         """Say which role this broker has now, and new `facts` if there are any; for people. Raises OSError."""
@@ -140,6 +134,28 @@ class Presence:
     def state(self, facts: Mapping[str, Any]) -> None:
         """Say `facts`, where they are others than before. Nothing depends on it: an error is logged, once."""
         self._say(self._details, dict(facts))
+
+    def keep(self, now: float) -> None:
+        """Make the file again where somebody has removed it, or put another one in its place: others would take this
+        broker for gone. Looks once in `TELL_S`, monotonic. Nothing depends on it: an error is logged, once."""
+        if self._kept_at is not None and now < self._kept_at + TELL_S:
+            return
+        self._kept_at = now
+        assert self._fd is not None
+        store = os.path.dirname(os.path.dirname(self._path))
+        try:
+            if _in_place(self._vfs, self._path, self._fd) or not self._vfs.listdir(store):
+                return  # nothing at all is there: the file system is not mounted
+            fd, lost = _take(self._vfs, store, self._path, self._owner), self._fd
+            self._fd = fd
+            self._vfs.close(lost)
+            self._write()
+            _log.warning("the file that says that this broker runs was removed: it is there again", path=self._path)
+        except (NameInUseError, OSError) as error:
+            self._details, self._facts = {}, {}  # the next beat says them anew
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                _log.warning("the file that says that this broker runs was removed", path=self._path, reason=str(error))
 
     def _say(self, details: dict[str, Any], facts: dict[str, Any]) -> None:
         if (details, facts) == (self._details, self._facts):
@@ -172,6 +188,23 @@ class Presence:
         fd, self._fd = self._fd, None
         if fd is not None:
             self._vfs.close(fd)
+
+
+def _take(vfs: Vfs, store: str, path: str, owner: Owner) -> int:
+    """The locked file at `path`, which is made where it is missing. Raises NameInUseError, OSError."""
+    with suppress(FileExistsError):
+        vfs.mkdir(os.path.dirname(path))
+    while True:
+        fd = vfs.open(path, os.O_RDWR | os.O_CREAT)
+        try:
+            if not vfs.try_lock(fd):
+                raise NameInUseError(_in_use(vfs, fd, path, store, owner))
+            if _in_place(vfs, path, fd):
+                return fd
+        except BaseException:
+            vfs.close(fd)
+            raise
+        vfs.close(fd)  # somebody removed the file between our open and our lock
 
 
 def read_presence(vfs: Vfs, store: str) -> list[BrokerPresence]:

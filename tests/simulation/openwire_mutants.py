@@ -10,6 +10,7 @@ from amq.protocols.commands import Command, Nothing, Outcome, SettleSet
 from amq.protocols.openwire import server
 from amq.protocols.openwire.answers import Committed
 from amq.protocols.openwire.consumers import Ack, Consumer
+from amq.protocols.openwire.ids import MessageIds
 from amq.protocols.openwire.server import OpenWireServer
 from amq.protocols.openwire.table import Structure
 from amq.protocols.openwire.transactions import COMMIT_ONE, Step, Transactions
@@ -26,7 +27,7 @@ def messages_have_no_ids() -> AbstractContextManager[object]:
 
 @mutant_of("openwire")
 def a_message_comes_again_under_its_id() -> AbstractContextManager[object]:
-    return patch.object(OpenWireServer, "_may_know", lambda *_: False)
+    return patch.object(MessageIds, "may_know", lambda *_: False)
 
 
 @mutant_of("openwire")

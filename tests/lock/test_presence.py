@@ -1,0 +1,134 @@
+"""The small files of a running broker, which others look for: somebody may remove them."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from amq.config.schema import BrokerConfig
+from amq.lock.host import Owner
+from amq.lock.orders import STOP, Order, Orders, give
+from amq.lock.presence import TELL_S, NameInUseError, Presence, read_presence
+from amq.service import BrokerService, Role
+from amq.vfs import SystemVfs
+from tests.fakes import FakeHost, FaultyVfs
+from tests.ports import free_port
+from tests.service_world import PATIENCE_S, anybody
+
+
+def owner(uuid: str = "uuid") -> Owner:
+    return Owner.make(FakeHost("h"), name="a", uuid=uuid, transport_urls=(), lock_keep_alive_period_s=5)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    (tmp_path / "epochs").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def presence(store: Path) -> Iterator[Presence]:
+    made = Presence.open(SystemVfs(), str(store), owner(), "master", {"priority": 7})
+    yield made
+    made.close()
+
+
+def remove_file(store: Path) -> None:
+    (store / "brokers" / "a.json").unlink()
+
+
+def remove_directory(store: Path) -> None:
+    shutil.rmtree(store / "brokers")
+
+
+def replace(store: Path) -> None:
+    remove_file(store)
+    (store / "brokers" / "a.json").write_text("")
+
+
+@pytest.mark.parametrize("act", [remove_file, remove_directory, replace])
+def test_a_broker_whose_file_was_removed_is_seen_again(
+    store: Path, presence: Presence, act: Callable[[Path], None]
+) -> None:
+    presence.keep(0.0)
+    act(store)
+    presence.keep(TELL_S - 0.1)
+    assert read_presence(SystemVfs(), str(store)) == []
+    presence.keep(TELL_S)
+    (found,) = read_presence(SystemVfs(), str(store))
+    assert (found.name, found.role, found.priority) == ("a", "master", 7)
+    with pytest.raises(NameInUseError):
+        Presence.open(SystemVfs(), str(store), owner("other"))
+
+
+def test_a_broker_that_took_the_name_meanwhile_keeps_it(store: Path, presence: Presence) -> None:
+    remove_file(store)
+    other = Presence.open(SystemVfs(), str(store), owner("other"), "slave")
+    presence.keep(0.0)
+    (found,) = read_presence(SystemVfs(), str(store))
+    assert found.role == "slave"
+    other.close()
+    presence.keep(TELL_S)
+    (found,) = read_presence(SystemVfs(), str(store))
+    assert found.role == "master"
+
+
+def test_nothing_is_made_where_the_store_is_not_mounted(store: Path, presence: Presence) -> None:
+    remove_directory(store)
+    (store / "epochs").rmdir()
+    presence.keep(0.0)
+    orders = Orders(SystemVfs(), str(store), "a", "uuid")
+    assert orders.look() is None
+    assert list(store.iterdir()) == []
+
+
+@pytest.mark.parametrize("method", ["open", "pwrite", "mkdir"])
+def test_an_error_costs_one_beat(store: Path, method: str) -> None:
+    vfs = FaultyVfs()
+    presence = Presence.open(vfs, str(store), owner(), "master", {"priority": 7})
+    remove_directory(store)
+    vfs.fail(method)
+    presence.keep(0.0)
+    presence.state({"priority": 7})
+    presence.keep(TELL_S)
+    (found,) = read_presence(SystemVfs(), str(store))
+    assert (found.role, found.priority) == ("master", 7)
+    presence.close()
+
+
+def test_orders_find_a_broker_whose_directory_of_orders_was_removed(store: Path) -> None:
+    orders = Orders(SystemVfs(), str(store), "a", "uuid")
+    orders.open()
+    shutil.rmtree(store / "orders")
+    assert orders.look() is None
+    order = Order("1", "uuid", STOP)
+    give(SystemVfs(), str(store), "a", order)
+    assert orders.look() == order
+
+
+def test_a_running_broker_notices(tmp_path: Path) -> None:
+    """As slave and as master it looks at each beat."""
+
+    async def test() -> None:
+        store = str(tmp_path / "store")
+        config = BrokerConfig(
+            name="a", store=store, transports=(f"stomp://127.0.0.1:{free_port()}",), allow_unsafe_store=True,
+            lock_keep_alive_period_s=0.3,
+        )  # fmt: skip
+        service = BrokerService(config, anybody)
+        await service.start()
+        await asyncio.wait_for(service.wait_for(Role.MASTER), PATIENCE_S)
+        for name in ("brokers", "orders"):
+            shutil.rmtree(Path(store) / name)
+        async with asyncio.timeout(PATIENCE_S):
+            while [each.role for each in read_presence(SystemVfs(), store)] != ["master"] or not (
+                Path(store) / "orders" / "a.json"
+            ).exists():
+                await asyncio.sleep(0.05)
+        await asyncio.wait_for(service.stop(), PATIENCE_S)
+
+    asyncio.run(test())
