@@ -168,7 +168,7 @@ class Master:
             connection.pause_reading()
         self.parking.close()
         deadline = self.clock.monotonic() + timeout_s
-        while not (self.journal.idle() and not self.turn.unsent):
+        while not (self.journal.idle() and not self.turn.unsent and not self.turn.shares.waiting):
             if self.clock.monotonic() > deadline:
                 return False
             self.turn.wake()

@@ -3,11 +3,15 @@ deliveries in, bytes out. No I/O, no clock."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from amq.message import Batch, Message
 from amq.protocols.commands import Command, Failure, Reattachable, Scope, Subscribe
+
+ALL_FRAMES: Final = sys.maxsize
+RARE_FRAMES: Final = 8  # a frame that takes the general path counts as so many
 
 
 class ServerProtocol(Protocol):
@@ -20,9 +24,11 @@ class ServerProtocol(Protocol):
     # A client that may be silent for long before it logs in says by its first bytes how it shows that it is there: what
     # it sends and what it wants, as in `Connect`. None = it must log in within `connectTimeout`.
     patience_ms: tuple[int, int] | None
+    has_more: bool  # `receive` stopped at `frames_max`: `receive(b"", …)` goes on
 
-    def receive(self, data: bytes) -> list[Command]:
-        """Commands completed by `data`. After `Malformed` everything further is ignored."""
+    def receive(self, data: bytes, frames_max: int = ALL_FRAMES) -> list[Command]:
+        """Commands completed by `data`, of about `frames_max` frames; the others stay in the codec. 0 = only take
+        `data` in. After `Malformed` everything further is ignored."""
         ...
 
     def close(self) -> None:

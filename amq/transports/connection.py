@@ -17,16 +17,14 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import structlog
 
-from amq.broker.queues.queue import Peer, Queue, Subscription
-from amq.broker.sessions.connection import ClientConnection
+from amq.broker.queues.queue import Subscription
+from amq.broker.sessions.connection import LOOK_AFTER, ClientConnection
 from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic
-from amq.clock import Clock
-from amq.config.schema import BrokerConfig
 from amq.errors import AccessError, AmqError, ProtocolError
 from amq.journal.reader import RecordRun
 from amq.message import LARGE_BODY_BYTES, Batch, Message
@@ -35,21 +33,19 @@ from amq.protocols.commands import (
     Command,
     Connect,
     Failure,
-    InSession,
     Reattachable,
     Scope,
     Send,
     SendMany,
     Subscribe,
 )
-from amq.security.login import Claim, Login
+from amq.security.login import Claim
 from amq.transports import liveness
-from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.hosts import is_loopback
+from amq.transports.hub import Codecs, Hub
 from amq.transports.parking import Lifeline
-from amq.transports.places import Places
+from amq.transports.shares import FRAMES_MAX
 from amq.transports.stream import Stream, stream_over
-from amq.transports.turn import Turn
 from amq.transports.window import IDLE_BYTES
 
 FRAME_RATE_BYTES_MIN = 64 << 10  # bytes a second that a large frame must come in at
@@ -64,6 +60,7 @@ NOT_PERMITTED = "NOT_PERMITTED"
 STALLED = "its commands wait for room"
 OUTPUT = "it does not read"
 TURN = "it is the turn of others"
+WORK = "it has received more than it could carry out"
 THROTTLED = "its user sends more than throttleMessages or throttleSize allow"
 # The event loop reads up to 32 full buffers from one socket before it looks at any other: with small messages that took
 # seconds. So a second full read ends the turn of its connection. Not the first one: a producer with a window of 256
@@ -72,51 +69,10 @@ FULL_READS_MAX = 2
 _log = structlog.get_logger("amq.connection")
 
 
-class Hub(Protocol):
-    """The surroundings that a connection needs."""
-
-    clock: Clock
-    turn: Turn
-    epoch: int
-    config: BrokerConfig
-    loop: asyncio.AbstractEventLoop
-    door: Doorkeeper
-    places: Places
-
-    def admit(self, peer: Peer, owner: str, client: Client, protocol: str) -> ClientConnection:
-        """Serve a client that has logged in by `protocol`. `owner` = what the names of its temporary destinations begin
-        with."""
-        ...
-
-    def lend(self, queue: Queue, message: Message) -> int: ...
-    def take_back(self, size: int) -> None: ...
-    async def authenticate(self, claim: Claim) -> Login: ...
-    def brokers(self, loopback: bool, tls: bool = False) -> Sequence[str]:
-        """Where a client finds the brokers of the group, () = it is not told. `loopback`: it is on this host; `tls`: it
-        speaks TLS."""
-        ...
-
-    def opened(self, connection: Connection) -> bool: ...
-    def closed(self, connection: Connection) -> None: ...
-
-
-class Codecs(Protocol):
-    """The protocols that the port of a connection serves."""
-
-    def codec(self, first: bytes, owner: str) -> ServerProtocol | None:
-        """A codec for a connection that begins so; None = more bytes are needed. `owner` = what the names of its
-        temporary destinations begin with. Raises ProtocolError."""
-        ...
-
-    def answering(self, owner: str) -> ServerProtocol:
-        """A codec that tells an error to a client whose protocol is not known."""
-        ...
-
-
 class Connection(asyncio.Protocol):
     """One client: one accepted socket, from first byte to last."""
 
-    def __init__(self, hub: Hub, number: int, codecs: Codecs) -> None:
+    def __init__(self, hub: Hub[Connection], number: int, codecs: Codecs) -> None:
         self._hub = hub
         self._codecs = codecs
         self.number = number
@@ -131,7 +87,8 @@ class Connection(asyncio.Protocol):
         self.client: ClientConnection | None = None  # from the login on
         self._stream: Stream | None = None
         self._first = b""
-        self._held: list[Command] = []  # commands that came while the login is checked
+        # Commands that came while the login is checked, or that are left when the share of the connection is used up.
+        self._held: list[Command] = []
         self._login: asyncio.Task[None] | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -220,29 +177,80 @@ class Connection(asyncio.Protocol):
                 self._unread(TURN)
         self._last_read = hub.clock.monotonic()
         hub.turn.talkers.append(self.number)
-        commands = protocol.receive(data)
+        if self._held or protocol.has_more:  # it came before reading stopped: what is left comes first
+            self._frame_bytes += len(data)
+            protocol.receive(data, 0)
+            return
+        commands = protocol.receive(data, FRAMES_MAX)
         if protocol.unsaid:
             self._say(protocol)
+        if self._lifeline is not None:
+            self._count(self._lifeline)
+        client = self.client
+        if client is None or protocol.has_more or len(commands) > LOOK_AFTER // 4:
+            self._work(commands, len(data), hub.turn.shares.until_s(self._last_read))
+            return
         if protocol.pending():
             if commands or not self._frame_since:
                 self._frame_since, self._frame_bytes = self._last_read, 0
             self._frame_bytes += len(data)
         else:
             self._frame_since = 0.0
-        if self._lifeline is not None:
-            self._count(self._lifeline)
-        if self.client is not None:
-            if commands:
-                self.client.handle(commands)
-            config = hub.config
-            if config.throttle_messages or config.throttle_size_bytes:
-                self._throttle(len(data), commands)
-        elif commands:
-            if self._held:
-                self._held.append(InSession(0))  # where each read begins
-            self._held.extend(commands)
-            if self._login is None:
-                self._login = hub.loop.create_task(self._connect())
+        if commands:
+            client.handle(commands)
+        config = hub.config
+        if config.throttle_messages or config.throttle_size_bytes:
+            self._throttle(len(data), commands)
+
+    def _work(self, commands: list[Command], size: int, until_s: float) -> None:
+        """Carry out `commands` and what else has been received, until `until_s`; the rest waits, and the client is not
+        read meanwhile. `size` = of the bytes that were just read."""
+        protocol, hub = self.protocol, self._hub
+        assert protocol is not None
+        if size:
+            self._frame_bytes = size if commands else self._frame_bytes + size
+        read_bytes, is_new, completed = size, size > 0, False
+        while True:
+            completed = completed or bool(commands)
+            client, config = self.client, hub.config
+            if client is None:
+                if commands:
+                    self._held = commands
+                    if self._login is None:
+                        self._unread(LOGIN)
+                        self._login = hub.loop.create_task(self._connect())
+                    break
+            else:
+                if is_new and (config.throttle_messages or config.throttle_size_bytes):
+                    self._throttle(read_bytes, commands)
+                read_bytes, is_new = 0, True
+                if commands:
+                    self._held = client.handle(commands, until_s=until_s)
+            if self._closing or not (self._held or protocol.has_more):
+                break
+            if self._held or hub.clock.monotonic() >= until_s:
+                self._frame_since = 0.0
+                self._unread(WORK)
+                hub.turn.shares.wait(self)
+                return
+            commands = protocol.receive(b"", FRAMES_MAX)
+            if protocol.unsaid:
+                self._say(protocol)
+            if self._lifeline is not None:
+                self._count(self._lifeline)
+        self._read_for(WORK)
+        if not protocol.pending():
+            self._frame_since = 0.0
+        elif completed or not self._frame_since:
+            self._frame_since = self._last_read
+
+    def go_on(self, share_s: float) -> float:
+        """The share of this connection in a later round: see `amq.transports.shares`."""
+        now_s = self._hub.clock.monotonic
+        until_s = now_s() + share_s
+        commands, self._held = self._held, []
+        self._work(commands, 0, until_s)
+        return until_s - now_s()
 
     def _throttle(self, size: int, commands: list[Command]) -> None:
         """Read on only when the user may send more."""
@@ -303,6 +311,7 @@ class Connection(asyncio.Protocol):
         if self.protocol is not None:  # it may be asked for a receipt yet, and has buffered what came of a frame
             self.protocol.close()
         self._held.clear()
+        self._hub.turn.shares.forget(self)
         self._first = b""
         self._forget_output()
         self._hub.closed(self)
@@ -455,6 +464,7 @@ class Connection(asyncio.Protocol):
         if self.protocol is not None:
             self.protocol.close()
         self._held.clear()
+        self._hub.turn.shares.forget(self)
         self._hub.turn.unsent[self] = None
         self._hub.turn.wake()
         if self._timer is not None:
@@ -633,8 +643,8 @@ class Connection(asyncio.Protocol):
         self._start_timer(command.heartbeat_ms)
         self._end_at(self._login_ends_at_s)
         held, self._held = self._held, []
-        if held and self.client is not None:
-            self.client.handle(held)
+        if held or self.protocol.has_more:
+            self._work(held, 0, self._hub.turn.shares.until_s(self._hub.clock.monotonic()))
 
     def _admit(self, client: Client, command: Connect) -> None:  # noqa: ARG002
         """The login is right. Afterwards `self.client` is None where this connection has nobody to serve."""

@@ -14,7 +14,8 @@ import structlog
 
 from amq.broker.sessions.links import Client
 from amq.protocols.commands import Connect, Reattach
-from amq.transports.connection import OUTPUT, TURN, Codecs, Connection, Hub
+from amq.transports.connection import OUTPUT, TURN, Connection
+from amq.transports.hub import Codecs, Hub
 from amq.transports.parking import Lifeline, Parking
 from amq.transports.stream import Stream
 
@@ -22,7 +23,7 @@ PARKED_TICK_S = 1.0  # so often the transactions of a client that is not there a
 _log = structlog.get_logger("amq.connection")
 
 
-class Home(Hub, Protocol):
+class Home(Hub[Connection], Protocol):
     """The surroundings that a connection needs which may lose its socket."""
 
     parking: Parking[ReattachableConnection]

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from amq.broker.broker import Broker
 from amq.journal.journal import Journal
+from amq.transports.shares import Shares
 
 LONE_PEERS_MAX = 2  # so few talkers are served with the sync in place of a thread switch
 # How long acknowledgements that nobody asked a receipt for wait for something to be synced with: a lone producer and
@@ -43,6 +44,7 @@ class Turn:
         self._journal: Journal | None = None
         self.talkers: deque[int] = deque(maxlen=16)  # numbers of connections that sent something lately
         self.unsent: dict[Sender, None] = {}  # connections that have output
+        self.shares = Shares(loop)
 
     def serve(self, broker: Broker, journal: Journal) -> None:
         self._broker, self._journal = broker, journal
@@ -55,6 +57,7 @@ class Turn:
             self._alarm.cancel()
             self._alarm = None
         self.unsent.clear()
+        self.shares.stop()
 
     def wake(self) -> None:
         """There is something to do at the end of this round."""
@@ -67,6 +70,7 @@ class Turn:
         if broker is None or journal is None:
             self.is_due = False
             return
+        self.shares.round_until_s = 0.0
         self._lone = lone = len(set(self.talkers)) <= LONE_PEERS_MAX
         try:
             journal.flush(lone)

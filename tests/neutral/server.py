@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from amq.errors import AmqError, CommandError, ProtocolError
 from amq.message import Batch, Message
+from amq.protocols.base import ALL_FRAMES
 from amq.protocols.commands import (
     CREDIT_MAX,
     Abort,
@@ -53,6 +54,7 @@ class NeutralServer:
     survives: ClassVar[frozenset[Scope]] = frozenset(Scope) - {Scope.CONNECTION}
     unsaid = b""
     patience_ms: tuple[int, int] | None = None
+    has_more = False
 
     def __init__(self, epoch: int = 0, message_id_prefix: str = "ID:") -> None:
         self._identity = epoch, message_id_prefix
@@ -60,12 +62,19 @@ class NeutralServer:
         self._is_magic_read = self._is_closed = False
         self.confirmed = 0
 
-    def receive(self, data: bytes) -> list[Command]:
+    def receive(self, data: bytes, frames_max: int = ALL_FRAMES) -> list[Command]:
         commands: list[Command] = []
         session = 0  # that of the commands which come next: each read begins in session 0
         self._data += b"" if self._is_closed else data
+        self.has_more = False
         try:
-            while (found := self._next()) is not None:
+            while True:
+                if frames_max <= 0:
+                    self.has_more = self.pending()
+                    break
+                frames_max -= 1
+                if (found := self._next()) is None:
+                    break
                 op, number, receipt, values = found
                 inside = 0 if op in (Op.OPEN, Op.CONNECT, Op.RECEIVED) else number
                 if inside != session:
@@ -103,7 +112,7 @@ class NeutralServer:
         return op, session, number, values
 
     def close(self) -> None:
-        self._is_closed, self._data = True, b""
+        self._is_closed, self._data, self.has_more = True, b"", False
 
     def pending(self) -> bool:
         return bool(self._data)

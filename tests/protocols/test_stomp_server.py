@@ -22,8 +22,8 @@ EVERY = [pytest.param(case, version, id=f"{case.name} {version}") for case in CA
 
 
 def general_path_only(server: StompServer) -> StompServer:
-    def nothing(commands: list[Command]) -> None:  # noqa: ARG001
-        return None
+    def nothing(commands: list[Command], left: int) -> int:  # noqa: ARG001
+        return left
 
     server._receive_frequent = nothing  # type: ignore[method-assign]
     return server

@@ -12,6 +12,7 @@ from amq.errors import AccessError
 from amq.protocols.commands import Failure, Scope
 from amq.security.login import Claim, Login
 from amq.transports import connection as connection_module
+from amq.transports import shares
 from tests.transports.served import CONNECT, Peer, Served, frame, serve
 
 MIB = 1 << 20
@@ -251,8 +252,12 @@ def test_a_client_is_not_cut_for_what_the_broker_has_not_read(tmp_path: Path, mo
 # -- its turn ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_fills_two_whole_reads_gives_others_their_turn(tmp_path: Path) -> None:
+def test_a_client_that_fills_two_whole_reads_gives_others_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
     """libuv read on from its socket, up to 32 such buffers, before it looked at any other."""
+    monkeypatch.setattr(shares, "SHARE_S", 60.0)
+    monkeypatch.setattr(shares, "ROUND_S", 60.0)
 
     async def test(served: Served) -> None:
         peer = await served.connect(CONNECT)

@@ -22,7 +22,7 @@ import uvloop
 
 from amq.protocols.commands import Failure, Scope
 from amq.transports import connection as connection_module
-from amq.transports import liveness
+from amq.transports import liveness, shares
 from amq.transports import stream as stream_module
 from amq.transports.stream import Stream, TlsStream
 from tests.transports.served import CONNECT, Peer, Served, Tls, TlsPeer, frame, serve
@@ -232,8 +232,10 @@ def test_the_kernel_watches_its_peer(run: Run, monkeypatch: pytest.MonkeyPatch) 
 # -- its turn ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_client_of_many_small_records_gives_others_their_turn(run: Run) -> None:
+def test_a_client_of_many_small_records_gives_others_their_turn(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop reads on from a socket that fills its buffer, and small records fill it with few bytes."""
+    monkeypatch.setattr(shares, "SHARE_S", 60.0)
+    monkeypatch.setattr(shares, "ROUND_S", 60.0)
     send = frame("SEND", {"destination": "/topic/nobody"}, b"x")
 
     async def test(served: Served, tls: Tls | None) -> None:

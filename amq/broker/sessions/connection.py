@@ -7,6 +7,7 @@ acknowledgements can bring.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from amq.broker.access import ASKED_ELSEWHERE
@@ -34,6 +35,7 @@ from amq.protocols.commands import (
 PRODUCERS_MAX = 10_000  # of one connection, that are remembered
 SESSIONS_MAX = 1000  # of one connection, about 2 KiB each
 SENDS = frozenset((Send, SendToMany, SendMany))
+LOOK_AFTER = 16  # commands at most between two looks at the clock
 
 
 class ClientConnection:
@@ -69,34 +71,48 @@ class ClientConnection:
         self.sessions = {0: Session(self, 0)}
         broker.connections[self] = None
 
-    def handle(self, commands: list[Command], session: Session | None = None) -> None:
+    def handle(
+        self, commands: list[Command], session: Session | None = None, until_s: float = math.inf
+    ) -> list[Command]:  # fmt: skip
         """Carry out `commands` in order: those of `session`, None = of session 0, up to an `InSession`. `Peer.fail` is
-        told of each error, also of one that is our mistake."""
+        told of each error, also of one that is our mistake. Returns those that are left at `until_s`, monotonic, for
+        another call without a session."""
         if self._is_silent and commands:
             self._is_silent = False
             self.broker.links.claim(self, self.client)
-        handlers = self._handlers
-        for command in commands:
-            if self.is_closed:
-                return
-            if session is None:
-                session = self.sessions[0]
-            kind = command.__class__
-            if kind is InSession:
-                session = self._session(command)
-                continue
-            try:
-                if session.is_held_up and not session.may_pass(command):
-                    session.stall(command)
-                else:
-                    if kind not in ASKED_ELSEWHERE:
-                        self.broker.access.let_in(self.client.user, command)
-                    handlers[kind](session, command)
-                    if kind in SENDS and not session.is_held_up:  # else it has no room, and comes here again
-                        self.traffic.received += len(command.bodies) if command.__class__ is SendMany else 1
-            except Exception as error:  # noqa: BLE001 (the peer hears of it, and decides what ends with it)
-                self._failed(session, command, error)
+        handlers, count = self._handlers, len(commands)
+        # The first look comes soon: one command may cost as much as a thousand others.
+        at, step = 0, 2 if until_s < math.inf else count
+        while at < count:
+            for command in commands[at : at + step]:
+                if self.is_closed:
+                    return []
+                if session is None:
+                    session = self.sessions[0]
+                kind = command.__class__
+                if kind is InSession:
+                    session = self._session(command)
+                    continue
+                try:
+                    if session.is_held_up and not session.may_pass(command):
+                        session.stall(command)
+                    else:
+                        if kind not in ASKED_ELSEWHERE:
+                            self.broker.access.let_in(self.client.user, command)
+                        handlers[kind](session, command)
+                        if kind in SENDS and not session.is_held_up:  # else it has no room, and comes here again
+                            self.traffic.received += len(command.bodies) if command.__class__ is SendMany else 1
+                except Exception as error:  # noqa: BLE001 (the peer hears of it, and decides what ends with it)
+                    self._failed(session, command, error)
+            at += step
+            step = min(2 * step, LOOK_AFTER)
+            if at < count and self.broker.clock.monotonic() >= until_s:
+                break
         self.broker.wake()
+        if at >= count or self.is_closed:
+            return []
+        assert session is not None
+        return [InSession(session.number), *commands[at:]] if session.number else commands[at:]
 
     def _failed(self, session: Session, command: Command, error: Exception) -> None:
         """`command` failed. Our own mistake ends the connection."""

@@ -47,6 +47,8 @@ class Frames:
 
     def push(self, data: bytes) -> None:
         """`data` has come."""
+        if not data:
+            return
         if self._size:
             self._pieces.append(data)
             self._gathered += len(data)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final
 from amq.destination import told
 from amq.errors import AmqError, CommandError, ProtocolError
 from amq.message import Batch, Message
+from amq.protocols.base import ALL_FRAMES, RARE_FRAMES
 from amq.protocols.commands import (
     CloseProducer,
     CloseSession,
@@ -109,6 +110,7 @@ class OpenWireServer:
     name = "openwire"
     survives: ClassVar[frozenset[Scope]] = frozenset(Scope) - {Scope.CONNECTION}
     confirmed = 0
+    has_more = False
 
     def __init__(
         self, body_bytes_max: int = 100 << 20, identity: Identity | None = None, server_name: str = "amq",
@@ -141,18 +143,23 @@ class OpenWireServer:
 
     # ---- bytes → commands
 
-    def receive(self, data: bytes) -> list[Command]:
-        """Commands completed by `data`. After `Malformed` or `Disconnect` everything further is ignored."""
+    def receive(self, data: bytes, frames_max: int = ALL_FRAMES) -> list[Command]:
+        """Commands completed by `data`, of about `frames_max` frames; after `Malformed` or `Disconnect` no others."""
         commands: list[Command] = []
         if self._is_closed:
             return commands
         self._session = 0
-        frames = self._frames
+        frames, left = self._frames, frames_max
         frames.push(data)
+        self.has_more = False
         found: bytes | None = None
         while not self._is_closed:
             if self._connection is not None and self._version >= 10:
-                self._receive_frequent(commands)
+                left = self._receive_frequent(commands, left)
+            if left <= 0:
+                self.has_more = frames.pending
+                break
+            left -= RARE_FRAMES
             found = None  # what is wrong with a frame's size is no failure of the command before it
             try:
                 found = frames.next_frame()
@@ -165,13 +172,14 @@ class OpenWireServer:
                 self._fail(error, found, commands)
         return commands
 
-    def _receive_frequent(self, commands: list[Command]) -> None:
-        """Consume messages and acknowledgements in their usual form, up to the first frame that is anything else. Such
-        a frame, also one with an error, is left for the general path."""
+    def _receive_frequent(self, commands: list[Command], left: int) -> int:
+        """Consume at most `left` usual messages and acknowledgements, up to the first frame that is anything else. The
+        general path reads that one, also if it has an error. Returns how many of `left` remain."""
         frames, producers, consumers = self._frames, self._producers, self._consumers
         data, at, available, bytes_max = frames.data, frames.at, len(frames.data), frames.bytes_max
         try:
-            while at + 6 < available:
+            while left > 0 and at + 6 < available:
+                left -= 1
                 start = at + 4
                 end = start + INT.unpack_from(data, at)[0]
                 if not start + 10 < end <= available or end - start > bytes_max:
@@ -205,6 +213,7 @@ class OpenWireServer:
         except (ValueError, IndexError, struct.error, AmqError):
             pass  # not understood here: the general path reads this frame again and tells what is wrong with it
         frames.at = at
+        return left
 
     def _send(
         self, producer: Producer, data: bytes, start: int, at: int, end: int, commands: list[Command]
@@ -297,7 +306,7 @@ class OpenWireServer:
 
     def close(self) -> None:
         """Nothing is received any more: let go of what was buffered."""
-        self._is_closed = True
+        self._is_closed, self.has_more = True, False
         self._frames.clear()
 
     def _in(self, session: int, commands: list[Command]) -> None:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 from amq.destination import told
 from amq.errors import AmqError, ProtocolError
 from amq.message import BYTES, DEFAULT_PRIORITY, LIFTED, SHORT_BYTES_MAX, TEXT, Batch, Envelope, Message, lift, plain
+from amq.protocols.base import ALL_FRAMES, RARE_FRAMES
 from amq.protocols.commands import (
     CREDIT_MAX,
     OLDEST,
@@ -95,6 +96,7 @@ class StompServer:
     survives: ClassVar[frozenset[Scope]] = frozenset()  # STOMP knows no error that leaves the connection open
     unsaid = b""
     patience_ms: tuple[int, int] | None = None
+    has_more = False
 
     def __init__(
         self, limits: Limits | None = None, message_id_prefix: str = "ID:", server_name: str = "amq",
@@ -130,19 +132,26 @@ class StompServer:
 
     # ---- bytes → commands
 
-    def receive(self, data: bytes) -> list[Command]:
-        """Commands completed by `data`. After `Malformed` or `Disconnect` everything further is ignored."""
+    def receive(self, data: bytes, frames_max: int = ALL_FRAMES) -> list[Command]:
+        """Commands completed by `data`, of about `frames_max` frames. After `Malformed` or `Disconnect` everything
+        further is ignored."""
         if self._closed:
             return []
         commands: list[Command] = []
-        reader = self._reader
-        reader.push(data)
+        reader, left = self._reader, frames_max
+        if data:
+            reader.push(data)
+        self.has_more = False
         while not self._closed:
             if self.version != "1.0" and reader.unfinished is None:
-                self._receive_frequent(commands)
+                left = self._receive_frequent(commands, left)
                 if reader.offset == len(reader.buffer):  # as nearly always: no further look at what is not there
                     reader.clear()
                     break
+            if left <= 0:
+                self.has_more = True
+                break
+            left -= RARE_FRAMES
             frame = reader.next_frame()
             receipt = None
             try:
@@ -174,10 +183,12 @@ class StompServer:
     def close(self) -> None:
         """Nothing is received any more: let go of what was buffered."""
         self._closed = True
+        self.has_more = False
         self._reader = FrameReader(self._limits)
 
-    def _receive_frequent(self, commands: list[Command]) -> None:
-        """Consume SEND and ACK frames in their usual form, up to the first frame that is anything else.
+    def _receive_frequent(self, commands: list[Command], left: int) -> int:
+        """Consume at most `left` SEND and ACK frames in their usual form, up to the first frame that is anything else.
+        Returns how many of `left` remain.
 
         Such a frame, also one with an error, is left for the general path. Not used for 1.0, which trims headers.
         """
@@ -187,7 +198,8 @@ class StompServer:
         known = self._by_index
         ack_start = b"ACK\nid:" if self.version == "1.2" else b"\0"
         try:
-            while position < size:
+            while left > 0 and position < size:
+                left -= 1
                 if data.startswith(b"SEND\n", position):
                     end = data.find(b"\n\n", position, position + block_max)
                     if end < 0:
@@ -232,6 +244,7 @@ class StompServer:
         except (ValueError, AmqError):
             pass  # not understood here: the general path reads this frame again and tells what is wrong with it
         reader.offset = position
+        return left
 
     def _command(self, frame: Frame) -> Command:
         command, headers = frame.command, frame.headers

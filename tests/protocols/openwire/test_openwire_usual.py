@@ -26,8 +26,8 @@ _PLAIN = (str, int, bytes, bool, float, type(None), tuple, list, dict)
 class GeneralServer(OpenWireServer):
     """It knows no short way."""
 
-    def _receive_frequent(self, commands: list[Command]) -> None:
-        pass
+    def _receive_frequent(self, commands: list[Command], left: int) -> int:  # noqa: ARG002
+        return left
 
 
 def facts(found: object) -> object:

@@ -1,0 +1,62 @@
+"""Hub and Codecs: the surroundings of a connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from amq.broker.queues.queue import Peer, Queue
+from amq.broker.sessions.connection import ClientConnection
+from amq.broker.sessions.links import Client
+from amq.clock import Clock
+from amq.config.schema import BrokerConfig
+from amq.message import Message
+from amq.protocols.base import ServerProtocol
+from amq.security.login import Claim, Login
+from amq.transports.doorkeeper import Doorkeeper
+from amq.transports.places import Places
+from amq.transports.turn import Turn
+
+C = TypeVar("C", contravariant=True)  # the connections
+
+
+class Hub(Protocol[C]):
+    """The surroundings that a connection needs."""
+
+    clock: Clock
+    turn: Turn
+    epoch: int
+    config: BrokerConfig
+    loop: asyncio.AbstractEventLoop
+    door: Doorkeeper
+    places: Places
+
+    def admit(self, peer: Peer, owner: str, client: Client, protocol: str) -> ClientConnection:
+        """Serve a client that has logged in by `protocol`. `owner` = what the names of its temporary destinations begin
+        with."""
+        ...
+
+    def lend(self, queue: Queue, message: Message) -> int: ...
+    def take_back(self, size: int) -> None: ...
+    async def authenticate(self, claim: Claim) -> Login: ...
+    def brokers(self, loopback: bool, tls: bool = False) -> Sequence[str]:
+        """Where a client finds the brokers of the group, () = it is not told. `loopback`: it is on this host; `tls`: it
+        speaks TLS."""
+        ...
+
+    def opened(self, connection: C) -> bool: ...
+    def closed(self, connection: C) -> None: ...
+
+
+class Codecs(Protocol):
+    """The protocols that the port of a connection serves."""
+
+    def codec(self, first: bytes, owner: str) -> ServerProtocol | None:
+        """A codec for a connection that begins so; None = more bytes are needed. `owner` = what the names of its
+        temporary destinations begin with. Raises ProtocolError."""
+        ...
+
+    def answering(self, owner: str) -> ServerProtocol:
+        """A codec that tells an error to a client whose protocol is not known."""
+        ...
