@@ -44,6 +44,7 @@ from amq.transports import liveness
 from amq.transports.hosts import is_loopback
 from amq.transports.hub import Codecs, Hub
 from amq.transports.parking import Lifeline
+from amq.transports.refusals import Refusals
 from amq.transports.shares import FRAMES_MAX
 from amq.transports.stream import Stream, stream_over
 from amq.transports.window import IDLE_BYTES
@@ -120,6 +121,7 @@ class Connection(asyncio.Protocol):
         self._received_bytes = 0  # ever
         self._traffic = Traffic()
         self._lifeline: Lifeline | None = None
+        self._refusals = Refusals()
         self._again: list[bytes] = []  # the client lacks it: it goes out before everything else
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
@@ -445,7 +447,11 @@ class Connection(asyncio.Protocol):
         )  # fmt: skip
         if protocol is not None:
             self._put(protocol.error(failure))
-        if ends:
+        if not ends:
+            too_many = self._refusals.one_more(getattr(error, "code", ""), self._hub.clock.monotonic())
+            if too_many is not None:
+                self._refuse(too_many)
+        else:
             if self.client is not None:
                 self.client.close()
             self.close()
