@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amq.config import BY_KEY, BrokerConfig, foreign, load
-from amq.config.foreign import Foreign, Status, activemq, activemq_policies, artemis, writing
+from amq.config.foreign import Foreign, Status, activemq, activemq_policies, artemis, convert, writing
 from amq.config.reading import TOML_BYTES_MAX
 from amq.errors import ConfigError
 
@@ -80,8 +80,10 @@ def test_a_master_slave_group_of_activemq() -> None:
         "pendingMessageLimit": 1000, "subscriptionRecoveryCount": 1, "prefetchSize": 20,
         "deadLetterStrategy": "individual", "deadLetterPrefix": "DLQ.", "expiredMessages": "drop",
         "deadLetterNonPersistent": True, "groupBuckets": 64, "orders.*:prefetchSize": 1,
-        "virtualTopics": ">", "virtualTopicConsumers": "Reader.*.", "old.name:divert": "new.name",
-        "old.name:divertExclusive": True, "anonymous": "no", "producerFlowControl": "fail",
+        "virtualTopics": ">", "virtualTopicConsumers": "Reader.*.",
+        "old.name:divert": "from queue to new.name exclusive",
+        "fan.out:divert": "from queue to a exclusive; from queue to topic://b exclusive",
+        "anonymous": "no", "producerFlowControl": "fail",
         "orders.eu:redeliveryBackOffMultiplier": 2, "orders.eu:redeliveryDelay": 5.0,
         "rejectedMessages": "redeliver", "orders.eu:rejectedMessages": "redeliver",
         "orders.eu:maximumRedeliveries": 4, "orders.eu:maximumRedeliveryDelay": 60.0,
@@ -92,7 +94,6 @@ def test_a_master_slave_group_of_activemq() -> None:
     assert "feed me" not in repr(found.users), "a password is in no log"
     assert [line.near for line in found.report.unsupported()] == [
         "policyEntries/policyEntry[>]@topicPrefetch", "policyEntries/policyEntry",
-        "virtualDestinations/compositeQueue[fan.out]",
         "transportConnectors/transportConnector[openwire]@uri?wireFormat.maxFrameSize",
         "transportConnectors/transportConnector[stomp+ssl]@uri", "transportConnectors/transportConnector[amqp]@uri",
         "transportConnectors/transportConnector[ws]@uri", "broker/networkConnectors",
@@ -111,7 +112,8 @@ def test_a_pair_of_artemis() -> None:
         "redeliveryDelay": 1.0, "orders.>:maximumRedeliveries": 3, "orders.>:redeliveryBackOffMultiplier": 2,
         "orders.>:queueLimit": 100 << 20, "orders.>:queueLimitPolicy": "block", "orders.eu:queueLimit": 100 << 20,
         "orders.eu:queueLimitPolicy": "fail", "orders.cold:queueLimit": 0, "ticks:ringSize": 1000,
-        "prices:lastValueKey": "share", "orders.eu:divert": "audit.orders", "orders.eu:divertExclusive": False,
+        "prices:lastValueKey": "share", "orders.eu:divert": "audit.orders",
+        "prices:divert": "from queue to big where size > 9",
     }  # fmt: skip
     assert "secret" not in "\n".join(map(found.report.text, found.report.lines))
     backup = read((FILES / "backup.xml").read_bytes())
@@ -254,7 +256,7 @@ def _config(found: Foreign) -> Any:
     ],
 )  # fmt: skip
 def test_which_pattern_is_wider(wide: str, narrow: str, covers: bool) -> None:
-    assert activemq_policies._covers(wide, narrow) is covers
+    assert convert.covers(wide, narrow) is covers
 
 
 @pytest.mark.parametrize(
@@ -405,6 +407,129 @@ def test_dead_letter_queues_of_artemis() -> None:
     )
     assert values(found) == {"deadLetterStrategy": "individual", "deadLetterPrefix": "Dead."}
     assert told(found, "address-setting[a]/dead-letter-address")[0] is Status.UNSUPPORTED
+
+
+def test_a_topic_is_no_dead_letter_queue() -> None:
+    """amq keeps dead letters in queues: a name in ActiveMQ.DLQ would be found by nobody."""
+    topic = '<deadLetterQueue><topic physicalName="dead.news"/></deadLetterQueue>'
+    strategy = f"<deadLetterStrategy><sharedDeadLetterStrategy>{topic}</sharedDeadLetterStrategy></deadLetterStrategy>"
+    found = policies(entry('queue=">"', strategy))
+    assert told(found, "deadLetterStrategy/sharedDeadLetterStrategy")[0] is Status.UNSUPPORTED
+    declared = "<addresses><address name='dead'><multicast/></address></addresses>"
+    setting = (
+        "<address-settings><address-setting match='#'><dead-letter-address>{0}</dead-letter-address>"
+        "<expiry-address>{0}</expiry-address></address-setting></address-settings>"
+    )
+    for name in ("jms.topic.dead", "dead"):
+        found = core(declared + setting.format(name))
+        assert values(found) == {}
+        for each in ("dead-letter-address", "expiry-address"):
+            assert told(found, f"address-setting[#]/{each}")[0] is Status.UNSUPPORTED
+
+
+def composites(*each: str) -> Foreign:
+    return broker(
+        "<destinationInterceptors><virtualDestinationInterceptor><virtualDestinations>"
+        f"{''.join(each)}</virtualDestinations></virtualDestinationInterceptor></destinationInterceptors>"
+    )
+
+
+def composite(kind: str, name: str, inside: str, attributes: str = "") -> str:
+    return f'<composite{kind} name="{name}" {attributes}><forwardTo>{inside}</forwardTo></composite{kind}>'
+
+
+QUEUE, TOPIC = '<queue physicalName="q"/>', '<topic physicalName="t"/>'
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (composites(composite("Queue", "a", QUEUE)), {"a:divert": "from queue to q exclusive"}),
+        (composites(composite("Topic", "a", QUEUE, 'forwardOnly="false"')), {"a:divert": "from topic to q"}),
+        (composites(composite("Topic", ">", TOPIC)), {"divert": "from topic to topic://t exclusive"}),
+        (composites(composite("Queue", "a", QUEUE), composite("Topic", "a", TOPIC, 'forwardOnly="false"')),
+         {"a:divert": "from queue to q exclusive; from topic to topic://t"}),
+        (composites(composite("Queue", "a.>", QUEUE), composite("Queue", "a.b", TOPIC)),
+         {"a.>:divert": "from queue to q exclusive",
+          "a.b:divert": "from queue to topic://t exclusive; from queue to q exclusive"}),
+        (composites(composite("Queue", "a", '<filteredDestination selector="x > 1" queue="q"/>' + TOPIC)),
+         {"a:divert": "from queue to q exclusive where x > 1; from queue to topic://t exclusive"}),
+        (composites(composite("Queue", "a", f'<filteredDestination selector="x > 1"><destination>{TOPIC}</destination>'
+                              "</filteredDestination>", 'sendWhenNotMatched="true"')),
+         {"a:divert": "from queue to topic://t exclusive where x > 1"}),
+    ],
+)  # fmt: skip
+def test_composites(found: Foreign, expected: dict[str, str]) -> None:
+    assert values(found) == expected
+    assert [line for line in found.report.unsupported() if line.line] == []
+
+
+@pytest.mark.parametrize(
+    ("found", "complaint"),
+    [
+        (composites(composite("Queue", "a", '<queue physicalName="b.>"/>')), "names no single queue or topic"),
+        (composites(composite("Queue", "a", '<filteredDestination selector="x >" queue="q"/>')), "the selector"),
+        (composites(composite("Queue", "a", "")), "forwards to nothing"),
+        (composites(composite("Queue", "a", '<filteredDestination selector="x > 1" queue="q"/>')), "ActiveMQ drops it"),
+        (composites(composite("Queue", "a", QUEUE), composite("Queue", "q", TOPIC)), "diverts a message once"),
+        (composites(composite("Queue", "*.b", QUEUE), composite("Queue", "a.*", QUEUE)), "both"),
+    ],
+)
+def test_composites_that_are_not_carried_whole(found: Foreign, complaint: str) -> None:
+    assert any(complaint in line.told for line in found.report.unsupported())
+
+
+def divert(address: str, target: str, more: str = "") -> str:
+    inside = f"<address>{address}</address><forwarding-address>{target}</forwarding-address>{more}"
+    return f'<divert name="d">{inside}</divert>'
+
+
+DECLARED = (
+    '<addresses><address name="spy"><multicast/></address><address name="work"><anycast/></address>'
+    '<address name="both"><anycast/><multicast/></address></addresses>'
+)
+
+
+@pytest.mark.parametrize(
+    ("diverts", "expected"),
+    [
+        (divert("orders", "spy"), {"orders:divert": "topic://spy"}),
+        (divert("jms.topic.prices", "jms.topic.ticker", "<exclusive>true</exclusive>"),
+         {"prices:divert": "from topic to topic://ticker exclusive"}),
+        (divert("jms.queue.a", "jms.queue.b") + divert("jms.topic.a", "jms.queue.c"),
+         {"a:divert": "from queue to b; from topic to c"}),
+        (divert("spy", "work"), {"spy:divert": "from topic to work"}),
+        (divert("orders", "both"), {"orders:divert": "both; topic://both"}),
+        (divert("spy", "new", "<routing-type>PASS</routing-type>"), {"spy:divert": "from topic to topic://new"}),
+        (divert("orders", "new", "<routing-type>MULTICAST</routing-type>"), {"orders:divert": "topic://new"}),
+        (divert("orders", "new"), {"orders:divert": "new"}),
+        (divert("orders", "new", "<filter string=\"color = 'AMQPriority' AND AMQPriority > 3\"/>"),
+         {"orders:divert": "new where color = 'AMQPriority' AND JMSPriority > 3"}),
+        (divert("orders.#", "new") + divert("orders.eu", "work", "<exclusive>true</exclusive>"),
+         {"orders.>:divert": "new", "orders.eu:divert": "work exclusive; new"}),
+    ],
+)  # fmt: skip
+def test_diverts_of_artemis(diverts: str, expected: dict[str, str]) -> None:
+    found = core(f"{DECLARED}<diverts>{diverts}</diverts>")
+    assert values(found) == expected
+    assert [line for line in found.report.unsupported() if line.line] == []
+    assert all(line.status is Status.CARRIED for line in found.report.lines if line.near.startswith("diverts"))
+
+
+def test_the_narrower_of_two_settings_counts() -> None:
+    text = (
+        "<address-setting match='#'><redelivery-delay>0</redelivery-delay><max-delivery-attempts>10"
+        "</max-delivery-attempts><retroactive-message-count>5</retroactive-message-count></address-setting>"
+        "<address-setting match='jms.queue.#'><redelivery-delay>60000</redelivery-delay>"
+        "<redelivery-delay-multiplier>1.5</redelivery-delay-multiplier><max-delivery-attempts>3</max-delivery-attempts>"
+        "</address-setting><address-setting match='jms.topic.#'><redelivery-delay>9</redelivery-delay>"
+        "<retroactive-message-count>7</retroactive-message-count></address-setting>"
+    )
+    for found in (addresses(text), core(f"<address-settings>{text}</address-settings>")):
+        assert values(found) == {
+            "redeliveryDelay": 60.0, "redeliveryBackOffMultiplier": 1.5, "maximumRedeliveries": 2,
+            "subscriptionRecoveryCount": 7,
+        }  # fmt: skip
 
 
 def test_a_policy_and_its_limit_may_stand_in_two_settings() -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from amq.config.foreign.convert import boolean, factor, integer, milliseconds, queue_name, size
+from amq.config.foreign.activemq_composites import Composites
+from amq.config.foreign.convert import boolean, covers, factor, integer, milliseconds, size
 from amq.config.foreign.importing import (
     CONTAINER,
     NOWHERE,
@@ -31,7 +32,6 @@ from amq.config.foreign.importing import (
 from amq.config.foreign.report import Status
 from amq.config.patterns import parse_pattern
 from amq.config.schema import DELAY_MS_MAX
-from amq.destination import ANY_REST, ANY_WORD
 
 ALL = ">"
 _SUBSCRIBER = "a subscription decides: activemq.{} in its headers"
@@ -68,6 +68,7 @@ class Policies:
         self._redeliveries: list[Scope] = []
         self._strategies: list[_Strategy] = []
         self._topics: list[Part] = []
+        self._composites = Composites()
 
     def rules(self) -> dict[str, Rule]:
         """The table for what stands in <destinationPolicy>, <destinationInterceptors> and <redeliveryPlugin>."""
@@ -80,8 +81,7 @@ class Policies:
                 "individualDeadLetterStrategy": special(self._individual),
                 "sharedDeadLetterStrategy": special(self._shared),
                 "virtualTopic": special(self._virtual_topic, whole=True),
-                "compositeQueue": special(_composite, whole=True),
-                "compositeTopic": special(_composite, whole=True),
+                **self._composites.rules(),
             },
         )  # fmt: skip
 
@@ -125,6 +125,9 @@ class Policies:
 
     def _shared(self, part: Part) -> None:
         inner = part.element.child("deadLetterQueue")
+        if inner is not None and inner.child("topic") is not None:
+            part.tell(Status.UNSUPPORTED, "amq keeps dead letters in queues: set sharedDeadLetterQueue")
+            return
         queue = inner.child("queue") if inner is not None else None
         name = queue.attributes.get("physicalName", "") if queue is not None else ""
         self._strategies.append(_Strategy(part, False, name or "ActiveMQ.DLQ", "one dead-letter queue for all"))
@@ -164,6 +167,7 @@ class Policies:
     def finish(self, importing: Importing) -> None:
         """Set what depends on several entries, and ActiveMQ's defaults."""
         self._finish_dead_letters(importing)
+        self._composites.finish(importing)
         _separate(importing, self._entries, DEFAULTS)
         _separate(importing, self._redeliveries, REDELIVERY_DEFAULTS)
         importing.default("expiredMessages", "dead-letter", "ActiveMQ moves expired messages to the dead-letter queue")
@@ -196,50 +200,12 @@ def _separate(importing: Importing, entries: list[Scope], defaults: Mapping[str,
     for narrow in entries:
         if not narrow.pattern:
             continue
-        wider = [wide for wide in entries if wide.kind == narrow.kind and _covers(wide.pattern, narrow.pattern)]
+        wider = [wide for wide in entries if wide.kind == narrow.kind and covers(wide.pattern, narrow.pattern)]
         for key, default in defaults.items():
             found = [importing.values.get((wide.pattern, key)) for wide in wider]
             if any(carried is not None and carried.kind == narrow.kind for carried in found):
                 told = f'ActiveMQ gives {narrow.kind} "{narrow.pattern}" nothing of wider entries'
                 importing.default(key, default, told, narrow.pattern)
-
-
-def _covers(wide: str, narrow: str) -> bool:
-    """Does `wide` stand for every name for which `narrow` does, and for more?"""
-    if wide == narrow:
-        return False
-    if not wide:
-        return True
-    words, others = parse_pattern(wide), parse_pattern(narrow)
-    if words[-1] == ANY_REST:
-        words, others = words[:-1], others[: len(words) - 1]
-    elif others[-1] == ANY_REST:
-        return False
-    return len(words) == len(others) and all(
-        word == other or (word == ANY_WORD and other != ANY_REST) for word, other in zip(words, others, strict=True)
-    )
-
-
-def _composite(part: Part) -> None:
-    """A composite destination that forwards to one queue is a divert."""
-    targets = [each for each in part.element.below() if each.name in ("queue", "topic", "filteredDestination")]
-    attributes, fill = part.element.attributes, part.importing.fill
-    if len(targets) != 1 or targets[0].name != "queue":
-        part.tell(
-            Status.UNSUPPORTED, "amq diverts to one queue: let producers send to a composite destination "
-            "(/queue/a,/queue/b), or let them use a virtual topic",
-        )  # fmt: skip
-        return
-    try:
-        target = queue_name(fill(targets[0].attributes.get("physicalName", ""), targets[0], "physicalName"))
-        pattern = fill(attributes.get("name", ""), part.element, "name")
-        parse_pattern(pattern)
-        only_there = boolean(fill(attributes.get("forwardOnly", "true"), part.element, "forwardOnly"))
-    except ValueError as error:
-        part.tell(Status.UNSUPPORTED, f"a name or value in it {error}")
-        return
-    part.importing.set(part, "divert", target, pattern=pattern)
-    part.importing.set(part, "divertExclusive", only_there, pattern=pattern)
 
 
 def _prefetch(kind: str) -> Rule:
@@ -375,10 +341,8 @@ _ENTRY = table(
         "@maxProducersToAudit": natural("a message becomes a dead letter once"),
         "@expiration": unsupported("dead letters do not expire: empty the queue with `amq dlq purge`"),
         "deadLetterQueue": natural("", whole=True),
-        "discarding": unsupported("dead letters are kept: empty the queue with `amq dlq purge`", whole=True),
-        "discardingDeadLetterStrategy": unsupported(
-            "dead letters are kept: empty the queue with `amq dlq purge`", whole=True
-        ),
+        "discarding": special(lambda part: _discard(part), whole=True),
+        "discardingDeadLetterStrategy": special(lambda part: _discard(part), whole=True),
         "messageGroupMapFactory": CONTAINER,
         "policyEntry@messageGroupMapFactoryType": natural("groups have buckets: see groupBuckets"),
         "messageGroupHashBucketFactory": CONTAINER,
@@ -459,6 +423,12 @@ _REDELIVERY = {
     "redeliveryPolicy@collisionAvoidancePercent": ignored("delays are exact"),
     "redeliveryPolicy@preDispatchCheck": natural("the broker counts deliveries"),
 }
+
+
+def _discard(part: Part) -> None:
+    """Expired messages are dropped, too. What consumers reject is kept here."""
+    part.tell(Status.UNSUPPORTED, "what consumers reject is kept: empty the dead-letter queue with `amq dlq purge`")
+    part.importing.set(part, "expiredMessages", "drop", "expired messages")
 
 
 def _keep(part: Part, key: str, value: int) -> None:

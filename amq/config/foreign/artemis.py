@@ -215,6 +215,7 @@ def read(
     security = {"security-enabled": special(lambda part: _security(part, settings))}
     rules = table(CORE, HA, acceptors, addresses.rules(), settings.rules(), security)
     importing = Importing(path, rules, placeholders)
+    addresses.look(root)
     importing.visit(root)
     listening.finish(importing)
     addresses.finish(importing)

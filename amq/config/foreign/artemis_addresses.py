@@ -8,7 +8,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from amq.config.foreign.convert import boolean, factor, integer, milliseconds, queue_name, size
+from amq.config.diverts import Divert, diverts_text, parse_diverts
+from amq.config.foreign.convert import boolean, covers, factor, integer, milliseconds, queue_name, size
+from amq.config.foreign.diverting import Diverts
+from amq.config.foreign.document import Element
 from amq.config.foreign.importing import (
     CONTAINER,
     NOWHERE,
@@ -33,6 +36,10 @@ from amq.config.patterns import parse_pattern
 _PAGES = "messages beyond memoryLimit wait in the journal; there are no page files"
 _FORGOTTEN = "empty queues and topics are made when they are used, and forgotten by themselves"
 _PREFIXES = re.compile(r"^jms\.(?:queue|topic)\.")
+_QUEUES_ONLY, _ALL, _TOPICS = range(3)  # ranks of settings: see `Addresses.look`
+_NARROWER = "the narrower setting of that pattern, for queues alone, counts: queues and topics share their options here"
+# Names of Artemis and HornetQ in filters → those of JMS.
+_IDENTIFIER = re.compile(r"('[^']*')|\b(?:AMQ|HQ)(Priority|Timestamp|Expiration)\b")
 _POLICIES = {"BLOCK": "block", "FAIL": "fail"}
 
 
@@ -42,7 +49,9 @@ class Addresses:
     def __init__(self) -> None:
         self._limits: dict[str, dict[str, Part]] = {}  # pattern → max-size-bytes, address-full-policy
         self._dead: dict[str, dict[str, Part]] = {}
-        self._diverted: set[str] = set()
+        self._diverts = Diverts()
+        self._kinds: dict[str, set[str]] = {}  # declared address → "queue" (anycast), "topic" (multicast)
+        self._topics_have: set[tuple[str, str]] = set()  # (pattern, element) of settings for topics alone
 
     def rules(self) -> dict[str, Rule]:
         return table(
@@ -51,6 +60,11 @@ class Addresses:
                 "address-setting": special(self._setting),
                 "address-setting/max-size-bytes": special(self._limit),
                 "address-setting/address-full-policy": special(self._limit),
+                "address-setting/expiry-address": special(self._expiry),
+                "address-setting/retroactive-message-count": self._of_topics(
+                    carry("subscriptionRecoveryCount", integer)
+                ),
+                "address-setting/slow-consumer-policy": self._of_topics(special(_slow)),
                 "divert": special(self._divert, whole=True),
             },
             each_of(
@@ -73,13 +87,15 @@ class Addresses:
             part.tell(Status.UNSUPPORTED, f"there are more than {PATTERNS_MAX} settings: join some by patterns")
             return NOWHERE
         self._limits.setdefault(pattern, {})
-        return Scope(pattern)
+        return Scope(pattern, {_QUEUES_ONLY: "queue", _TOPICS: "topic"}.get(_rank(match), ""))
 
     def _limit(self, part: Part) -> None:
         if part.scope == NOWHERE:
             part.tell(Status.UNSUPPORTED, "it holds for no destination that amq has: see the element around it")
             return
-        self._limits[part.scope.pattern][part.name] = part
+        if self._limits[part.scope.pattern].setdefault(part.name, part) is not part:
+            part.tell(Status.UNSUPPORTED, _NARROWER)
+            return
         if part.name == "address-full-policy" and part.value.upper() not in (*_POLICIES, "PAGE"):
             part.tell(Status.UNSUPPORTED, "amq loses no new message silently: set queueLimit and queueLimitPolicy")
         else:
@@ -106,21 +122,34 @@ class Addresses:
             importing.set(part, "queueLimitPolicy", choice)
         for part in paging:
             pattern = part.scope.pattern
-            if any(_covers(each, pattern) and (each, "queueLimit") in importing.values for each in self._limits):
+            if any(_includes(each, pattern) and (each, "queueLimit") in importing.values for each in self._limits):
                 importing.set(part, "queueLimit", 0, _PAGES)
             else:
                 part.tell(Status.NATURAL, _PAGES)
 
     def _in_force(self, pattern: str, name: str) -> Part | None:
         """The setting of the most specific pattern that covers `pattern` and has it."""
-        covering = [each for each in self._limits if name in self._limits[each] and _covers(each, pattern)]
+        covering = [each for each in self._limits if name in self._limits[each] and _includes(each, pattern)]
         return self._limits[max(covering, key=len)][name] if covering else None
 
     # -- dead letters -------------------------------------------------------------------------------------------------
 
     def _dead_letter(self, part: Part) -> None:
-        self._dead.setdefault(part.scope.pattern, {})[part.name] = part
-        part.tell(Status.CARRIED, "")
+        if part.name == "dead-letter-address" and self._kind(part.value) == "topic":
+            part.tell(Status.UNSUPPORTED, "amq keeps dead letters in queues: set sharedDeadLetterQueue")
+        elif self._dead.setdefault(part.scope.pattern, {}).setdefault(part.name, part) is not part:
+            part.tell(Status.UNSUPPORTED, _NARROWER)
+        else:
+            part.tell(Status.CARRIED, "")
+
+    def _expiry(self, part: Part) -> None:
+        if self._kind(part.value) == "topic":
+            part.tell(Status.UNSUPPORTED, "amq keeps expired messages in queues: set expiryQueue")
+            return
+        try:
+            part.importing.set(part, "expiryQueue", queue_name(part.value) if part.value else "")
+        except ValueError as error:
+            part.tell(Status.UNSUPPORTED, f'"{part.value}" {error}')
 
     def _finish_dead_letters(self, importing: Importing) -> None:
         everywhere = self._dead.get("", {})
@@ -147,28 +176,80 @@ class Addresses:
     def _divert(self, part: Part) -> None:
         element, fill = part.element, part.importing.fill
         texts = {each.name: fill(each.text, each, each.name) for each in element.children}
-        extra = [name for name in ("filter", "transformer", "transformer-class-name") if element.child(name)]
+        extra = [name for name in ("transformer", "transformer-class-name") if element.child(name)]
         if extra:
-            part.tell(Status.UNSUPPORTED, f"a divert of amq has no {extra[0]}: consume the address with a selector, "
-                      "and send on what it gives")  # fmt: skip
+            part.tell(Status.UNSUPPORTED, f"a divert of amq has no {extra[0]}: consume the address, and send on what "
+                      "it gives")  # fmt: skip
             return
+        condition = element.child("filter")
         try:
             pattern = _pattern(texts.get("address", ""))
-            target = queue_name(texts.get("forwarding-address", ""))
-            exclusive = boolean(texts.get("exclusive", "false"))
+            source = self._kind(texts.get("address", ""))
+            exclusive = boolean(texts.get("exclusive", "false")) or None
+            selector = "" if condition is None else _selector(fill(_filter(condition), condition, "filter"))
+            kinds, told = self._targets(texts.get("forwarding-address", ""), source, texts.get("routing-type", "STRIP"))
+            name = _PREFIXES.sub("", texts.get("forwarding-address", ""))
+            wanted = [Divert(f"{kind}://{name}", source, exclusive, selector) for kind in kinds]
+            if list(parse_diverts(diverts_text(tuple(wanted)))) != wanted:
+                raise ValueError(f'is no name: "{name}"')
         except ValueError as error:
             part.tell(Status.UNSUPPORTED, f"a name or value in it {error}")
             return
-        if pattern in self._diverted:
-            part.tell(Status.UNSUPPORTED, "amq has one divert for a destination, to one queue")
-            return
-        self._diverted.add(pattern)
-        part.importing.set(part, "divert", target, pattern=pattern)
-        part.importing.set(part, "divertExclusive", exclusive, pattern=pattern)
+        for divert in wanted:
+            self._diverts.add(part, pattern, divert, told)
+
+    def _kind(self, address: str) -> str:
+        """"queue" or "topic" where the name or its declaration says so, else ""."""
+        match = _PREFIXES.match(address)
+        if match is not None:
+            return "topic" if "topic" in match[0] else "queue"
+        kinds = self._kinds.get(address, set())
+        return next(iter(kinds)) if len(kinds) == 1 else ""
+
+    def _targets(self, address: str, source: str, routing: str) -> tuple[list[str], str]:
+        """The kinds of the destinations to which a divert leads, and what to say of that."""
+        routing = routing.upper()
+        if routing in ("ANYCAST", "MULTICAST"):
+            return ["queue" if routing == "ANYCAST" else "topic"], ""
+        kind = self._kind(address) or (source if routing == "PASS" else "")
+        if kind:
+            return [kind], ""
+        declared = sorted(self._kinds.get(address, ()))
+        return declared or ["queue"], "" if declared else "no address is declared of that name: it becomes a queue"
+
+    def look(self, root: Element) -> None:
+        """See what stands in several places, before the walk: declared addresses; settings for queues or topics alone.
+        The narrower of two settings for one pattern counts, so that for queues comes first, and for all before that
+        for topics."""
+        for element in root.below():
+            if element.name == "address" and "name" in element.attributes:
+                kinds = {"anycast": "queue", "multicast": "topic"}
+                found = {kinds[child.name] for child in element.children if child.name in kinds}
+                self._kinds.setdefault(element.attributes["name"], set()).update(found)
+            if element.name == "address-settings":
+                element.children.sort(key=lambda each: _rank(each.attributes.get("match", "")))
+                for each in element.children:
+                    match = each.attributes.get("match", "")
+                    if _rank(match) == _TOPICS:
+                        self._topics_have |= {(_PREFIXES.sub("", match), child.name) for child in each.children}
+
+    def _of_topics(self, rule: Rule) -> Rule:
+        """`rule` is for topics only."""
+
+        def handle(part: Part) -> None:
+            if part.scope.kind == "queue":
+                part.tell(Status.IGNORED, "it is for topics")
+            elif not part.scope.kind and (_match_text(part.scope.pattern), part.name) in self._topics_have:
+                part.tell(Status.NATURAL, "the setting for topics alone counts")
+            else:
+                rule.handle(part)
+
+        return Rule(handle)
 
     def finish(self, importing: Importing) -> None:
         self._finish_limits(importing)
         self._finish_dead_letters(importing)
+        self._diverts.finish(importing)
 
 
 def _pattern(match: str) -> str:
@@ -181,16 +262,28 @@ def _pattern(match: str) -> str:
     return "" if pattern == ">" else pattern
 
 
-def _covers(wide: str, narrow: str) -> bool:
-    """Does the pattern `wide` stand for all names of `narrow`, or is it the same?"""
-    words, others = wide.split("."), narrow.split(".")
-    if wide in ("", narrow):
-        return True
-    if words[-1] == ">":
-        words, others = words[:-1], others[: len(words) - 1]
-    return len(words) == len(others) and all(
-        word == other or (word == "*" and other != ">") for word, other in zip(words, others, strict=True)
-    )
+def _includes(wide: str, narrow: str) -> bool:
+    """Does `wide` stand for every name for which `narrow` does?"""
+    return wide == narrow or covers(wide, narrow)
+
+
+def _rank(match: str) -> int:
+    """Whether a setting is for queues, for all, or for topics."""
+    return _QUEUES_ONLY if match.startswith("jms.queue.") else _TOPICS if match.startswith("jms.topic.") else _ALL
+
+
+def _match_text(pattern: str) -> str:
+    """One of our patterns as a setting writes it."""
+    return re.sub(r">$", "#", pattern) or "#"
+
+
+def _filter(element: Element) -> str:
+    return element.attributes.get("string", element.text)
+
+
+def _selector(text: str) -> str:
+    """A filter, with JMS' names of what a message has. Raises ValueError."""
+    return _IDENTIFIER.sub(lambda match: match[1] or f"JMS{match[2]}", text)
 
 
 def _attempts(part: Part) -> None:
@@ -200,13 +293,6 @@ def _attempts(part: Part) -> None:
         part.importing.set(part, "maximumRedeliveries", integer(part.value) - 1, "the first delivery is no redelivery")
     else:
         part.tell(Status.UNSUPPORTED, f'"{part.value}" is no number of deliveries')
-
-
-def _expiry(part: Part) -> None:
-    try:
-        part.importing.set(part, "expiryQueue", queue_name(part.value) if part.value else "")
-    except ValueError as error:
-        part.tell(Status.UNSUPPORTED, f'"{part.value}" {error}')
 
 
 def _slow(part: Part) -> None:
@@ -237,7 +323,6 @@ _SETTING = {
         "redelivery-collision-avoidance-factor": unsupported("delays are exact"),
         "max-redelivery-delay": carry("maximumRedeliveryDelay", milliseconds),
         "max-delivery-attempts": special(_attempts),
-        "expiry-address": special(_expiry),
         "auto-create-expiry-resources": only("false", "off", "amq has one expiry queue for the pattern: expiryQueue"),
         "no-expiry": only("false", "messages expire", "a message with an expiry expires"),
         "default-last-value-key": carry("lastValueKey"),
@@ -246,8 +331,6 @@ _SETTING = {
         "default-ring-size": _RING,
         "default-group-buckets": _BUCKETS,
         "default-group-rebalance": carry("groupRebalance", boolean),
-        "retroactive-message-count": carry("subscriptionRecoveryCount", integer),
-        "slow-consumer-policy": special(_slow),
         "slow-consumer-threshold": natural("see pendingMessageLimit"),
         "slow-consumer-threshold-measurement-unit": natural("see pendingMessageLimit"),
         "slow-consumer-check-period": natural("see pendingMessageLimit"),

@@ -6,6 +6,7 @@ import re
 
 from amq.config.patterns import TEXT_CHARS_MAX, parse_pattern
 from amq.config.units import DECIMALS_MAX
+from amq.destination import ANY_REST, ANY_WORD
 
 _SIZE = re.compile(r"\s*([0-9]{1,15})\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -56,3 +57,17 @@ def queue_name(text: str) -> str:
     if any(character in text for character in "*>,#"):
         raise ValueError("is not the name of one queue")
     return text
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Does `wide` stand for every name for which `narrow` does, and is it another pattern?"""
+    if wide == narrow:
+        return False
+    words, others = parse_pattern(wide or ">"), parse_pattern(narrow or ">")
+    if words[-1] == ANY_REST:
+        words, others = words[:-1], others[: len(words) - 1]
+    elif others[-1] == ANY_REST:
+        return False
+    return len(words) == len(others) and all(
+        word == other or (word == ANY_WORD and other != ANY_REST) for word, other in zip(words, others, strict=True)
+    )

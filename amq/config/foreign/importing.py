@@ -20,7 +20,7 @@ from amq.config import names
 from amq.config.foreign.document import Element
 from amq.config.foreign.placeholders import Placeholders
 from amq.config.foreign.report import Report, Status
-from amq.config.option import Value
+from amq.config.option import Kind, Value
 from amq.config.schema import BY_KEY
 from amq.errors import ConfigError
 
@@ -181,7 +181,7 @@ class Importing:
         problem, value = self._judge(key, raw, pattern)
         before = self.values.get((pattern, key))
         if not problem and before is not None and before.value != value:
-            problem = f"{_shown(pattern, key, before.value)} already, because of line {before.line}"
+            problem = f"{shown(pattern, key, before.value)} already, because of line {before.line}"
         if pattern == NOWHERE.pattern:
             part.tell(Status.UNSUPPORTED, "it holds for no destination that amq has: see the element around it")
             return False
@@ -190,7 +190,7 @@ class Importing:
             return False
         self.values[(pattern, key)] = before or Carried(value, part.origin, part)
         self._patterns.add(pattern)
-        part.tell(Status.CARRIED, told, _shown(pattern, key, value))
+        part.tell(Status.CARRIED, told, shown(pattern, key, value))
         return True
 
     def transports(self, urls: tuple[str, ...], parts: list[Part]) -> None:
@@ -204,7 +204,7 @@ class Importing:
         problem, value = self._judge(key, raw, pattern)
         if not problem:
             self.values[(pattern, key)] = Carried(value, told)
-            self.report.add(None, "", Status.CARRIED, told, (_shown(pattern, key, value),))
+            self.report.add(None, "", Status.CARRIED, told, (shown(pattern, key, value),))
 
     def drop(self, key: str, why: str) -> None:
         """Do not set an option after all."""
@@ -233,12 +233,13 @@ class Importing:
             value = option.parse(raw)
         except ValueError as error:
             return f'{key} = "{names.shorten(str(raw))}" {error}', ""
-        if isinstance(value, str) and len(value) > VALUE_CHARS_MAX:
+        if isinstance(value, str) and option.kind is not Kind.DIVERTS and len(value) > VALUE_CHARS_MAX:
             return f"{key} is longer than {VALUE_CHARS_MAX} characters", ""
         return "", value
 
 
-def _shown(pattern: str, key: str, value: Value) -> str:
+def shown(pattern: str, key: str, value: Value) -> str:
+    """How a configuration file says it, for the report."""
     text = f"{key} = {BY_KEY[key].format(value)}"
     return f'[destinations."{pattern}"] {text}' if pattern else text
 

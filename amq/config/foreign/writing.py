@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from amq.config.destinations import TABLE
+from amq.config.diverts import parse_diverts
 from amq.config.foreign import Foreign
 from amq.config.foreign.importing import Carried
 from amq.config.foreign.report import Line
 from amq.config.loader import LINE_CHARS_MAX
+from amq.config.option import Kind
 from amq.config.reading import TOML_BYTES_MAX
 from amq.config.schema import BY_KEY, OPTIONS
 from amq.config.toml import quote, value_text
@@ -89,8 +91,11 @@ def _sections(read: Foreign, named: Mapping[str, Carried], commented: bool) -> l
 def _value(key: str, carried: Carried, commented: bool) -> list[str]:
     origin = carried.origin if carried.part is not None else f"default: {carried.origin}"
     comment = [f"# {origin}"[: LINE_CHARS_MAX - 1]] if commented else []
-    if isinstance(carried.value, tuple) and len(carried.value) > 1:
-        return [*comment, f"{key} = [", *(f"    {quote(url)}," for url in carried.value), "]"]
+    items = carried.value
+    if BY_KEY[key].kind is Kind.DIVERTS:
+        items = tuple(map(str, parse_diverts(str(carried.value))))
+    if isinstance(items, tuple) and len(items) > 1:
+        return [*comment, f"{key} = [", *(f"    {quote(item)}," for item in items), "]"]
     return [*comment, f"{key} = {value_text(BY_KEY[key], carried.value)}"]
 
 
