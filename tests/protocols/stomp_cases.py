@@ -417,6 +417,14 @@ CASES = [
     Case("content-length with zeros", TO_A + b"content-length:" + b"0" * 30 + b"3\n\nxyz\0",
          [sent(body=b"xyz", text=False)]),
     Case("body of ACK", SUB + b"ACK\nid:0-17\n\nx\0", [SUBSCRIBED, error("BODY_UNEXPECTED")], ("1.2",)),
+    Case("length of an ACK without a body", SUB + b"ACK\nid:0-17\ncontent-length:5\n\n\0" + TO_A + b"\nhi\0",
+         [SUBSCRIBED, ack(17, "s"), sent(body=b"hi")], ("1.2",)),
+    Case("length of other frames without a body", b"BEGIN\ntransaction:t\ncontent-length:9\n\n\0"
+         b"ABORT\ncontent-length:999999999999\ntransaction:t\n\n\0" + TO_A + b"\nhi\0",
+         [Begin("t"), Abort("t"), sent(body=b"hi")]),
+    Case("line end in frames without a body",
+         b"BEGIN\ntransaction:t\n\n\n\0ABORT\ntransaction:t\n\n\r\n\0" + TO_A + b"\nhi\0",
+         [Begin("t"), Abort("t"), sent(body=b"hi")]),
     Case("body of BEGIN", b"BEGIN\ntransaction:t\n\nx\0", [error("BODY_UNEXPECTED")], ESCAPING),
     Case("1.0 does not forbid a body", b"BEGIN\ntransaction:t\n\nx\0", [Begin("t")], ("1.0",)),
     # limits (of SMALL)

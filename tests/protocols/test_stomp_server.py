@@ -13,7 +13,7 @@ from stomp_cases import CASES, PREFIX, SMALL, Case, connect, one_by_one, opened,
 from amq.errors import CommandError, ProtocolError
 from amq.message import TEXT, Batch, Message, Shared
 from amq.protocols.base import ServerProtocol
-from amq.protocols.commands import Command, Connect, Failure, Malformed, Subscribe
+from amq.protocols.commands import Begin, Command, Connect, Failure, Malformed, Subscribe
 from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameReader, Limits
 from amq.protocols.stomp.server import _DESTINATIONS_BYTES_MAX, StompServer
 from amq.remembered import ENTRY_BYTES
@@ -146,6 +146,22 @@ def test_heartbeat_is_garbage(text: str) -> None:
     (refused,) = StompServer(SMALL).receive(f"CONNECT\naccept-version:1.1\nheart-beat:{text}\n\n\0".encode())
     assert isinstance(refused, Malformed)
     assert plain(refused.error) == "HEADER_INVALID"
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("length", [b"", b"content-length:40\n"])
+def test_a_connect_may_end_in_a_line_end_or_give_a_length(end: bytes, length: bytes) -> None:
+    """So some clients write it; what follows is another frame."""
+    server = StompServer(SMALL, PREFIX)
+    connect = b"CONNECT\naccept-version:1.2\nhost:h\n" + length + b"\n" + end + b"\0"
+    commands = server.receive(connect + b"BEGIN\ntransaction:t\n\n\0")
+    assert [type(each) for each in commands] == [Connect, Begin]
+
+
+@pytest.mark.parametrize("body", [b"x", b"\nx", b"\n\n\n", b"\r\n\n"])
+def test_a_connect_has_no_body(body: bytes) -> None:
+    (refused,) = StompServer(SMALL, PREFIX).receive(b"CONNECT\naccept-version:1.2\nhost:h\n\n" + body + b"\0")
+    assert plain(refused)[1]["error"] == "BODY_UNEXPECTED"
 
 
 @pytest.mark.parametrize(

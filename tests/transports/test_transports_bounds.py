@@ -30,7 +30,7 @@ SEND = b"SEND\ndestination:/topic/nobody\nreceipt:%d\n\nx\0"
 @pytest.mark.parametrize(
     ("said", "code"),
     [
-        (b"CONNECT\naccept-version:1.2\ncontent-length:104857600\n\n", b"BODY_UNEXPECTED"),
+        (b"CONNECT\naccept-version:1.2\ncontent-length:104857600\n\nabc", b"BODY_UNEXPECTED"),
         (b"STOMP\naccept-version:1.2\n\nbody", b"BODY_UNEXPECTED"),
         (b"SEND\ndestination:/queue/a\ncontent-length:100\n\n", b"NOT_CONNECTED"),
         (b"SEND\ndestination:/queue/a\n\nbody", b"NOT_CONNECTED"),

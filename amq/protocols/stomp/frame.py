@@ -27,6 +27,9 @@ _COMMANDS: Final = frozenset({
     "ABORT", "ACK", "BEGIN", "COMMIT", "CONNECT", "CONNECTED", "CREDIT", "DISCONNECT", "ERROR", "MESSAGE", "MESSAGES",
     "NACK", "RECEIPT", "SEND", "SENDMANY", "STOMP", "SUBSCRIBE", "UNSUBSCRIBE",
 })  # fmt: skip
+# Content-length counts in these. Clients answer with all headers of a MESSAGE, and in any other frame no body follows.
+_WITH_BODIES: Final = frozenset({"ERROR", "MESSAGE", "MESSAGES", "SEND", "SENDMANY"})
+LINE_END_BYTES: Final = 2  # may stand where no body may be
 
 _EOLS = re.compile(rb"[\r\n]*")
 _ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
@@ -262,7 +265,7 @@ class FrameReader:
 
     def _content_length(self, frame: Frame) -> int:
         text = frame.headers.get("content-length")
-        if text is None:
+        if text is None or (frame.command not in _WITH_BODIES and frame.command in _COMMANDS):
             return -1
         if not (text.isascii() and text.isdecimal()):
             raise ProtocolError(
@@ -274,7 +277,7 @@ class FrameReader:
         return int(digits)
 
     def _body_too_big(self, what: str) -> ProtocolError:
-        if not self.limits.body_bytes_max and self.unfinished is not None:
+        if self.limits.body_bytes_max <= LINE_END_BYTES and self.unfinished is not None:
             why = f"a {self.unfinished.command[:20]} frame must not have a body here"
             return ProtocolError(why, code="BODY_UNEXPECTED")
         return ProtocolError(

@@ -40,7 +40,7 @@ from amq.protocols.commands import (
 from amq.protocols.stomp import leases, reattaching, repeated, runs, subscribing, transactions, transformation
 from amq.protocols.stomp.delivery import RESERVED, Deliveries, DeliveryFormat, header_line
 from amq.protocols.stomp.destination import destinations, full_name, reply_to, sources
-from amq.protocols.stomp.frame import VERSIONS, Frame, FrameReader, Limits, encode
+from amq.protocols.stomp.frame import LINE_END_BYTES, VERSIONS, Frame, FrameReader, Limits, encode
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, subscription_name
 from amq.protocols.stomp.subscribing import boolean as _boolean
 from amq.protocols.stomp.subscribing import number as _number
@@ -110,7 +110,7 @@ class StompServer:
         self.confirmed = 0  # so many bytes of ours the client says it has
         self._limits = limits or Limits()
         self._reader = FrameReader(replace(
-            self._limits, body_bytes_max=0,
+            self._limits, body_bytes_max=LINE_END_BYTES,
             header_block_bytes_max=min(self._limits.header_block_bytes_max, _STRANGER_HEADERS_BYTES_MAX),
         ))  # fmt: skip
         self._message_id_prefix = message_id_prefix
@@ -250,6 +250,8 @@ class StompServer:
         command, headers = frame.command, frame.headers
         if not self._connected:
             self._check_first(command)
+            if frame.body:
+                _check_empty(frame)
             return self._connect(headers)
         if command == "SEND":
             return self._checked_send(headers, frame.body)
@@ -262,7 +264,7 @@ class StompServer:
             batch = transactions.commit if command == "COMMIT" else transactions.abort
             return batch(headers, _receipt(headers), frame.body)
         if frame.body and self.version != "1.0":
-            raise ProtocolError(f"a {command} frame must not have a body", code="BODY_UNEXPECTED")
+            _check_empty(frame)
         return handler(self, headers, _receipt(headers))
 
     def _check_first(self, command: str) -> None:
@@ -585,6 +587,12 @@ def _own_urls(brokers: Sequence[str]) -> str:
     """Those of `brokers` that a client of this protocol can use."""
     found = (f"stomp{url.removeprefix('auto')}" if url.startswith(("auto:", "auto+")) else url for url in brokers)
     return ",".join(url for url in found if url.startswith(("stomp:", "stomp+")))
+
+
+def _check_empty(frame: Frame) -> None:
+    """Some clients write a line end there. Raises ProtocolError where it is more."""
+    if frame.body.strip(b"\r\n"):
+        raise ProtocolError(f"a {frame.command} frame must not have a body", code="BODY_UNEXPECTED")
 
 
 def _receipt(headers: dict[str, str]) -> str | None:
