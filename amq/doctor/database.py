@@ -26,6 +26,10 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
        (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'),
        (SELECT reset_val FROM pg_settings WHERE name = 'default_transaction_read_only'), current_user
 """
+_STRANGERS = """
+SELECT current_database(), has_database_privilege('public', current_database(), 'CONNECT'),
+       has_schema_privilege('public', n.oid, 'CREATE') FROM pg_namespace n WHERE n.nspname = %s
+"""
 _RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 
@@ -41,6 +45,7 @@ def examine_database(url: str, quick: bool, clock: Clock | None = None) -> Repor
             report.findings += _judge_settings(*row[:8])
             report.findings.append(_judge_connection(session))
             report.findings.append(_judge_tables(sessions, session, str(row[8])))
+            report.findings += _judge_strangers(sessions, session)
             if not quick:
                 _measure(report, session, clock or SystemClock(), waits=bool(row[4]) and not row[5])
     finally:
@@ -111,11 +116,13 @@ def _is_encrypted_by_kerberos(session: Session) -> bool:
 
 
 def _judge_tables(sessions: Sessions, session: Session, role: str) -> Finding:
-    names = sessions.tables.names
+    tables = sessions.tables
+    names = tables.names
     lacking = []
     for name in names:
         for right in _RIGHTS:  # NULL where there is no such table
-            row = session.execute("SELECT has_table_privilege(to_regclass(%s), %s)", [name, right]).fetchone()
+            asked = [tables.full(name), right]
+            row = session.execute("SELECT has_table_privilege(to_regclass(%s), %s)", asked).fetchone()
             if row is not None and row[0] is False:
                 lacking.append(f"{right} on {name}")
     if lacking:
@@ -129,6 +136,24 @@ def _judge_tables(sessions: Sessions, session: Session, role: str) -> Finding:
         cure = "run `amq store upgrade`" if version < len(STEPS) else "upgrade amq"
         return unfit("tables", f"version {version}", f"this amq uses version {len(STEPS)}", cure)
     return Finding(Level.OK, "tables", f"version {version}")
+
+
+def _judge_strangers(sessions: Sessions, session: Session) -> list[Finding]:
+    """Roles without rights on the tables may do this: no content is theirs, but the server is shared."""
+    schema = sessions.tables.schema
+    row = session.execute(_STRANGERS, [schema]).fetchone()
+    if row is None:
+        return []
+    database, may_connect, may_create = row
+    found = []
+    if may_connect:
+        why = "they can use up connections and locks; REVOKE CONNECT ON DATABASE … FROM PUBLIC keeps them out"
+        found.append(Finding(Level.NOTE, "other roles", f"every role may connect to {database}", why))
+    if may_create:
+        cure = f"REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC"
+        why = "before the tables are made, somebody else could make them"
+        found.append(Finding(Level.WARNING, "schema", f"every role may make objects in {schema}", why, cure))
+    return found
 
 
 def _measure(report: Report, session: Session, clock: Clock, waits: bool) -> None:

@@ -10,6 +10,9 @@
 
 Invariant: each step of `STEPS` leads from one version to the next, in one transaction, and holds the row of the store:
 no broker writes meanwhile, and a broker of another version refuses the store when it connects.
+
+Other roles of the server may have made objects in any schema of the search path. So a connection looks for functions,
+types and operators in `pg_catalog` alone (`SEARCHED`), and each table is named with the schema in which it was found.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from psycopg import Connection, sql
+from psycopg import Connection, errors, sql
 
 from amq.errors import NewerFormatError, StoreError
 
@@ -68,38 +71,82 @@ SYNCHRONOUS = "current_setting('synchronous_standby_names') <> '' AND " \
     "current_setting('synchronous_commit') IN ('on', 'remote_apply')"  # fmt: skip
 
 
+SEARCHED = "SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false)"
+_UNUSABLE = "'\"%\\"  # in the name of a schema, which stands in texts of statements
+_SCHEMA = """
+SELECT n.nspname FROM unnest(%s::text[]) WITH ORDINALITY s (name, place) JOIN pg_namespace n ON n.nspname = s.name
+JOIN pg_class c ON c.relnamespace = n.oid WHERE c.relname = %s ORDER BY s.place LIMIT 1
+"""
+
+
 class Tables:
-    """Names of the tables of one group, and statements that use them."""
+    """Names of the tables of one group, and statements that use them. `schema` = where they are, or will be made; ""
+    = not known yet."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.names = tuple(f"{prefix}amq_{name}" for name in NAMES)
-        self._names = dict(zip(NAMES, map(sql.Identifier, self.names), strict=True))
+        self.schema = ""
+        self._is_found = False
+
+    def find(self, connection: Connection[Any]) -> None:
+        """Look for the tables in the search path of this new connection, which then searches `pg_catalog` alone. A
+        schema in which they were found once stays. Raises StoreError, psycopg.Error."""
+        row = connection.execute("SELECT pg_catalog.current_schemas(false)").fetchone()
+        connection.execute(SEARCHED)
+        if self._is_found:
+            return
+        searched = list(row[0]) if row is not None else []
+        found = connection.execute(_SCHEMA, [searched, self.names[0]]).fetchone()
+        self.schema = found[0] if found is not None else next(iter(searched), "public")
+        self._is_found = found is not None
+        if set(self.schema) & set(_UNUSABLE):
+            raise StoreError(
+                f"the schema {self.schema!r} has a name that cannot be used: make the tables in another one, which the "
+                "role's search_path names first", code="STORE_URL_INVALID",
+            )  # fmt: skip
+
+    def full(self, name: str) -> str:
+        """A name of `names` with its schema, quoted."""
+        return f'"{self.schema}"."{name}"'
+
+    @property
+    def _names(self) -> dict[str, sql.Identifier]:
+        return dict(zip(NAMES, (sql.Identifier(self.schema, name) for name in self.names), strict=True))
 
     def statement(self, text: str, of_records: bool = False) -> bytes:
         """`text` with {store}, {name}, {file}, {chunk} and {record} filled in; {chunk} is {record} if `of_records`."""
-        names = self._names | {"chunk": self._names["record"]} if of_records else self._names
+        assert self.schema, "a connection has found it"
+        names = self._names
+        if of_records:
+            names["chunk"] = names["record"]
         return sql.SQL(text).format(**names).as_bytes(None)
 
     def version(self, connection: Connection[Any]) -> int:
         """Of the tables that are there, 0 = none."""
-        found = connection.execute("SELECT to_regclass(%s)", [f"{self.prefix}amq_store"]).fetchone()
+        found = connection.execute("SELECT to_regclass(%s)", [self.full(self.names[0])]).fetchone()
         if found is None or found[0] is None:
             return 0
         row = connection.execute(self.statement("SELECT version FROM {store}")).fetchone()
         return int(row[0]) if row is not None else 0
 
     def upgrade(self, connection: Connection[Any], steps: Sequence[str] = STEPS) -> tuple[int, int]:
-        """Make the tables, or bring them to the newest version: (version before, version now). Brokers that start at
-        once do it one after the other. Raises NewerFormatError, psycopg.Error.
+        """Make the tables, or bring them to the newest version: (version before, version now). Of brokers that make
+        them at once one succeeds, and the others find them. Raises NewerFormatError, psycopg.Error.
         """
+        try:
+            return self._upgrade(connection, steps)
+        except (errors.DuplicateTable, errors.UniqueViolation):  # somebody else's are there, as soon as theirs commit
+            return self._upgrade(connection, steps)
+
+    def _upgrade(self, connection: Connection[Any], steps: Sequence[str]) -> tuple[int, int]:
         with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(hashtext('amq'), hashtext(%s))", [self.prefix])
             before = self.version(connection)
-            if before > len(steps):
-                raise newer(before, len(steps))
             if before:
                 connection.execute(self.statement("SELECT 1 FROM {store} FOR UPDATE"))
+                before = self.version(connection)
+            if before > len(steps):
+                raise newer(before, len(steps))
             for number, step in enumerate(steps[before:], before + 1):
                 connection.execute(self.statement(step))
                 if number == 1:

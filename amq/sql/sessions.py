@@ -221,6 +221,7 @@ class Sessions:
         session.execute(self.tables.statement(f"UPDATE {{store}} SET server = {IDENTITY}"))
 
     def _prepare(self, session: Session, path: str) -> None:
+        self.tables.find(session)
         session.execute(
             "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false), "
             "set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') "

@@ -16,11 +16,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import secrets
 import stat
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+import structlog
 
 from amq.sql.schema import IDENTITY, SYNCHRONOUS
 from amq.sql.sessions import Seen, Session, Sessions, SqlError
@@ -32,6 +35,7 @@ UNSYNCED_BYTES_MAX = 8 << 20  # of one descriptor; more is written before the sy
 FENCED = frozenset(("journal", "checkpoints", "epochs"))  # but not names with a dot before them, which nobody reads
 RECORDS = frozenset(("", "brokers", "orders"))  # directories whose files are written in place: a table of their own
 CLAIM, HEARTBEAT = "claim", "lock"
+_log = structlog.get_logger("amq.sql")
 JOURNAL = "journal"
 SEEN_BYTES = 64  # of the newest bytes of the journal are remembered
 _IDS = (1 << 31) - 1
@@ -54,6 +58,21 @@ EXCEPTION WHEN lock_not_available THEN
     PERFORM set_config('amq.lock', 'held', false);
 END
 $$"""
+# Whether a lock is held by strangers alone, roles that may not write to the store; NULL = it is free. A transaction
+# that was prepared with the lock has no process, and no broker prepares any.
+_HOLDERS = f"""
+SELECT bool_and(l.pid IS NULL OR a.usesysid IS NULL
+                OR NOT has_table_privilege(a.usesysid, '{{store}}'::regclass, 'UPDATE'))
+FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.classid::int = {_SPACE} AND l.objid::int = %(id)s
+AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+_RENUMBER = """
+WITH made AS (INSERT INTO {file} (id, extent, made) OVERRIDING SYSTEM VALUE
+              SELECT %(fresh)s, extent, made FROM {file} WHERE id = %(file)s RETURNING id),
+named AS (UPDATE {name} n SET file = made.id FROM made WHERE n.file = %(file)s),
+moved AS (UPDATE {chunk} c SET file = made.id FROM made WHERE c.file = %(file)s),
+gone AS (DELETE FROM {file} USING made WHERE {file}.id = %(file)s)
+SELECT id FROM made"""
 _SIZE = """greatest(f.extent, (SELECT start + octet_length(data) FROM {chunk} WHERE file = f.id
 ORDER BY start DESC LIMIT 1))"""
 _THERE = """(%(directory)s = '' OR EXISTS (SELECT 1 FROM {name} WHERE directory = %(above)s AND name = %(parent)s
@@ -341,32 +360,40 @@ class SqlVfs:
                 if any(other.locked is session and other.row == file.row for other in self._files.values()):
                     return False  # one connection could take its own lock twice
             asked = f"SELECT pg_try_advisory_lock({_SPACE}, %(id)s)"
-            rows = self._ask(file.path, asked, {"id": file.row & _IDS}, session)
-            if not rows[0][0]:
-                return False
-            file.locked = session
-            return True
+            for _ in range(2):
+                if self._ask(file.path, asked, {"id": file.row & _IDS}, session)[0][0]:
+                    file.locked = session
+                    return True
+                if not self._renumber(file):
+                    return False
+            return False
+
+    def _renumber(self, file: _File) -> bool:
+        """Give a file whose lock is held by strangers alone another number, and so another lock: roles that may not
+        write to this store can take any advisory lock of the database, and keep it. They cannot know the new number
+        before a broker has locked it. False where a broker has the lock, or has let it go meanwhile."""
+        if self._ask(file.path, _HOLDERS, {"id": file.row & _IDS}) != [(True,)]:
+            return False
+        asked = {"file": file.row, "fresh": secrets.randbits(62)}
+        made = self._ask(file.path, _RENUMBER, asked)
+        if made:
+            _log.warning("a role without rights on the store held this lock: it has another number now", file=file.path)
+            file.row = made[0][0]
+        return bool(made)
 
     def lock_held(self, fd: int) -> bool:
         file = self._file(fd)
         if file.locked is not None:
             return False
-        rows = self._ask(
-            file.path,
-            "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2 "
-            f"AND classid::int = {_SPACE} AND objid = %(id)s "
-            "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
-            {"id": file.row & _IDS},
-        )
-        return bool(rows)
+        rows = self._ask(file.path, _HOLDERS, {"id": file.row & _IDS})
+        return rows == [(False,)]
 
     def lock_queue(self, path: str) -> Callable[[], bool]:
         """Waits in the server's own queue, so that the end of the holder's connection wakes it at once."""
 
         def wait() -> bool:
-            statement = self._tables.statement(_QUEUE)
             with self._sessions.use(path) as session:
-                session.execute(statement)
+                session.execute(self._tables.statement(_QUEUE))
                 row = session.execute("SELECT current_setting('amq.lock')").fetchone()
             return row is not None and row[0] == "free"
 
@@ -491,10 +518,10 @@ class SqlVfs:
             raise OSError(errno.EINVAL, why, file.path)
 
     def _has_room(self, path: str) -> bool:
-        row = self._tables.statement("INSERT INTO {chunk} (file, start, data) VALUES (-1, 0, %b)")
+        text = "INSERT INTO {chunk} (file, start, data) VALUES (-1, 0, %b)"
         try:
             with self._sessions.use(path) as session, session.transaction(force_rollback=True):
-                session.execute(row, [bytes(ROW_BYTES_MAX)])
+                session.execute(self._tables.statement(text), [bytes(ROW_BYTES_MAX)])
         except SqlError as error:
             if error.errno == errno.ENOSPC:
                 return False
@@ -532,16 +559,20 @@ class SqlVfs:
     def _ask(self, path: str, text: str, asked: dict[str, Any], session: Session | None = None) -> list[Any]:
         """The rows of one statement. Raises OSError about `path`, StoreError."""
         of_records = self._place(path)[0] in RECORDS
-        statement = self._statements.get((of_records, text))
-        if statement is None:
-            statement = self._statements[of_records, text] = self._tables.statement(text, of_records)
         if session is None:
             with self._sessions.use(path) as own:
-                return _run(own, statement, asked)
+                return _run(own, self._statement(text, of_records), asked)
         if session.closed:
             raise OSError(errno.EIO, "the connection that held the lock of this file is gone", path)
         with self._sessions.guarded(session, path):
-            return _run(session, statement, asked)
+            return _run(session, self._statement(text, of_records), asked)
+
+    def _statement(self, text: str, of_records: bool) -> bytes:
+        """With the names of the tables, which the first connection finds."""
+        statement = self._statements.get((of_records, text))
+        if statement is None:
+            statement = self._statements[of_records, text] = self._tables.statement(text, of_records)
+        return statement
 
     def _refused(
         self, path: str, fenced: bool, claim: bytes, otherwise: type[OSError] | None = None

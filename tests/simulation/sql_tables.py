@@ -117,7 +117,7 @@ _FENCE = re.compile(
 
 def plan(text: str) -> Plan:
     """What stands in `text`. Raises AssertionError where the model does not know it."""
-    text = " ".join(text.replace('"', "").split())
+    text = " ".join(text.replace('"', "").replace("public.", "").split())
     records = "amq_record" in text and not text.startswith("CREATE TABLE")
     if records:
         text = text.replace("amq_record", "amq_chunk")
@@ -200,9 +200,10 @@ def _unlock(call: Call) -> Rows:
     return [(held,)]
 
 
-@_statement(r"SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2")
-def _lock_held(call: Call) -> Rows:
-    return [(1,)] if call.asked["id"] in call.server.advisory else []
+@_statement(r"SELECT bool_and\(l.pid IS NULL OR ")
+def _held_by_strangers(call: Call) -> Rows:
+    """Only brokers are in this world."""
+    return [(False if call.asked["id"] in call.server.advisory else None,)]
 
 
 # -- the row of the store ----------------------------------------------------------------------------------------------
@@ -211,6 +212,21 @@ def _lock_held(call: Call) -> Rows:
 @_statement(r"SELECT to_regclass\(%s\)")
 def _regclass(call: Call) -> Rows:
     return [(call.asked[0] if call.seen.version else None,)]
+
+
+@_statement(r"SELECT pg_catalog.current_schemas\(false\)")
+def _searched(_call: Call) -> Rows:
+    return [(["public"],)]
+
+
+@_statement(r"SELECT pg_catalog.set_config\('search_path', ")
+def _search(_call: Call) -> Rows:
+    return [("",)]
+
+
+@_statement(r"SELECT n.nspname FROM unnest\(%s::text\[\]\)")
+def _schema(call: Call) -> Rows:
+    return [("public",)] if call.seen.version else []
 
 
 @_statement(r"SELECT version FROM amq_store")
@@ -257,18 +273,15 @@ def _accept(call: Call) -> None:
     call.effects.append(lambda tables: setattr(tables, "server", identity))
 
 
-@_statement(r"SELECT pg_advisory_xact_lock\(hashtext\('amq'\), hashtext\(%s\)\)", "", lambda _: [("upgrade",)])
-def _upgrade_lock(_call: Call) -> Rows:
-    return [("",)]
-
-
 @_statement(r"SELECT 1 FROM amq_store FOR UPDATE$", "", lambda _: [STORE_ROW])
 def _lock_store(_call: Call) -> Rows:
     return [(1,)]
 
 
-@_statement(r"CREATE TABLE amq_store ")
+@_statement(r"CREATE TABLE amq_store ", "", lambda _: [("upgrade",)])
 def _create(call: Call) -> None:
+    if call.now.version:
+        raise errors.DuplicateTable("relation already exists")
     call.effects.append(lambda tables: setattr(tables, "version", 1))
 
 

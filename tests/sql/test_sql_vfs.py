@@ -34,6 +34,13 @@ def open_store(url: str) -> SqlVfs:
     return door
 
 
+def in_public() -> Tables:
+    """Without a prefix, where a database has them by default."""
+    tables = Tables("")
+    tables.schema = "public"
+    return tables
+
+
 def put(door: Vfs, path: str, data: bytes, flags: int = os.O_RDWR | os.O_CREAT) -> int:
     fd = door.open(path, flags)
     door.pwrite(fd, data, 0)
@@ -364,7 +371,7 @@ def test_what_is_written_in_place_again_and_again_needs_no_more_room(server: Pos
     files = [door.open(f"{url}/{name}", os.O_RDWR | os.O_CREAT) for name in ("lock", "claim", "brokers/a.json")]
 
     def room() -> list[tuple[int, ...]]:
-        tables = ", ".join(f"pg_total_relation_size('{name}')" for name in Tables("").names)
+        tables = ", ".join(f"pg_total_relation_size('{name}')" for name in in_public().names)
         return server.ask(f"SELECT {tables}", database=database)
 
     def write(number: int) -> None:
@@ -418,7 +425,7 @@ def test_tables_of_another_version_are_refused(server: Postgres, database: str) 
 
 
 def test_an_upgrade_takes_place_wholly_or_not_at_all(server: Postgres, database: str) -> None:
-    tables = Tables("")
+    tables = in_public()
     with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
         assert tables.upgrade(connection) == (0, len(STEPS))
         assert tables.upgrade(connection) == (len(STEPS), len(STEPS))
@@ -435,14 +442,14 @@ def test_an_upgrade_takes_place_wholly_or_not_at_all(server: Postgres, database:
 def test_tables_of_version_1_are_upgraded_with_all_that_stands_in_them(server: Postgres, database: str) -> None:
     url = server.url(database)
     with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
-        assert Tables("").upgrade(connection, STEPS[:1]) == (0, 1)
+        assert in_public().upgrade(connection, STEPS[:1]) == (0, 1)
         for number, (directory, name) in enumerate((("", "lock"), ("journal", "s"), ("brokers", "a.json")), 1):
             connection.execute("INSERT INTO amq_file DEFAULT VALUES")
             connection.execute("INSERT INTO amq_name VALUES (%s, %s, %s)", [directory, name, number])
             connection.execute("INSERT INTO amq_chunk VALUES (%s, 0, %s)", [number, name.encode()])
         with pytest.raises(StoreError, match="amq store upgrade"):
             SqlVfs(SqlUrl.parse(url)).listdir(url)
-        assert Tables("").upgrade(connection) == (1, len(STEPS))
+        assert in_public().upgrade(connection) == (1, len(STEPS))
         assert connection.execute("SELECT file FROM amq_chunk").fetchall() == [(2,)]
     door = SqlVfs(SqlUrl.parse(url))
     for path in ("lock", "journal/s", "brokers/a.json"):
@@ -454,13 +461,13 @@ def test_a_broker_needs_no_more_than_its_rights_on_four_tables(server: Postgres,
     """As docs/postgresql.md says: the owner makes the tables, brokers run as another role."""
     owner, runtime = server.url(database), server.url(database, "createTablesOnStartup=false", user=f"run_{database}")
     with psycopg.connect(server.conninfo(database), autocommit=True) as connection:
-        Tables("").upgrade(connection)
+        in_public().upgrade(connection)
         connection.execute(f"CREATE ROLE run_{database} LOGIN")
         with pytest.raises(OSError, match="permission denied") as told:
             SqlVfs(SqlUrl.parse(runtime)).listdir(runtime)
         assert told.value.errno == errno.EACCES
         connection.execute(
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON {', '.join(Tables('').names)} TO run_{database}"
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON {', '.join(in_public().names)} TO run_{database}"
         )
     door = claimed(runtime, b"a")
     door.close(put(door, f"{runtime}/journal/s", b"1"))
