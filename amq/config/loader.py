@@ -34,6 +34,9 @@ LINE_CHARS_MAX = 1000
 PROBLEMS_MAX = 20  # listed at a time: a file of nonsense must not take long, nor fill the screen
 WARNINGS_MAX = 50  # about parts of another broker's configuration
 VARIABLE_PREFIX = "AMQ_"
+_STORE_CURE = (
+    "use --store DIR, AMQ_STORE or store in section [broker]; all brokers of a group name the same directory"
+)
 _SHOWN_INTEGER_BITS_MAX = 200
 _SLIP_RATIO = 0.85  # a variable this close to an option's is a slip of the finger, not somebody else's variable
 _OF_CLIENTS = ("AMQ_URL", "AMQ_LOGIN", "AMQ_PASSCODE")  # for the commands that talk to a broker
@@ -227,10 +230,8 @@ class _Loading:
         config = checks.adapted(config)
         problems = list(self.problems or self._missing() or checks.contradictions(config))
         if require_store and not config.store and "store" not in self.refused:
-            problems.append(
-                "store: no store directory is given: use --store DIR, AMQ_STORE or store in section [broker]; "
-                "all brokers of a group name the same directory"
-            )
+            advice = self.foreign.store_advice if self.foreign is not None else ""
+            problems.append("store: no store directory is given: " + (advice or _STORE_CURE))
         if problems:
             raise ConfigError("\n".join(problems))
         return dataclasses.replace(config, warnings=(*self.warnings, *checks.doubts(config)))
@@ -242,7 +243,7 @@ class _Loading:
             return []
         if "transports" not in self.sources:
             found.append(
-                f"{read.path}: has no connector for STOMP, the protocol that amq speaks: add one, such as "
+                f"{read.path}: has no connector for STOMP or OpenWire, the protocols that amq speaks: add one, such as "
                 "stomp://0.0.0.0:61613, or give --transport URL"
             )
         return found

@@ -212,7 +212,7 @@ def test_the_line_and_the_cure() -> None:
     )
     assert "PEM form" in first.told
     assert "nearest option of amq is prefetchSize in [queues]" in second.told
-    assert "no connector is for STOMP" in third.told
+    assert "no connector is for STOMP or OpenWire" in third.told
     assert found.report.counts() == {"carried": 10, "natural": 0, "unsupported": 3, "ignored": 0}
 
 

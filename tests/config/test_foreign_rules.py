@@ -95,6 +95,17 @@ def test_the_most_specific_setting_of_artemis_decides_alone(name: str, right: Ri
     assert granted(rules, name, right, "root alice bob carol olga eve") == set(expected.split())
 
 
+def test_administrators_of_all_queues_manage_the_broker() -> None:
+    """Else the pages of the console about transactions and scheduled messages refuse the administrator."""
+    entries = '<authorizationEntry {}=">" read="r" admin="admins"/><authorizationEntry queue="a" admin="few"/>'
+    for kind, managers in (("queue", ["admins"]), ("topic", [])):
+        inside = f"<authorizationEntries>{entries.format(kind)}</authorizationEntries>"
+        plugin = f"<authorizationPlugin><map><authorizationMap>{inside}</authorizationMap></map></authorizationPlugin>"
+        found = foreign.read(f"<broker><plugins>{plugin}</plugins></broker>".encode(), "a.xml", {}, {})
+        assert found.permissions is not None
+        assert found.permissions["broker"] == {"manage": managers}
+
+
 def test_managers_of_artemis_are_those_of_its_management_address() -> None:
     rules = permissions(read(ARTEMIS, ROLES))
     assert {user for user in ("root", "olga", "alice", "bob") if rules.may_manage(User(user))} == {"root", "olga"}

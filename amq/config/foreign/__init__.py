@@ -37,6 +37,7 @@ class Foreign:
     users        logins with their passwords; no option of ours holds them
     permissions  the content of a permissions file, None = the file has no rules; `origins` says of each entry, by
                  (section, pattern), where it comes from
+    store_advice what to give as the store, "" = the file has a directory, or nothing
     """
 
     format: str
@@ -46,6 +47,7 @@ class Foreign:
     users: tuple[User, ...]
     permissions: Mapping[str, Any] | None = None
     origins: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    store_advice: str = ""
 
     def destinations(self) -> tuple[DestinationOptions, ...]:
         """The options of single destinations, in the order of the file."""
@@ -84,12 +86,12 @@ def read(
     importing = reader(root, path, Placeholders(properties, env), roles)
     _settle(importing)
     if ("", "transports") not in importing.values:
-        told = "no connector is for STOMP, the protocol that amq speaks: set transports"
+        told = "no connector is for STOMP or OpenWire, the protocols that amq speaks: set transports"
         importing.report.add(None, "", Status.UNSUPPORTED, told)
     importing.report.sort()
     return Foreign(
         kind, path, importing.values, importing.report, tuple(importing.users), importing.permissions,
-        importing.permissions_origins,
+        importing.permissions_origins, importing.store_advice,
     )  # fmt: skip
 
 

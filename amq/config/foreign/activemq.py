@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from amq.config.foreign import databases
 from amq.config.foreign.activemq_policies import Policies
 from amq.config.foreign.activemq_rules import Rules
 from amq.config.foreign.convert import boolean, milliseconds, size
@@ -36,7 +37,6 @@ from amq.config.foreign.transports import SCHEMES, Listening, activemq_options, 
 NAMESPACE = "http://activemq.apache.org/schema/core"
 SPRING = "http://www.springframework.org/schema/beans"
 _JAVA = "it concerns Java or its management (JMX)"
-_DATABASE_LOCK = "set locker = postgresql://…, which amq takes for a store in a directory: see docs/postgresql.md"
 _JOURNAL = "the journal of amq does without it"
 _MASTERS = "amq has one master and no network of brokers: let the clients of all these brokers use one group, or move "\
     "messages with a program of your own"  # fmt: skip
@@ -173,8 +173,6 @@ PERSISTENCE = table(
         "kahaDB@brokerName": ignored("the broker has one name"),
         "locker": CONTAINER,
         "shared-file-locker": natural("brokers of a group compete for a lock in the store"),
-        "lease-database-locker": unsupported(_DATABASE_LOCK, whole=True),
-        "database-locker": unsupported(_DATABASE_LOCK, whole=True),
         "shared-file-locker@name": ignored("the lock needs no name"),
     },
     each_of(
@@ -189,12 +187,13 @@ PERSISTENCE = table(
     ),
     each_of(
         unsupported(
-            "amq keeps messages in a journal in a directory that all brokers of the group share: set store", whole=True
+            "amq keeps messages in a directory that all brokers of the group share, or in PostgreSQL: set store",
+            whole=True,
         ),
-        "mKahaDB levelDB replicatedLevelDB jdbcPersistenceAdapter journalPersistenceAdapterFactory "
-        "journalPersistenceAdapter persistenceFactory memoryPersistenceAdapter amqPersistenceAdapter "
-        "journaledJDBC kahaPersistenceAdapter",
+        "mKahaDB levelDB replicatedLevelDB journalPersistenceAdapterFactory journalPersistenceAdapter "
+        "persistenceFactory memoryPersistenceAdapter amqPersistenceAdapter kahaPersistenceAdapter",
     ),
+    databases.rules(),
 )
 
 LIMITS = {
@@ -228,13 +227,25 @@ SECURITY = table(
     },
     each_of(
         unsupported(
-            "logins of a directory, a realm or certificates are not supported: make a users file with `amq user add`",
+            "its users are elsewhere: set ldapUrls for those of a directory (LDAP), or make a users file with "
+            "`amq user add` (docs/security.md)",
             whole=True,
         ),
-        "jaasAuthenticationPlugin jaasCertificateAuthenticationPlugin jaasDualAuthenticationPlugin shiroPlugin",
+        "jaasAuthenticationPlugin shiroPlugin",
     ),
+    {
+        "jaasCertificateAuthenticationPlugin": unsupported(
+            "set clientCertificate and trust, and certificateUsersFile for the names of their users (docs/security.md)",
+            whole=True,
+        ),
+        "jaasDualAuthenticationPlugin": unsupported(
+            "set clientCertificate, trust and certificateUsersFile for clients with certificates, and ldapUrls or "
+            "usersFile for the others (docs/security.md)",
+            whole=True,
+        ),
+    },
     each_of(
-        ignored("see `amq status` and the log", whole=True),
+        ignored("see `amq queues`, `amq console` and the log", whole=True),
         "statisticsBrokerPlugin loggingBrokerPlugin traceBrokerPathPlugin connectionDotFilePlugin "
         "destinationDotFilePlugin",
     ),
@@ -242,7 +253,9 @@ SECURITY = table(
         "bean/simpleAuthenticationPlugin": CONTAINER,
         "timeStampingBrokerPlugin": unsupported("let producers set the expiry themselves", whole=True),
         "discardingDLQBrokerPlugin": unsupported(
-            "dead letters are kept: empty the queue with `amq dlq purge`", whole=True
+            "dead letters are kept: empty the queue with `amq dlq purge`; set expiredMessages = drop for those that "
+            "expire",
+            whole=True,
         ),
         "forcePersistencyModeBrokerPlugin": unsupported("see stompDefaultPersistent", whole=True),
         "partitionBrokerPlugin": unsupported(_MASTERS, whole=True),
@@ -288,7 +301,7 @@ def read(
     for element in root.below():
         if element.name == "policyEntries":  # where entries of one name differ, the one for queues counts
             element.children.sort(key=lambda each: "queue" not in each.attributes)
-    importing = Importing(path, rules, placeholders)
+    importing = Importing(path, root, rules, placeholders)
     importing.visit(root)
     listening.finish(importing)
     policies.finish(importing)

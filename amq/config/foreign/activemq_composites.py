@@ -70,7 +70,7 @@ class Composites:
 
 
 def _targets(element: Element) -> list[Element]:
-    """What it forwards to, without what is inside a filtered destination."""
+    """The elements to which it forwards, without those inside a filtered destination."""
     found = []
     for child in element.children:
         if child.name in ("queue", "topic", "filteredDestination"):

@@ -293,7 +293,7 @@ _ENTRY = table(
         ),
         "policyEntry@timeBeforeDispatchStarts": unsupported("delivery begins with the first consumer"),
         "policyEntry@consumersBeforeDispatchStarts": unsupported("delivery begins with the first consumer"),
-        "policyEntry@maxDestinations": unsupported("there is no limit for the number of queues"),
+        "policyEntry@maxDestinations": unsupported("set maxQueuesPerUser, which holds for all destinations"),
         "policyEntry@minimumMessageSize": natural("messages count with their true size"),
         "policyEntry@persistJMSRedelivered": natural("deliveries are counted in the journal"),
         "policyEntry@sendAdvisoryIfNoConsumers": only("false", "off", "see " + _ADVISORY),
@@ -357,18 +357,18 @@ _ENTRY = table(
 
 _TOPIC_POLICIES = table(
     {
-        "pendingMessageLimitStrategy": CONTAINER,
+        "pendingMessageLimitStrategy": special(lambda part: _for_topics(part)),
         "constantPendingMessageLimitStrategy": CONTAINER,
         "constantPendingMessageLimitStrategy@limit": special(_pending_limit),
         "prefetchRatePendingMessageLimitStrategy": unsupported("set pendingMessageLimit, a number", whole=True),
-        "messageEvictionStrategy": CONTAINER,
+        "messageEvictionStrategy": special(lambda part: _for_topics(part)),
         "oldestMessageEvictionStrategy": natural("the oldest message goes first", whole=True),
         "oldestMessageWithLowestPriorityEvictionStrategy": unsupported("the oldest message goes first", whole=True),
         "uniquePropertyMessageEvictionStrategy": unsupported("the oldest message goes first", whole=True),
         "slowConsumerStrategy": CONTAINER,
         "abortSlowConsumerStrategy": special(lambda part: _abort(part), whole=True),
         "abortSlowAckConsumerStrategy": special(lambda part: _abort(part), whole=True),
-        "subscriptionRecoveryPolicy": CONTAINER,
+        "subscriptionRecoveryPolicy": special(lambda part: _for_topics(part)),
         "lastImageSubscriptionRecoveryPolicy": special(
             lambda part: _keep(part, "subscriptionRecoveryCount", 1), whole=True
         ),
@@ -381,7 +381,9 @@ _TOPIC_POLICIES = table(
         "timedSubscriptionRecoveryPolicy@recoverDuration": carry("subscriptionRecoveryDuration", milliseconds),
         "noSubscriptionRecoveryPolicy": natural("a topic keeps no messages for later subscribers", whole=True),
         "queryBasedSubscriptionRecoveryPolicy": unsupported("amq has no such policy", whole=True),
-        "retainedMessageSubscriptionRecoveryPolicy": unsupported("amq has no retained messages yet", whole=True),
+        "retainedMessageSubscriptionRecoveryPolicy": unsupported(
+            "set subscriptionRecoveryCount = 1: the latest message counts as the retained one", whole=True
+        ),
         "dispatchPolicy": CONTAINER,
         "roundRobinDispatchPolicy": natural("consumers get messages in turn", whole=True),
         "simpleDispatchPolicy": natural("consumers get messages in turn", whole=True),
@@ -426,9 +428,18 @@ _REDELIVERY = {
 
 
 def _discard(part: Part) -> None:
-    """Expired messages are dropped, too. What consumers reject is kept here."""
+    """Expired messages are dropped, too. The dead-letter queue keeps rejected ones."""
     part.tell(Status.UNSUPPORTED, "what consumers reject is kept: empty the dead-letter queue with `amq dlq purge`")
     part.importing.set(part, "expiredMessages", "drop", "expired messages")
+
+
+def _for_topics(part: Part) -> Scope | None:
+    """A container of policies that mean nothing in an entry for queues."""
+    if part.scope.kind == "topic":
+        part.tell(Status.CARRIED, "")
+        return None
+    part.tell(Status.IGNORED, "it is for topics")
+    return NOWHERE
 
 
 def _keep(part: Part, key: str, value: int) -> None:
@@ -436,6 +447,12 @@ def _keep(part: Part, key: str, value: int) -> None:
 
 
 def _abort(part: Part) -> None:
+    if part.scope.kind != "topic":
+        part.tell(
+            Status.UNSUPPORTED, "a slow consumer of a queue stays: others get what it has no room for; set a smaller "
+            "prefetchSize",
+        )  # fmt: skip
+        return
     part.importing.set(part, "slowConsumerPolicy", "disconnect", "at pendingMessageLimit, not after a time")
 
 

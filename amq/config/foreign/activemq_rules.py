@@ -27,6 +27,7 @@ class Rules:
 
     def __init__(self, roles: Mapping[str, Iterable[str]]) -> None:
         self._grants = Grants(roles, only=False)
+        self._managers: dict[str, None] = {}  # roles with `admin` for all queues
 
     def rules(self) -> dict[str, Rule]:
         elsewhere = unsupported(_KEPT_ELSEWHERE, whole=True)
@@ -92,8 +93,11 @@ class Rules:
                     continue
                 for right, roles in rights.items():
                     self._grants.grant(entry, right, roles)
+                if section == QUEUES and each == REST_TEXT:
+                    self._managers |= dict.fromkeys(rights["admin"])
                 said = [shown(section, each, right, roles) for right, roles in rights.items() if roles]
                 part.tell(Status.CARRIED, "", *said)
 
     def finish(self, importing: Importing) -> None:
+        self._grants.manage(self._managers)
         self._grants.finish(importing)

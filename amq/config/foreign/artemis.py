@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from amq.config.foreign import databases
 from amq.config.foreign.artemis_addresses import Addresses
 from amq.config.foreign.artemis_rules import Settings
 from amq.config.foreign.convert import boolean, integer, milliseconds, size
@@ -44,7 +45,11 @@ _REPLICATION = (
     "amq does not replicate: put the store on a file system that all brokers share (docs/operations.md), with its own "
     "redundancy"
 )
-_USERS = "amq has a users file of its own: make it with `amq user add` and set usersFile"
+_USERS = (
+    "the users are elsewhere: make a users file with `amq user add` and set usersFile, set ldapUrls for those of a "
+    "directory (LDAP), or certificateUsersFile for client certificates (docs/security.md)"
+)
+_METRICS = "`amq console` serves metrics for Prometheus: see docs/management.md"
 _PAGES = "messages beyond memoryLimit wait in the journal; there are no page files"
 
 CORE = table(
@@ -100,9 +105,8 @@ CORE = table(
         "broker-connections": unsupported(_MASTERS, whole=True),
         "connection-routers": unsupported(_MASTERS, whole=True),
         "grouping-handler": natural("one master assigns all message groups", whole=True),
-        "store": CONTAINER,
+        **databases.artemis_rules(),
         "file-store": CONTAINER,
-        "database-store": unsupported("amq keeps messages in a directory that brokers share: set store", whole=True),
         "wildcard-addresses": special(lambda part: _wildcards(part), whole=True),
         "wild-card-routing-enabled": only("true", "wildcards work", "wildcards cannot be switched off"),
         "message-expiry-scan-period": natural("expired messages go within about a second"),
@@ -113,11 +117,13 @@ CORE = table(
         "critical-analyzer-timeout": natural("see lockKeepAlivePeriod"),
         "critical-analyzer-check-period": natural("see lockKeepAlivePeriod"),
         "critical-analyzer-policy": natural("the process is replaced, and goes on as a slave"),
-        "populate-validated-user": only("false", "off", "messages do not carry the login of their producer"),
+        "populate-validated-user": carry("populateJMSXUserID", boolean),
         "reject-empty-validated-user": ignored("see populate-validated-user"),
         "persist-delivery-count-before-delivery": natural("deliveries are counted in the journal"),
-        "resource-limit-settings": unsupported("see maxConnections", whole=True),
-        "message-counter-enabled": natural("`amq journal stat` counts messages"),
+        "resource-limit-settings": unsupported(
+            "set maxConnectionsPerUser and maxQueuesPerUser, which hold for all users", whole=True
+        ),
+        "message-counter-enabled": natural("`amq queues` counts messages"),
         "configuration-file-refresh-period": natural("live options apply as soon as the file is saved"),
         "async-connection-execution-enabled": natural("the event loop serves all connections"),
         "address-settings": CONTAINER,
@@ -125,8 +131,8 @@ CORE = table(
         "diverts": CONTAINER,
         "acceptors": CONTAINER,
         "jms": ignored("queues and topics of JMS exist as soon as somebody uses them", whole=True),
-        "metrics": unsupported("see `amq status` and the log", whole=True),
-        "metrics-plugin": unsupported("see `amq status` and the log", whole=True),
+        "metrics": unsupported(_METRICS, whole=True),
+        "metrics-plugin": unsupported(_METRICS, whole=True),
         "broker-plugins": unsupported("amq loads no plugins", whole=True),
         "connector-services": unsupported("amq loads no plugins", whole=True),
         "remoting-interceptors": unsupported("amq loads no plugins", whole=True),
@@ -135,7 +141,7 @@ CORE = table(
         "include": unsupported("the other file is not read: put everything into one file", whole=True),
         "system-property-prefix": ignored(_JAVA),
         "file-deployment-enabled": ignored(_JAVA),
-        "web": ignored("amq has no console yet", whole=True),
+        "web": ignored("`amq console` serves web pages beside the broker: see docs/management.md", whole=True),
     },
     each_of(
         natural(_JOURNAL),
@@ -214,7 +220,7 @@ def read(
     acceptors = {"acceptor": special(lambda part: _acceptor(part, listening, options), whole=True)}
     security = {"security-enabled": special(lambda part: _security(part, settings))}
     rules = table(CORE, HA, acceptors, addresses.rules(), settings.rules(), security)
-    importing = Importing(path, rules, placeholders)
+    importing = Importing(path, root, rules, placeholders)
     addresses.look(root)
     importing.visit(root)
     listening.finish(importing)

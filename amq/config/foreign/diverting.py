@@ -1,7 +1,7 @@
 """Diverts of other brokers, and composite destinations of ActiveMQ → the option `divert`.
 
 There all diverts whose pattern stands for a destination take its messages. Here the most specific pattern that sets
-`divert` counts alone, so a pattern gets the diverts of wider ones, too. What was diverted is not diverted again.
+`divert` counts alone, so a pattern gets the diverts of wider ones, too. A diverted message is not diverted again.
 """
 
 from __future__ import annotations

@@ -123,15 +123,18 @@ class Importing:
     values       (pattern of destinations, key) → value; pattern "" = the option's section
     permissions  the content of a permissions file, None = the file has no rules; for each entry, by (section, pattern),
                  `permissions_origins` says where it comes from
+    store_advice what to give as the store, which the file has elsewhere than in a directory
     """
 
-    def __init__(self, path: str, rules: Mapping[str, Rule], placeholders: Placeholders) -> None:
+    def __init__(self, path: str, root: Element, rules: Mapping[str, Rule], placeholders: Placeholders) -> None:
         self.path = path
+        self.root = root
         self.report = Report(path)
         self.values: dict[tuple[str, str], Carried] = {}
         self.users: list[User] = []
         self.permissions: dict[str, Any] | None = None
         self.permissions_origins: dict[tuple[str, str], str] = {}
+        self.store_advice = ""
         self._rules = rules
         self._placeholders = placeholders
         self._patterns: set[str] = set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,9 +73,11 @@ class Report:
         """How many lines each status has."""
         return {status.value: sum(line.status is status for line in self.lines) for status in Status}
 
-    def told(self) -> Iterator[Line]:
-        """The lines that people want to read: no mere containers, nothing that only follows the element around it."""
-        return (line for line in self.lines if not line.within and (line.told or line.options))
+    def told(self) -> list[Line]:
+        """The lines that people want to read, those that need work first: no mere containers, nothing that only follows
+        the element around it."""
+        found = [line for line in self.lines if not line.within and (line.told or line.options)]
+        return sorted(found, key=lambda line: line.status is not Status.UNSUPPORTED)
 
     def unsupported(self) -> list[Line]:
         """What changes behaviour."""

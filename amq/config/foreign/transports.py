@@ -146,7 +146,7 @@ def activemq_options(listening: Listening) -> dict[str, Rule]:
         "socketBufferSize": sockets, "soTimeout": sockets, "backlog": sockets, "connectionTimeout": sockets,
         "keepAlive": sockets, "tcpNoDelay": sockets, "ioBufferSize": sockets, "trace": sockets, "daemon": sockets,
         "needClientAuth": unsupported(TLS_TOLD), "wantClientAuth": unsupported(TLS_TOLD),
-        "auto.protocols": natural("amq serves STOMP alone"),
+        "auto.protocols": natural("amq serves STOMP and OpenWire"),
         "protocolDetectionTimeOut": natural("see connectTimeout"),
     }  # fmt: skip
 
