@@ -77,10 +77,12 @@ def specificity(pattern: Sequence[str]) -> tuple[bool, int, tuple[int, ...], int
 
 
 def source(text: str) -> Source:
-    """The destination that `queue://orders` names, or those that `queue://orders.*` does."""
+    """The destination that `queue://orders` names, or those that `queue://orders.*` does. Several last `>` are one."""
     if WORD_TEXT in text or REST_TEXT in text:
         scheme, separator, name = text.partition("://")
         words = pattern_words(name)
+        while words[-2:] == (ANY_REST, ANY_REST):
+            words = words[:-1]
         if ANY_WORD in words or ANY_REST in words:
             return Pattern(scheme + separator, words)
     return text

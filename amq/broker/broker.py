@@ -89,7 +89,8 @@ class Broker(Core):
         self.limits = Limits(self, redelivery, durables)
         self.commits = commits = Commits(self, topics, durables, redelivery)
         self.replays, self.readying = RetroactiveReplays(self, topics, durables, commits), Readying(self, durables)
-        self.routing = Routing(self, topics, durables, self.limits, commits)
+        self.routing = Routing(self, topics, durables, self.limits, commits, self.quotas.made)
+        self.wildcards.listener = self.routing.virtual
         self.scheduler = Scheduler(self, topics, redelivery, durables, self.routing, commits)
         self.two_phase = TwoPhase(self, commits, durables)
         self.leasing = Leasing(self, durables, self.two_phase, DirectReads(self, self.access))
@@ -123,6 +124,7 @@ class Broker(Core):
         """From now on these permissions decide, also for those who are there; None = everybody may do everything."""
         self.access.use(PermittedRules(permissions, self) if permissions is not None else anybody_may)
         self.topics.forget_routes()
+        self.routing.forget_routes()
         for client in list(self.connections):
             client.check_again()
         self.wake()
@@ -137,7 +139,7 @@ class Broker(Core):
 
     def made(self, queue: Queue) -> None:
         if not (queue.is_hidden or queue.fires or queue.name.startswith(SUBSCRIPTION_SCHEME)):
-            self.routing.appeared(queue)
+            self.routing.virtual.appeared(queue)
             self.retention.configure(queue)
             self.wildcards.appeared(queue)
             if QueueMade in self.events.heard:

@@ -9,7 +9,7 @@ remembers at most twice as many durable subscriptions as there are, and a few.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from amq.broker.access import Access
@@ -58,6 +58,10 @@ class Quotas:
 
     def made_by(self, user: str, command: Command) -> None:
         """`user` may do `command`, which may make queues. Raises AccessError where the user has as many as it may."""
+        self.made(user, _names(command))
+
+    def made(self, user: str, names: Sequence[str]) -> None:
+        """The queues `names` are about to be made for `user`. Raises AccessError where it has as many as it may."""
         limit = self._core.config.max_queues_per_user
         if not limit:
             self._makers.clear()
@@ -65,7 +69,7 @@ class Quotas:
             return
         there = self._core.state.queues
         new = [
-            name for name in dict.fromkeys(_names(command))
+            name for name in dict.fromkeys(names)
             if name not in there and name not in self._makers and name.startswith(QUEUE_SCHEME)
         ]  # fmt: skip
         if not new:

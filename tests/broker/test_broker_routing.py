@@ -352,6 +352,52 @@ def test_each_consumer_queue_gets_a_copy_that_it_keeps(world: World) -> None:
     assert world.stored("Consumer.A.VirtualTopic.others") == []
 
 
+def test_a_consumer_of_a_pattern_has_a_queue_for_each_topic(world: World) -> None:
+    """Until now it got nothing of a topic whose queue no other consumer had made."""
+    client = consumer(world, "Consumer.W.VirtualTopic.>")
+    every = consumer(world, "Consumer.*.VirtualTopic.>")
+    send(world, VIRTUAL, b"1")
+    send(world, "topic://VirtualTopic.a.b", b"2")
+    send(world, "topic://other", b"3")
+    assert sorted(client.bodies + every.bodies) == [b"1", b"2"], "they share the queues"
+    assert [name for name in world.broker.state.queues if "other" in name or "*" in name] == []
+    for each in (client, every):
+        each.lose()
+    world.settle()
+    send(world, VIRTUAL, b"4")
+    send(world, "topic://VirtualTopic.new", b"5")
+    assert world.stored("Consumer.W.VirtualTopic.orders") == [b"4"], "it waits for the consumer, which is away"
+    assert "queue://Consumer.W.VirtualTopic.new" not in world.broker.state.queues
+    assert not world.broker.routing.virtual._patterns
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("words", ["Consumer.W.>", "Consumer.W.VirtualTopic.*", "Consumer.W.VirtualTopic.orders.>"])
+def test_patterns_that_mean_the_queue_of_a_virtual_topic(world: World, words: str) -> None:
+    client = consumer(world, words)
+    send(world, VIRTUAL, b"1")
+    assert client.bodies == [b"1"]
+
+
+@pytest.mark.parametrize("name", ["topic://a.*.>.>", "topic://a.>.>", "topic://a.*.>.>.>"])
+def test_several_last_wildcards_are_one(world: World, name: str) -> None:
+    """As in ActiveMQ; one in the middle means nothing there either."""
+    client = world.connect()
+    client.subscribe(name, ACK_AUTO)
+    world.settle()
+    send(world, "topic://a.b.c", b"1")
+    send(world, "topic://b.b.c", b"2")
+    assert client.bodies == [b"1"]
+
+
+def test_a_user_has_as_many_queues_made_by_a_pattern_as_it_may(make_world: Callable[..., World]) -> None:
+    world = make_world(max_queues_per_user=3)
+    client = consumer(world, "Consumer.W.VirtualTopic.>")
+    for n in range(5):
+        send(world, f"topic://VirtualTopic.t{n}", b"%d" % n)
+    assert client.bodies == [b"0", b"1", b"2"]
+
+
 def test_other_names_for_virtual_topics(make_world: Callable[..., World]) -> None:
     world = make_world(virtual_topics=">", virtual_topic_consumers="VQ.*.of.")
     client = consumer(world, "VQ.a.of.b")

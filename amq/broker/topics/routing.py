@@ -2,7 +2,7 @@
 
 Three things lead elsewhere: a composite name (`queue://a,topic://b`), diverts (an option of destinations, each perhaps
 with a selector), and a virtual topic, whose messages also go to every queue that was made to consume it
-(`Consumer.NAME.VirtualTopic.X`).
+(`Consumer.NAME.VirtualTopic.X`, see `amq.broker.topics.virtual`).
 Invariants: a message gets to all of its destinations or to none, its persistent parts in one record of the journal, and
 to each of them once: a part that somebody else's record is just storing is waited for; what was led somewhere is not
 led on from there.
@@ -16,15 +16,14 @@ from typing import NamedTuple
 from amq.broker.core import Core
 from amq.broker.names import check_sent_to, is_queued, is_stored, is_temporary, is_topic
 from amq.broker.queues.limits import Capacity, Limits
-from amq.broker.queues.queue import Peer, Queue
+from amq.broker.queues.queue import Peer
 from amq.broker.topics.durables import Durables
 from amq.broker.topics.topics import Topics
+from amq.broker.topics.virtual import Makes, VirtualTopics
 from amq.broker.transactions.commits import Commits
 from amq.broker.transactions.transaction import Transaction, memory_bytes
 from amq.broker.waiters import Together
 from amq.config.diverts import parse_diverts
-from amq.config.patterns import parse_pattern
-from amq.destination import matches, pattern_words, words_of
 from amq.errors import AccessError
 from amq.journal.batch import Waiter
 from amq.message import Copier, Message, Shared
@@ -70,7 +69,7 @@ class Routing:
     """Knows where everything goes that is sent."""
 
     def __init__(
-        self, core: Core, topics: Topics, durables: Durables, limits: Limits, commits: Commits
+        self, core: Core, topics: Topics, durables: Durables, limits: Limits, commits: Commits, make: Makes
     ) -> None:
         self._core = core
         self._topics = topics
@@ -78,30 +77,15 @@ class Routing:
         self._limits = limits
         self._commits = commits
         self._routes: Remembered[tuple[str, ...]] = Remembered(ROUTES_BYTES_MAX)
-        config = core.config
-        self._virtual = parse_pattern(config.virtual_topics) if config.virtual_topics else ()
-        self._consumers_prefix = pattern_words(config.virtual_topic_consumers.removesuffix("."))
-        self._consumers: dict[str, dict[str, None]] = {}  # virtual topic → queues that consume it; both are full names
+        self.virtual = VirtualTopics(core, make, self.forget_routes)
 
     def reconfigure(self) -> None:
         """Options changed."""
+        self.forget_routes()
+
+    def forget_routes(self) -> None:
+        """What is sent from now on may go elsewhere."""
         self._routes.clear()
-
-    def appeared(self, queue: Queue) -> None:
-        """A new queue, which stays if it consumes a virtual topic: it is there to wait for messages."""
-        topic = self._topic_of(queue.name)
-        if topic:
-            queue.stays = True
-            self._consumers.setdefault(topic, {})[queue.name] = None
-            self._routes.clear()
-
-    def _topic_of(self, name: str) -> str:
-        """The virtual topic that the queue of that name consumes, "" = none."""
-        words = words_of(name)
-        count = len(self._consumers_prefix)
-        if not self._virtual or len(words) <= count or not matches(self._consumers_prefix, words[:count]):
-            return ""
-        return "topic://" + ".".join(words[count:]) if matches(self._virtual, words[count:]) else ""
 
     def of(self, name: str) -> tuple[str, ...]:
         """The destinations of a message to `name`: itself alone, as a rule. Raises AccessError."""
@@ -141,7 +125,7 @@ class Routing:
 
     def _audience(self, name: str) -> tuple[str, ...]:
         """A destination, and the queues that consume it if it is a virtual topic."""
-        return (name, *self._consumers.get(name, ())) if is_topic(name) else (name,)
+        return tuple(dict.fromkeys((name, *self.virtual.queues_of(name)))) if is_topic(name) else (name,)
 
     def _diverts(self, name: str) -> list[_Led]:
         """The diverts of messages that are sent to `name`."""

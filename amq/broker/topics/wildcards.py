@@ -16,6 +16,7 @@ is room.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 from amq.broker.actions import Action
 from amq.broker.core import Core
@@ -190,9 +191,18 @@ class WildcardSubscription(Subscription):
         return settled
 
 
+class Listener(Protocol):
+    """Told of wildcard subscriptions."""
+
+    def began(self, wildcard: Subscription) -> None: ...
+    def ended(self, wildcard: Subscription) -> None: ...
+
+
 class WildcardSubscriptions:
     """All that there are. They are told of new queues. `waking` = those that have room again, and parked members. Call
     `step` once a turn."""
+
+    listener: Listener  # set before the first subscription
 
     def __init__(self, core: Core, topics: Topics) -> None:
         self._core = core
@@ -209,6 +219,7 @@ class WildcardSubscriptions:
             self._patterns.add(_words(meant), wildcard)  # also a single queue: it may be forgotten, and come again
         self.joining[wildcard] = self._join(wildcard)
         self._go_on(wildcard)
+        self.listener.began(wildcard)
         return wildcard
 
     def look_again(self, wildcard: WildcardSubscription) -> None:
@@ -259,6 +270,7 @@ class WildcardSubscriptions:
         self.joining.pop(wildcard, None)
         for meant in _queues_of(wildcard.command):
             self._patterns.discard(_words(meant), wildcard)
+        self.listener.ended(wildcard)
 
     def appeared(self, queue: Queue) -> None:
         """A new queue, which may be one of those that are consumed together."""
