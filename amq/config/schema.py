@@ -347,7 +347,8 @@ class BrokerConfig(SecurityOptions):
     )  # fmt: skip
     outcome_window: int = option(
         "queues", "outcomeWindow", Kind.INTEGER, 20_000,
-        "How many commit outcomes the broker remembers, for clients that lost the connection during a commit.",
+        "How many commit outcomes of each user the broker remembers, for clients that lost the connection during a "
+        "commit.",
         "Use more if more transactions than this commit while a client reconnects.",
         minimum=1, maximum=10_000_000,
     )  # fmt: skip

@@ -8,9 +8,8 @@ most 1 KiB where each is alone; and the ids that a broker would remember.
 
 from __future__ import annotations
 
-import heapq
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -33,6 +32,7 @@ from amq.journal.records import (
     place,
 )
 from amq.message import SUBSCRIPTION_SCHEME, Copy, Message
+from amq.ownership import owner_of
 from amq.xid import AnyXid
 
 CHUNK_BITS = 5
@@ -104,22 +104,39 @@ class Pin:
 
 
 class Remembered(dict[str, tuple[int, str]]):
-    """The youngest `size` ids of a destination, or commit outcomes: id → (seq, segment of its last mention)."""
+    """The youngest `size` ids of a destination, or commit outcomes: id → (seq, segment of its last mention). With
+    `by_owner` as many of each owner."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, by_owner: bool = False) -> None:
         super().__init__()
         self._size = size
+        self._by_owner = by_owner
+        self._counts: Counter[str] = Counter()
 
     def remember(self, id: str, seq: int, segment: str) -> None:
-        if self.get(id, (0, ""))[0] > seq:
+        known = self.get(id)
+        if known is not None and known[0] > seq:
             return  # an older message with the same id, from a time when it had been forgotten
         self[id] = (seq, segment)
-        if len(self) > 2 * self._size:
-            self.settle()
+        if known is None:
+            owner = self._owner(id)
+            self._counts[owner] += 1
+            if self._counts[owner] > 2 * self._size:
+                self.settle()
+
+    def _owner(self, id: str) -> str:
+        return owner_of(id) if self._by_owner else ""
 
     def settle(self) -> None:
         """By age, the youngest only."""
-        youngest = heapq.nlargest(self._size, self.items(), key=lambda item: item[1][0])
+        kept: Counter[str] = Counter()
+        youngest = []
+        for id, found in sorted(self.items(), key=lambda item: item[1][0], reverse=True):
+            owner = self._owner(id)
+            if kept[owner] < self._size:
+                kept[owner] += 1
+                youngest.append((id, found))
+        self._counts = kept
         self.clear()
         self.update(reversed(youngest))
 
@@ -202,7 +219,7 @@ class Liveness(Fold[str]):
         self.destinations: dict[str, Tally] = {}
         self.redelivered: dict[int, tuple[int, int]] = {}
         self.duplicates: dict[str, Remembered] = {}
-        self.outcomes = Remembered(outcome_window)
+        self.outcomes = Remembered(outcome_window, by_owner=True)
         self.prepared: dict[AnyXid, tuple[Prepared, str]] = {}  # by xid, with the segment of the last mention
         self.markers: dict[str, tuple[Marker, str]] = {}  # owner → that of the newest committed batch, and the segment
         self.refers: defaultdict[str, set[str]] = defaultdict(set)

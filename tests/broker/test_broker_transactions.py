@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from amq.journal.inspect import inspect
+from amq.journal.liveness import Liveness
+from amq.ownership import owned
 from amq.protocols.commands import Begin, Commit
 from amq.protocols.stomp.subscribing import ACK_CLIENT, ACK_INDIVIDUAL
 from tests.broker.notation import Ack
@@ -417,6 +420,28 @@ def test_outcomes_are_bounded_oldest_first(make_world: Callable[..., World]) -> 
     assert list(world.broker.state.outcomes) == ["o2", "o3", "o4"]
     world.crash_and_recover()
     assert list(world.broker.state.outcomes) == ["o2", "o3", "o4"]
+
+
+def test_outcomes_of_one_user_leave_those_of_others(make_world: Callable[..., World]) -> None:
+    """Also in a checkpoint, and in what the tools say."""
+    world = make_world(outcome_window=3, checkpoint_distance_bytes=1)
+    for user, count in (("ann", 1), ("eve", 10), ("bob", 2), ("eve", 10)):
+        for number in range(count):
+            client = world.connect(user=user)
+            client.begin()
+            client.commit(outcome_id=str(number))
+            world.settle()
+            client.lose()
+    expected = {owned("ann", "0"), owned("bob", "0"), owned("bob", "1"), *(owned("eve", str(n)) for n in (7, 8, 9))}
+    liveness = inspect(world.vfs, world.store, lambda: (world.epoch, world.sealed), lambda: Liveness(20_000, 3))[1]
+    assert set(liveness.outcomes) == set(world.broker.state.outcomes) == expected
+    world.check_at_rest()
+    world.crash_and_recover()
+    assert set(world.broker.state.outcomes) == expected
+    asker = world.connect(user="ann")
+    receipt = asker.commit("t", "0")
+    world.settle()
+    assert receipt in asker.confirmed
 
 
 def test_refused_outcomes_are_bounded(make_world: Callable[..., World]) -> None:

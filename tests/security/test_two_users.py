@@ -22,7 +22,7 @@ steps = st.one_of(
 
 def played(script: list[Step]) -> dict[str, Witness]:
     with TemporaryDirectory() as directory:
-        world = World(Path(directory))
+        world = World(Path(directory), outcome_window=2)
         try:
             return play(world, script)
         finally:

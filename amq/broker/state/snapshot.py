@@ -20,7 +20,7 @@ from itertools import islice
 from amq.broker.queues.backlog import CHUNK_ROWS, TYPECODES, Backlogs, columns_of
 from amq.broker.queues.queue import PRIORITIES, Queue
 from amq.broker.state.state import State
-from amq.broker.state.window import Window
+from amq.broker.state.window import Window, Windows
 from amq.errors import CorruptError
 from amq.journal.checkpoint import (
     COUNTS,
@@ -137,7 +137,7 @@ def _subscriptions(state: State) -> Iterator[object]:
             yield record.queue, record.definition, record.segment.code
 
 
-def _ids(window: Window) -> Iterator[tuple[str, int, int]]:
+def _ids(window: Window | Windows) -> Iterator[tuple[str, int, int]]:
     return ((id, seq, segment.code) for id, (seq, segment) in list(window.items()))
 
 
@@ -231,8 +231,10 @@ class _Loader:
         else:
             raise ValueError("a kind that is unknown here")
 
-    def _remember(self, window: Window, items: Iterable[tuple[str, int, int]]) -> None:
+    def _remember(self, window: Window | Windows, items: Iterable[tuple[str, int, int]]) -> None:
         for id, seq, code in items:
+            if not isinstance(id, str):
+                raise ValueError("an id is not a text")
             window.remember(id, seq, self.segment(code))
 
     def segment(self, code: int) -> Segment:

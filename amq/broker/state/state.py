@@ -26,7 +26,7 @@ from amq.broker.scheduling.schedule import Schedule
 from amq.broker.state.prepared import PreparedTransactions
 from amq.broker.state.serving import NoServer, Server
 from amq.broker.state.subscription_table import SubscribedTable
-from amq.broker.state.window import Window
+from amq.broker.state.window import Windows
 from amq.config.destinations import Policies
 from amq.config.schema import BrokerConfig
 from amq.destination import plain_name
@@ -61,7 +61,7 @@ class State(ServingFold[Segment]):
         self._policies = Policies(config)
         self.server: Server = NoServer()
         self.queues: dict[str, Queue] = {}
-        self.outcomes = Window(config.outcome_window)  # commits that took place
+        self.outcomes = Windows(config.outcome_window)  # commits that took place
         self.prepared = PreparedTransactions()
         self.subscriptions = SubscribedTable()  # durable ones
         self.memory = Memory(config.memory_limit_bytes)

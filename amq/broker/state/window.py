@@ -1,4 +1,5 @@
-"""Window: the youngest of the ids that a destination (or the broker) remembers, and where they stand in the journal.
+"""Window: the youngest of the ids that a destination remembers, and where they stand in the journal. Windows: the same
+for each owner of ids, so that nobody makes the broker forget an id of somebody else.
 
 An id's age is the seq it was stored with. So it does not matter in which order a replay finds ids, their copies in
 later segments, and messages that were copied forward: the window ends as it was.
@@ -7,9 +8,12 @@ later segments, and messages that were copied forward: the window ends as it was
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
+from itertools import chain
 
 from amq.journal.live import Segment
+from amq.ownership import owner_of
 
 ID_BYTES = 20  # of an id in the journal beside its characters: its seq, quotes, brackets
 
@@ -75,3 +79,52 @@ class Window(OrderedDict[str, tuple[int, Segment]]):
     def standing_in(self, codes: AbstractSet[int]) -> list[tuple[str, int]]:
         """(id, seq) of those whose record goes when the segments of these `codes` do."""
         return [(id, seq) for id, (seq, segment) in self.items() if segment.code in codes]
+
+
+class Windows:
+    """A `Window` of `size` ids for each owner: a user, or "" = none."""
+
+    __slots__ = ("_owners", "_size")
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._owners: dict[str, Window] = {}
+
+    def __contains__(self, id: object) -> bool:
+        return isinstance(id, str) and id in self._owners.get(owner_of(id), ())
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self._owners.values())
+
+    def __len__(self) -> int:
+        return sum(map(len, self._owners.values()))
+
+    def items(self) -> Iterator[tuple[str, tuple[int, Segment]]]:
+        """By owner, oldest first."""
+        return chain.from_iterable(window.items() for window in self._owners.values())
+
+    def of(self, id: str) -> Window:
+        """The window of its owner."""
+        return self._owners.setdefault(owner_of(id), Window(self._size))
+
+    def remember(self, id: str, seq: int, segment: Segment) -> None:
+        """See `Window.remember`."""
+        self.of(id).remember(id, seq, segment)
+
+    def stand(self, id: str, seq: int, segment: Segment) -> None:
+        """See `Window.stand`."""
+        self.of(id).stand(id, seq, segment)
+
+    def settle(self) -> None:
+        """See `Window.settle`."""
+        for window in self._owners.values():
+            window.settle()
+
+    def standing_in(self, codes: AbstractSet[int]) -> list[tuple[str, int]]:
+        """See `Window.standing_in`."""
+        return [pair for window in self._owners.values() for pair in window.standing_in(codes)]
+
+    def clear(self) -> None:
+        """Keep none."""
+        for window in self._owners.values():
+            window.forget()
