@@ -41,6 +41,7 @@ from amq.transports.handshakes import Handshakes, TlsPort, listening_sockets
 from amq.transports.parking import Parking
 from amq.transports.places import Places, PlacesTakenError
 from amq.transports.reattachment import ReattachableConnection
+from amq.transports.translating import Translator
 from amq.transports.turn import Turn
 from amq.vfs import Vfs
 
@@ -119,6 +120,7 @@ class Master:
         broker.permit(permissions)
         self.committed, self.rejected = broker.committed, broker.rejected
         self.lend, self.take_back = broker.lend, broker.take_back
+        self.translator = Translator(broker.memory, partial(make_runner, self.loop.call_soon_threadsafe), broker.wake)
         self.turn.serve(broker, self.journal)
         self.journal.delete(recovered.unused)
 
@@ -188,7 +190,7 @@ class Master:
             self.turn.wake()
             await asyncio.sleep(0.005)
         self._end()
-        while self._runner.is_alive() or self._reader.is_alive():
+        while self._runner.is_alive() or self._reader.is_alive() or self.translator.is_alive():
             if self.clock.monotonic() > deadline:
                 return False
             await asyncio.sleep(0.005)
@@ -214,6 +216,7 @@ class Master:
         self.journal.abandon()
         self._runner.close()
         self._reader.close()
+        self.translator.close()
         if self._upkeep is not None:
             self._upkeep.cancel()
 
@@ -301,5 +304,6 @@ class Master:
 
     def _keep_up(self) -> None:
         self.broker.sweep()
+        self.translator.step()
         self.journal.check_space()
         self._upkeep = self.loop.call_later(UPKEEP_S, self._keep_up)

@@ -47,6 +47,10 @@ _ENVELOPE_BYTES = 150  # of an envelope, beside what it holds
 # What is read of a native form is kept in memory if it takes no more than this beside it. It is counted from the
 # beginning, read or not: so nothing that is counted ever changes.
 _READ_BYTES, _READ_SHARE = 512, 8
+# A body of a native form that is shown to others. To inflate 256 KiB takes half a millisecond, to make JSON of a map of
+# that size some; more is work for a thread, and a body that would be larger than THREAD_BYTES_MAX is shown as it came.
+LOOP_BYTES_MAX: Final = 256 << 10
+THREAD_BYTES_MAX: Final = 64 << 20
 TURN_BYTES_MAX: Final = 8 << 20  # of heads that take more, until the end of the turn
 _NAMES = ("queue", "topic", "temp-queue", "temp-topic")
 _WIRE_PREFIXES: Final = {f"/{'remote-' if kind.startswith('temp') else ''}{kind}/": f"{kind}://" for kind in _NAMES}
@@ -75,6 +79,7 @@ class Native:
     protocol: str
     data: bytes
     read: Head | None = field(default=None, compare=False, repr=False)  # see `head`
+    is_costly: bool = field(default=False, compare=False, repr=False)  # to show its body takes a thread: see `neutral`
 
 
 class Envelope(NamedTuple):
@@ -470,7 +475,7 @@ class Reader(NamedTuple):
     """
 
     head: Callable[[Message], Head]
-    content: Callable[[Message], Content]
+    content: Callable[[Message, int], Content]
     without: Callable[[bytes, Container[str]], bytes]
 
 
@@ -566,30 +571,53 @@ def without(message: Message, names: Container[str]) -> tuple[Properties, Envelo
     return properties, envelope
 
 
-def neutral(message: Message) -> Message:
+class CostlyError(Exception):
+    """The body of this message takes longer to show than an event loop may wait."""
+
+
+def neutral(message: Message, bytes_max: int = LOOP_BYTES_MAX) -> Message:
     """The same with neutral properties and body; itself where it is not native. Where its protocol is unknown, or its
-    body none of that, the bare body is BYTES."""
+    body none of that, or where it would have more than `THREAD_BYTES_MAX`, the bare body is BYTES. Raises CostlyError
+    where it would have more than `bytes_max`, which is what may be inflated or translated on an event loop: a thread
+    gives `THREAD_BYTES_MAX`."""
     envelope = message.envelope
     if envelope is None or envelope.native is None:
         return message
+    native, costs = envelope.native, bytes_max < THREAD_BYTES_MAX
+    if native.is_costly and costs:
+        raise CostlyError
     properties, found = head(message)
-    reader, content = _readers.get(envelope.native.protocol), Content(BYTES, message.body, message.content_type)
+    reader, content = _readers.get(native.protocol), Content(BYTES, message.body, message.content_type)
     if reader is not None:
-        with suppress(ValueError):  # as above
-            content = reader.content(message)
+        try:
+            content = reader.content(message, bytes_max)
+        except CostlyError:
+            if costs:
+                native.is_costly = True
+                raise
+        except ValueError:  # as above
+            pass
     return with_content(message, content, properties, found)
 
 
-def plain(message: Message) -> Message:
-    """The same for those who know BYTES and TEXT alone: of a map or stream they see JSON. Itself where it is so."""
-    message = neutral(message)
+def plain(message: Message, bytes_max: int = LOOP_BYTES_MAX) -> Message:
+    """The same for those who know BYTES and TEXT alone: of a map or stream they see JSON. Itself where it is so.
+    `bytes_max`: as for `neutral`."""
+    message = neutral(message, bytes_max)
     if message.content <= TEXT:
         return message
     content = Content(BYTES, message.body, message.content_type)
     if message.content in (MAP, STREAM):
+        if len(message.body) > bytes_max:
+            raise CostlyError
         with suppress(ValueError):  # of a body that no codec wrote the bytes are all that can be shown
             content = Content(TEXT, values.to_json(values.decode(message.body)).encode("utf-8", "replace"), JSON_TYPE)
     return with_content(message, content, message.properties, message.envelope)
+
+
+def bare(message: Message) -> Message:
+    """`message` with its body as its client sent it, which is BYTES for everybody who does not know that form."""
+    return with_content(message, Content(BYTES, message.body, message.content_type), *head(message))
 
 
 def with_content(

@@ -40,7 +40,7 @@ from amq.journal.records.section import EXTENDED
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import Batch, list_segments, read_batches, read_file, read_header
 from amq.lock.epoch import EPOCHS_DIRECTORY, read_newest_epoch
-from amq.message import CORRELATION_ID, Copy, Message, headers, plain
+from amq.message import CORRELATION_ID, THREAD_BYTES_MAX, Copy, Message, headers, plain
 from amq.ownership import given
 from amq.vfs import SystemVfs, Vfs
 from pyspark_amq.options import CAME_BACK, JOURNAL_KINDS, LEFT, MESSAGES, MOVES
@@ -327,7 +327,7 @@ class _SegmentReader:
         for row in np.flatnonzero(heads["flags"] & EXTENDED).tolist():
             position, stop = int(positions[row]), int(stops[row])
             try:
-                found[row] = plain(decode_message(self._data, position, stop, ""))
+                found[row] = plain(decode_message(self._data, position, stop, ""), THREAD_BYTES_MAX)
             except (ValueError, RecursionError) as error:
                 raise CorruptError(self._path, position, f"message: {error}") from error
         return found
@@ -373,7 +373,7 @@ class _SegmentReader:
             and wanted.offsets[0] <= copy.seq <= wanted.offsets[1]
             and wanted.times_us[0] <= copy.timestamp_ms * 1000 <= wanted.times_us[1]
         ]  # fmt: skip
-        messages = [plain(copy) for copy in copies]
+        messages = [plain(copy, THREAD_BYTES_MAX) for copy in copies]
         properties = [headers(message) for message in messages]
         found = {
             "key": pa.array(map(_key, properties), pa.string()),

@@ -85,7 +85,7 @@ def _head(message: Message) -> Head:
     return properties, envelope._replace(type="tiny")  # type: ignore[return-value]
 
 
-def _content(message: Message) -> Content:
+def _content(message: Message, bytes_max: int) -> Content:  # noqa: ARG001
     reads["content"] += 1
     if not message.body or message.body[0] > NONE:
         raise ValueError("no body of tiny")

@@ -21,7 +21,18 @@ from amq.broker.queues.queue import PRIORITIES, Queue, Subscription
 from amq.destination import wire_name
 from amq.errors import CommandError
 from amq.management.listing import Row, invalid
-from amq.message import BINARY_ID, CONTENTS, MAP, ORIGINAL_DESTINATION, STREAM, Message, neutral
+from amq.message import (
+    BINARY_ID,
+    CONTENTS,
+    LOOP_BYTES_MAX,
+    MAP,
+    ORIGINAL_DESTINATION,
+    STREAM,
+    CostlyError,
+    Message,
+    bare,
+    neutral,
+)
 from amq.protocols.commands import Failure, Range, Subscribe
 from amq.selectors import Selector
 
@@ -31,6 +42,7 @@ PAGE_MAX: Final = 100
 BODY_BYTES_SHOWN: Final = 1000  # of each body in a list, unless the query asks for more
 BODY_BYTES_MAX: Final = 1 << 20  # of all bodies of a page
 PREFIX: Final = "ID:"
+AS_IT_CAME: Final = "the body is shown as its client sent it: to inflate or translate it takes too long here"
 Place = tuple[int, int]  # priority and seq: the order of delivery
 _FIRST: Final = (PRIORITIES - 1, 0)
 
@@ -174,9 +186,14 @@ async def message_of(broker: Broker, queue: Queue, seq: int) -> Found | None:
 
 def row_of(broker: Broker, found: Found, body_bytes: int = BODY_BYTES_SHOWN) -> Row:
     """A message as plain values. `body` is text, `body_base64` what is none; the first `body_bytes` of it. Maps and
-    streams are JSON in `body`."""
-    message = neutral(found.message)
-    body, is_text = _body(message)
+    streams are JSON in `body`. A body that takes long to show is as it came, with a `remark`."""
+    remark = {}
+    try:
+        message = neutral(found.message)
+        body, is_text = _body(message)
+    except CostlyError:
+        message, remark = bare(found.message), {"remark": AS_IT_CAME}
+        body, is_text = message.body, False
     shown = body[:body_bytes]
     envelope = message.envelope
     row: Row = {
@@ -194,12 +211,15 @@ def row_of(broker: Broker, found: Found, body_bytes: int = BODY_BYTES_SHOWN) -> 
             "correlation_id": BINARY_ID + id.hex().upper() if isinstance(id, bytes) else id or "",
         }  # fmt: skip
     text = _text(shown, len(shown) < len(body)) if is_text else None
+    row |= remark
     return {**row, "body": text} if text is not None else {**row, "body_base64": base64.b64encode(shown).decode()}
 
 
 def _body(message: Message) -> tuple[bytes, bool]:
-    """The body for people, and whether it may be text."""
+    """The body for people, and whether it may be text. Raises CostlyError."""
     if message.content in (MAP, STREAM):
+        if len(message.body) > LOOP_BYTES_MAX:
+            raise CostlyError
         with suppress(ValueError):  # of a body that no codec wrote the bytes are all that can be shown
             return values.to_json(values.decode(message.body)).encode("utf-8", "replace"), True
         return message.body, False

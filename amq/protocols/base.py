@@ -4,7 +4,7 @@ deliveries in, bytes out. No I/O, no clock."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
 from amq.message import Batch, Message
@@ -70,7 +70,12 @@ class ServerProtocol(Protocol):
         ...
 
     def delivery(self, subscription: Any, message: Message, redelivered: int, /) -> bytes:
-        """One message for one consumer; `redelivered` = how many times it was delivered before."""
+        """One message for one consumer; `redelivered` = how many times it was delivered before. Here, and in `batch`
+        and `large_delivery`: raises CostlyError where a thread must make the message ready, by `translation`."""
+        ...
+
+    def translation(self, subscription: Any) -> Callable[[Message], Message]:
+        """A pure function that makes a message ready for `large_delivery` to this consumer. Equal ones do the same."""
         ...
 
     def large_delivery(self, subscription: Any, message: Message, redelivered: int) -> tuple[bytes, ...]:

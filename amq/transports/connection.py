@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic
 from amq.errors import AccessError, AmqError, ProtocolError
 from amq.journal.reader import RecordRun
-from amq.message import LARGE_BODY_BYTES, Batch, Message
+from amq.message import LARGE_BODY_BYTES, Batch, CostlyError, Message
 from amq.protocols.base import ServerProtocol
 from amq.protocols.commands import (
     Command,
@@ -44,9 +44,11 @@ from amq.transports import liveness
 from amq.transports.hosts import is_loopback
 from amq.transports.hub import Codecs, Hub
 from amq.transports.parking import Lifeline
+from amq.transports.reading import LOGIN, OUTPUT, THROTTLED, TURN, WORK, Reading
 from amq.transports.refusals import Refusals
 from amq.transports.shares import FRAMES_MAX
 from amq.transports.stream import Stream, stream_over
+from amq.transports.translating import Later
 from amq.transports.window import IDLE_BYTES
 
 FRAME_RATE_BYTES_MIN = 64 << 10  # bytes a second that a large frame must come in at
@@ -55,26 +57,20 @@ SLICE_BYTES = 256 << 10  # of a large body
 LINGER_S = 5.0  # how long a closing connection may take to read its last frames
 LOGIN_LOOK_S = 60.0  # so often the wall clock is asked whether a login has ended
 SECOND_LOOK_S = 0.05  # a client that seems silent: what the kernel holds from it is read first
-# Why a connection is not read.
-LOGIN = "its login is checked"
-NOT_PERMITTED = "NOT_PERMITTED"
-STALLED = "its commands wait for room"
-OUTPUT = "it does not read"
-TURN = "it is the turn of others"
-WORK = "it has received more than it could carry out"
-THROTTLED = "its user sends more than throttleMessages or throttleSize allow"
 # The event loop reads up to 32 full buffers from one socket before it looks at any other: with small messages that took
 # seconds. So a second full read ends the turn of its connection. Not the first one: a producer with a window of 256
 # messages of 1 KiB sends a little more at a time, and to stop it there cost a fifth of the rate.
 FULL_READS_MAX = 2
+NOT_PERMITTED = "NOT_PERMITTED"
 _log = structlog.get_logger("amq.connection")
 
 
-class Connection(asyncio.Protocol):
+class Connection(Reading, asyncio.Protocol):
     """One client: one accepted socket, from first byte to last."""
 
     def __init__(self, hub: Hub[Connection], number: int, codecs: Codecs) -> None:
         self._hub = hub
+        self._clock = hub.clock
         self._codecs = codecs
         self.number = number
         self._owner = f"{hub.epoch}-{number}."  # the names of our temporary destinations begin so
@@ -95,6 +91,7 @@ class Connection(asyncio.Protocol):
         self._out_bytes = 0
         self._slices: deque[bytes | memoryview] = deque()  # a large body and what follows it: before all of `_out`
         self._lent_bytes = 0  # memory of large bodies that is ours until they are written
+        self._later: Later | None = None  # deliveries that a thread makes ready
         self._socket_full = False
         self._holds_back = False  # the session was told that there is no room for deliveries
         self._behind_bytes = 0  # of answers written since the socket is full: deliveries have stopped
@@ -348,7 +345,9 @@ class Connection(asyncio.Protocol):
             self.client.set_writable(False)
 
     def _let_go_on(self) -> None:
-        """There is room for deliveries again."""
+        """There is room for deliveries again, unless a thread makes some ready that come before."""
+        if self._later:
+            return
         self._holds_back = False
         if self.client is not None and not self._closing:
             self.client.set_writable(True)
@@ -361,10 +360,14 @@ class Connection(asyncio.Protocol):
 
     def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None:
         self._traffic.delivered += 1
-        if len(message.body) > LARGE_BODY_BYTES:
-            self._deliver_large(subscription, message, redelivered)
+        try:
+            if len(message.body) > LARGE_BODY_BYTES:
+                self._deliver_large(subscription, message, redelivered)
+                return
+            frame = self.protocol.delivery(subscription.wire, message, redelivered)  # type: ignore[union-attr]
+        except CostlyError:
+            self._deliver_later(subscription, redelivered, message)
             return
-        frame = self.protocol.delivery(subscription.wire, message, redelivered)  # type: ignore[union-attr]
         out = self._out
         if not out:
             self._hub.turn.unsent[self] = None
@@ -375,13 +378,12 @@ class Connection(asyncio.Protocol):
 
     def deliver_batch(self, subscription: Subscription, batch: Batch) -> None:
         self._traffic.delivered += len(batch.messages)
-        frames = self.protocol.batch(subscription.wire, batch)  # type: ignore[union-attr]
-        if not self._out:
-            self._hub.turn.unsent[self] = None
-        self._out.append(frames)
-        self._out_bytes += len(frames)
-        if self._out_bytes > self._output_bytes_max:
-            self._hold_back()
+        try:
+            frames = self.protocol.batch(subscription.wire, batch)  # type: ignore[union-attr]
+        except CostlyError:
+            self._deliver_later(subscription, 0, *batch.messages)
+            return
+        self._gather(frames)
 
     def deliver_run(
         self, subscription: Subscription, destination: str, run: RecordRun, seq: int,
@@ -389,10 +391,13 @@ class Connection(asyncio.Protocol):
     ) -> None:  # fmt: skip
         self._traffic.delivered += len(run.sizes)
         frame = subscription.wire.run(destination, run.data, run.sizes, seq, redelivered)
+        self._gather(frame)
+
+    def _gather(self, data: bytes) -> None:
         if not self._out:
             self._hub.turn.unsent[self] = None
-        self._out.append(frame)
-        self._out_bytes += len(frame)
+        self._out.append(data)
+        self._out_bytes += len(data)
         if self._out_bytes > self._output_bytes_max:
             self._hold_back()
 
@@ -400,6 +405,18 @@ class Connection(asyncio.Protocol):
         """The body is not copied; where the disk has it too it is in memory for this socket alone, until written."""
         pieces = self.protocol.large_delivery(subscription.wire, message, redelivered)  # type: ignore[union-attr]
         self._lent_bytes += self._hub.lend(subscription.queue, message)
+        self._slice(pieces)
+
+    def _deliver_later(self, subscription: Subscription, redelivered: int, *messages: Message) -> None:
+        """A thread makes them ready; whatever else is for this client waits."""
+        if self._later is None:
+            self._later = Later(self._hub, self._slice)
+        for message in messages:
+            self._later.add(self.protocol, subscription, message, redelivered)  # type: ignore[arg-type]
+        self._hold_back()
+
+    def _slice(self, pieces: Iterable[bytes]) -> None:
+        """They are written as the socket takes them, behind all that is there."""
         self._slices += self._out
         self._out, self._out_bytes = [], 0
         for piece in pieces:
@@ -490,44 +507,6 @@ class Connection(asyncio.Protocol):
         if stream is not None:
             stream.cut()
 
-    def pause_reading(self) -> None:
-        self._unread(STALLED)
-
-    def resume_reading(self) -> None:
-        self._read_for(STALLED)
-
-    def _unread(self, reason: str) -> None:
-        """Do not read the client as long as there is `reason`, or any other."""
-        stream = self._stream
-        if self._closing:
-            return
-        if stream is None or stream.is_closing():
-            if self._lifeline is not None:
-                self._unread_for.add(reason)  # nor on its next socket
-            return
-        if not self._unread_for:
-            self._paused_at = self._hub.clock.monotonic()
-            stream.pause_reading()
-        self._unread_for.add(reason)
-
-    def _read_for(self, reason: str) -> None:
-        """`reason` is over: read on where there is no other."""
-        stream = self._stream
-        if reason not in self._unread_for:
-            return
-        if stream is None or stream.is_closing():
-            if self._lifeline is not None:
-                self._unread_for.remove(reason)
-            return
-        self._unread_for.remove(reason)
-        if not self._unread_for:
-            # The client could not speak meanwhile, so that time does not count.
-            paused_s = self._hub.clock.monotonic() - self._paused_at
-            self._paused_at = 0.0
-            self._last_read += paused_s
-            self._frame_since += paused_s if self._frame_since else 0.0
-            stream.resume_reading()
-
     def send_out(self, now: bool = False) -> None:
         """Write what gathered in this turn, in one piece; of large bodies, and what is behind them, as much as the
         socket takes. `now`: before the turn goes on. Called by the turn, when the lease is valid."""
@@ -575,6 +554,8 @@ class Connection(asyncio.Protocol):
         if self._lent_bytes:
             self._hub.take_back(self._lent_bytes)
             self._lent_bytes = 0
+        if self._later is not None:
+            self._later.written()
 
     def _leave_output(self) -> None:
         """There is no socket to write to: the client broke the protocol meanwhile, and is not there any more."""
@@ -585,6 +566,9 @@ class Connection(asyncio.Protocol):
         self._again.clear()
         self._slices.clear()
         self._return_memory()
+        if self._later is not None:
+            self._later.close()
+            self._later = None  # it refers to this
 
     # -- connecting ---------------------------------------------------------------------------------------------------
 

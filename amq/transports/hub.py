@@ -16,6 +16,7 @@ from amq.protocols.base import ServerProtocol
 from amq.security.login import Claim, Login
 from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.places import Places
+from amq.transports.translating import Translator
 from amq.transports.turn import Turn
 
 C = TypeVar("C", contravariant=True)  # the connections
@@ -31,6 +32,7 @@ class Hub(Protocol[C]):
     loop: asyncio.AbstractEventLoop
     door: Doorkeeper
     places: Places
+    translator: Translator
 
     def admit(self, peer: Peer, owner: str, client: Client, protocol: str) -> ClientConnection:
         """Serve a client that has logged in by `protocol`. `owner` = what the names of its temporary destinations begin

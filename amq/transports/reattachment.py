@@ -14,9 +14,10 @@ import structlog
 
 from amq.broker.sessions.links import Client
 from amq.protocols.commands import Connect, Reattach
-from amq.transports.connection import OUTPUT, TURN, Connection
+from amq.transports.connection import Connection
 from amq.transports.hub import Codecs, Hub
 from amq.transports.parking import Lifeline, Parking
+from amq.transports.reading import OUTPUT, TURN
 from amq.transports.stream import Stream
 
 PARKED_TICK_S = 1.0  # so often the transactions of a client that is not there are looked at

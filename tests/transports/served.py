@@ -29,6 +29,7 @@ from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.parking import Parking
 from amq.transports.places import Places
 from amq.transports.reattachment import ReattachableConnection
+from amq.transports.translating import Translator
 from amq.transports.turn import Turn
 from tests.broker.world import World
 
@@ -178,6 +179,7 @@ class Served:
             clock=SystemClock(), turn=self._turn, epoch=world.epoch, config=world.config, loop=self._loop,
             admit=lambda peer, owner, client, _: ClientConnection(world.broker, peer, owner, client),
             lend=world.broker.lend, take_back=world.broker.take_back,
+            translator=Translator(world.broker.memory, lambda: self.world.runner, world.broker.wake),
             authenticate=authenticate, brokers=self._brokers, opened=self._opened, reopened=self._opened,
             door=Doorkeeper(SystemClock(), lambda: world.config),
             places=Places(SystemClock(), lambda: world.config.max_connections),

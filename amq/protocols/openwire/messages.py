@@ -28,8 +28,10 @@ from amq.message import (
     SECTION_BYTES_MAX,
     STREAM,
     TEXT,
+    THREAD_BYTES_MAX,
     USER_ID,
     Content,
+    CostlyError,
     Envelope,
     Message,
     Native,
@@ -59,7 +61,6 @@ NAME: Final = "openwire"
 GROUP_ID, GROUP_SEQ = "JMSXGroupID", "JMSXGroupSeq"
 SCHEDULED: Final = b"AMQ_SCHEDULE"  # the names of the scheduler's properties begin so
 PROPERTIES_MAX: Final = 1000  # of a message, unless the broker is configured otherwise
-INFLATED_BYTES_MAX: Final = 64 << 20  # of a compressed body that is shown to a consumer of another protocol
 _HEAD: Final = struct.Struct(">BBIII")
 _HAS_CONTENT, _IS_COMPRESSED = 1, 2
 _COMMAND: Final = struct.Struct(">i?")
@@ -396,13 +397,15 @@ def producer_text_in(field: bytes) -> str:
     return producer_text(id)
 
 
-def _content(message: Message) -> Content:
-    """Raises ValueError."""
+def _content(message: Message, bytes_max: int) -> Content:
+    """Raises ValueError; CostlyError where it would have more than `bytes_max`."""
     found, body = _fields(message), message.body
     if found.get("compressed") and body:
-        body = _inflated(body[4:] if found.type == table.BYTES_MESSAGE else body)
+        body = inflated(body[4:] if found.type == table.BYTES_MESSAGE else body, bytes_max)
     if found.type == table.TEXT_MESSAGE:
         return Content(TEXT, to_utf8(body[4:]))
+    if found.type in (table.MAP_MESSAGE, table.STREAM_MESSAGE) and len(body) > bytes_max:
+        raise CostlyError
     if found.type == table.MAP_MESSAGE:
         return Content(MAP, encode_value(decode_map(body)))
     if found.type == table.STREAM_MESSAGE:
@@ -410,15 +413,17 @@ def _content(message: Message) -> Content:
     return Content(_CONTENT_OF[found.type], body)
 
 
-def _inflated(data: bytes) -> bytes:
-    """Raises ValueError."""
+def inflated(data: bytes, bytes_max: int) -> bytes:
+    """The only place where anything is inflated. It makes no more than `bytes_max`, whatever `data` says: CostlyError
+    for more, ValueError for what is damaged."""
     inflater = zlib.decompressobj()
     try:
-        found = inflater.decompress(data, INFLATED_BYTES_MAX)
+        found = inflater.decompress(data, bytes_max)
+        is_larger = not inflater.eof and bool(inflater.decompress(inflater.unconsumed_tail, 1))
     except zlib.error as error:
         raise ValueError(f"a compressed body is damaged: {error}") from error
-    if inflater.unconsumed_tail:
-        raise ValueError(f"a compressed body has more than {INFLATED_BYTES_MAX} bytes")
+    if is_larger:
+        raise CostlyError
     if not inflater.eof:
         raise ValueError("a compressed body is cut off")
     return found
@@ -559,7 +564,7 @@ def _around(found: Structure, version: int, id: bytes, body: bytes | None, prefi
 
 def _translated(message: Message, version: int, id: bytes) -> Written:
     """A message that another protocol brought."""
-    message = neutral(message)
+    message = neutral(message, THREAD_BYTES_MAX)
     envelope, properties = message.envelope or Envelope(), dict(message.properties or {})
     if envelope.type == advisories.TYPE and message.destination.startswith(advisories.PREFIX):
         found = advisories.structure_of(message.destination, properties)

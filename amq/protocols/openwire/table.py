@@ -227,3 +227,10 @@ _WRITE: Final[dict[str, Callable[[Any, int], bytes]]] = {
     "a": _write_array,
     "T": _write_throwable,
 }
+
+
+def part(found: Structure | None, *types: int) -> Structure:
+    """A structure that must be there, of one of these types. Raises ValueError."""
+    if found is None or (types and found.type not in types):
+        raise ValueError("a structure is missing, or is of another type than it must be")
+    return found

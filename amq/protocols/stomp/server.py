@@ -44,7 +44,7 @@ from amq.protocols.stomp.frame import LINE_END_BYTES, VERSIONS, Frame, FrameRead
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, subscription_name
 from amq.protocols.stomp.subscribing import boolean as _boolean
 from amq.protocols.stomp.subscribing import number as _number
-from amq.protocols.stomp.transformation import TRANSFORMATION
+from amq.protocols.stomp.transformation import TRANSFORMATION, Translation
 from amq.remembered import Remembered
 
 _STRANGER_HEADERS_BYTES_MAX: Final = 64 << 10  # before CONNECT; a body is not allowed there
@@ -569,6 +569,10 @@ class StompServer:
         """The same, in pieces: the message's body is one of them."""
         message = plain(message)
         return self._deliveries.encode(subscription, message, redelivered, head_only=True), message.body, b"\0"
+
+    def translation(self, subscription: DeliveryFormat) -> Translation:
+        """What a thread does with a message of which `delivery` raised CostlyError."""
+        return Translation(subscription.transformation)
 
     def end_of_browse(self, subscription: DeliveryFormat) -> bytes:
         """Tells the client that it has seen everything."""

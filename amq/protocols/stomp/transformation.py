@@ -13,11 +13,24 @@ import base64
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
 from amq.errors import ProtocolError
-from amq.message import BYTES, MAP, TEXT, Content, Envelope, Message, neutral, plain, with_content
+from amq.message import (
+    BYTES,
+    LOOP_BYTES_MAX,
+    MAP,
+    TEXT,
+    THREAD_BYTES_MAX,
+    Content,
+    Envelope,
+    Message,
+    neutral,
+    plain,
+    with_content,
+)
 from amq.values import DEPTH_MAX, Float32, Int8, Int16, Int32, Nested, decode_map, encode, text
 
 TRANSFORMATION: Final = "transformation"
@@ -189,23 +202,35 @@ def _check(depth: int) -> None:
 # -- MESSAGE -----------------------------------------------------------------------------------------------------------
 
 
-def shown(message: Message, name: str) -> Message:
-    """`message` for a subscription with that transformation. Never fails."""
-    message = neutral(message)
+def shown(message: Message, name: str, bytes_max: int = LOOP_BYTES_MAX) -> Message:
+    """`message` for a subscription with that transformation, "" = none. CostlyError, as `neutral`; no other."""
+    if not name:
+        return plain(message, bytes_max)
+    message = neutral(message, bytes_max)
     if message.content != MAP or name not in (*_XML, *_JSON):
-        return plain(message)
+        return plain(message, bytes_max)
     properties = dict(message.properties or {})
     if len(message.body) > BODY_BYTES_MAX:
         properties[ERROR] = f"the map has more than {BODY_BYTES_MAX} bytes"
-        return _told(plain(message), properties)
+        return _told(plain(message, bytes_max), properties)
     try:
         values = decode_map(message.body)
     except ValueError:  # no codec wrote it: the bytes are all that can be shown
-        return plain(message)
+        return plain(message, bytes_max)
     properties[TRANSFORMATION] = _MAPS.get(name, name)
     body = "".join(_to_xml(values)) if name in _XML else json.dumps({"map": _to_json(values)}, ensure_ascii=False)
     # Properties are text where there is no envelope: a message with a map has one.
     return with_content(message, Content(TEXT, body.encode("utf-8", "replace")), properties, message.envelope)
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """`shown` for a subscription with that transformation, in a thread, which has time for large bodies."""
+
+    name: str
+
+    def __call__(self, message: Message) -> Message:
+        return shown(message, self.name, THREAD_BYTES_MAX)
 
 
 def _to_xml(value: Nested) -> Iterator[str]:

@@ -11,12 +11,23 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from test_openwire_table import structures
 
-from amq.message import BYTES, MAP, NONE, STREAM, TEXT, Envelope, Message, neutral, without
+from amq.message import (
+    BYTES,
+    MAP,
+    NONE,
+    STREAM,
+    TEXT,
+    THREAD_BYTES_MAX,
+    CostlyError,
+    Envelope,
+    Message,
+    neutral,
+    without,
+)
 from amq.protocols.commands import Invalid, Send
 from amq.protocols.openwire import table
 from amq.protocols.openwire.consumers import Ack, Consumer, _read_any, read_ack
 from amq.protocols.openwire.messages import (
-    INFLATED_BYTES_MAX,
     PROPERTIES_MAX,
     SCHEDULED,
     message_of,
@@ -227,8 +238,11 @@ def test_bodies(type: int, content: bytes | None, kind: int, expected: object, c
 
 
 def test_a_body_that_swells_is_shown_as_it_came() -> None:
-    bomb = zlib.compress(bytes(INFLATED_BYTES_MAX + 1))
-    seen = neutral(received(message(table.TEXT_MESSAGE, content=bomb, compressed=True)))
+    bomb = zlib.compress(bytes(THREAD_BYTES_MAX + 1))
+    stored = received(message(table.TEXT_MESSAGE, content=bomb, compressed=True))
+    with pytest.raises(CostlyError):
+        neutral(stored)
+    seen = neutral(stored, THREAD_BYTES_MAX)
     assert (seen.content, seen.body) == (BYTES, bomb)
 
 
