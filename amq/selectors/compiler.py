@@ -72,6 +72,10 @@ def _factory(source: str, constants: int) -> Callable[..., Any]:
     return factory
 
 
+def _has_default(value: AsNumber) -> bool:
+    return isinstance(value.text, Property) and value.text.name in syntax.DEFAULTS
+
+
 class _Writer:
     def __init__(self) -> None:
         self.constants: list[object] = []
@@ -104,6 +108,9 @@ class _Writer:
         if isinstance(value, NumberHeader):
             return syntax.NUMBER_HEADERS[value.name]
         if isinstance(value, AsNumber):
+            if _has_default(value):
+                assert isinstance(value.text, Property)
+                return f"number(p.get({self.constant(value.text.name)}, {syntax.DEFAULTS[value.text.name]}))"
             return f"number({self.text(value.text)})"
         if isinstance(value, Negation):
             return f"negate({self.number(value.operand)})"
@@ -119,7 +126,7 @@ class _Writer:
         return f"({name} := {text}) is not None and ", name
 
     def bound_number(self, value: NumberValue) -> tuple[str, str]:
-        if isinstance(value, AsNumber):
+        if isinstance(value, AsNumber) and not _has_default(value):
             test, name = self.bound_text(value.text)
             return test, f"number({name})"
         if isinstance(value, Number | NumberHeader):

@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from amq.message import Message, head
 from amq.selectors.selector import Selector
 from amq.selectors.syntax import (
+    DEFAULTS,
     ENVELOPE_HEADERS,
     And,
     AsNumber,
@@ -186,7 +187,7 @@ class SelectorIndex(Generic[Key]):
 def _name(value: Value) -> Name | None:
     """Under which a selector that says something of `value` may wait."""
     if isinstance(value, Property):
-        return value.name
+        return value.name if value.name not in DEFAULTS else None  # messages without it may match as well
     return value if isinstance(value, TextHeader) and value.name in _HEADERS else None
 
 

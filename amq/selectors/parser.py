@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
+from amq.message import Envelope
 from amq.selectors import syntax
 from amq.selectors.lexer import END, NAME, NUMBER, STRING, TOO_LARGE, failure, tokens
 from amq.selectors.syntax import (
@@ -36,6 +37,7 @@ from amq.selectors.syntax import (
     SameText,
     Text,
     TextHeader,
+    TextValue,
     Truth,
     Value,
     depth,
@@ -214,7 +216,7 @@ class _Parser:
         if operator in ("=", "<>"):
             left, right = self.value(left, left_at), self.value(right, right_at)
             if isinstance(left, TEXTS) and isinstance(right, TEXTS):
-                return SameText(left, right, operator == "=")
+                return SameText(_spelled_for(right, left), _spelled_for(left, right), operator == "=")
         return CompareNumbers(operator, self.number(left, left_at), self.number(right, right_at))
 
     def _truth(self, operator: str, other: Node, at: int, value: bool) -> Condition:
@@ -248,7 +250,7 @@ class _Parser:
         left = self.value(node, at)
         texts = [item.value for item in items if isinstance(item, Text)]
         if isinstance(left, TEXTS) and len(texts) == len(items):
-            return InTexts(left, tuple(dict.fromkeys(texts)))
+            return InTexts(left, tuple(dict.fromkeys(_spelled(left, each) for each in texts)))
         if isinstance(left, TEXTS) and texts:
             self.fail("expected strings only, or numbers only, in the values of IN", at)
         numbers = [self.number(item, at) for item, at in zip(items, ats, strict=True)]
@@ -274,7 +276,7 @@ class _Parser:
             if len(escape) != 1:
                 self.fail("expected a string of one character after ESCAPE", escape_at)
         try:
-            pattern = LikePattern(written, escape)
+            pattern = LikePattern(_spelled(left, written), escape)
         except ValueError as error:
             self.fail(str(error), at)
         self.search_characters += pattern.search_characters
@@ -369,3 +371,13 @@ class _Parser:
     def check_depth(self, levels: int, at: int) -> None:
         if levels > DEPTH_MAX:
             self.fail(f"parentheses or arithmetic are nested more than {DEPTH_MAX} levels deep here", at)
+
+
+def _spelled_for(header: Value, value: TextValue) -> TextValue:
+    return Text(_spelled(header, value.value)) if isinstance(value, Text) else value
+
+
+def _spelled(header: Value, text: str) -> str:
+    """`text` as it is compared with `header`: clients of JMS write `queue://r` where STOMP has `/queue/r`."""
+    is_reply_to = isinstance(header, TextHeader) and header.name == "JMSReplyTo"
+    return Envelope(reply_to=text).reply_text if is_reply_to else text

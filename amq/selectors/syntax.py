@@ -173,6 +173,8 @@ TEXT_HEADERS: Final = {
 }
 # Header of text protocols → the same for JMS. A property of that name counts before it.
 ENVELOPE_HEADERS: Final = {CORRELATION_ID: "JMSCorrelationID", REPLY_TO: "JMSReplyTo", TYPE: "JMSType"}
+# Property → the number that it is in a message without it, as in ActiveMQ; it is NULL all the same.
+DEFAULTS: Final = {"JMSXGroupSeq": "0"}
 NULLABLE: Final = frozenset({"_AMQ_DUPL_ID", "content-type", *ENVELOPE_HEADERS.values()})
 
 

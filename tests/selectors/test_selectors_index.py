@@ -15,7 +15,9 @@ from amq.values import Float32, Int32
 from tests.typed import tiny
 
 VALUES = ["x", "y", "1", "1.0", "2", "it's", "true", ""]
-NAMES = st.sampled_from(["a", "b", "c", "JMSType", "type", "JMSCorrelationID", "JMSReplyTo", '"reply-to"'])
+NAMES = st.sampled_from(
+    ["a", "b", "c", "JMSType", "type", "JMSCorrelationID", "JMSReplyTo", '"reply-to"', "JMSXGroupSeq"]
+)
 TEXTS = st.sampled_from(VALUES).map(lambda value: "'" + value.replace("'", "''") + "'")
 NUMBERS = st.sampled_from(["1", "1.0", "2", "-0.0", "0"])
 

@@ -118,7 +118,10 @@ RULES: list[tuple[str, bool | None]] = [
     ("JMSPriority = 7", T), ("JMSPriority > 7", F), ("JMSTimestamp = 1700000000000", T), ("JMSExpiration = 5", T),
     ("JMSDeliveryMode = 'PERSISTENT'", T), ("JMSDeliveryMode <> 'NON_PERSISTENT'", T), ("JMSMessageID = 'ID:x-42'", T),
     ("JMSMessageID LIKE 'ID:%'", T), ("JMSCorrelationID = 'c-1'", T), ("JMSType = 'order'", T), ("type = 'order'", T),
-    ("JMSReplyTo = '/queue/r'", T), ("JMSDestination = 'queue://orders'", T), ("JMSXGroupID = 'g1'", T),
+    ("JMSReplyTo = '/queue/r'", T), ("JMSReplyTo = 'queue://r'", T), ("JMSReplyTo <> 'queue://r'", F),
+    ("JMSReplyTo IN ('queue://q', 'queue://r')", T), ("JMSReplyTo LIKE 'queue://%'", T), ("JMSReplyTo LIKE '%r'", T),
+    ("JMSReplyTo = 'topic://r'", F), ("JMSXGroupSeq = 0", T), ("NOT JMSXGroupSeq = 0", F), ("JMSXGroupSeq > 0", F),
+    ("JMSDestination = 'queue://orders'", T), ("JMSXGroupID = 'g1'", T),
     ("JMSXGroupSeq IS NULL", T), ("_AMQ_DUPL_ID = 'd-1'", T), ('"content-type" = \'text/plain\'', T),
     ("JMSPriority + JMSExpiration = 12", T), ("JMSDeliveryMode IS NULL", F), ("JMSDeliveryMode = color", F),
 ]  # fmt: skip

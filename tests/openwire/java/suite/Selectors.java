@@ -32,6 +32,18 @@ public final class Selectors extends Theme {
         equal(5 - expected.length, browse(session, queue(session)).size(), "left");
     }
 
+    @Case public void replyTo() throws Exception {
+        Session session = auto();
+        TextMessage message = session.createTextMessage("x");
+        message.setJMSReplyTo(session.createQueue("r"));
+        session.createProducer(queue(session)).send(message);
+        for (String no : List.of("JMSReplyTo = 'topic://r'", "JMSReplyTo <> 'queue://r'", "JMSXGroupSeq = 1")) {
+            equal(List.of(), rest(session.createConsumer(queue(session), no)));
+        }
+        String both = "JMSReplyTo = 'queue://r' AND JMSXGroupSeq = 0";
+        equal(List.of("x"), rest(session.createConsumer(queue(session), both)));
+    }
+
     @Case public void integer() throws Exception { takes("number = 2", "2"); }
     @Case public void less() throws Exception { takes("number < 2", "0", "1"); }
     @Case public void greaterOrEqual() throws Exception { takes("number >= 3", "3", "4"); }
