@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import re
@@ -21,6 +22,7 @@ from amq.errors import AmqError, ConfigError
 from amq.management.counting import Counting
 from amq.management.history import History
 from amq.management.listing import Row
+from amq.management.rates import EVERY_S, Rates
 from amq.management.resources import Resources, Serving
 from amq.management.routes import ROUTES
 from amq.management.server import ManagementServer
@@ -63,6 +65,8 @@ class OwnManagement:
         self._users = users
         self._counting = Counting(service.events, self._clock)
         self.history = History(service.events, self._clock, self._epoch)
+        self.rates = Rates(self._clock, Slices(self._clock))
+        self._sampling: asyncio.Task[None] | None = None
         self._path = socket_path(config, config.name or os.uname().nodename, environment)
         self._is_own_choice = config.management_socket == AUTO
         self._server: ManagementServer | None = None
@@ -83,14 +87,34 @@ class OwnManagement:
             return
         self._server = server
         self._counting.start()
+        self._sampling = asyncio.create_task(self._sample())
         self._service.management = self._path
         self._service.events.listen(RoleChanged, lambda _: server.forget())
         _log.info("management socket", path=self._path)
 
     async def close(self) -> None:
         self._counting.close()
+        if self._sampling is not None:
+            self._sampling.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._sampling
         if self._server is not None:
             await self._server.close()
+
+    async def _sample(self) -> None:
+        """Keep the history of the rates. It ends with an error where that is a bug: the broker goes on."""
+        while True:
+            await asyncio.sleep(EVERY_S - self._clock.monotonic() % EVERY_S)
+            master, facts = self._service.master, self._counting.facts()
+            try:
+                if master is None:
+                    await self.rates.sample(None, None, self._service.lag.messages)
+                else:
+                    forgotten = facts["forgotten_enqueued"], facts["forgotten_dequeued"]
+                    await self.rates.sample(master.broker, master.epoch, 0, forgotten)
+            except Exception:
+                _log.exception("the rates are not sampled any more")
+                raise
 
     # -- Source -------------------------------------------------------------------------------------------------------
 

@@ -11,12 +11,14 @@ from amq.management.routes import NO_CLIENT
 
 
 class Column(NamedTuple):
-    """`field` can be sorted by where it is a number. `href(row)` = where the cell leads, "" = nowhere."""
+    """`field` can be sorted by where it is a number, and not `derived`. `href(row)` = where the cell leads, "" =
+    nowhere."""
 
     title: str
     field: str
     number: bool = False
     href: Callable[[Row], str] | None = None
+    derived: bool = False
 
 
 class Ending(NamedTuple):
@@ -67,8 +69,9 @@ def _numbers(*pairs: tuple[str, str]) -> tuple[Column, ...]:
 LISTS: Final = (
     Listed("/queues", "Queues", "/queues", (
         Column("Name", "name", href=queue_href), *_numbers(("Messages", "messages"), ("In flight", "in_flight"),
-        ("Consumers", "consumers"), ("Enqueued", "enqueued"), ("Dequeued", "dequeued"), ("Bytes", "bytes")),
-        Column("Paused", "paused"),
+        ("Consumers", "consumers")), Column("In/s", "in_per_s", True, derived=True),
+        Column("Out/s", "out_per_s", True, derived=True), *_numbers(("Enqueued", "enqueued"), ("Dequeued", "dequeued"),
+        ("Bytes", "bytes")), Column("Paused", "paused"),
     ), "-messages"),
     Listed("/topics", "Topics", "/topics", (
         Column("Name", "name", href=topic_href), *_numbers(("Consumers", "consumers"),

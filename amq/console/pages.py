@@ -70,6 +70,7 @@ class Pages:
             Route("/logout", self._page(self._logout), methods=["POST"]),
             Route("/", self._page(self._overview)),
             Route("/figures.json", self._page(self._figures)),
+            Route("/rates.json", self._page(self._rates)),
             Route("/topic/{name:path}", self._page(self._topic)),
             Route("/queue/{name:path}", self._page(self._queue), methods=["GET", "POST"]),
             *(Route(each.path, self._page(self._list(each)), methods=["GET", "POST"]) for each in LISTS),
@@ -225,6 +226,11 @@ class Pages:
             "epoch": status.get("epoch"), "seen_s": found["seen_s"], "messages": found["messages"],
             **{field: found[field] + count for field, count in gone.items()},
         })  # fmt: skip
+
+    async def _rates(self, request: Request, session: Session) -> Response:
+        """The history of the plot."""
+        wanted = {key: request.query_params[key] for key in ("queue", "topic", "span") if key in request.query_params}
+        return JSONResponse(await self._link.shared(f"/rates?{urlencode(wanted)}", session.user))
 
     def _list(self, listed: Listed) -> Page:
         async def page(request: Request, session: Session) -> Response:
@@ -410,7 +416,7 @@ def _columns(listed: Listed, given: Mapping[str, str]) -> list[dict[str, Any]]:
     """Heads of columns; those of numbers, and the name, sort."""
     columns = []
     for each in listed.columns:
-        sorts = bool(listed.sort) and (each.number or each.field == "name")
+        sorts = bool(listed.sort) and (each.number or each.field == "name") and not each.derived
         field = given["sort"].removeprefix("-")
         down = given["sort"].startswith("-")
         now = ("descending" if down else "ascending") if sorts and field == each.field else ""

@@ -20,7 +20,7 @@ def shown(field: str, value: Any) -> str:
         return time_text(value) if isinstance(value, int) else str(value)
     if isinstance(value, int) and field.endswith("bytes"):
         return size_text(value)
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
 def time_text(wall_ms: int) -> str:

@@ -26,6 +26,7 @@ from amq.management import own
 from amq.management.history import History
 from amq.management.listing import Query, Row, invalid
 from amq.management.openapi import PREFIX, described
+from amq.management.rates import SPANS, Rates
 from amq.management.slices import Slices
 from amq.security.login import Claim, Login, User
 from amq.security.permissions import Permissions
@@ -69,6 +70,9 @@ class Source(own.Knows, Protocol):
 
     @property
     def history(self) -> History: ...
+
+    @property
+    def rates(self) -> Rates: ...
 
     @property
     def serving(self) -> Serving | None:
@@ -163,6 +167,8 @@ class Resources:
             return await self._login(request)
         if route.path in own.LISTS:
             return await self._own(route, request)
+        if route.path == RATES:
+            return self._rates(request)
         serving = self._source.serving
         if serving is None:
             why = "this broker is not the master: ask the master (`amq status` names it)"
@@ -187,6 +193,18 @@ class Resources:
             raise AccessError("you may not manage this broker: ask for the right `manage`", code="NOT_PERMITTED")
         table, found = own.LISTS[route.path](self._source)
         return await table.page(self._slices, found, Query.parse(request.query))
+
+    def _rates(self, request: Request) -> Row:
+        """The history of a queue or a topic that the caller may see, or of the whole broker, master or not."""
+        span = request.query.get("span", SPANS[0])
+        if span not in SPANS:
+            raise invalid(f"span={span[:40]!r}: write {' or '.join(SPANS)}")
+        kinds = {"queue": QUEUE_SCHEME, "topic": TOPIC_SCHEME}
+        name = next((kinds[key] + text for key in kinds if (text := request.query.get(key))), "")
+        serving = self._source.serving
+        if name and serving is not None and not request.caller.is_operator:
+            serving.broker.access.check(request.caller.user, Action.VIEW, name)
+        return self._source.rates.row(name if serving is not None else "", span)
 
     async def _login(self, request: Request) -> Row:
         """For the console, which alone may ask. Raises AccessError."""
@@ -230,6 +248,7 @@ class Resources:
 STATUS: Final = "/broker"
 DESCRIPTION: Final = "/openapi.json"
 LOGIN: Final = "/login"
+RATES: Final = "/rates"
 
 
 def _match(template: list[str], parts: list[str]) -> dict[str, str] | None:

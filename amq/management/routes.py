@@ -34,6 +34,7 @@ from amq.management.operations import ALL, REASON, Done, Selected, queue_of, unk
 from amq.management.resources import (
     DESCRIPTION,
     LOGIN,
+    RATES,
     STATUS,
     Context,
     Demand,
@@ -111,7 +112,10 @@ def _target(request: Request) -> str:
 
 async def queues(context: Context, request: Request) -> Row:
     found = views.named_queues(context.broker, context.sees)
-    return await views.queues(context.broker).page(context.slices, found, Query.parse(request.query))
+    page = await views.queues(context.broker).page(context.slices, found, Query.parse(request.query))
+    for row in page["items"]:
+        row["in_per_s"], row["out_per_s"] = context.source.rates.latest(QUEUE_SCHEME + row["name"])
+    return page
 
 
 async def queue(context: Context, request: Request) -> Row:
@@ -465,6 +469,8 @@ ROUTES: Final = [
     _get("/users", "Users of the users file, and their roles; also on a slave.", elsewhere, manage, LIST),
     _get("/rights", "The entries of the permissions file; also on a slave.", elsewhere, manage, LIST),
     _get("/history", "What happened to this broker lately, from its start; also on a slave.", elsewhere, manage, LIST),
+    _get(RATES, "Messages in and out a second, and messages that wait: of the last hour, or day; also on a slave.",
+         elsewhere, nothing, ("queue", "topic", "span")),
     _get("/totals", "Figures of the whole broker.", totals),
     _get("/queues", "Queues.", queues, query=LIST),
     _get("/queues/{name}", "One queue.", queue, view),

@@ -33,7 +33,7 @@ manage = ["operators"]
 ALICE, ROOT, EVE = (Caller(User(name)) for name in ("alice", "root", "eve"))
 BODY = {"to": "other", "body": "x"}
 # Only these ask nothing at the door: they tell no more than their rows, which are filtered, or figures of the whole.
-OPEN = {"/login", "/openapi.json", "/broker", "/totals", "/queues", "/topics", "/messages/{id}"}
+OPEN = {"/login", "/openapi.json", "/broker", "/rates", "/totals", "/queues", "/topics", "/messages/{id}"}
 
 
 def test_no_route_forgets_the_door() -> None:

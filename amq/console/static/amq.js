@@ -1,60 +1,100 @@
-// Draws the rates of the broker, of a queue or of a topic, from the figures that the page fetches while it is visible. Nothing else needs it.
+// Draws the rates of the broker, of a queue or of a topic: first the history that the master keeps, then what the page
+// fetches while it is visible. It also greys figures that have grown old. Every page works without it.
 "use strict";
+(() => {
+  const STALE_S = 6;
+  const note = document.getElementById("stale");
+  let fresh = Date.now();
+  document.body.addEventListener("htmx:afterOnLoad", () => { fresh = Date.now(); });
+  setInterval(() => {
+    const live = document.getElementById("live"), age = Math.round((Date.now() - fresh) / 1000);
+    if (!live || !note || document.visibilityState !== "visible") { fresh = live ? fresh : Date.now(); return; }
+    const isStale = age >= STALE_S;
+    live.classList.toggle("stale", isStale);
+    note.hidden = !isStale;
+    if (isStale) note.textContent = `The console does not answer: these figures are ${age} s old.`;
+  }, 1000);
+})();
 (() => {
   const box = document.getElementById("plot");
   if (!box || typeof uPlot === "undefined") return;
-  const data = box.dataset.topic ? [[], []] : [[], [], []], MAX = 900, EVERY_MS = 2000, HEIGHT = 170;
-  const now = () => [Date.now() / 1000 - 120, Date.now() / 1000];
-  let before = null, isLooking = false;
+  const EVERY_MS = 2000, MINUTE_MS = 60000, HEIGHT = 190, GREY = "#80808055";
+  const SPANS = { minutes: 600, hour: 3600, day: 86400 };  // seconds that are shown
   const told = document.getElementById("rates");
   const { queue, topic } = box.dataset;
-  const url = "/figures.json" + (queue ? `?queue=${encodeURIComponent(queue)}` : topic ? `?topic=${encodeURIComponent(topic)}` : "");
-  const span = (s) => s < 100 ? `${Math.round(s)} s` : s < 6000 ? `${Math.round(s / 60)} min` : `${Math.round(s / 3600)} h`;
+  const names = topic ? ["in"] : ["in", "out"];
+  const query = queue ? `queue=${encodeURIComponent(queue)}` : topic ? `topic=${encodeURIComponent(topic)}` : "";
+  let data = [[], ...names.map(() => [])], span = "minutes", before = null, isLooking = false;
+  const text = (s) => s < 100 ? `${Math.round(s)} s` : s < 6000 ? `${Math.round(s / 60)} min` : `${Math.round(s / 3600)} h`;
   // Of a queue: does it drain?
   function outlook(seen, [into, out]) {
     if (!queue || !seen.messages) return "";
-    if (out > into) return `: empty in about ${span(seen.messages / (out - into))}, if it goes on like this`;
+    if (out > into) return `: empty in about ${text(seen.messages / (out - into))}, if it goes on like this`;
     return into > out ? ": it grows" : out ? ": it stays as it is" : ": nothing leaves it";
   }
+  const utc = (s, seconds) => new Date(s * 1000).toISOString().slice(11, seconds ? 19 : 16);
+  const range = () => { const end = data[0].at(-1) ?? Date.now() / 1000; return [end - SPANS[span], end]; };
+  const seen_ = () => { const [from] = range(); return data.slice(1).flatMap((each) => each.filter((value, at) => value !== null && data[0][at] >= from)); };
   const plot = new uPlot({
     width: box.clientWidth, height: HEIGHT, legend: { live: false },
-    scales: { x: { range: () => data[0].length ? [Math.min(data[0][0], data[0].at(-1) - 120), data[0].at(-1)] : now() },
-              y: { range: () => [0, 1.1 * Math.max(1, ...data.slice(1).flat())] } },
-    axes: [{ stroke: "#808080", values: (_, at) => at.map((s) => new Date(s * 1000).toISOString().slice(11, 19)) },
-           { stroke: "#808080" }],
-    series: [{}, { label: "in per second", stroke: "#0b57d0", width: 2 },
-             ...topic ? [] : [{ label: "out per second", stroke: "#b06000", width: 2, dash: [6, 4] }]],
+    scales: { x: { range }, y: { range: () => [0, 1.1 * Math.max(1, ...seen_())] } },
+    axes: [{ stroke: "#808080", space: 90, grid: { stroke: GREY, width: 1 }, ticks: { stroke: GREY },
+             values: (_, at, __, ___, every) => at.map((s) => utc(s, every < 60)) },
+           { stroke: "#808080", size: 60, grid: { stroke: GREY, width: 1 }, ticks: { stroke: GREY } }],
+    series: [{}, { label: "in per second", stroke: "#4285f4", width: 2 },
+             ...topic ? [] : [{ label: "out per second", stroke: "#d07000", width: 2, dash: [6, 4] }]],
   }, data, box);
+  function show() {
+    plot.setData(data);
+    box.dataset.points = data[0].length;
+  }
   addEventListener("resize", () => plot.setSize({ width: box.clientWidth, height: HEIGHT }));
+  async function fetched(url) {
+    const answer = await fetch(url, { headers: { accept: "application/json" } });
+    if (!answer.ok) throw new Error(answer.status);
+    return answer.json();
+  }
+  // The history: what was before this page was opened.
+  async function load() {
+    const wanted = span;
+    const found = await fetched(`/rates.json?${query}&span=${wanted === "day" ? "day" : "hour"}`);
+    if (wanted !== span) return;
+    const count = found.in.length, at = found.in.map((_, number) => found.until_ms / 1000 - (count - 1 - number) * found.every_s);
+    const first = names.reduce((least, name) => Math.min(least, found[name].findIndex((value) => value !== null) + 1 || count + 1), count + 1) - 1;
+    const kept = data[0].findIndex((s) => s > found.until_ms / 1000);
+    const later = (each) => span === "day" || kept < 0 ? [] : each.slice(kept);
+    data = [[...at.slice(first), ...later(data[0])], ...names.map((name, number) => [...found[name].slice(first), ...later(data[number + 1])])];
+    show();
+  }
+  const trouble = () => { before = null; told.textContent = "no answer from the broker"; };
   async function look() {
     if (isLooking || document.visibilityState !== "visible") return;
     isLooking = true;
-    try { await draw(); } finally { isLooking = false; }
+    try { await draw(); } catch (error) { trouble(); } finally { isLooking = false; }
   }
   async function draw() {
-    let seen;
-    try {
-      const answer = await fetch(url, { headers: { accept: "application/json" } });
-      if (!answer.ok) throw new Error(answer.status);
-      seen = { at: Date.now() / 1000, ...(await answer.json()) };
-    } catch (error) {
-      before = null;
-      told.textContent = "no answer from the broker";
-      return;
-    }
+    const seen = { at: Date.now() / 1000, ...(await fetched(`/figures.json?${query}`)) };
     if (before && seen.seen_s === before.seen_s) return;
     if (before && seen.epoch === before.epoch && seen.seen_s > before.seen_s) {
       const seconds = seen.seen_s - before.seen_s;
-      const counted = topic ? ["enqueued"] : ["enqueued", "dequeued"];
-      const rates = counted.map((name) => Math.max(0, (seen[name] - before[name]) / seconds));
-      [seen.at, ...rates].forEach((value, at) => { data[at].push(value); if (data[at].length > MAX) data[at].shift(); });
-      plot.setData(data);
-      box.dataset.points = data[0].length;
+      const rates = (topic ? ["enqueued"] : ["enqueued", "dequeued"]).map((name) => Math.max(0, (seen[name] - before[name]) / seconds));
+      if (span !== "day") {
+        [seen.at, ...rates].forEach((value, at) => data[at].push(value));
+        while (data[0].length && data[0][0] < seen.at - SPANS.hour) data.forEach((each) => each.shift());
+        show();
+      }
       const [into, out] = rates.map((rate) => rate.toFixed(1));
       told.textContent = topic ? `${into} messages in per second` : `${into} messages in, ${out} out per second${outlook(seen, rates)}`;
     }
     before = seen;
   }
+  document.querySelectorAll("[data-span]").forEach((button) => button.addEventListener("click", () => {
+    span = button.dataset.span;
+    document.querySelectorAll("[data-span]").forEach((each) => each.setAttribute("aria-pressed", each === button));
+    load().catch(trouble);
+  }));
+  load().catch(trouble);
   look();
   setInterval(look, EVERY_MS);
+  setInterval(() => { if (span === "day" && document.visibilityState === "visible") load().catch(trouble); }, MINUTE_MS);
 })();
