@@ -34,7 +34,8 @@ _MISSING = "the console needs packages that are not installed: pip install 'amq[
 @click.option("--key", metavar="FILE", type=click.Path(), help="Its private key (PEM).")
 @click.option(
     "--peers", metavar="URL", default="",
-    help="URL of the consoles of other brokers, with {host} or {name}: pages of a slave link to that of the master.",
+    help="Where the console of the master is, for links on a slave's pages: a URL with {host} or {name} of the master, "
+    "or one that always leads there, such as that of a load balancer.",
 )  # fmt: skip
 @click.option(
     "--trusted-proxy", "proxies", metavar="ADDRESS", multiple=True,
@@ -68,8 +69,8 @@ def console(
         raise click.BadParameter(str(error), param_hint="--listen") from error
     if bool(certificate) != bool(key):
         raise click.UsageError("give --certificate and --key together")
-    if peers and not (peers.startswith(("http://", "https://")) and ("{host}" in peers or "{name}" in peers)):
-        raise click.BadParameter("write https://{host}:8161/ or the like, with {host} or {name}", param_hint="--peers")
+    if peers and not peers.startswith(("http://", "https://")):
+        raise click.BadParameter("write https://{host}:8161/ or the like", param_hint="--peers")
     try:
         trusted = callers.checked(proxies)
     except ValueError as error:

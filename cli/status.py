@@ -72,6 +72,9 @@ def status(
     never did, or does not follow) compare the wall clocks of two hosts. Where the heartbeat seems old, this command
     watches for a new one for up to 5 seconds before it says "silent".
 
+    `not_running` lists brokers that have run on the store and stopped or died. Delete the file of such a broker in
+    brokers/ to end its entry.
+
     `version` is that of the store: the stored format in which its last master writes. A slave that is `too_old` cannot
     read it and never takes over: upgrade it.
 
@@ -133,6 +136,10 @@ def _of_store(store: str) -> dict[str, Any]:
         "heartbeat": _iso(seen.heartbeat_wall_ms),
         "heartbeat_age_s": None if last_ms is None else (clock.wall_ms() - last_ms) / 1000,
         "slaves": _slaves(seen),
+        "not_running": [
+            {**_broker(each), "last_seen": _iso(ms := seen.last_seen_wall_ms(each)), "last_seen_wall_ms": ms}
+            for each in seen.gone
+        ],
         "options_differ": _options_differ(seen),
         "store_full": master is not None and master.facts.get("store_full") is True,
         "journal": {"segments": segments, "bytes": size},
@@ -286,6 +293,9 @@ def _print_store(facts: dict[str, Any]) -> None:
     click.echo(f"slaves   {slaves or 'none: nobody would take over'}")
     if facts["slaves"] and all(slave["cannot_listen"] or slave["too_old"] for slave in facts["slaves"]):
         click.echo("         no slave could serve clients")
+    for number, gone in enumerate(facts["not_running"]):
+        when = wall_text(gone["last_seen_wall_ms"]) if gone["last_seen_wall_ms"] else "at an unknown time"
+        click.echo(f"{'' if number else 'gone':8} {_who(gone)}: does not run, last seen {when}")
     for difference in facts["options_differ"]:
         click.echo(f"options  differ: {difference['text']}")
     journal = facts["journal"]

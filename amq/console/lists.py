@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
+from amq.broker.queues.redelivery import CAUSE
 from amq.management.listing import Row
+from amq.management.operations import REASON
 from amq.management.routes import NO_CLIENT
+from amq.message import ORIGINAL_DESTINATION
 
 
 class Column(NamedTuple):
@@ -22,12 +26,14 @@ class Column(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """The button of each row that deletes its object. `fields` identify the row, `path` is the resource to delete."""
+    """The button of each row that deletes its object. `fields` identify the row, `path` is the resource to delete, and
+    the question shows the fields `about`."""
 
     verb: str
     noun: str
     fields: tuple[str, ...]
     path: Callable[[Mapping[str, str]], str]
+    about: tuple[str, ...] = ()
 
 
 class Listed(NamedTuple):
@@ -54,6 +60,47 @@ def dead_href(row: Row) -> str:
     return f"/queue/{quote(row['queue'], safe='')}"
 
 
+def consumed_href(row: Row) -> str:
+    """Of a consumer: its queue or topic; "" = several, or a pattern."""
+    name = str(row["destination"])
+    if any(mark in name for mark in ",*>") or name.startswith(("/temp-", "/remote-temp-")):
+        return ""
+    if name.startswith("/topic/"):
+        return topic_href({"name": name.removeprefix("/topic/")})
+    return "" if name.startswith("/") else queue_href({"name": name})
+
+
+def connection_href(row: Row) -> str:
+    return f"/connections?{urlencode({'name': row['connection']})}"
+
+
+def consumers_href(row: Row) -> str:
+    return f"/consumers?{urlencode({'name': row['name'] + ':*'})}"
+
+
+def letters_href(row: Row) -> str:
+    """Of a group of dead letters: its queue, with a selector that selects the group."""
+    conditions = [
+        _condition(ORIGINAL_DESTINATION, _wire_name(str(row["meant_for"]))),
+        _condition(REASON, str(row["reason"])),
+        _condition(CAUSE, str(row["cause"])),
+    ]
+    return f"{dead_href(row)}?{urlencode({'selector': ' AND '.join(filter(None, conditions))})}"
+
+
+def _wire_name(name: str) -> str:
+    """As the header has it that a list shows without `/queue/`."""
+    return f"/queue/{name}" if name and not name.startswith("/") else name
+
+
+def _condition(name: str, value: str) -> str:
+    """The part of a selector for a property that is, or begins with, `value`."""
+    if not value:
+        return ""
+    pattern = re.sub(r"[!%_]", r"!\g<0>", value.replace("'", "''"))
+    return f"\"{name}\" LIKE '{pattern}%' ESCAPE '!'"
+
+
 def _subscription(row: Mapping[str, str]) -> str:
     return f"/subscriptions/{quote(row['client_id'] or NO_CLIENT, safe='')}/{quote(row['name'], safe='')}"
 
@@ -78,23 +125,26 @@ LISTS: Final = (
         ("Durable", "durable_subscriptions"), ("Enqueued", "enqueued")),
     )),
     Listed("/dead-letters", "Dead letters", "/dead-letters", (
-        Column("Queue", "queue", href=dead_href), Column("Messages", "messages"), Column("Meant for", "meant_for"),
-        Column("Reason", "reason"), Column("Cause", "cause"),
-    ), ""),
+        Column("Queue", "queue", href=dead_href), Column("Messages", "messages", href=letters_href),
+        Column("Meant for", "meant_for"), Column("Reason", "reason"), Column("Cause", "cause"),
+    ), "", note="The count of a group leads to its messages, where they are retried, moved or deleted together."),
     Listed("/subscriptions", "Subscriptions", "/subscriptions", (
         Column("Name", "name"), Column("Client id", "client_id"), *_numbers(("Messages", "messages"),
         ("Consumers", "consumers")), Column("Topics", "topics"), Column("Selector", "selector"),
-    ), ending=Ending("delete", "durable subscription", ("name", "client_id"), _subscription)),
+    ), ending=Ending(
+        "delete", "durable subscription", ("name", "client_id"), _subscription, ("topics",)
+    )),
     Listed("/consumers", "Consumers", "/consumers", (
-        Column("Destination", "destination"), Column("User", "user"), Column("Client id", "client_id"),
-        *_numbers(("In flight", "in_flight"), ("Prefetch", "prefetch")), Column("Connection", "connection"),
-        Column("Selector", "selector"),
+        Column("Destination", "destination", href=consumed_href), Column("User", "user"),
+        Column("Client id", "client_id"), *_numbers(("In flight", "in_flight"), ("Prefetch", "prefetch")),
+        Column("Connection", "connection", href=connection_href), Column("Selector", "selector"),
     ), "-in_flight"),
     Listed("/connections", "Connections", "/connections", (
         Column("Id", "name"), Column("Address", "address"), Column("Protocol", "protocol"), Column("User", "user"),
-        Column("Client id", "client_id"), *_numbers(("Consumers", "consumers"), ("Producers", "producers")),
+        Column("Client id", "client_id"), Column("Consumers", "consumers", True, consumers_href),
+        *_numbers(("Producers", "producers")),
         Column("Slow", "slow"), Column("Blocked", "blocked"),
-    ), ending=Ending("close", "connection", ("name",), _connection)),
+    ), ending=Ending("close", "connection", ("name",), _connection, ("user", "client_id", "address", "protocol"))),
     Listed("/scheduled", "Scheduled", "/scheduled", (
         Column("Id", "id"), Column("For", "for"), Column("Due", "due_ms"), Column("Bytes", "bytes"),
     ), ""),
@@ -122,4 +172,5 @@ LISTS: Final = (
         Column("When", "at_ms", True), Column("What", "what"), Column("About", "about"),
     ), "-at_ms", note="Roles, limits and the disk of the broker of this host, since it was started. Its log has more."),
 )  # fmt: skip
-PAGES: Final = (("/", "Overview"), *((each.path, each.title) for each in LISTS))
+SEND: Final = "/send"
+PAGES: Final = (("/", "Overview"), *((each.path, each.title) for each in LISTS), (SEND, "Send"))

@@ -7,6 +7,7 @@ The epochs in the store are the history of takeovers: one for each mastership, o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from amq.console.link import Seen
@@ -24,14 +25,31 @@ FIGURES: Final = ("epoch", "messages", "in_flight", "dead_letters", "queues", "c
 
 
 def members(seen: Seen, own: Row | None, now_ms: int) -> list[dict[str, str]]:
-    """A row for each broker. `own` = what the broker of this host says."""
-    return [
+    """A row for each broker, those that do not run any more last. `own` = what the broker of this host says."""
+    running = [
         {
             "name": each.name, "role": each.role, "host": each.owner.host if each.owner is not None else "",
             "state": _state(seen, each, own, now_ms), "priority": f"{each.priority:,}",
         }
         for each in seen.status.brokers
     ]  # fmt: skip
+    gone = [
+        {"name": each.name, "role": "gone", "host": each.owner.host if each.owner is not None else "",
+         "state": _last_seen(seen, each, now_ms), "priority": f"{each.priority:,}"}
+        for each in seen.status.gone
+    ]  # fmt: skip
+    return running + gone
+
+
+def _last_seen(seen: Seen, gone: BrokerPresence, now_ms: int) -> str:
+    """Since when a broker does not run: since its last sign, or at the latest since the mastership after its own."""
+    wall_ms = seen.status.last_seen_wall_ms(gone)
+    for own, after in pairwise(seen.epochs):
+        if gone.owner is not None and own.owner.uuid == gone.owner.uuid != after.owner.uuid:
+            wall_ms = max(wall_ms or 0, after.started_wall_ms)
+    if wall_ms is None:
+        return "does not run: it stopped, or died"
+    return f"does not run since about {time_text(wall_ms)}, {span_text((now_ms - wall_ms) / 1000)} ago"
 
 
 def _state(seen: Seen, each: BrokerPresence, own: Row | None, now_ms: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode
@@ -23,12 +24,14 @@ from amq.console import overview
 from amq.console.callers import address_of, is_local
 from amq.console.hosts import Hosts
 from amq.console.link import OPERATION_S, Link
-from amq.console.lists import LISTS, PAGES, Listed, queue_href, topic_href
+from amq.console.lists import LISTS, PAGES, SEND, Listed, queue_href, topic_href
 from amq.console.logins import user_of, valid_s
 from amq.console.sessions import COOKIE, Session, Sessions
-from amq.console.words import counted, shown, time_text
+from amq.console.words import counted, linked, shown, time_text
 from amq.errors import AccessError, AmqError
 from amq.management.listing import Row
+from amq.management.openapi import PREFIX
+from amq.security.login import ANONYMOUS
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -36,9 +39,9 @@ POLICY: Final = (
 )
 STATIC: Final = "/static"
 FORM_BYTES_MAX: Final = 2 << 20
-FORM_FIELDS_MAX: Final = 20
 ROWS: Final = 100
 MESSAGES: Final = 50
+FORM_FIELDS_MAX: Final = MESSAGES + 20
 QUEUE_FIGURES: Final = ("messages", "in_flight", "delayed", "consumers", "enqueued", "dequeued", "bytes")
 TOPIC_FIGURES: Final = ("consumers", "durable_subscriptions", "enqueued")
 PREVIEW_CHARS: Final = 80
@@ -62,6 +65,8 @@ class Pages:
         self._hosts = hosts
         self.sessions = Sessions(clock)
         self._templates = Environment(loader=PackageLoader("amq.console"), autoescape=True)
+        titles = {title: path for path, title in PAGES}
+        self._templates.filters["linked"] = lambda text: linked(text, titles)
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -71,6 +76,7 @@ class Pages:
             Route("/", self._page(self._overview)),
             Route("/figures.json", self._page(self._figures)),
             Route("/rates.json", self._page(self._rates)),
+            Route(SEND, self._page(self._send), methods=["GET", "POST"]),
             Route("/topic/{name:path}", self._page(self._topic)),
             Route("/queue/{name:path}", self._page(self._queue), methods=["GET", "POST"]),
             *(Route(each.path, self._page(self._list(each)), methods=["GET", "POST"]) for each in LISTS),
@@ -271,12 +277,35 @@ class Pages:
         if form.get("sure") != "yes":
             fields = [("do", ending.verb), *((field, form[field]) for field in ending.fields)]
             title = f"{ending.verb.capitalize()} {what}"
+            about = ", ".join(f"{_title(field)} {form[field]}" for field in ending.about if form.get(field))
             return self._render(
-                "confirm.html", session, title=title, question=f"{title}?", fields=fields, action=here, back=here
-            )
+                "confirm.html", session, title=title, question=f"{title}?", fields=fields, action=here, back=here,
+                about=about,
+            )  # fmt: skip
         await self._ask(session, "DELETE", ending.path(form))
         session.told = f"{ending.verb}: {what}"
         return RedirectResponse(here, 303)
+
+    # -- a message to any queue or topic ------------------------------------------------------------------------------
+
+    async def _send(self, request: Request, session: Session) -> Response:
+        form = request.state.form if request.method == "POST" else dict(request.query_params)
+        kind = "topic" if form.get("kind") == "topic" else "queue"
+        if request.method == "GET":
+            return self._render("send.html", session, title="Send a message", here=SEND, form=form)
+        name, priority = form.get("to", "").strip(), form.get("priority", "4")
+        body = {
+            "body": form.get("body", ""), "properties": _properties(form),
+            "persistent": form.get("persistent") == "yes",
+            "priority": int(priority) if priority in set("0123456789") else 4,
+        }  # fmt: skip
+        try:
+            await self._ask(session, "POST", f"/{kind}s/{quote(name, safe='') or '%00'}/messages", body)
+        except AmqError as error:
+            return self._render("send.html", session, 400, title="Send a message", here=SEND, form=form,
+                                trouble=str(error) if name else "write the name of a queue or a topic")  # fmt: skip
+        session.told = f"1 message sent to {kind} {name}"
+        return RedirectResponse(queue_href({"name": name}) if kind == "queue" else SEND, 303)
 
     # -- one topic ----------------------------------------------------------------------------------------------------
 
@@ -300,7 +329,7 @@ class Pages:
         if request.method == "POST":
             return await self._change(session, request.state.form, name, resource, here)
         if id:
-            return await self._message(session, name, resource, here, unquote(id))
+            return await self._message(request, session, name, resource, here, unquote(id))
         part = request.query_params.get("part", "")
         if part == "hints":
             hints = await self._hints(session, resource)
@@ -320,6 +349,9 @@ class Pages:
             "queue.html", session, title=name, here="/queues", here_queue=here, of=here, figures=figures, rows=rows,
             selector=selector, after=found["after"], paused=row["paused"], dead=row["dead_letter_queue"],
             hints=await self._hints(session, resource), figures_of=name,
+            commands=self._commands(request, session, f"queue browse {shlex.quote(name)}" + (
+                f" --selector {shlex.quote(selector)}" if selector else ""
+            ), f"{resource}/messages?{urlencode({'selector': selector})}" if selector else f"{resource}/messages"),
         )  # fmt: skip
 
     async def _hints(self, session: Session, resource: str) -> list[dict[str, str]]:
@@ -328,7 +360,15 @@ class Pages:
         return [{**hint, "href": quote(hint["id"], safe=""), "to": queue_href({"name": hint["queue"]})}
                 for hint in found["items"]]  # fmt: skip
 
-    async def _message(self, session: Session, name: str, resource: str, here: str, id: str) -> Response:
+    def _commands(self, request: Request, session: Session, words: str, resource: str) -> list[str]:
+        """The same question in a shell, to `amq` on a broker's host and to this console."""
+        login = "" if session.user.name == ANONYMOUS else f"-u {shlex.quote(session.user.name)} "
+        url = f"{str(request.base_url).rstrip('/')}{PREFIX}{resource}"
+        return [f"amq {words} --store {shlex.quote(self._link.store)}", f"curl {login}{shlex.quote(url)}"]
+
+    async def _message(
+        self, request: Request, session: Session, name: str, resource: str, here: str, id: str
+    ) -> Response:
         row = await self._ask(session, "GET", f"{resource}/messages/{quote(id, safe='')}?body={BODY_BYTES}")
         more = {**row.pop("headers", {}), **row.pop("properties")}
         body = row.pop("body", None)
@@ -339,21 +379,21 @@ class Pages:
         return self._render(
             "message.html", session, title=f"Message {id}", here="/queues", headers=headers, body=text, back=here,
             id=id, truncated=row["truncated"], bytes=row["bytes"], dead="dead-letter-reason" in more, name=name,
+            commands=self._commands(request, session, f"message show {shlex.quote(id)}",
+                                    f"{resource}/messages/{quote(id, safe='')}"),
         )  # fmt: skip
 
     async def _change(
         self, session: Session, form: Mapping[str, str], name: str, resource: str, here: str
     ) -> Response:
-        do, ids = form.get("do", ""), [form["ids"]] if form.get("ids") else []
+        do, ids = form.get("do", ""), form["ids"].split(",") if form.get("ids") else []
         body: dict[str, Any] = {"selector": form.get("selector", ""), "ids": ids}
         if do in ("pause", "resume"):
             await self._ask(session, "POST", f"{resource}/{do}")
             session.told = f"{name} is paused" if do == "pause" else f"{name} delivers"
         elif do == "send":
-            lines = [line.partition("=") for line in form.get("properties", "").splitlines() if line]
-            properties = {key.strip(): value for key, _, value in lines}
             await self._ask(session, "POST", f"{resource}/messages",
-                            {"body": form.get("body", ""), "properties": properties})  # fmt: skip
+                            {"body": form.get("body", ""), "properties": _properties(form)})  # fmt: skip
             session.told = "1 message sent"
         elif do in ("purge", "move", "copy", "retry", "delete"):
             if do in ("move", "copy"):
@@ -400,16 +440,24 @@ def _guarded(response: Response) -> Response:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form. Raises AccessError where it is too large or none."""
+    """The fields of a form; those named `ids` together, with commas. Raises AccessError where it is too large or none.
+    """
     data = bytearray()
     async for part in request.stream():
         data += part
         if len(data) > FORM_BYTES_MAX:
             raise AccessError(f"a form of more than {FORM_BYTES_MAX} bytes", code="REQUEST_INVALID")
     try:
-        return dict(parse_qsl(data.decode(), keep_blank_values=True, max_num_fields=FORM_FIELDS_MAX))
+        fields = parse_qsl(data.decode(), keep_blank_values=True, max_num_fields=FORM_FIELDS_MAX)
+        checked = ",".join(value for name, value in fields if name == "ids")
+        return dict(fields) | ({"ids": checked} if checked else {})
     except ValueError as error:
         raise AccessError("the form cannot be read", code="REQUEST_INVALID") from error
+
+
+def _properties(form: Mapping[str, str]) -> dict[str, str]:
+    lines = [line.partition("=") for line in form.get("properties", "").splitlines() if line]
+    return {key.strip(): value for key, _, value in lines}
 
 
 def _columns(listed: Listed, given: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -434,8 +482,9 @@ def _cells(listed: Listed, row: Row) -> list[dict[str, Any]]:
         href = each.href(row) if each.href is not None else ""
         cells.append({"text": text, "number": each.number, "href": href, "id": f"to-{href}" if href else ""})
     if listed.ending is not None:
-        fields = [(field, row[field] or "") for field in listed.ending.fields]
-        cells.append({"fields": fields, "name": row["name"], "id": f"end-{listed.ending.path(dict(fields))}"})
+        ending = listed.ending
+        fields = [(field, row[field] or "") for field in (*ending.fields, *ending.about)]
+        cells.append({"fields": fields, "name": row["name"], "id": f"end-{ending.path(dict(fields))}"})
     return cells
 
 

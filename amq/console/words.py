@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
+
+from markupsafe import Markup, escape
 
 WALL_MS_END: Final = 253_402_300_800_000  # what comes then has no date in Python
 _SIZES: Final = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
@@ -53,3 +57,14 @@ def span_text(seconds: float) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 message`, `2,000 messages`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def linked(text: str, pages: Mapping[str, str]) -> Markup:
+    """`text` as HTML, in which each mention of a page, such as `page Queues`, leads there. `pages` = path by title."""
+    titles = "|".join(re.escape(title) for title in sorted(pages, key=len, reverse=True))
+
+
+    def link(found: re.Match[str]) -> str:
+        return f'page <a href="{pages[found[1]]}">{found[1]}</a>'
+
+    return Markup(re.sub(rf"\bpage ({titles})\b", link, str(escape(text))))

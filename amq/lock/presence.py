@@ -21,7 +21,7 @@ from typing import Any
 
 import structlog
 
-from amq.errors import AmqError, CorruptError
+from amq.errors import AmqError, CorruptError, NewerFormatError
 from amq.lock import document
 from amq.lock.document import decode, encode, read_all
 from amq.lock.epoch import STORE_VERSION
@@ -209,6 +209,16 @@ def _take(vfs: Vfs, store: str, path: str, owner: Owner) -> int:
 
 def read_presence(vfs: Vfs, store: str) -> list[BrokerPresence]:
     """The brokers that run on `store` now, by name. Read-only. Raises OSError."""
+    return _entries(vfs, store, running=True)
+
+
+def read_gone(vfs: Vfs, store: str) -> list[BrokerPresence]:
+    """The brokers that have run on `store` and do not run now, as they last described themselves, by name: those that
+    stopped, and those that died. Read-only. Raises OSError."""
+    return [each for each in _entries(vfs, store, running=False) if each.owner is not None]
+
+
+def _entries(vfs: Vfs, store: str, *, running: bool) -> list[BrokerPresence]:
     directory = os.path.join(store, BROKERS_DIRECTORY)
     try:
         names = vfs.listdir(directory)
@@ -224,8 +234,11 @@ def read_presence(vfs: Vfs, store: str) -> list[BrokerPresence]:
         except (FileNotFoundError, NotAFileError):  # NotAFileError: no broker runs as a FIFO or a link
             continue
         try:
-            if vfs.lock_held(fd):
+            if vfs.lock_held(fd) is running:
                 found.append(_read(vfs, fd, path, name.removesuffix(_SUFFIX)))
+        except NewerFormatError:
+            if running:
+                raise
         finally:
             vfs.close(fd)
     return found

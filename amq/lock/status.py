@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from amq.clock import Clock
 from amq.errors import CorruptError
 from amq.lock.document import field
 from amq.lock.epoch import Epoch, read_newest_epoch
-from amq.lock.presence import MASTER, BrokerPresence, read_presence
+from amq.lock.presence import MASTER, BrokerPresence, read_gone, read_presence
 from amq.lock.shared_file import HEARTBEAT_OFFSET, LOCK_FILE, RELEASE_OFFSET, read_record
 from amq.vfs import Vfs
 
@@ -28,6 +28,7 @@ class StoreStatus:
     heartbeat_wall_ms  the last heartbeat, by the clock of the host that wrote it; None = none
     brokers            all that run now, master and slaves
     heartbeat          which one that was: uuid of its writer and its count; None = none
+    gone               brokers that have run on the store and do not run now
     """
 
     lock: str
@@ -36,6 +37,7 @@ class StoreStatus:
     heartbeat_wall_ms: int | None
     brokers: list[BrokerPresence]
     heartbeat: tuple[str, int] | None = None
+    gone: Sequence[BrokerPresence] = ()
 
     @property
     def last_sign_wall_ms(self) -> int | None:
@@ -67,6 +69,16 @@ class StoreStatus:
         others = (self.master, self.successor)
         return [broker for broker in self.brokers if broker not in others]
 
+    def last_seen_wall_ms(self, broker: BrokerPresence) -> int | None:
+        """When a broker that is `gone` was last known to run, by its own clock; None = it never said."""
+        followed = broker.details.get("followed")
+        seen = [followed.get("caught_up_wall_ms")] if isinstance(followed, dict) else []
+        if broker.owner is not None and self.heartbeat is not None and self.heartbeat[0] == broker.owner.uuid:
+            seen.append(self.heartbeat_wall_ms)
+        if broker.owner is not None and self.epoch is not None and self.epoch.owner.uuid == broker.owner.uuid:
+            seen.append(self.epoch.started_wall_ms)
+        return max((each for each in seen if isinstance(each, int) and each), default=None)
+
     def too_old(self, broker: BrokerPresence) -> bool:
         """Whether `broker` cannot read what the last master wrote, so that it never takes over."""
         return self.epoch is not None and broker.store_version < self.epoch.format
@@ -85,7 +97,7 @@ def store_status(vfs: Vfs, store: str) -> StoreStatus:
     try:
         fd = vfs.open(path, os.O_RDONLY)
     except FileNotFoundError:
-        return StoreStatus("missing", epoch, False, None, read_presence(vfs, store))
+        return StoreStatus("missing", epoch, False, None, read_presence(vfs, store), gone=read_gone(vfs, store))
     try:
         lock = "held" if vfs.lock_held(fd) else "free"
     finally:
@@ -98,7 +110,8 @@ def store_status(vfs: Vfs, store: str) -> StoreStatus:
         and (mark.get("epoch"), mark.get("uuid")) == (epoch.number, epoch.owner.uuid)
     )
     wall_ms = field(beat, "wall_ms", int, path) if beat is not None else None
-    return StoreStatus(lock, epoch, released, wall_ms, read_presence(vfs, store), _beat(beat, path))
+    running, gone = read_presence(vfs, store), read_gone(vfs, store)
+    return StoreStatus(lock, epoch, released, wall_ms, running, _beat(beat, path), gone)
 
 
 def _beat(body: dict[str, object] | None, path: str) -> tuple[str, int] | None:

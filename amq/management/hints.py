@@ -63,7 +63,7 @@ def _of_broker(context: Context) -> list[Hint]:
 
 def _of_queue(context: Context, queue: Queue) -> list[Hint]:
     found = []
-    consumers, in_flight = list(queue.subscriptions), queue.stored - queue.waiting
+    consumers = list(queue.subscriptions)
     held = sum(len(each.unacked) for each in consumers)
     limit = queue.options.queue_limit_bytes
     if queue.name in context.broker.paused:
@@ -83,9 +83,9 @@ def _of_queue(context: Context, queue: Queue) -> list[Hint]:
                           "Where nothing leaves it, they hang: the page Consumers names them."))  # fmt: skip
     if queue.delayed:
         found.append(Hint("delayed", f"{len(queue.delayed):,} messages failed, and wait for redeliveryDelay."))
-    if in_flight > held:
-        found.append(Hint("transactions", f"{in_flight - held:,} messages are set apart by transactions that have not "
-                          "ended: see Prepared."))  # fmt: skip
+    apart = sum(each.in_transactions for each in consumers)
+    if apart:
+        found.append(Hint("transactions", f"{apart:,} messages are acknowledged in transactions that have not ended."))
     return found
 
 

@@ -60,6 +60,17 @@ def test_a_store_over_a_kill_and_a_clean_stop(brokers: Brokers) -> None:
     assert "b handed the store over" in amq("status", "--store", brokers.store).stdout
 
 
+def test_a_broker_that_died_is_shown(brokers: Brokers) -> None:
+    master, slave = brokers.master("a"), brokers.slave("b")
+    slave.kill()
+    facts = amq_json("status", "--store", master.store)
+    (gone,) = facts["not_running"]
+    assert (gone["name"], facts["slaves"]) == ("b", [])
+    assert "gone     b (host" in amq("status", "--store", master.store).stdout
+    slave.start().wait_slave()
+    assert amq_json("status", "--store", master.store)["not_running"] == []
+
+
 def test_how_far_a_slave_has_followed(brokers: Brokers) -> None:
     master = brokers.master("a", slaveFollowInterval="50ms")
     slave = brokers.slave("b", slaveFollowInterval="50ms")

@@ -36,7 +36,7 @@ def test_a_hostile_queue_is_text_and_is_purged_by_keyboard(brokers: Brokers) -> 
     send(broker, HOSTILE, HOSTILE, 3)
     with console(broker) as url, browser_page() as page:
         log_in(page, url)
-        page.get_by_role("link", name="Queues").focus()
+        page.get_by_role("navigation").get_by_role("link", name="Queues").focus()
         page.keyboard.press("Enter")
         link = page.get_by_role("link", name=HOSTILE)
         link.wait_for()
@@ -79,6 +79,8 @@ def test_every_page_is_accessible(brokers: Brokers, scheme: str) -> None:
         for listed in LISTS:
             page.goto(url + listed.path)
             check(listed.path)
+        page.goto(f"{url}/send")
+        check("send")
         page.goto(f"{url}/connections")
         page.get_by_role("button", name="Close… ").first.wait_for()
         shot(page, f"connections-{scheme}")
@@ -176,3 +178,29 @@ def test_no_page_is_wider_than_a_phone_and_hostile_names_are_text_everywhere(bro
             assert page.locator("img").count() == 0, path
         page.get_by_role("link", name="Consumers").click()
         page.get_by_role("cell", name=HOSTILE).first.wait_for()
+
+
+def test_the_plot_begins_with_the_history_of_the_broker(brokers: Brokers) -> None:
+    """What was before a page was opened, in three time ranges; figures that nobody refreshes say so."""
+    broker = brokers.master("a")
+    with console(broker) as url, browser_page(color_scheme="dark") as page:
+        log_in(page, url)
+        deadline = page.evaluate("Date.now()") + 40_000
+        while True:
+            send(broker, "orders", "hello", 20)
+            page.goto(f"{url}/queue/orders")
+            page.locator("#plot canvas").wait_for()
+            page.wait_for_timeout(500)
+            if page.evaluate("Number(document.getElementById('plot').dataset.points || 0)") >= 2:
+                break
+            assert page.evaluate("Date.now()") < deadline, "no history within 40 s"
+        shot(page, "queue-dark")
+        for name in ("1 h", "1 d", "10 min"):
+            page.get_by_role("button", name=name).click()
+            assert page.get_by_role("button", name=name).get_attribute("aria-pressed") == "true"
+        page.route("**/*part=*", lambda route: route.abort())
+        page.locator("#stale").wait_for(state="visible")
+        assert "s old" in page.locator("#stale").text_content()
+        assert "stale" in page.locator("#live").get_attribute("class")
+        page.unroute("**/*part=*")
+        page.locator("#stale").wait_for(state="hidden")

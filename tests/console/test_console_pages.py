@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import html
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from amq.console.lists import LISTS
 from amq.console.sessions import IDLE_S, SESSIONS_MAX, Sessions
 from amq.management.client import part
 from amq.security.login import User
+from amq.security.permissions import Permissions
 from tests.console.consoles import by_password, client_of, run
 from tests.fakes import FakeClock
 from tests.management.managed import Managed
@@ -230,3 +233,100 @@ def test_a_session_ends_with_its_login() -> None:
     assert sessions.get(cookie) is not None
     clock.advance(2)
     assert sessions.get(cookie) is None
+
+
+def test_checked_messages_are_changed_together(tmp_path: Path) -> None:
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        await made.fill("q", 5)
+        await log_in(client)
+        page = (await client.get("/queue/q")).text
+        ids = re.findall(r'name="ids" value="([^"]+)" form="change"', page)
+        assert len(ids) == 5
+        token = re.search(r'name="csrf" value="([^"]+)"', page)
+        assert token is not None
+        given = [("csrf", token[1]), ("do", "move"), ("to", "r"), ("ids", ids[1]), ("ids", ids[3])]
+        body = "&".join(f"{key}={part(value)}" for key, value in given)
+        headers = {"content-type": "application/x-www-form-urlencoded"}
+        answer = (await client.post("/queue/q", content=body, headers=headers)).text
+        assert "Move 2 messages to r?" in answer
+        both = re.search(r'name="ids" value="([^"]+)"', answer)
+        assert both is not None
+        await form(client, "/queue/q", do="move", to="r", ids=both[1], sure="yes")
+        assert await made.bodies("r") == ["q 1", "q 3"]
+        assert await made.bodies("q") == ["q 0", "q 2", "q 4"]
+
+    run(tmp_path, test)
+
+
+def test_a_message_goes_to_any_queue_or_topic(tmp_path: Path) -> None:
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        await log_in(client)
+        answer = await form(client, "/send", kind="queue", to="new", body="hello", properties="a=b", priority="7")
+        assert answer.headers["location"] == "/queue/new"
+        (row,) = (await made.ask("GET", "/queues/new/messages"))["items"]
+        assert (row["body"], row["properties"], row["priority"], row["persistent"]) == ("hello", {"a": "b"}, 7, False)
+        assert (await form(client, "/send", kind="topic", to="prices", body="1")).status_code == 303
+        assert "1 message sent to topic prices" in (await client.get("/send")).text
+        for name, properties in (("", ""), ("q", "=of no name")):
+            answer = await form(client, "/send", kind="queue", to=name, body="kept", properties=properties)
+            assert (answer.status_code, "kept" in answer.text) == (400, True), name
+
+    run(tmp_path, test)
+
+
+def test_a_group_of_dead_letters_leads_to_its_messages(tmp_path: Path) -> None:
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        for number, cause in enumerate(("it's 100% broken", "it's 100 times broken")):
+            properties = {"original-destination": "/queue/orders", "dead-letter-reason": "refused",
+                          "dlqDeliveryFailureCause": f"{cause}\nat line {number}"}  # fmt: skip
+            await made.ask("POST", "/queues/DLQ.orders/messages", {"body": cause, "properties": properties})
+        await log_in(client)
+        page = (await client.get("/dead-letters")).text
+        links = [html.unescape(link) for link in re.findall(r'href="(/queue/DLQ.orders\?selector=[^"]+)"', page)]
+        assert len(links) == 2
+        for link in links:
+            found = (await client.get(link)).text
+            assert found.count('form="change"') == 1, link
+
+    run(tmp_path, test)
+
+
+def test_pages_are_linked_and_commands_can_be_copied(tmp_path: Path) -> None:
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        await made.fill("it's", 2)
+        await log_in(client)
+        assert 'the page <a href="/queues">Queues</a> has the fullest first' in (await client.get("/")).text
+        page = html.unescape((await client.get("/queue/it%27s?selector=n+%3D+%271%27")).text)
+        (command,) = re.findall("amq queue browse .*", page)
+        store = made.config.store
+        assert shlex.split(command) == ["amq", "queue", "browse", "it's", "--selector", "n = '1'", "--store", store]
+        assert "curl -u root http" in page or "curl -u root 'http" in page
+
+    run(tmp_path, test)
+
+
+def test_a_question_says_whose_connection_it_closes(tmp_path: Path) -> None:
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        await made.client()
+        await log_in(client)
+        page = (await client.get("/connections")).text
+        fields = dict(re.findall(r'type="hidden" name="([a-z_]+)" value="([^"]*)"', page.split("<tbody>")[1]))
+        answer = await form(client, "/connections", do="close", **{k: v for k, v in fields.items() if k != "csrf"})
+        assert f"user {fields['user']}" in answer.text
+        assert f"address {fields['address']}" in answer.text
+
+    run(tmp_path, test)
+
+
+def test_a_list_that_is_refused_says_nothing_of_its_rows(tmp_path: Path) -> None:
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        permissions = tmp_path / "permissions.toml"
+        permissions.write_text('[broker]\nmanage = []\n')
+        made.service.permit(Permissions.read(str(permissions)))
+        await log_in(client)
+        page = (await client.get("/consumers")).text
+        assert "NOT_PERMITTED" in page or "may not" in page
+        assert ">none<" not in page
+        assert "Consumers: 0" not in page
+
+    run(tmp_path, test)

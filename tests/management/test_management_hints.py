@@ -99,3 +99,20 @@ def test_dead_letters_are_named(tmp_path: Path) -> None:
         assert await codes(made, "DLQ.q") == {}
 
     run(tmp_path, test)
+
+
+def test_only_acknowledgements_in_open_transactions_are_called_set_apart(tmp_path: Path) -> None:
+    """Messages between a queue and a consumer are no transaction's."""
+
+    async def test(made: Managed) -> None:
+        await made.fill("q", 2)
+        client = await made.client()
+        await client.send("SUBSCRIBE", ("id", "s"), ("destination", "/queue/q"), ("ack", "client-individual"))
+        first, _ = [await client.receive() for _ in range(2)]
+        assert "transactions" not in await codes(made, "q")
+        await client.send("BEGIN", ("transaction", "t"))
+        await client.send("ACK", ("id", first.headers["ack"]), ("transaction", "t"), ("receipt", "r"))
+        assert (await client.receive()).command == "RECEIPT"
+        assert (await codes(made, "q"))["transactions"].startswith("1 messages are acknowledged in transactions")
+
+    run(tmp_path, test)
