@@ -27,6 +27,7 @@ from amq.management.resources import Resources, Serving
 from amq.management.routes import ROUTES
 from amq.management.server import ManagementServer
 from amq.management.slices import Slices
+from amq.management.views import counted
 from amq.security.login import Authenticate, Claim, Login
 from amq.security.permissions import Permissions
 from amq.service import BrokerService
@@ -111,7 +112,7 @@ class OwnManagement:
                     await self.rates.sample(None, None, self._service.lag.messages)
                 else:
                     forgotten = facts["forgotten_enqueued"], facts["forgotten_dequeued"]
-                    await self.rates.sample(master.broker, master.epoch, 0, forgotten)
+                    await self.rates.sample(counted(master.broker), master.epoch, 0, forgotten)
             except Exception:
                 _log.exception("the rates are not sampled any more")
                 raise

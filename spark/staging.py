@@ -8,6 +8,7 @@ it again in a new transaction.
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Iterable
@@ -26,6 +27,7 @@ from pyspark_amq.frames import Columns
 from pyspark_amq.options import DEDUP, EXACTLY_ONCE, SinkOptions
 
 BATCH_COMMITTED = "BATCH_COMMITTED"
+_NOTHING = threading.Event()  # never set: nothing wakes a task that pauses
 PAUSE_S, PAUSE_S_MAX = 0.1, 2.0  # between attempts to send a chunk that is rolled back again and again
 ROLLED_BACK = TransactionRolledBackError.code
 
@@ -134,7 +136,7 @@ class Task:
                 if error.code != ROLLED_BACK or time.monotonic() >= deadline:
                     raise
                 if self.sent_again > before:  # once is a takeover, during which the client has waited
-                    time.sleep(pause_s)
+                    _NOTHING.wait(pause_s)
                     pause_s = min(2 * pause_s, PAUSE_S_MAX)
                 self.sent_again += 1
                 self._begin_series()

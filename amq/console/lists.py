@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import quote, urlencode
 
-from amq.broker.queues.redelivery import CAUSE
 from amq.management.listing import Row
-from amq.management.operations import REASON
+from amq.management.operations import CAUSE, REASON
 from amq.management.routes import NO_CLIENT
 from amq.message import ORIGINAL_DESTINATION
 

@@ -18,7 +18,7 @@ from typing import Final
 from amq.broker.broker import Broker
 from amq.broker.names import check_queue, is_topic
 from amq.broker.queues.queue import Queue
-from amq.broker.queues.redelivery import CAUSE
+from amq.broker.queues.redelivery import CAUSE as CAUSE
 from amq.destination import QUEUE_SCHEME, wire_name
 from amq.errors import AccessError, AmqError, CommandError, StoreFullError
 from amq.journal.records import ACKED, PURGED, Consumed, Group

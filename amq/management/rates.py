@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from amq.broker.broker import Broker
 from amq.clock import Clock
 from amq.management.listing import Row
 from amq.management.slices import Slices, pieces
-from amq.management.views import named_queues, named_topics
+from amq.management.views import Counted
 
 EVERY_S: Final = 5.0
 HOUR: Final = 720  # samples
@@ -110,24 +109,25 @@ class Rates:
         self._sampled_wall_ms = 0
 
     async def sample(
-        self, broker: Broker | None, epoch: int | None = None, known: int = 0, forgotten: tuple[int, int] = (0, 0)
-    ) -> None:
-        """Look at the counters. `broker` = None for a slave, which knows of `known` messages. `forgotten` = what queues
-        had counted that the broker has forgotten since its mastership began."""
+        self, counted: Iterable[Counted] | None, epoch: int | None = None, known: int = 0,
+        forgotten: tuple[int, int] = (0, 0),
+    ) -> None:  # fmt: skip
+        """Look at the counters of all queues and topics. `counted` = None for a slave, which knows of `known` messages.
+        `forgotten` = what queues had counted that the broker has forgotten since its mastership began."""
         now_s = self._clock.monotonic()
         number, seconds = int(now_s // EVERY_S), now_s - self._sampled_s
         if number <= self._number:
             return
-        goes_on = broker is not None and epoch == self._epoch and bool(self._before)
+        goes_on = counted is not None and epoch == self._epoch and bool(self._before)
         self._epoch, self._sampled_s, self._sampled_wall_ms = epoch, now_s, self._clock.wall_ms()
-        if broker is None:
+        if counted is None:
             self._before = {}
             self._number = number
             self._tracks[ALL].add(number, (UNKNOWN, UNKNOWN, known))
             return
         total, counters = [*forgotten, 0], dict[str, tuple[int, int]]()
         async with self._slices.work() as work:
-            for piece in pieces(_counted(broker)):
+            for piece in pieces(counted):
                 for name, into, out, messages in piece:
                     self._look(number, name, (into, out), messages, seconds if goes_on else 0.0)
                     counters[name] = into, out
@@ -184,15 +184,3 @@ class Rates:
             return 0.0, 0.0
         into, out, _ = (values[0] for values in track.hour.up_to(self._number, 1))
         return into, out
-
-
-def _counted(broker: Broker) -> Iterator[tuple[str, int, int, int]]:
-    """Yield full name, messages in, messages out, messages there."""
-    for queue in named_queues(broker, _anybody):
-        yield queue.name, queue.enqueued, queue.acknowledged, queue.stored
-    for name in list(named_topics(broker, _anybody)):
-        yield name, broker.known_topics.enqueued(name), 0, 0
-
-
-def _anybody(_: str) -> bool:
-    return True

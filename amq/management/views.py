@@ -25,6 +25,15 @@ TEXT_CHARS_MAX = 300  # of a selector or a list of destinations in a row
 May = Callable[[str], bool]  # may the viewer see the destination of that full name?
 
 
+class Counted(NamedTuple):
+    """The counters of the queue or topic of that full name: messages that came, that left, and that are there."""
+
+    name: str
+    enqueued: int
+    dequeued: int
+    messages: int
+
+
 def queues(broker: Broker) -> Table[Queue]:
     """Of queues that can be named."""
 
@@ -91,6 +100,14 @@ async def durably_heard(broker: Broker, slices: Slices) -> Counter[str]:
 
 def named_topics(broker: Broker, may: May) -> Iterator[str]:
     return (name for name in broker.known_topics if name.startswith(TOPIC_SCHEME) and may(name))
+
+
+def counted(broker: Broker) -> Iterator[Counted]:
+    """Of all queues and topics that can be named."""
+    for queue in named_queues(broker, lambda _: True):
+        yield Counted(queue.name, queue.enqueued, queue.acknowledged, queue.stored)
+    for name in list(named_topics(broker, lambda _: True)):
+        yield Counted(name, broker.known_topics.enqueued(name), 0, 0)
 
 
 def subscriptions(broker: Broker) -> Table[Subscribed]:

@@ -6,7 +6,6 @@ import asyncio
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,25 +14,17 @@ from amq.errors import AccessError, CommandError
 from amq.management.rates import DAY, EVERY_S, HOUR, MINUTE, NAMES_MAX, Rates, Series
 from amq.management.resources import Caller
 from amq.management.slices import Slices
+from amq.management.views import Counted, counted
 from amq.security.login import User
 from amq.security.permissions import Permissions
 from tests.fakes import FakeClock
 from tests.management.managed import Managed, run
 
 
-def broker_of(queues: Iterable[tuple[str, int, int, int]], topics: dict[str, int] | None = None) -> Any:
-    """A broker with queues (name, enqueued, acknowledged, stored) and topics (name → enqueued)."""
-    topics = topics or {}
-    found = {
-        f"queue://{name}": SimpleNamespace(name=f"queue://{name}", enqueued=into, acknowledged=out, stored=there)
-        for name, into, out, there in queues
-    }
-
-    class Topics(list[str]):
-        def enqueued(self, name: str) -> int:
-            return topics[name]
-
-    return SimpleNamespace(state=SimpleNamespace(queues=found), known_topics=Topics(topics))
+def broker_of(queues: Iterable[tuple[str, int, int, int]], topics: dict[str, int] | None = None) -> list[Counted]:
+    """The counters of queues (name, enqueued, acknowledged, stored) and topics (name → enqueued)."""
+    found = [Counted(f"queue://{name}", *counts) for name, *counts in queues]
+    return found + [Counted(name, count, 0, 0) for name, count in (topics or {}).items()]
 
 
 class World:
@@ -115,7 +106,7 @@ def test_the_resource_asks_for_rights_and_lists_have_rates(tmp_path: Path) -> No
         made.own.rates = Rates(clock, Slices(clock))
         for _ in range(2):
             clock.advance(EVERY_S)
-            await made.own.rates.sample(made.broker, 1)
+            await made.own.rates.sample(counted(made.broker), 1)
         eve = Caller(User("eve"), is_operator=False)
         assert (await made.ask("GET", "/rates", queue="orders", caller=eve))["every_s"] == EVERY_S
         assert len((await made.ask("GET", "/rates", span="day", caller=eve))["in"]) == DAY
@@ -125,7 +116,7 @@ def test_the_resource_asks_for_rights_and_lists_have_rates(tmp_path: Path) -> No
             await made.ask("GET", "/rates", span="year")
         await made.fill("orders", 10)
         clock.advance(EVERY_S)
-        await made.own.rates.sample(made.broker, 1)
+        await made.own.rates.sample(counted(made.broker), 1)
         (row,) = (await made.ask("GET", "/queues"))["items"]
         assert (row["in_per_s"], row["out_per_s"]) == (2.0, 0.0)
 

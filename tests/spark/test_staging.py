@@ -344,7 +344,7 @@ def test_a_refusal_for_good_ends_a_task_at_once_with_its_cause(brokers: Brokers)
     broker = brokers.master("a", stompStrictDestinations="true")
     part, sleeps = Part(uuid.uuid4().hex, 0, 0, 0), list[float]()
     with pytest.MonkeyPatch.context() as patch, pytest.raises(TransactionRolledBackError) as raised:
-        patch.setattr(staging.time, "sleep", sleeps.append)
+        patch.setattr(staging._NOTHING, "wait", sleeps.append)
         stage(part, options(broker, destination="/exchange/rows"))
     assert raised.value.code == "DESTINATION_INVALID"
     assert "/exchange/rows" in str(raised.value)
