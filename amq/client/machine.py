@@ -688,8 +688,8 @@ class Machine:
         self._broken(error, now, broker_lives=True, at_once=request is not None)
 
     def _blame(self, error: AmqError) -> None:
-        """The broker refused something for which no receipt was asked, as none is for what is sent in a transaction. Where
-        several transactions are open nothing says which one is meant: none is blamed, and all run again."""
+        """The broker refused something for which no receipt was asked, such as a SEND in a transaction. Where several
+        transactions are open nothing says which one is meant: none is blamed, and all run again."""
         if isinstance(error, DeliveryLostError):
             return
         commits = [request for request in self.ledger.all() if request.kind is Kind.COMMIT]
