@@ -356,6 +356,8 @@ class Broker(Core):
     def dispatch(self) -> None:
         """Deliver what can be delivered. Once a turn."""
         now_ms = self.clock.wall_ms()
+        viewing = self.viewing
+        viewing.before, viewing.now, viewing.spent = viewing.now, 0, 0.0
         if self._effect is not None:
             self._go_on(self._effect)
         held = self._effect.held if self._effect is not None else frozenset()

@@ -14,6 +14,7 @@ from amq.broker.events import Events
 from amq.broker.queues.paging import Pager
 from amq.broker.queues.queue import Queue
 from amq.broker.queues.selector_dispatch import SelectorDispatch
+from amq.broker.queues.viewing import Viewing
 from amq.broker.state.state import State
 from amq.broker.storage.pins import Pins
 from amq.broker.transactions.effect import Effect
@@ -61,6 +62,7 @@ class Core(ABC):
         self.outcomes_pending: dict[str, Group] = {}
         self.outcomes_refused = Refused(lambda: self.config.outcome_window)
         self.pins = Pins(clock)
+        self.viewing = Viewing()
         self.pager = Pager(state, journal, self.dirty, wake)
         self.fetch, self.fetch_ahead = self.pager.fetch, self.pager.fetch_ahead
         self._seq = epoch << SEQ_EPOCH_SHIFT

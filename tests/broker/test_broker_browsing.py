@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from amq.broker.queues import browser, paging
+from amq.broker.queues.viewing import ROWS_MIN
 from amq.message import Message
 from amq.protocols.commands import Finish, Prepare, Send
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
@@ -453,6 +454,41 @@ def test_to_begin_sorts_a_bounded_part_in_a_turn(
     assert client.browsed_ids == ["a"]
     assert sum(sorted_rows) == 50
     assert max(sorted_rows) <= 7
+
+
+@pytest.mark.parametrize("viewers", [1, 5, 40])
+@pytest.mark.parametrize("queues", [1, 3])
+def test_many_viewers_look_at_as_much_in_a_turn_as_one(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, viewers: int, queues: int
+) -> None:
+    """But for a few rows of each, so that none waits until another one ends. Work is counted, not timed."""
+    messages, step, sort = 300, 50, 100
+    monkeypatch.setattr(browser, "STEP_MESSAGES", step)
+    monkeypatch.setattr(browser, "SORT_ROWS", sort)
+    world = make_world()
+    bodies = [fill(world, messages, str(number), 0) for number in range(queues)]
+    shown, rows = list[float](), [0.0]
+    insert, dispatch = browser._insert, world.broker.dispatch
+
+    def counted(here: array[int], seqs: Sequence[int]) -> None:
+        rows[0] += len(seqs) / sort
+        insert(here, seqs)
+
+    def turn() -> None:
+        rows[0], before = 0.0, sum(len(client.bodies) for client in clients)
+        dispatch()
+        shown.append(rows[0] + (sum(len(client.bodies) for client in clients) - before) / step)
+
+    monkeypatch.setattr(browser, "_insert", counted)
+    monkeypatch.setattr(world.broker, "dispatch", turn)
+    clients = [world.connect() for _ in range(viewers)]
+    for number, client in enumerate(clients):
+        client.subscribe(f"queue://{number % queues}", ACK_AUTO, 0, browser=True)
+    world.settle()
+    for number, client in enumerate(clients):
+        assert client.bodies == bodies[number % queues]
+    assert max(shown) <= 2 + viewers * ROWS_MIN / step, shown
+    world.check_at_rest()
 
 
 @pytest.mark.parametrize("seed", range(20))

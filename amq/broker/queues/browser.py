@@ -3,7 +3,8 @@
 Invariant: browsing changes no message, no count and no place. It shows what was stored when it began and is still there
 when its turn comes, once each: also what consumers hold, also what waits on disk alone. An acknowledgement that came
 before it is in effect. It goes as far as the client takes messages, and keeps in memory one batch read from the disk,
-and 8 bytes for each message that is in memory. To begin, it sorts at most `SORT_ROWS` of these in a turn.
+and 8 bytes for each message that is in memory. To begin, it sorts at most `SORT_ROWS` of these in a turn. Browses share
+what one may do in a turn: see `viewing`.
 """
 
 from __future__ import annotations
@@ -130,9 +131,20 @@ class Browser(Subscription):
 
     def step(self, now_ms: int) -> None:
         """Show on as far as there is room. Once a turn."""
-        for _ in range(self.step_messages or STEP_MESSAGES):
-            if not self.may_show():
-                return
+        if not self.may_show():
+            return
+        viewing, most = self._core.viewing, self.step_messages or STEP_MESSAGES
+        share = viewing.share(most)
+        shown = self._show(share, now_ms)
+        viewing.spend(shown, most)
+        if shown == share:
+            self._core.pager.again(self.queue)
+
+    def _show(self, rows: int, now_ms: int) -> int:
+        """Look at so many of the next messages; fewer where it must wait. Returns at how many."""
+        for row in range(rows):
+            if row and not self.may_show():
+                return row
             message = self._next()
             if message is None:
                 continue
@@ -148,7 +160,7 @@ class Browser(Subscription):
             if not self.auto:
                 self.unacked[seq] = _SEEN
             self.peer.deliver(self, message, before[0] if before else 0)
-        self._core.pager.again(self.queue)
+        return rows
 
     def _mark(self) -> None:
         """Messages that come from now on are not shown, nor those on their way: of a transaction that takes effect in
@@ -177,8 +189,11 @@ class Browser(Subscription):
         first, last = 0, NEVER
         if after is not None and until is not None and after[0] == until[0]:
             first, last = after[1], until[1]
-        seqs = [*islice(unsorted, SORT_ROWS)]
-        if len(seqs) < SORT_ROWS:
+        viewing = self._core.viewing
+        share = viewing.share(SORT_ROWS)
+        seqs = [*islice(unsorted, share)]
+        viewing.spend(len(seqs), SORT_ROWS)
+        if len(seqs) < share:
             self._unsorted = None
         found: list[list[int]] = [[] for _ in range(PRIORITIES)]
         for seq in seqs:
