@@ -9,8 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amq.errors import ProtocolError
-from amq.message import BYTES, MAP, OBJECT, TEXT, Envelope, Message
+from amq.message import BYTES, MAP, OBJECT, TEXT, Envelope, Message, Shared
 from amq.protocols.stomp import transformation
+from amq.protocols.stomp.delivery import Deliveries
+from amq.protocols.stomp.frame import FrameReader
 from amq.protocols.stomp.transformation import BODY_BYTES_MAX, asked, sent, shown
 from amq.values import Float32, Int8, Int16, Int32, Nested, decode_map, encode
 
@@ -20,6 +22,7 @@ XML = (
     b"<entry><string>rich</string><boolean>true</boolean></entry></map>"
 )
 JSON = b'{"map":{"entry":[{"string":["name","Dejan"]},{"string":"age","int":30},{"string":"rich","boolean":true}]}}'
+VALUES_OF_JAVA: dict[str, Nested] = {"name": "Dejan", "age": Int32(30), "rich": True}
 VALUES = {"name": "Dejan", "age": 30, "rich": True}
 
 
@@ -36,9 +39,25 @@ def send(name: str, body: bytes, **properties: str) -> Message:
 ])  # fmt: skip
 def test_a_send_becomes_a_map(name: str, body: bytes) -> None:
     message = send(name, body, other="kept")
-    assert (message.content, message.properties) == (MAP, {"other": "kept"})
+    spelling = "jms-map-xml" if name.endswith("xml") else "jms-map-json"
+    assert (message.content, message.properties) == (MAP, {"transformation": spelling, "other": "kept"})
     assert decode_map(message.body) == VALUES
     assert isinstance(decode_map(message.body)["age"], Int32), "a program may read it as int and as long"
+
+
+@pytest.mark.parametrize(("name", "body"), [("jms-map-xml", XML), ("jms-json", JSON)])
+@pytest.mark.parametrize("shares", [True, False])
+def test_a_consumer_that_asks_for_nothing_gets_it_as_it_was_sent(name: str, body: bytes, shares: bool) -> None:
+    message = send(name, body, other="kept")
+    message.seq, message.shared = 7, Shared(None) if shares else None
+    deliveries = Deliveries("1.2", "ID:x-", "9-9.")
+    (frame,) = FrameReader(version="1.2").feed(deliveries.encode(deliveries.format("s", 0, False), message, 0))
+    assert sent(Message("queue://q", frame.body, {"transformation": frame.headers["transformation"]}), name).body == (
+        encode(VALUES_OF_JAVA)
+    )
+    assert frame.body.startswith(body[:5])
+    assert frame.headers["other"] == "kept"
+    assert "content-type" not in frame.headers
 
 
 def test_one_entry_alone_stands_in_no_list() -> None:

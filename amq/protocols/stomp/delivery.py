@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amq.message import DEFAULT_PRIORITY, TEXT, Batch, Lifted, Message, headers, plain
+from amq.message import DEFAULT_PRIORITY, MAP, TEXT, Batch, Lifted, Message, headers, plain
 from amq.ownership import given
 from amq.protocols.stomp.destination import wire_name
 from amq.protocols.stomp.frame import escape
@@ -89,7 +89,7 @@ class Deliveries:
             own = f"{form.ack[1:]}{message.seq}\n".encode() if form.ack else b""
             return b"%b%b%b" % (form.start, own, self._common(message))
         elif message.envelope is not None and message.envelope.__class__ is not Lifted:
-            message = plain(message)
+            message = plain(message) if message.content != MAP else shown(message, "")
         seq = message.seq
         body = message.body
         ack = f"{form.ack}{seq}" if form.ack else ""
@@ -130,9 +130,11 @@ class Deliveries:
         assert shared.encoded is not None
         common = shared.encoded.get(self._key)
         if common is None:
-            shown = message if message.envelope is None else plain(message)
-            head = self.encode(self._bare, shown, 0, head_only=True)
-            common = shared.encoded[self._key] = head + shown.body + b"\0"
+            seen = message
+            if message.envelope is not None:
+                seen = plain(message) if message.content != MAP else shown(message, "")
+            head = self.encode(self._bare, seen, 0, head_only=True)
+            common = shared.encoded[self._key] = head + seen.body + b"\0"
         return common
 
     def _rare_headers(self, message: Message, redelivered: int) -> str:

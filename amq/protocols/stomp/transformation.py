@@ -90,7 +90,10 @@ def sent(message: Message, name: str) -> Message:
     except (ValueError, RecursionError) as error:
         properties[ERROR] = str(error)[:200]
         return _told(message, properties)
-    del properties[TRANSFORMATION]
+    if content == MAP:  # so STOMP consumers that ask for nothing get it as it was sent
+        properties[TRANSFORMATION] = _MAPS.get(name, name)
+    else:
+        del properties[TRANSFORMATION]
     # A lifted envelope is of BYTES and TEXT alone.
     envelope = message.envelope if content != MAP else Envelope(*(message.envelope or ()))
     content_type = "" if content == MAP else message.content_type
@@ -203,7 +206,10 @@ def _check(depth: int) -> None:
 
 
 def shown(message: Message, name: str, bytes_max: int = LOOP_BYTES_MAX) -> Message:
-    """`message` for a subscription with that transformation, "" = none. CostlyError, as `neutral`; no other."""
+    """`message` for a subscription with that transformation, "" = the one that its sender used, if any. CostlyError, as
+    `neutral`; no other."""
+    if not name:
+        name = str((message.properties or {}).get(TRANSFORMATION, ""))
     if not name:
         return plain(message, bytes_max)
     message = neutral(message, bytes_max)
