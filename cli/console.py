@@ -15,7 +15,9 @@ from amq.config import BrokerConfig
 from amq.config.transport_url import host_and_port
 from amq.errors import ConfigError
 
-_MISSING = "the console needs packages that are not installed: pip install 'amq[console]'"
+_MISSING = (
+    "the console needs packages that are not installed: pip install '.[console]' in a checkout, else 'amq[console]'"
+)
 
 
 @click.command(

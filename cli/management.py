@@ -25,6 +25,7 @@ READ_S: Final = 30.0
 PROBE_S: Final = 5.0  # a broker that does not answer for so long hangs
 SUCCESSOR_S: Final = 20.0  # how long a command waits for the next master after that; hungMasterTimeout is 10 s
 LOOK_AGAIN_S: Final = 0.2
+NAME_COLUMNS_MIN: Final = 8
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 Columns = Sequence[tuple[str, Callable[[Row], object]]]  # titles, and the cell of a row
 
@@ -152,12 +153,25 @@ def show(
         else:
             if watch and console().is_terminal:
                 console().clear()
-            print_table([title for title, _ in columns], [[cell(row) for _, cell in columns] for row in found])
+            titles, table = [title for title, _ in columns], [[cell(row) for _, cell in columns] for row in found]
+            print_table(titles, _narrowed(titles, table, console().width) if watch else table)
             if more:
                 click.echo(f"and more: these are the first {limit}, see --limit", err=True)
         if not watch:
             return
         time.sleep(WATCH_S)
+
+
+def _narrowed(titles: Sequence[str], rows: list[list[object]], columns: int) -> list[list[object]]:
+    """Shorten the names in the first column as far as it takes to show one line for each row on a screen of `columns`
+    characters."""
+
+    def width(value: object) -> int:
+        return len(f"{value:,}" if isinstance(value, int) else str(value))
+
+    others = sum(2 + max([len(title), *(width(row[at]) for row in rows)]) for at, title in enumerate(titles) if at)
+    room = max(NAME_COLUMNS_MIN, columns - others)
+    return [[name if len(name := str(row[0])) <= room else f"{name[: room - 1]}…", *row[1:]] for row in rows]
 
 
 def some(client: ManagementClient, path: str, limit: int, **query: object) -> list[Row]:

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 import amq as client
 from amq.cli import exits
 from amq.cli.main import main
+from amq.cli.management import _narrowed
 from tests.ports import free_port
 
 
@@ -245,3 +246,13 @@ def test_a_command_finds_the_master_that_replaces_a_frozen_one(brokers: Brokers)
         frozen.thaw()
     assert named.returncode == exits.TRANSPORT, named.stderr
     assert "the broker hangs" in named.stderr
+
+
+def test_a_watched_list_keeps_one_line_for_each_queue() -> None:
+    titles = ["NAME", "MESSAGES", "SIZE"]
+    rows: list[list[object]] = [["a" * 120, 1_000_000, "1.0 KiB"], ["b", 2, "3 B"]]
+    narrow = _narrowed(titles, rows, 40)
+    assert narrow[1] == rows[1]
+    assert narrow[0][1:] == rows[0][1:]
+    assert len(str(narrow[0][0])) + 2 + len("1,000,000") + 2 + len("1.0 KiB") == 40
+    assert _narrowed(titles, rows, 200) == rows
