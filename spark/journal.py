@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from amq.errors import CorruptError, StoreError
 from amq.journal.decoder import Decoder
@@ -55,6 +56,7 @@ EXPIRES_MS_MAX = 253_402_300_799_999  # the end of the year 9999
 _Numbers = npt.NDArray[Any]
 _TIMESTAMP = pa.timestamp("us", "UTC")
 _HEADERS = pa.map_(pa.string(), pa.string())
+_USER = r"\A\x00[^\x00]*\x00"  # before an id: see `amq.ownership`
 # The head of a message's record in a segment, with its framing: `records.message.FRAMED_MESSAGE`.
 MESSAGE_HEAD = np.dtype([
     ("size", "<u4"), ("crc", "<u4"), ("kind", "u1"), ("seq", "<i8"), ("queue", "<u4"), ("flags", "u1"),
@@ -306,7 +308,7 @@ class _SegmentReader:
             **self._properties(properties, bodies, others),
             "destination": _dictionary(queues, [shown(name) for name in names]),
             "offset": pa.array(heads["seq"].astype(np.int64)), "timestamp": _times(heads["timestamp"] * 1000),
-            "messageId": self._texts(ids, properties),
+            "messageId": pc.replace_substring_regex(self._texts(ids, properties), _USER, ""),
             "kind": _same(MESSAGES, len(heads)), "redelivered": _same(False, len(heads)),
             "queue": _dictionary(queues, names), "bodyBytes": pa.array(sizes),
             "contentType": self._texts(types, ids, {row: each.content_type for row, each in others.items()}),

@@ -185,3 +185,6 @@ def test_users_stay_apart_on_the_next_master(brokers: Brokers) -> None:
         session.exactly_once(lambda _: producer.send("order 17"), id="order-17")
         session.exactly_once(lambda _: producer.send("order 18"), id="order-18")  # alice's own, which took place
     assert waiting(second) == 2
+    with second.connect(login="alice", passcode=PASSWORD) as client:
+        client.send("SUBSCRIBE", {"destination": f"/queue/{QUEUE}", "id": "1"})
+        assert client.next_frame(10).headers["_AMQ_DUPL_ID"] == "m", "as its producer gave it"

@@ -97,7 +97,8 @@ class Exported:
         return (envelope is None or isinstance(envelope, Lifted)) and not self.queue.startswith(RETAINED_SCHEME)
 
     def encode(self) -> bytes:
-        facts = describe(self.message, bodies=True)
+        facts = describe(self.message, bodies=True) | {"duplicate_id": self.message.duplicate_id}
+        facts.pop("duplicate_id_user", None)  # it stands in the id
         if self.is_plain:  # as amq 0.1 reads it
             facts["text"] = facts.pop("content") == "text"
             facts["properties"] = headers(self.message) or {}

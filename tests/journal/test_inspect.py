@@ -46,6 +46,7 @@ from amq.journal.records import (
 )
 from amq.journal.segment import read_batches, read_file, read_header
 from amq.message import Message
+from amq.ownership import owned
 from amq.vfs import SystemVfs
 from tests.files import flip, patch
 
@@ -353,6 +354,10 @@ def test_descriptions() -> None:
     moved = describe(Moved("queue://a", "held://queue://a", [5], [("x", 5)]))
     assert (moved["type"], moved["source"], moved["seqs"], moved["ids"]) == ("moved", "queue://a", [5], [("x", 5)])
     assert describe(Destination(3, "queue://b")) == {"type": "destination", "id": 3, "destination": "queue://b"}
+    facts = describe(Group([Message("queue://a", b"", duplicate_id=owned("ann", "d"))], owned("bob", "t1")))
+    (part,) = facts["records"]
+    assert (facts["outcome_id"], facts["outcome_id_user"]) == ("t1", "bob")
+    assert (part["duplicate_id"], part["duplicate_id_user"]) == ("d", "ann")
     assert describe(Outcomes([("x", 7)])) == {"type": "outcomes", "ids": [("x", 7)]}
     assert describe(Trimmed(1, 2)) == {"type": "trimmed", "epoch": 1, "number": 2, "kept": []}
     assert describe(Previous(7)) == {"type": "previous", "end": 7}

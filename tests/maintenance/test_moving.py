@@ -28,6 +28,7 @@ from amq.journal.recovery import seal
 from amq.lock.epoch import read_newest_epoch
 from amq.maintenance.importing import Import, Result
 from amq.message import TEXT, Message
+from amq.ownership import owned
 from amq.protocols.commands import CommitBatch
 from amq.vfs import SystemVfs, Vfs
 from tests.broker.test_broker_retained import retain
@@ -201,6 +202,25 @@ def test_a_used_store_arrives_with_all_that_it_remembers(tmp_path: Path) -> None
     assert any(queue.redelivered for queue in new.queues.values())
     assert set(new.outcomes) == {"commit0", "commit1", "commit2"}
     world.close()
+
+
+def test_ids_arrive_with_their_users(tmp_path: Path) -> None:
+    path = tmp_path / "old"
+    path.mkdir()
+    world = World(path)
+    client = world.connect(user="alice")
+    client.send(b"1", duplicate_id="m")
+    client.begin()
+    client.commit(outcome_id="c")
+    world.settle()
+    state = (world.epoch, world.sealed)
+    data = lines(list(export(path, state=state).items()))
+    world.close()
+    assert load(tmp_path / "new", data).stored == 1
+    new = replayed(tmp_path / "new")
+    assert list(new.outcomes) == [owned("alice", "c")]
+    assert list(new.queues["queue://a"].duplicates) == [owned("alice", "m")]
+    assert load(tmp_path / "new", data).stored == 0, "it is known there"
 
 
 def with_subscriptions(path: Path) -> World:

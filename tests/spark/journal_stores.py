@@ -10,6 +10,7 @@ from amq import values
 from amq.journal.records import ACKED, DEAD_LETTERED, Consumed, Group, Marker, Moved, Prepared, Redelivered, Resolved
 from amq.journal.records.multicast import Multicast
 from amq.message import BYTES, MAP, TEXT, Copy, Envelope, Message, Native
+from amq.ownership import owned
 from amq.values import Int32, Value
 from pyspark_amq.journal import SEQ_EPOCH_BITS
 from tests.files import write_epoch
@@ -54,7 +55,8 @@ def fill(world: World, rounds: int) -> None:
             world.journal.append(each)
         rich = message(
             world, "queue://a", properties={"correlation-id": f"k{number}", "café": "\N{SNOWMAN}"}, priority=9,
-            content_type="text/plain", duplicate_id=f"ID:{number}", expires_ms=1_800_000_000_000, content=TEXT,
+            content_type="text/plain", duplicate_id=owned("ann", f"ID:{number}"),
+            expires_ms=1_800_000_000_000, content=TEXT,
         )  # fmt: skip
         copy = message(world, "queue://c", seq=plain[0].seq)
         dead = Group([Consumed("queue://a", DEAD_LETTERED, [plain[3].seq]), message(world, "queue://DLQ")])

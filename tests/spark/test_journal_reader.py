@@ -22,6 +22,7 @@ from amq.journal.records import REASONS, Consumed, Group, Moved, Record, Redeliv
 from amq.journal.records.multicast import Multicast
 from amq.message import Copy, Message, headers
 from amq.message import plain as as_text
+from amq.ownership import given
 from amq.vfs import SystemVfs
 from pyspark_amq import journal
 from pyspark_amq.journal import Wanted
@@ -90,7 +91,7 @@ def rows_of(record: Record, wall_ms: int) -> Iterator[dict[str, Any]]:
         yield {
             "kind": "message", "key": properties.get("correlation-id"), "value": shown.body, "offset": record.seq,
             "destination": record.destination.replace("sent://", ""), "queue": record.queue_name,
-            "timestamp": record.timestamp_ms, "messageId": record.duplicate_id or None, "redelivered": False,
+            "timestamp": record.timestamp_ms, "messageId": given(record.duplicate_id) or None, "redelivered": False,
             "headers": list(properties.items()), "bodyBytes": len(shown.body), "priority": record.priority,
             "contentType": shown.content_type or None, "expires": record.expires_ms or None,
         }  # fmt: skip
