@@ -39,7 +39,7 @@ help:
 demo: $(VENV)/.installed
 	$(BIN)/amq demo $(DEMO_ARGS)
 
-demo-spark: $(VENV)/.installed-test
+demo-spark: $(VENV)/.installed-spark
 	$(BIN)/amq demo-spark $(DEMO_ARGS)
 
 examples: $(VENV)/.installed
@@ -133,13 +133,22 @@ $(VENV)/.installed: $(METADATA) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[console]'
 	@touch $@
 
-$(VENV)/.installed-test: $(METADATA) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint,bench,spark,jwt,ldap,sql,console,browser]'
-	@# Spark lists the folders of sys.path to find data sources, and an editable install has none there.
-	@site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+# Spark lists the folders of sys.path to find data sources, and an editable install has none there.
+define FOR_SPARK
+site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	  ln -sfn $(CURDIR)/spark "$$site/pyspark_amq"; \
 	  ln -sfn $(CURDIR)/spark/pyspark_amq_journal "$$site/pyspark_amq_journal"
+endef
+
+$(VENV)/.installed-spark: $(METADATA) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[console,spark]'
+	@$(FOR_SPARK)
 	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-test: $(METADATA) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint,bench,spark,jwt,ldap,sql,console,browser]'
+	@$(FOR_SPARK)
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-spark
 
 $(VENV)/.installed-audit: $(METADATA) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[audit]'
