@@ -1,15 +1,18 @@
 """Lists of brokers, read and kept in threads of their own: a file or a web server may take long, or hang.
 
 Invariants: nobody waits for a list; a reading takes a bounded part of it; a file is replaced as a whole, so its reader
-never sees a half, and of several writes to one file the last one stays. A program that ends waits for its writes, for
+never sees a half, and of several writes to one file the last one stays; no file is followed that any other user of the
+host could have put there. A program that ends waits for its writes, for
 `EXIT_S` at most.
 """
 
 from __future__ import annotations
 
 import atexit
+import errno
 import logging
 import os
+import stat
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -92,7 +95,10 @@ def _read(source: str) -> Found:
                 data: bytes = answer.read(BYTES_MAX + 1)
         else:
             path = unquote(parts.path) if parts.scheme == "file" else source
-            with open(os.path.expanduser(path), "rb") as file:
+            path = os.path.expanduser(path)
+            _check_link(path)
+            with open(path, "rb") as file:
+                _check_file(path, os.fstat(file.fileno()))
                 data = file.read(BYTES_MAX + 1)
         if len(data) > BYTES_MAX:
             return ValueError(f"it has more than {BYTES_MAX} bytes, so it is no list of brokers")
@@ -101,14 +107,51 @@ def _read(source: str) -> Found:
         return error
 
 
+def _check_file(path: str, found: os.stat_result) -> None:
+    """Raises PermissionError where every user of the host may have written the file `path`: a program sends its login
+    to the brokers that a list names."""
+    if not stat.S_ISREG(found.st_mode):
+        return
+    if found.st_mode & stat.S_IWOTH:
+        raise PermissionError(errno.EPERM, "every user can write to it; chmod o-w", path)
+    if _is_foreign(found) and _is_open(os.path.realpath(path)):
+        raise PermissionError(errno.EPERM, "another user has put it where everybody can write", path)
+
+
+def _check_link(path: str) -> None:
+    """Raises PermissionError where `path` is a link that any user of the host may have made."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(found.st_mode) and _is_foreign(found) and _is_open(os.path.abspath(path)):
+        raise PermissionError(errno.EPERM, "it is a link that another user has put there", path)
+
+
+def _is_foreign(found: os.stat_result) -> bool:
+    """Does it belong to somebody else than this user and root?"""
+    return os.name == "posix" and found.st_uid not in (os.geteuid(), 0)
+
+
+def _is_open(path: str) -> bool:
+    """May every user of the host make files where `path` is?"""
+    return bool(os.stat(os.path.dirname(path)).st_mode & stat.S_IWOTH)
+
+
+def _not_for_all(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o664)  # whatever the umask is
+
+
 def _replace(path: str, text: str) -> None:
     """Write a new file beside `path` and move it there. A program that is killed meanwhile may leave that one."""
+    _check_link(os.path.expanduser(path))
     target = os.path.realpath(os.path.expanduser(path))
     fresh = f"{target}.{os.getpid()}.new"
     with suppress(FileNotFoundError):
         os.unlink(fresh)
     try:
-        with open(fresh, "x", encoding="utf-8") as file:  # never through a link that somebody else has put there
+        # "x": never through a link that somebody else has put there.
+        with open(fresh, "x", encoding="utf-8", opener=_not_for_all) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

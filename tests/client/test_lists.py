@@ -111,3 +111,46 @@ def test_a_file_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: py
     lists.keep(str(path), "x")
     assert lists.finish(PATIENCE_S)
     assert path.read_text() == "x"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes files of another user")
+def test_what_another_user_has_put_there_is_neither_read_nor_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The attack: a name in a directory like /tmp is taken before the client comes."""
+    stranger, path, victim = 12_345, tmp_path / "shared" / "brokers", tmp_path / "victim"
+    path.parent.mkdir()
+    path.parent.chmod(0o1777)
+    victim.write_text("precious")
+    path.write_text("stomp://evil:1")
+    os.chown(path, stranger, stranger)
+    assert "another user" in str(fetch(str(path)))
+    path.unlink()
+    path.symlink_to(victim)
+    os.lchown(path, stranger, stranger)
+    assert "another user" in str(fetch(f"file://{path}"))
+    lists = Lists()
+    with caplog.at_level(logging.WARNING, "amq.client"):
+        lists.keep(str(path), "stomp://b:2")
+        assert lists.finish(PATIENCE_S)
+    assert "another user" in caplog.text
+    assert victim.read_text() == "precious"
+    path.parent.chmod(0o755)  # the operator has let that user make lists for us
+    assert fetch(str(path)) == "precious"
+
+
+def test_a_list_to_which_everybody_can_write_is_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "brokers"
+    path.write_text("stomp://evil:1")
+    path.chmod(0o666)
+    assert "chmod o-w" in str(fetch(str(path)))
+    path.chmod(0o664)
+    assert fetch(str(path)) == "stomp://evil:1"
+    before = os.umask(0)
+    try:
+        lists = Lists()
+        lists.keep(str(path), "stomp://b:2")
+        assert lists.finish(PATIENCE_S)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o664

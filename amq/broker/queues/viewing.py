@@ -1,7 +1,7 @@
 """Viewing: what all browses together do in a turn.
 
 Invariant: they look at no more than one of them would look at alone, but for `ROWS_MIN` of each: no browse waits for
-another one to end. Those that looked at something in the turn before share this one.
+another one to end. Browses that looked at something in the turn before share this one.
 """
 
 from __future__ import annotations
