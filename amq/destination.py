@@ -23,6 +23,8 @@ TEMPORARY_TOPIC_SCHEME: Final = "temp-topic://"
 WORD_TEXT, REST_TEXT = "*", ">"  # as people write them
 # As words of a pattern: no name has them, since a NUL is in no name.
 ANY_WORD, ANY_REST = "\0*", "\0>"
+NAME_BYTES_MAX: Final = 8192
+_BARRED: Final = re.compile("[\\x00-\\x1f\\x7f\\ud800-\\udfff]")
 _COMPOSITE: Final = re.compile(r",(?=[a-z-]+://)")
 
 
@@ -111,6 +113,27 @@ def parts(text: str) -> list[str]:
 def told(several: Iterable[Source]) -> str:
     """Destinations for people, and as text that `parts` reads."""
     return ",".join(map(str, several))
+
+
+def bars(text: str) -> str:
+    """Why no notation of a destination may hold `text`, "" = it may: what all protocols, REST, commands and imports
+    refuse in the same way."""
+    return "it holds a control character or half of one" if _BARRED.search(text) else ""
+
+
+def flaw(name: str) -> str:
+    """Why `name` is not the full name of one destination, "" = it is. In a protocol's notation a comma separates
+    several, and `*` and `>` are words of a pattern: no client could address such a queue."""
+    plain = plain_name(name)
+    if not plain:
+        return "it has no name"
+    if "," in plain:
+        return "a comma separates several destinations: give one"
+    if any(word in (WORD_TEXT, REST_TEXT) for word in plain.split(".")):
+        return "* and > stand for many destinations: give one"
+    if why := bars(plain):
+        return why
+    return f"it has more than {NAME_BYTES_MAX} bytes" if len(plain.encode()) > NAME_BYTES_MAX else ""
 
 
 def wire_name(name: str) -> str:

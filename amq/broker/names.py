@@ -12,11 +12,12 @@ from amq.destination import (
     TOPIC_SCHEME,
     Pattern,
     Source,
+    flaw,
     is_of_queues,
     told,
     wire_name,
 )
-from amq.errors import AccessError
+from amq.errors import AccessError, CommandError
 from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME
 from amq.journal.hidden import real_name as real_name
 from amq.message import SUBSCRIPTION_SCHEME as SUBSCRIPTION_SCHEME
@@ -60,6 +61,14 @@ def check_sent_to(name: str) -> None:
             f"{wire_name(name)}: browse it; it shows prepared transactions, and holds no messages",
             code="DESTINATION_REFUSED",
         )
+
+
+def check_made(name: str) -> None:
+    """Raises AccessError, CommandError where no client could make a destination of this name: for those who name it
+    otherwise than in a protocol's notation, which refuses the same."""
+    check_sent_to(name)
+    if why := flaw(name):
+        raise CommandError(f"destination {name[:100]!r}: {why}", code="DESTINATION_INVALID")
 
 
 def check_subscribed_to(sources: Sequence[Source]) -> None:

@@ -96,7 +96,7 @@ class SecurityOptions:
     certificate_user: str = option(
         "security", "certificateUser", Kind.CHOICE, "none",
         "The part of a client's certificate that is its user name: its common name (cn), distinguished name as Java "
-        "writes it (dn), or first alternative name of a kind. none: a certificate names no user.",
+        "writes it (dn), or one alternative name of a kind (two: refused). none: a certificate names no user.",
         "Set it so that clients need no passcode. certificateUsersFile goes before it.",
         choices=("none", "cn", "dn", "dns", "email", "uri"), reload=True, elsewhere=("ssl_cert_login_from",),
     )  # fmt: skip

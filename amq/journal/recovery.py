@@ -24,7 +24,7 @@ from amq.journal.format import (
 )
 from amq.journal.live import Segment
 from amq.journal.records import PREVIOUS, TRIMMED, Previous, Trimmed
-from amq.journal.segment import list_segments, read_at, read_batches, read_file, read_header
+from amq.journal.segment import check_size, list_segments, read_at, read_batches, read_file, read_header
 from amq.vfs import Vfs, close_all
 
 JOURNAL_DIRECTORY = "journal"
@@ -199,6 +199,7 @@ def _measure(vfs: Vfs, path: str, end: int | None, begun: tuple[int, int] = (HEA
         base = offset if offset > HEADER_BYTES else 0
         size = vfs.fstat(fd).st_size
         _check_length(path, size, base)
+        check_size(path, size)
         data = read_at(vfs, fd, base, size - base)
         header = read_header(path, read_at(vfs, fd, 0, HEADER_BYTES) if base else data)
     finally:

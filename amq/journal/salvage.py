@@ -59,6 +59,9 @@ _DESTINATION_AT = RECORD_BYTES + 8  # in the record of a message: behind its seq
 _GROUP_RECORDS_AT = len(Group([]).encode({}))  # in the record of a group without an outcome id
 
 
+OVERSIZED_BYTES = 1 << 30  # read of a file that is too large: the largest journalSegmentSize
+
+
 @dataclass(slots=True)
 class Damage:
     """Bytes that count and cannot be believed.
@@ -195,6 +198,10 @@ class Salvage(Inspection):
         except FileNotFoundError:
             report.state = GONE
             return
+        except CorruptError as error:  # larger than any that a broker writes
+            data = read_file(self._vfs, path, OVERSIZED_BYTES)
+            rest = self._vfs.stat(path).st_size - len(data)
+            self._add(report, Damage(error.code, path, len(data), rest, error.why))
         report.file_bytes = len(data)
         decoder = Decoder(path)
         decoder.names = _Names(self, epoch)

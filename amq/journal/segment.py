@@ -34,6 +34,7 @@ FILL = 3 / 4  # of `journalSegmentSize` that a segment takes: what is behind it 
 ZEROS_BYTES = 128 << 10
 SMALL_BATCH_BYTES = 64 << 10  # larger ones fill many blocks, and to write these twice would cost more than the note
 BLOCK_BYTES = 4096
+SEGMENT_BYTES_MAX = 4 << 30  # of any file: the largest journalSegmentSize, and the largest batch behind it
 # How far it is filled when the next one is made. Late, because until then compaction may use its room; and early enough
 # that no batch of usual size waits for it.
 PREPARE_AT = 7 / 8
@@ -70,12 +71,22 @@ def read_file(vfs: Vfs, path: str, size_max: int | None = None) -> bytes:
         size = vfs.fstat(fd).st_size
         if size_max is not None:
             size = min(size, size_max)
+        check_size(path, size)
         data = vfs.pread(fd, size, 0)  # in one piece: joining pieces took as long as reading them
         while len(data) < size and (more := vfs.pread(fd, size - len(data), len(data))):
             data += more
         return data
     finally:
         vfs.close(fd)
+
+
+def check_size(path: str, size: int) -> None:
+    """Raises CorruptError where a file is larger than any that a broker writes: such a file, which may be sparse, does
+    not fit into memory."""
+    if size > SEGMENT_BYTES_MAX:
+        raise CorruptError(
+            path, SEGMENT_BYTES_MAX, f"file is {size} bytes long, a journal file has at most {SEGMENT_BYTES_MAX}"
+        )
 
 
 def read_at(vfs: Vfs, fd: int, offset: int, size: int) -> bytes:

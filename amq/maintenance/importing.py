@@ -22,6 +22,7 @@ from amq.broker.scheduling.scheduler import check_scheduled
 from amq.broker.transactions.transaction import memory_bytes
 from amq.broker.waiters import Call
 from amq.config.schema import BrokerConfig
+from amq.destination import bars
 from amq.errors import AccessError, AmqError, CommandError, OwnershipLostError, StoreFullError
 from amq.journal.batch import Waiter
 from amq.journal.export import store_uuid
@@ -346,6 +347,8 @@ def _check_access(destination: str, message: Message | None = None) -> None:
             check_scheduled(message)
         elif not destination.startswith(SCHEDULE_SCHEME):
             check_queue(destination)
+            if why := bars(destination):
+                raise CommandError(f"destination {destination[:100]!r}: {why}", code="DESTINATION_INVALID")
     except (AccessError, CommandError) as error:
         raise AmqError(f"{error.description}; the file cannot be imported as it is", code=error.code) from error
 

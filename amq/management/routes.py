@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from amq.broker.actions import Action
-from amq.broker.names import SCHEDULE_SCHEME, check_sent_to
+from amq.broker.names import SCHEDULE_SCHEME, check_made
 from amq.broker.queues.queue import Queue
 from amq.broker.queues.redelivery import CAUSE
-from amq.destination import QUEUE_SCHEME, plain_name, wire_name
+from amq.destination import QUEUE_SCHEME, flaw, plain_name, wire_name
 from amq.errors import AccessError, CommandError
 from amq.management import operations, views
 from amq.management.hints import hints
@@ -102,8 +102,7 @@ def copy_demands(request: Request) -> Iterable[Demand]:
 
 def _target(request: Request) -> str:
     name = QUEUE_SCHEME + text(request, "to").removeprefix("/queue/")
-    if name == QUEUE_SCHEME or "\0" in name:
-        raise invalid('"to" must be the name of a queue')
+    _check_target(name)
     return name
 
 
@@ -328,6 +327,8 @@ async def retry(context: Context, request: Request) -> Row:
 
     def target(message: Message) -> str:
         name = operations.retried(message)
+        if flaw(name):
+            return ""
         may = context.caller.is_operator or broker.access.may(context.caller.user, Action.SEND, name)
         return name if name and name != queue.name and may else ""
 
@@ -336,7 +337,7 @@ async def retry(context: Context, request: Request) -> Row:
 
 def _check_target(name: str) -> None:
     try:
-        check_sent_to(name)
+        check_made(name)
     except AccessError as error:
         raise invalid(error.description) from error
 

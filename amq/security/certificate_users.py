@@ -66,7 +66,7 @@ class CertificateUsers:
         if self._how == "cn":
             return [value for part in subject for kind, value in part if kind == "commonName"]
         wanted = _ALTERNATIVES.get(self._how)
-        return [value for kind, value in certificate.get("subjectAltName", ()) if kind == wanted][:1]
+        return list(dict.fromkeys(value for kind, value in certificate.get("subjectAltName", ()) if kind == wanted))
 
 
 def parts_of(name: Name) -> Parts:

@@ -40,6 +40,7 @@ REMEMBER_S: Final = 60.0
 REMEMBERED_MAX: Final = 10_000
 NAMES_MEMBERS: Final = "memberuid"  # the attribute of groups that has names in place of DNs
 SKIP_S: Final = 30.0  # a server that did not answer is asked last for so long
+ANSWERS_BYTES_MAX: Final = 4 << 20  # on one connection
 WAITING_MAX: Final = 1000  # questions
 _log = structlog.get_logger("amq.security")
 
@@ -159,16 +160,43 @@ class _Tls(ldap3.Tls):  # type: ignore[misc]
         self._context = context
 
     def wrap_socket(self, connection: ldap3.Connection, do_handshake: bool = False) -> None:  # noqa: ARG002
-        host = connection.server.host.strip("[]")
-        connection.socket = self._context.wrap_socket(connection.socket, server_hostname=host)
+        host, found = connection.server.host.strip("[]"), connection.socket
+        if isinstance(found, _Bounded):  # StartTLS: a new bound comes after it
+            found = found.socket
+        connection.socket = self._context.wrap_socket(found, server_hostname=host)
+
+
+class _Bounded:
+    """The socket of a connection to a directory, from which at most `ANSWERS_BYTES_MAX` are read, until `ends_s`: the
+    library gathers whatever comes."""
+
+    def __init__(self, socket: Any, clock: Clock, ends_s: float) -> None:
+        self.socket = socket
+        self._clock = clock
+        self._ends_s = ends_s
+        self._left_bytes = ANSWERS_BYTES_MAX
+
+    def recv(self, size: int) -> bytes:
+        """Raises OSError at either bound."""
+        if self._left_bytes <= 0:
+            raise OSError(f"the directory's answers have more than {ANSWERS_BYTES_MAX} bytes")
+        if self._clock.monotonic() > self._ends_s:
+            raise TimeoutError("the directory's answers take too long")
+        data: bytes = self.socket.recv(size)
+        self._left_bytes -= len(data)
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.socket, name)
 
 
 class Queries:
     """The questions to one server: who is it, and in which groups?"""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         """Raises ConfigError where a file cannot be used."""
         self._settings = settings
+        self._clock = clock or SystemClock()
         self._timeout_s = max(1, round(settings.ldap_timeout_s))
         self._password = b""
         if path := settings.ldap_bind_password_file:
@@ -207,8 +235,11 @@ class Queries:
         )  # fmt: skip
         try:
             connection.open(read_server_info=False)
+            ends_s = self._clock.monotonic() + PATIENCE * self._timeout_s
+            connection.socket = _Bounded(connection.socket, self._clock, ends_s)
             if self._settings.ldap_start_tls and not server.ssl:
                 connection.start_tls(read_server_info=False)
+                connection.socket = _Bounded(connection.socket, self._clock, ends_s)
             try:
                 connection.bind(read_server_info=False)
             except (failures.LDAPInvalidCredentialsResult, failures.LDAPInvalidDNSyntaxResult) as error:

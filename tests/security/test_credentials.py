@@ -127,8 +127,16 @@ def test_a_name_is_written_as_java_does_and_compared_by_parts() -> None:
 
 @pytest.mark.parametrize(("how", "user"), [("cn", "alice"), ("dn", java_name(SUBJECT)), ("dns", "a.example")])
 def test_a_part_of_a_certificate_is_the_user(how: str, user: str) -> None:
-    certificate = {"subject": SUBJECT, "subjectAltName": (("email", "x@y"), ("DNS", "a.example"), ("DNS", "b.example"))}
+    certificate = {"subject": SUBJECT, "subjectAltName": (("email", "x@y"), ("DNS", "a.example"), ("URI", "b:c"))}
     assert CertificateUsers(how).user(certificate) == user
+
+
+@pytest.mark.parametrize(("how", "kind"), [("dns", "DNS"), ("email", "email"), ("uri", "URI")])
+def test_a_certificate_that_names_two_users_is_refused(how: str, kind: str) -> None:
+    users = CertificateUsers(how)
+    assert users.user({"subjectAltName": ((kind, "a"), (kind, "a"))}) == "a", "once more is still one user"
+    with pytest.raises(AccessError, match="names no user"):
+        users.user({"subject": SUBJECT, "subjectAltName": ((kind, "a"), ("other", "x"), (kind, "b"))})
 
 
 @pytest.mark.parametrize(

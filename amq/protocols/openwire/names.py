@@ -5,10 +5,10 @@ The options behind a `?` are the client's own, and no part of the name. Wildcard
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
-from amq.destination import Pattern, Source, plain_name, source
+from amq.destination import NAME_BYTES_MAX as NAME_BYTES_MAX
+from amq.destination import Pattern, Source, bars, plain_name, source
 from amq.errors import CommandError
 from amq.protocols.openwire.table import QUEUE, TEMP_QUEUE, TEMP_TOPIC, TOPIC, Structure, nested, structure
 
@@ -19,9 +19,6 @@ _OWN_SCHEMES: Final = {
     "openwire": "tcp", "tcp": "tcp", "auto": "tcp", "openwire+ssl": "ssl", "ssl": "ssl", "auto+ssl": "ssl",
 }  # fmt: skip
 _TYPES: Final = {scheme: type for type, scheme in _SCHEMES.items()}
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
-_HALF: Final = re.compile("[\ud800-\udfff]")
-NAME_BYTES_MAX: Final = 8192  # of one destination, or of several together
 
 
 def full_names(destination: Structure | None) -> tuple[str, ...]:
@@ -31,8 +28,8 @@ def full_names(destination: Structure | None) -> tuple[str, ...]:
     written, scheme = destination.get("name", ""), _SCHEMES[destination.type]
     if len(written.encode("utf-8", "replace")) > NAME_BYTES_MAX:
         raise _invalid(f"destination {written[:40]!r}… has more than {NAME_BYTES_MAX} bytes")
-    if _CONTROL.search(written) or _HALF.search(written):
-        raise _invalid(f"destination {written[:100]!r} holds a control character or half of one")
+    if why := bars(written):
+        raise _invalid(f"destination {written[:40]!r}: {why}")
     found: dict[str, None] = {}
     for part in written.split(","):
         kind, name = scheme, part.strip()

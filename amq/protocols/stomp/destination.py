@@ -10,7 +10,7 @@ import re
 from difflib import get_close_matches
 from typing import Final
 
-from amq.destination import Pattern, Source, parts, source
+from amq.destination import Pattern, Source, bars, parts, source
 from amq.destination import wire_name as public_name
 from amq.errors import AccessError, ProtocolError
 
@@ -29,7 +29,6 @@ _OWN_PREFIXES: Final = (
     ("/temp-topic/", "temp-topic://"),
     ("temp-topic://", "temp-topic://"),
 )
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _KINDS: Final = ("queue", "topic", "temp-queue", "temp-topic", "remote-temp-queue", "remote-temp-topic", "schedule")
 _LIKE_A_PREFIX: Final = re.compile(r"/*(?:jms[./])?([A-Za-z-]{3,20})(?:://|/+|[:.])(.*)")
 
@@ -63,8 +62,8 @@ def _full_names(text: str, owner: str, strict: bool) -> list[str]:
 
     ProtocolError: empty destinations, control characters; where `strict`, also names that look like a slip.
     """
-    if _CONTROL.search(text):
-        raise _invalid(text, "it holds a control character")
+    if why := bars(text):
+        raise _invalid(text, why)
     scheme, found = "", list[str]()
     for part in text.split(","):
         name = part
