@@ -22,6 +22,7 @@ import amq
 from amq.journal.checkpoint import list_checkpoints
 from amq.journal.format import HEADER
 from amq.lock.presence import read_presence
+from amq.security.users_edit import add_user
 from amq.vfs import SystemVfs
 from bench.wire import Connection
 
@@ -153,6 +154,36 @@ def test_a_store_of_an_old_broker_is_continued(brokers: Brokers, old_amq: Path, 
     with new.connect() as connection:  # what 0.1 remembered is known: the message is not stored again
         send(connection, b"again", _AMQ_DUPL_ID="id-3")
         assert drain(connection, 0) == []
+
+
+def test_ids_of_an_old_broker_answer_only_who_must_have_given_them(
+    brokers: Brokers, old_amq: Path, tmp_path: Path
+) -> None:
+    """On a broker with logins: those that our client makes, and none that somebody else may have taken in advance."""
+    for user in ("alice", "eve"):
+        add_user(str(tmp_path / "users"), user, "correct horse")
+    logins = {"usersFile": tmp_path / "users", "anonymous": "no"}
+    own, taken = "0123456789abcdef01234567-1", "order-17"
+
+    def work(broker: Broker, user: str, id: str) -> None:
+        address = f"stomp://127.0.0.1:{broker.port}"
+        with amq.connect(address, login=user, passcode="correct horse") as client:
+            client.session().producer(QUEUE).send(f"{user} {id}", duplicate_id=id)
+            session = client.session(transacted=True)
+            producer = session.producer(QUEUE)
+            session.exactly_once(lambda _: producer.send(f"{user} once {id}"), id=id)
+
+    old = brokers.master("a", old_amq, **logins)
+    work(old, "eve", taken)
+    work(old, "alice", own)
+    old.kill()
+    new = brokers.master("b", **logins)
+    work(new, "alice", own)
+    work(new, "alice", taken)
+    with new.connect(login="alice", passcode="correct horse") as connection:
+        found = drain(connection, 6)
+    given = (("eve", taken), ("alice", own), ("alice", taken))
+    assert found == [f"{user}{once} {id}".encode() for user, id in given for once in ("", " once")]
 
 
 @pytest.mark.parametrize("follows", [True, False], ids=["a slave", "a start"])
