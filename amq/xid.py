@@ -8,6 +8,7 @@ broker prepares no text of that form.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 PART_BYTES_MAX = 64
@@ -48,6 +49,38 @@ def parse(text: str) -> AnyXid:
     if found is None or not -FORMAT_MAX - 1 <= int(found[1]) <= FORMAT_MAX:
         return text
     return Xid(int(found[1]), bytes.fromhex(found[2]), bytes.fromhex(found[3]))
+
+
+class Xids(Collection[AnyXid]):
+    """The ids of a batch: `listed`, and for each pair (name, count) of `series` NAME.0, NAME.1 … These are not written
+    out before they are needed: a few bytes may stand for 100,000."""
+
+    def __init__(self, listed: Sequence[str] = (), series: Sequence[tuple[str, int]] = ()) -> None:
+        self._listed = listed
+        self._series = series
+        self._known: frozenset[AnyXid] | None = None
+        self._counts: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._listed) + sum(count for _, count in self._series)
+
+    def __iter__(self) -> Iterator[AnyXid]:
+        yield from map(parse, self._listed)
+        for name, count in self._series:
+            for number in range(count):
+                yield f"{name}.{number}"
+
+    def __contains__(self, xid: object) -> bool:
+        if self._known is None:
+            self._known = frozenset(map(parse, self._listed))
+            for name, count in self._series:
+                self._counts[name] = max(count, self._counts.get(name, 0))
+        if xid in self._known:
+            return True
+        name, _, number = xid.rpartition(".") if isinstance(xid, str) else ("", "", "")
+        if name not in self._counts or len(number) > 9 or not (number.isascii() and number.isdecimal()):
+            return False
+        return number == str(int(number)) and int(number) < self._counts[name]
 
 
 def outcome_id(xid: AnyXid, committed: bool) -> str:

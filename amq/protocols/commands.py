@@ -11,7 +11,7 @@ client's name for an open transaction of its connection ("" = none): all session
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -418,8 +418,9 @@ class CommitBatch(Command):
     __slots__ = ("batch", "content", "owner", "xids")
 
     def __init__(
-        self, owner: str, batch: int, xids: list[AnyXid], receipt: object = None, content: tuple[int, int] | None = None
-    ) -> None:
+        self, owner: str, batch: int, xids: Collection[AnyXid], receipt: object = None,
+        content: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(receipt)
         self.owner = owner
         self.batch = batch
@@ -434,7 +435,7 @@ class AbortBatch(Command):
     __slots__ = ("batch", "owner", "xids")
 
     def __init__(
-        self, owner: str, batch: int | None = None, xids: list[AnyXid] | None = None, receipt: object = None
+        self, owner: str, batch: int | None = None, xids: Collection[AnyXid] | None = None, receipt: object = None
     ) -> None:
         super().__init__(receipt)
         self.owner = owner

@@ -38,7 +38,7 @@ from amq.protocols.commands import (
 )
 from amq.protocols.stomp.frame import Limits
 from amq.protocols.stomp.server import StompServer
-from amq.xid import Xid
+from amq.xid import Xid, Xids
 
 PREFIX = "ID:1f3a-"
 ALL = ("1.0", "1.1", "1.2")
@@ -54,7 +54,7 @@ def plain(value: Any) -> Any:
         return (type(value).__name__, {name: plain(getattr(value, name)) for name in names})
     if isinstance(value, AmqError):
         return value.code
-    return value
+    return list(value) if isinstance(value, Xids) else value
 
 
 def one_by_one(commands: Iterable[Command]) -> list[Any]:

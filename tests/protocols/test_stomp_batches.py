@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from amq.client.two_phase import _HEADER_CHARACTERS, _listed
 from amq.errors import ProtocolError
 from amq.protocols.commands import CommitBatch, Malformed
-from amq.protocols.stomp import transactions
-from amq.protocols.stomp.frame import encode
+from amq.protocols.stomp import runs, transactions
+from amq.protocols.stomp.frame import Limits, encode
 from amq.protocols.stomp.server import StompServer
+from amq.xid import Xids
 
 
 def carried(xids: list[str]) -> tuple[list[str], bool]:
@@ -22,7 +26,7 @@ def carried(xids: list[str]) -> tuple[list[str], bool]:
         b"CONNECT\naccept-version:1.2\nhost:h\n\n\0" + encode("COMMIT", lines, body)
     )
     assert isinstance(command, CommitBatch), command
-    return command.xids, bool(body)
+    return [str(xid) for xid in command.xids], bool(body)
 
 
 @pytest.mark.parametrize("chunks", [1, 3])
@@ -56,3 +60,42 @@ def test_a_broken_body_ends_the_connection(body: bytes) -> None:
     connect = b"CONNECT\naccept-version:1.2\nhost:h\n\n\0"
     commands = StompServer().receive(connect + b"COMMIT\nowner:o\nbatch:1\n\n" + body + b"\0")
     assert [type(command) for command in commands][1:] == [Malformed]
+
+
+@pytest.mark.parametrize("body", [
+    b'{"xids": [' + b"1" * (16 << 20) + b"]}",
+    b'{"xids": [' + b",".join([b"[]"] * 60_000) + b"]}",
+    b"{" + b",".join(b'"%d":1' % i for i in range(40_000)) + b"}",
+])  # fmt: skip
+def test_a_body_that_takes_long_to_read_is_not_read(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has logged in may send it, on the event loop: 16 MiB took seconds."""
+    monkeypatch.setattr(json, "loads", lambda _: pytest.fail("it is read"))
+    for command in (transactions.commit, transactions.abort):
+        with pytest.raises(ProtocolError) as caught:
+            command({"owner": "o", "batch": "7"}, "", body)
+        assert caught.value.code in ("BODY_TOO_BIG", "BODY_INVALID")
+
+
+def test_a_table_of_names_that_takes_long_to_read_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json, "loads", lambda _: pytest.fail("it is read"))
+    table = b"[" + b"[]," * 100_000 + b"[]]"
+    with pytest.raises(ProtocolError, match="the table of names has more than"):
+        runs.unpack(len(table).to_bytes(4, "little") + table + bytes(8), 1, Limits())
+
+
+NAMES = st.sampled_from(["a", "b.1", "xa:1:00:", "a.0", "a.00"])
+
+
+@given(
+    st.lists(NAMES, max_size=3), st.lists(st.tuples(NAMES, st.integers(1, 12)), max_size=3),
+    st.text(".0129ab", max_size=5),
+)  # fmt: skip
+def test_ids_of_a_series_are_known_without_being_written_out(
+    listed: list[str], series: list[tuple[str, int]], other: str
+) -> None:  # fmt: skip
+    xids = Xids(listed, series)
+    found = list(xids)
+    assert len(xids) == len(found)
+    assert all(each in xids for each in found)
+    assert (other in xids) == (other in found)
+    assert [f"a.{n}" in xids for n in range(13)] == [f"a.{n}" in found for n in range(13)]

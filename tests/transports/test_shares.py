@@ -6,6 +6,7 @@ of them is bounded by a number.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
@@ -15,11 +16,23 @@ import pytest
 from amq.broker.sessions.connection import LOOK_AFTER, ClientConnection
 from amq.protocols.commands import Command
 from amq.protocols.openwire import table
+from amq.protocols.openwire.table import structure
 from amq.transports import connection as connection_module
 from amq.transports import refusals
+from amq.transports.connection import Connection
 from amq.transports.shares import FRAMES_MAX
 from tests.fakes import FakeClock
-from tests.protocols.openwire.conversation import CONSUMER, QUEUE, SESSION, frames, greeting, login, said
+from tests.protocols.openwire.conversation import (
+    CONSUMER,
+    ID,
+    QUEUE,
+    SESSION,
+    TRANSACTION,
+    frames,
+    greeting,
+    login,
+    said,
+)
 from tests.transports import served as harness
 from tests.transports.served import CONNECT, Peer, Served, frame
 
@@ -247,3 +260,101 @@ def test_refused_commands_are_forgiven_with_time(tmp_path: Path, monkeypatch: py
     serve(tmp_path, test)
 
 
+
+
+def stomp_commands(dice: Random) -> bytes:
+    """One of each kind that a connection survives, cheap and dear; few are usual sends."""
+    n = dice.randrange(1000)
+    return dice.choice([
+        frame("SEND", {"destination": f"/queue/{n % 7}", "receipt": n}, b"x" * dice.choice([0, 9, 900])),
+        frame("SEND", {"destination": f"/topic/{n % 7}", **{f"p{i}": i for i in range(dice.choice([0, 40]))}}),
+        frame("SEND", {"destination": "/queue/a,/queue/b,/topic/c"}, b"y"),
+        frame("SEND", {"destination": "/queue/later", "AMQ_SCHEDULED_DELAY": 60_000}),
+        frame("SEND", {"destination": "/queue/map", "transformation": "jms-map-json"}, b'{"a":[1,2]}'),
+        frame("SUBSCRIBE", {"id": dice.random(), "destination": f"/queue/{n % 7}", "selector": f"a > {n}"}),
+        frame("SUBSCRIBE", {"id": dice.random(), "destination": f"/topic/{n % 7}"}),
+        frame("BEGIN", {"transaction": dice.random()}),
+        b"\n" * n,
+    ])  # fmt: skip
+
+
+def openwire_commands(dice: Random) -> bytes:
+    """Nearly all are refused, for different reasons."""
+    n = dice.randrange(1000)
+    id = structure(table.CONSUMER_ID, connection="ID:host-1-1:1", session=1, value=n)
+    return dice.choice([
+        said(table.KEEP_ALIVE_INFO),
+        said(table.CONSUMER_INFO, n, True, id=id, destination=QUEUE, selector="(" * n + "a", prefetch=1),
+        said(table.CONSUMER_INFO, n, True, id=id, destination=QUEUE, selector=f"a{n} LIKE '%b%'", prefetch=1),
+        said(table.CONSUMER_INFO, n, True, id=id, destination=QUEUE, subscription_name="\x1b", prefetch=1),
+        said(table.REMOVE_INFO, n, True, id=id),
+        said(table.TRANSACTION_INFO, n, True, connection=ID, transaction=TRANSACTION, kind=n % 9),
+    ])  # fmt: skip
+
+
+def mixture(kind: Callable[[Random], bytes], seed: int, size: int) -> bytes:
+    dice, data, length = Random(seed), list[bytes](), 0
+    while length < size:
+        data.append(kind(dice))
+        length += len(data[-1])
+    return b"".join(data)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", [stomp_commands, openwire_commands])
+def test_any_mixture_of_commands_gives_way_after_its_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[Random], bytes], seed: int
+) -> None:  # fmt: skip
+    monkeypatch.setattr(refusals, "REFUSALS_MAX", 1 << 20)
+
+    async def test(served: Served, clock: Looked) -> None:
+        peer = await (served.connect(CONNECT) if kind is stomp_commands else openwire(served))
+        ended = Ended(monkeypatch)
+        steps: list[int] = []
+        work = Connection._work
+
+        def counted(self: Connection, *args: object) -> None:
+            before = len(ended.done)
+            work(self, *args)  # type: ignore[arg-type]
+            steps.append(len(ended.done) - before)
+
+        monkeypatch.setattr(Connection, "_work", counted)
+        clock.ticks = True
+        peer.connection.data_received(mixture(kind, seed, 100_000))
+        await served.until(lambda: peer.read() is None or not served.hub.turn.shares.waiting, "the end")
+        assert not peer.connection._closing, peer.said[-500:]
+        assert len(steps) > 5
+        assert max(steps) <= BETWEEN
+
+    serve(tmp_path, test)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", [stomp_commands, openwire_commands, None])
+def test_no_step_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[Random], bytes] | None
+) -> None:  # fmt: skip
+    """By the real clock, which a busy host holds up, and processor time, which it does not. None = smallest frames."""
+    monkeypatch.setattr(refusals, "REFUSALS_MAX", 1 << 20)
+    steps: list[float] = []
+
+    def timed(work: Callable[..., None]) -> Callable[..., None]:
+        def measured(*args: object) -> None:
+            before = time.thread_time()
+            work(*args)
+            steps.append(time.thread_time() - before)
+
+        return measured
+
+    async def test(served: Served) -> None:
+        peer = await (openwire(served) if kind is openwire_commands else served.connect(CONNECT))
+        monkeypatch.setattr(Connection, "_work", timed(Connection._work))
+        data = mixture(kind, 1, 250_000) if kind is not None else small(9000)[: 256 << 10]
+        for _ in range(3):
+            peer.connection.data_received(data)
+            await served.until(lambda: peer.read() is None or not served.hub.turn.shares.waiting, "the end")
+
+    harness.serve(tmp_path, test)
+    steps.sort()
+    assert len(steps) > 5
+    assert steps[-1] < 0.05, steps[-5:]

@@ -82,7 +82,7 @@ class ClientConnection:
             self.broker.links.claim(self, self.client)
         handlers, count = self._handlers, len(commands)
         # The first look comes soon: one command may cost as much as a thousand others.
-        at, step = 0, 2 if until_s < math.inf else count
+        at, step = 0, 1 if until_s < math.inf else count
         while at < count:
             for command in commands[at : at + step]:
                 if self.is_closed:

@@ -324,8 +324,11 @@ class TwoPhase:
         if batch == newest:
             self._answer_again(Marker(owner, batch, content), waiter)
             return
-        wanted = [self._part(xid, owner, batch) for xid in dict.fromkeys(command.xids)]
-        chosen = {each.xid for each in wanted}
+        parts: dict[AnyXid, Prepared] = {}
+        for xid in command.xids:  # the first one that is not prepared ends it, however many there are
+            if xid not in parts:
+                parts[xid] = self._part(xid, owner, batch)
+        wanted, chosen = list(parts.values()), parts.keys()
         others = [
             each for each, _ in core.state.prepared.values()
             if each.owner == owner and each.batch <= batch and each.xid not in chosen and each.xid not in self.ending
@@ -367,13 +370,10 @@ class TwoPhase:
     def abort_batch(self, command: AbortBatch, waiter: Waiter) -> None:
         """Roll back what is prepared for an owner, in groups of bounded size. The answer comes when all are done."""
         owner, batch, prepared = command.owner, command.batch, self._core.state.prepared
-        if command.xids is None:
-            wanted = [each for each, _ in prepared.values()]
-        else:
-            wanted = [prepared[xid][0] for xid in dict.fromkeys(command.xids) if xid in prepared]
         wanted = [
-            each for each in wanted
+            each for each, _ in prepared.values()
             if each.owner == owner and batch in (None, each.batch) and each.xid not in self.ending
+            and (command.xids is None or each.xid in command.xids)
         ]  # fmt: skip
         answer, groups, messages = Answer(waiter, str(len(wanted))), [list[Prepared]()], 0
         for each in wanted:

@@ -31,6 +31,7 @@ VERSION: Final = RUNS_VERSION  # its value: of these bytes, and of the journal's
 MESSAGES_MAX: Final = 10_000  # in one frame: about 15 ms of the event loop
 BODY_BYTES_MAX: Final = 8 << 20
 LISTS_MAX: Final = 256  # of names
+TABLE_BYTES_MAX: Final = 128 << 10  # of these lists, as JSON: about 5 ms to read
 VALUES_MAX: Final = 100_000
 # Headers of SENDMANY, which all its messages have.
 _COMMON: Final[tuple[str, ...]] = ("content-type", "expires", "persistent", "priority", "transaction")
@@ -108,6 +109,8 @@ def _table(body: bytes) -> tuple[tuple[tuple[str, ...], ...], int]:
     end = _U32.size + _length(body, 0)
     if end > len(body):
         raise _damaged("the table of names is longer than the body")
+    if end - _U32.size > TABLE_BYTES_MAX:
+        raise _damaged(f"the table of names has more than {TABLE_BYTES_MAX} bytes")
     try:
         found = json.loads(body[_U32.size : end])
         if not isinstance(found, list) or len(found) > LISTS_MAX:
