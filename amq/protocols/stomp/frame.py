@@ -339,6 +339,7 @@ def parse_header_block(block: bytes, version: str) -> Frame:
     try:
         text = block.decode()
     except UnicodeDecodeError as error:
+        check_command(_first_line(block))  # a reader of pieces reports a wrong command first
         why = f"headers are not UTF-8: {error.reason} at byte {error.start}"
         raise ProtocolError(why, code="HEADER_INVALID") from None
     lines = text.split("\n")
