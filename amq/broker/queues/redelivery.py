@@ -175,7 +175,7 @@ class Redelivery:
     def dead_letter(self, queue: Queue, message: Message, reason: str, cause: str = "") -> None:
         """Move `message`, which no consumer holds any more and which can be moved, to the dead-letter queue, one that
         expired to the expiry queue, or drop it where policy says so. `cause` = what the consumer said."""
-        if message.segment is None and not queue.options.dead_letter_non_persistent:
+        if not message.persistent and not queue.options.dead_letter_non_persistent:
             self._core.state.remove(queue, message)
         elif message.is_stripped:
             fetched = partial(self._dead_letter_fetched, queue, message, reason, cause)
