@@ -33,7 +33,7 @@ from amq.service import BrokerService, Role
 from tests.openwire_client import text_content
 from tests.ports import free_port
 
-PATIENCE_S = 3.0
+PATIENCE_S = 60.0
 
 _numbers = itertools.count(1)
 

@@ -367,7 +367,51 @@ CASES = [
 
 NO_OPTION = "it sets no option, or the element around it does"
 # Elements that no client sees, or a test of their option shows over both protocols: where.
-ELSEWHERE: dict[str, str] = {}
+ELSEWHERE: dict[str, str] = {
+    element: place for place, elements in {
+        NO_OPTION: "bean kahaDB queue shared-store backup wildcard-addresses max-disk-usage database-locker "
+        "lease-database-locker jdbcPersistenceAdapter journaledJDBC database-store",
+        "tests/cli/test_start.py::test_it_serves_and_hands_over": "broker@brokerName name broker@dataDirectory "
+        "kahaDB@directory journal-directory",
+        "tests/test_group.py::test_fail_if_locked": "@failIfLocked",
+        "tests/test_service.py::test_one_master_and_a_hand_over_without_wait": "@lockAcquireSleepInterval "
+        "kahaDB@databaseLockedWaitDelay @lockKeepAlivePeriod",
+        "tests/journal/test_journal.py::test_a_batch_is_bounded": "kahaDB@journalMaxWriteBatchSize",
+        "tests/journal/test_journal.py::test_a_message_larger_than_a_segment_is_stored":
+        "kahaDB@journalMaxFileLength journal-file-size",
+        "tests/journal/test_journal.py::test_service_resumes_when_space_is_back": "min-disk-free",
+        "tests/broker/test_broker_memory.py::test_a_producer_is_stopped_at_the_limit_and_resumed_in_order":
+        "memoryUsage@limit global-max-size",
+        "tests/broker/test_broker_memory.py::test_with_the_policy_fail_a_send_is_refused_instead":
+        "systemUsage@sendFailIfNoSpace",
+        "tests/broker/test_broker_store_limit.py::test_at_the_store_limit_producers_wait_and_consumers_go_on":
+        "storeUsage@limit",
+        "tests/broker/test_broker_dead_letters.py::"
+        "test_messages_that_are_not_persistent_are_dropped_where_policy_says_so":
+        "@processNonPersistent",
+        "tests/broker/test_broker_dead_letters.py::test_a_refused_message_moves_with_its_reason":
+        "address-setting/auto-create-dead-letter-resources address-setting/dead-letter-queue-prefix",
+        "tests/broker/test_broker_selector_dispatch.py::test_few_buckets_mean_common_owners":
+        "messageGroupHashBucketFactory@bucketCount "
+        "address-setting/default-group-buckets queue@group-buckets",
+        "tests/broker/test_broker_selector_dispatch.py::test_or_its_share_of_the_old_ones":
+        "address-setting/default-group-rebalance queue@group-rebalance",
+        "tests/broker/test_broker_topics.py::test_a_slow_consumer_is_disconnected":
+        "address-setting/slow-consumer-policy",
+        "tests/broker/test_broker_duplicates.py::test_the_window_is_bounded_by_count_oldest_first": "id-cache-size",
+        "tests/broker/test_broker_transactions.py::test_one_that_stays_open_too_long_is_rolled_back":
+        "transaction-timeout",
+        "tests/transports/test_transports_liveness.py::test_messages_of_a_vanished_host_go_to_another_consumer":
+        "connection-ttl-override",
+        "tests/test_succession.py::test_no_failback_where_it_is_not_allowed": "allow-failback",
+        "tests/test_succession.py::test_a_slave_of_higher_priority_gets_the_store_when_it_was_ready_for_long_enough":
+        "failback-delay shared-store/master shared-store/primary",
+        "tests/test_succession.py::test_slaves_stay_passive_after_a_stop_that_forbids_it":
+        "failover-on-shutdown failover-on-server-shutdown",
+        "tests/config/test_imported_behaviour.py::users_and_rights": "populate-validated-user",
+        "tests/cli/test_start.py::test_the_service_manager_is_told": "wait-for-activation",
+    }.items() for element in elements.split()
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

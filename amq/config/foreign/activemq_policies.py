@@ -217,7 +217,7 @@ def _prefetch(kind: str) -> Rule:
         elif part.value == "0":
             part.tell(Status.UNSUPPORTED, "consumers that pull ask for it: activemq.prefetchSize:0 and CREDIT")
         else:
-            carry("prefetchSize", integer).handle(part)
+            carry("prefetchSize", integer, "JMS clients say it: jms.prefetchPolicy in their URL").handle(part)
 
     return Rule(handle)
 

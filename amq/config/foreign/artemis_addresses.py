@@ -37,6 +37,7 @@ _PAGES = "messages beyond memoryLimit wait in the journal; there are no page fil
 _FORGOTTEN = "empty queues and topics are made when they are used, and forgotten by themselves"
 _PREFIXES = re.compile(r"^jms\.(?:queue|topic)\.")
 _QUEUES_ONLY, _ALL, _TOPICS = range(3)  # ranks of settings: see `Addresses.look`
+_FAILED_STOMP = "the first delivery is no redelivery; JMS clients count: jms.redeliveryPolicy in their URL"
 _NARROWER = "the narrower setting of that pattern, for queues alone, counts: queues and topics share their options here"
 # Names of Artemis and HornetQ in filters → those of JMS.
 _IDENTIFIER = re.compile(r"('[^']*')|\b(?:AMQ|HQ)(Priority|Timestamp|Expiration)\b")
@@ -290,7 +291,7 @@ def _attempts(part: Part) -> None:
     if part.value == "-1":
         part.importing.set(part, "maximumRedeliveries", -1)
     elif part.value.isdigit() and part.value != "0":
-        part.importing.set(part, "maximumRedeliveries", integer(part.value) - 1, "the first delivery is no redelivery")
+        part.importing.set(part, "maximumRedeliveries", integer(part.value) - 1, _FAILED_STOMP)
     else:
         part.tell(Status.UNSUPPORTED, f'"{part.value}" is no number of deliveries')
 
