@@ -40,9 +40,10 @@ JOURNAL = "journal"
 SEEN_BYTES = 64  # of the newest bytes of the journal are remembered
 _IDS = (1 << 31) - 1
 _SPACE = "'{name}'::regclass::oid::int"  # of our locks: no other group of the database has it
-# Nobody keeps this lock, not even a broker that is stopped meanwhile: one statement takes it and gives it back. It is a
-# shared lock, so that all who wait get it at once. It waits for a short time only, because as long as a statement runs
-# the server keeps all versions of rows that it might see.
+# Nobody keeps this lock, not even a broker that is stopped meanwhile: it ends with the transaction, which is this
+# statement, also when the time runs out in the moment in which it is granted. (A lock of the session would stay then:
+# no rollback takes it back.) It is a shared lock, so that all who wait get it at once. It waits for a short time only,
+# because as long as a statement runs the server keeps all versions of rows that it might see.
 _QUEUE = f"""
 DO $$
 DECLARE lock bigint;
@@ -51,8 +52,7 @@ BEGIN
     SELECT file INTO lock FROM {{name}} WHERE directory = '' AND name = '{HEARTBEAT}';
     IF lock IS NOT NULL THEN
         SET LOCAL lock_timeout = '500ms';
-        PERFORM pg_advisory_lock_shared({_SPACE}, (lock & {_IDS})::int);
-        PERFORM pg_advisory_unlock_shared({_SPACE}, (lock & {_IDS})::int);
+        PERFORM pg_advisory_xact_lock_shared({_SPACE}, (lock & {_IDS})::int);
     END IF;
 EXCEPTION WHEN lock_not_available THEN
     PERFORM set_config('amq.lock', 'held', false);

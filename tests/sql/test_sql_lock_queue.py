@@ -7,10 +7,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from amq.lock import waker
 from amq.lock.waker import watch
+from amq.sql.vfs import _QUEUE
 from amq.vfs import SystemVfs
 from tests.brokers import Brokers
 from tests.postgres import READY_S, Postgres, needs_postgres
@@ -65,6 +67,22 @@ def test_a_lock_that_was_replaced_is_waited_for_under_its_new_number(server: Pos
         assert not other.lock_queue(url)()
         door.unlink(f"{url}/lock")
         assert other.lock_queue(url)()
+
+
+def test_the_lock_ends_with_the_transaction(server: Postgres, database: str) -> None:
+    """A broker that waited kept it where the time ran out just when the master had died: no rollback takes a lock of
+    the session back. It locked itself out until `hungMasterTimeout`."""
+    url = server.url(database)
+    door = open_store(url)
+    door.close(door.open(f"{url}/lock", os.O_RDWR | os.O_CREAT))
+    mine = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+    with psycopg.connect(server.conninfo(database), autocommit=True) as session:
+        for end in ("COMMIT", "ROLLBACK"):
+            session.execute("BEGIN")
+            session.execute(door._tables.statement(_QUEUE))
+            assert session.execute(mine).fetchone() == (1,)
+            session.execute(end)
+            assert session.execute(mine).fetchone() == (0,)
 
 
 def test_a_directory_has_no_queue(tmp_path: Path) -> None:
