@@ -46,7 +46,7 @@ IMPORTS: dict[str, set[str]] = {
     "security": {"errors", "clock", "threads", "destination", "tls", "toml_places"},
     "lock": LEAVES | {"vfs"},
     "journal": LEAVES | {"vfs", "config"},
-    "selectors": {"errors", "message", "values"},
+    "selectors": {"errors", "message", "ownership", "values"},
     "broker": LEAVES | {"journal", "security", "config", "selectors", "protocols.commands"},
     "protocols": {"errors", "destination", "message", "values", "xid", "remembered", "ownership"},
     "transports": LEAVES | {"protocols", "broker", "journal", "security", "config"},

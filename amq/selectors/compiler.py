@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from amq.message import Message, head
+from amq.ownership import given
 from amq.selectors import syntax, values
 from amq.selectors.syntax import (
     Always,
@@ -67,7 +68,7 @@ def _factory(source: str, constants: int) -> Callable[..., Any]:
     names = "".join(f", c{index}" for index in range(constants))
     lines = [f"def factory(prefix{names}):", *_LINES, f"    return {source}", "  return matches"]
     scope: dict[str, Any] = {}
-    exec("\n".join(lines), {**_FUNCTIONS, "head": head}, scope)
+    exec("\n".join(lines), {**_FUNCTIONS, "given": given, "head": head}, scope)
     factory: Callable[..., Any] = scope["factory"]
     return factory
 

@@ -168,7 +168,7 @@ TEXT_HEADERS: Final = {
     "JMSCorrelationID": "(None if e is None else e.correlation_text)",
     "JMSReplyTo": "(None if e is None else e.reply_text or None)",
     "JMSType": "(None if e is None else e.type or None)",
-    "_AMQ_DUPL_ID": "(m.duplicate_id or None)",
+    "_AMQ_DUPL_ID": "(given(m.duplicate_id) or None)",
     "content-type": "(m.content_type or None)",
 }
 # Header of text protocols → the same for JMS. A property of that name counts before it.

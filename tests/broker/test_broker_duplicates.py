@@ -254,3 +254,16 @@ def test_ids_committed_in_a_transaction_survive(world: World) -> None:
     send(world, "1", "2")
     assert world.stored() == [b"1", b"2"]
     world.check_at_rest()
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_selector_sees_the_id_that_the_producer_gave(world: World, crash: bool) -> None:
+    world.connect(user="ann").send(b"1", duplicate_id="d-1")
+    world.connect(user="ann").send(b"2", duplicate_id="d-2")
+    world.settle()
+    if crash:
+        world.crash_and_recover()
+    client = world.connect(user="bob")
+    client.subscribe(selector="_AMQ_DUPL_ID = 'd-2'")
+    world.settle()
+    assert client.bodies == [b"2"]
