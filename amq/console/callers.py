@@ -1,7 +1,8 @@
 """Callers: the address from which a request comes, also behind a reverse proxy.
 
 A proxy names its caller in `X-Forwarded-For`, as everybody can. Invariants: only proxies that the operator has declared
-are believed; a request that names another caller never counts as one from this host, whoever sends it.
+are believed; a request that names another caller, or that says in whatever header that it came through a proxy, never
+counts as one from this host, whoever sends it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 LOOPBACK: Final = ("127.0.0.1", "::1")
 PEER: Final = "amq.peer"
-NAMED: Final = "x-forwarded-for"
+# A proxy names its caller, or itself, in one of these.
+NAMED: Final = frozenset((
+    "forwarded", "via", "x-client-ip", "x-cluster-client-ip", "x-forwarded", "x-forwarded-for", "x-forwarded-host",
+    "x-forwarded-proto", "x-forwarded-server", "x-original-forwarded-for", "x-real-ip", "true-client-ip",
+    "cf-connecting-ip", "fastly-client-ip", "forwarded-for",
+))  # fmt: skip
 
 
 def checked(proxies: Sequence[str]) -> list[str]:
@@ -58,4 +64,4 @@ def address_of(request: Request) -> str:
 
 def is_local(request: Request) -> bool:
     """Does it come from this host, without a proxy on the way?"""
-    return address_of(request) in LOOPBACK and NAMED not in request.headers
+    return address_of(request) in LOOPBACK and NAMED.isdisjoint(request.headers)

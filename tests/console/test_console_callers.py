@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from amq.console.callers import checked
+from amq.console.callers import NAMED, checked
 from amq.errors import AccessError
 from amq.security.login import Authenticate, Claim, Login, User
 from tests.cli.amq_process import amq
@@ -103,9 +103,35 @@ def test_nobody_is_local_through_a_proxy(tmp_path: Path, proxies: tuple[str, ...
                 headers = {"x-forwarded-for": named}
                 assert (await client.get("/api/v1/queues", headers=headers)).status_code == 401, named
                 assert (await client.post("/login", data={}, headers=headers)).status_code == 401, named
+            for header in sorted(NAMED):  # proxies that do not write X-Forwarded-For
+                told = await client.get("/api/v1/queues", headers={header: "for=192.0.2.7"})
+                assert told.status_code == 401, header
             assert (await client.get("/api/v1/queues")).status_code == 200
 
     behind(tmp_path, test, *proxies, authenticate=only_local)
+
+
+@pytest.mark.parametrize(
+    ("lines", "guilty"),
+    [
+        (["192.0.2.8", "192.0.2.7"], "192.0.2.7"),  # a proxy that adds a line of its own adds the last one
+        (["127.0.0.1", "192.0.2.7"], "192.0.2.7"), ([""], PROXY), ([" , ,"], PROXY), (["192.0.2.007"], PROXY),
+        (["192.0.2.8 192.0.2.7"], PROXY),  # a folded line
+        (["0x7f.1"], PROXY), (["3221225991"], PROXY), (["192.0.2.7\t"], "192.0.2.7"), (["192.0.2.7, "], PROXY),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_a_caller_writes_itself_chooses_no_address(tmp_path: Path, lines: list[str], guilty: str) -> None:
+    async def test(made: Managed, at: From) -> None:
+        async with at(PROXY) as client:
+            headers = [("x-forwarded-for", line) for line in lines]
+            for _ in range(2):
+                answer = await client.get("/api/v1/queues", auth=httpx.BasicAuth("alice", "no"), headers=headers)
+                assert answer.status_code == 401
+        for each in {guilty, PROXY, "192.0.2.7", "192.0.2.8", "127.0.0.1"}:
+            assert denied(made, each) == (each == guilty), each
+
+    behind(tmp_path, test, PROXY)
 
 
 @pytest.mark.parametrize("wrong", ["*", "proxy", "0.0.0.0/0", "::/0", "10.0.0.1/8", ""])
