@@ -146,6 +146,25 @@ def test_a_body_that_drips_is_cut_and_is_no_error(
     assert not [line for line in caplog.records if line.levelname == "ERROR"]
 
 
+def test_slow_bodies_hold_up_nobody_else() -> None:
+    """Each is a request that has begun; others are answered meanwhile, and those that go on in the end, too."""
+
+    async def test(connect: Callable[[], Awaitable[Talk]], _: Guests) -> None:
+        slow = [await connect() for _ in range(PER_ADDRESS_MAX - 1)]
+        for _, writer in slow:
+            writer.write(POST)
+        other = await connect()
+        for left in range(5, 0, -1):
+            for _, writer in slow:
+                writer.write(b"x" * 10)
+            assert (await answer(other)).endswith(b"here"), left
+        reader, writer = slow[-1]
+        writer.write(bytes(1_000_000 - 50))
+        assert b"200" in await reader.readuntil(b"\r\n\r\n")
+
+    served(test)
+
+
 def test_an_answer_that_is_not_read_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guests, "WRITE_S", 0.2)
 
