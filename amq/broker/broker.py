@@ -25,6 +25,7 @@ from amq.broker.queues.retention import Retention
 from amq.broker.quotas import Busy, Quotas
 from amq.broker.scheduling.schedule import Schedule
 from amq.broker.scheduling.scheduler import Scheduler
+from amq.broker.selecting import TURN_STEPS
 from amq.broker.sessions.links import Links
 from amq.broker.sessions.pulling import Pulling
 from amq.broker.sessions.temporary import Temporaries
@@ -358,6 +359,7 @@ class Broker(Core):
         now_ms = self.clock.wall_ms()
         viewing = self.viewing
         viewing.before, viewing.now, viewing.spent = viewing.now, 0, 0.0
+        self.selecting.left = TURN_STEPS
         if self._effect is not None:
             self._go_on(self._effect)
         held = self._effect.held if self._effect is not None else frozenset()

@@ -15,6 +15,7 @@ from amq.broker.queues.paging import Pager
 from amq.broker.queues.queue import Queue
 from amq.broker.queues.selector_dispatch import SelectorDispatch
 from amq.broker.queues.viewing import Viewing
+from amq.broker.selecting import Selecting
 from amq.broker.state.state import State
 from amq.broker.storage.pins import Pins
 from amq.broker.transactions.effect import Effect
@@ -63,6 +64,7 @@ class Core(ABC):
         self.outcomes_refused = Refused(lambda: self.config.outcome_window)
         self.pins = Pins(clock)
         self.viewing = Viewing()
+        self.selecting = Selecting()
         self.pager = Pager(state, journal, self.dirty, wake)
         self.fetch, self.fetch_ahead = self.pager.fetch, self.pager.fetch_ahead
         self._seq = epoch << SEQ_EPOCH_SHIFT
@@ -79,7 +81,7 @@ class Core(ABC):
 
     def selection(self, queue: Queue) -> SelectorDispatch:
         """Chooses from now on who gets a message of `queue`."""
-        return SelectorDispatch(queue, self, self.pager)
+        return SelectorDispatch(queue, self, self.pager, self.selecting)
 
     # -- on the way to the journal ------------------------------------------------------------------------------------
 

@@ -496,7 +496,7 @@ class BrokerConfig(SecurityOptions):
     max_selector_terms: int = option(
         "limits", "maxSelectorTerms", Kind.INTEGER, 500,
         "Most terms of one selector: its comparisons, arithmetic operators and conditions in parentheses. An IN is one "
-        "term, however many values it has.",
+        "term, however many values it has; docs/messaging.md says which LIKE counts for more.",
         "Raise it if a program writes long selectors that no IN can replace. A selector of 500 terms takes about 20 ms "
         "to compile, once.",
         minimum=0, maximum=1_000_000, special="0 = as many as its 10,240 characters hold", reload=True,

@@ -49,11 +49,12 @@ class _Places(NamedTuple):
 class _Entry(Generic[Key]):
     """All keys of one selector. It is in the buckets of `places`, None = it must always be asked."""
 
-    __slots__ = ("keys", "matches", "places", "several", "sure")
+    __slots__ = ("keys", "matches", "places", "several", "steps", "sure")
 
     def __init__(self, selector: Selector, found: _Places | None) -> None:
         self.keys: dict[Key, None] = {}
         self.matches = selector.matches
+        self.steps = selector.steps
         self.places = found.places if found is not None else None
         self.sure = found is not None and found.enough
         self.several = len({(name, type(value) is str) for name, value in self.places or ()}) > 1  # at a time
@@ -66,13 +67,15 @@ _Table = dict[Name, dict[str | int | float, _Bucket[Key]]]
 class SelectorIndex(Generic[Key]):
     """Keys, each with a selector. A message costs as much as the selectors that come into question for it.
 
-    Keys with equal selectors share one evaluation.
+    Keys with equal selectors share one evaluation. `steps` = what `matching` costs for any message: the steps of
+    the selectors that are asked each time.
     """
 
     def __init__(self) -> None:
         self._selectors: dict[Key, Selector] = {}
         self._entries: dict[Selector, _Entry[Key]] = {}
         self._unplaced: dict[_Entry[Key], None] = {}
+        self.steps = 0
         self._texts: _Table[Key] = {}  # property → value → who waits for it
         self._numbers: _Table[Key] = {}
 
@@ -88,6 +91,7 @@ class SelectorIndex(Generic[Key]):
             entry = self._entries[selector] = _Entry(selector, self._places(selector.condition))
             if entry.places is None:
                 self._unplaced[entry] = None
+                self.steps += entry.steps
             for name, value in entry.places or ():
                 self._table(value).setdefault(name, {}).setdefault(value, {})[entry] = None
         entry.keys[key] = None
@@ -100,7 +104,9 @@ class SelectorIndex(Generic[Key]):
         if entry.keys:
             return
         del self._entries[selector]
-        self._unplaced.pop(entry, None)
+        if entry.places is None:
+            del self._unplaced[entry]
+            self.steps -= entry.steps
         for name, value in entry.places or ():
             table = self._table(value)
             del table[name][value][entry]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from amq.message import Envelope
 from amq.selectors import syntax
@@ -50,9 +50,13 @@ _HEADERS = (*syntax.NUMBER_HEADERS, *(n for n in syntax.TEXT_HEADERS if n[0] == 
 Node = Value | Condition
 
 
+SEARCH_TERMS: Final = 10  # that a character of a piece counts for whose search takes the product of both lengths
+
+
 class Parsed(NamedTuple):
-    """The tree of a selector. `terms` = its comparisons, arithmetic operators and conditions in parentheses: what it
-    costs to compile, to keep and to ask grows with them."""
+    """The tree of a selector. `terms` = its comparisons, arithmetic operators and conditions in parentheses, and
+    SEARCH_TERMS for each character of a LIKE that is dear to find: what it costs to compile, to keep and to ask grows
+    with them."""
 
     condition: Condition
     terms: int
@@ -170,9 +174,9 @@ class _Parser:
         condition = self.condition(self.comparison(), at)
         return Not(condition) if negative else condition
 
-    def count_term(self, at: int) -> None:
+    def count_terms(self, at: int, count: int = 1) -> None:
         """A part that begins there has to be compiled, kept and asked."""
-        self.terms += 1
+        self.terms += count
         if self.terms > self._terms_max > 0:
             raise failure(
                 self.text, at, f"the selector has more than {self._terms_max} terms (maxSelectorTerms): write several "
@@ -182,7 +186,7 @@ class _Parser:
 
     def comparison(self) -> Node:
         at = self.token.at
-        self.count_term(at)
+        self.count_terms(at)
         node = self.sum()
         operator = self.token.kind
         if self.accept(*_COMPARISONS):
@@ -286,6 +290,7 @@ class _Parser:
                 f"a _, at most {LIKE_SEARCH_CHARACTERS_MAX}: to find them takes too long",
                 at,
             )
+        self.count_terms(at, SEARCH_TERMS * pattern.search_characters)
         return Like(left, pattern)
 
     # ---- values
@@ -301,7 +306,7 @@ class _Parser:
         left = rule()
         while self.token.kind in operators:
             operator, operator_at = self.token.kind, self.token.at
-            self.count_term(operator_at)
+            self.count_terms(operator_at)
             self.advance()
             right_at = self.token.at
             number, other = self.number(left, at), self.number(rule(), right_at)

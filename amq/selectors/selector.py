@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
 from weakref import WeakValueDictionary
 
 from amq.selectors.compiler import Matches, compiled
 from amq.selectors.parser import parse
 from amq.selectors.syntax import Condition
+
+TERMS_A_STEP: Final = 4
 
 
 class Selector:
@@ -17,18 +20,20 @@ class Selector:
     matches     function of a `Message` → bool: True where the condition is TRUE (not where it is FALSE or UNKNOWN).
                 It never raises. It takes at most a few milliseconds, whatever the selector and the properties
     terms       see `Parsed`
+    steps       about what it costs to ask it, where 1 is the least
     `message_id_prefix` is what the protocol writes before a message's `seq` in its id; without it `JMSMessageID` is an
     error, rather than something that never matches.
     `terms_max` = the most terms that it may have, 0 = any number.
     SelectorError, which points at the column: the text is no selector, or goes beyond a limit.
     """
 
-    __slots__ = ("__weakref__", "condition", "matches", "message_id_prefix", "terms", "text")
+    __slots__ = ("__weakref__", "condition", "matches", "message_id_prefix", "steps", "terms", "text")
 
     text: str
     condition: Condition
     matches: Matches
     message_id_prefix: str | None
+    steps: int
     terms: int
 
     def __new__(cls, text: str, message_id_prefix: str | None = None, terms_max: int = 0) -> Selector:
@@ -38,6 +43,7 @@ class Selector:
         selector = super().__new__(cls)
         selector.text = text
         selector.condition, selector.terms = parse(text, message_id_prefix is not None, terms_max)
+        selector.steps = 1 + selector.terms // TERMS_A_STEP
         selector.matches = compiled(selector.condition, message_id_prefix or "")
         selector.message_id_prefix = message_id_prefix
         _in_use[text, message_id_prefix] = selector

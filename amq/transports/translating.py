@@ -55,7 +55,7 @@ class Translator:
         self._is_closed = False
 
     def ask(self, message: Message, translate: Translate, then: Then) -> None:
-        """Call `then` when `message` is ready. Who is called gives the memory back by `release`."""
+        """Call `then` when `message` is ready. The caller gives the memory back by `release`."""
         parts = message.body, message.properties, message.envelope
         key = (message.seq, message.destination, translate, *map(id, parts))  # of objects that the job holds
         job = self._jobs.get(key)

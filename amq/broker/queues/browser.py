@@ -134,10 +134,11 @@ class Browser(Subscription):
         if not self.may_show():
             return
         viewing, most = self._core.viewing, self.step_messages or STEP_MESSAGES
-        share = viewing.share(most)
-        shown = self._show(share, now_ms)
-        viewing.spend(shown, most)
-        if shown == share:
+        steps = self.selector.steps if self.selector is not None else 1  # a selector may cost as much as several rows
+        rows = max(1, viewing.share(most) // steps)
+        shown = self._show(rows, now_ms)
+        viewing.spend(shown * steps, most)
+        if shown == rows:
             self._core.pager.again(self.queue)
 
     def _show(self, rows: int, now_ms: int) -> int:

@@ -17,6 +17,7 @@ from amq.broker.queues.backlog import NEVER
 from amq.broker.queues.groups import Groups, ends_group
 from amq.broker.queues.paging import Pager
 from amq.broker.queues.queue import Dispatcher, Queue, Subscription
+from amq.broker.selecting import Selecting
 from amq.message import LARGE_BODY_BYTES, Message
 from amq.selectors import Selector
 
@@ -84,7 +85,7 @@ class _Line:
 class SelectorDispatch:
     """Of one queue, while it is needed."""
 
-    def __init__(self, queue: Queue, owner: Dispatcher, pager: Pager) -> None:
+    def __init__(self, queue: Queue, owner: Dispatcher, pager: Pager, selecting: Selecting) -> None:
         self.queue = queue
         self.groups = Groups(queue.options.group_buckets, len(queue.levels))
         self.positions: dict[Subscription, _Position] = {}
@@ -95,6 +96,7 @@ class SelectorDispatch:
         self.wants: list[tuple[int, int]] = []  # (priority, seq): windows after these are needed to go on
         self._owner = owner
         self._pager = pager
+        self._selecting = selecting
         self._window: _Window | None = None
         self._looking = False
         self._turn = 0  # of those that want a window
@@ -147,7 +149,7 @@ class SelectorDispatch:
         """Hand out messages that a consumer with room wants."""
         queue = self.queue
         self.free_groups()
-        self.steps = STEPS_MAX
+        self.steps = self._selecting.take(STEPS_MAX)
         self.wants = []
         expired: list[Message] = []
         if queue.guests:
@@ -166,6 +168,7 @@ class SelectorDispatch:
             queue.park_guests()
         if self.steps <= 0:
             self._pager.again(queue)
+        self._selecting.left += self.steps
         self._look()
 
     # -- what waits on disk alone -------------------------------------------------------------------------------------
@@ -319,7 +322,7 @@ class _Scan:
             if selector is None:
                 return subscription
             if selector not in refused:
-                self._selection.steps -= 1
+                self._selection.steps -= selector.steps
                 if selector.matches(message):
                     return subscription
                 refused.add(selector)

@@ -46,7 +46,7 @@ class RetroactiveReplay:
         """Everything sent before is durable."""
         topics = self._replays.topics
         topics.on_their_way -= 1
-        topics.hand_out(self._core.clock.wall_ms())
+        topics.hand_out(self._core.clock.wall_ms(), everything=True)
         self._choose()
         self.go_on()
 

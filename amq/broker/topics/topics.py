@@ -221,6 +221,7 @@ class Topics:
         self.handed_out: list[Message] = []  # in this turn
         self._named: dict[str, Audience[TopicQueue]] = {}  # by the name that they are subscribed to
         self._patterns: Patterns[TopicQueue] = Patterns()
+        self._selective = 0  # subscriptions with a selector
         self._spanning = 0  # subscriptions that may get messages of several topics
         self._queues: dict[TopicQueue, None] = {}
         self._routes: Remembered[tuple[Audience[TopicQueue], ...]] = Remembered(ROUTES_BYTES_MAX)
@@ -238,6 +239,7 @@ class Topics:
         """From now on `queue` gets what is sent."""
         self._queues[queue] = None
         self._spanning += _spans(queue)
+        self._selective += queue.selector is not None
         for source in queue.sources:
             if isinstance(source, Pattern):
                 self._patterns.add(source.words, queue)
@@ -255,6 +257,7 @@ class Topics:
         """And from now on no more."""
         del self._queues[queue]
         self._spanning -= _spans(queue)
+        self._selective -= queue.selector is not None
         if _is_of_advisories(queue):
             self.advisories.left()
         for source in queue.sources:
@@ -338,9 +341,15 @@ class Topics:
 
     # -- handing out --------------------------------------------------------------------------------------------------
 
-    def hand_out(self, now_ms: int) -> None:
-        """Give everything that arrived to the present subscribers."""
+    def hand_out(self, now_ms: int, *, everything: bool = False) -> None:
+        """Give what arrived to the present subscribers. Where very many selectors have to be asked some of it waits for
+        the next turn, unless `everything` must go."""
         arrived, self.arrived = self.arrived, []
+        if self._selective and not everything:
+            count = self._affordable(arrived)
+            if count < len(arrived):
+                arrived, self.arrived = arrived[:count], arrived[count:]
+                self._core.wake()
         self.handed_out += arrived
         for name, messages in self._runs(arrived, now_ms):
             self.known.sent(name, len(messages))
@@ -348,6 +357,18 @@ class Topics:
             self._fan_out(self.route(name), messages)
             if kept:
                 self.recovery_buffer.trim(name, messages, now_ms)
+
+    def _affordable(self, messages: list[Message]) -> int:
+        """How many of them this turn has steps for: at least one."""
+        selecting, steps = self._core.selecting, dict[str, int]()
+        for count, message in enumerate(messages):
+            name = message.destination
+            if name not in steps:
+                steps[name] = sum(audience.some.steps for audience in self.route(name))
+            if count and selecting.left < steps[name]:
+                return count
+            selecting.left -= steps[name]
+        return len(messages)
 
     def encodes(self, messages: list[Message]) -> None:
         """The bytes that protocols write of these, which have waited, are kept until the end of the turn, for others.

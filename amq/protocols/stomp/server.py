@@ -571,7 +571,7 @@ class StompServer:
         return self._deliveries.encode(subscription, message, redelivered, head_only=True), message.body, b"\0"
 
     def translation(self, subscription: DeliveryFormat) -> Translation:
-        """What a thread does with a message of which `delivery` raised CostlyError."""
+        """The function by which a thread makes a message ready of which `delivery` raised CostlyError."""
         return Translation(subscription.transformation)
 
     def end_of_browse(self, subscription: DeliveryFormat) -> bytes:
