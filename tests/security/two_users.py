@@ -15,7 +15,6 @@ from typing import NamedTuple
 from amq.destination import QUEUE_SCHEME
 from amq.errors import AmqError
 from amq.message import Message
-from amq.ownership import given
 from amq.protocols.base import ServerProtocol
 from amq.protocols.commands import Begin, Command, Commit, Connect, Failure, Send
 from amq.protocols.openwire import table
@@ -191,8 +190,3 @@ def play(world: World, script: Iterable[Step]) -> dict[str, Witness]:
 def alone(script: Iterable[Step], user: str) -> list[Step]:
     """The script without the steps of the other user."""
     return [step for step in script if step.user in ("", user)]
-
-
-def ids_in(world: World) -> list[str]:
-    """The ids that the broker remembers of the queue, as their clients gave them."""
-    return [given(id) for id in world.broker.state.queue(QUEUE_SCHEME + QUEUE).duplicates]
