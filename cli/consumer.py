@@ -7,10 +7,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from operator import length_hint
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 import click
 
@@ -118,10 +118,17 @@ def _subscribe(session: Session, destination: str, browse: bool, prefetch: int, 
     return session.consumer(destination, prefetch=prefetch, headers=headers)
 
 
+class Sink(Protocol):
+    """Where bodies go."""
+
+    def writelines(self, lines: Iterable[bytes], /) -> None: ...
+    def flush(self) -> None: ...
+
+
 class _Run:
     """Receives, writes, then acknowledges. With ACK_AUTO it acknowledges nothing."""
 
-    def __init__(self, sink: BinaryIO, ack: str, count: int | None, timeout: float | None) -> None:
+    def __init__(self, sink: Sink, ack: str, count: int | None, timeout: float | None) -> None:
         self.received = 0
         self.received_bytes = 0
         self.redelivered = 0
@@ -196,10 +203,21 @@ class _Run:
         )  # fmt: skip
 
 
+class _Terminal:
+    """Shows bodies in place of what a terminal would obey."""
+
+    def writelines(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            sys.stdout.write(line.decode("utf-8", "backslashreplace"))
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
 @contextmanager
-def _sink(output: str) -> Iterator[BinaryIO]:
+def _sink(output: str) -> Iterator[Sink]:
     if output == "-":
-        yield sys.stdout.buffer
+        yield _Terminal() if sys.stdout.isatty() else sys.stdout.buffer
     else:
         with open(output, "ab") as file:  # an earlier run acknowledged its messages: its lines are the only copy
             yield file

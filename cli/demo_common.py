@@ -21,6 +21,7 @@ from amq.cli.demo_brokers import MASTER, SLAVE, DemoBroker
 from amq.cli.demo_view import REFRESH_S, LiveView, PlainView
 from amq.cli.output import console, print_json
 from amq.cli.store import read_sealing, vfs_of
+from amq.cli.text import raw
 from amq.errors import AmqError
 from amq.journal.hidden import real_name
 from amq.journal.inspect import inspect
@@ -198,6 +199,6 @@ def _tell(verdict: Verdict, as_json: bool, kept: str | None) -> None:
         print_json(asdict(verdict) | {"ok": verdict.ok, "directory": kept})
     else:
         for good, sentence in verdict.sentences():
-            click.secho(f"{'✔' if good else '✘'} {sentence}", fg="green" if good else "red")
+            click.secho(f"{'✔' if good else '✘'} {sentence}", fg="green" if good else "red", file=raw(sys.stdout))
     if not verdict.ok:
         raise click.exceptions.Exit(exits.FAILED)

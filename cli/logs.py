@@ -5,14 +5,17 @@ Messages of other libraries and asyncio, which use `logging`, come out in the sa
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from contextlib import suppress
-from typing import TextIO
+from io import StringIO
+from typing import Any, TextIO
 
 import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
+from amq.cli.text import raw, visible, visible_json, visible_lines
 from amq.config.schema import BrokerConfig
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -24,7 +27,7 @@ class _Logger(structlog.PrintLogger):
     """
 
     def __init__(self, name: str = "amq", file: TextIO | None = None) -> None:
-        super().__init__(file or sys.stderr)
+        super().__init__(file or raw(sys.stderr))
         self.name = name
 
     def msg(self, message: str) -> None:
@@ -49,6 +52,21 @@ class _Bridge(logging.Handler):
         log.log(record.levelno, record.getMessage(), exc_info=info)
 
 
+def _shown(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Names and reasons come from clients, and may be for the terminal of the reader."""
+    return {key: visible(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+def _traceback(file: TextIO, info: ExcInfo) -> None:
+    text = StringIO()
+    structlog.dev.plain_traceback(text, info)
+    file.write(visible_lines(text.getvalue()))
+
+
+def _json(event: EventDict, **options: Any) -> str:
+    return visible_json(json.dumps(event, ensure_ascii=False, **options))
+
+
 def configure(config: BrokerConfig) -> None:
     """Set format and level from `config`. Called again when the level changes."""
     console = config.log_format == "console" or (config.log_format == "auto" and sys.stderr.isatty())
@@ -65,11 +83,9 @@ def configure(config: BrokerConfig) -> None:
     ]
     if console:
         colors = sys.stderr.isatty()
-        processors.append(
-            structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
-        )
+        processors += [_shown, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_traceback)]
     else:
-        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
+        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(_json)]
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[config.log_level]),

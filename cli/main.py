@@ -18,6 +18,7 @@ from click.shell_completion import CompletionItem
 
 import amq
 from amq.cli import exits
+from amq.cli.text import guarded
 from amq.errors import AmqError
 
 # command → (module in this package, one line for `amq --help`); the function has the command's name
@@ -137,6 +138,7 @@ def main() -> None:
         if isinstance(sys.stdout.buffer, io.RawIOBase):  # PYTHONUNBUFFERED: what one write leaves out would be left out
             sys.stdout = os.fdopen(sys.stdout.fileno(), "w", 1, encoding=sys.stdout.encoding, closefd=False)
         sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may be no text, or none of this terminal's
+    sys.stdout, sys.stderr = guarded(sys.stdout), guarded(sys.stderr)
 
 
 def _open_standard_streams() -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from amq.cli.text import raw, visible
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -32,11 +34,12 @@ def print_json(value: Any, indent: int | None = 2) -> None:
 
 
 def console(stderr: bool = False) -> Console:
-    """Wraps lines at the width of the terminal; into a file or a pipe it writes them whole."""
+    """Wraps lines at the width of the terminal; into a file or a pipe it writes them whole. It draws, so texts of
+    others must be `visible` before they come here."""
     from rich.console import Console
 
-    terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    return Console(stderr=stderr, highlight=False, width=None if terminal else PIPE_COLUMNS)
+    stream = raw(sys.stderr if stderr else sys.stdout)
+    return Console(file=stream, highlight=False, width=None if stream.isatty() else PIPE_COLUMNS)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -95,7 +98,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def _cell(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else visible(str(value))
 
 
 def size_text(size_bytes: int) -> str:

@@ -21,6 +21,7 @@ from rich.text import Text
 from amq.cli.management import WATCH_S, broker_options, open_client
 from amq.cli.output import console, examples, json_option, print_json, size_text, wall_text
 from amq.cli.store import read_status
+from amq.cli.text import visible
 from amq.errors import AmqError
 from amq.management.listing import Row
 
@@ -115,9 +116,9 @@ def drawn(seen: Mapping[str, Any], columns: int) -> Group:
         for title in ("BROKER", "ROLE", "HOST", "STATE"):
             members.add_column(title, no_wrap=True)
         for each in seen["group"]:
-            members.add_row(*map(Text, (each["name"], each["role"], each["host"], _state(each))))
+            members.add_row(*map(Text, map(visible, (each["name"], each["role"], each["host"], _state(each)))))
         parts += [members, Text("")]
-    parts += [Text(_headline(seen)), Text("")]
+    parts += [Text(visible(_headline(seen))), Text("")]
     titles = ("QUEUE", "MESSAGES", "IN/S", "OUT/S", "CONSUMERS", "IN FLIGHT", "STATE")
     cells = [titles, *(_cells(row) for row in seen["queues"])]
     widths = [max(cell_len(each[at]) for each in cells) for at in range(len(titles))]
@@ -134,7 +135,7 @@ def drawn(seen: Mapping[str, Any], columns: int) -> Group:
 def _cells(row: Row) -> Sequence[str]:
     state = "paused" if row["paused"] else "no consumer" if row["messages"] and not row["consumers"] else ""
     return [
-        row["name"], f"{row['messages']:,}", _rate(row["enqueued_per_s"]), _rate(row["dequeued_per_s"]),
+        visible(row["name"]), f"{row['messages']:,}", _rate(row["enqueued_per_s"]), _rate(row["dequeued_per_s"]),
         f"{row['consumers']:,}", f"{row['in_flight']:,}", state,
     ]  # fmt: skip
 
