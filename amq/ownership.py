@@ -39,7 +39,7 @@ NAMES: Final = (
     Name("duplicate id that OpenWire forms", ("Send.message",), (Within.USER, Within.DESTINATION)),
     Name(
         "id of a prepared transaction",
-        ("Prepare.xid", "Finish.xid", "ForgetOutcome.xid", "CommitBatch.xids", "AbortBatch.xids"), (Within.BROKER,),
+        ("Prepare.xid", "Finish.xid", "ForgetOutcome.xid", "CommitBatch.xids", "AbortBatch.xids"), (Within.USER,),
     ),
     Name("client id, exclusive", ("Connect.client_id",), (Within.USER,)),
     Name("client id that several connections may have", ("Connect.client_id",), (Within.USER,)),
@@ -50,7 +50,8 @@ NAMES: Final = (
         (Within.USER, Within.CLIENT_ID),
     ),
     Name(
-        "cursor of leases", ("Lease.cursor", "SettleLeases.cursor", "Subscribe.reading"), (Within.DESTINATION,)
+        "cursor of leases", ("Lease.cursor", "SettleLeases.cursor", "Subscribe.reading"),
+        (Within.USER, Within.DESTINATION),
     ),
     Name("owner of batches", ("Prepare.owner", "CommitBatch.owner", "AbortBatch.owner"), (Within.RIGHT,)),
     Name("transaction that is open", _TRANSACTION, (Within.CONNECTION,)),

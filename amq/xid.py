@@ -43,6 +43,29 @@ class Xid(NamedTuple):
 AnyXid = str | Xid
 
 
+class OwnedXid(NamedTuple):
+    """The id of a transaction that `user` has prepared. Another user may have prepared one with the same id."""
+
+    user: str
+    xid: AnyXid
+
+    def __str__(self) -> str:
+        return str(self.xid)
+
+
+Key = str | Xid | OwnedXid  # of a prepared transaction. Without a user: it belongs to nobody
+
+
+def key_of(user: str, xid: AnyXid) -> Key:
+    """The key of the transaction `xid` of `user`, "" = of nobody."""
+    return OwnedXid(user, xid) if user else xid
+
+
+def parts_of(key: Key) -> tuple[str, AnyXid]:
+    """User ("" = nobody) and id."""
+    return (key.user, key.xid) if isinstance(key, OwnedXid) else ("", key)
+
+
 def parse(text: str) -> AnyXid:
     """The binary id that `text` writes; any other text is a client's own id."""
     found = _TEXT.fullmatch(text) if text.startswith("xa:") else None
@@ -90,13 +113,24 @@ def outcome_id(xid: AnyXid, committed: bool) -> str:
     return (XA_COMMITTED if committed else XA_ROLLED_BACK) + str(xid).removeprefix("xa:")
 
 
-def to_json(xid: AnyXid) -> object:
-    """Text, or [format, global id in hex, branch in hex]."""
+def to_json(xid: Key) -> object:
+    """Text, or [format, global id in hex, branch in hex]; with a user an object of `user` and `xid`."""
+    if isinstance(xid, OwnedXid):
+        return {"user": xid.user, "xid": to_json(xid.xid)}
     return [xid.format, xid.global_id.hex(), xid.branch.hex()] if isinstance(xid, Xid) else xid
 
 
+def key_from_json(found: object) -> Key:
+    """The key that `to_json` has written. Raises ValueError."""
+    if not isinstance(found, dict):
+        return from_json(found)
+    if not isinstance(found.get("user"), str) or not found["user"]:
+        raise ValueError("the user of a transaction is no text")
+    return OwnedXid(found["user"], from_json(found.get("xid")))
+
+
 def from_json(found: object) -> AnyXid:
-    """The other way. Raises ValueError."""
+    """The id that `to_json` has written. Raises ValueError."""
     if isinstance(found, str):
         return found
     if not isinstance(found, list) or [type(each) for each in found] != [int, str, str]:

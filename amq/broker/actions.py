@@ -17,6 +17,7 @@ class Action(Enum):
     MANAGE_SCHEDULE = "manage scheduled messages by"
     PREPARE = "prepare the transaction"
     FINISH = "finish the prepared transaction"
+    FINISH_OTHERS = "finish prepared transactions of others"
     DELETE = "delete"
     LIST_PREPARED = "list prepared transactions"
     PREPARE_BATCH = "prepare batches of the owner"

@@ -373,6 +373,8 @@ class Broker(Core):
             self.redelivery.step()
         if self.scheduler.timers:
             self.scheduler.step(now_ms)
+        if self.two_phase.has_work:
+            self.two_phase.step()
         wildcards = self.wildcards
         if wildcards.woken or wildcards.joining:
             wildcards.step()

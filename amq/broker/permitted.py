@@ -3,17 +3,14 @@
 Invariants: the answer says nothing of what the broker has; whoever may read a queue may not thereby read another one,
 whatever pattern, durable subscription or lease names it. A subscription to a pattern is let in where some destination
 could be read, and gets those that may be read. A durable subscription, for which messages wait while nobody looks,
-needs the right on the whole pattern. A prepared transaction is ended by those who could have made it, or may manage.
+needs the right on the whole pattern. `amq.broker.transactions.rights` says who may end a prepared transaction.
 The batches of an owner, for which a marker stays when all its transactions have ended, need a right of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
 from typing import Final
 
-from amq.broker.access import Demand
 from amq.broker.actions import Action
 from amq.broker.core import Core
 from amq.broker.names import (
@@ -22,23 +19,24 @@ from amq.broker.names import (
     SCHEDULE_SCHEME,
     SUBSCRIPTION_SCHEME,
     is_temporary,
-    real_name,
 )
+from amq.broker.transactions.rights import demands
 from amq.destination import Pattern, source
-from amq.journal.records import Prepared
 from amq.security.login import User
 from amq.security.permissions import BATCHES_SCHEME, Permissions, Right
-from amq.xid import AnyXid, parse
 
 # JMS clients cannot do without these. They tell of temporary destinations only.
 FREE_ADVISORIES: Final = {ADVISORY_PREFIX + "TempQueue", ADVISORY_PREFIX + "TempTopic"}
 _SEES: Final = (Right.READ, Right.BROWSE, Right.ADMIN)
-_FREE: Final = {Action.CREATE_TEMPORARY, Action.DELETE_DURABLE, Action.PREPARE, Action.LIST_PREPARED}
+_FREE: Final = {
+    Action.CREATE_TEMPORARY, Action.DELETE_DURABLE, Action.PREPARE, Action.LIST_PREPARED, Action.FINISH
+}  # fmt: skip
+_MANAGES: Final = {Action.MANAGE_SCHEDULE, Action.MANAGE, Action.FINISH_OTHERS}
 
 
 class FileRules:
-    """The rules as far as the file alone decides: on all but what ends prepared transactions, and on destinations and
-    owners of batches, but not on the queues of durable subscriptions."""
+    """The rules as far as the file alone decides: on all but what ends batches, and on destinations and owners of
+    batches, but not on the queues of durable subscriptions."""
 
     def __init__(self, permissions: Permissions) -> None:
         self._permissions = permissions
@@ -47,7 +45,7 @@ class FileRules:
         """May `user`?"""
         if action in _FREE:  # what they are about is asked where it is known
             return True
-        if action is Action.MANAGE_SCHEDULE or action is Action.MANAGE:
+        if action in _MANAGES:
             return self._permissions.may_manage(user)
         if action is Action.PREPARE_BATCH:
             return self._may_batch(user, name)
@@ -97,10 +95,8 @@ class PermittedRules(FileRules):
     def __call__(self, user: User, action: Action, name: str) -> bool:
         """May `user`?"""
         if action is Action.FINISH_BATCH:
-            may_end = self._may_batch(user, name) and self._may_end(user, action, name)
+            may_end = self._may_batch(user, name) and self._may_end_all(user, name)
             return may_end or self._permissions.may_manage(user)
-        if action is Action.FINISH:
-            return self._permissions.may_manage(user) or self._may_end(user, action, name)
         return super().__call__(user, action, name)
 
     def _may_read(self, user: User, action: Action, name: str) -> bool:
@@ -115,26 +111,7 @@ class PermittedRules(FileRules):
             return False
         return all(self._may_read(user, Action.CREATE_DURABLE, str(each)) for each in record.sources)
 
-    def _may_end(self, user: User, action: Action, name: str) -> bool:
-        """All that the prepared transactions do? An unknown id is no secret: the handler refuses it."""
-        prepared = self._core.state.prepared
-        if action is Action.FINISH_BATCH:
-            found = [each for each, _ in prepared.values() if each.owner == name]
-        else:
-            found = [prepared[xid][0] for xid in _xids(name) if xid in prepared]
-        return all(self(user, *demand) for each in found for demand in _demands(each))
-
-
-def _xids(name: str) -> Iterable[AnyXid]:
-    """The ids that are written so."""
-    yield name
-    with suppress(ValueError):
-        yield parse(name)
-
-
-def _demands(prepared: Prepared) -> Iterable[Demand]:
-    for name in prepared.sends:
-        if not name.startswith(SCHEDULE_SCHEME):
-            yield Action.SEND, real_name(name)
-    for name in prepared.acks:
-        yield Action.CONSUME, real_name(name)
+    def _may_end_all(self, user: User, owner: str) -> bool:
+        """All that the prepared transactions of these batches do?"""
+        wanted = {demand for each in self._core.state.prepared.of_owner(owner) for demand in demands(each)}
+        return all(self(user, *demand) for demand in wanted)

@@ -486,6 +486,13 @@ class BrokerConfig(SecurityOptions):
         "Set it if a mistake of one user must not fill the broker with queues.",
         minimum=0, maximum=1_000_000, special="0 = any number", reload=True,
     )  # fmt: skip
+    max_prepared_per_user: int = option(
+        "limits", "maxPreparedPerUser", Kind.INTEGER, 10_000,
+        "Most prepared transactions of a user that are neither committed nor rolled back. The broker refuses a further "
+        "prepare (`QUOTA_EXCEEDED`) and rolls its transaction back. Leases do not count.",
+        "Use more if a batch of a pipeline has more parts than that.",
+        minimum=0, maximum=1_000_000, special="0 = any number", reload=True,
+    )  # fmt: skip
     max_subscriptions_per_user: int = option(
         "limits", "maxSubscriptionsPerUser", Kind.INTEGER, 50_000,
         "Most consumers of a user at a time, over all connections, and most durable subscriptions.",
@@ -602,6 +609,14 @@ class BrokerConfig(SecurityOptions):
         "says otherwise.",
         "Use more, or 0, if a coordinator may be away for longer.",
         minimum=0, maximum=2_592_000_000, special="0 = forever", reload=True,
+    )  # fmt: skip
+    prepared_transaction_timeout_max_s: float = option(
+        "limits", "preparedTransactionTimeoutMax", Kind.DURATION, 0,
+        "Longest time for which a prepared transaction waits, whatever its prepare or preparedTransactionTimeout says. "
+        "Transactions that are prepared already keep their time; leases have none.",
+        "Set it if coordinators never stay away longer. A transaction that the broker rolls back may have branches in "
+        "other systems that are committed, so by default maxPreparedPerUser alone bounds what is left behind.",
+        minimum=0, maximum=31_536_000_000, special="0 = without end", reload=True,
     )  # fmt: skip
     direct_read_time_s: float = option(
         "limits", "directReadTime", Kind.DURATION, "5m",

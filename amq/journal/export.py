@@ -28,7 +28,7 @@ from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import list_segments, read_at, read_file, read_header
 from amq.message import SUBSCRIPTION_SCHEME, Message
 from amq.vfs import Vfs
-from amq.xid import AnyXid
+from amq.xid import Key
 
 OPEN_FILES_MAX = 16
 
@@ -148,15 +148,15 @@ class Export:
         """Nothing is given yet. Which transactions are prepared? Not leases, whose numbers mean nothing elsewhere; and
         none of which a queue is not wanted."""
         self._after = -1  # all messages up to this one are given, but for what transactions in doubt sent
-        self._in_doubt: dict[AnyXid, Prepared] = {}  # by xid, oldest first: not given yet
+        self._in_doubt: dict[Key, Prepared] = {}  # oldest first: not given yet
         self._sent: set[int] = set()  # seqs that these sent and that are not given yet
-        self._held: dict[int, AnyXid] = {}  # seq that they acknowledged → xid
-        self._held_given: dict[AnyXid, int] = {}  # xid → how many of these
-        for xid, (prepared, _) in sorted(self._liveness.prepared.items(), key=lambda item: item[1][0].seq):
-            if not str(xid).startswith(LEASE) and all(map(self._is_wanted, (*prepared.sends, *prepared.acks))):
-                self._in_doubt[xid] = prepared
+        self._held: dict[int, Key] = {}  # seq that they acknowledged → by which
+        self._held_given: dict[Key, int] = {}  # how many of these each
+        for key, (prepared, _) in sorted(self._liveness.prepared.items(), key=lambda item: item[1][0].seq):
+            if not str(key).startswith(LEASE) and all(map(self._is_wanted, (*prepared.sends, *prepared.acks))):
+                self._in_doubt[key] = prepared
                 self._sent.update(_seqs(prepared.sends))
-                self._held.update(dict.fromkeys(_seqs(prepared.acks), xid))
+                self._held.update(dict.fromkeys(_seqs(prepared.acks), key))
 
     def _not_given(self, reader: MessageReader) -> Iterator[Item]:
         for seq in self._liveness.live.seqs(self._after):
@@ -165,31 +165,31 @@ class Export:
             if item is not None:
                 yield item
         while self._in_doubt:
-            xid = next(iter(self._in_doubt))
-            yield from self._transaction(reader, xid) if xid in self._liveness.prepared else self._ended(reader, xid)
-            del self._in_doubt[xid]
+            key = next(iter(self._in_doubt))
+            yield from self._transaction(reader, key) if key in self._liveness.prepared else self._ended(reader, key)
+            del self._in_doubt[key]
 
-    def _transaction(self, reader: MessageReader, xid: AnyXid) -> list[Item]:
+    def _transaction(self, reader: MessageReader, key: Key) -> list[Item]:
         """The messages that a prepared transaction sent, and the transaction."""
-        prepared, live = self._in_doubt[xid], self._liveness.live
+        prepared, live = self._in_doubt[key], self._liveness.live
         ids = {seq for _, _, seq in prepared.ids}
         sent: list[Item] = []
         for seq in sorted(_seqs(prepared.sends)):
             if (place := live.get(seq)) is not None:
                 message = self._read(reader, seq, place._replace(destination=real_name(place.destination)))
                 message.duplicate_id = message.duplicate_id if seq in ids else ""
-                sent.append(Exported(message, sent_by=xid))
-        held = self._held_given.get(xid, 0)
+                sent.append(Exported(message, sent_by=key))
+        held = self._held_given.get(key, 0)
         acks = [seqs for name, seqs in prepared.acks.items() if not self._has_ended(name)]
         lost = sum(map(len, (*prepared.sends.values(), *acks))) - len(sent) - held
         if lost:
-            self._note(f"prepared transaction {xid}: {lost} of its messages are lost [STORE_CORRUPT]")
+            self._note(f"prepared transaction {key}: {lost} of its messages are lost [STORE_CORRUPT]")
         facts = prepared.xid, prepared.owner, prepared.batch, prepared.created_ms, prepared.timeout_ms
-        return [*sent, InDoubt(*facts, len(sent), held)]
+        return [*sent, InDoubt(*facts, len(sent), held, prepared.user)]
 
-    def _ended(self, reader: MessageReader, xid: AnyXid) -> Iterator[Item]:
+    def _ended(self, reader: MessageReader, key: Key) -> Iterator[Item]:
         """The messages of a transaction that was committed after they were passed over."""
-        for seq in sorted(_seqs(self._in_doubt[xid].sends)):
+        for seq in sorted(_seqs(self._in_doubt[key].sends)):
             if seq in self._sent and self._liveness.live.get(seq) is not None:
                 item = self._exported(reader, seq)
                 if item is not None:

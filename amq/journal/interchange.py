@@ -42,7 +42,7 @@ from amq.message import (
     lift,
 )
 from amq.values import Value, are_texts, from_typed_json
-from amq.xid import AnyXid, from_json, to_json
+from amq.xid import AnyXid, Key, from_json, key_from_json, key_of, to_json
 
 KIND = "journal export"
 VERSION = 1
@@ -79,7 +79,7 @@ class Exported:
     Its `seq` is the one that it had; its `duplicate_id` the one that its destination remembered, or "". `queue` is
     that of the durable subscription for which it waits, or `retained://NAME` where it is the retained message of the
     topic to which it was sent; "" = it is in the queue that is its destination. `sent_by` and
-    `held_by` are xids of prepared transactions: of the one that sent it, so that nobody may see it yet; of the one that
+    `held_by` are keys of prepared transactions: of the one that sent it, so that nobody may see it yet; of the one that
     acknowledged it, and gives it back where it is rolled back.
     """
 
@@ -87,8 +87,8 @@ class Exported:
     deliveries: int = 0
     failures: int = 0
     queue: str = ""
-    sent_by: AnyXid = ""
-    held_by: AnyXid = ""
+    sent_by: Key = ""
+    held_by: Key = ""
 
     @property
     def is_plain(self) -> bool:
@@ -160,9 +160,17 @@ class InDoubt:
     timeout_ms: int
     sends: int
     acks: int
+    user: str = ""
+
+    @property
+    def key(self) -> Key:
+        return key_of(self.user, self.xid)
 
     def encode(self) -> bytes:
-        return _line({"type": "prepared", **asdict(self), "xid": to_json(self.xid)})
+        facts = asdict(self)
+        if not self.user:
+            del facts["user"]
+        return _line({"type": "prepared", **facts, "xid": to_json(self.xid)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +219,7 @@ class Reader:
         self.lines = 0
         self._name = name
         self._crc = 0
-        self._parts: dict[AnyXid, list[int]] = {}  # xid → how many it sent, and acknowledged; [] = it is whole
+        self._parts: dict[Key, list[int]] = {}  # transaction → how many it sent, and acknowledged; [] = it is whole
 
     def feed(self, line: bytes) -> Item | None:
         """The next line, with its line end. None for header and end line."""
@@ -247,7 +255,7 @@ class Reader:
                 raise ValueError(f"a message of transaction {str(xid)!r} stands behind the line of that")
             parts[bool(item.held_by)] += 1
         elif isinstance(item, InDoubt):
-            sends, acks = self._parts.get(item.xid, [0, 0]) or [-1, -1]
+            sends, acks = self._parts.get(item.key, [0, 0]) or [-1, -1]
             if sends < 0:
                 raise ValueError(f"transaction {str(item.xid)!r} stands in the file twice")
             if (sends, acks) != (item.sends, item.acks):
@@ -255,7 +263,7 @@ class Reader:
                     f"transaction {str(item.xid)!r} has sent {item.sends} messages and acknowledged {item.acks}: "
                     f"{sends} and {acks} stand before this line"
                 )
-            self._parts[item.xid] = []
+            self._parts[item.key] = []
 
     def finish(self) -> None:
         """There are no more lines."""
@@ -369,8 +377,12 @@ def _read_item(found: Mapping[str, Any]) -> Item:
         content = Content(*numbers) if "rows" in found else None
         return Batch(_text(found, "owner"), _number(found, "batch", _U64_MAX), content)
     if kind == "prepared":
-        numbers = (_number(found, name, _U64_MAX) for name in ("batch", "created_ms", "timeout_ms", "sends", "acks"))
-        return InDoubt(from_json(found.get("xid")), _text(found, "owner"), *numbers)
+        batch, created_ms, timeout_ms, sends, acks = (
+            _number(found, name, _U64_MAX) for name in ("batch", "created_ms", "timeout_ms", "sends", "acks")
+        )
+        user = _text(found, "user") if "user" in found else ""
+        xid, owner = from_json(found.get("xid")), _text(found, "owner")
+        return InDoubt(xid, owner, batch, created_ms, timeout_ms, sends, acks, user)
     if kind not in ("message", TYPED):
         raise ValueError(f"a line of type {kind!r} is unknown")
     if "body_base64" in found:
@@ -398,7 +410,7 @@ def _read_item(found: Mapping[str, Any]) -> Item:
         raise ValueError(error.description) from error
     deliveries, failures = (_number(found, name, _U32_MAX, 0) for name in ("deliveries", "failures"))
     queue = _text(found, "queue", "")
-    sent_by, held_by = (from_json(found.get(name, "")) for name in ("sent_by", "held_by"))
+    sent_by, held_by = (key_from_json(found.get(name, "")) for name in ("sent_by", "held_by"))
     if queue.startswith(RETAINED_SCHEME) and (queue != RETAINED_SCHEME + destination or held_by):
         raise ValueError(f"a retained message of {destination} stands in {queue}")
     if sent_by and (queue or held_by):

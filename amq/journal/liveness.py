@@ -33,7 +33,7 @@ from amq.journal.records import (
 )
 from amq.message import SUBSCRIPTION_SCHEME, Copy, Message
 from amq.ownership import owner_of
-from amq.xid import AnyXid
+from amq.xid import Key
 
 CHUNK_BITS = 5
 CHUNK = 1 << CHUNK_BITS
@@ -220,7 +220,7 @@ class Liveness(Fold[str]):
         self.redelivered: dict[int, tuple[int, int]] = {}
         self.duplicates: dict[str, Remembered] = {}
         self.outcomes = Remembered(outcome_window, by_owner=True)
-        self.prepared: dict[AnyXid, tuple[Prepared, str]] = {}  # by xid, with the segment of the last mention
+        self.prepared: dict[Key, tuple[Prepared, str]] = {}  # by key, with the segment of the last mention
         self.markers: dict[str, tuple[Marker, str]] = {}  # owner → that of the newest committed batch, and the segment
         self.refers: defaultdict[str, set[str]] = defaultdict(set)
         self.live = LiveIndex()
@@ -310,13 +310,14 @@ class Liveness(Fold[str]):
             self.outcomes.remember(id, seq, segment)
 
     def prepare(self, prepared: Prepared, segment: str) -> None:
-        if prepared.xid in self.prepared:
-            self.refers[segment].add(self.prepared[prepared.xid][1])
-        self.prepared[prepared.xid] = prepared, segment
+        key = prepared.key
+        if key in self.prepared:
+            self.refers[segment].add(self.prepared[key][1])
+        self.prepared[key] = prepared, segment
 
     def resolve(self, resolved: Resolved, segment: str) -> None:
-        if resolved.xid in self.prepared:
-            self.refers[segment].add(self.prepared.pop(resolved.xid)[1])
+        if resolved.key in self.prepared:
+            self.refers[segment].add(self.prepared.pop(resolved.key)[1])
         self.outcomes.remember(resolved.outcome_id, resolved.seq, segment)
 
     def mark(self, marker: Marker, segment: str) -> None:
@@ -383,9 +384,9 @@ class Liveness(Fold[str]):
         for seq in self.live.seqs():
             if segment_key(self.live[seq].segment) in self.trimmed:
                 self._remove(seq)  # its acknowledgement went with a trimmed segment, a crash kept this one
-        for xid, (_, segment) in list(self.prepared.items()):
+        for key, (_, segment) in list(self.prepared.items()):
             if segment_key(segment) in self.trimmed:
-                del self.prepared[xid]  # so did the word of its end
+                del self.prepared[key]  # so did the word of its end
         for ids in (*self.duplicates.values(), self.outcomes):
             ids.settle()
         for name, (_, segment) in list(self.subscriptions.items()):

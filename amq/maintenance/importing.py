@@ -35,7 +35,7 @@ from amq.message import Copy, Message, Shared
 from amq.service import BrokerService, Role
 from amq.stores import open_vfs
 from amq.threads import SystemThreads
-from amq.xid import AnyXid
+from amq.xid import Key
 
 NAME = "amq-journal-import"
 UNLIMITED = 1 << 62
@@ -73,8 +73,8 @@ class Import:
         self._unconfirmed_bytes = 0
         self._changed = asyncio.Event()
         self._durables: dict[str, str] = {}  # queues of durable subscriptions, as the file and as the store names them
-        self._sent: dict[AnyXid, list[Message]] = {}  # by xid: what the next line may say is prepared
-        self._held: dict[AnyXid, list[tuple[str, str]]] = {}  # by xid: (queue, id) of what that acknowledged
+        self._sent: dict[Key, list[Message]] = {}  # what the next line may say is prepared
+        self._held: dict[Key, list[tuple[str, str]]] = {}  # (queue, id) of what each acknowledged
         self._in_line: list[tuple[str, str]] = []  # of that, what is in the line of its queue still
         self._taken: dict[str, set[int]] = {}  # by queue: seqs of what is in no line any more
 
@@ -238,14 +238,17 @@ class Import:
     def _prepare(self, broker: Broker, item: InDoubt) -> None:
         """Prepare a transaction: its acknowledged messages are stored, its sent messages are stored with it."""
         self._take_held(broker)
-        given = Prepared(item.xid, broker.next_seq(), item.created_ms, item.timeout_ms, item.owner, item.batch)
-        for name, id in self._held.pop(item.xid, ()):
+        seq = broker.next_seq()
+        given = Prepared(
+            item.xid, seq, item.created_ms, item.timeout_ms, item.owner, item.batch, user=item.user
+        )
+        for name, id in self._held.pop(item.key, ()):
             seq = _seq_of(broker, name, id)
             if seq in self._taken.get(name, ()):
                 given.acks.setdefault(name, []).append(seq)
-        sent = self._sent.pop(item.xid, [])
+        sent = self._sent.pop(item.key, [])
         new = [message for message in sent if not broker.is_duplicate(message)]
-        if broker.two_phase.is_known(item.xid):
+        if broker.two_phase.is_known(item.key):
             self.result.skipped += len(sent)
             return
         size = sum(len(message.body) + 1 for message in new)

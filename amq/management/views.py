@@ -220,7 +220,7 @@ def prepared() -> Table[Prepared]:
             "sends": lambda each: sum(map(len, each.sends.values())),
             "acknowledges": lambda each: sum(map(len, each.acks.values())),
         },
-        lambda each: {"owner": each.owner, "batch": each.batch},
+        lambda each: {"user": each.user, "owner": each.owner, "batch": each.batch},
     )  # fmt: skip
 
 

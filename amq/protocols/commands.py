@@ -376,19 +376,21 @@ class Abort(Begin):
 
 class Prepare(Begin):
     """First phase: `transaction` becomes `xid`, which is bound to no connection and survives everything, until a
-    `Finish` or `CommitBatch` of anybody ends it.
+    `Finish` or `CommitBatch` ends it.
 
     `timeout_ms` is how long it waits for that before it is rolled back, 0 = for ever, None = as the broker is
     configured. `owner` and `batch` say of which pipeline's batch it is a part, "" = none. A Prepare of a transaction
-    that this connection did not begin is a question, as a Commit is.
+    that this connection did not begin is a question, as a Commit is. `may_be_read_only` = where it does nothing,
+    nothing is prepared, and the outcome says so.
     """
 
-    __slots__ = ("batch", "owner", "timeout_ms", "xid")
+    __slots__ = ("batch", "may_be_read_only", "owner", "timeout_ms", "xid")
 
     def __init__(
         self, transaction: str, xid: AnyXid, timeout_ms: int | None = None, owner: str = "", batch: int = 0,
-        receipt: object = None,
+        receipt: object = None, may_be_read_only: bool = False,
     ) -> None:  # fmt: skip
+        self.may_be_read_only = may_be_read_only
         super().__init__(transaction, receipt)
         self.xid = xid
         self.timeout_ms = timeout_ms
@@ -397,7 +399,8 @@ class Prepare(Begin):
 
 
 class Finish(Command):
-    """Second phase: commit or roll back the prepared transaction `xid`, whoever prepared it."""
+    """Second phase: commit or roll back the prepared transaction `xid`: the user's own, or one that the user may end.
+    """
 
     __slots__ = ("commit", "xid")
 

@@ -32,6 +32,12 @@ class User(NamedTuple):
 NO_USER: Final = User()
 
 
+def owner_name(user: str) -> str:
+    """The name of the user to whom something belongs that `user` has made, "" = it belongs to nobody: a client without
+    a login is nobody in particular."""
+    return "" if user == ANONYMOUS else user
+
+
 class Login(NamedTuple):
     """A login that was found right. `shown` = by what, for the audit log; `ends_at_s` = when it counts no more, in
     seconds since 1970."""

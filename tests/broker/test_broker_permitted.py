@@ -25,6 +25,7 @@ from amq.protocols.commands import (
     CommitBatch,
     DeleteDestination,
     Finish,
+    ForgetOutcome,
     Lease,
     LeaseReading,
     ListPrepared,
@@ -254,15 +255,19 @@ def test_a_durable_subscription_is_ended_by_those_who_may_read_it(ruled: World) 
     assert ruled.broker.durables.is_there(next(iter(ruled.broker.state.subscriptions)))
 
 
-def test_prepared_transactions_are_ended_by_those_who_could_have_made_them(ruled: World) -> None:
+def test_prepared_transactions_are_ended_by_the_user_who_prepared_them_or_may_manage(ruled: World) -> None:
     alice = ruled.connect("a", user="alice")
     alice.begin("t")
     alice.send(b"x", "orders.eu", transaction="t", persistent=True)
     alice.do(Prepare("t", "x1", owner="spark.q", batch=1))
     ruled.settle()
     assert not alice.errors
-    for command in (Finish("x1", True), CommitBatch("spark.q", 1, ["x1"]), AbortBatch("spark.q")):
+    for command in (CommitBatch("spark.q", 1, ["x1"]), AbortBatch("spark.q")):
         assert outcome(ruled, "eve", command) == ["NOT_PERMITTED"]
+    for user in ("bob", "eve"):
+        for xid in ("x1", "never there"):
+            assert outcome(ruled, user, Finish(xid, True)) == ["UNKNOWN_TRANSACTION"], "the answer tells nothing"
+            assert outcome(ruled, user, ForgetOutcome(xid)) == ["UNKNOWN_TRANSACTION"]
     lists = {}
     for user in USERS:
         client = ruled.connect(user, user=user)
@@ -285,7 +290,7 @@ def test_what_a_prepared_transaction_has_of_a_durable_subscription_protects_it(r
     ruled.settle()
     assert "p" in bob.confirmed, bob.codes
     for user in ("alice", "eve"):
-        assert outcome(ruled, user, Finish("x1", False)) == ["NOT_PERMITTED"]
+        assert outcome(ruled, user, Finish("x1", False)) == ["UNKNOWN_TRANSACTION"]
     assert outcome(ruled, "bob", Finish("x1", True)) == []
 
 
@@ -496,7 +501,7 @@ class Walk:
                 assert self.rules.may(User(user), Right.READ, str(command.sources[0])), f"{user} was told places"
 
     def end(self, client: Client, user: str, command: Command) -> None:
-        prepared = {xid: each for xid, (each, _) in self.world.broker.state.prepared.items() if xid in XIDS}
+        prepared = {xid: each for xid, (each, _) in self.world.broker.state.prepared.items() if str(xid) in XIDS}
         marked = self.world.broker.two_phase.newest(OWNER)
         client.do(command)
         self.world.settle()
@@ -505,9 +510,12 @@ class Walk:
             assert manages or self.rules.may(User(user), Right.WRITE, BATCHES_SCHEME + OWNER), f"{user} marked a batch"
         for xid in prepared.keys() - self.world.broker.state.prepared.keys():
             self.seen += 1
+            is_part = prepared[xid].owner and isinstance(command, CommitBatch | AbortBatch)
+            assert manages or is_part or prepared[xid].user == user, f"{user} ended {xid}"
             for name in prepared[xid].sends:
-                if not name.startswith(SCHEDULE_SCHEME):
-                    assert manages or self.rules.may(User(user), Right.WRITE, real_name(name)), f"{user} ended {xid}"
+                target = real_name(name).removeprefix(SCHEDULE_SCHEME)
+                target = target if "://" in target else target.replace(".", "://", 1)
+                assert manages or self.rules.may(User(user), Right.WRITE, target), f"{user} ended {xid}"
 
     def nack(self, client: Client, _user: str, _: None) -> None:
         if client.deliveries:

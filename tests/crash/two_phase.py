@@ -97,12 +97,12 @@ class Coordinator:
         is one beyond `after`, that is the answer, and nothing happens."""
         script, name = self._script, full_name("a")
         leasing, receipt = script.broker.broker.leasing, script.broker.next_receipt()
-        there = leasing._leases(CURSOR, name)
+        there = leasing._leases(CURSOR, name, "")
         script.client.do(Lease(name, CURSOR.removeprefix(LEASE), after, len(names), receipt=receipt))
         if there and there[-1].seq > after:
             script.expect(receipt)
             return there[-1].seq
-        coming, _ = leasing._coming[CURSOR, name][-1]
+        coming, _ = leasing._coming["", CURSOR, name][-1]
         bodies = [body_of(each) for each in names]
         script.expect(receipt, (PREPARE, coming.xid, Branch(CURSOR, 0, {}, {"a": bodies})))
         return coming.seq

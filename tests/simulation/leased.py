@@ -25,6 +25,7 @@ from amq.errors import CommandError
 from amq.journal.batch import OpenBatch
 from amq.journal.records import Consumed, Group, Moved, Prepared, Resolved
 from amq.message import Message
+from amq.ownership import owned
 from amq.transports.connection import Connection
 from amq.xid import XID_COMMITTED, XID_ROLLED_BACK
 from tests.simulation.clients import CALL_S, Application, Consumer, Producer, address, application_id
@@ -175,12 +176,13 @@ class Leases(Feature):
                 self._learn(broker, record)
         for held in self.known.values():
             xid = held.record.xid
-            if xid in broker.state.prepared:
+            if held.record.key in broker.state.prepared:
                 if held.ended is not None:
                     self._broken(f"{xid} has ended, and epoch {broker.epoch} has it")
                 continue
-            acknowledged = XID_COMMITTED + xid in broker.state.outcomes
-            if acknowledged == (XID_ROLLED_BACK + xid in broker.state.outcomes):
+            user = held.record.user
+            acknowledged = owned(user, XID_COMMITTED + xid) in broker.state.outcomes
+            if acknowledged == (owned(user, XID_ROLLED_BACK + xid) in broker.state.outcomes):
                 self._broken(f"epoch {broker.epoch} does not know what became of {xid}")
             elif held.ended is None:  # durable when its master died, and not yet confirmed
                 self._end(held, acknowledged)

@@ -35,6 +35,7 @@ from amq.journal.records import (
 )
 from amq.journal.records.message import Run
 from amq.message import Message
+from amq.ownership import owned
 from amq.transports.connection import Connection
 from amq.xid import outcome_id, parse
 from tests.simulation.alike import SECOND, Contents, messages_of
@@ -285,10 +286,11 @@ class TwoPhase(Feature):
             if seqs != found.get(name, {}).keys():
                 self._broken(f"epoch {epoch} has {sorted(found.get(name, {}))} in {name}, prepared are {sorted(seqs)}")
         for branch in self.branches.values():
-            if branch.record is None or parse(branch.xid) in broker.state.prepared:
+            if branch.record is None or branch.record.key in broker.state.prepared:
                 continue
-            committed = outcome_id(parse(branch.xid), True) in broker.state.outcomes
-            if committed == (outcome_id(parse(branch.xid), False) in broker.state.outcomes):
+            ids = {end: owned(branch.record.user, outcome_id(parse(branch.xid), end)) for end in (True, False)}
+            committed = ids[True] in broker.state.outcomes
+            if committed == (ids[False] in broker.state.outcomes):
                 self._broken(f"{branch.xid} was prepared, and epoch {epoch} does not know what became of it")
             elif branch.ended is None:  # durable when its master died, and not yet confirmed
                 self._end(branch, committed, epoch)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from amq.broker.access import Access
 from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic
 from amq.broker.transactions.leasing import Leasing
+from amq.broker.transactions.rights import Rights
 from amq.broker.transactions.two_phase import TwoPhase
 from amq.journal.batch import Waiter
 from amq.protocols.commands import AbortBatch, Command, CommitBatch, Finish, ForgetOutcome, SettleLeases
@@ -16,6 +18,7 @@ from amq.protocols.commands import AbortBatch, Command, CommitBatch, Finish, For
 class Parts(Protocol):
     """The parts of a broker that carry such commands out."""
 
+    access: Access
     two_phase: TwoPhase
     leasing: Leasing
 
@@ -27,16 +30,16 @@ class Asker(Protocol):
     traffic: Traffic
 
 
-def _forget_outcome(broker: Parts, asker: Asker, command: ForgetOutcome, waiter: Waiter) -> None:  # noqa: ARG001
-    broker.two_phase.check_ended(command.xid, waiter)
+def _forget_outcome(broker: Parts, asker: Asker, command: ForgetOutcome, waiter: Waiter) -> None:
+    broker.two_phase.check_ended(command.xid, waiter, Rights(broker.access, asker.client.user))
 
 
-def _finish(broker: Parts, asker: Asker, command: Finish, waiter: Waiter) -> None:  # noqa: ARG001
-    broker.two_phase.finish(command, waiter)
+def _finish(broker: Parts, asker: Asker, command: Finish, waiter: Waiter) -> None:
+    broker.two_phase.finish(command, waiter, Rights(broker.access, asker.client.user))
 
 
-def _commit_batch(broker: Parts, asker: Asker, command: CommitBatch, waiter: Waiter) -> None:  # noqa: ARG001
-    broker.two_phase.commit_batch(command, waiter)
+def _commit_batch(broker: Parts, asker: Asker, command: CommitBatch, waiter: Waiter) -> None:
+    broker.two_phase.commit_batch(command, waiter, asker.client.user.name)
 
 
 def _abort_batch(broker: Parts, asker: Asker, command: AbortBatch, waiter: Waiter) -> None:  # noqa: ARG001

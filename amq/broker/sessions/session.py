@@ -23,6 +23,7 @@ from amq.broker.sessions.connected import Connection
 from amq.broker.sessions.passed_on import PASSED_ON
 from amq.broker.topics.wildcards import WildcardSubscription
 from amq.broker.transactions import bulk, outcomes
+from amq.broker.transactions.rights import Rights
 from amq.broker.transactions.transaction import Transaction, memory_bytes
 from amq.broker.waiters import Call, Reply, Unasked
 from amq.destination import TEMPORARY_QUEUE_SCHEME, is_wildcard
@@ -622,8 +623,7 @@ class Session:
         self._confirm_now(command)
 
     def _list_prepared(self, command: ListPrepared) -> None:
-        told = self._broker.two_phase.told(partial(self.may, Action.FINISH))
-        self.peer.confirm(command.receipt, "\n".join(told))
+        self._broker.two_phase.tell(Rights(self._broker.access, self._client.user), self._waiter(command))
 
     def _make_temporary(self, command: MakeTemporary) -> None:
         self._broker.temporaries.make(command.name, self._connection.temporary, self.user)

@@ -327,7 +327,7 @@ class State(ServingFold[Segment]):
 
     def resolve(self, resolved: Resolved, segment: Segment) -> None:
         self.outcomes.remember(resolved.outcome_id, resolved.seq, segment)
-        if (found := self.prepared.remove(resolved.xid)) is not None:
+        if (found := self.prepared.remove(resolved.key)) is not None:
             segment.refers.update({found[1].code} - {segment.code})
             self.server.was_resolved(found[0], resolved.committed)
 

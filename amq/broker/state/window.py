@@ -103,6 +103,10 @@ class Windows:
         """By owner, oldest first."""
         return chain.from_iterable(window.items() for window in self._owners.values())
 
+    def owners(self) -> list[str]:
+        """The users who have any, "" = none."""
+        return list(self._owners)
+
     def of(self, id: str) -> Window:
         """The window of its owner."""
         return self._owners.setdefault(owner_of(id), Window(self._size))

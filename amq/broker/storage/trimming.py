@@ -33,7 +33,7 @@ from amq.journal.live import Segment
 from amq.journal.reader import Payload
 from amq.journal.records import Copies, Duplicates, Group, Outcomes, Trimmed
 from amq.journal.records.subscription import Subscribed
-from amq.xid import AnyXid
+from amq.xid import Key
 
 PIECE_BYTES = 512 << 10  # looked at, and perhaps copied, at a time: a few milliseconds of the event loop
 # Copied and on their way to the journal: traffic stands behind no more than this, or what its last batch has paid for.
@@ -58,10 +58,10 @@ PRESS_EVERY_S = 1.0
 class Trimmer:
     """Call `step` after each committed batch, and now and then."""
 
-    def __init__(self, core: Core, ending: AbstractSet[AnyXid]) -> None:
+    def __init__(self, core: Core, ending: AbstractSet[Key]) -> None:
         self._core = core
         self._journal = journal = core.journal
-        self._ending = ending  # xids of prepared transactions whose end is on its way
+        self._ending = ending  # prepared transactions whose end is on its way
         self._marked = False  # a trim mark is on its way
         self._gain_bytes_min = 0.0  # a trim that gives back less is not worth while
         self._pressed = 0.0  # when all that is dead was last tried at the limit

@@ -35,7 +35,7 @@ from amq.journal.records.subscription import Subscribed
 from amq.message import Copier, Message, Shared
 from amq.protocols.commands import Subscribe
 from amq.remembered import Remembered
-from amq.security.login import ANONYMOUS
+from amq.security.login import owner_name
 from amq.selectors import Selector
 
 ROUTES_BYTES_MAX = 4 << 20  # of topics whose subscriptions are remembered
@@ -365,11 +365,6 @@ def _may_end(record: Subscribed, session: Owner) -> bool:
 
 def _never(error: Exception) -> None:
     raise AssertionError("nothing that could be rejected") from error
-
-
-def owner_name(user: str) -> str:
-    """The user to whom the subscriptions of `user` belong, "" = to nobody: those made without a login."""
-    return "" if user == ANONYMOUS else user
 
 
 def _key(record: Subscribed) -> Key:

@@ -5,7 +5,8 @@ to the hidden queue of held messages, and names them in the order in which they 
 survives everything, and ends as any prepared transaction does. Invariants: the leases of one cursor have growing
 numbers, the broker's seqs; what a lease holds and in which order never changes; to ask again, beyond the same number,
 gives the same lease, also on the next master. A client that takes a cursor gets an epoch, a durable number that grows:
-the broker rejects a request with an older epoch, and the reading of a lease with one.
+the broker rejects a request with an older epoch, and the reading of a lease with one. Each user has cursors, leases and
+epochs alone; those of an earlier version, which stored no user, are for all users who may lease there.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ from amq.journal.hidden import HELD_SCHEME, told_name
 from amq.journal.reader import RecordRun
 from amq.journal.records import LEASE, Group, Moved, Prepared
 from amq.message import Message
+from amq.ownership import owned
 from amq.protocols.commands import Lease, LeaseReading, SettleLeases, Subscribe
 from amq.security.login import NO_USER, User
+from amq.xid import key_of
 
 CURSOR_CHARACTERS_MAX = 256
 MESSAGES_MAX = 10_000  # in one lease: about 10 ms of the event loop
@@ -51,14 +54,16 @@ class Leasing:
         self._core = core
         self._durables = durables
         self._two_phase = two_phase
-        self._coming: dict[tuple[str, str], list[tuple[Prepared, Group]]] = {}  # (owner, queue) → those on their way
-        self._reads: dict[str, tuple[int, int]] = {}  # owner → messages read from the store, and not from there
+        # (user, owner, queue) → those on their way
+        self._coming: dict[tuple[str, str, str], list[tuple[Prepared, Group]]] = {}
+        # (user, owner) → messages read from the store, and not from there
+        self._reads: dict[tuple[str, str], tuple[int, int]] = {}
 
     def lease(self, command: Lease, waiter: Waiter, client_id: str, user: User = NO_USER) -> None:
         """Raises CommandError, AccessError."""
         core, number = self._core, self._core.next_seq()
         if is_wildcard(command.sources) and not command.messages and not command.take:
-            core.await_duplicate(None, Answer(waiter, self._queues(command)))
+            core.await_duplicate(None, Answer(waiter, self._queues(command, user.name)))
             return
         name, owner = self._name(command, client_id, user.name), _owner(command.cursor)
         if command.after >= number:
@@ -67,12 +72,12 @@ class Leasing:
                 "one that went on",
                 code="UNKNOWN_LEASE",
             )
-        if not command.take and self._is_taken(command, name, waiter):
+        if not command.take and self._is_taken(command, name, waiter, user.name):
             return
         if any(command.reads):
-            self._count(owner, command.reads)
-        known: list[tuple[Prepared, Group | None]] = [(each, None) for each in self._leases(owner, name)]
-        known += self._coming.get((owner, name), ())
+            self._count((user.name, owner), command.reads)
+        known: list[tuple[Prepared, Group | None]] = [(each, None) for each in self._leases(owner, name, user.name)]
+        known += self._coming.get((user.name, owner, name), ())
         known = [each for each in known if each[0].seq > command.after]
         found, group = known[command.skip] if command.skip < len(known) else (None, None)
         queue = core.state.queues.get(name)
@@ -80,7 +85,7 @@ class Leasing:
         if source is not None:
             _check_takes(source)  # before the cursor changes hands
         if command.take:  # this comes behind what is coming
-            _, group = self._two_phase.mark(_epochs(command.cursor, name))
+            _, group = self._two_phase.mark(_epochs(command.cursor, name, user.name))
         if source is None:
             core.await_duplicate(group, self._answering(waiter, command, found, name, user))
             return
@@ -89,37 +94,42 @@ class Leasing:
             core.await_duplicate(group, self._answering(waiter, command, None, name, user))
             return
         lease = Prepared(
-            f"{owner}:{number}", number, core.clock.wall_ms(), command.timeout_ms, owner, acks={name: seqs}
+            f"{owner}:{number}", number, core.clock.wall_ms(), command.timeout_ms, owner, acks={name: seqs},
+            user=user.name,
         )
         group = Group([Moved(name, HELD_SCHEME + name, seqs), lease])
-        self._coming.setdefault((owner, name), []).append((lease, group))
+        self._coming.setdefault((user.name, owner, name), []).append((lease, group))
         self._two_phase.append(group, self._answering(waiter, command, lease, name, user))
 
     def settle(self, command: SettleLeases, waiter: Waiter, client_id: str, user: str = "") -> int:
         """Returns how many messages are acknowledged by it. Raises CommandError, AccessError."""
         name, owner = self._name(command, client_id, user), _owner(command.cursor)
-        if self._is_taken(command, name, waiter):
+        if self._is_taken(command, name, waiter, user):
             return 0
-        ended = [each for each in self._leases(owner, name) if each.seq <= command.through]
+        ended = [each for each in self._leases(owner, name, user) if each.seq <= command.through]
         self._two_phase.finish_together(ended, command.commit, waiter)
         return sum(len(each.acks[name]) for each in ended) if command.commit else 0
 
-    def _is_taken(self, command: Lease | SettleLeases, name: str, waiter: Waiter) -> bool:
+    def _newest_epoch(self, cursor: str, name: str, user: str) -> int:
+        """The newest epoch of a cursor of `user`, also of an earlier version; -1 = none."""
+        return max(self._two_phase.newest(_epochs(cursor, name, each)) for each in (user, ""))
+
+    def _is_taken(self, command: Lease | SettleLeases, name: str, waiter: Waiter, user: str) -> bool:
         """Is the epoch of `command` over? Then the client is told, as soon as the newer one is durable. Raises
         CommandError."""
-        owner = _epochs(command.cursor, name)
-        newest = self._two_phase.newest(owner)
+        newest = self._newest_epoch(command.cursor, name, user)
         if command.epoch in (0, newest):
             return False
-        error, group = _taken(command.cursor, name, command.epoch, newest), self._two_phase.marking(owner)
+        error = _taken(command.cursor, name, command.epoch, newest)
+        group = self._two_phase.marking(_epochs(command.cursor, name, user))
         if group is None:
             raise error
         self._core.await_duplicate(group, Refusal(waiter, error))
         return True
 
-    def check_epoch(self, cursor: str, name: str, epoch: int) -> None:
-        """Raises CommandError where a newer epoch of the cursor is durable."""
-        found = self._core.state.prepared.markers.get(_epochs(cursor, name))
+    def check_epoch(self, cursor: str, name: str, epoch: int, user: str) -> None:
+        """Raises CommandError where a newer epoch of the cursor of `user` is durable."""
+        found = self._core.state.prepared.markers.get(_epochs(cursor, name, user))
         if epoch and found is not None and found[0].batch > epoch:
             raise _taken(cursor, name, epoch, found[0].batch)
 
@@ -155,20 +165,21 @@ class Leasing:
             else:
                 del self._coming[key]
 
-    def lease_of(self, reading: LeaseReading) -> Prepared:
-        """The lease that somebody wants to read. Raises CommandError."""
-        xid = f"{_owner(reading.cursor)}:{reading.number}"
-        found = self._core.state.prepared.get(xid)  # also while its end is on its way: a crash may undo that
+    def lease_of(self, reading: LeaseReading, user: str) -> Prepared:
+        """The lease that `user` wants to read. Raises CommandError."""
+        xid, prepared = f"{_owner(reading.cursor)}:{reading.number}", self._core.state.prepared
+        # Also while its end is on its way: a crash may undo that.
+        found = prepared.get(key_of(user, xid)) or prepared.get(xid)
         if found is None:
             raise lost(xid)
         return found[0]
 
-    def _leases(self, owner: str, name: str) -> list[Prepared]:
-        """Those of a cursor whose end is not on its way, oldest first."""
+    def _leases(self, owner: str, name: str, user: str) -> list[Prepared]:
+        """Those of a cursor of `user` whose end is not on its way, oldest first."""
         ending = self._two_phase.ending
         found = [
-            each for xid, (each, _) in self._core.state.prepared.items()
-            if each.owner == owner and name in each.acks and xid not in ending
+            each for each in self._core.state.prepared.of_owner(owner)
+            if name in each.acks and each.user in (user, "") and each.key not in ending
         ]  # fmt: skip
         return sorted(found, key=lambda each: each.seq)
 
@@ -191,11 +202,11 @@ class Leasing:
             "waiting": queue.waiting if queue is not None else 0,
             "waitingBytes": queue.stored_bytes if queue is not None else 0,
             "store": self._core.journal.store_uuid.hex()[:12],
-            "epoch": max(0, self._two_phase.newest(_epochs(command.cursor, name))),
+            "epoch": max(0, self._newest_epoch(command.cursor, name, user.name)),
         }  # fmt: skip
-        owner = _owner(command.cursor)
-        if owner in self._reads:
-            facts["direct"], facts["fallback"] = self._reads[owner]
+        reads = self._reads.get((user.name, _owner(command.cursor)))
+        if reads is not None:
+            facts["direct"], facts["fallback"] = reads
         if lease is None or not (command.places or command.size):
             return Answer(waiter, json.dumps(facts))
         if not command.places:
@@ -206,7 +217,7 @@ class Leasing:
 
     def _places(self, lease: Prepared, name: str) -> dict[str, Any]:
         queue = self._core.state.queues.get(HELD_SCHEME + name)
-        if queue is None or lease.xid not in self._core.state.prepared:
+        if queue is None or lease.key not in self._core.state.prepared:
             return {"indirect": "ended"}
         return self._direct.of_lease(queue, lease.acks[name], str(lease.xid))
 
@@ -215,19 +226,20 @@ class Leasing:
         queue, rows = self._core.state.queues.get(HELD_SCHEME + name), Rows()
         return sum(rows.sizes) if queue is not None and rows.add_disk(queue, lease.acks[name]) else 0
 
-    def _count(self, owner: str, reads: tuple[int, int]) -> None:
+    def _count(self, whose: tuple[str, str], reads: tuple[int, int]) -> None:
         """In memory alone; the cursors that read last are kept."""
-        direct, others = self._reads.pop(owner, (0, 0))
-        self._reads[owner] = direct + reads[0], others + reads[1]
+        direct, others = self._reads.pop(whose, (0, 0))
+        self._reads[whose] = direct + reads[0], others + reads[1]
         while len(self._reads) > CURSORS_MAX:
             del self._reads[next(iter(self._reads))]
 
-    def _queues(self, command: Lease) -> str:
+    def _queues(self, command: Lease, user: str) -> str:
         """The queues of a pattern that hold messages, or leases of the cursor: name → how many wait."""
         pattern, owner = command.sources[0], _owner(command.cursor)
         if len(command.sources) > 1 or not isinstance(pattern, Pattern):
             raise _no_queue(command.sources)
-        leased = {name for each, _ in self._core.state.prepared.values() if each.owner == owner for name in each.acks}
+        mine = (each for each in self._core.state.prepared.of_owner(owner) if each.user in (user, ""))
+        leased = {name for each in mine for name in each.acks}
         queues = self._core.state.queues
         found: dict[str, int] = {}
         for name in filter(pattern.stands_for, sorted(leased.union(queues))):
@@ -271,12 +283,12 @@ class LeaseBrowser(Browser):
         self, command: Subscribe, reading: LeaseReading, core: Core, leasing: Leasing, owner: Owner, prefetch: int
     ) -> None:
         self._leasing = leasing
-        self._lease = self._leasing.lease_of(reading)
+        self._lease = self._leasing.lease_of(reading, owner.user)
         ((name, seqs),) = self._lease.acks.items()
         if not owner.may(Action.CONSUME, name):  # whatever destination the reader has named
             raise lost(str(self._lease.xid))
         self._cursor, self._epoch = reading.cursor, reading.epoch
-        self._leasing.check_epoch(self._cursor, name, self._epoch)
+        self._leasing.check_epoch(self._cursor, name, self._epoch, owner.user)
         super().__init__(command, core, owner, prefetch, core.state.queue(HELD_SCHEME + name))
         self._position = reading.begin
         self._seqs = seqs[: reading.end]
@@ -288,14 +300,14 @@ class LeaseBrowser(Browser):
         return name
 
     def _next(self) -> Message | None:
-        if self._lease.xid not in self._core.state.prepared:
+        if self._lease.key not in self._core.state.prepared:
             self.owner.end_with(self, lost(str(self._lease.xid)))
         elif self._batch:
             return self._from_batch()
         elif self._position < len(self._seqs):
             try:
                 (name,) = self._lease.acks
-                self._leasing.check_epoch(self._cursor, name, self._epoch)
+                self._leasing.check_epoch(self._cursor, name, self._epoch, self.owner.user)
             except CommandError as error:
                 self.owner.end_with(self, error)
             else:
@@ -336,7 +348,7 @@ class LeaseRunBrowser(InRuns, LeaseBrowser):
         for _ in range(STEP_RUNS):
             if not self.may_show():
                 return
-            if self._runs and self._lease.xid in self._core.state.prepared:
+            if self._runs and self._lease.key in self._core.state.prepared:
                 self._core.memory.give_back(self._runs.show(self))
             else:
                 self._next()
@@ -394,10 +406,10 @@ def _owner(cursor: str) -> str:
     return LEASE + cursor
 
 
-def _epochs(cursor: str, name: str) -> str:
-    """Owner of the markers that are the epochs of a cursor at the queue `name`. Cursors have no comma, and nobody else
-    may have an owner with that beginning: so it is the owner of nothing else."""
-    return f"{LEASE},{cursor},{name}"
+def _epochs(cursor: str, name: str, user: str) -> str:
+    """Owner of the markers that are the epochs of a cursor of `user` at the queue `name`, "" = of an earlier version.
+    Cursors have no comma, and nobody else may have an owner with that beginning: so it is the owner of nothing else."""
+    return f"{LEASE},{cursor},{owned(user, name)}"
 
 
 def _taken(cursor: str, name: str, epoch: int, newest: int) -> CommandError:

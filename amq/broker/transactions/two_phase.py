@@ -2,14 +2,15 @@
 
 Invariant: each step is one group in the journal. From the prepare on a transaction is bound to no connection and no
 master: its sends stand in hidden queues and wait to be moved, its acknowledgements in others and wait to be dropped;
-its producer-given ids are taken. A batch of a pipeline is committed whole, with its marker, once.
+its producer-given ids are taken. A batch of a pipeline is committed whole, with its marker, once. Each user has the ids
+of its transactions alone; which of them a client means, and may end, says `amq.broker.transactions.rights`.
 """
 
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Iterator
 from itertools import islice
 
 import structlog
@@ -20,10 +21,13 @@ from amq.broker.queues.browser import Browser
 from amq.broker.queues.queue import Owner
 from amq.broker.topics.durables import Durables
 from amq.broker.transactions.commits import Commits
+from amq.broker.transactions.deadlines import Deadlines
+from amq.broker.transactions.refused import Refused
+from amq.broker.transactions.rights import Rights
 from amq.broker.transactions.transaction import Ready, Transaction, memory_bytes, records_of
 from amq.broker.waiters import Answer, Refusal, Together
 from amq.destination import wire_name
-from amq.errors import CommandError, StoreFullError, TransactionRolledBackError
+from amq.errors import AccessError, CommandError, StoreFullError, TransactionRolledBackError
 from amq.journal.batch import Waiter
 from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME
 from amq.journal.records import (
@@ -42,12 +46,15 @@ from amq.journal.records import (
 )
 from amq.journal.records.message import Run
 from amq.message import SUBSCRIPTION_SCHEME, TEXT, Message
+from amq.ownership import owned
 from amq.protocols.commands import AbortBatch, CommitBatch, Finish, Prepare, Subscribe
-from amq.xid import AnyXid, Xid, outcome_id, parse
+from amq.xid import AnyXid, Key, Xid, key_of, outcome_id, parse, parts_of
 
 XID_CHARACTERS_MAX = 512
-COMMITTED, DUPLICATE = "committed", "duplicate"
+COMMITTED, DUPLICATE, READ_ONLY = "committed", "duplicate", "read-only"
 LISTED_MAX = 10_000  # transactions told at once
+LOOKED_AT_MAX = 1000  # transactions in a turn, for all that ask
+OVERDUE_MAX = 100  # transactions that are rolled back in a turn
 GROUP_MESSAGES_MAX = 100_000  # of transactions that are rolled back together
 
 _log = structlog.get_logger("amq.broker")
@@ -67,23 +74,39 @@ class Preparing:
         self._transaction.withdraw()
 
 
+class Listing:
+    """The answer to a client that asks what it may end; it is made in slices, one a turn."""
+
+    def __init__(self, rights: Rights, waiter: Waiter, prepared: Iterator[Prepared]) -> None:
+        self.rights = rights
+        self.waiter = waiter
+        self.prepared = prepared
+        self.found: list[str] = []
+
+
 class TwoPhase:
-    """`ending` = xid → the group on its way that finishes it, and how."""
+    """`ending` = key → the group on its way that finishes it, and how. `has_work` = call `step` once a turn."""
 
     def __init__(self, core: Core, commits: Commits, durables: Durables) -> None:
         self._core = core
         self._transactions = commits
         self._durables = durables
-        self._preparing: dict[AnyXid, Group] = {}
-        self._refused: dict[tuple[str, AnyXid], None] = {}  # user, xid; told "not prepared": must stay true
+        self._preparing: dict[Key, Group] = {}
+        self._preparing_of: Counter[str] = Counter()  # how many of these are of each user
+        self._refused = Refused(lambda: core.config.outcome_window)  # declared not prepared, which must stay true
         self._marking: dict[str, tuple[Marker, Group]] = {}  # owner → newest batch on its way
-        self.ending: dict[AnyXid, tuple[Group, bool]] = {}
+        self.ending: dict[Key, tuple[Group, bool]] = {}
+        self._deadlines = Deadlines(core.state.prepared)
+        self._late: dict[Key, None] = {}  # prepared for a batch that is committed without them
+        self._listings: deque[Listing] = deque()
+        self.has_work = False
 
     def start_serving(self) -> None:
         """The replay is complete: the ids of prepared transactions are taken."""
         for prepared, _ in self._core.state.prepared.values():
             for name, id, _seq in prepared.ids:
                 self._core.state.queue(name).duplicates_pending[id] = prepared
+            self._watch(prepared)
 
     # -- prepare ------------------------------------------------------------------------------------------------------
 
@@ -96,16 +119,28 @@ class TwoPhase:
             return
         try:
             self._check(transaction, command, user)
-        except (TransactionRolledBackError, CommandError):
+        except (TransactionRolledBackError, CommandError, AccessError):
             transaction.roll_back()
             raise
-        seq, timeout_ms = core.next_seq(), command.timeout_ms
-        if timeout_ms is None:
-            timeout_ms = int(1000 * core.config.prepared_transaction_timeout_s)
-        prepared = Prepared(command.xid, seq, core.clock.wall_ms(), timeout_ms, command.owner, command.batch)
+        if command.may_be_read_only and not (transaction.queued or transaction.acks):
+            transaction.roll_back()
+            core.await_duplicate(None, Answer(waiter, READ_ONLY))
+            return
+        prepared = Prepared(
+            command.xid, core.next_seq(), core.clock.wall_ms(), self._timeout_ms(command.timeout_ms), command.owner,
+            command.batch, user=user,
+        )  # fmt: skip
         for subscription, message in transaction.acks:
             prepared.acks.setdefault(subscription.queue.name, []).append(message.seq)
         self._prepare(transaction, prepared, waiter)
+
+    def _timeout_ms(self, asked_ms: int | None) -> int:
+        """How long a transaction waits for its end, 0 = without end."""
+        config = self._core.config
+        if asked_ms is None:
+            asked_ms = int(1000 * config.prepared_transaction_timeout_s)
+        most_ms = int(1000 * config.prepared_transaction_timeout_max_s)
+        return min(asked_ms or most_ms, most_ms) if most_ms else asked_ms
 
     def restore(self, given: Prepared, sends: list[Message], waiter: Waiter) -> None:
         """Prepare what was prepared in another store: `given`, which this one does not know, and whose `acks` wait here
@@ -129,7 +164,8 @@ class TwoPhase:
             self._release(prepared)
             transaction.roll_back()
             raise
-        self._preparing[prepared.xid] = group
+        self._preparing[prepared.key] = group
+        self._preparing_of[prepared.user] += 1
         transaction.finish(group)
 
     def _append_prepare(
@@ -170,11 +206,11 @@ class TwoPhase:
 
     def _check(self, transaction: Transaction, command: Prepare, user: str) -> None:
         """Raises TransactionRolledBackError, CommandError where it cannot be prepared."""
-        xid = command.xid
+        xid, key = command.xid, key_of(user, command.xid)
         _check_names(xid, command.owner)
         if (user, xid) in self._refused:
             raise TransactionRolledBackError(f"{xid} was asked for after a failover and declared not prepared")
-        if self.is_known(xid):
+        if self.is_known(key):
             raise TransactionRolledBackError(
                 f"{xid} was prepared before: give each transaction an xid of its own; this one was rolled back",
                 code="XID_IN_USE",
@@ -184,6 +220,7 @@ class TwoPhase:
                 f"batch {command.batch} of {command.owner} is committed already: this transaction was rolled back",
                 code="BATCH_COMMITTED",
             )
+        self._check_quota(user)
         ready = transaction.readiness
         into = ready.into if ready is not None else {each.queue_name: each.persistent for each in transaction.queued}
         kept = all(item.persistent for item in transaction.queued) and all(map(is_queued, into))
@@ -196,54 +233,112 @@ class TwoPhase:
         if len(transaction.settled) > len(transaction.acks):
             raise CommandError("a transaction with a NACK cannot be prepared: roll it back", code="NOT_SUPPORTED")
 
-    def told(self, may: Callable[[str], bool]) -> list[str]:
-        """Ids of transactions that are prepared and wait for their end, and that somebody `may` finish: LISTED_MAX of
-        them, the oldest first. Others show when these have ended."""
-        waiting = (
-            str(xid) for xid, (prepared, _) in self._core.state.prepared.items()
-            if xid not in self.ending and not prepared.owner.startswith(LEASE)
-        )  # fmt: skip
-        return list(islice(filter(may, waiting), LISTED_MAX))
+    def _check_quota(self, user: str) -> None:
+        """Raises AccessError where `user` has as many prepared transactions as it may."""
+        limit = self._core.config.max_prepared_per_user
+        if user and limit and len(self._core.state.prepared.of_user(user)) + self._preparing_of[user] >= limit:
+            raise AccessError(
+                f"user {user!r} has {limit} prepared transactions already (maxPreparedPerUser): commit some, or roll "
+                "them back",
+                code="QUOTA_EXCEEDED",
+            )
 
-    def check_ended(self, xid: AnyXid, waiter: Waiter) -> None:
+    def tell(self, rights: Rights, waiter: Waiter) -> None:
+        """Tell `waiter` the ids of transactions that wait for their end and that a user with these rights may finish:
+        LISTED_MAX of them, the user's own first. Others show when these have ended."""
+        prepared, owner = self._core.state.prepared, rights.owner
+        several = [[*prepared.of_user(user)] for user in dict.fromkeys((owner, ""))]
+        if rights.manages:
+            several.append([each for each, _ in prepared.values() if each.user not in (owner, "")])
+        self._listings.append(Listing(rights, waiter, (each for some in several for each in some)))
+        self.has_work = True
+        self._core.wake()
+
+    def step(self) -> None:
+        """A slice of what is asked for, and of what is overdue."""
+        if self._listings:
+            listing, prepared = self._listings[0], self._core.state.prepared
+            some = list(islice(listing.prepared, LOOKED_AT_MAX))
+            listing.found += (
+                str(each.xid) for each in some
+                if each.key in prepared and each.key not in self.ending and not each.owner.startswith(LEASE)
+                and listing.rights.may_end(each)
+            )  # fmt: skip
+            if len(some) < LOOKED_AT_MAX or len(listing.found) >= LISTED_MAX:
+                self._listings.popleft()
+                ids = islice(dict.fromkeys(listing.found), LISTED_MAX)
+                self._core.await_duplicate(None, Answer(listing.waiter, "\n".join(ids)))
+        is_more = self._roll_back_overdue(self._core.clock.wall_ms())
+        self.has_work = bool(self._listings) or is_more
+        if self.has_work:
+            self._core.wake()
+
+    def _meant(self, xid: AnyXid, rights: Rights) -> Key:
+        """The transaction that a user with these rights means by `xid`: its own, or one that it may end. Raises
+        CommandError, also where that of another user has this id; AccessError where the user lacks rights for its
+        own."""
+        prepared, own = self._core.state.prepared, key_of(rights.owner, xid)
+        if own in prepared and rights.owner:
+            rights.check(prepared[own][0])
+        if self.is_known(own) and (rights.owner or own not in prepared):
+            return own
+        found = [each.key for each in prepared.of_xid(xid) if rights.may_end(each)]
+        if len(found) > 1:
+            names = ", ".join(sorted(repr(parts_of(key)[0]) for key in found))
+            raise CommandError(
+                f"several users ({names}) have prepared a transaction {str(xid)[:100]!r}: log in as the one whose "
+                "transaction it is",
+                code="XID_AMBIGUOUS",
+            )
+        if found:
+            return found[0]
+        if xid not in prepared and self._has_ended(xid):
+            return xid
+        if rights.manages and (users := self._users_of_ended(xid)):
+            return key_of(users[0], xid)
+        raise self._unknown(xid)
+
+    def _users_of_ended(self, xid: AnyXid) -> list[str]:
+        """Users whose transactions with this id have ended."""
+        return [user for user in self._core.state.outcomes.owners() if self._has_ended(key_of(user, xid))]
+
+    def check_ended(self, xid: AnyXid, waiter: Waiter, rights: Rights) -> None:
         """Tell `waiter` when that transaction has ended. It is remembered for others who ask, as long as
-        `outcomeWindow` says. Raises CommandError where it has not, or was never prepared."""
-        core = self._core
-        if xid in self.ending:
-            core.await_duplicate(self.ending[xid][0], waiter)
-        elif xid in core.state.prepared or xid in self._preparing:
+        `outcomeWindow` says. Raises CommandError where it has not, or was never prepared; AccessError."""
+        core, key = self._core, self._meant(xid, rights)
+        if key in self.ending:
+            core.await_duplicate(self.ending[key][0], waiter)
+        elif key in core.state.prepared or key in self._preparing:
             raise CommandError(f"{xid} is prepared: commit it or roll it back", code="TRANSACTION_PREPARED")
-        elif self._has_ended(xid):
-            core.journal.confirm(waiter)
         else:
-            raise self._unknown(xid)
+            core.journal.confirm(waiter)
 
-    def is_known(self, xid: AnyXid) -> bool:
+    def is_known(self, key: Key) -> bool:
         """Is it prepared, or being prepared, or has it ended?"""
-        return xid in self._core.state.prepared or xid in self._preparing or self._has_ended(xid)
+        return key in self._core.state.prepared or key in self._preparing or self._has_ended(key)
 
-    def _has_ended(self, xid: AnyXid) -> bool:
-        """Does anybody remember that?"""
-        return any(self._ended_so(xid, committed) for committed in (True, False))
+    def _has_ended(self, key: Key) -> bool:
+        """Does the broker remember that it has ended?"""
+        return any(self._ended_so(key, committed) for committed in (True, False))
 
-    def _ended_so(self, xid: AnyXid, committed: bool) -> bool:
-        return outcome_id(xid, committed) in self._core.state.outcomes
+    def _ended_so(self, key: Key, committed: bool) -> bool:
+        user, xid = parts_of(key)
+        return owned(user, outcome_id(xid, committed)) in self._core.state.outcomes
 
     def _confirm_prepared(self, command: Prepare, waiter: Waiter, user: str) -> None:
         """Answer a client that lost the connection while it prepared: confirmed if it is prepared, or was until it was
         committed; else it never will be. Raises TransactionRolledBackError."""
         xid, core = command.xid, self._core
-        if xid in self._preparing or xid in core.state.prepared or self._ended_so(xid, True):
-            core.await_duplicate(self._preparing.get(xid), waiter)
-            return
-        self._refused[user, xid] = None
-        if len(self._refused) > core.config.outcome_window:
-            del self._refused[next(iter(self._refused))]
+        for key in dict.fromkeys((key_of(user, xid), xid)):  # an earlier version may have prepared it, without a user
+            if key in self._preparing or key in core.state.prepared or self._ended_so(key, True):
+                core.await_duplicate(self._preparing.get(key), waiter)
+                return
+        self._refused.add(user, xid)
         raise TransactionRolledBackError(f"{xid} is not prepared: the transaction was rolled back")
 
     def forget(self, prepared: Prepared) -> None:
         """The transaction never will be prepared. A client that sent the same id meanwhile gets an error as well."""
-        self._preparing.pop(prepared.xid, None)
+        self._is_on_its_way_no_more(prepared)
         self._release(prepared)
         why = StoreFullError("the store's disk is full: the message was not stored, send it again later")
         for waiter in self._core.awaiting(prepared):
@@ -251,36 +346,47 @@ class TwoPhase:
 
     def is_prepared(self, prepared: Prepared) -> None:
         """It is durable."""
-        self._preparing.pop(prepared.xid, None)
+        self._is_on_its_way_no_more(prepared)
+        self._watch(prepared)
+
+    def _is_on_its_way_no_more(self, prepared: Prepared) -> None:
+        if self._preparing.pop(prepared.key, None) is not None:
+            self._preparing_of[prepared.user] -= 1
+            if not self._preparing_of[prepared.user]:
+                del self._preparing_of[prepared.user]
+
+    def _watch(self, prepared: Prepared) -> None:
+        """It is prepared: `sweep` rolls it back when it is overdue."""
+        self._deadlines.add(prepared)
         if prepared.owner and prepared.batch <= self.newest(prepared.owner):
-            self._core.wake()  # `sweep` rolls it back
+            self._late[prepared.key] = None
+            self._core.wake()
 
     # -- finish -------------------------------------------------------------------------------------------------------
 
-    def finish(self, command: Finish, waiter: Waiter) -> None:
+    def finish(self, command: Finish, waiter: Waiter, rights: Rights) -> None:
         """Commit or roll back what is prepared. To ask again for what took place is confirmed. Raises CommandError,
-        TransactionRolledBackError."""
+        TransactionRolledBackError, AccessError."""
         core, xid, commit = self._core, command.xid, command.commit
-        if xid in self.ending:
-            group, committed = self.ending[xid]
+        key = self._meant(xid, rights)
+        if key in self.ending:
+            group, committed = self.ending[key]
             try:
                 self._check_outcome(xid, commit, committed)
             except (CommandError, TransactionRolledBackError) as error:
                 core.await_duplicate(group, Refusal(waiter, error))
             else:
                 core.await_duplicate(group, waiter)
-        elif xid in core.state.prepared:
-            prepared, _ = core.state.prepared[xid]
+        elif key in core.state.prepared:
+            prepared, _ = core.state.prepared[key]
             group = Group(self._commits(prepared) if commit else self._rollbacks(prepared))
-            self.ending[xid] = group, commit
+            self.ending[key] = group, commit
             self.append(group, waiter)
-        elif xid in self._preparing:
+        elif key in self._preparing:
             raise CommandError(f"{xid} is being prepared: wait until that is confirmed", code="UNKNOWN_TRANSACTION")
-        elif self._has_ended(xid):
-            self._check_outcome(xid, commit, self._ended_so(xid, True))
-            core.journal.confirm(waiter)
         else:
-            raise self._unknown(xid)
+            self._check_outcome(xid, commit, self._ended_so(key, True))
+            core.journal.confirm(waiter)
 
     def finish_together(self, some: list[Prepared], commit: bool, waiter: Waiter) -> None:
         """Commit or roll back all of `some`, none of which is ending; there need not be any."""
@@ -289,7 +395,7 @@ class TwoPhase:
             return
         group = Group([part for each in some for part in (self._commits if commit else self._rollbacks)(each)])
         for each in some:
-            self.ending[each.xid] = group, commit
+            self.ending[each.key] = group, commit
         self.append(group, waiter)
 
     @staticmethod
@@ -307,7 +413,7 @@ class TwoPhase:
         if committed and not commit:
             raise CommandError(f"{xid} was committed: it cannot be rolled back any more", code="XID_COMMITTED")
 
-    def commit_batch(self, command: CommitBatch, waiter: Waiter) -> None:
+    def commit_batch(self, command: CommitBatch, waiter: Waiter, user: str = "") -> None:
         """Commit all `xids` and the marker together, and roll back what else is prepared of the owner's batches up to
         this one. Raises CommandError, TransactionRolledBackError: then nothing was done."""
         core, owner, batch = self._core, command.owner, command.batch
@@ -327,20 +433,21 @@ class TwoPhase:
         parts: dict[AnyXid, Prepared] = {}
         for xid in command.xids:  # the first one that is not prepared ends it, however many there are
             if xid not in parts:
-                parts[xid] = self._part(xid, owner, batch)
-        wanted, chosen = list(parts.values()), parts.keys()
+                parts[xid] = self._part(xid, owner, batch, user)
+        wanted = list(parts.values())
+        chosen = {each.key for each in wanted}
         others = [
-            each for each, _ in core.state.prepared.values()
-            if each.owner == owner and each.batch <= batch and each.xid not in chosen and each.xid not in self.ending
+            each for each in core.state.prepared.of_owner(owner)
+            if each.batch <= batch and each.key not in chosen and each.key not in self.ending
         ]  # fmt: skip
         records = [record for each in wanted for record in self._commits(each)]
         records += [record for each in others for record in self._rollbacks(each)]
         marker = Marker(owner, batch, content)
         group = Group([*records, marker])
         for each in wanted:
-            self.ending[each.xid] = group, True
+            self.ending[each.key] = group, True
         for each in others:
-            self.ending[each.xid] = group, False
+            self.ending[each.key] = group, False
         self._marking[owner] = marker, group
         self.append(group, Answer(waiter, COMMITTED))
 
@@ -371,8 +478,8 @@ class TwoPhase:
         """Roll back what is prepared for an owner, in groups of bounded size. The answer comes when all are done."""
         owner, batch, prepared = command.owner, command.batch, self._core.state.prepared
         wanted = [
-            each for each, _ in prepared.values()
-            if each.owner == owner and batch in (None, each.batch) and each.xid not in self.ending
+            each for each in prepared.of_owner(owner)
+            if batch in (None, each.batch) and each.key not in self.ending
             and (command.xids is None or each.xid in command.xids)
         ]  # fmt: skip
         answer, groups, messages = Answer(waiter, str(len(wanted))), [list[Prepared]()], 0
@@ -386,14 +493,18 @@ class TwoPhase:
         for some in groups:
             self.finish_together(some, False, together)
 
-    def _part(self, xid: AnyXid, owner: str, batch: int) -> Prepared:
-        """A part of that batch. Raises CommandError, TransactionRolledBackError."""
-        found = self._core.state.prepared.get(xid)
-        if xid in self.ending or found is None:
-            _, committing = self.ending.get(xid, (None, None))
-            if committing is False or self._ended_so(xid, False):
+    def _part(self, xid: AnyXid, owner: str, batch: int, user: str) -> Prepared:
+        """A part of that batch, whichever user has prepared it; that of `user` before those of others. Raises
+        CommandError, TransactionRolledBackError."""
+        prepared, own = self._core.state.prepared, key_of(user, xid)
+        others = [each.key for each in prepared.of_xid(xid) if each.owner == owner]
+        key = next((each for each in (own, *others, xid) if self.is_known(each)), own)
+        found = prepared.get(key)
+        if key in self.ending or found is None:
+            _, committing = self.ending.get(key, (None, None))
+            if committing is False or self._ended_so(key, False):
                 raise TransactionRolledBackError(f"{xid} was rolled back: run the batch again")
-            if committing or self._ended_so(xid, True):
+            if committing or self._ended_so(key, True):
                 raise CommandError(f"{xid} was committed by itself: it is no part of a batch", code="XID_COMMITTED")
             raise self._unknown(xid)
         if (found[0].owner, found[0].batch) != (owner, batch):
@@ -414,7 +525,7 @@ class TwoPhase:
             ids = [(id, seq) for queue, id, seq in prepared.ids if queue == name]
             records.append(Moved(SENT_SCHEME + name, name, seqs, ids))
         records += [Consumed(HELD_SCHEME + name, ACKED, seqs) for name, seqs in prepared.acks.items()]
-        return [*records, Resolved(prepared.xid, True, self._core.next_seq())]
+        return [*records, Resolved(prepared.xid, True, self._core.next_seq(), prepared.user)]
 
     def _rollbacks(self, prepared: Prepared) -> list[Record]:
         """Sent messages go, acknowledged ones come again, as after any failed delivery."""
@@ -429,7 +540,7 @@ class TwoPhase:
             before = [(seq, *known.get(seq, (0, 0))) for seq in seqs]
             counts = [(seq, deliveries + 1, failures + 1) for seq, deliveries, failures in before]
             records += [Redelivered(held, counts), Moved(held, name, seqs)]
-        return [*records, Resolved(prepared.xid, False, self._core.next_seq())]
+        return [*records, Resolved(prepared.xid, False, self._core.next_seq(), prepared.user)]
 
     def append(self, group: Group, waiter: Waiter, ready: Ready | None = None) -> None:
         batch = self._core.append_group(group, ready.pending_bytes if ready is not None else None)
@@ -438,7 +549,8 @@ class TwoPhase:
 
     def ended(self, prepared: Prepared, committed: bool) -> None:
         """The record of its end is durable: tell clients that sent the same id meanwhile."""
-        self.ending.pop(prepared.xid, None)
+        self.ending.pop(prepared.key, None)
+        self._late.pop(prepared.key, None)
         self._release(prepared)
         why = TransactionRolledBackError(f"transaction {prepared.xid}, which had sent the message, was rolled back")
         for waiter in self._core.awaiting(prepared):
@@ -465,6 +577,9 @@ class TwoPhase:
         """That its batch is committed is durable, or stands elsewhere now."""
         if marker.owner in self._marking and self._marking[marker.owner][0].batch == marker.batch:
             del self._marking[marker.owner]
+        for each in self._core.state.prepared.of_owner(marker.owner):
+            if each.batch <= marker.batch and each.key not in self.ending:
+                self._late[each.key] = None
 
     def _release(self, prepared: Prepared) -> None:
         """Its ids are no more on their way."""
@@ -476,25 +591,38 @@ class TwoPhase:
 
     def sweep(self, now_ms: int) -> None:
         """Roll back what was prepared too long ago, or for a batch that is committed without it. Once a second."""
+        if self._roll_back_overdue(now_ms):
+            self.has_work = True
+            self._core.wake()
+
+    def _roll_back_overdue(self, now_ms: int) -> bool:
+        """Roll back some of these. Are there more?"""
         core = self._core
-        for xid, (prepared, _) in list(core.state.prepared.items()):
-            timed_out = 0 < prepared.timeout_ms <= now_ms - prepared.created_ms
-            late = bool(prepared.owner) and prepared.batch <= self.newest(prepared.owner)
-            if xid not in self.ending and (timed_out or late):
-                _log.warning(
-                    "prepared transaction rolled back", xid=str(xid), owner=prepared.owner,
-                    reason="timeout" if timed_out else "batch committed without it",
-                )  # fmt: skip
-                group = Group(self._rollbacks(prepared))
-                self.ending[xid] = group, False
-                core.append_group(group)
-                core.wake()
+        for key in list(islice(self._late, OVERDUE_MAX)):
+            del self._late[key]
+            if key in core.state.prepared and key not in self.ending:
+                self._end_overdue(core.state.prepared[key][0], "batch committed without it")
+        some = list(islice(self._deadlines.due(now_ms), OVERDUE_MAX))
+        for prepared in some:
+            if prepared.key not in self.ending:
+                self._end_overdue(prepared, "timeout")
+        return bool(self._late) or len(some) == OVERDUE_MAX
+
+    def _end_overdue(self, prepared: Prepared, reason: str) -> None:
+        _log.warning(
+            "prepared transaction rolled back", xid=str(prepared.xid), owner=prepared.owner, user=prepared.user,
+            reason=reason,
+        )  # fmt: skip
+        group = Group(self._rollbacks(prepared))
+        self.ending[prepared.key] = group, False
+        self._core.append_group(group)
+        self._core.wake()
 
     # -- what is prepared ---------------------------------------------------------------------------------------------
 
     def listed(self) -> list[Prepared]:
         """Prepared transactions whose end is not on its way, oldest first."""
-        found = [each for xid, (each, _) in self._core.state.prepared.items() if xid not in self.ending]
+        found = [each for key, (each, _) in self._core.state.prepared.items() if key not in self.ending]
         return sorted(found, key=lambda each: each.seq)
 
     @staticmethod

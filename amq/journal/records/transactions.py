@@ -11,14 +11,17 @@ from typing import Any, Protocol
 from amq.errors import NewerFormatError
 from amq.journal.format import RECORD_BYTES, frame_record
 from amq.journal.records.base import BaseRecord, S
-from amq.xid import AnyXid, Xid, from_json, outcome_id, to_json
+from amq.ownership import owned
+from amq.xid import AnyXid, Key, Xid, from_json, key_of, outcome_id, to_json
 
 PREPARED, RESOLVED, MARKER, MARKER_WITH_CONTENT = 12, 13, 14, 16
 LEASE = "lease:"  # xid and owner of a lease begin so, and of no other prepared transaction
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 _RESOLVED = struct.Struct("<QB")  # seq, flags
-_COMMITTED, _BINARY = 1, 2  # flags; with the latter a binary id follows, else text
+# Flags. With the second a binary id follows, else text; with the third the user comes before it.
+_COMMITTED, _BINARY, _OWNED = 1, 2, 4
+_U16 = struct.Struct("<H")
 _BINARY_XID = struct.Struct("<iB")  # format, bytes of the global id; that, and the branch
 _MARKER_WITH_CONTENT = struct.Struct("<QQQ")  # batch, rows, checksum
 
@@ -47,6 +50,7 @@ class Prepared(BaseRecord):
     owner, batch the pipeline that it is a part of, "" and 0 = none
     sends, acks  {full name of the queue: seqs}
     ids          (queue, producer-given id, seq) of those of `sends` that have one
+    user         the user to whom it belongs, "" = to nobody: an earlier version, or a client without a login made it
     """
 
     kinds = (PREPARED,)
@@ -60,12 +64,17 @@ class Prepared(BaseRecord):
     sends: dict[str, list[int]] = field(default_factory=dict)
     acks: dict[str, list[int]] = field(default_factory=dict)
     ids: list[tuple[str, str, int]] = field(default_factory=list)
+    user: str = ""
+
+    @property
+    def key(self) -> Key:
+        return key_of(self.user, self.xid)
 
     def body(self) -> bytes:
         head = json.dumps(
             [to_json(self.xid), self.seq, self.created_ms, self.timeout_ms, self.owner, self.batch,
              {name: len(seqs) for name, seqs in self.sends.items()},
-             {name: len(seqs) for name, seqs in self.acks.items()}, self.ids]
+             {name: len(seqs) for name, seqs in self.acks.items()}, self.ids, *([self.user] if self.user else ())]
         ).encode()  # fmt: skip
         seqs = [seq for part in (self.sends, self.acks) for each in part.values() for seq in each]
         return _U32.pack(len(head)) + head + struct.pack(f"<{len(seqs)}Q", *seqs)
@@ -78,7 +87,8 @@ class Prepared(BaseRecord):
         start = _U32.size + _U32.unpack_from(body)[0]
         found = json.loads(body[_U32.size : start])
         types = [int, int, int, str, int, dict, dict, list]
-        if not isinstance(found, list) or [type(each) for each in found[1:]] != types:
+        user = found.pop() if isinstance(found, list) and len(found) == len(types) + 2 else ""
+        if not isinstance(found, list) or [type(each) for each in found[1:]] != types or not isinstance(user, str):
             raise ValueError("no prepared transaction")
         xid, seq, created_ms, timeout_ms, owner, batch, sends, acks, ids = from_json(found[0]), *found[1:]
         if not all(isinstance(each, list) and [type(x) for x in each] == [str, str, int] for each in ids):
@@ -89,7 +99,7 @@ class Prepared(BaseRecord):
             raise ValueError("not as many seqs as it says")
         seqs = iter(struct.unpack_from(f"<{(len(body) - start) // 8}Q", body, start))
         sent, held = ({name: list(islice(seqs, count)) for name, count in part.items()} for part in (sends, acks))
-        return cls(xid, seq, created_ms, timeout_ms, owner, batch, sent, held, [tuple(each) for each in ids])
+        return cls(xid, seq, created_ms, timeout_ms, owner, batch, sent, held, [tuple(each) for each in ids], user)
 
     def record_bytes(self) -> int:
         return RECORD_BYTES + len(self.body())
@@ -101,52 +111,67 @@ class Prepared(BaseRecord):
         return {
             "xid": str(self.xid), "seq": self.seq, "created_ms": self.created_ms, "timeout_ms": self.timeout_ms,
             "owner": self.owner, "batch": self.batch, "sends": self.sends, "acks": self.acks, "ids": self.ids,
+            **({"user": self.user} if self.user else {}),
         }  # fmt: skip
 
 
 class Resolved(BaseRecord):
-    """The prepared transaction `xid` is over: it was committed, or rolled back. `seq` is the age of that word."""
+    """The prepared transaction `xid` of `user` is over: it was committed, or rolled back. `seq` is the age of that
+    word."""
 
     kinds = (RESOLVED,)
     type_name = "resolved"
-    __slots__ = ("committed", "seq", "xid")
+    __slots__ = ("committed", "seq", "user", "xid")
 
-    def __init__(self, xid: AnyXid, committed: bool, seq: int) -> None:
+    def __init__(self, xid: AnyXid, committed: bool, seq: int, user: str = "") -> None:
         self.xid = xid
+        self.user = user
         self.committed = committed
         self.seq = seq
 
     @property
     def outcome_id(self) -> str:
         """The id under which it is remembered among the outcomes of commits."""
-        return outcome_id(self.xid, self.committed)
+        return owned(self.user, outcome_id(self.xid, self.committed))
+
+    @property
+    def key(self) -> Key:
+        return key_of(self.user, self.xid)
 
     def encode(self, _: dict[str, int], /) -> bytes:
-        xid = self.xid
+        xid, user, flags = self.xid, self.user.encode(), int(self.committed)
+        whose = _U16.pack(len(user)) + user if user else b""
+        flags |= _OWNED if user else 0
         if isinstance(xid, str):
-            return frame_record(RESOLVED, _RESOLVED.pack(self.seq, self.committed) + xid.encode())
-        head = _RESOLVED.pack(self.seq, self.committed | _BINARY) + _BINARY_XID.pack(xid.format, len(xid.global_id))
+            return frame_record(RESOLVED, _RESOLVED.pack(self.seq, flags) + whose + xid.encode())
+        head = _RESOLVED.pack(self.seq, flags | _BINARY) + whose + _BINARY_XID.pack(xid.format, len(xid.global_id))
         return frame_record(RESOLVED, head + xid.global_id + xid.branch)
 
     @classmethod
     def decode(cls, body: bytes, *_: object) -> Resolved:
         seq, flags = _RESOLVED.unpack_from(body)
-        if flags & ~(_COMMITTED | _BINARY):
+        if flags & ~(_COMMITTED | _BINARY | _OWNED):
             raise NewerFormatError(f"flags {flags} of the end of a transaction are unknown")
-        committed = bool(flags & _COMMITTED)
+        committed, start, user = bool(flags & _COMMITTED), _RESOLVED.size, ""
+        if flags & _OWNED:
+            start += _U16.size + _U16.unpack_from(body, start)[0]
+            user = body[_RESOLVED.size + _U16.size : start].decode()
+            if start > len(body) or not user:
+                raise ValueError("the user is longer than the record, or is missing")
         if not flags & _BINARY:
-            return cls(body[_RESOLVED.size :].decode(), committed, seq)
-        xid_format, size = _BINARY_XID.unpack_from(body, _RESOLVED.size)
-        start = _RESOLVED.size + _BINARY_XID.size
+            return cls(body[start:].decode(), committed, seq, user)
+        xid_format, size = _BINARY_XID.unpack_from(body, start)
+        start += _BINARY_XID.size
         if start + size > len(body):
             raise ValueError("the id is longer than the record")
-        return cls(Xid(xid_format, body[start : start + size], body[start + size :]).check(), committed, seq)
+        return cls(Xid(xid_format, body[start : start + size], body[start + size :]).check(), committed, seq, user)
 
     def apply(self, fold: Preparing[S], segment: S, /) -> None:
         fold.resolve(self, segment)
 
     def facts(self) -> dict[str, Any]:
-        return {"xid": str(self.xid), "committed": self.committed, "seq": self.seq}
+        user = {"user": self.user} if self.user else {}
+        return {"xid": str(self.xid), "committed": self.committed, "seq": self.seq, **user}
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,8 +115,9 @@ class Prepared(EndedXa):
     def read_only(self) -> Prepared:
         return Prepared(self.command_id, self.responds, READ_ONLY)
 
-    def done(self, outcome: str) -> Structure:  # noqa: ARG002
-        return structure(table.INTEGER_RESPONSE, correlation_id=self.command_id, result=self.result)
+    def done(self, outcome: str) -> Structure:
+        result = READ_ONLY if outcome else self.result  # the one that it can have: nothing was prepared
+        return structure(table.INTEGER_RESPONSE, correlation_id=self.command_id, result=result)
 
 
 class Recovered(EndedXa):

@@ -151,7 +151,7 @@ class Transactions:
         if found.session < 0:
             return [(0, Nothing(read_only if kind == PREPARE else receipt))]
         if kind == PREPARE:
-            steps.append((found.session, Prepare(found.name, xid_of(id), None, receipt=receipt)))
+            steps.append((found.session, Prepare(found.name, xid_of(id), receipt=receipt, may_be_read_only=True)))
         else:
             steps.append((found.session, Commit(found.name, receipt, "" if is_xa else found.name)))
         return steps
