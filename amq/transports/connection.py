@@ -54,6 +54,8 @@ from amq.transports.window import IDLE_BYTES
 FRAME_RATE_BYTES_MIN = 64 << 10  # bytes a second that a large frame must come in at
 IGNORED_BYTES_MAX = 256 << 20  # a client that talks on before it listens still learns why
 SLICE_BYTES = 256 << 10  # of a large body
+REFUSED_S = 2.0  # a client that comes back at once is held back so long: it came 60 times a second
+TOO_MANY = "TOO_MANY"
 LINGER_S = 5.0  # how long a closing connection may take to read its last frames
 LOGIN_LOOK_S = 60.0  # so often the wall clock is asked whether a login has ended
 SECOND_LOOK_S = 0.05  # a client that seems silent: what the kernel holds from it is read first
@@ -98,6 +100,7 @@ class Connection(Reading, asyncio.Protocol):
         self._output_bytes_max = hub.config.consumer_buffer_size_bytes
         self._closing = False
         self._said_goodbye = False
+        self._stays = False  # its socket is open for `REFUSED_S` after a refusal
         self._timer: asyncio.Handle | None = None
         self._login_ends_at_s = math.inf  # wall time
         self._login_end: asyncio.TimerHandle | None = None
@@ -457,11 +460,14 @@ class Connection(Reading, asyncio.Protocol):
         if error.__class__ is AccessError and error.code == NOT_PERMITTED:
             self._hub.door.denied(self.user, self.peer_name, error)
         ends = protocol is None or failure.scope not in protocol.survives
-        # A client that lives on could fill the log.
-        (_log.info if ends else _log.debug)(
-            "connection refused" if ends else "command refused", connection=self.number, peer=self.peer_name,
-            code=getattr(error, "code", "INTERNAL"), reason=str(error),
-        )  # fmt: skip
+        refusal = error if ends and isinstance(error, AccessError) else None
+        if refusal is not None:
+            self._hub.door.ended(self.number, self.peer_name, refusal)
+        else:  # a client that lives on could fill the log
+            (_log.info if ends else _log.debug)(
+                "connection refused" if ends else "command refused", connection=self.number, peer=self.peer_name,
+                code=getattr(error, "code", "INTERNAL"), reason=str(error),
+            )  # fmt: skip
         if protocol is not None:
             self._put(protocol.error(failure))
         if not ends:
@@ -471,6 +477,8 @@ class Connection(Reading, asyncio.Protocol):
         else:
             if self.client is not None:
                 self.client.close()
+            if refusal is not None and refusal.code != TOO_MANY and protocol is not None and protocol.returns:
+                self._stays = self._hub.door.keep(self.number)
             self.close()
 
     def _refuse(self, error: Exception, receipt: object = None) -> None:
@@ -480,6 +488,7 @@ class Connection(Reading, asyncio.Protocol):
     def close(self) -> None:
         """Send what is pending, then close; the client may take `LINGER_S` to read it and close too."""
         if self._closing:
+            self._let_go()
             return
         self._closing = True
         for reason in list(self._unread_for):  # input is thrown away, but the end of the connection is noticed
@@ -492,7 +501,13 @@ class Connection(Reading, asyncio.Protocol):
         self._hub.turn.wake()
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._hub.loop.call_later(LINGER_S, self.abort)
+        self._timer = self._hub.loop.call_later(*((REFUSED_S, self._let_go) if self._stays else (LINGER_S, self.abort)))
+
+    def _let_go(self) -> None:
+        """The client has been held back long enough, or the broker ends."""
+        if self._stays:
+            self._stays, self._closing = False, False
+            self.close()
 
     def abort(self) -> None:
         """Close at once; what is pending is thrown away."""
@@ -535,7 +550,7 @@ class Connection(Reading, asyncio.Protocol):
                     self._caught_up()
                 elif self._holds_back:
                     self._let_go_on()
-        if self._closing and not self._said_goodbye and not self._slices:
+        if self._closing and not self._said_goodbye and not self._slices and not self._stays:
             self._said_goodbye = True
             stream.finish(self._hub.loop)
 

@@ -23,6 +23,7 @@ from amq.transports.hosts import counted
 
 MINUTE_S: Final = 60.0
 ADDRESSES_MAX: Final = 10_000  # or networks, that have failed to log in, or connect often
+KEPT_MAX: Final = 64  # connections that were refused, and stay open for a while
 USERS_MAX: Final = 10_000  # that are throttled
 LINES_MAX: Final = 50
 LINES_S: Final = 10.0
@@ -70,6 +71,7 @@ class Doorkeeper:
         self._sent: dict[str, tuple[Bucket, Bucket]] = {}  # by user: messages, bytes; the latest last
         self._lines: deque[float] = deque()  # when the latest ones were written
         self._untold = 0
+        self._kept: set[int] = set()  # connections that were refused, and are still open
         self.logins: Counter[str] = Counter()  # how many ended so: `RIGHT`, or with that error
         self.turned_away: Counter[str] = Counter()  # connections, by the option that allows no more
 
@@ -119,8 +121,16 @@ class Doorkeeper:
         self.turned_away[option] += 1
         return AccessError(f"{told} ({option}): {cure}", code="TOO_MANY")
 
+    def keep(self, number: int) -> bool:
+        """May this connection, which was refused, stay open for a while? Only some may: strangers make them."""
+        if len(self._kept) >= KEPT_MAX:
+            return False
+        self._kept.add(number)
+        return True
+
     def leave(self, number: int) -> None:
         """It has ended, or has no socket. May be called again."""
+        self._kept.discard(number)
         for known, counts in ((self._address_of, self._addresses), (self._user_of, self._users)):
             name = known.pop(number, None)
             if name is not None:
@@ -205,9 +215,15 @@ class Doorkeeper:
         """The permissions do not allow it."""
         self._tell("not permitted", user=user, peer=peer, reason=str(error))
 
+    def ended(self, number: int, peer: str, error: AmqError) -> None:
+        """That connection ends for a refusal."""
+        self._write("connection refused", connection=number, peer=peer, code=error.code, reason=str(error))
+
     def _tell(self, event: str, **facts: str) -> None:
-        if self._limits().audit_log == "none":
-            return
+        if self._limits().audit_log != "none":
+            self._write(event, **facts)
+
+    def _write(self, event: str, **facts: object) -> None:
         now = self._clock.monotonic()
         while self._lines and self._lines[0] < now - LINES_S:
             self._lines.popleft()

@@ -82,7 +82,7 @@ def _head(message: Message) -> tuple[Properties, Envelope]:
     return fields.get("properties", {}), Envelope(**{name: fields[name] for name in Envelope._fields if name in fields})
 
 
-def _content(message: Message) -> Content:
+def _content(message: Message, _bytes_max: int) -> Content:
     """Raises ValueError."""
     return Content(_raw(message).get("content", BYTES), message.body[::-1])
 

@@ -51,6 +51,7 @@ class NeutralServer:
     command, and what `delivery` needs of a consumer, begin with its session."""
 
     name = NAME
+    returns: ClassVar[bool] = False
     survives: ClassVar[frozenset[Scope]] = frozenset(Scope) - {Scope.CONNECTION}
     unsaid = b""
     patience_ms: tuple[int, int] | None = None

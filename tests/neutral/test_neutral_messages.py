@@ -181,7 +181,7 @@ def test_stomp_clients_choose_the_spelling_of_maps(tmp_path: Path) -> None:
         await readers[0].say("SEND", b'{"a": 2}', destination="/topic/t", transformation="jms-map-json")
         found = [[each.partition(b"\n\n") for each in await reader.messages(2)] for reader in readers]
         assert [[body for _, _, body in each] for each in found] == [
-            [b'{"a": 1}', b'{"a": 2}'],
+            [b'{"a": 1}', b'{"map": {"entry": [{"string": "a", "int": 2}]}}'],
             [b"<map><entry><string>a</string><int>%d</int></entry></map>" % number for number in (1, 2)],
             [b'{"map": {"entry": [{"string": "a", "int": %d}]}}' % number for number in (1, 2)],
         ]

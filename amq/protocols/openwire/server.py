@@ -109,6 +109,7 @@ class OpenWireServer:
 
     name = "openwire"
     survives: ClassVar[frozenset[Scope]] = frozenset(Scope) - {Scope.CONNECTION}
+    returns: ClassVar[bool] = True  # with a failover URL
     confirmed = 0
     has_more = False
 

@@ -93,6 +93,7 @@ class StompServer:
     """
 
     name = "stomp"
+    returns: ClassVar[bool] = False
     survives: ClassVar[frozenset[Scope]] = frozenset()  # STOMP knows no error that leaves the connection open
     unsaid = b""
     patience_ms: tuple[int, int] | None = None
