@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from amq.broker.queues.redelivery import DELAY
 from amq.cli.foreign_users import read_permissions, read_users
 from amq.client.errors import ConnectionLostError
 from amq.client.openwire.addresses import parse
@@ -25,7 +26,7 @@ from amq.config import load
 from amq.errors import AmqError
 from amq.protocols.openwire import table
 from amq.protocols.openwire.consumers import INDIVIDUAL, POISON
-from amq.protocols.openwire.primitives import encode_map
+from amq.protocols.openwire.primitives import decode_map, encode_map
 from amq.protocols.openwire.table import Structure, structure
 from amq.protocols.stomp.frame import FrameReader, Limits, encode
 from amq.security import LoginGate
@@ -43,12 +44,13 @@ class Refused(Exception):
 
 
 class Got(NamedTuple):
-    """A delivery. `user` = who sent it; `found` = the frame or structure."""
+    """A delivery. `user` = who sent it; `found` = the frame or structure; `says_delay`: it came after a rejection."""
 
     body: str
     deliveries: int
     user: str
     found: Any
+    says_delay: bool
 
 
 @contextmanager
@@ -162,7 +164,7 @@ class Stomp:
             if frame.command == "MESSAGE":
                 headers = frame.headers
                 count = int(headers.get("JMSXDeliveryCount", "1"))
-                got = Got(bytes(frame.body).decode(), count, headers.get("JMSXUserID", ""), frame)
+                got = Got(bytes(frame.body).decode(), count, headers.get("JMSXUserID", ""), frame, DELAY in headers)
                 self._inboxes[headers["subscription"]].append(got)
             else:
                 self._receipts.add(frame.headers.get("receipt-id", ""))
@@ -242,7 +244,8 @@ class OpenWire:
             return
         content = message.get("content") or b"\0\0\0\0"
         deliveries, user = found.get("redelivery_counter", 0) + 1, message.get("user_id") or ""
-        got = Got(bytes(content[4:]).decode(), deliveries, user, found)
+        says_delay = DELAY in decode_map(message.get("properties") or b"")
+        got = Got(bytes(content[4:]).decode(), deliveries, user, found, says_delay)
         self._inboxes[found.fields["consumer"].get("value", 0)].append(got)
 
 

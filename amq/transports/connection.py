@@ -22,6 +22,7 @@ from typing import Any, cast
 import structlog
 
 from amq.broker.queues.queue import Subscription
+from amq.broker.queues.redelivery import shown
 from amq.broker.sessions.connection import LOOK_AFTER, ClientConnection
 from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic
@@ -367,6 +368,8 @@ class Connection(Reading, asyncio.Protocol):
             if len(message.body) > LARGE_BODY_BYTES:
                 self._deliver_large(subscription, message, redelivered)
                 return
+            if redelivered:
+                message = shown(subscription.queue, message)
             frame = self.protocol.delivery(subscription.wire, message, redelivered)  # type: ignore[union-attr]
         except CostlyError:
             self._deliver_later(subscription, redelivered, message)
@@ -406,7 +409,8 @@ class Connection(Reading, asyncio.Protocol):
 
     def _deliver_large(self, subscription: Subscription, message: Message, redelivered: int) -> None:
         """The body is not copied; where the disk has it too it is in memory for this socket alone, until written."""
-        pieces = self.protocol.large_delivery(subscription.wire, message, redelivered)  # type: ignore[union-attr]
+        told = shown(subscription.queue, message) if redelivered else message
+        pieces = self.protocol.large_delivery(subscription.wire, told, redelivered)  # type: ignore[union-attr]
         self._lent_bytes += self._hub.lend(subscription.queue, message)
         self._slice(pieces)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from copy import copy
 from functools import partial
 from heapq import heappop, heappush
 
@@ -27,6 +28,7 @@ OVERDUE = "expired"  # the reason in dead letters
 NO_ROOM_S = 5.0  # what cannot be moved, as the disk is full, waits so long, or until `expire` finds room for it
 CAUSE = "dlqDeliveryFailureCause"  # property of dead letters: what the consumer said, as ActiveMQ names it
 CAUSE_CHARACTERS_MAX = 4000
+DELAY = "redeliveryDelay"  # property of deliveries after a rejection: see `shown`
 
 
 def delay_s(options: BrokerConfig, failures: int) -> float:
@@ -36,6 +38,17 @@ def delay_s(options: BrokerConfig, failures: int) -> float:
     except OverflowError:
         return options.maximum_redelivery_delay_s
     return min(wanted_s, options.maximum_redelivery_delay_s)
+
+
+def shown(queue: Queue, message: Message) -> Message:
+    """`message` for a consumer that gets it again. With `rejectedMessages = redeliver` a copy says so, as ActiveMQ's
+    redeliveryPlugin does: a JMS client gives up a message that came too often, unless it has the property `DELAY`."""
+    failures = queue.redelivered.get(message.seq, (0, 0))[1]
+    if not failures or queue.options.rejected_messages != "redeliver":
+        return message
+    told = copy(message)
+    told.properties = {**(message.properties or {}), DELAY: str(round(delay_s(queue.options, failures) * 1000))}
+    return told
 
 
 class Redelivery:
