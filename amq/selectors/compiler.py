@@ -250,9 +250,10 @@ class _Writer:
     def _in_order(self, literal: list[str], text: str) -> str:
         """The text begins with the first piece, ends with the last one, and has the others between them in order."""
         first, *middle, last = literal
-        size, at = self.constant(sum(map(len, literal))), self.constant(len(first))
+        at = self.constant(len(first))
         end = f"len({text}) - {self.constant(len(last))}"
-        tests = [f"len({text}) >= {size}"]
+        # The ends of a search keep its piece from both others; without one, these two must not overlap.
+        tests = [] if any(middle) else [f"len({text}) >= {self.constant(len(first) + len(last))}"]
         tests += [f"{text}.startswith({self.constant(first)})"] * bool(first)
         tests += [f"{text}.endswith({self.constant(last)})"] * bool(last)
         for piece in filter(None, middle):
