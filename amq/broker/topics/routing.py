@@ -84,7 +84,7 @@ class Routing:
         self.forget_routes()
 
     def forget_routes(self) -> None:
-        """What is sent from now on may go elsewhere."""
+        """Messages that are sent from now on may go elsewhere."""
         self._routes.clear()
 
     def of(self, name: str) -> tuple[str, ...]:
