@@ -119,7 +119,8 @@ class Verdict(demo_common.Verdict):
         yield followed == list(_WAYS), f"{killed}; from the kill to the next master: {times or '-'}"
         rates = ", ".join(f"{name} {rate:,} rows/s" for name, rate in self.rows_per_s.items())
         spark = f"killed with -9 as well: {', '.join(self.spark_kills) or 'nothing'}"
-        yield self.spark_kills == self.spark_kills_planned, f"{spark}; {rates}, {self.direct:,} read from the store"
+        since = f"since its last start: {rates}, {self.direct:,} rows of drain read from the store"
+        yield self.spark_kills == self.spark_kills_planned, f"{spark}; each pipeline {since}"
         yield demo_common.left_sentence(self.left, self.problems)
 
 
