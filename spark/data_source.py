@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyspark
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
@@ -34,6 +34,31 @@ class MissingModuleError(ImportError):
     """The Python of this worker lacks a module that the format needs."""
 
 
+class RefusedReader(DataSourceStreamReader):
+    """The reader of a stream that cannot begin: each call raises the reason."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._error
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> NoReturn:  # noqa: ARG002
+        raise self._error
+
+    def read(self, partition: object) -> NoReturn:  # noqa: ARG002
+        raise self._error
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing was read."""
+
+    def stop(self) -> None:
+        """Nothing was opened."""
+
+
 class AmqDataSource(DataSource):
     """`format("amq")`: queues and topics of an amq broker."""
 
@@ -46,9 +71,13 @@ class AmqDataSource(DataSource):
         _refuse_table(self.name(), PROVIDER in self.options)
         return _module("messages").schema(self._source_options().include_headers)
 
-    def streamReader(self, schema: StructType) -> AmqStreamReader:
-        """`spark.readStream.format("amq")`. Raises OptionError, SchemaError."""
-        reader: AmqStreamReader = _module("source").AmqStreamReader(*self._checked(schema))
+    def streamReader(self, schema: StructType) -> AmqStreamReader | RefusedReader:
+        """`spark.readStream.format("amq")`. Options and columns that cannot be used are an error of the query's first
+        call."""
+        try:
+            reader: AmqStreamReader = _module("source").AmqStreamReader(*self._checked(schema))
+        except Exception as error:  # noqa: BLE001
+            return RefusedReader(error)  # Spark hides an error of this call behind an UnboundLocalError of its own
         return reader
 
     def reader(self, schema: StructType) -> AmqReader:

@@ -98,7 +98,8 @@ def test_a_good_verdict() -> None:
     assert verdict().ok
     text = " ".join(sentence for _, sentence in verdict().sentences())
     assert "lost 0, duplicated 0, never sent 0" in text
-    assert "driver of drain; each pipeline since its last start: drain 1,200 rows/s, 10 rows of drain read from the store" in text
+    assert "killed with -9 as well: driver of drain; each pipeline since its last start: drain 1,200 rows/s" in text
+    assert "10 rows of drain read from the store" in text
     assert "2 of 2 masters killed with -9, in micro-batch 5 of ingest, in micro-batch 5 of drain" in text
 
 
