@@ -55,8 +55,6 @@ from amq.transports.window import IDLE_BYTES
 FRAME_RATE_BYTES_MIN = 64 << 10  # bytes a second that a large frame must come in at
 IGNORED_BYTES_MAX = 256 << 20  # a client that talks on before it listens still learns why
 SLICE_BYTES = 256 << 10  # of a large body
-REFUSED_S = 2.0  # a client that comes back at once is held back so long: it came 60 times a second
-TOO_MANY = "TOO_MANY"
 LINGER_S = 5.0  # how long a closing connection may take to read its last frames
 LOGIN_LOOK_S = 60.0  # so often the wall clock is asked whether a login has ended
 SECOND_LOOK_S = 0.05  # a client that seems silent: what the kernel holds from it is read first
@@ -99,9 +97,8 @@ class Connection(Reading, asyncio.Protocol):
         self._holds_back = False  # the session was told that there is no room for deliveries
         self._behind_bytes = 0  # of answers written since the socket is full: deliveries have stopped
         self._output_bytes_max = hub.config.consumer_buffer_size_bytes
-        self._closing = False
-        self._said_goodbye = False
-        self._stays = False  # its socket is open for `REFUSED_S` after a refusal
+        self._closing = self._said_goodbye = False
+        self._stays_s = 0.0  # its socket is open so long after a refusal
         self._timer: asyncio.Handle | None = None
         self._login_ends_at_s = math.inf  # wall time
         self._login_end: asyncio.TimerHandle | None = None
@@ -481,8 +478,8 @@ class Connection(Reading, asyncio.Protocol):
         else:
             if self.client is not None:
                 self.client.close()
-            if refusal is not None and refusal.code != TOO_MANY and protocol is not None and protocol.returns:
-                self._stays = self._hub.door.keep(self.number)
+            if refusal is not None and protocol is not None and protocol.returns:
+                self._stays_s = self._hub.door.keep(self.number, refusal)
             self.close()
 
     def _refuse(self, error: Exception, receipt: object = None) -> None:
@@ -490,10 +487,12 @@ class Connection(Reading, asyncio.Protocol):
         self.fail(Failure(error, Scope.CONNECTION, receipt))
 
     def close(self) -> None:
-        """Send what is pending, then close; the client may take `LINGER_S` to read it and close too."""
+        """Send what is pending, then close; the client may take `LINGER_S` to read it and close too. A client that was
+        refused may be held back before that, until the next call."""
         if self._closing:
-            self._let_go()
-            return
+            if not self._stays_s:
+                return
+            self._stays_s = 0.0
         self._closing = True
         for reason in list(self._unread_for):  # input is thrown away, but the end of the connection is noticed
             self._read_for(reason)
@@ -505,13 +504,7 @@ class Connection(Reading, asyncio.Protocol):
         self._hub.turn.wake()
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._hub.loop.call_later(*((REFUSED_S, self._let_go) if self._stays else (LINGER_S, self.abort)))
-
-    def _let_go(self) -> None:
-        """The client has been held back long enough, or the broker ends."""
-        if self._stays:
-            self._stays, self._closing = False, False
-            self.close()
+        self._timer = self._hub.loop.call_later(self._stays_s or LINGER_S, self.close if self._stays_s else self.abort)
 
     def abort(self) -> None:
         """Close at once; what is pending is thrown away."""
@@ -554,7 +547,7 @@ class Connection(Reading, asyncio.Protocol):
                     self._caught_up()
                 elif self._holds_back:
                     self._let_go_on()
-        if self._closing and not self._said_goodbye and not self._slices and not self._stays:
+        if self._closing and not self._said_goodbye and not self._slices and not self._stays_s:
             self._said_goodbye = True
             stream.finish(self._hub.loop)
 

@@ -23,6 +23,8 @@ from amq.transports.hosts import counted
 
 MINUTE_S: Final = 60.0
 ADDRESSES_MAX: Final = 10_000  # or networks, that have failed to log in, or connect often
+TOO_MANY: Final = "TOO_MANY"
+KEPT_S: Final = 2.0  # a client that comes back at once is held back so long: it came 60 times a second
 KEPT_MAX: Final = 64  # connections that were refused, and stay open for a while
 USERS_MAX: Final = 10_000  # that are throttled
 LINES_MAX: Final = 50
@@ -119,14 +121,14 @@ class Doorkeeper:
     def too_many(self, option: str, told: str, cure: str) -> AccessError:
         """A connection is turned away, and counted: `option` allows no more."""
         self.turned_away[option] += 1
-        return AccessError(f"{told} ({option}): {cure}", code="TOO_MANY")
+        return AccessError(f"{told} ({option}): {cure}", code=TOO_MANY)
 
-    def keep(self, number: int) -> bool:
-        """May this connection, which was refused, stay open for a while? Only some may: strangers make them."""
-        if len(self._kept) >= KEPT_MAX:
-            return False
+    def keep(self, number: int, refusal: AccessError) -> float:
+        """For how long this connection stays open after `refusal`, seconds. Only some do: strangers make them."""
+        if len(self._kept) >= KEPT_MAX or refusal.code == TOO_MANY:
+            return 0.0
         self._kept.add(number)
-        return True
+        return KEPT_S
 
     def leave(self, number: int) -> None:
         """It has ended, or has no socket. May be called again."""

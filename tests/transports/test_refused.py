@@ -11,7 +11,7 @@ import structlog
 from amq.errors import AccessError
 from amq.protocols.openwire import table
 from amq.security.login import Claim, Login
-from amq.transports import connection, doorkeeper
+from amq.transports import doorkeeper
 from tests.protocols.openwire.conversation import frames, greeting, login
 from tests.transports.served import CONNECT, Peer, Served, serve
 
@@ -36,7 +36,7 @@ def is_open(served: Served, peer: Peer) -> bool:
 
 @pytest.fixture(autouse=True)
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "REFUSED_S", NEVER_S)
+    monkeypatch.setattr(doorkeeper, "KEPT_S", NEVER_S)
 
 
 def test_the_socket_of_a_refused_client_stays_open(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_the_socket_of_a_refused_client_stays_open(tmp_path: Path) -> None:
 
 
 def test_it_is_closed_when_its_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "REFUSED_S", 0.0)
+    monkeypatch.setattr(doorkeeper, "KEPT_S", 0.001)
 
     async def test(served: Served) -> None:
         served.hub.authenticate = refuse
