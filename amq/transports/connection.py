@@ -47,7 +47,7 @@ from amq.transports.hub import Codecs, Hub
 from amq.transports.parking import Lifeline
 from amq.transports.reading import LOGIN, OUTPUT, THROTTLED, TURN, WORK, Reading
 from amq.transports.refusals import Refusals
-from amq.transports.shares import FRAMES_MAX
+from amq.transports.shares import FRAMES_MAX, FULL_READS_MAX
 from amq.transports.stream import Stream, stream_over
 from amq.transports.translating import Later
 from amq.transports.window import IDLE_BYTES
@@ -58,10 +58,6 @@ SLICE_BYTES = 256 << 10  # of a large body
 LINGER_S = 5.0  # how long a closing connection may take to read its last frames
 LOGIN_LOOK_S = 60.0  # so often the wall clock is asked whether a login has ended
 SECOND_LOOK_S = 0.05  # a client that seems silent: what the kernel holds from it is read first
-# The event loop reads up to 32 full buffers from one socket before it looks at any other: with small messages that took
-# seconds. So a second full read ends the turn of its connection. Not the first one: a producer with a window of 256
-# messages of 1 KiB sends a little more at a time, and to stop it there cost a fifth of the rate.
-FULL_READS_MAX = 2
 NOT_PERMITTED = "NOT_PERMITTED"
 _log = structlog.get_logger("amq.connection")
 

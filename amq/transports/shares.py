@@ -15,6 +15,10 @@ SHARE_S: Final = 0.003
 ROUND_S: Final = 0.006
 LEAST_S: Final = 0.0002
 FRAMES_MAX: Final = 128  # read between two looks at the clock: about 0.5 ms
+# The event loop reads up to 32 full buffers from one socket before it looks at any other: with small messages that took
+# seconds. So a second full read ends the turn of its connection. Not the first one: a producer with a window of 256
+# messages of 1 KiB sends a little more at a time, and to stop it there cost a fifth of the rate.
+FULL_READS_MAX: Final = 2
 
 
 class Worker(Protocol):
