@@ -245,7 +245,7 @@ def measure(name: str, seconds: float, args: argparse.Namespace) -> Waited:
     secure = ("-o", f"certificate={pem}", "-o", f"certificateKey={key}")
     broker.more = ("--transport", f"stomp+ssl://127.0.0.1:{ports.tls}", *secure)
     with group:
-        processes = multiprocessing.get_context("spawn")
+        processes = multiprocessing.get_context("fork")
         begun = processes.Event()
         attacker = processes.Process(target=attack, args=(name, ports, begun), daemon=True)
         attacker.start()
