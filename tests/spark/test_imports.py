@@ -27,7 +27,10 @@ for source, given in formats:
     try:
         schema = made.schema()
         told[source.name()] = ""
-        (made.streamReader if source.name() == "amq" else made.reader)(schema)
+        if source.name() == "amq":
+            made.streamReader(schema).initialOffset()  # the first call of a query says what is wrong
+        else:
+            made.reader(schema)
     except ImportError as error:
         told[source.name()] = str(error)
 print(json.dumps(told))
