@@ -16,11 +16,16 @@ import older
 import pytest
 import structlog
 from brokers import Brokers
+from hypothesis import HealthCheck, settings
 
 from tests.certificates import Authority
 
 # Before whatever is collected first imports them: a benchmark does.
 pytest.register_assert_rewrite("tests.broker.world", "tests.broker.topic_checks", "tests.broker.model")
+
+# The host may be busy: no example fails because it takes long. Test modules read these defaults when they are imported.
+settings.register_profile("amq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("amq")
 
 TESTS = Path(__file__).resolve().parent
 WAITING = ("bench", "cli", "examples", "interop", "spark")
