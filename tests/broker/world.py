@@ -82,7 +82,10 @@ class Client:
     unless told otherwise, and returns its id.
     """
 
-    def __init__(self, world: World, client_id: str = "", instance: str = "", user: str = "") -> None:
+    def __init__(
+        self, world: World, client_id: str = "", instance: str = "", user: str = "", exclusive: bool = False,
+        number: str = "",
+    ) -> None:  # fmt: skip
         self.world = world
         self.deliveries: list[Delivery] = []
         self.confirmed: list[str] = []
@@ -97,9 +100,10 @@ class Client:
         self._out: list[Callable[[], None]] = []
         self._large = False  # a large body fills the socket
         self._lent_bytes = 0
-        self.number = world.next_receipt()
+        self.number = number or world.next_receipt()
         self.notation = Notation()
-        self.session = ClientConnection(world.broker, self, f"{self.number}.", Who(User(user), client_id, instance))
+        who = Who(User(user), client_id, instance, exclusive)
+        self.session = ClientConnection(world.broker, self, f"{self.number}.", who)
 
     # -- Peer ---------------------------------------------------------------------------------------------------------
 
