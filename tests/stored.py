@@ -8,7 +8,7 @@ from typing import Any
 from amq.broker.queues.backlog import Place
 from amq.broker.queues.queue import Queue
 from amq.broker.state.state import State
-from amq.broker.state.window import Window
+from amq.broker.state.window import Window, Windows
 from amq.config.schema import BrokerConfig
 from amq.journal.live import Segment
 from amq.journal.reader import read_messages
@@ -17,6 +17,7 @@ from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, seal
 from amq.journal.segment import FILL
 from amq.lock.epoch import Epoch
 from amq.message import Message
+from amq.ownership import owner_of
 from amq.slave import Slave
 from amq.vfs import Vfs
 from tests.fakes import FakeClock
@@ -77,10 +78,11 @@ def stored_state(state: State, vfs: Vfs, store: str, trimmed: Trimmed = NOTHING)
     durable = {name: (record.definition, record.segment and record.segment.key)
                for name, record in state.subscriptions.items()}  # fmt: skip
     return {
-        "queues": queues, "outcomes": _places(state.outcomes), "prepared": two_phase, "markers": markers,
-        "subscriptions": durable,
+        # Of each user by age. The users have no order: a copy in a later segment may make another one the first.
+        "queues": queues, "outcomes": sorted(_places(state.outcomes), key=lambda each: owner_of(each[0])),
+        "prepared": two_phase, "markers": markers, "subscriptions": durable,
     }  # fmt: skip
 
 
-def _places(kept: Window) -> list[tuple[str, tuple[int, int]]]:
+def _places(kept: Window | Windows) -> list[tuple[str, tuple[int, int]]]:
     return [(name, segment.key) for name, (_, segment) in kept.items()]

@@ -55,14 +55,14 @@ def check(script: list[Step], hear: Hear = lambda *_: None) -> None:
 
 
 @settings(max_examples=25)
-@given(st.lists(steps, max_size=10))
+@given(st.lists(steps, min_size=3, max_size=10))
 def test_neither_changes_what_the_other_sees(script: list[Step]) -> None:
     check(script)
 
 
 @pytest.mark.deep
-@settings(max_examples=150)
-@given(st.lists(steps, max_size=25))
+@settings(max_examples=120)
+@given(st.lists(steps, min_size=12, max_size=40))
 def test_neither_changes_what_the_other_sees_at_length(script: list[Step]) -> None:
     check(script)
 
