@@ -376,3 +376,19 @@ def test_what_a_task_says_is_what_the_user_reads() -> None:
     )
     assert frame._reason(RuntimeError(spark_says)) == "/s/journal/1.seg: offset 64: batch 1 fails its checksum"
     assert frame._reason(RuntimeError("Path does not exist\nand more")) == "Path does not exist"
+
+
+def test_workers_import_modules_that_have_byte_code(tmp_path: Path) -> None:
+    import pyspark
+
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    for _ in range(2):  # a later run uses the same links
+        environ.pop("SPARK_HOME", None)
+        frame.use_compiled_modules(environ)
+        home = Path(environ["SPARK_HOME"])
+        assert sorted(each.name for each in home.iterdir()) == ["bin", "jars"], "and no archive of modules"
+        assert (home / "jars").resolve() == Path(pyspark.__file__).parent / "jars"
+    for chosen in ({"SPARK_HOME": "/opt/spark", "HOME": str(tmp_path)}, {}):
+        given = dict(chosen)
+        frame.use_compiled_modules(given)
+        assert given == chosen
