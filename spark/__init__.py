@@ -6,7 +6,9 @@ on first use, so modules that need neither Spark nor Java (`pyspark_amq.options`
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+PYSPARK_MIN: Final = "4.2"
 
 
 def __getattr__(name: str) -> Any:

@@ -14,8 +14,17 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyspark
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
+
+from pyspark_amq import PYSPARK_MIN
+
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+except ImportError as error:  # PySpark 3
+    raise ImportError(
+        f"formats amq and amq-journal need PySpark {PYSPARK_MIN} or later, this is {pyspark.__version__}: "
+        f"pip install 'pyspark>={PYSPARK_MIN}'"
+    ) from error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +35,6 @@ if TYPE_CHECKING:
     from pyspark_amq.sink import AmqBatchWriter, AmqStreamWriter
     from pyspark_amq.source import AmqStreamReader
 
-PYSPARK_MIN = "4.2"
 PROVIDER = "provider"  # an option that Spark adds only in CREATE TABLE
 
 
@@ -43,7 +51,7 @@ class RefusedReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, Any]:
         raise self._error
 
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
+    def latestOffset(self) -> dict[str, Any]:
         raise self._error
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> NoReturn:  # noqa: ARG002

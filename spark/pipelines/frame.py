@@ -7,6 +7,7 @@ session, however it ends. Under spark-submit the submission sets master and sett
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import re
 import shutil
@@ -25,6 +26,7 @@ import click
 from amq.client import connect
 from amq.config import units
 from amq.errors import AmqError
+from pyspark_amq import PYSPARK_MIN
 from pyspark_amq.options import AT_LEAST_ONCE, DEDUP, EXACTLY_ONCE, BrokerOptions, SinkOptions, full_names, read
 from pyspark_amq.pipelines.progress import ENDED, FAILED, Progress, Say
 
@@ -196,6 +198,12 @@ def need_spark(environ: Mapping[str, str]) -> None:
     missing = [name for name in ("pyspark", "pyarrow", "numpy") if importlib.util.find_spec(name) is None]
     if missing:
         raise PipelineError(f"{missing[0]} is not installed here: pip install 'amq[spark]'", code="SPARK_MISSING")
+    installed = importlib.metadata.version("pyspark")
+    if tuple(map(int, installed.split(".")[:2])) < tuple(map(int, PYSPARK_MIN.split("."))):
+        raise PipelineError(
+            f"pipelines need PySpark {PYSPARK_MIN} or later, this is {installed}: pip install 'pyspark>={PYSPARK_MIN}'",
+            code="SPARK_MISSING",
+        )
     home = environ.get("JAVA_HOME")
     if _SUBMITTED not in environ and shutil.which("java", path=f"{home}/bin" if home else environ.get("PATH")) is None:
         raise PipelineError(f"there is no Java at {home}: {JAVA}" if home else JAVA, code="SPARK_MISSING")

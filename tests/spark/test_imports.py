@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="no PySpark: run make .venv/.installed-test")
 
+from pyspark_amq.pipelines import frame
+
 PROGRAM = """
 import json, pickle, sys
 import pyspark.sql.datasource
@@ -66,3 +68,17 @@ def test_an_older_pyspark_is_told_which_one_is_needed() -> None:
     assert "format amq needs PySpark 4.2 or later, this is 4." in found["amq"]
     assert "pip install 'pyspark>=4.2'" in found["amq"]
     assert found["amq-journal"] == ""
+
+
+@pytest.mark.parametrize("package", ["pyspark_amq", "pyspark_amq_journal"])
+def test_pyspark_3_is_told_which_one_is_needed(package: str) -> None:
+    program = f"import sys; sys.modules['pyspark.sql.datasource'] = None; import {package}; {package}.DefaultSource"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "formats amq and amq-journal need PySpark 4.2 or later, this is 4." in done.stderr
+
+
+def test_a_pipeline_of_an_older_pyspark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame.importlib.metadata, "version", lambda _: "4.1.0")
+    with pytest.raises(frame.PipelineError, match=r"need PySpark 4.2 or later, this is 4.1.0: pip install"):
+        frame.need_spark({"JAVA_HOME": "/usr"})
