@@ -242,7 +242,7 @@ class Pages:
         async def page(request: Request, session: Session) -> Response:
             if request.method == "POST":
                 return await self._end(session, request.state.form, listed)
-            given = {key: request.query_params.get(key, "") for key in ("name", "sort", "offset")}
+            given = {key: request.query_params.get(key, "") for key in ("name", "sort", "offset", "destination")}
             given["sort"] = given["sort"] or listed.sort
             offset = int(given["offset"]) if given["offset"].isascii() and given["offset"].isdecimal() else 0
             query = {key: value for key, value in {**given, "limit": str(ROWS)}.items() if value}
@@ -348,7 +348,8 @@ class Pages:
         return self._render(
             "queue.html", session, title=name, here="/queues", here_queue=here, of=here, figures=figures, rows=rows,
             selector=selector, after=found["after"], paused=row["paused"], dead=row["dead_letter_queue"],
-            hints=await self._hints(session, resource), figures_of=name,
+            hints=await self._hints(session, resource), figures_of=name, divert=row["divert"],
+            consumers=urlencode({"destination": name}),
             commands=self._commands(request, session, f"queue browse {shlex.quote(name)}" + (
                 f" --selector {shlex.quote(selector)}" if selector else ""
             ), f"{resource}/messages?{urlencode({'selector': selector})}" if selector else f"{resource}/messages"),
@@ -469,7 +470,7 @@ def _columns(listed: Listed, given: Mapping[str, str]) -> list[dict[str, Any]]:
         down = given["sort"].startswith("-")
         now = ("descending" if down else "ascending") if sorts and field == each.field else ""
         then = each.field if now == "descending" or (not now and not each.number) else f"-{each.field}"
-        link = urlencode({"name": given["name"], "sort": then}) if sorts else ""
+        link = urlencode({**given, "sort": then, "offset": ""}) if sorts else ""
         columns.append({"title": each.title, "field": each.field, "number": each.number, "sorted": now, "link": link})
     return columns
 

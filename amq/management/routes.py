@@ -147,7 +147,7 @@ async def subscriptions(context: Context, request: Request) -> Row:
 
 
 async def consumers(context: Context, request: Request) -> Row:
-    found = views.held_consumers(context.broker)
+    found = views.held_consumers(context.broker, text_of(request.query, "destination"))
     return await views.consumers().page(context.slices, found, Query.parse(request.query))
 
 
@@ -499,7 +499,8 @@ ROUTES: Final = [
     _get("/subscriptions", "Durable subscriptions.", subscriptions, manage, LIST),
     _delete("/subscriptions/{client}/{name}", "Delete a durable subscription that nobody uses.", delete_subscription,
             manage, ("user",)),
-    _get("/consumers", "Consumers.", consumers, manage, LIST),
+    _get("/consumers", "Consumers; with `destination` those of one queue or topic.", consumers, manage,
+         (*LIST, "destination")),
     _get("/connections", "Connections.", connections, manage, LIST),
     _delete("/connections/{id}", "Close a connection.", close_connection, manage),
     _get("/scheduled", "Scheduled messages.", scheduled, manage, ("name",)),

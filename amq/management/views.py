@@ -42,6 +42,7 @@ def queues(broker: Broker) -> Table[Queue]:
         return {
             "paused": queue.name in broker.paused, "dead_letter_queue": queue.is_dead_letter_queue,
             "limit_bytes": limit if limit < NO_LIMIT else 0, "oldest_ms": oldest_ms(queue),
+            "divert": _short(queue.options.divert),
         }  # fmt: skip
 
     return Table(_name, QUEUE_FIELDS, more)
@@ -192,10 +193,12 @@ def consumers() -> Table[Held]:
     )  # fmt: skip
 
 
-def held_consumers(broker: Broker) -> Iterator[Held]:
+def held_consumers(broker: Broker, destination: str = "") -> Iterator[Held]:
+    """Of all connections; with `destination`, as a row shows it, those that consume just that."""
     for client in list(broker.connections):
         for number, subscription in _consumers_of(client):
-            yield Held(client, number, subscription)
+            if not destination or _short(_sources(subscription)) == destination:
+                yield Held(client, number, subscription)
 
 
 def _consumers_of(client: Any) -> Iterator[tuple[int, Subscription]]:

@@ -330,3 +330,20 @@ def test_a_list_that_is_refused_says_nothing_of_its_rows(tmp_path: Path) -> None
         assert "Consumers: 0" not in page
 
     run(tmp_path, test)
+
+
+def test_a_queue_leads_to_its_consumers_and_says_where_its_messages_go_on(tmp_path: Path) -> None:
+    async def test(made: Managed, client: httpx.AsyncClient) -> None:
+        consumer = await made.client()
+        for number, name in enumerate(("orders", "orders.eu")):
+            await consumer.send("SUBSCRIBE", ("id", str(number)), ("destination", f"/queue/{name}"), ("receipt", name))
+            assert (await consumer.receive()).command == "RECEIPT"
+        await log_in(client)
+        page = (await client.get("/queue/orders")).text
+        assert "<code>audit</code>" in page
+        link = re.search(r'href="(/consumers[?]destination=orders)"', page)
+        assert link is not None
+        rows = (await client.get(link[1])).text.split("<tbody>")[1]
+        assert (rows.count('href="/queue/orders"'), rows.count("orders.eu")) == (1, 0)
+
+    run(tmp_path, test, divert="audit")
