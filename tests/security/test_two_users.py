@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amq.message import Message
 from amq.ownership import NAMES as KINDS
 from amq.protocols import commands
-from amq.protocols.commands import Command, Send
+from amq.protocols.commands import Command, MakeTemporary, RemoveTemporary, Send, Subscribe
 from tests.broker.world import World
 from tests.security.two_users import ACTIONS, PUBLISH, STEPS, TAKEOVER, Hear, Step, Witness, alone, play
 from tests.security.user_client import NAMES, USERS
@@ -65,6 +66,24 @@ def test_neither_changes_what_the_other_sees(script: list[Step]) -> None:
 @given(st.lists(steps, min_size=12, max_size=40))
 def test_neither_changes_what_the_other_sees_at_length(script: list[Step]) -> None:
     check(script)
+
+
+@pytest.mark.parametrize("scheme", ["temp-queue", "temp-topic"])
+def test_a_temporary_destination_stays_with_the_user_who_made_it(tmp_path: Path, scheme: str) -> None:
+    """It is an address, so its name is unique in the broker: the other user cannot make, read or remove it."""
+    world, name = World(tmp_path), f"{scheme}://ID:host-1:1:1"
+    alice = world.connect("c", user="alice", instance="ID:host-1:1")
+    alice.do(MakeTemporary(name, "m"), Subscribe("1", name, receipt="u"))
+    for command in (MakeTemporary(name, "m"), Subscribe("1", name, receipt="u")):
+        other = world.connect("c", user="eve", instance="ID:host-1:1")
+        other.do(command)
+        world.settle()
+        assert other.codes == ["DESTINATION_REFUSED"]
+    eve = world.connect("c", user="eve", instance="ID:host-1:1")
+    eve.do(RemoveTemporary(name, "r"), Send(Message(name, b"reply"), "s"))
+    world.settle()
+    assert (eve.codes, alice.codes, alice.bodies) == ([], [], [b"reply"])
+    world.close()
 
 
 def everything(protocol: str, name: str) -> list[Step]:
