@@ -279,7 +279,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS, st.integers(1, 16))
 def test_the_bound_holds_whatever_comes(
     make_world: Callable[..., World], steps: list[tuple[str, int, int]], repeat: int

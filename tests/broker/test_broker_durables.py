@@ -516,7 +516,7 @@ STEPS = [*["send"] * 4, *["ack"] * 2, "subscribe", "unsubscribe", "fill", "crash
 steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5), st.sampled_from([10, 400, 3000])), max_size=40)
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps)
 def test_each_gets_what_it_is_due(tmp_path_factory: pytest.TempPathFactory, done: list[tuple[str, int, int]]) -> None:
     world = World(

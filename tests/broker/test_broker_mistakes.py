@@ -103,7 +103,7 @@ def frame(headers: dict[str, int], destination: int, wide: bool, transaction: bo
     return "\n".join(lines).encode() + b"\n\nbody\0"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.dictionaries(st.sampled_from(HEADERS), sizes, max_size=4), sizes, st.booleans(), st.booleans())
 def test_headers_of_any_size_are_stored_or_rejected(
     headers: dict[str, int], destination: int, wide: bool, transaction: bool

@@ -445,7 +445,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
 TestBroker = BrokerMachine.TestCase
 TestBroker.settings = settings(
-    max_examples=60, stateful_step_count=60, deadline=None, print_blob=True,
+    max_examples=60, stateful_step_count=60, print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )  # fmt: skip
 

@@ -178,7 +178,7 @@ steps = st.lists(
 SETS = ["queue://a,queue://b", ALL, "queue://c,queue://a", "queue://b", ALL, "queue://b,queue://c", ALL]
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps, st.integers(0, 1 << 16))
 def test_each_queue_holds_what_it_was_sent_and_has_not_let_go(
     tmp_path_factory: pytest.TempPathFactory, done: list[tuple[str, int, int]], seed: int

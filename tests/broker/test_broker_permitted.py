@@ -526,7 +526,7 @@ CHECKED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthChec
 
 
 @given(first=rules(), steps=STEPS, fails_once=st.booleans())
-@settings(max_examples=50, deadline=None, suppress_health_check=CHECKED)
+@settings(max_examples=50, suppress_health_check=CHECKED)
 def test_no_sequence_gives_a_message_that_the_rules_deny(
     make_world: Callable[..., World], tmp_path: Path, first: str, steps: list[Any], fails_once: bool
 ) -> None:  # fmt: skip
@@ -535,7 +535,7 @@ def test_no_sequence_gives_a_message_that_the_rules_deny(
 
 @pytest.mark.deep
 @given(first=rules(), steps=STEPS, fails_once=st.booleans())
-@settings(max_examples=300, deadline=None, suppress_health_check=CHECKED)
+@settings(max_examples=300, suppress_health_check=CHECKED)
 def test_no_long_search_finds_such_a_sequence(
     make_world: Callable[..., World], tmp_path: Path, first: str, steps: list[Any], fails_once: bool
 ) -> None:  # fmt: skip

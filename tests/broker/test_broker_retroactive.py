@@ -365,7 +365,7 @@ def test_one_that_ends_while_it_begins(tmp_path: Any, turns: int) -> None:
     assert not [queue for queue in world.broker.state.queues.values() if queue.stored]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from(["send", "begin", "turn", "work", "settle"]), max_size=30), st.integers(1, 4))
 def test_durable_ones_miss_nothing_between(tmp_path_factory: Any, steps: list[str], count: int) -> None:
     world = World(tmp_path_factory.mktemp("w"), subscription_recovery_count=count)
@@ -402,7 +402,7 @@ def test_durable_ones_miss_nothing_between(tmp_path_factory: Any, steps: list[st
 STEPS = ["send", "send other", "commit", "subscribe", "pattern", "turn", "settle", "leave", "durable"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from(STEPS), max_size=40), st.integers(1, 5))
 def test_no_gap_and_nothing_twice(tmp_path_factory: Any, steps: list[str], count: int) -> None:
     world = World(tmp_path_factory.mktemp("w"), subscription_recovery_count=count)

@@ -405,7 +405,7 @@ def id_of(walker: Walker | None) -> int:
 
 TestSessions = SessionsMachine.TestCase
 TestSessions.settings = settings(
-    max_examples=20, stateful_step_count=50, deadline=None, print_blob=True,
+    max_examples=20, stateful_step_count=50, print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )  # fmt: skip
 

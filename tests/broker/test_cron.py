@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from croniter import croniter
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from amq.broker.scheduling import cron
@@ -76,7 +76,6 @@ def has_days(entry: list[str]) -> bool:
     return any(means(month, at.month, 1, 12) and (either or means(day, at.day, 1, 31)) for at in leap_year)
 
 
-@settings(deadline=None)
 @given(fields(), st.integers(0, 4_000_000_000_000))
 def test_the_next_time_is_the_first_one_that_fits(entry: list[str], after_ms: int) -> None:
     text = " ".join(entry)
@@ -101,7 +100,6 @@ def test_the_next_time_is_the_first_one_that_fits(entry: list[str], after_ms: in
         at += timedelta(days=1)
 
 
-@settings(deadline=None)
 @given(fields(), st.integers(0, 4_000_000_000_000))
 def test_croniter_finds_the_same_time(entry: list[str], after_ms: int) -> None:
     text = " ".join(entry)

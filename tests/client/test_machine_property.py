@@ -161,7 +161,7 @@ class Application:
         return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(STEP, min_size=25, max_size=80), st.booleans())
 def test_after_the_faults_everything_is_as_promised(steps: list[tuple[Any, ...]], connected: bool) -> None:
     application = Application(URL)
@@ -198,7 +198,7 @@ def test_after_the_faults_everything_is_as_promised(steps: list[tuple[Any, ...]]
     assert kinds[1::2] == [EventKind.FAILOVER] * (len(kinds) // 2)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(STEP, max_size=40), st.sampled_from(["close", "give up"]))
 def test_at_the_end_nobody_waits(steps: list[tuple[Any, ...]], end: str) -> None:
     application = Application(URL + "&maxReconnectAttempts=2")

@@ -273,14 +273,14 @@ LINES = st.one_of(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=st.lists(LINES, max_size=12), end=st.sampled_from(["\n", "\r\n", "\r"]))
 def test_any_file_loads_or_is_a_config_error(file: Path, lines: list[str], end: str) -> None:
     file.write_bytes(end.join(lines).encode("utf-8", "surrogatepass"))
     loads_or_refuses(str(file), {}, [])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=200))
 def test_any_bytes_load_or_are_a_config_error(file: Path, data: bytes) -> None:
     file.write_bytes(data)
@@ -291,7 +291,6 @@ def test_any_bytes_load_or_are_a_config_error(file: Path, data: bytes) -> None:
     env=st.dictionaries(VARIABLES, st.text()),
     overrides=st.lists(st.text() | st.tuples(st.sampled_from(list(BY_KEY)), st.text()).map("=".join), max_size=5),
 )
-@settings(deadline=None)
 def test_any_environment_and_override_loads_or_is_a_config_error(env: dict[str, str], overrides: list[str]) -> None:
     loads_or_refuses(None, env, overrides)
 

@@ -634,7 +634,7 @@ def _xml(tree: Any) -> str:
 
 
 @pytest.mark.deep
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(kind=st.sampled_from(["broker", "core"]), trees=st.lists(TREES, max_size=6))
 def test_any_tree_is_read_and_each_part_reported(
     tmp_path_factory: pytest.TempPathFactory, kind: str, trees: list[Any]

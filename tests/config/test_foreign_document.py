@@ -138,7 +138,7 @@ def test_utf_16_is_read() -> None:
     assert foreign.read("<?xml version='1.0'?><broker/>".encode("utf-16"), "x", {}, {}).format == "activemq"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=300).map(lambda data: b"<broker" + data))
 def test_nothing_else_is_raised(data: bytes) -> None:
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amq.broker.state.snapshot import dump, load
@@ -105,7 +105,7 @@ def segments(draw: st.DrawFn, epoch: int, number: int) -> bytes:
     return header.encode() + b"".join(batches) + bytes(64)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 @given(st.data())
 def test_records_that_lie(data: st.DataObject) -> None:
     files = {segment_name(epoch, 1): data.draw(segments(epoch, 1)) for epoch in range(1, data.draw(st.integers(2, 3)))}

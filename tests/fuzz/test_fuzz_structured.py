@@ -10,7 +10,7 @@ from threading import TIMEOUT_MAX
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amq.errors import StoreError
@@ -24,7 +24,7 @@ from amq.lock.shared_file import RELEASE_OFFSET
 from tests.fuzz import corpus
 from tests.fuzz.targets import STORE, TARGETS, recover, store
 
-SLOW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(max_examples=100)
 NUMBERS = st.sampled_from([0, 1, 2, 3, 9, 255, (1 << 32) - 1, 1 << 44, (1 << 64) - 1])
 
 # -- segments ----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.targets import TARGETS
@@ -50,7 +50,7 @@ def test_valid_input_is_parsed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80)
 @given(data=st.data())
 def test_mutated_input(name: str, data: st.DataObject) -> None:
     target = TARGETS[name]

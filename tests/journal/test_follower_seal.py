@@ -155,7 +155,7 @@ step = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(step, max_size=40))
 def test_what_was_given_out_is_a_prefix_of_what_counts(steps: list[tuple[str, int, int]]) -> None:
     with tempfile.TemporaryDirectory() as directory:

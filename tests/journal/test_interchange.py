@@ -87,7 +87,6 @@ def message(body: bytes = b"x", seq: int = 1) -> Exported:
     return Exported(Message("queue://a", body, seq=seq))
 
 
-@settings(deadline=None)
 @given(st.lists(items(), max_size=8))
 def test_round_trip(written: list[Item]) -> None:
     data = write(*written)
@@ -96,7 +95,7 @@ def test_round_trip(written: list[Item]) -> None:
     assert check_whole("f", io.BytesIO(data)) == HEADER
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(items(), min_size=1, max_size=4), st.data())
 def test_a_cut_or_changed_file_is_never_taken_for_whole(written: list[Item], data: st.DataObject) -> None:
     whole = write(*written)

@@ -263,7 +263,7 @@ def play(world: BrokerWorld, script: list[tuple[str, int]]) -> None:
             world.settle()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(SCRIPT)
 def test_what_lives_is_what_a_new_master_has(tmp_path_factory: Any, script: list[tuple[str, int]]) -> None:
     """Sends, acknowledgements, refusals, transactions and takeovers, with compaction going on in small segments."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import second_reading
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from amq.errors import CorruptError, NewerFormatError
@@ -96,7 +96,6 @@ simple = (
     ))
     | st.builds(Previous, u64)
 )
-SLOW_HOST = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # also when it is busy
 records = simple | multicasts() | st.builds(Group, st.lists(simple, max_size=4), text, u64)
 
 
@@ -112,7 +111,6 @@ def facts(record: Record) -> object:
     return (type(record), *(getattr(record, slot) for slot in record.__slots__ if slot not in apart))
 
 
-@SLOW_HOST
 @given(st.lists(records, max_size=6))
 def test_round_trip(written: list[Record]) -> None:
     payload = HEAD + b"".join(encode_record(record, IDS) for record in written)
@@ -132,7 +130,6 @@ def plain(found: Any) -> Any:
     return [plain(each) for each in found] if isinstance(found, list | tuple) else found
 
 
-@SLOW_HOST
 @given(st.lists(records, max_size=6))
 def test_a_second_reading_finds_the_same(written: list[Record]) -> None:
     payload = HEAD + b"".join(encode_record(record, IDS) for record in written)

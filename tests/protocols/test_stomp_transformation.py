@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from amq.errors import ProtocolError
@@ -111,7 +111,6 @@ MAPS = st.dictionaries(st.text(st.characters(exclude_categories=["Cs", "Cc"])), 
 ), max_size=6)  # fmt: skip
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # values of ten types, on a busy machine
 @given(MAPS, st.sampled_from(["jms-map-xml", "jms-map-json"]))
 def test_a_map_comes_back_with_its_types(values: dict[str, Nested], name: str) -> None:
     text = shown(Message("queue://q", encode(values), content=MAP, envelope=Envelope()), name)

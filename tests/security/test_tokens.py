@@ -187,7 +187,7 @@ def test_hostile_json_is_refused(issuer: Issuer) -> None:
         refused(way, f"{signed}.{part(signature)}")
 
 
-SLOW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+SLOW = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 
 @given(data=st.data())

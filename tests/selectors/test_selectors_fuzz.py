@@ -23,13 +23,13 @@ WORDS = [
 VALUES = st.sampled_from(["", "red", "5", "-7.5", "1e999", "true", "nan", "'", "%", "a" * 200]) | st.text(max_size=5)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(words=st.lists(st.sampled_from(WORDS), max_size=14), a=VALUES, b=VALUES)
 def test_any_words(words: list[str], a: str, b: str) -> None:
     check(" ".join(words), {"a": a, "b": b})
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(text=st.text(max_size=40), a=VALUES)
 def test_any_text(text: str, a: str) -> None:
     check(text, {"a": a, "b": text})

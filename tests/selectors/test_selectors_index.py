@@ -65,7 +65,7 @@ MESSAGES = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(selectors=st.lists(SELECTORS, max_size=12), messages=st.lists(MESSAGES, min_size=1, max_size=6), data=st.data())
 def test_index_and_plain_evaluation_agree(selectors: list[str], messages: list[Message], data: st.DataObject) -> None:
     index: SelectorIndex[int] = SelectorIndex()

@@ -122,20 +122,20 @@ def answered(condition: str, row: Row, form: str = "text") -> bool | None:
     return True if is_true else False if is_false else None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(condition=CONDITION, row=ROW)
 def test_as_sqlite(sqlite: sqlite3.Connection, condition: str, row: Row) -> None:
     right = expected(sqlite, condition, row)
     assert [answered(condition, row, form) for form in ("text", "typed", "native")] == [right] * 3
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(condition=like(), row=ROW)
 def test_like_as_sqlite(sqlite: sqlite3.Connection, condition: str, row: Row) -> None:
     assert answered(condition, row) is expected(sqlite, condition, row)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(left=INTEGERS, right=INTEGERS, result=INTEGERS)
 def test_modulo_as_sqlite(sqlite: sqlite3.Connection, left: int, right: int, result: int) -> None:
     row = (left, right, result, None, None, None, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from amq.message import Envelope, Message
@@ -81,7 +81,6 @@ def test_a_native_message_is_read_once_however_many_selectors_ask() -> None:
     assert reads == {"head": 1}
 
 
-@settings(deadline=None)
 @given(st.sampled_from([selector for selector, _ in RULES]), st.dictionaries(st.sampled_from("ibfds"), VALUES))
 def test_whatever_the_types_nothing_is_raised(selector: str, properties: dict[str, Value]) -> None:
     assert value_of(selector, Message("queue://a", b"", properties, envelope=Envelope())) in (True, False, None)

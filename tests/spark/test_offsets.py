@@ -7,7 +7,7 @@ import pickle
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from amq.client import Lease, LeaseRequest
@@ -21,7 +21,6 @@ BYTES = 100  # of each message
 Leases = dict[str, list[tuple[int, int]]]
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 50), max_size=8), st.integers(1, 10))
 def test_partitions_hold_each_message_once(counts: list[int], parts: int) -> None:
     slices = [Slice(A, number, 0, count) for number, count in enumerate(counts)]

@@ -141,7 +141,7 @@ def test_a_lost_client_keeps_deliveries_transactions_and_temporary_queues(tmp_pa
     serve(tmp_path, test)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), seed=st.integers(0, 2**32))
 def test_cut_at_any_byte_in_both_directions_each_byte_counts_once(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, seed: int

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amq.protocols.openwire import table
@@ -49,7 +49,7 @@ def structures(draw: st.DrawFn, type: int, version: int = 12, depth: int = 0) ->
 
 
 @pytest.mark.parametrize("version", only(VERSIONS, VERSION_MAX))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 @given(data=st.data())
 def test_every_type_round_trips(version: int, data: st.DataObject) -> None:
     for type in FIELDS:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from conversation import CONSUMER, PRODUCER, QUEUE, TRANSACTION, message, opened, said
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from amq.message import Message
@@ -102,7 +102,6 @@ def acknowledged(draw: st.DrawFn) -> bytes:
     )  # fmt: skip
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine
 @given(found=st.data())
 def test_both_ways_say_the_same(found: st.DataObject) -> None:
     pieces = [
