@@ -8,7 +8,7 @@ state.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
 
@@ -406,6 +406,14 @@ class Broker(Core):
             self.limits.step()
         if self.pager.waits and self.memory.taken_bytes < taken_bytes:
             self.wake()  # a reader that lacked memory was asked before some came free
+
+    def dispatch_some(self, queues: Iterable[Queue]) -> None:
+        """Deliver what can be delivered of `queues` before the end of the turn."""
+        now_ms = self.clock.wall_ms()
+        held = self._effect.held if self._effect is not None else frozenset()
+        for queue in queues:
+            if queue.name not in held and queue.name not in self.paused:
+                (queue.retention or queue).dispatch(self, now_ms)
 
     def sweep(self) -> None:
         """Expire messages that nobody fetches; forget queues that hold nothing. Call every second or so."""

@@ -88,6 +88,41 @@ def test_rolled_back_it_never_was(world: World, how: str, ack: str) -> None:
     assert consumer(world).bodies == [b"1", b"2", b"3"]
 
 
+@pytest.mark.parametrize("ack", [ACK_CLIENT, ACK_INDIVIDUAL])
+@pytest.mark.parametrize("turns", [0, 1])
+def test_a_client_acknowledges_again_right_after_it_has_aborted(world: World, ack: str, turns: int) -> None:
+    """Some clients show the message to their program again by themselves. Whether the next frame comes in the same read
+    as the ABORT makes no difference."""
+    send(world, b"1")
+    client = consumer(world, ack=ack)
+    client.begin()
+    client.ack(b"1", "t")
+    delivery = client.delivery(b"1")
+    client.abort()
+    for _ in range(turns):
+        world.turn()
+    client.do(Ack(delivery.seq, delivery.subscription, world.next_receipt()))
+    world.settle()
+    assert client.errors == []
+    assert world.stored() == []
+    assert client.bodies == [b"1", b"1"], "it came again before"
+    world.check_at_rest()
+
+
+def test_what_is_paused_does_not_come_again_before_it_is_resumed(world: World) -> None:
+    send(world, b"1")
+    client = consumer(world)
+    client.begin()
+    client.ack(b"1", "t")
+    world.broker.pause("queue://a", True)
+    client.abort()
+    world.settle()
+    assert client.bodies == [b"1"]
+    world.broker.pause("queue://a", False)
+    world.settle()
+    assert client.bodies == [b"1", b"1"]
+
+
 def test_what_a_transaction_took_is_not_given_to_others_until_it_ends(world: World) -> None:
     send(world, b"1")
     client = consumer(world)

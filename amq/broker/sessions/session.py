@@ -573,8 +573,12 @@ class Session:
         return room is None
 
     def _abort(self, command: Abort) -> None:
-        self._transaction(command.transaction).roll_back()
+        """What comes again comes before the next command: the client may acknowledge it again at once."""
+        transaction = self._transaction(command.transaction)
+        queues = dict.fromkeys(subscription.queue for subscription, _ in transaction.settled)
+        transaction.roll_back()
         del self._transactions[command.transaction]
+        self._broker.dispatch_some(queues)
         self._confirm_now(command)
 
     def _disconnect(self, command: Disconnect) -> None:
