@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from amq.broker.names import PREPARED_NAME
+from amq.config.destinations import DestinationOptions
 from amq.protocols.commands import CommitBatch, Finish, Prepare
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from amq.xid import AnyXid
@@ -246,6 +247,22 @@ def test_what_cannot_be_prepared_is_rolled_back(make_world: MakeWorld, what: str
     assert client.codes == ["XID_INVALID" if what == "bad xid" else "NOT_SUPPORTED"]
     assert drain(world) == [(b"order", 1)]
     assert listed(world) == []
+    world.check_at_rest()
+
+
+def test_a_topic_that_is_diverted_to_queues_alone_can_be_sent_to(make_world: MakeWorld) -> None:
+    """The way for those whose transaction manager has several resources: the broker knows at the prepare who gets it."""
+    options = {"divert": "from topic to a; from topic to b", "divert_exclusive": True}
+    world = make_world(destinations=(DestinationOptions("news", options),))
+    client = world.connect()
+    client.begin()
+    client.send(b"1", "topic://news", transaction="t")
+    prepare(client)
+    assert client.errors == []
+    world.crash_and_recover()
+    assert (world.stored("a"), world.stored("b")) == ([], [])
+    finish(world)
+    assert (world.stored("a"), world.stored("b")) == ([b"1"], [b"1"])
     world.check_at_rest()
 
 

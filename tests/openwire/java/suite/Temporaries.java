@@ -112,9 +112,9 @@ public final class Temporaries extends Theme {
         Session session = auto(), other = auto();
         TemporaryQueue queue = session.createTemporaryQueue();
         queue.delete();
-        fails(JMSException.class, () -> send(session, queue, "x"));
+        fails(InvalidDestinationException.class, () -> send(session, queue, "x"));
         eventually(() -> {
-            try { send(other, queue, "x"); return false; } catch (JMSException right) { return true; }
+            try { send(other, queue, "x"); return false; } catch (InvalidDestinationException right) { return true; }
         }, "the other connection still sends");
     }
 

@@ -77,6 +77,20 @@ public final class Xa extends Theme {
         equal(numbers(0, 2), left());
     }
 
+    @Case public void onePhaseToATopic() throws Exception {
+        Session listener = auto();
+        MessageConsumer consumer = listener.createConsumer(topic(listener));
+        XASession session = xa();
+        XAResource resource = session.getXAResource();
+        Id xid = xid("1");
+        resource.start(xid, XAResource.TMNOFLAGS);
+        send(session, topic(session), "x");
+        resource.end(xid, XAResource.TMSUCCESS);
+        nothing(consumer);
+        resource.commit(xid, true);
+        equal("x", nextText(consumer));
+    }
+
     @Case public void twoPhases() throws Exception {
         XASession session = xa();
         XAResource resource = session.getXAResource();
