@@ -251,7 +251,7 @@ def test_what_cannot_be_prepared_is_rolled_back(make_world: MakeWorld, what: str
 
 
 def test_a_topic_that_is_diverted_to_queues_alone_can_be_sent_to(make_world: MakeWorld) -> None:
-    """The way for those whose transaction manager has several resources: the broker knows at the prepare who gets it."""
+    """A way where a transaction manager has several resources: the broker knows at the prepare who gets the message."""
     options = {"divert": "from topic to a; from topic to b", "divert_exclusive": True}
     world = make_world(destinations=(DestinationOptions("news", options),))
     client = world.connect()
