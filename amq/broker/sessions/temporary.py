@@ -113,7 +113,7 @@ class Temporaries:
         if name in self._owners or plain_name(name).partition(".")[0] + "." in self._owned:
             return
         raise CommandError(
-            f"{wire_name(name)} is not there: its connection has ended, or has removed it", code="DESTINATION_UNKNOWN"
+            f"{name} is not there: its connection has ended, or has removed it", code="DESTINATION_UNKNOWN"
         )
 
     def remove(self, name: str, owner: str) -> None:

@@ -16,7 +16,7 @@ _BY_CODE: Final = {
     "CLIENT_ID_IN_USE": _JMS + "InvalidClientIDException",
     "DESTINATION_INVALID": _JMS + "InvalidDestinationException",
     "DESTINATION_REFUSED": _JMS + "InvalidDestinationException",
-    "DESTINATION_UNKNOWN": _JMS + "InvalidDestinationException",
+    "DESTINATION_UNKNOWN": "org.apache.activemq.DestinationDoesNotExistException",  # its text begins with the name
     "SUBSCRIPTION_UNKNOWN": _JMS + "InvalidDestinationException",
     "UNKNOWN_SUBSCRIPTION": _JMS + "InvalidDestinationException",
     "QUEUE_FULL": _JMS + "ResourceAllocationException",
