@@ -29,7 +29,6 @@ from pyspark_amq.staging import Part, Staged, connect, stage
 log = logging.getLogger("pyspark_amq.sink")
 log.setLevel(logging.INFO)  # Spark's workers add a handler, if logs are wanted
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # local properties of Spark's tasks
-CONTINUOUS = "__continuous_start_epoch"  # a property of tasks of continuous queries alone
 CHECKSUM_MASK = (1 << 64) - 1
 DESTINATION_CHARACTERS_MAX = 100  # of an owner's name, which is part of each transaction's name
 
@@ -48,10 +47,6 @@ class AmqStreamWriter(DataSourceStreamArrowWriter):
         """In a task: send its rows. Raises AmqError: then Spark runs the task again."""
         context = TaskContext.get()
         assert context is not None, "Spark calls write in a task"
-        if context.getLocalProperty(CONTINUOUS) is not None:
-            raise OptionError(
-                "format amq writes micro-batches, and no continuous queries: write .trigger(processingTime='1 second')"
-            )
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         assert query is not None, f"this Spark does not tell its tasks {QUERY_ID}: use another version"
         assert batch is not None, f"this Spark does not tell its tasks {BATCH_ID}: use another version"

@@ -168,7 +168,7 @@ def check_the_master(page: Any, at: str) -> None:
 def find(page: Any, at: str, queue: str, cause: str) -> None:
     """As an operator does: overview, queues, the queue; there stands the cause."""
     page.goto(f"{at}/")
-    page.get_by_role("link", name="Queues", exact=True).click()
+    page.get_by_role("navigation").get_by_role("link", name="Queues", exact=True).click()
     page.get_by_role("link", name=queue, exact=True).click()
     page.locator(".hint", has_text=cause).first.wait_for(timeout=30_000)
 
@@ -198,7 +198,7 @@ def test_a_slow_consumer(brokers: Brokers) -> None:
         drawn(page)
         page.locator("#rates", has_text="it grows").wait_for()
         picture(page, "slow-consumer")
-        page.get_by_role("link", name="Consumers").click()
+        page.get_by_role("navigation").get_by_role("link", name="Consumers").click()
         page.get_by_role("cell", name="thumbnails-worker", exact=True).wait_for()
 
 

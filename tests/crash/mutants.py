@@ -145,11 +145,11 @@ MUTANTS = (
     ),
     Mutant(
         "prepared transactions not written again before their segment is trimmed", prepared.PreparedTransactions,
-        "standing_in", "if segment.code in codes and xid not in ending", "if False", "two-phase",
+        "standing_in", "if segment.code in codes and key not in ending", "if False", "two-phase",
     ),
     Mutant(
         "prepared transaction written again behind its end", prepared.PreparedTransactions, "standing_in",
-        "and xid not in ending", "", "two-phase",
+        "and key not in ending", "", "two-phase",
     ),
     Mutant(
         "markers not written again before their segment is trimmed", prepared.PreparedTransactions, "standing_in",
@@ -157,7 +157,7 @@ MUTANTS = (
     ),
     Mutant(
         "prepared transaction back with the segment that was trimmed", prepared.PreparedTransactions, "settle",
-        "self.remove(xid)", "pass", "batches",
+        "self.remove(key)", "pass", "batches",
     ),
     Mutant(
         "the end of a prepared transaction does not refer to where that stands", state.State, "resolve",

@@ -338,14 +338,6 @@ def test_a_stream_that_cannot_begin_ends_with_the_reason(spark: Any) -> None:
         _start(frame)
 
 
-def test_a_continuous_query_is_refused(spark: Any, tmp_path: Path) -> None:
-    rows = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
-    sink = rows.writeStream.format("amq").options(url="stomp://127.0.0.1:1", destination=QUEUE)
-    sink = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(continuous="1 second")
-    with pytest.raises(Exception, match="writes micro-batches, and no continuous queries"):
-        sink.start().awaitTermination(60)
-
-
 def _start(stream: Any) -> None:
     query = stream.writeStream.format("noop").start()
     try:
