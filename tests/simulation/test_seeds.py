@@ -42,7 +42,8 @@ def test_no_promise_is_broken_in_a_sample() -> None:
 
 @pytest.mark.deep
 def test_no_promise_is_broken() -> None:
-    _explore(DEEP_SEEDS, {kind: -(-least // 20) for kind, least in WANTED.items()})
+    # A kind that these seeds have less than once on average happens or not by luck: `make simulate` counts it.
+    _explore(DEEP_SEEDS, {kind: least // 20 for kind, least in WANTED.items()})
 
 
 def _explore(seeds: Iterable[int], wanted: dict[str, int]) -> None:
