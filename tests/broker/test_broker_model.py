@@ -308,8 +308,8 @@ class BrokerMachine(RuleBasedStateMachine):
         user = users[which % len(users)]
         name, tx = next(iter(user.txs.items()))
         del user.txs[name]
+        self.model.rolled_back(tx)  # first: what comes back is delivered before the next command
         user.client.do(Abort(name, self.ask(user, nothing)))
-        self.model.rolled_back(tx)
 
     @precondition(lambda self: self.all_txs)
     @rule(which=pick)

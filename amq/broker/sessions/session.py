@@ -573,7 +573,7 @@ class Session:
         return room is None
 
     def _abort(self, command: Abort) -> None:
-        """What comes again comes before the next command: the client may acknowledge it again at once."""
+        """Messages that come back are delivered before the next command: the client may acknowledge them at once."""
         transaction = self._transaction(command.transaction)
         queues = dict.fromkeys(subscription.queue for subscription, _ in transaction.settled)
         transaction.roll_back()
