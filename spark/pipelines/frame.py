@@ -7,7 +7,6 @@ session, however it ends. Under spark-submit the submission sets master and sett
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import re
 import shutil
@@ -198,7 +197,9 @@ def need_spark(environ: Mapping[str, str]) -> None:
     missing = [name for name in ("pyspark", "pyarrow", "numpy") if importlib.util.find_spec(name) is None]
     if missing:
         raise PipelineError(f"{missing[0]} is not installed here: pip install 'amq[spark]'", code="SPARK_MISSING")
-    installed = importlib.metadata.version("pyspark")
+    import pyspark  # it may come from the archive of an executor's Spark, which has no package metadata
+
+    installed = pyspark.__version__
     if tuple(map(int, installed.split(".")[:2])) < tuple(map(int, PYSPARK_MIN.split("."))):
         raise PipelineError(
             f"pipelines need PySpark {PYSPARK_MIN} or later, this is {installed}: pip install 'pyspark>={PYSPARK_MIN}'",

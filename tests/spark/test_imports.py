@@ -79,6 +79,6 @@ def test_pyspark_3_is_told_which_one_is_needed(package: str) -> None:
 
 
 def test_a_pipeline_of_an_older_pyspark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame.importlib.metadata, "version", lambda _: "4.1.0")
+    monkeypatch.setattr("pyspark.__version__", "4.1.0")
     with pytest.raises(frame.PipelineError, match=r"need PySpark 4.2 or later, this is 4.1.0: pip install"):
         frame.need_spark({"JAVA_HOME": "/usr"})
