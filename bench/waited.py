@@ -120,13 +120,20 @@ def small(ports: Ports) -> None:
         connection.send_bytes(encode("SEND", {"destination": "/topic/a"}) * 8000)
 
 
-def small_tls(ports: Ports) -> None:
-    """One record of TLS for each frame."""
+@contextmanager
+def tls_client(ports: Ports) -> Iterator[ssl.SSLSocket]:
+    """A client of STOMP over TLS that has connected."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with socket.create_connection(("127.0.0.1", ports.tls)) as plain, context.wrap_socket(plain) as sock:
         sock.sendall(encode("CONNECT", {"accept-version": "1.2", "host": "/"}))
         sock.recv(4096)
+        yield sock
+
+
+def small_tls(ports: Ports) -> None:
+    """One record of TLS for each frame."""
+    with tls_client(ports) as sock:
         one = encode("SEND", {"destination": "/topic/a"})
         while True:
             sock.sendall(one)
@@ -134,11 +141,7 @@ def small_tls(ports: Ports) -> None:
 
 def tiny_tls(ports: Ports) -> None:
     """Records of one byte, a line end."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with socket.create_connection(("127.0.0.1", ports.tls)) as plain, context.wrap_socket(plain) as sock:
-        sock.sendall(encode("CONNECT", {"accept-version": "1.2", "host": "/"}))
-        sock.recv(4096)
+    with tls_client(ports) as sock:
         while True:
             sock.sendall(b"\n")
 

@@ -68,7 +68,7 @@ def test_a_broken_body_ends_the_connection(body: bytes) -> None:
     b"{" + b",".join(b'"%d":1' % i for i in range(40_000)) + b"}",
 ])  # fmt: skip
 def test_a_body_that_takes_long_to_read_is_not_read(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has logged in may send it, on the event loop: 16 MiB took seconds."""
+    """Any client with a login may send it, and the event loop reads it: 16 MiB took seconds."""
     monkeypatch.setattr(json, "loads", lambda _: pytest.fail("it is read"))
     for command in (transactions.commit, transactions.abort):
         with pytest.raises(ProtocolError) as caught:
