@@ -66,6 +66,7 @@ package: $(VENV)/.installed-test
 
 lint: $(VENV)/.installed-test
 	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
 	$(BIN)/codespell
 	$(BIN)/hadolint conf/Containerfile
 	$(BIN)/kubernetes-validate --strict --quiet conf/kubernetes.yaml

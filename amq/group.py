@@ -78,12 +78,18 @@ class Facts:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "options": dict(self.options), "cannot_listen": self.cannot_listen[:WHY_CHARS_MAX],
-            "urls": list(self.urls), "store_full": self.store_full, "priority": self.priority,
-            "not_ready": self.not_ready[:WHY_CHARS_MAX], "passive": self.passive, "answer": dict(self.answer),
-            "addresses": list(self.addresses), **({"management": self.management} if self.management else {}),
+            "options": dict(self.options),
+            "cannot_listen": self.cannot_listen[:WHY_CHARS_MAX],
+            "urls": list(self.urls),
+            "store_full": self.store_full,
+            "priority": self.priority,
+            "not_ready": self.not_ready[:WHY_CHARS_MAX],
+            "passive": self.passive,
+            "answer": dict(self.answer),
+            "addresses": list(self.addresses),
+            **({"management": self.management} if self.management else {}),
             **({"certificate": dict(self.certificate)} if self.certificate else {}),
-        }  # fmt: skip
+        }
 
 
 class Group:
@@ -288,10 +294,12 @@ class Group:
     def _is_master_here(self, refusal: Refusal) -> bool:
         """Whether the port is taken by the master itself, on this host: when it ends the port is free."""
         return refusal.number == errno.EADDRINUSE and any(
-            other.role == MASTER and other.owner is not None and is_here(other.owner, self._host)
+            other.role == MASTER
+            and other.owner is not None
+            and is_here(other.owner, self._host)
             and refusal.port in _ports(other)
             for other in self._others
-        )  # fmt: skip
+        )
 
     def _lock_held(self) -> bool:
         """An answer that may be old on a network file system: nothing but patience depends on it. Without one the lock

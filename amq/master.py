@@ -110,9 +110,19 @@ class Master:
         store_uuid = recovered.store_uuid or entropy.randbytes(16)
         self.message_id_prefix = f"ID:{store_uuid.hex()[:12]}-"
         self.journal = Journal(
-            vfs, clock, self._runner, self, valid, config.store, epoch, store_uuid, recovered, config, entropy,
+            vfs,
+            clock,
+            self._runner,
+            self,
+            valid,
+            config.store,
+            epoch,
+            store_uuid,
+            recovered,
+            config,
+            entropy,
             self._reader,
-        )  # fmt: skip
+        )
         self.broker = broker = Broker(
             state, self.journal, config, clock, epoch, self.turn.wake, recovered.read_bytes, events
         )

@@ -211,9 +211,24 @@ class Message:
     """
 
     __slots__ = (
-        "body", "content", "content_type", "destination", "duplicate_id", "envelope", "expires_ms", "header_bytes",
-        "offset", "persistent", "priority", "properties", "segment", "seq", "shared", "size", "timestamp_ms",
-    )  # fmt: skip
+        "body",
+        "content",
+        "content_type",
+        "destination",
+        "duplicate_id",
+        "envelope",
+        "expires_ms",
+        "header_bytes",
+        "offset",
+        "persistent",
+        "priority",
+        "properties",
+        "segment",
+        "seq",
+        "shared",
+        "size",
+        "timestamp_ms",
+    )
 
     def __init__(
         self,
@@ -252,9 +267,19 @@ class Message:
     def made_of(cls, message: Message, destination: str, properties: Properties | None, seq: int = 0) -> Self:
         """`message` as it goes to `destination` with these properties. Body and envelope are shared."""
         return cls(
-            destination, message.body, properties, message.content_type, message.priority, message.persistent,
-            message.timestamp_ms, message.expires_ms, message.duplicate_id, message.content, seq, message.envelope,
-        )  # fmt: skip
+            destination,
+            message.body,
+            properties,
+            message.content_type,
+            message.priority,
+            message.persistent,
+            message.timestamp_ms,
+            message.expires_ms,
+            message.duplicate_id,
+            message.content,
+            seq,
+            message.envelope,
+        )
 
     @property
     def is_stripped(self) -> bool:
@@ -415,10 +440,22 @@ def alike(like: Message, bodies: Iterable[bytes], headers: Iterable[dict[str, st
     found = []
     for body, own in zip(bodies, headers, strict=True):
         envelope = lift(own)
-        found.append(Message(
-            destination, body, own or None, content_type, priority, persistent, timestamp_ms, expires_ms, "", content,
-            0, envelope,
-        ))  # fmt: skip
+        found.append(
+            Message(
+                destination,
+                body,
+                own or None,
+                content_type,
+                priority,
+                persistent,
+                timestamp_ms,
+                expires_ms,
+                "",
+                content,
+                0,
+                envelope,
+            )
+        )
     return found
 
 
@@ -625,9 +662,19 @@ def with_content(
 ) -> Message:
     """The same message at the same place, with another body, other properties and another envelope."""
     found = Message(
-        message.destination, content.body, properties, content.content_type, message.priority, message.persistent,
-        message.timestamp_ms, message.expires_ms, message.duplicate_id, content.content, message.seq, envelope,
-    )  # fmt: skip
+        message.destination,
+        content.body,
+        properties,
+        content.content_type,
+        message.priority,
+        message.persistent,
+        message.timestamp_ms,
+        message.expires_ms,
+        message.duplicate_id,
+        content.content,
+        message.seq,
+        envelope,
+    )
     found.segment, found.offset, found.size = message.segment, message.offset, message.size
     return found
 

@@ -39,18 +39,21 @@ NAMES: Final = (
     Name("duplicate id that OpenWire forms", ("Send.message",), (Within.USER, Within.DESTINATION)),
     Name(
         "id of a prepared transaction",
-        ("Prepare.xid", "Finish.xid", "ForgetOutcome.xid", "CommitBatch.xids", "AbortBatch.xids"), (Within.USER,),
+        ("Prepare.xid", "Finish.xid", "ForgetOutcome.xid", "CommitBatch.xids", "AbortBatch.xids"),
+        (Within.USER,),
     ),
     Name("client id, exclusive", ("Connect.client_id",), (Within.USER,)),
     Name("client id that several connections may have", ("Connect.client_id",), (Within.USER,)),
     Name("connection id, client object", ("Connect.instance",), (Within.USER,)),
     Name("reattachment token", ("Connect.reattach",), (Within.USER,)),
     Name(
-        "durable subscription", ("Subscribe.subscription_name", "Unsubscribe.subscription_name"),
+        "durable subscription",
+        ("Subscribe.subscription_name", "Unsubscribe.subscription_name"),
         (Within.USER, Within.CLIENT_ID),
     ),
     Name(
-        "cursor of leases", ("Lease.cursor", "SettleLeases.cursor", "Subscribe.reading"),
+        "cursor of leases",
+        ("Lease.cursor", "SettleLeases.cursor", "Subscribe.reading"),
         (Within.USER, Within.DESTINATION),
     ),
     Name("owner of batches", ("Prepare.owner", "CommitBatch.owner", "AbortBatch.owner"), (Within.RIGHT,)),
@@ -58,12 +61,20 @@ NAMES: Final = (
     Name(
         "session, consumer, producer",
         (
-            "InSession.session", "OpenSession.session", "Subscribe.id", "Unsubscribe.id", "Credit.id", "Extend.id",
-            "Settle.consumer", "OpenProducer.id", "CloseProducer.id",
-        ), (Within.CONNECTION,),
+            "InSession.session",
+            "OpenSession.session",
+            "Subscribe.id",
+            "Unsubscribe.id",
+            "Credit.id",
+            "Extend.id",
+            "Settle.consumer",
+            "OpenProducer.id",
+            "CloseProducer.id",
+        ),
+        (Within.CONNECTION,),
     ),
     Name("temporary destination", ("MakeTemporary.name",), (Within.CONNECTION,)),
-)  # fmt: skip
+)
 
 
 def owned(user: str, name: str) -> str:

@@ -77,24 +77,36 @@ class Codecs(NamedTuple):
 def _stomp(surroundings: Surroundings, owner: str) -> StompServer:
     config = surroundings.config
     limits = Limits(
-        config.max_header_count, config.max_header_size_bytes, config.max_header_block_size_bytes,
+        config.max_header_count,
+        config.max_header_size_bytes,
+        config.max_header_block_size_bytes,
         config.max_frame_size_bytes,
-    )  # fmt: skip
+    )
     return StompServer(
-        limits, surroundings.message_id_prefix, f"amq/{amq.__version__}", config.stomp_default_persistent,
-        (("amq-broker", surroundings.broker), ("amq-epoch", str(surroundings.epoch))), owner,
+        limits,
+        surroundings.message_id_prefix,
+        f"amq/{amq.__version__}",
+        config.stomp_default_persistent,
+        (("amq-broker", surroundings.broker), ("amq-epoch", str(surroundings.epoch))),
+        owner,
         config.stomp_strict_destinations,
-    )  # fmt: skip
+    )
 
 
 def _openwire(surroundings: Surroundings, owner: str) -> OpenWireServer:
     config = surroundings.config
     identity = Identity(
-        surroundings.broker, surroundings.message_id_prefix.removesuffix("-"), surroundings.epoch,
-        owner.removesuffix("."), surroundings.newest_seq,
-    )  # fmt: skip
+        surroundings.broker,
+        surroundings.message_id_prefix.removesuffix("-"),
+        surroundings.epoch,
+        owner.removesuffix("."),
+        surroundings.newest_seq,
+    )
     return OpenWireServer(
-        config.max_frame_size_bytes, identity, f"amq/{amq.__version__}", config.rebalance_cluster_clients,
+        config.max_frame_size_bytes,
+        identity,
+        f"amq/{amq.__version__}",
+        config.rebalance_cluster_clients,
         config.max_header_count,
     )
 

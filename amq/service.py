@@ -202,9 +202,13 @@ class BrokerService:
                     _log.info("no file events here, polling alone", reason=str(unwatched))
                 # One for all terms: it numbers its attempts, and no two may write the same claim.
                 locker = SharedFileLocker(
-                    self._vfs, self._clock, self._host, self.config.store, owner,
+                    self._vfs,
+                    self._clock,
+                    self._host,
+                    self.config.store,
+                    owner,
                     lambda place: open_vfs(self.config.store, place.url),
-                )  # fmt: skip
+                )
                 locker.check_place()
                 group = self._group = Group(
                     self._vfs, self._clock, self._host, self._threads, self.config, owner.name, self._probe
@@ -358,8 +362,10 @@ class BrokerService:
     def _facts(self, group: Group, succession: Succession) -> dict[str, Any]:
         master = self.master
         common: dict[str, Any] = {
-            "passive": succession.passive, "answer": succession.answer.to_json(), "management": self.management,
-        }  # fmt: skip
+            "passive": succession.passive,
+            "answer": succession.answer.to_json(),
+            "management": self.management,
+        }
         shown = self._credentials.shown if self._credentials is not None else None
         if shown is not None:
             common["certificate"] = {"subject": shown.subject[:SUBJECT_CHARS_MAX], "not_after_s": shown.not_after_s}
@@ -416,9 +422,7 @@ class BrokerService:
                 _log.warning("the journal as followed cannot be used: measuring all of it", reason=str(error))
         return seal(self._vfs, self.config.store, number, known, sign=sign)
 
-    def _serve(
-        self, locker: SharedFileLocker, mastership: Mastership, group: Group, succession: Succession
-    ) -> None:
+    def _serve(self, locker: SharedFileLocker, mastership: Mastership, group: Group, succession: Succession) -> None:
         """Replay, serve, keep the lease alive, until stopped, fenced or deposed. A broker that cannot open its
         transports hands over like one that was asked to stop, and raises TransportError.
         """
@@ -468,10 +472,13 @@ class BrokerService:
             lease.check()  # somebody who overtook us deletes segments: that is not damage but our loss
             raise
         _log.info(
-            "journal read", records=recovered.records, read_bytes=recovered.tail_bytes,
-            followed_bytes=recovered.read_bytes - recovered.tail_bytes, messages=state.stored,
+            "journal read",
+            records=recovered.records,
+            read_bytes=recovered.tail_bytes,
+            followed_bytes=recovered.read_bytes - recovered.tail_bytes,
+            messages=state.stored,
             seconds=round(self._clock.monotonic() - started, 3),
-        )  # fmt: skip
+        )
         return state, recovered
 
     def _teller(self) -> Progress:
@@ -570,10 +577,24 @@ class BrokerService:
     ) -> None:
         self._lease = lease
         self.master = Master(
-            self.config, self._vfs, self._clock, epoch.owner.name, epoch.owner.host, epoch.number, state, recovered,
-            lease.valid, self._authenticate, self._end, self._entropy, self._make_runner, self.events,
-            self._protocols, self._credentials, self.permissions,
-        )  # fmt: skip
+            self.config,
+            self._vfs,
+            self._clock,
+            epoch.owner.name,
+            epoch.owner.host,
+            epoch.number,
+            state,
+            recovered,
+            lease.valid,
+            self._authenticate,
+            self._end,
+            self._entropy,
+            self._make_runner,
+            self.events,
+            self._protocols,
+            self._credentials,
+            self.permissions,
+        )
         await self.master.listen(neighbours)
 
     async def _become_master(self, mastership: Mastership, began: float) -> None:
@@ -581,9 +602,12 @@ class BrokerService:
         self.takeovers.add(mastership.waited_s + self._clock.monotonic() - began)
         epoch = mastership.epoch
         _log.info(
-            "master: serving clients", epoch=epoch.number, reason=epoch.reason,
-            waited_s=round(mastership.waited_s, 3), urls=self.master.urls,
-        )  # fmt: skip
+            "master: serving clients",
+            epoch=epoch.number,
+            reason=epoch.reason,
+            waited_s=round(mastership.waited_s, 3),
+            urls=self.master.urls,
+        )
         await self._set_role(Role.MASTER)
 
     def _meet(self, neighbours: tuple[str, ...]) -> None:

@@ -194,9 +194,7 @@ class Slave:
         """Of the store, begun and ended, while `finish` reads: odd = one is under way. Any thread may look."""
         return self._finishing.calls if self._finishing is not None else 0
 
-    def finish(
-        self, config: BrokerConfig, epoch: Epoch, progress: Progress
-    ) -> tuple[State, Recovered]:
+    def finish(self, config: BrokerConfig, epoch: Epoch, progress: Progress) -> tuple[State, Recovered]:
         """Read what is left of the journal that `epoch` has sealed. `progress(bytes read, bytes to read, messages)`.
         Raises CorruptError, StoreError, OSError. The slave is as new afterwards.
         """
@@ -221,8 +219,9 @@ class Slave:
             raise StoreError(
                 f"{config.store} has a message of epoch {state.newest_seq >> SEQ_EPOCH_SHIFT}, and its newest epoch is "
                 f"{epoch.number - 1}: the journal was not written by brokers, and new messages could take the places "
-                "of those that are there; restore a backup", code="STORE_CORRUPT",
-            )  # fmt: skip
+                "of those that are there; restore a backup",
+                code="STORE_CORRUPT",
+            )
         state.settle(recovered.trimmed)
         return state, recovered
 

@@ -212,9 +212,10 @@ class Succession:
             return
         now = self._clock.monotonic()
         better = [
-            other for other in self._group.others(OTHERS_S)
+            other
+            for other in self._group.others(OTHERS_S)
             if other.priority > self.config.priority and not other.not_ready and _uuid(other) not in self._passed_over
-        ]  # fmt: skip
+        ]
         best = max(better, key=lambda other: other.priority, default=None)
         key = (best.name, _uuid(best)) if best is not None else None
         if key != self._better:
@@ -237,9 +238,12 @@ class Succession:
         delay_s, before = self._failback_delay_s(now), len(self._failbacks)
         if before:
             _log.warning(
-                "failback waits longer: it happened before and did not last", to=best.name, delay_s=delay_s,
-                failbacks=before, at_limit=delay_s >= FAILBACK_WINDOW_S,
-            )  # fmt: skip
+                "failback waits longer: it happened before and did not last",
+                to=best.name,
+                delay_s=delay_s,
+                failbacks=before,
+                at_limit=delay_s >= FAILBACK_WINDOW_S,
+            )
         else:
             _log.info("a slave of higher priority is ready: handing over soon", to=best.name, delay_s=delay_s)
 

@@ -40,9 +40,7 @@ class AlertingContext(ssl.SSLContext):
         return made
 
 
-def new_context(
-    side: int, minimum_version: str, kind: type[ssl.SSLContext] = ssl.SSLContext
-) -> ssl.SSLContext:  # fmt: skip
+def new_context(side: int, minimum_version: str, kind: type[ssl.SSLContext] = ssl.SSLContext) -> ssl.SSLContext:
     """A context without files. `side` = `ssl.PROTOCOL_TLS_CLIENT`, which checks certificate and name, or
     `ssl.PROTOCOL_TLS_SERVER`; `minimum_version` is a key of `VERSIONS`."""
     context = kind(side)

@@ -25,9 +25,13 @@ _NULL, _FALSE, _TRUE, _INT8, _INT16, _INT32, _INT64, _FLOAT32, _FLOAT64, _TEXT, 
 _LENGTH: Final = struct.Struct("<I")
 _SINGLE: Final = struct.Struct("<f")
 _NUMBERS: Final = {
-    _INT8: struct.Struct("<b"), _INT16: struct.Struct("<h"), _INT32: struct.Struct("<i"), _INT64: struct.Struct("<q"),
-    _FLOAT32: _SINGLE, _FLOAT64: struct.Struct("<d"),
-}  # fmt: skip
+    _INT8: struct.Struct("<b"),
+    _INT16: struct.Struct("<h"),
+    _INT32: struct.Struct("<i"),
+    _INT64: struct.Struct("<q"),
+    _FLOAT32: _SINGLE,
+    _FLOAT64: struct.Struct("<d"),
+}
 
 
 class _Narrow(int):
@@ -80,11 +84,21 @@ Nested: TypeAlias = "Value | list[Nested] | dict[str, Nested] | None"
 Properties: TypeAlias = "Mapping[str, Value]"
 
 _TAGS: Final[dict[type, int]] = {
-    Int8: _INT8, Int16: _INT16, Int32: _INT32, int: _INT64, Float32: _FLOAT32, float: _FLOAT64,
-}  # fmt: skip
+    Int8: _INT8,
+    Int16: _INT16,
+    Int32: _INT32,
+    int: _INT64,
+    Float32: _FLOAT32,
+    float: _FLOAT64,
+}
 _MAKE: Final[dict[int, Callable[[Any], Value]]] = {
-    _INT8: Int8, _INT16: Int16, _INT32: Int32, _INT64: int, _FLOAT32: Float32, _FLOAT64: float,
-}  # fmt: skip
+    _INT8: Int8,
+    _INT16: Int16,
+    _INT32: Int32,
+    _INT64: int,
+    _FLOAT32: Float32,
+    _FLOAT64: float,
+}
 
 
 # -- bytes -------------------------------------------------------------------------------------------------------------
@@ -271,8 +285,14 @@ def _untyped(value: Nested) -> Any:
 # -- JSON that keeps the types -----------------------------------------------------------------------------------------
 
 _MAKERS: Final[dict[str, Callable[[Any], Value]]] = {
-    "bool": bool, "int8": Int8, "int16": Int16, "int32": Int32, "int64": int, "float32": Float32, "float64": float,
-}  # fmt: skip
+    "bool": bool,
+    "int8": Int8,
+    "int16": Int16,
+    "int32": Int32,
+    "int64": int,
+    "float32": Float32,
+    "float64": float,
+}
 _NAMES: Final = {make: name for name, make in _MAKERS.items()}
 _SPELLED: Final[dict[str, tuple[type, ...]]] = {"bool": (bool,), "float32": (str, float), "float64": (str, float)}
 

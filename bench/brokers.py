@@ -79,9 +79,13 @@ class Broker:
         self._log_from = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.root,
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.root,
                 preexec_fn=die_with_parent,  # safe: this process has no threads
-            )  # fmt: skip
+            )
 
     @property
     def alive(self) -> bool:
@@ -177,9 +181,20 @@ class AmqBroker(Broker):
         options = {"lockKeepAlivePeriod": str(self.keep_alive_ms)} | self.options
         pairs = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
         return [
-            str(self.python), "-m", "amq.cli.main", "start", "--store", str(self.store), "--name", self.name,
-            "--transport", f"stomp://127.0.0.1:{self.port}", *openwire, *self.more, *pairs,
-        ]  # fmt: skip
+            str(self.python),
+            "-m",
+            "amq.cli.main",
+            "start",
+            "--store",
+            str(self.store),
+            "--name",
+            self.name,
+            "--transport",
+            f"stomp://127.0.0.1:{self.port}",
+            *openwire,
+            *self.more,
+            *pairs,
+        ]
 
 
 ACTIVEMQ_XML = """<?xml version="1.0" encoding="UTF-8"?>
@@ -240,7 +255,11 @@ class ActiveMqBroker(Broker):
         base.mkdir(exist_ok=True)
         (base / "broker.xml").write_text(
             ACTIVEMQ_XML.format(
-                name=self.name, base=base, store=self.store, port=self.port, keep_alive_ms=self.keep_alive_ms,
+                name=self.name,
+                base=base,
+                store=self.store,
+                port=self.port,
+                keep_alive_ms=self.keep_alive_ms,
                 scheduler=self.options.get("schedulerSupport", "false"),
                 openwire="" if self.openwire_port is None else OPENWIRE_XML.format(port=self.openwire_port),
             )
@@ -249,10 +268,18 @@ class ActiveMqBroker(Broker):
         (base / "log4j2.properties").write_text(ACTIVEMQ6_LOG)  # for ActiveMQ 6
         jars = [jar for pattern in self.jars for jar in glob.glob(f"{self.home}/{pattern}")]
         return [
-            "java", "-Xms512m", "-Xmx2g", "-XX:+UseG1GC", "-cp", ":".join([str(base), *sorted(jars)]),
-            f"-Dactivemq.base={base}", f"-Dactivemq.home={self.home}",
-            "org.apache.activemq.console.Main", "start", f"xbean:file:{base}/broker.xml",
-        ]  # fmt: skip
+            "java",
+            "-Xms512m",
+            "-Xmx2g",
+            "-XX:+UseG1GC",
+            "-cp",
+            ":".join([str(base), *sorted(jars)]),
+            f"-Dactivemq.base={base}",
+            f"-Dactivemq.home={self.home}",
+            "org.apache.activemq.console.Main",
+            "start",
+            f"xbean:file:{base}/broker.xml",
+        ]
 
 
 class ActiveMq6Broker(ActiveMqBroker):
@@ -272,12 +299,28 @@ class ArtemisBroker(Broker):
         instance = self.store.parent / f"{self.name}-instance"
         if not instance.exists():
             words = [
-                str(self.home / "bin/artemis"), "create", str(instance), "--silent", "--user", "bench",
-                "--password", "bench", "--allow-anonymous", "--no-web", "--data", str(self.store),
-                "--host", "127.0.0.1", "--default-port", str(self.port), "--no-amqp-acceptor",
-                "--no-hornetq-acceptor", "--no-mqtt-acceptor", "--no-stomp-acceptor",
+                str(self.home / "bin/artemis"),
+                "create",
+                str(instance),
+                "--silent",
+                "--user",
+                "bench",
+                "--password",
+                "bench",
+                "--allow-anonymous",
+                "--no-web",
+                "--data",
+                str(self.store),
+                "--host",
+                "127.0.0.1",
+                "--default-port",
+                str(self.port),
+                "--no-amqp-acceptor",
+                "--no-hornetq-acceptor",
+                "--no-mqtt-acceptor",
+                "--no-stomp-acceptor",
                 "--java-options=-Xms512m -Xmx2g -XX:+UseG1GC",
-            ]  # fmt: skip
+            ]
             made = subprocess.run(words, capture_output=True, text=True, check=False)
             if made.returncode:
                 raise BrokerError(f"artemis create failed:\n{made.stdout}{made.stderr}")
@@ -287,14 +330,16 @@ class ArtemisBroker(Broker):
 KINDS: dict[str, type[Broker]] = {broker.kind: broker for broker in (AmqBroker, ActiveMqBroker)}
 ARCHIVES: dict[str, tuple[type[Broker], str, str]] = {  # by kind: class, a file of the archive, how to get it
     "activemq6": (
-        ActiveMq6Broker, "bin/activemq.jar",
+        ActiveMq6Broker,
+        "bin/activemq.jar",
         "mvn dependency:copy -Dartifact=org.apache.activemq:apache-activemq:6.1.7:tar.gz:bin -DoutputDirectory=.",
     ),
     "artemis": (
-        ArtemisBroker, "bin/artemis",
+        ArtemisBroker,
+        "bin/artemis",
         "mvn dependency:copy -Dartifact=org.apache.activemq:apache-artemis:2.40.0:tar.gz:bin -DoutputDirectory=.",
     ),
-}  # fmt: skip
+}
 
 
 def from_archive(kind: str, home: str) -> str:
@@ -332,9 +377,15 @@ class Group:
     """`count` brokers of one kind on one store in a directory of their own; the first one becomes the master."""
 
     def __init__(
-        self, kind: str, count: int = 1, *, keep_alive_ms: int = 2000, options: Mapping[str, str] | None = None,
-        directory: str | None = None, openwire: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        kind: str,
+        count: int = 1,
+        *,
+        keep_alive_ms: int = 2000,
+        options: Mapping[str, str] | None = None,
+        directory: str | None = None,
+        openwire: bool = False,
+    ) -> None:
         made = broker_class(kind)
         self.kind = kind
         self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{Path(kind).name}-", dir=directory))

@@ -246,8 +246,9 @@ def draw(report: dict[str, Any], path: Path) -> None:
     amounts = report["amounts"]
     axes.set_title(
         f"{amounts['connections']:,} connections, {amounts['subscriptions']:,} subscriptions, {amounts['queues']:,} "
-        f"queues,\n{amounts['broken']:,} broken frames of {amounts['broken_bytes'] / MIB:.0f} MiB", fontsize=9,
-    )  # fmt: skip
+        f"queues,\n{amounts['broken']:,} broken frames of {amounts['broken_bytes'] / MIB:.0f} MiB",
+        fontsize=9,
+    )
     axes.legend(loc="lower right", fontsize=8)
     figure.savefig(path, dpi=80)
 

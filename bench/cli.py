@@ -30,7 +30,9 @@ def parser(
     )
     if peer:
         result.add_argument(
-            "--peer", type=_peer, metavar="activemq|activemq6=DIR|artemis=DIR|CHECKOUT",
+            "--peer",
+            type=_peer,
+            metavar="activemq|activemq6=DIR|artemis=DIR|CHECKOUT",
             help="measure it in the same run; DIR is where an archive was unpacked, CHECKOUT the directory of another "
             "version of amq, with a .venv",
         )

@@ -157,10 +157,21 @@ def make_queues(port: int, count: int) -> None:
 def console(broker: brokers.AmqBroker) -> Iterator[int]:
     """Its port."""
     port = brokers.free_port()
-    words = [str(broker.python), "-m", "amq.cli.main", "console", "--store", str(broker.store),
-             "--listen", f"127.0.0.1:{port}"]  # fmt: skip
+    words = [
+        str(broker.python),
+        "-m",
+        "amq.cli.main",
+        "console",
+        "--store",
+        str(broker.store),
+        "--listen",
+        f"127.0.0.1:{port}",
+    ]
     with subprocess.Popen(
-        words, cwd=brokers.ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        words,
+        cwd=brokers.ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         preexec_fn=brokers.die_with_parent,  # no thread has begun
     ) as process:
         try:
@@ -186,9 +197,16 @@ def _answers(port: int) -> bool:
 
 
 def measure(
-    rows: Sequence[Row], scale: Scale, queues: int, viewers: int, size_bytes: int, directory: str | None,
-    options: dict[str, str], idle_s: float, progress: Callable[[str], None],
-) -> dict[str, Any]:  # fmt: skip
+    rows: Sequence[Row],
+    scale: Scale,
+    queues: int,
+    viewers: int,
+    size_bytes: int,
+    directory: str | None,
+    options: dict[str, str],
+    idle_s: float,
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
     """Returns what `--json` writes."""
     before, kinds = host.describe(directory), (VIEWED, ALONE)
     with contextlib.ExitStack() as stack:
@@ -211,13 +229,16 @@ def measure(
     if failures:
         raise LoadError(f"a viewer failed: {failures[0]}")
     return {
-        "host": {"before": before, "after": host.describe(directory)}, "kinds": list(kinds), "queues": queues,
-        "viewers": viewers, "rows": summarise(bench.turns, rows, kinds),
+        "host": {"before": before, "after": host.describe(directory)},
+        "kinds": list(kinds),
+        "queues": queues,
+        "viewers": viewers,
+        "rows": summarise(bench.turns, rows, kinds),
         "pages": {page: _spread(found) for page, found in times.items()},
         "loop_lag_p99_s": {kind: p99(lag) for kind, lag in lags.items()},
         "loop_lag": {kind: [[bound, lag[bound]] for bound in lag] for kind, lag in lags.items()},
         "turns": [dataclasses.asdict(turn) for turn in bench.turns],
-    }  # fmt: skip
+    }
 
 
 def watched(bench: ConsoleBench, seconds: float, progress: Callable[[str], None]) -> Lag:
@@ -265,9 +286,7 @@ def main() -> None:
     try:
         options = cli.amq_options(args)
         idle_s = 3.0 if args.quick else IDLE_S
-        report = measure(
-            rows, scale, args.queues, args.viewers, args.size, args.dir, options, idle_s, cli.progress
-        )
+        report = measure(rows, scale, args.queues, args.viewers, args.size, args.dir, options, idle_s, cli.progress)
     except (LoadError, brokers.BrokerError) as error:
         sys.exit(f"failed: {error}")
     cli.show(args, report, table(report["rows"], report["kinds"]), pages_table(report), f"host: {report['host']}")

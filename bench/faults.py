@@ -24,9 +24,16 @@ LOCK_OFFSET = 1 << 40  # the byte of `lock` that brokers lock
 RESTART_S_MAX = 1.5
 PAUSE_PERIODS = (0.2, 2.5)  # a pause lasts between these multiples of the keep-alive period
 WEIGHTS = {  # fault → how often, among the others
-    "kill_master": 10, "pause_master": 5, "pause_master_and_delete_lock": 4, "kill_slave": 2, "kill_all": 2,
-    "stop_master": 2, "delete_lock": 2, "replace_lock": 2, "hold_lock": 2,
-}  # fmt: skip
+    "kill_master": 10,
+    "pause_master": 5,
+    "pause_master_and_delete_lock": 4,
+    "kill_slave": 2,
+    "kill_all": 2,
+    "stop_master": 2,
+    "delete_lock": 2,
+    "replace_lock": 2,
+    "hold_lock": 2,
+}
 
 
 class Wound(NamedTuple):

@@ -68,11 +68,20 @@ def options_of(
 ) -> dict[str, object]:
     """What the program is told to put the load of `row` on `broker`."""
     return {
-        "url": f"tcp://127.0.0.1:{broker.openwire_port}", "destination": destination, "messages": messages,
-        "size": size_bytes, "producers": row.producers, "consumers": row.consumers, "queues": row.queues,
-        "persistent": str(row.persistent).lower(), "send": row.send, "ack": row.ack, "batch": row.batch,
-        "window": row.window, "producer-window": row.producer_window,
-    }  # fmt: skip
+        "url": f"tcp://127.0.0.1:{broker.openwire_port}",
+        "destination": destination,
+        "messages": messages,
+        "size": size_bytes,
+        "producers": row.producers,
+        "consumers": row.consumers,
+        "queues": row.queues,
+        "persistent": str(row.persistent).lower(),
+        "send": row.send,
+        "ack": row.ack,
+        "batch": row.batch,
+        "window": row.window,
+        "producer-window": row.producer_window,
+    }
 
 
 class Generator:
@@ -152,7 +161,7 @@ def main() -> None:
     try:
         report = throughput.measure(
             kinds, rows, scale, args.size, args.dir, cli.amq_options(args), cli.progress, JmsBench
-        )  # fmt: skip
+        )
     except (LoadError, brokers.BrokerError, jvm.JavaError) as error:
         sys.exit(f"failed: {error}")
     cli.show(args, report, throughput.table(report["rows"], kinds), f"host: {report['host']}")

@@ -83,8 +83,11 @@ def start(main: str, *words: str) -> subprocess.Popen[str]:
     """A JVM that runs class `main`; it takes lines on its standard input and gives lines on its standard output."""
     return subprocess.Popen(
         ["java", "-Xms256m", "-Xmx1g", "-XX:+UseG1GC", "-cp", class_path(), main, *words],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=brokers.die_with_parent,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=brokers.die_with_parent,
+    )
 
 
 def end(process: subprocess.Popen[str]) -> None:

@@ -45,11 +45,23 @@ def main() -> None:
     try:
         result = run(
             Load(
-                int(port), host or "127.0.0.1", args.producers, args.consumers, 5000 if args.quick else args.messages,
-                args.size, args.window, not args.non_persistent, args.ack, args.mode, args.prefetch, args.destination,
-                args.login, args.passcode, args.timeout,
+                int(port),
+                host or "127.0.0.1",
+                args.producers,
+                args.consumers,
+                5000 if args.quick else args.messages,
+                args.size,
+                args.window,
+                not args.non_persistent,
+                args.ack,
+                args.mode,
+                args.prefetch,
+                args.destination,
+                args.login,
+                args.passcode,
+                args.timeout,
             )
-        )  # fmt: skip
+        )
     except LoadError as error:
         sys.exit(f"failed: {error}")
     if args.json:

@@ -196,9 +196,19 @@ def measure(row: Row, clients: int, args: argparse.Namespace) -> Storm:
         cpu_s = second.cpu_s() - before_s
     times, lags = sorted(storm.answered_s), sorted(probe.lags_ms)
     return Storm(
-        row.title, clients, row.users, times[len(times) // 2], times[-1], storm.refused, storm.closed, cpu_s, len(lags),
-        lags[len(lags) * 99 // 100], lags[-1], grown / (1 << 20),
-    )  # fmt: skip
+        row.title,
+        clients,
+        row.users,
+        times[len(times) // 2],
+        times[-1],
+        storm.refused,
+        storm.closed,
+        cpu_s,
+        len(lags),
+        lags[len(lags) * 99 // 100],
+        lags[-1],
+        grown / (1 << 20),
+    )
 
 
 def _answers(broker: brokers.Broker) -> None:
@@ -222,10 +232,17 @@ def table(storms: list[Storm]) -> Table:
         shown.add_column(heading, justify="right" if heading else "left")
     for storm in storms:
         shown.add_row(
-            storm.row, f"{storm.clients:,}", f"{storm.half_s:.1f} s", f"{storm.all_s:.1f} s",
-            f"{storm.refused:,}", f"{storm.closed:,}", f"{storm.cpu_s:.1f} s", f"{storm.probe_p99_ms:.0f} ms",
-            f"{storm.probe_max_ms:.0f} ms", f"{storm.grown_mib:.0f} MiB",
-        )  # fmt: skip
+            storm.row,
+            f"{storm.clients:,}",
+            f"{storm.half_s:.1f} s",
+            f"{storm.all_s:.1f} s",
+            f"{storm.refused:,}",
+            f"{storm.closed:,}",
+            f"{storm.cpu_s:.1f} s",
+            f"{storm.probe_p99_ms:.0f} ms",
+            f"{storm.probe_max_ms:.0f} ms",
+            f"{storm.grown_mib:.0f} MiB",
+        )
     return shown
 
 

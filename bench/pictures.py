@@ -66,8 +66,10 @@ class Recorder(PlainView):
 def rendered(drawing: Any) -> list[Line]:
     """What rich makes of `drawing` on a terminal of COLUMNS, line by line."""
     console = Console(file=io.StringIO(), force_terminal=True, width=COLUMNS, color_system="standard")
-    return [tuple((segment.text, colour(segment.style)) for segment in merged(line))
-            for line in console.render_lines(drawing, pad=False)]  # fmt: skip
+    return [
+        tuple((segment.text, colour(segment.style)) for segment in merged(line))
+        for line in console.render_lines(drawing, pad=False)
+    ]
 
 
 def merged(line: list[Segment]) -> list[Segment]:
@@ -183,8 +185,16 @@ def canvas(wide: float, high: float) -> tuple[Any, Any]:
     import matplotlib  # the extra `bench`
 
     matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "amq", "font.size": 9, "axes.spines.top": False,
-                                "axes.spines.right": False, "font.family": "sans-serif"})  # fmt: skip
+    matplotlib.rcParams.update(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "amq",
+            "font.size": 9,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "font.family": "sans-serif",
+        }
+    )
     from matplotlib import pyplot
 
     return pyplot.subplots(figsize=(wide, high))

@@ -89,10 +89,17 @@ def _clients(row_name: str, broker: brokers.Broker) -> Iterator[Callable[[int, s
     row = ROWS[row_name]
 
     def stomp(messages: int, queue: str) -> float:
-        return run(Load(
-            broker.port, producers=row.producers, consumers=row.consumers, messages=messages, window=row.window,
-            persistent=row.persistent, destination=f"/queue/{queue}",
-        )).seconds  # fmt: skip
+        return run(
+            Load(
+                broker.port,
+                producers=row.producers,
+                consumers=row.consumers,
+                messages=messages,
+                window=row.window,
+                persistent=row.persistent,
+                destination=f"/queue/{queue}",
+            )
+        ).seconds
 
     yield stomp
 

@@ -52,9 +52,13 @@ def one_start(group: brokers.Group, backlog: int) -> dict[str, float]:
 
 
 def measure(
-    kind: str, backlogs: Sequence[int], repeat: int, directory: str | None, options: dict[str, str],
+    kind: str,
+    backlogs: Sequence[int],
+    repeat: int,
+    directory: str | None,
+    options: dict[str, str],
     progress: Callable[[str], None],
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """One entry per backlog, the empty one first."""
     results: list[dict[str, Any]] = []
     progress(f"{kind}: starting")
@@ -84,8 +88,16 @@ def measure(
 
 def table(results: Sequence[dict[str, Any]]) -> Table:
     shown = Table(title="cold start after kill -9, median (min–max)")
-    for heading in ("", "backlog", "connected s", "first message s", "µs a message", "memory MB", "memory B a message",
-                    "store B a message"):  # fmt: skip
+    for heading in (
+        "",
+        "backlog",
+        "connected s",
+        "first message s",
+        "µs a message",
+        "memory MB",
+        "memory B a message",
+        "store B a message",
+    ):
         shown.add_column(heading, justify="right" if heading else "left")
     for result in results:
         connected, message = (Spread(**result["spread"][name]) for name in ("connected_s", "first_message_s"))
@@ -97,11 +109,15 @@ def table(results: Sequence[dict[str, Any]]) -> Table:
                 f"{result['store_bytes_per_message']:.0f}",
             ]
         shown.add_row(
-            result["kind"], f"{result['messages']:,}",
+            result["kind"],
+            f"{result['messages']:,}",
             f"{connected.median:.2f} ({connected.low:.2f}–{connected.high:.2f})",
             f"{message.median:.2f} ({message.low:.2f}–{message.high:.2f})" if result["messages"] else "–",
-            slopes[0], f"{result['spread']['memory_bytes']['median'] / 1e6:.0f}", slopes[1], slopes[2],
-        )  # fmt: skip
+            slopes[0],
+            f"{result['spread']['memory_bytes']['median'] / 1e6:.0f}",
+            slopes[1],
+            slopes[2],
+        )
     return shown
 
 

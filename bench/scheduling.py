@@ -75,9 +75,15 @@ def lateness_ms(connection: Connection, count: int, patience_s: float) -> list[f
 
 
 def measure(
-    kind: str, messages: int, near: int, span_s: float, size_bytes: int, directory: str | None,
-    options: dict[str, str], progress: Callable[[str], None],
-) -> dict[str, Any]:  # fmt: skip
+    kind: str,
+    messages: int,
+    near: int,
+    span_s: float,
+    size_bytes: int,
+    directory: str | None,
+    options: dict[str, str],
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
     """`messages` that wait, and then `near` that fall due within `span_s`."""
     randomly = random.Random(1)
     progress(f"{kind}: starting")
@@ -99,10 +105,15 @@ def measure(
             schedule(producer, NEAR_QUEUE, delays_ms, size_bytes, NEAR_WINDOW)
             late = lateness_ms(consumer, near, lead_s + span_s + TIMEOUT_S)
     return {
-        "kind": kind, "messages": messages, "size_bytes": size_bytes, "per_s": messages / seconds,
-        "memory_bytes_per_message": (memory_bytes - empty_bytes) / messages, "near": near,
-        "due_per_s": near / span_s, "late_ms": percentiles(late),
-    }  # fmt: skip
+        "kind": kind,
+        "messages": messages,
+        "size_bytes": size_bytes,
+        "per_s": messages / seconds,
+        "memory_bytes_per_message": (memory_bytes - empty_bytes) / messages,
+        "near": near,
+        "due_per_s": near / span_s,
+        "late_ms": percentiles(late),
+    }
 
 
 def table(results: Sequence[dict[str, Any]]) -> Table:
@@ -111,10 +122,13 @@ def table(results: Sequence[dict[str, Any]]) -> Table:
         shown.add_column(heading if heading not in results[0]["late_ms"] else f"late {heading} ms", justify="right")
     for result in results:
         shown.add_row(
-            result["kind"], f"{result['messages']:,}", f"{result['per_s']:,.0f}",
-            f"{result['memory_bytes_per_message']:.0f}", f"{result['due_per_s']:,.0f}",
+            result["kind"],
+            f"{result['messages']:,}",
+            f"{result['per_s']:,.0f}",
+            f"{result['memory_bytes_per_message']:.0f}",
+            f"{result['due_per_s']:,.0f}",
             *(f"{value:.1f}" for value in result["late_ms"].values()),
-        )  # fmt: skip
+        )
     return shown
 
 

@@ -16,9 +16,14 @@ ROUNDS = 7
 CALLS = 20_000
 SUBSCRIPTIONS = 10_000
 PROPERTIES = {
-    "type": "t17", "color": "red", "price": "17", "weight": "1.5", "region": "north", "customer": "c-17",
+    "type": "t17",
+    "color": "red",
+    "price": "17",
+    "weight": "1.5",
+    "region": "north",
+    "customer": "c-17",
     "flag": "true",
-}  # fmt: skip
+}
 MESSAGE = Message("topic://prices", b"x" * 1024, PROPERTIES)
 SINGLE = (
     "type = 't17'",

@@ -256,8 +256,9 @@ class Soak:
         print(
             f"{now_s - self.start_s:7.0f} s  round {self.rounds + 1} (seed {trial.seed})  {totals['sent']:,} sent, "
             f"{totals['acked']:,} acknowledged, {totals['deliveries'] - totals['acked']:,} redelivered or open; {hurt}",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
+            file=sys.stderr,
+            flush=True,
+        )
 
     def report(self) -> dict[str, Any]:
         return {
@@ -298,9 +299,13 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=defaults.per_s, help="messages/s of each producer")
     parser.add_argument("--client", choices=("raw", "amq"), default="raw", help="sockets, or amq.connect (raw)")
     parser.add_argument(
-        "--only", action="append", default=[], choices=list(WEIGHTS), metavar="FAULT",
+        "--only",
+        action="append",
+        default=[],
+        choices=list(WEIGHTS),
+        metavar="FAULT",
         help="of bench/faults.py (repeatable)",
-    )  # fmt: skip
+    )
     parser.add_argument("--keep", default="soak-failures", metavar="DIR", help="where histories of failures stay")
     parser.add_argument("--kind", choices=sorted(brokers.KINDS), default="amq", help="default %(default)s")
     args = parser.parse_args()
@@ -308,9 +313,12 @@ def main() -> None:
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1, 10**6)
     print(f"seed {seed}", file=sys.stderr)
     settings = Settings(
-        per_s=args.rate, round_s=args.round, every_s=args.every, only=frozenset(args.only),
+        per_s=args.rate,
+        round_s=args.round,
+        every_s=args.every,
+        only=frozenset(args.only),
         amq_client=args.client == "amq",
-    )  # fmt: skip
+    )
     minutes = args.minutes
     if args.quick:
         settings = dataclasses.replace(settings, round_s=10.0)

@@ -185,13 +185,18 @@ def measure(rows: int, directory: str | None, options: dict[str, str]) -> list[d
         before = f"failover:(stomp://127.0.0.1:{stack.enter_context(plain.before(broker.port))})"
         once, single = to_amq(url, "exactly-once"), to_amq(before, "exactly-once")
         ways = {
-            "socket only": to_socket(spark, discarding), "exactly-once": once, f"exactly-once{SINGLE}": single,
-            f"exactly-once{KEY}": once, f"exactly-once{KEY}{SINGLE}": single,
-            f"exactly-once{HEADERS}": once, f"exactly-once{HEADERS}{SINGLE}": single,
-            "at-least-once": to_amq(url, "at-least-once"), "dedup": to_amq(url, "dedup"),
+            "socket only": to_socket(spark, discarding),
+            "exactly-once": once,
+            f"exactly-once{SINGLE}": single,
+            f"exactly-once{KEY}": once,
+            f"exactly-once{KEY}{SINGLE}": single,
+            f"exactly-once{HEADERS}": once,
+            f"exactly-once{HEADERS}{SINGLE}": single,
+            "at-least-once": to_amq(url, "at-least-once"),
+            "dedup": to_amq(url, "dedup"),
             "loop, amq client": row_by_row(with_our_client(url)),
             "loop, stomp.py": row_by_row(with_stomp_py(broker.port)),
-        }  # fmt: skip
+        }
         for number, (name, way) in enumerate(ways.items()):
             columns = next(kind for kind in (HEADERS, KEY, VALUE) if kind in name)
             cli.progress(name)
@@ -204,9 +209,14 @@ def measure(rows: int, directory: str | None, options: dict[str, str]) -> list[d
                 if stored:
                     take_all(broker.port, queue, count)
             results.append(
-                {"way": name, "rows": rows, "seconds": seconds, "rows_per_s": rows / seconds,
-                 "broker_us_per_row": cpu_us if stored else 0.0}
-            )  # fmt: skip
+                {
+                    "way": name,
+                    "rows": rows,
+                    "seconds": seconds,
+                    "rows_per_s": rows / seconds,
+                    "broker_us_per_row": cpu_us if stored else 0.0,
+                }
+            )
     return results
 
 
@@ -219,9 +229,13 @@ def table(results: list[dict[str, Any]]) -> Table:
     for result in results:
         rate = result["rows_per_s"]
         shown.add_row(
-            result["way"], f"{rate:,.0f}", f"{rate / ceiling:.2f}", f"{rate / plain['loop, amq client']:.1f}",
-            f"{rate / plain['loop, stomp.py']:.1f}", f"{result['broker_us_per_row']:.1f}",
-        )  # fmt: skip
+            result["way"],
+            f"{rate:,.0f}",
+            f"{rate / ceiling:.2f}",
+            f"{rate / plain['loop, amq client']:.1f}",
+            f"{rate / plain['loop, stomp.py']:.1f}",
+            f"{result['broker_us_per_row']:.1f}",
+        )
     return shown
 
 

@@ -84,10 +84,12 @@ class Bench:
         """Read all `rows` of `queue`. A stream takes them. Raises LoadError where others came."""
         cpu_s, start_s = self._cpu_s(), time.monotonic()
         ways = {
-            STREAM: self._stream, DIRECT: partial(self._stream, store=self._store),
+            STREAM: self._stream,
+            DIRECT: partial(self._stream, store=self._store),
             **{name: partial(self._stream, store=self._store, minPartitions=parts) for name, parts in SCALING.items()},
-            SINGLE: partial(self._stream, url=self._before), LOOP: self._loop,
-        }  # fmt: skip
+            SINGLE: partial(self._stream, url=self._before),
+            LOOP: self._loop,
+        }
         found = ways.get(what, partial(self._once, what))(queue, rows)
         trial = Trial(time.monotonic() - start_s, self._cpu_s() - cpu_s)
         if found != rows:
@@ -238,16 +240,18 @@ def measure(
             progress(f"{what}: {number + 1} of {trials}: {rows / trial.seconds:,.0f} rows/s")
     return [
         {
-            "what": what, "rows": rows, "per_s": spread([rows / trial.seconds for trial in done])._asdict(),
+            "what": what,
+            "rows": rows,
+            "per_s": spread([rows / trial.seconds for trial in done])._asdict(),
             "broker_cpu_us": spread([1e6 * trial.broker_cpu_s / rows for trial in done])._asdict(),
         }
         for what, done in found.items()
-    ]  # fmt: skip
+    ]
 
 
 def run(
     rows: int, size_bytes: int, trials: int, directory: str | None, options: dict[str, str], kinds: Sequence[str]
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """`measure` with a broker and a Spark of its own."""
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))

@@ -71,10 +71,19 @@ def takeovers(args: argparse.Namespace, kinds: Sequence[str]) -> None:
     results, failure = [], None
     for kind in kinds:
         try:
-            results.append(takeover.measure(
-                kind, args.backlog, args.takeover, 1, KEEP_ALIVE_MS, args.dir, cli.amq_options(args), cli.progress,
-                ready=True,
-            ))  # fmt: skip
+            results.append(
+                takeover.measure(
+                    kind,
+                    args.backlog,
+                    args.takeover,
+                    1,
+                    KEEP_ALIVE_MS,
+                    args.dir,
+                    cli.amq_options(args),
+                    cli.progress,
+                    ready=True,
+                )
+            )
         except (LoadError, brokers.BrokerError) as error:
             failure = f"failed: {kind}: {error}"
             break

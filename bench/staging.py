@@ -38,9 +38,15 @@ ROUNDS = 3
 KINDS = ("value", "key", "key and headers")
 HEADERS = ("colour", "region", "trace")
 STEPS = (
-    "task: Arrow to columns", "task: checksum", "task: frames", "broker: read frames", "broker: take in",
-    "broker: prepare", "broker: write and apply", "broker: commit the batch",
-)  # fmt: skip
+    "task: Arrow to columns",
+    "task: checksum",
+    "task: frames",
+    "broker: read frames",
+    "broker: take in",
+    "broker: prepare",
+    "broker: write and apply",
+    "broker: commit the batch",
+)
 
 
 class Stopwatch:
@@ -102,7 +108,12 @@ def opened() -> StompServer:
 
 
 def send(
-    world: World, watch: Stopwatch, stomp: StompServer, client: Client, transaction: str, batch: pa.RecordBatch,
+    world: World,
+    watch: Stopwatch,
+    stomp: StompServer,
+    client: Client,
+    transaction: str,
+    batch: pa.RecordBatch,
     described: Columns,
 ) -> None:
     """Rows of one transaction, from Arrow to the broker's memory."""

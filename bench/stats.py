@@ -10,6 +10,7 @@ from amq.cli.load import percentiles
 
 __all__ = ["Spread", "percentiles", "spread"]
 
+
 class Spread(NamedTuple):
     """Repetitions of one measurement: only these three are shown, for a mean hides what a noisy machine did."""
 

@@ -34,10 +34,13 @@ def subscribe(connection: Connection, numbers: Sequence[int], selector: str) -> 
     for at in range(0, len(numbers), SUBSCRIBE_BATCH):
         batch = numbers[at : at + SUBSCRIBE_BATCH]
         frames = [
-            encode("SUBSCRIBE", {"id": i, "destination": TOPIC, "ack": "auto", "selector": selector.format(i=i)}
-                   | ({"receipt": i} if i == batch[-1] else {}))
+            encode(
+                "SUBSCRIBE",
+                {"id": i, "destination": TOPIC, "ack": "auto", "selector": selector.format(i=i)}
+                | ({"receipt": i} if i == batch[-1] else {}),
+            )
             for i in batch
-        ]  # fmt: skip
+        ]
         connection.send_bytes(b"".join(frames))
         connection.receipt(str(batch[-1]), TIMEOUT_S)
 
@@ -63,9 +66,13 @@ class Deliveries:
 
 
 def drive(
-    producer: Connection, consumers: Sequence[Connection], wanted: Sequence[int], size_bytes: int, window: int,
+    producer: Connection,
+    consumers: Sequence[Connection],
+    wanted: Sequence[int],
+    size_bytes: int,
+    window: int,
     longest_s: float = LONGEST_S,
-) -> tuple[int, float]:  # fmt: skip
+) -> tuple[int, float]:
     """Send a message to each subscription in `wanted`, in that order, until all are sent or the time is over.
 
     Returns how many were sent and delivered, and in how many seconds. Raises LoadError, OSError, WireError.
@@ -97,16 +104,27 @@ def drive(
 
 def _frame(serial: int, number: int, size_bytes: int) -> bytes:
     headers = {
-        "destination": TOPIC, "content-length": size_bytes, "persistent": "false",
-        "kind": f"t{number}", "region": f"r{number}", "price": number % 100 + 4,
-    }  # fmt: skip
+        "destination": TOPIC,
+        "content-length": size_bytes,
+        "persistent": "false",
+        "kind": f"t{number}",
+        "region": f"r{number}",
+        "price": number % 100 + 4,
+    }
     return encode("SEND", headers, b"%d;" % serial + b"x" * (size_bytes - len(b"%d;" % serial)))
 
 
 def measure(
-    kind: str, subscriptions: int, messages: int, selector: str, size_bytes: int, window: int, directory: str | None,
-    options: dict[str, str], progress: Callable[[str], None],
-) -> dict[str, Any]:  # fmt: skip
+    kind: str,
+    subscriptions: int,
+    messages: int,
+    selector: str,
+    size_bytes: int,
+    window: int,
+    directory: str | None,
+    options: dict[str, str],
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
     """`messages` to `subscriptions`, after as many messages as the window holds to warm up."""
     randomly = random.Random(1)
     progress(f"{kind}: starting")
@@ -129,9 +147,14 @@ def measure(
             for connection in connections:
                 connection.close()
     return {
-        "kind": kind, "subscriptions": subscriptions, "selector": selector, "size_bytes": size_bytes, "messages": sent,
-        "per_s": sent / seconds, "subscribed_per_s": subscriptions / subscribed_s,
-    }  # fmt: skip
+        "kind": kind,
+        "subscriptions": subscriptions,
+        "selector": selector,
+        "size_bytes": size_bytes,
+        "messages": sent,
+        "per_s": sent / seconds,
+        "subscribed_per_s": subscriptions / subscribed_s,
+    }
 
 
 def table(results: Sequence[dict[str, Any]]) -> Table:
@@ -162,10 +185,17 @@ def main() -> None:
             options = cli.amq_options(args) if kind == "amq" else {}
             results.append(
                 measure(
-                    kind, subscriptions, messages, args.selector, args.size, args.window, args.dir, options,
+                    kind,
+                    subscriptions,
+                    messages,
+                    args.selector,
+                    args.size,
+                    args.window,
+                    args.dir,
+                    options,
                     cli.progress,
                 )
-            )  # fmt: skip
+            )
     except (LoadError, WireError, OSError, brokers.BrokerError) as error:
         sys.exit(f"failed: {error}")
     cli.show(args, {"host": host.describe(args.dir), "subscriptions": results}, table(results))

@@ -187,10 +187,18 @@ _END: dict[str, Callable[[brokers.Broker], None]] = {
 
 
 def measure(
-    kind: str, messages: int, repeat: int, slaves: int, keep_alive_ms: int, directory: str | None,
-    options: dict[str, str], progress: Callable[[str], None], how: str = "kill",
-    jms: Callable[[brokers.Group, str], dict[str, float]] | None = None, ready: bool = False,
-) -> dict[str, Any]:  # fmt: skip
+    kind: str,
+    messages: int,
+    repeat: int,
+    slaves: int,
+    keep_alive_ms: int,
+    directory: str | None,
+    options: dict[str, str],
+    progress: Callable[[str], None],
+    how: str = "kill",
+    jms: Callable[[brokers.Group, str], dict[str, float]] | None = None,
+    ready: bool = False,
+) -> dict[str, Any]:
     """Spreads of the three times over `repeat` takeovers with `messages` of 1 KiB waiting. `jms`: what watches one with
     JMS clients. `ready`: each slave has caught up before its master dies."""
     one = jms or one_takeover
@@ -230,9 +238,13 @@ def table(results: Sequence[dict[str, Any]]) -> Table:
         spreads = [Spread(**result["spread"][name]) for name in ("connected_s", "first_message_s", "first_receipt_s")]
         cells = [f"{times.median:.2f} ({times.low:.2f}–{times.high:.2f})" for times in spreads]
         shown.add_row(
-            result["kind"], result["client"], result["how"], f"{result['messages']:,}", str(result["keep_alive_ms"]),
+            result["kind"],
+            result["client"],
+            result["how"],
+            f"{result['messages']:,}",
+            str(result["keep_alive_ms"]),
             *cells,
-        )  # fmt: skip
+        )
     return shown
 
 
@@ -257,10 +269,20 @@ def main() -> None:
     try:
         for kind in cli.kinds(args) if args.how == "kill" else ["amq"]:
             options = cli.amq_options(args) if kind == "amq" else {}
-            results.append(measure(
-                kind, messages, repeat, args.slaves, args.keep_alive_ms, args.dir, options, cli.progress, args.how,
-                jms,
-            ))  # fmt: skip
+            results.append(
+                measure(
+                    kind,
+                    messages,
+                    repeat,
+                    args.slaves,
+                    args.keep_alive_ms,
+                    args.dir,
+                    options,
+                    cli.progress,
+                    args.how,
+                    jms,
+                )
+            )
     except (LoadError, brokers.BrokerError, jvm.JavaError) as error:
         sys.exit(f"failed: {error}")
     ours = [result for result in results if result["kind"] == "amq"]

@@ -113,11 +113,16 @@ class Bench:
         messages = self.backlog if row.drains else self.messages(row, kind, seconds)
         self._queues += 1
         load = Load(
-            self.masters[kind].port, producers=row.producers, consumers=row.consumers, messages=messages,
-            size_bytes=self.size_bytes, window=row.window, persistent=row.persistent,
+            self.masters[kind].port,
+            producers=row.producers,
+            consumers=row.consumers,
+            messages=messages,
+            size_bytes=self.size_bytes,
+            window=row.window,
+            persistent=row.persistent,
             mode="send" if row.drains else "both",
             destination=f"/{'topic' if row.topic else 'queue'}/bench.{self._queues}",
-        )  # fmt: skip
+        )
         turns = [self._run(row.name, kind, load, fanout.run if row.topic else run)]
         self.rates[row.name, kind] = turns[0].per_s / (row.consumers if row.topic else 1)
         if row.drains:
@@ -225,9 +230,15 @@ def table(summary: Sequence[dict[str, Any]], kinds: Sequence[str]) -> Table:
 
 
 def measure(
-    kinds: Sequence[str], rows: Sequence[Row], scale: Scale, size_bytes: int, directory: str | None,
-    options: dict[str, str], progress: Callable[[str], None], make: type[Bench] = Bench,
-) -> dict[str, Any]:  # fmt: skip
+    kinds: Sequence[str],
+    rows: Sequence[Row],
+    scale: Scale,
+    size_bytes: int,
+    directory: str | None,
+    options: dict[str, str],
+    progress: Callable[[str], None],
+    make: type[Bench] = Bench,
+) -> dict[str, Any]:
     """Start one broker of each kind, measure `rows` with `make`, stop them. Returns what `--json` writes."""
     before = host.describe(directory)
     with contextlib.ExitStack() as stack:

@@ -34,9 +34,25 @@ def certificate(directory: Path) -> tuple[Path, Path]:
     """A certificate that is its own CA, for 127.0.0.1, and its key. Raises BrokerError without openssl."""
     pem, key = directory / "broker.pem", directory / "broker.key"
     command = [
-        "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-        "-subj", "/CN=bench", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(pem),
-    ]  # fmt: skip
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=bench",
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+        "-keyout",
+        str(key),
+        "-out",
+        str(pem),
+    ]
     try:
         subprocess.run(command, check=True, capture_output=True)
     except FileNotFoundError as error:
@@ -57,9 +73,13 @@ class TlsBench(Bench):
 
 
 def measure(
-    rows: Sequence[Row], scale: Scale, size_bytes: int, directory: str | None, options: dict[str, str],
+    rows: Sequence[Row],
+    scale: Scale,
+    size_bytes: int,
+    directory: str | None,
+    options: dict[str, str],
     progress: Callable[[str], None],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Returns what `--json` writes."""
     before = host.describe(directory)
     kinds = (TLS, PLAIN)
@@ -77,9 +97,12 @@ def measure(
         bench.warm_up(scale.warm_up_s, progress)
         bench.measure(rows, scale.repeat, progress)
     return {
-        "host": {"before": before, "after": host.describe(directory)}, "kinds": list(kinds), "size_bytes": size_bytes,
-        "rows": summarise(bench.turns, rows, kinds), "turns": [dataclasses.asdict(turn) for turn in bench.turns],
-    }  # fmt: skip
+        "host": {"before": before, "after": host.describe(directory)},
+        "kinds": list(kinds),
+        "size_bytes": size_bytes,
+        "rows": summarise(bench.turns, rows, kinds),
+        "turns": [dataclasses.asdict(turn) for turn in bench.turns],
+    }
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:

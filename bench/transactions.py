@@ -77,9 +77,15 @@ def delivered(connection: Connection, messages: int, destination: str, ack: str)
     with Connection(connection.port, timeout_s=TIMEOUT_S) as sender:
         send(sender, messages, destination, transaction="")
         ask(sender, "SEND", {"destination": "/queue/mark"})
-    connection.send("SUBSCRIBE", {
-        "id": "s", "destination": destination, "ack": ack, "activemq.prefetchSize": PREFETCH,
-    })  # fmt: skip
+    connection.send(
+        "SUBSCRIBE",
+        {
+            "id": "s",
+            "destination": destination,
+            "ack": ack,
+            "activemq.prefetchSize": PREFETCH,
+        },
+    )
     ids: list[str] = []
     while len(ids) < messages:
         ids += [frame.headers["ack"] for frame in connection.read(TIMEOUT_S)]
@@ -89,9 +95,16 @@ def delivered(connection: Connection, messages: int, destination: str, ack: str)
 def durables(connection: Connection, messages: int) -> None:
     for number in range(3):
         with Connection(connection.port, timeout_s=TIMEOUT_S) as subscriber:
-            ask(subscriber, "SUBSCRIBE", {
-                "id": "s", "destination": "/topic/bulk", "activemq.subscriptionName": f"d{number}", "ack": "client",
-            })  # fmt: skip
+            ask(
+                subscriber,
+                "SUBSCRIBE",
+                {
+                    "id": "s",
+                    "destination": "/topic/bulk",
+                    "activemq.subscriptionName": f"d{number}",
+                    "ack": "client",
+                },
+            )
     sends("/topic/bulk")(connection, messages)
 
 
@@ -191,10 +204,13 @@ def measure(kind: str, messages: int, directory: str | None, options: dict[str, 
             waits.append(here.recv())
             process.join()
     return {
-        "kind": kind, "messages": messages, "receipt_s": done_s - begin_s,
-        "before_s": longest_s(waits[0], first_s, begin_s), "longest_s": longest_s(waits[0], begin_s, end_s),
+        "kind": kind,
+        "messages": messages,
+        "receipt_s": done_s - begin_s,
+        "before_s": longest_s(waits[0], first_s, begin_s),
+        "longest_s": longest_s(waits[0], begin_s, end_s),
         "longest_persistent_s": longest_s(waits[1], begin_s, end_s),
-    }  # fmt: skip
+    }
 
 
 def table(results: list[dict[str, Any]]) -> Table:

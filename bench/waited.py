@@ -73,10 +73,12 @@ def openwire(port: int) -> Iterator[socket.socket]:
     hello = bytes((wire.WIRE_FORMAT_INFO,)) + MAGIC + struct.pack(">i", VERSION) + optional_bytes(encode_map({}))
     with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as sock:
         sock.sendall(
-            struct.pack(">i", len(hello)) + hello + said(wire.CONNECTION_INFO, 1, id=ID)
+            struct.pack(">i", len(hello))
+            + hello
+            + said(wire.CONNECTION_INFO, 1, id=ID)
             + said(wire.SESSION_INFO, 2, id=SESSION)
             + said(wire.PRODUCER_INFO, 3, id=PRODUCER, destination=structure(wire.QUEUE, name="attack"))
-        )  # fmt: skip
+        )
         yield sock
 
 
@@ -93,10 +95,19 @@ def nothing(ports: Ports) -> None:  # noqa: ARG001
 def refused(ports: Ports) -> None:
     queue = structure(wire.QUEUE, name="attack")
     with openwire(ports.openwire) as sock:
-        sock.sendall(b"".join(
-            said(wire.CONSUMER_INFO, 9 + n, id=CONSUMER, destination=queue, prefetch=1, selector="a = 1 AND " * 9 + "=")
-            for n in range(8000)
-        ))  # fmt: skip
+        sock.sendall(
+            b"".join(
+                said(
+                    wire.CONSUMER_INFO,
+                    9 + n,
+                    id=CONSUMER,
+                    destination=queue,
+                    prefetch=1,
+                    selector="a = 1 AND " * 9 + "=",
+                )
+                for n in range(8000)
+            )
+        )
         _drain(sock)
 
 
@@ -177,10 +188,12 @@ def properties(ports: Ports) -> None:
 def like(ports: Ports) -> None:
     """1,500 selectors with LIKE, and headers of 9 KB."""
     connection = Connection(ports.stomp)
-    connection.send_bytes(b"".join(
-        encode("SUBSCRIBE", {"id": n, "destination": "/topic/like", "selector": f"h LIKE '%_a%{n}_b%'"})
-        for n in range(1500)
-    ))  # fmt: skip
+    connection.send_bytes(
+        b"".join(
+            encode("SUBSCRIBE", {"id": n, "destination": "/topic/like", "selector": f"h LIKE '%_a%{n}_b%'"})
+            for n in range(1500)
+        )
+    )
     while True:
         connection.send_bytes(encode("SEND", {"destination": "/topic/like", "h": "ab" * 4500}) * 20)
         time.sleep(0.2)
@@ -204,11 +217,18 @@ def _drain(sock: socket.socket) -> None:
 
 
 ATTACKS: Final[dict[str, Callable[[Ports], None]]] = {
-    "none": nothing, "refused commands": refused, "COMMIT, 16 MiB of JSON": json_commit,
-    "COMMIT, allowed JSON": json_allowed, "COMMIT of a series": series, "smallest frames": small,
-    "smallest frames, TLS": small_tls, "records of one byte, TLS": tiny_tls, "compressed messages": compressed,
-    "properties × selectors": properties, "selectors with LIKE": like,
-}  # fmt: skip
+    "none": nothing,
+    "refused commands": refused,
+    "COMMIT, 16 MiB of JSON": json_commit,
+    "COMMIT, allowed JSON": json_allowed,
+    "COMMIT of a series": series,
+    "smallest frames": small,
+    "smallest frames, TLS": small_tls,
+    "records of one byte, TLS": tiny_tls,
+    "compressed messages": compressed,
+    "properties × selectors": properties,
+    "selectors with LIKE": like,
+}
 QUICK: Final = ("none", "refused commands", "COMMIT of a series")
 
 

@@ -69,9 +69,15 @@ class Connection:
     """One STOMP connection. Methods raise `OSError` (`TimeoutError` included) or `WireError` when it is broken."""
 
     def __init__(
-        self, port: int, host: str = "127.0.0.1", timeout_s: float = 10.0, login: str = "", passcode: str = "",
-        want_heartbeat_ms: int = 0, client_id: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        port: int,
+        host: str = "127.0.0.1",
+        timeout_s: float = 10.0,
+        login: str = "",
+        passcode: str = "",
+        want_heartbeat_ms: int = 0,
+        client_id: str = "",
+    ) -> None:
         self.port = port
         self.pending: list[Frame] = []
         self._reader = FrameReader()

@@ -54,9 +54,14 @@ def topics(client: ManagementClient, pattern: str, limit: int, watch: bool, as_j
 def consumers(client: ManagementClient, limit: int, watch: bool, as_json: bool) -> None:
     """Show consumers: what each takes, and how much it has not acknowledged."""
     columns = texts(
-        ("DESTINATION", "destination"), ("USER", "user"), ("CLIENT ID", "client_id"), ("IN FLIGHT", "in_flight"),
-        ("PREFETCH", "prefetch"), ("CONNECTION", "connection"), ("SELECTOR", "selector"),
-    )  # fmt: skip
+        ("DESTINATION", "destination"),
+        ("USER", "user"),
+        ("CLIENT ID", "client_id"),
+        ("IN FLIGHT", "in_flight"),
+        ("PREFETCH", "prefetch"),
+        ("CONNECTION", "connection"),
+        ("SELECTOR", "selector"),
+    )
     show(lambda: some(client, "/consumers", limit), columns, as_json, watch, limit)
 
 
@@ -74,8 +79,9 @@ def list_subscriptions(client: ManagementClient, pattern: str, limit: int, as_js
     """Show durable subscriptions, and how much waits for each."""
     columns = [
         *texts(("NAME", "name"), ("CLIENT ID", "client_id"), ("MESSAGES", "messages"), ("CONSUMERS", "consumers")),
-        ("SIZE", size("bytes")), *texts(("TOPICS", "topics"), ("SELECTOR", "selector"), ("USER", "user")),
-    ]  # fmt: skip
+        ("SIZE", size("bytes")),
+        *texts(("TOPICS", "topics"), ("SELECTOR", "selector"), ("USER", "user")),
+    ]
     show(lambda: some(client, "/subscriptions", limit, name=pattern), columns, as_json, False, limit)
 
 
@@ -208,12 +214,20 @@ def _told(key: str, value: Any) -> str:
     "drain",
     epilog=examples("amq broker drain --store /mnt/amq --name a", "amq broker drain --store /mnt/amq --name a --to b"),
 )
-@click.option("--store", metavar="DIR|URL", envvar="AMQ_STORE", required=True,
-              help="Store of the group; or $AMQ_STORE.")  # fmt: skip
+@click.option(
+    "--store", metavar="DIR|URL", envvar="AMQ_STORE", required=True, help="Store of the group; or $AMQ_STORE."
+)
 @click.option("--name", metavar="NAME", required=True, help="The broker that is to serve nobody.")
 @click.option("--to", metavar="NAME", default="", help="The broker that shall be master. Default: the best slave.")
-@click.option("--wait", "wait_s", metavar="SECONDS", type=click.FloatRange(0.1, 86_400), default=WAIT_S,
-              show_default=True, help="How long to wait until it is done.")  # fmt: skip
+@click.option(
+    "--wait",
+    "wait_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0.1, 86_400),
+    default=WAIT_S,
+    show_default=True,
+    help="How long to wait until it is done.",
+)
 @json_option
 def drain(store: str, name: str, to: str, wait_s: float, as_json: bool) -> None:
     """Let a broker serve nobody, so that it can be stopped: a master hands over, and its clients go to the new one.

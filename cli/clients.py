@@ -49,30 +49,43 @@ def connection_options(command: _Command) -> _Command:
         ),
         click.option("--login", default="", envvar="AMQ_LOGIN", help="User, if the URL has none; or $AMQ_LOGIN."),
         click.option(
-            "--url", metavar="URL", default=DEFAULT_URL, envvar="AMQ_URL", show_default=True,
+            "--url",
+            metavar="URL",
+            default=DEFAULT_URL,
+            envvar="AMQ_URL",
+            show_default=True,
             help="stomp://HOST:PORT, or failover:(stomp://A:PORT,stomp://B:PORT)?OPTIONS; or $AMQ_URL.",
         ),
-    ):  # fmt: skip
+    ):
         command = option(command)
     return command
 
 
 persistent_option = click.option(
-    "--persistent/--non-persistent", default=True,
+    "--persistent/--non-persistent",
+    default=True,
     help="Store messages so that they survive a takeover, or not. Default: persistent.",
-)  # fmt: skip
+)
 prefetch_option = click.option(
-    "--prefetch", metavar="N", type=click.IntRange(min=1), default=1000, show_default=True,
+    "--prefetch",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
     help="Let the broker send at most N messages ahead of acknowledgements.",
-)  # fmt: skip
+)
 
 
 def window_option(default: int) -> Callable[[_Command], _Command]:
     """--window"""
     return click.option(
-        "--window", metavar="N", type=click.IntRange(min=1), default=default, show_default=True,
+        "--window",
+        metavar="N",
+        type=click.IntRange(min=1),
+        default=default,
+        show_default=True,
         help="Let each producer send at most N messages ahead of their confirmations.",
-    )  # fmt: skip
+    )
 
 
 class Failovers:

@@ -50,9 +50,13 @@ config.add_command(import_)
 )
 @click.argument("config_file", metavar="[CONFIG]", required=False, type=click.Path())
 @click.option(
-    "-o", "--option", "options", metavar="KEY=VALUE", multiple=True,
+    "-o",
+    "--option",
+    "options",
+    metavar="KEY=VALUE",
+    multiple=True,
     help="Set an option, as for `amq start`. May be repeated.",
-)  # fmt: skip
+)
 @property_option
 @json_option
 @click.option("--toml", "as_toml", is_flag=True, help="Print a TOML file that sets every option.")
@@ -86,9 +90,13 @@ def show(
 @config.command(epilog=examples("amq config check /etc/amq/amq.toml", "amq config check amq.toml -o anonymous=no"))
 @click.argument("config_file", metavar="[CONFIG]", required=False, type=click.Path())
 @click.option(
-    "-o", "--option", "options", metavar="KEY=VALUE", multiple=True,
+    "-o",
+    "--option",
+    "options",
+    metavar="KEY=VALUE",
+    multiple=True,
     help="Set an option, as for `amq start`. May be repeated.",
-)  # fmt: skip
+)
 @property_option
 @json_option
 def check(config_file: str | None, options: tuple[str, ...], properties: tuple[str, ...], as_json: bool) -> None:
@@ -119,9 +127,12 @@ def _try(effective: BrokerConfig, config_file: str | None, properties: Mapping[s
 
     def names() -> tuple[str, ...]:
         Owner.make(
-            SystemHost(), name=effective.name, uuid="", transport_urls=effective.transports,
+            SystemHost(),
+            name=effective.name,
+            uuid="",
+            transport_urls=effective.transports,
             lock_keep_alive_period_s=effective.lock_keep_alive_period_s,
-        )  # fmt: skip
+        )
         return ()
 
     def users() -> tuple[str, ...]:
@@ -169,11 +180,16 @@ def _setting_json(setting: Setting) -> dict[str, Any]:
     made = setting.option
     value = made.parse(setting.value)
     return {
-        "section": made.section, "destination": setting.destination, "key": made.key,
+        "section": made.section,
+        "destination": setting.destination,
+        "key": made.key,
         "value": list(value) if isinstance(value, tuple) else value,
-        "unit": {Kind.DURATION: "s", Kind.SIZE: "bytes"}.get(made.kind, ""), "text": setting.value,
-        "source": setting.source, "live": made.reload, "help": made.help,
-    }  # fmt: skip
+        "unit": {Kind.DURATION: "s", Kind.SIZE: "bytes"}.get(made.kind, ""),
+        "text": setting.value,
+        "source": setting.source,
+        "live": made.reload,
+        "help": made.help,
+    }
 
 
 def _toml(settings: list[Setting]) -> str:

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
 USERS_FILE, PERMISSIONS_FILE = "users", "permissions.toml"  # beside the configuration file
 property_option = click.option(
-    "--property", "properties", metavar="NAME=VALUE", multiple=True,
+    "--property",
+    "properties",
+    metavar="NAME=VALUE",
+    multiple=True,
     help="The value of a placeholder ${NAME} in the configuration of another broker. May be repeated; wins over the "
     "environment.",
-)  # fmt: skip
+)
 
 
 def properties_of(given: tuple[str, ...]) -> dict[str, str]:
@@ -50,25 +53,35 @@ def properties_of(given: tuple[str, ...]) -> dict[str, str]:
 @click.argument("file", metavar="FILE", type=click.Path())
 @click.option("--output", metavar="FILE.toml", help="Write the configuration here. Default: to stdout.")
 @click.option(
-    "--users", metavar="FILE",
+    "--users",
+    metavar="FILE",
     help="Write the users here, with hashed passwords. Default: nowhere; the configuration names a file `users`.",
-)  # fmt: skip
+)
 @click.option(
-    "--permissions", metavar="FILE",
+    "--permissions",
+    metavar="FILE",
     help="Write who may what here. Default: nowhere; the configuration names a file `permissions.toml`.",
-)  # fmt: skip
+)
 @click.option(
-    "--roles", metavar="FILE",
+    "--roles",
+    metavar="FILE",
     help="The users of the roles: groups.properties or artemis-roles.properties, lines ROLE=USER,USER.",
-)  # fmt: skip
+)
 @property_option
 @click.option("--force", is_flag=True, help="Overwrite the output, and passwords of users that exist.")
 @click.option("--strict", is_flag=True, help="End with code 8 if the file asks for something that is not supported.")
 @json_option
 def import_(
-    file: str, output: str | None, users: str | None, permissions: str | None, roles: str | None,
-    properties: tuple[str, ...], force: bool, strict: bool, as_json: bool,
-) -> None:  # fmt: skip
+    file: str,
+    output: str | None,
+    users: str | None,
+    permissions: str | None,
+    roles: str | None,
+    properties: tuple[str, ...],
+    force: bool,
+    strict: bool,
+    as_json: bool,
+) -> None:
     """Write a configuration that says what that of another broker says.
 
     FILE is activemq.xml of ActiveMQ Classic or JBoss A-MQ 6, broker.xml of Artemis or AMQ 7, or
@@ -179,7 +192,12 @@ def _tell_permissions(read: Foreign, path: str | None) -> None:
 
 def _json(read: Foreign, text: str, output: str | None, users: str | None) -> dict[str, Any]:
     return {
-        "format": read.format, "file": read.path, "output": output, "toml": text, "users_file": users,
-        "users": [user.name for user in read.users], "counts": read.report.counts(),
+        "format": read.format,
+        "file": read.path,
+        "output": output,
+        "toml": text,
+        "users_file": users,
+        "users": [user.name for user in read.users],
+        "counts": read.report.counts(),
         "report": [line.to_json() for line in read.report.lines],
-    }  # fmt: skip
+    }

@@ -28,31 +28,47 @@ _MISSING = (
         "amq console --store /mnt/shared/amq --trusted-proxy 127.0.0.1",
     )
 )
-@click.option("--store", metavar="DIR|URL", envvar="AMQ_STORE", required=True,
-              help="Store of the group; or $AMQ_STORE.")  # fmt: skip
+@click.option(
+    "--store", metavar="DIR|URL", envvar="AMQ_STORE", required=True, help="Store of the group; or $AMQ_STORE."
+)
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8161", show_default=True, help="Where to serve.")
 @click.option("--name", metavar="NAME", default="", help="The broker to ask. Default: that of this host.")
 @click.option("--certificate", metavar="FILE", type=click.Path(), help="Serve HTTPS with this certificate chain (PEM).")
 @click.option("--key", metavar="FILE", type=click.Path(), help="Its private key (PEM).")
 @click.option(
-    "--peers", metavar="URL", default="",
+    "--peers",
+    metavar="URL",
+    default="",
     help="Where the console of the master is, for links on a slave's pages: a URL with {host} or {name} of the master, "
     "or one that always leads there, such as that of a load balancer.",
-)  # fmt: skip
+)
 @click.option(
-    "--trusted-proxy", "proxies", metavar="ADDRESS", multiple=True,
+    "--trusted-proxy",
+    "proxies",
+    metavar="ADDRESS",
+    multiple=True,
     help="A reverse proxy (or a network of them) that names its callers in X-Forwarded-For. Repeatable. Default: none.",
-)  # fmt: skip
+)
 @click.option(
-    "--host", "hosts", metavar="NAME", multiple=True,
+    "--host",
+    "hosts",
+    metavar="NAME",
+    multiple=True,
     help="A further name of this console: under other names than that of its host and --listen, nobody is answered "
     "without a login or HTTPS. Repeatable.",
-)  # fmt: skip
+)
 @click.option("--metrics-login", is_flag=True, help="Ask for a login also for metrics.")
 def console(
-    store: str, listen: str, name: str, certificate: str | None, key: str | None, peers: str,
-    proxies: tuple[str, ...], hosts: tuple[str, ...], metrics_login: bool,
-) -> None:  # fmt: skip
+    store: str,
+    listen: str,
+    name: str,
+    certificate: str | None,
+    key: str | None,
+    peers: str,
+    proxies: tuple[str, ...],
+    hosts: tuple[str, ...],
+    metrics_login: bool,
+) -> None:
     """Serve pages, REST, metrics and probes of the broker of this host.
 
     One console runs beside each broker. It goes on when the broker hangs, and says so. Users are those of the broker,

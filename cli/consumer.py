@@ -43,36 +43,60 @@ _EPILOG = examples(
 @click.command(epilog=_EPILOG)
 @connection_options
 @click.option(
-    "--destination", metavar="NAME", required=True,
+    "--destination",
+    metavar="NAME",
+    required=True,
     help="Receive from this destination, such as /queue/NAME.",
-)  # fmt: skip
+)
 @click.option(
-    "--output", metavar="FILE", default="-", show_default=True,
+    "--output",
+    metavar="FILE",
+    default="-",
+    show_default=True,
     help="Append bodies to this file; - is stdout.",
-)  # fmt: skip
+)
 @click.option(
-    "--browse", is_flag=True,
+    "--browse",
+    is_flag=True,
     help="Show the messages of a queue, leave them there, and stop at the end.",
-)  # fmt: skip
+)
 @click.option("--count", metavar="N", type=click.IntRange(min=1), help="Stop after N messages. Default: never.")
 @click.option(
-    "--timeout", metavar="SECONDS", type=Seconds(),
+    "--timeout",
+    metavar="SECONDS",
+    type=Seconds(),
     help="Stop if no message arrives for so long. Default: never.",
-)  # fmt: skip
+)
 @prefetch_option
 @click.option(
-    "--ack", type=click.Choice([ACK_INDIVIDUAL, ACK_CLIENT, ACK_AUTO]), default=ACK_INDIVIDUAL, show_default=True,
+    "--ack",
+    type=click.Choice([ACK_INDIVIDUAL, ACK_CLIENT, ACK_AUTO]),
+    default=ACK_INDIVIDUAL,
+    show_default=True,
     help="client-individual: acknowledge each message; client: all up to one; auto: on delivery (not safe).",
-)  # fmt: skip
+)
 @click.option(
-    "--header", "headers", metavar="K=V", multiple=True,
+    "--header",
+    "headers",
+    metavar="K=V",
+    multiple=True,
     help="Add this header to SUBSCRIBE. May be repeated.",
-)  # fmt: skip
+)
 @click.option("--json", "as_json", is_flag=True, help="Write the summary as JSON, on stderr, for scripts.")
 def consumer(
-    url: str, login: str, passcode: str, destination: str, output: str, browse: bool, count: int | None,
-    timeout: float | None, prefetch: int, ack: str, headers: tuple[str, ...], as_json: bool,
-) -> None:  # fmt: skip
+    url: str,
+    login: str,
+    passcode: str,
+    destination: str,
+    output: str,
+    browse: bool,
+    count: int | None,
+    timeout: float | None,
+    prefetch: int,
+    ack: str,
+    headers: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Receive messages and write each body as a line, exactly as it was sent.
 
     The command writes a message before it acknowledges it (at-least-once delivery): if the master or this command dies
@@ -189,18 +213,24 @@ class _Run:
     def report(self, as_json: bool, failovers: Failovers) -> None:
         seconds = self._ended - self._began  # without the time after the last message
         facts: dict[str, Any] = {
-            "received": self.received, "bytes": self.received_bytes, "seconds": round(seconds, 3),
-            "per_s": rate(self.received, seconds), "redelivered": self.redelivered, "acks_lost": self.acks_lost,
-            "failovers": failovers.count, "interrupted_s": round(failovers.interrupted_s, 3),
-        }  # fmt: skip
+            "received": self.received,
+            "bytes": self.received_bytes,
+            "seconds": round(seconds, 3),
+            "per_s": rate(self.received, seconds),
+            "redelivered": self.redelivered,
+            "acks_lost": self.acks_lost,
+            "failovers": failovers.count,
+            "interrupted_s": round(failovers.interrupted_s, 3),
+        }
         if as_json:
             click.echo(json.dumps(facts), err=True)
             return
         again = f", {self.redelivered:,} of them delivered before," if self.redelivered else ""
         click.echo(
             f"{counted(self.received, 'message')}{again} in {seconds:.3f} s ({facts['per_s']:,.0f}/s), "
-            f"{counted(failovers.count, 'failover')}", err=True,
-        )  # fmt: skip
+            f"{counted(failovers.count, 'failover')}",
+            err=True,
+        )
 
 
 class _Terminal:

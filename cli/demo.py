@@ -28,28 +28,43 @@ AHEAD_LINES_MAX = 5000  # the sender stays so close to the receiver, so that it 
 PHASE_LINES_MIN = 20  # lines for each kill, which falls in the middle of them
 WATCHED_S = 60.0  # the lines take so long with a console on a terminal: time to log in and to see each takeover
 _EPILOG = examples(
-    "amq demo", "amq demo --console", "amq demo --kills 20", "amq demo --file /usr/share/dict/words --json",
+    "amq demo",
+    "amq demo --console",
+    "amq demo --kills 20",
+    "amq demo --file /usr/share/dict/words --json",
     "amq demo --keep",
-)  # fmt: skip
+)
 
 
 @click.command(epilog=_EPILOG)
 @click.option(
-    "--brokers", "count", metavar="N", type=click.IntRange(2, 9), default=3, show_default=True,
+    "--brokers",
+    "count",
+    metavar="N",
+    type=click.IntRange(2, 9),
+    default=3,
+    show_default=True,
     help="Start N brokers.",
-)  # fmt: skip
+)
 @click.option(
-    "--kills", metavar="N", type=click.IntRange(0, 1000), default=3, show_default=True,
+    "--kills",
+    metavar="N",
+    type=click.IntRange(0, 1000),
+    default=3,
+    show_default=True,
     help="Kill the master N times.",
-)  # fmt: skip
+)
 @click.option(
-    "--file", "path", type=click.Path(exists=True, dir_okay=False),
+    "--file",
+    "path",
+    type=click.Path(exists=True, dir_okay=False),
     help="Send this text file. Default: Python source code.",
-)  # fmt: skip
+)
 @click.option(
-    "--store", metavar="DIR|URL",
+    "--store",
+    metavar="DIR|URL",
     help="Use this store: a directory on any file system, or a database. Default: a temporary directory.",
-)  # fmt: skip
+)
 @click.option("--console", "with_console", is_flag=True, help="Watch it in a browser: start a console, print its URL.")
 @click.option("--keep", is_flag=True, help="Keep store, logs and output, and print their directory.")
 @json_option
@@ -120,9 +135,15 @@ class _Demo:
     """One run. Everything but the two clients happens on the main thread. On a terminal a `console` makes it slow."""
 
     def __init__(
-        self, directory: str, store: str, text: str, count: int, kills: int, view: PlainView,
+        self,
+        directory: str,
+        store: str,
+        text: str,
+        count: int,
+        kills: int,
+        view: PlainView,
         console: DemoConsole | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._store = store
         self._text = text
         self._output = os.path.join(directory, "output.txt")
@@ -166,10 +187,17 @@ class _Demo:
         self._group.stop()
         left, problems = demo_common.left_in(self._store, self._queue)
         return Verdict(
-            self._lines, self._receiver.received, seconds, filecmp.cmp(self._text, self._output, shallow=False),
-            self._kills, self._receiver.dropped, self._receiver.stored_twice, self._receiver.acks_undone,
-            left, problems,
-        )  # fmt: skip
+            self._lines,
+            self._receiver.received,
+            seconds,
+            filecmp.cmp(self._text, self._output, shallow=False),
+            self._kills,
+            self._receiver.dropped,
+            self._receiver.stored_twice,
+            self._receiver.acks_undone,
+            left,
+            problems,
+        )
 
     def end(self) -> None:
         """Leave nothing behind: no process, no thread."""

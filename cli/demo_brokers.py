@@ -49,9 +49,13 @@ class DemoBroker:
     """
 
     def __init__(
-        self, name: str, store: str, log_path: str, changed: Callable[[DemoBroker, str], None],
+        self,
+        name: str,
+        store: str,
+        log_path: str,
+        changed: Callable[[DemoBroker, str], None],
         options: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`options` = NAME=VALUE."""
         self.name = name
         self._options = [word for option in ("logFormat=json", *options) for word in ("-o", option)]
@@ -81,13 +85,26 @@ class DemoBroker:
         self.role = STARTING
         self._wanted = True
         command = [
-            sys.executable, "-P", "-m", "amq", "start", "--store", self._store, "--name", self.name,
-            "--transport", self.url, *self._options,
-        ]  # fmt: skip
+            sys.executable,
+            "-P",
+            "-m",
+            "amq",
+            "start",
+            "--store",
+            self._store,
+            "--name",
+            self.name,
+            "--transport",
+            self.url,
+            *self._options,
+        ]
         self._process = subprocess.Popen(
-            leashed(command), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            leashed(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             process_group=0,  # Ctrl-C is for the demo, which stops them: a second signal would end them at once
-        )  # fmt: skip
+        )
         self._reader = threading.Thread(target=self._read_log, args=(self._process,), name=f"log of {self.name}")
         self._reader.start()
 

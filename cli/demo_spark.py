@@ -50,17 +50,29 @@ _EPILOG = examples("amq demo-spark", "amq demo-spark --rows 1000000 --json", "am
 
 @click.command("demo-spark", epilog=_EPILOG)
 @click.option(
-    "--rows", metavar="N", type=click.IntRange(min=10 * BATCHES), default=ROWS, show_default=True,
+    "--rows",
+    metavar="N",
+    type=click.IntRange(min=10 * BATCHES),
+    default=ROWS,
+    show_default=True,
     help="Send N rows of 100 bytes.",
-)  # fmt: skip
+)
 @click.option(
-    "--brokers", "count", metavar="N", type=click.IntRange(2, 9), default=3, show_default=True,
+    "--brokers",
+    "count",
+    metavar="N",
+    type=click.IntRange(2, 9),
+    default=3,
+    show_default=True,
     help="Start N brokers.",
-)  # fmt: skip
+)
 @click.option(
-    "--master", metavar="URL", default="local-cluster[1,2,1024]", show_default=True,
+    "--master",
+    metavar="URL",
+    default="local-cluster[1,2,1024]",
+    show_default=True,
     help="Where Spark runs. Only executors of local-cluster[N,CORES,MEGABYTES] are killed.",
-)  # fmt: skip
+)
 @click.option("--keep", is_flag=True, help="Keep store, logs, rows and Parquet files, and print their directory.")
 @json_option
 def demo_spark(rows: int, count: int, master: str, keep: bool, as_json: bool) -> None:
@@ -149,9 +161,12 @@ class PipelineRun:
         command = [sys.executable, "-P", "-m", "amq", "pipeline", "run", name, *words, "--json"]
         with self._figures.open("wb") as figures:
             self._process = subprocess.Popen(
-                leashed(command), stdin=subprocess.DEVNULL, stdout=figures, stderr=subprocess.PIPE,
+                leashed(command),
+                stdin=subprocess.DEVNULL,
+                stdout=figures,
+                stderr=subprocess.PIPE,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         self._ended = threading.Event()  # no thread that is joined: Ctrl-C would make a join believe that it ended
         threading.Thread(target=self._read_log, name=f"log of {name}").start()
 
@@ -226,25 +241,45 @@ class _Demo:
         self._group.start()
         began = time.monotonic()
         per_batch = -(-self._rows // BATCHES)
-        self._run("ingest", [
-            "--input", str(self._input), "--checkpoint", str(self._checkpoints["ingest"]),
-            "--option", "maxFilesPerTrigger=1",
-        ])  # fmt: skip
-        self._run("drain", [
-            "--output", str(self._output), "--text", "--store", self._store,
-            "--option", f"maxOffsetsPerTrigger={per_batch}",
-        ])  # fmt: skip
+        self._run(
+            "ingest",
+            [
+                "--input",
+                str(self._input),
+                "--checkpoint",
+                str(self._checkpoints["ingest"]),
+                "--option",
+                "maxFilesPerTrigger=1",
+            ],
+        )
+        self._run(
+            "drain",
+            [
+                "--output",
+                str(self._output),
+                "--text",
+                "--store",
+                self._store,
+                "--option",
+                f"maxOffsetsPerTrigger={per_batch}",
+            ],
+        )
         seconds = time.monotonic() - began
         self._group.until(lambda: self._group.is_whole, "group in which every broker is up", self._look)
         self._group.stop()
         arrived = read_rows(str(self._output))
         return Verdict(
-            self._rows, len(arrived), seconds, *compare(sent, arrived), self._kills,
-            *demo_common.left_in(self._store), self._spark_kills,
+            self._rows,
+            len(arrived),
+            seconds,
+            *compare(sent, arrived),
+            self._kills,
+            *demo_common.left_in(self._store),
+            self._spark_kills,
             [f"{kind} of {name}" for name in _WAYS for kind in self._spark_kinds()],
             {name: figures.get("messages_per_s", 0) for name, figures in self._figures.items()},
             self._figures["drain"].get("direct", 0),
-        )  # fmt: skip
+        )
 
     def end(self) -> None:
         """Leave no process behind."""
@@ -259,12 +294,22 @@ class _Demo:
         """One way, with its kills."""
         self._group.until(lambda: self._group.is_whole, "group in which every broker is up", self._look)
         given = [
-            "--url", self._group.url, "--destination", QUEUE, "--master", self._master,
-            "--conf", f"spark.local.dir={self._directory / 'spark'}",
-            "--conf", f"spark.driver.extraJavaOptions={_QUICK_START}",
-            "--conf", f"spark.executor.extraJavaOptions={_QUICK_START}",
-            "--conf", "spark.sql.shuffle.partitions=2", *words,
-        ]  # fmt: skip
+            "--url",
+            self._group.url,
+            "--destination",
+            QUEUE,
+            "--master",
+            self._master,
+            "--conf",
+            f"spark.local.dir={self._directory / 'spark'}",
+            "--conf",
+            f"spark.driver.extraJavaOptions={_QUICK_START}",
+            "--conf",
+            f"spark.executor.extraJavaOptions={_QUICK_START}",
+            "--conf",
+            "spark.sql.shuffle.partitions=2",
+            *words,
+        ]
         self._pipeline = run = PipelineRun(name, given, self._directory, self._view.event)
         killed, waiting = False, self._spark_kinds()
         while run.is_running(REFRESH_S / 5):

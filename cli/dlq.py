@@ -42,11 +42,27 @@ BODY_CHARS_SHOWN = 60
 RETRY = "dead-letter-retry"  # the run that sent the message back last: a run takes no message twice
 _OF_ONE_DELIVERY = frozenset({"ack", "subscription"})  # the next look at the message shows others
 # What the broker writes on a delivery, or `send` has an argument for.
-_NOT_SENT_BACK = frozenset({
-    ORIGIN, REASON, DELIVERIES, RETRY, "original-expires", "content-length", "content-type", "destination",
-    "expires", "JMSXDeliveryCount", "message-id", "persistent", "priority", "redelivered", "timestamp", "_AMQ_DUPL_ID",
-    *_OF_ONE_DELIVERY,
-})  # fmt: skip
+_NOT_SENT_BACK = frozenset(
+    {
+        ORIGIN,
+        REASON,
+        DELIVERIES,
+        RETRY,
+        "original-expires",
+        "content-length",
+        "content-type",
+        "destination",
+        "expires",
+        "JMSXDeliveryCount",
+        "message-id",
+        "persistent",
+        "priority",
+        "redelivered",
+        "timestamp",
+        "_AMQ_DUPL_ID",
+        *_OF_ONE_DELIVERY,
+    }
+)
 
 
 @click.group(epilog=examples("amq dlq list", "amq dlq retry --queue orders", "amq dlq purge --reason expired"))
@@ -55,9 +71,12 @@ def dlq() -> None:
 
 
 store_option = click.option(
-    "--store", metavar="DIR|URL", envvar="AMQ_STORE", default="",
+    "--store",
+    metavar="DIR|URL",
+    envvar="AMQ_STORE",
+    default="",
     help="Ask the master's management socket on this host, without a login; or $AMQ_STORE. --url comes first.",
-)  # fmt: skip
+)
 
 
 def _selection(command: Callable[..., None]) -> Callable[..., None]:
@@ -78,10 +97,15 @@ def _selection(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--reason", metavar="TEXT", help="Only those whose reason contains this text, such as expired."),
         click.option("--queue", metavar="NAME", help="Only those that were meant for this queue."),
         click.option(
-            "--dead-letter-queue", "queues", metavar="NAME", multiple=True, default=DEFAULT_QUEUES, show_default=True,
+            "--dead-letter-queue",
+            "queues",
+            metavar="NAME",
+            multiple=True,
+            default=DEFAULT_QUEUES,
+            show_default=True,
             help="Where to look, a name or pattern. May be repeated.",
         ),
-    ):  # fmt: skip
+    ):
         chosen = option(chosen)
     return connection_options(chosen)
 
@@ -89,9 +113,13 @@ def _selection(command: Callable[..., None]) -> Callable[..., None]:
 def _working(command: Callable[..., None]) -> Callable[..., None]:
     """Options of what takes messages from queues."""
     command = click.option(
-        "--timeout", metavar="SECONDS", type=Seconds(), default=1.0, show_default=True,
+        "--timeout",
+        metavar="SECONDS",
+        type=Seconds(),
+        default=1.0,
+        show_default=True,
         help="A queue is done when nothing comes for so long.",
-    )(command)  # fmt: skip
+    )(command)
     limit = click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most so many. Default: all.")
     return limit(command)
 
@@ -106,14 +134,27 @@ def _working(command: Callable[..., None]) -> Callable[..., None]:
 )
 @_selection
 @click.option(
-    "--limit", metavar="N", type=click.IntRange(min=1), default=LIST_LIMIT, show_default=True, help="At most so many.",
-)  # fmt: skip
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=LIST_LIMIT,
+    show_default=True,
+    help="At most so many.",
+)
 @click.option("--body", "with_body", is_flag=True, help=f"Show the first {BODY_CHARS_SHOWN} characters of each body.")
 @json_option
 def list_(
-    store: str, url: str, login: str, passcode: str, queues: tuple[str, ...], queue: str | None, reason: str | None,
-    limit: int, with_body: bool, as_json: bool,
-) -> None:  # fmt: skip
+    store: str,
+    url: str,
+    login: str,
+    passcode: str,
+    queues: tuple[str, ...],
+    queue: str | None,
+    reason: str | None,
+    limit: int,
+    with_body: bool,
+    as_json: bool,
+) -> None:
     """Show dead letters: where they were meant to go, why they did not, and how often they were delivered.
 
     Looks and takes nothing: what is on the queues stays as it is. --json also gives all headers of a message and the
@@ -135,12 +176,21 @@ def list_(
                 break
     titles = ("DEAD-LETTER QUEUE", "MEANT FOR", "DELIVERIES", "REASON", "SIZE", "SENT", "ID")
     print_listing(
-        list(found.values()), limit, as_json, (*titles, "BODY") if with_body else titles,
+        list(found.values()),
+        limit,
+        as_json,
+        (*titles, "BODY") if with_body else titles,
         lambda row: (
-            row["dead_letter_queue"], row["original_destination"] or "?", row["deliveries"], row["reason"] or "?",
-            size_text(row["bytes"]), wall_text(row["sent_ms"]), row["id"], *([_preview(row)] if with_body else []),
+            row["dead_letter_queue"],
+            row["original_destination"] or "?",
+            row["deliveries"],
+            row["reason"] or "?",
+            size_text(row["bytes"]),
+            wall_text(row["sent_ms"]),
+            row["id"],
+            *([_preview(row)] if with_body else []),
         ),
-    )  # fmt: skip
+    )
 
 
 @dlq.command(epilog=examples("amq dlq causes --store /mnt/shared/amq", "amq dlq causes --queue orders --json"))
@@ -155,9 +205,15 @@ def causes(client: ManagementClient, queue: str, as_json: bool) -> None:
     found = client.get("/dead-letters", name=queue)
     show(
         lambda: list(found["items"]),
-        texts(("MESSAGES", "messages"), ("DEAD-LETTER QUEUE", "queue"), ("MEANT FOR", "meant_for"),
-              ("CAUSE", "cause"), ("REASON", "reason")), as_json,
-    )  # fmt: skip
+        texts(
+            ("MESSAGES", "messages"),
+            ("DEAD-LETTER QUEUE", "queue"),
+            ("MEANT FOR", "meant_for"),
+            ("CAUSE", "cause"),
+            ("REASON", "reason"),
+        ),
+        as_json,
+    )
     if not found["complete"]:
         click.echo(f"and more: this is about the first {found['looked_at']} messages", err=True)
 
@@ -175,9 +231,18 @@ def causes(client: ManagementClient, queue: str, as_json: bool) -> None:
 @_working
 @json_option
 def retry(
-    ids: tuple[str, ...], store: str, url: str, login: str, passcode: str, queues: tuple[str, ...], queue: str | None,
-    reason: str | None, limit: int | None, timeout: float, as_json: bool,
-) -> None:  # fmt: skip
+    ids: tuple[str, ...],
+    store: str,
+    url: str,
+    login: str,
+    passcode: str,
+    queues: tuple[str, ...],
+    queue: str | None,
+    reason: str | None,
+    limit: int | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
     """Send dead letters back to the queues for which they were meant: those with the given ids, or all.
 
     Each batch is one transaction, so a message is always in exactly one of the two queues, also if the master or this
@@ -191,7 +256,7 @@ def retry(
         run.work_in_store(store, "retry", queues, _selector(queue, reason, OF_A_QUEUE), ids)
         return
     name = secrets.token_hex(8)
-    selector = _selector(queue, reason, OF_A_QUEUE, f"(\"{RETRY}\" IS NULL OR \"{RETRY}\" <> '{name}')")
+    selector = _selector(queue, reason, OF_A_QUEUE, f'("{RETRY}" IS NULL OR "{RETRY}" <> \'{name}\')')
     run = _Run("moved", url, login, passcode, timeout, limit, as_json, lambda s, m: _send_back(s, m, name))
     run.work(queues, selector, ids)
 
@@ -209,9 +274,19 @@ def retry(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def purge(
-    ids: tuple[str, ...], store: str, url: str, login: str, passcode: str, queues: tuple[str, ...], queue: str | None,
-    reason: str | None, limit: int | None, timeout: float, yes: bool, as_json: bool,
-) -> None:  # fmt: skip
+    ids: tuple[str, ...],
+    store: str,
+    url: str,
+    login: str,
+    passcode: str,
+    queues: tuple[str, ...],
+    queue: str | None,
+    reason: str | None,
+    limit: int | None,
+    timeout: float,
+    yes: bool,
+    as_json: bool,
+) -> None:
     """Delete dead letters for good, after a question: those with the given ids, or all.
 
     A queue that is given with --dead-letter-queue and holds messages without a dead-letter-reason is no dead-letter
@@ -269,9 +344,16 @@ class _Run:
     """Takes messages from queues, a batch in each transaction, and does something with each."""
 
     def __init__(
-        self, done: str, url: str, login: str, passcode: str, timeout: float, limit: int | None, as_json: bool,
+        self,
+        done: str,
+        url: str,
+        login: str,
+        passcode: str,
+        timeout: float,
+        limit: int | None,
+        as_json: bool,
         each: Callable[[Session, Message], None] = lambda _session, _message: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._done = done
         self._url, self._login, self._passcode = url, login, passcode
         self._timeout = timeout
@@ -379,10 +461,15 @@ class _Run:
         seconds = time.monotonic() - self._began
         queues = {_bare(name): count for name, count in self._counts.items() if count}
         if self._as_json:
-            print_json({
-                self._done: self._count, "queues": queues, "seconds": round(seconds, 3),
-                "per_s": rate(self._count, seconds), "failovers": self._failovers.count,
-            })  # fmt: skip
+            print_json(
+                {
+                    self._done: self._count,
+                    "queues": queues,
+                    "seconds": round(seconds, 3),
+                    "per_s": rate(self._count, seconds),
+                    "failovers": self._failovers.count,
+                }
+            )
             return
         where = ", ".join(f"{count:,} of {name}" for name, count in queues.items())
         click.echo(f"{self._count:,} messages {self._done}{f': {where}' if where else ''}")
@@ -421,9 +508,12 @@ def _send_back(session: Session, message: Message, run: str) -> None:
         except UnicodeDecodeError:
             headers["amq-msg-type"] = "text"
     session.producer(message.headers[ORIGIN]).send(
-        body, headers={**headers, RETRY: run}, persistent=message.headers.get("persistent") == "true",
-        priority=message.priority, content_type=message.headers.get("content-type", ""),
-    )  # fmt: skip
+        body,
+        headers={**headers, RETRY: run},
+        persistent=message.headers.get("persistent") == "true",
+        priority=message.priority,
+        content_type=message.headers.get("content-type", ""),
+    )
 
 
 def _selector(queue: str | None, reason: str | None, *conditions: str) -> str:
@@ -481,13 +571,16 @@ def _facts(message: Message) -> dict[str, Any]:
     headers = message.headers
     deliveries = headers.get(DELIVERIES, "")
     return {
-        "id": message.id, "dead_letter_queue": _bare(message.destination),
-        "original_destination": _bare(headers.get(ORIGIN, "")), "reason": headers.get(REASON, ""),
-        "deliveries": int(deliveries) if deliveries.isdecimal() else 0, "bytes": len(message.body),
+        "id": message.id,
+        "dead_letter_queue": _bare(message.destination),
+        "original_destination": _bare(headers.get(ORIGIN, "")),
+        "reason": headers.get(REASON, ""),
+        "deliveries": int(deliveries) if deliveries.isdecimal() else 0,
+        "bytes": len(message.body),
         "sent_ms": int(headers.get("timestamp", "0")),
         "headers": {name: value for name, value in headers.items() if name not in _OF_ONE_DELIVERY},
         "body": _text(message.body),
-    }  # fmt: skip
+    }
 
 
 def _facts_of_row(row: Row, queue: str) -> dict[str, Any]:
@@ -496,11 +589,16 @@ def _facts_of_row(row: Row, queue: str) -> dict[str, Any]:
     deliveries = properties.get(DELIVERIES, "")
     body = row.get("body")
     return {
-        "id": row["id"], "dead_letter_queue": queue, "original_destination": _bare(properties.get(ORIGIN, "")),
-        "reason": properties.get(REASON, ""), "deliveries": int(deliveries) if deliveries.isdecimal() else 0,
-        "bytes": row["bytes"], "sent_ms": row["timestamp_ms"], "headers": properties,
+        "id": row["id"],
+        "dead_letter_queue": queue,
+        "original_destination": _bare(properties.get(ORIGIN, "")),
+        "reason": properties.get(REASON, ""),
+        "deliveries": int(deliveries) if deliveries.isdecimal() else 0,
+        "bytes": row["bytes"],
+        "sent_ms": row["timestamp_ms"],
+        "headers": properties,
         "body": body[:BODY_CHARS_MAX] if body is not None else None,
-    }  # fmt: skip
+    }
 
 
 def _text(body: bytes) -> str | None:

@@ -21,9 +21,10 @@ def queues(client: ManagementClient, names: Iterable[str], is_default: bool) -> 
     queues that the broker knows as dead-letter queues count too. Raises AmqError."""
     meant = [source(QUEUE_SCHEME + name) for name in names]
     return [
-        row for row in client.all("/queues")
+        row
+        for row in client.all("/queues")
         if (is_default and row["dead_letter_queue"]) or any(means(each, QUEUE_SCHEME + row["name"]) for each in meant)
-    ]  # fmt: skip
+    ]
 
 
 def messages(client: ManagementClient, queue: str, selector: str) -> Iterator[Row]:

@@ -32,20 +32,28 @@ _EPILOG = examples(
 @click.command(epilog=_EPILOG)
 @click.argument("path", metavar="PATH", type=click.Path(), envvar="AMQ_STORE", required=False)
 @click.option(
-    "--peer", "peers", metavar="HOST[:PORT]", multiple=True,
+    "--peer",
+    "peers",
+    metavar="HOST[:PORT]",
+    multiple=True,
     help="Another host, which runs `amq doctor PATH --as-peer`: try locks, links and what it sees. May be repeated.",
-)  # fmt: skip
+)
 @click.option("--as-peer", is_flag=True, help="Be the other host of such an examination, until interrupted.")
 @click.option(
-    "--port", metavar="PORT", type=click.IntRange(0, 65535), default=PORT,
+    "--port",
+    metavar="PORT",
+    type=click.IntRange(0, 65535),
+    default=PORT,
     help="TCP port of peers; with --as-peer the one to listen on, 0: any free one.",
-)  # fmt: skip
+)
 @click.option("--quick", is_flag=True, help="Only what `amq start` looks at each time; takes milliseconds.")
 @click.option(
-    "--tls", "url", metavar="URL",
+    "--tls",
+    "url",
+    metavar="URL",
     help="Examine no directory but the TLS ports of this client URL: versions, certificate, names, dates, and whether "
     "the broker wants a certificate of the client.",
-)  # fmt: skip
+)
 @json_option
 def doctor(
     path: str | None, peers: tuple[str, ...], as_peer: bool, port: int, quick: bool, url: str | None, as_json: bool

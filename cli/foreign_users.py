@@ -40,7 +40,7 @@ def read_users(path: str, config_file: str | None, properties: Mapping[str, str]
 
 def read_permissions(
     path: str, config_file: str | None, properties: Mapping[str, str], generation: int = 1
-) -> Permissions:  # fmt: skip
+) -> Permissions:
     """The rules in the file `path`, which is `config_file` if that is another broker's. Raises ConfigError."""
     if config_file is None or os.path.abspath(config_file) != path:
         return Permissions.read(path, generation)

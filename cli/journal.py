@@ -89,7 +89,7 @@ def check(store: str, as_json: bool) -> None:
 
 def _check_json(
     segments: list[SegmentReport], problems: list[Problem], strangers: list[str], checkpoints: list[CheckpointReport]
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     return {
         "ok": not problems,
         "segments": [segment_json(report) for report in segments],
@@ -108,25 +108,31 @@ def _check_json(
 )
 @store_option
 @click.option(
-    "--segment", metavar="NAME", default="",
+    "--segment",
+    metavar="NAME",
+    default="",
     help="Print only this segment; `amq journal stat` lists the names.",
-)  # fmt: skip
+)
 @click.option(
-    "--type", "kinds", multiple=True, type=click.Choice(list(KINDS.values())),
+    "--type",
+    "kinds",
+    multiple=True,
+    type=click.Choice(list(KINDS.values())),
     help="Print only records of this type. May be repeated.",
 )
 @click.option(
-    "--destination", metavar="NAME", default="",
+    "--destination",
+    metavar="NAME",
+    default="",
     help="Print only records about this destination, /queue/NAME.",
-)  # fmt: skip
+)
 @click.option(
-    "--bodies", is_flag=True,
+    "--bodies",
+    is_flag=True,
     help="Print the bodies of messages too: as text, or as base64 if they are not UTF-8.",
-)  # fmt: skip
+)
 @click.option("--limit", metavar="N", type=click.IntRange(min=1), help="Print at most N records.")
-def dump(
-    store: str, segment: str, kinds: tuple[str, ...], destination: str, bodies: bool, limit: int | None
-) -> None:  # fmt: skip
+def dump(store: str, segment: str, kinds: tuple[str, ...], destination: str, bodies: bool, limit: int | None) -> None:
     """Print records, oldest first, one JSON object a line.
 
     A transaction, or a move to a dead-letter queue, is one record of type group, which holds other records. A group
@@ -150,11 +156,16 @@ def dump(
 def _print_check(inspection: Inspection, strangers: list[str], checkpoints: list[CheckpointReport]) -> None:
     rows = [
         (
-            report.name, report.state, report.epoch, report.batches, report.records, report.end,
+            report.name,
+            report.state,
+            report.epoch,
+            report.batches,
+            report.records,
+            report.end,
             f"torn tail of {report.torn_bytes} bytes (normal)" if report.torn_bytes else "",
         )
         for report in inspection.segments
-    ]  # fmt: skip
+    ]
     print_table(("segment", "state", "epoch", "batches", "records", "bytes", ""), rows)
     for checkpoint in checkpoints:
         if checkpoint.problem:
@@ -176,9 +187,12 @@ def _print_check(inspection: Inspection, strangers: list[str], checkpoints: list
 def _record_json(found: Found, bodies: bool) -> dict[str, Any]:
     written = datetime.fromtimestamp(found.batch.wall_s, UTC)
     return {
-        "segment": found.segment.name, "offset": found.offset, "batch": found.batch.number,
-        "written": f"{written:%Y-%m-%dT%H:%M:%SZ}", **describe(found.record, bodies),
-    }  # fmt: skip
+        "segment": found.segment.name,
+        "offset": found.offset,
+        "batch": found.batch.number,
+        "written": f"{written:%Y-%m-%dT%H:%M:%SZ}",
+        **describe(found.record, bodies),
+    }
 
 
 def _matches(record: Record, kinds: tuple[str, ...], destination: str) -> bool:

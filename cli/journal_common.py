@@ -20,13 +20,20 @@ if TYPE_CHECKING:
     from amq.maintenance.checkpoints import CheckpointReport
 
 store_option = click.option(
-    "--store", metavar="DIR|URL", required=True, envvar="AMQ_STORE",
+    "--store",
+    metavar="DIR|URL",
+    required=True,
+    envvar="AMQ_STORE",
     help="Store: directory, or URL of a database; or $AMQ_STORE.",
 )
 options_option = click.option(
-    "-o", "--option", "options", metavar="KEY=VALUE", multiple=True,
+    "-o",
+    "--option",
+    "options",
+    metavar="KEY=VALUE",
+    multiple=True,
     help="Set an option of the brokers' configuration, if they do not run with its default.",
-)  # fmt: skip
+)
 
 
 def read_config(store: str, options: tuple[str, ...]) -> BrokerConfig:
@@ -70,10 +77,17 @@ def told_missing() -> Iterator[None]:
 
 def segment_json(report: SegmentReport) -> dict[str, Any]:
     return {
-        "name": report.name, "state": report.state, "epoch": report.epoch, "number": report.number,
-        "file_bytes": report.file_bytes, "bytes": report.end, "batches": report.batches, "records": report.records,
-        "torn_bytes": report.torn_bytes, "version": report.version,
-    }  # fmt: skip
+        "name": report.name,
+        "state": report.state,
+        "epoch": report.epoch,
+        "number": report.number,
+        "file_bytes": report.file_bytes,
+        "bytes": report.end,
+        "batches": report.batches,
+        "records": report.records,
+        "torn_bytes": report.torn_bytes,
+        "version": report.version,
+    }
 
 
 def problem_json(problem: Problem) -> dict[str, Any]:
@@ -82,10 +96,15 @@ def problem_json(problem: Problem) -> dict[str, Any]:
 
 def checkpoint_json(report: CheckpointReport) -> dict[str, Any]:
     return {
-        "name": report.name, "epoch": report.epoch, "number": report.number, "offset": report.offset,
-        "file_bytes": report.file_bytes, "written_wall_ms": report.written_wall_ms, "messages": report.messages,
+        "name": report.name,
+        "epoch": report.epoch,
+        "number": report.number,
+        "offset": report.offset,
+        "file_bytes": report.file_bytes,
+        "written_wall_ms": report.written_wall_ms,
+        "messages": report.messages,
         "problem": report.problem,
-    }  # fmt: skip
+    }
 
 
 def tell_problems(inspection: Inspection) -> None:

@@ -38,12 +38,19 @@ BUFFER_BYTES = 1 << 20
     ),
 )
 @store_option
-@click.option("--destination", "destinations", metavar="NAME", multiple=True,
-              help="Export only /queue/NAME, or durable subscriptions to /topic/NAME. May be repeated.")  # fmt: skip
 @click.option(
-    "--output", metavar="FILE", default="-",
+    "--destination",
+    "destinations",
+    metavar="NAME",
+    multiple=True,
+    help="Export only /queue/NAME, or durable subscriptions to /topic/NAME. May be repeated.",
+)
+@click.option(
+    "--output",
+    metavar="FILE",
+    default="-",
     help="Write to FILE, which appears when it is complete; - is stdout.",
-)  # fmt: skip
+)
 @options_option
 def export_(store: str, destinations: tuple[str, ...], output: str, options: tuple[str, ...]) -> None:
     """Write every live message as a line of JSON, in the order of its queue, and the other contents of the store.
@@ -103,9 +110,14 @@ def _export(store: str, config: BrokerConfig, wanted: list[str] | None, file: Bi
 
     with told_missing():
         exported = Export(
-            vfs, store, lambda: read_sealing(vfs, store), make_liveness, wanted,
-            progress("segments read"), progress("messages written"),
-        )  # fmt: skip
+            vfs,
+            store,
+            lambda: read_sealing(vfs, store),
+            make_liveness,
+            wanted,
+            progress("segments read"),
+            progress("messages written"),
+        )
     epoch, _ = read_sealing(vfs, store)
     names = None if wanted is None else tuple(wanted)
     writer = Writer(Header(store_uuid(vfs, store), epoch, SystemClock.wall_ms(), names), file.write)

@@ -142,10 +142,17 @@ def _facts(
     return {
         "damages": [
             {
-                "code": damage.code, "file": damage.path, "offset": damage.offset, "bytes": damage.bytes,
-                "why": damage.why, "counts": damage.counts, "batches": damage.batches,
-                "records_lost": damage.records_lost, "records_saved": damage.records_saved,
-                "messages_lost": dict(damage.messages), "messages_lost_max": damage.messages_max,
+                "code": damage.code,
+                "file": damage.path,
+                "offset": damage.offset,
+                "bytes": damage.bytes,
+                "why": damage.why,
+                "counts": damage.counts,
+                "batches": damage.batches,
+                "records_lost": damage.records_lost,
+                "records_saved": damage.records_saved,
+                "messages_lost": dict(damage.messages),
+                "messages_lost_max": damage.messages_max,
             }
             for damage in damages
         ],
@@ -154,4 +161,4 @@ def _facts(
         "unfinished": [os.path.basename(directory) for directory in unfinished],
         "repaired": bool(kept),
         "kept": kept,
-    }  # fmt: skip
+    }

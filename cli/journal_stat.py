@@ -67,13 +67,17 @@ def stat(store: str, as_json: bool, options: tuple[str, ...]) -> None:
     pins = liveness.pins()
     segments, destinations = _segments_json(inspection, liveness, pins), _destinations_json(liveness, pins)
     if as_json:
-        print_json({
-            "version": version, "segments": segments, "destinations": destinations,
-            "remembered_ids": sum(map(len, liveness.duplicates.values())),
-            "remembered_outcomes": len(liveness.outcomes),
-            "checkpoint": None if newest is None else {**checkpoint_json(newest), "behind_bytes": behind},
-            "problems": [problem_json(problem) for problem in inspection.problems],
-        })  # fmt: skip
+        print_json(
+            {
+                "version": version,
+                "segments": segments,
+                "destinations": destinations,
+                "remembered_ids": sum(map(len, liveness.duplicates.values())),
+                "remembered_outcomes": len(liveness.outcomes),
+                "checkpoint": None if newest is None else {**checkpoint_json(newest), "behind_bytes": behind},
+                "problems": [problem_json(problem) for problem in inspection.problems],
+            }
+        )
     else:
         _print_segments(segments)
         click.echo()
@@ -110,17 +114,32 @@ def compact(store: str, dry_run: bool, as_json: bool, options: tuple[str, ...]) 
     steps = plan(inspection.segments, liveness, config.journal_segment_size_bytes)
     totals = _totals(steps)
     if as_json:
-        print_json({
-            "segments": [_step_json(step) for step in steps], **totals,
-            "problems": [problem_json(problem) for problem in inspection.problems],
-        })  # fmt: skip
+        print_json(
+            {
+                "segments": [_step_json(step) for step in steps],
+                **totals,
+                "problems": [problem_json(problem) for problem in inspection.problems],
+            }
+        )
     else:
         names = ("segment", "action", "bytes", "file", "live", "live bytes", "ids", "id bytes", "frees")
-        print_table(names, [
-            (step.segment, step.action, step.bytes, step.file_bytes, step.copy_messages, step.copy_bytes,
-             step.copy_ids, step.copy_id_bytes, step.freed_bytes)
-            for step in steps
-        ])  # fmt: skip
+        print_table(
+            names,
+            [
+                (
+                    step.segment,
+                    step.action,
+                    step.bytes,
+                    step.file_bytes,
+                    step.copy_messages,
+                    step.copy_bytes,
+                    step.copy_ids,
+                    step.copy_id_bytes,
+                    step.freed_bytes,
+                )
+                for step in steps
+            ],
+        )
         click.echo(
             f"{totals['segments_gone']} of {len(steps)} segments would go: copies {size_text(totals['copy_bytes'])}, "
             f"frees {size_text(max(0, totals['freed_bytes']))}"
@@ -141,10 +160,16 @@ def _totals(steps: list[Step]) -> dict[str, int]:
 
 def _step_json(step: Step) -> dict[str, Any]:
     return {
-        "segment": step.segment, "action": step.action, "bytes": step.bytes, "file_bytes": step.file_bytes,
-        "copy_messages": step.copy_messages, "copy_bytes": step.copy_bytes, "copy_ids": step.copy_ids,
-        "copy_id_bytes": step.copy_id_bytes, "freed_bytes": step.freed_bytes,
-    }  # fmt: skip
+        "segment": step.segment,
+        "action": step.action,
+        "bytes": step.bytes,
+        "file_bytes": step.file_bytes,
+        "copy_messages": step.copy_messages,
+        "copy_bytes": step.copy_bytes,
+        "copy_ids": step.copy_ids,
+        "copy_id_bytes": step.copy_id_bytes,
+        "freed_bytes": step.freed_bytes,
+    }
 
 
 def _segments_json(inspection: Inspection, liveness: Liveness, pins: list[Pin]) -> list[dict[str, Any]]:
@@ -163,15 +188,27 @@ def _segments_json(inspection: Inspection, liveness: Liveness, pins: list[Pin]) 
         if mine or older:
             stays.add(report.name)
         messages, outcomes, _ = ids.get(report.name, (0, 0, 0))
-        found.append({
-            **segment_json(report), **tally.to_json(), "dead_record_bytes": report.end - tally.live_record_bytes,
-            "kept_by": kept_by, "older": older, "ids_to_copy": messages, "outcomes_to_copy": outcomes,
-            "pins": [
-                {"destination": pin.destination, "name": told_name(pin.destination), "messages": pin.messages,
-                 "record_bytes": pin.record_bytes, "oldest_seq": pin.oldest_seq}
-                for pin in mine
-            ],
-        })  # fmt: skip
+        found.append(
+            {
+                **segment_json(report),
+                **tally.to_json(),
+                "dead_record_bytes": report.end - tally.live_record_bytes,
+                "kept_by": kept_by,
+                "older": older,
+                "ids_to_copy": messages,
+                "outcomes_to_copy": outcomes,
+                "pins": [
+                    {
+                        "destination": pin.destination,
+                        "name": told_name(pin.destination),
+                        "messages": pin.messages,
+                        "record_bytes": pin.record_bytes,
+                        "oldest_seq": pin.oldest_seq,
+                    }
+                    for pin in mine
+                ],
+            }
+        )
     return found
 
 
@@ -181,14 +218,16 @@ def _destinations_json(liveness: Liveness, pins: list[Pin]) -> list[dict[str, An
         by_destination.setdefault(pin.destination, []).append(pin)
     return [
         {
-            "destination": name, "name": told_name(name), **tally.to_json(),
+            "destination": name,
+            "name": told_name(name),
+            **tally.to_json(),
             "dead_record_bytes": tally.record_bytes - tally.live_record_bytes,
             "remembered_ids": len(liveness.duplicates.get(name, ())),
             "segments": [pin.segment for pin in by_destination.get(name, [])],
             "oldest_seq": min((pin.oldest_seq for pin in by_destination.get(name, [])), default=None),
         }
         for name, tally in sorted(liveness.destinations.items())
-    ]  # fmt: skip
+    ]
 
 
 def _print_checkpoint(newest: CheckpointReport | None, behind_bytes: int) -> None:
@@ -214,21 +253,26 @@ def _print_segments(segments: list[dict[str, Any]]) -> None:
         ("segment", "state", "bytes", "live bytes", "dead bytes", "messages", "live", "kept by", "copied when it goes"),
         [
             (
-                each["name"], each["state"], each["bytes"], each["live_record_bytes"], each["dead_record_bytes"],
-                each["messages"], each["live"], _kept_text(each), _ids_text(each),
+                each["name"],
+                each["state"],
+                each["bytes"],
+                each["live_record_bytes"],
+                each["dead_record_bytes"],
+                each["messages"],
+                each["live"],
+                _kept_text(each),
+                _ids_text(each),
             )
             for each in segments
         ],
-    )  # fmt: skip
+    )
 
 
 def _kept_text(segment: dict[str, Any]) -> str:
     if segment["kept_by"] != MESSAGES:
         return _KEPT[segment["kept_by"]]
     pins = segment["pins"]
-    text = ", ".join(
-        f"{pin['messages']:,} of {pin['name']} (oldest {pin['oldest_seq']})" for pin in pins[:PINS_SHOWN]
-    )
+    text = ", ".join(f"{pin['messages']:,} of {pin['name']} (oldest {pin['oldest_seq']})" for pin in pins[:PINS_SHOWN])
     return text + (f" and {len(pins) - PINS_SHOWN:,} more destinations" if len(pins) > PINS_SHOWN else "")
 
 
@@ -238,17 +282,39 @@ def _ids_text(segment: dict[str, Any]) -> str:
 
 
 def _print_destinations(destinations: list[dict[str, Any]]) -> None:
-    counts = ("messages", "live", "dead", "live_record_bytes", "dead_record_bytes", "acked", "expired",
-              "dead_lettered", "purged", "fired")  # fmt: skip
-    names = ("messages", "live", "dead", "live bytes", "dead bytes", "acked", "expired", "dead-lettered", "purged",
-             "fired")  # fmt: skip
+    counts = (
+        "messages",
+        "live",
+        "dead",
+        "live_record_bytes",
+        "dead_record_bytes",
+        "acked",
+        "expired",
+        "dead_lettered",
+        "purged",
+        "fired",
+    )
+    names = (
+        "messages",
+        "live",
+        "dead",
+        "live bytes",
+        "dead bytes",
+        "acked",
+        "expired",
+        "dead-lettered",
+        "purged",
+        "fired",
+    )
     print_table(
         ("destination", *names, "segments kept", "oldest"),
         [
             (
-                each["name"], *(each[count] for count in counts), len(each["segments"]),
+                each["name"],
+                *(each[count] for count in counts),
+                len(each["segments"]),
                 each["segments"][0] if each["segments"] else "",
             )
             for each in destinations
         ],
-    )  # fmt: skip
+    )

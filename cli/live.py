@@ -41,9 +41,12 @@ class Live:
     something. Nothing is read before `start`."""
 
     def __init__(
-        self, reload: Reload, gate: LoginGate, apply: Callable[[BrokerConfig], None],
+        self,
+        reload: Reload,
+        gate: LoginGate,
+        apply: Callable[[BrokerConfig], None],
         files: Mapping[str, Files] = MappingProxyType({}),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`files` = those besides "configuration" and "users", by the name that `ask` knows."""
         self._files = files
         self._reload = reload

@@ -52,22 +52,33 @@ def broker_options(command: _Command) -> _Command:
     for option in (
         click.option("--name", "broker", metavar="NAME", default="", help="Ask this broker. Default: the master."),
         click.option(
-            "--url", metavar="URL", envvar="AMQ_CONSOLE_URL", default="",
+            "--url",
+            metavar="URL",
+            envvar="AMQ_CONSOLE_URL",
+            default="",
             help="Ask through a console, http(s)://[USER:PASSWORD@]HOST:PORT; or $AMQ_CONSOLE_URL.",
         ),
         click.option(
-            "--store", metavar="DIR|URL", envvar="AMQ_STORE", default="",
+            "--store",
+            metavar="DIR|URL",
+            envvar="AMQ_STORE",
+            default="",
             help="Store of a group with a broker on this host; or $AMQ_STORE.",
         ),
-    ):  # fmt: skip
+    ):
         command = option(command)
     return command
 
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 limit_option = click.option(
-    "--limit", metavar="N", type=click.IntRange(min=1), default=LIST_LIMIT, show_default=True, help="At most so many.",
-)  # fmt: skip
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=LIST_LIMIT,
+    show_default=True,
+    help="At most so many.",
+)
 watch_option = click.option("--watch", is_flag=True, help=f"Show it again every {WATCH_S:g} seconds, until Ctrl-C.")
 
 

@@ -29,18 +29,26 @@ def _login_options(which: str, prefix: str, variable: str) -> Callable[[_Command
     def add(command: _Command) -> _Command:
         for option in (
             click.option(
-                f"--{prefix}password-file", metavar="FILE", type=click.Path(dir_okay=False),
+                f"--{prefix}password-file",
+                metavar="FILE",
+                type=click.Path(dir_okay=False),
                 help=f"The password at the {which} broker is the first line of this file.",
             ),
             click.option(
-                f"--{prefix}password", metavar="TEXT", default="", envvar=f"{variable}_PASSWORD",
+                f"--{prefix}password",
+                metavar="TEXT",
+                default="",
+                envvar=f"{variable}_PASSWORD",
                 help=f"Password at the {which} broker, if the URL has none; better in a file, or ${variable}_PASSWORD.",
             ),
             click.option(
-                f"--{prefix}user", metavar="NAME", default="", envvar=f"{variable}_USER",
+                f"--{prefix}user",
+                metavar="NAME",
+                default="",
+                envvar=f"{variable}_USER",
                 help=f"User at the {which} broker, if the URL has none; or ${variable}_USER.",
             ),
-        ):  # fmt: skip
+        ):
             command = option(command)
         return command
 
@@ -58,39 +66,75 @@ def _login_options(which: str, prefix: str, variable: str) -> Callable[[_Command
 )
 @click.argument("names", metavar="[QUEUE]...", nargs=-1)
 @click.option(
-    "--from", "old_url", metavar="URL", required=True,
+    "--from",
+    "old_url",
+    metavar="URL",
+    required=True,
     help="The broker that has the messages: tcp://HOST:PORT, ssl://HOST:PORT, or failover:(tcp://A:PORT,tcp://B:PORT).",
-)  # fmt: skip
+)
 @click.option(
-    "--to", "new_url", metavar="URL", default="tcp://127.0.0.1:61616", show_default=True,
+    "--to",
+    "new_url",
+    metavar="URL",
+    default="tcp://127.0.0.1:61616",
+    show_default=True,
     help="The broker, or all brokers of the group, that get them.",
-)  # fmt: skip
+)
 @click.option("--all", "every", is_flag=True, help="Move all queues of the old broker.")
 @click.option("--dry-run", is_flag=True, help="Show the queues and how many messages each holds; move nothing.")
 @_login_options("old", "", "AMQ_FROM")
 @_login_options("new", "to-", "AMQ_TO")
 @click.option(
-    "--window", metavar="N", type=click.IntRange(1, WINDOW_MAX), default=1000, show_default=True,
+    "--window",
+    metavar="N",
+    type=click.IntRange(1, WINDOW_MAX),
+    default=1000,
+    show_default=True,
     help="Have at most N messages on their way.",
-)  # fmt: skip
+)
 @click.option(
-    "--window-bytes", metavar="N", type=click.IntRange(min=1), default=64 << 20, show_default=True,
+    "--window-bytes",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=64 << 20,
+    show_default=True,
     help="Have at most so many bytes on their way, or one message.",
-)  # fmt: skip
+)
 @click.option(
-    "--timeout", metavar="SECONDS", type=Seconds(), default=60.0, show_default=True,
+    "--timeout",
+    metavar="SECONDS",
+    type=Seconds(),
+    default=60.0,
+    show_default=True,
     help="Give up when a broker does not answer, or the new one confirms nothing, for so long.",
-)  # fmt: skip
+)
 @click.option(
-    "--idle", metavar="SECONDS", type=Seconds(), default=5.0, show_default=True,
+    "--idle",
+    metavar="SECONDS",
+    type=Seconds(),
+    default=5.0,
+    show_default=True,
     help="Leave a queue whose messages are held by other consumers when nothing comes for so long.",
-)  # fmt: skip
+)
 @json_option
 def migrate(
-    names: tuple[str, ...], old_url: str, new_url: str, every: bool, dry_run: bool, user: str, password: str,
-    password_file: str | None, to_user: str, to_password: str, to_password_file: str | None, window: int,
-    window_bytes: int, timeout: float, idle: float, as_json: bool,
-) -> None:  # fmt: skip
+    names: tuple[str, ...],
+    old_url: str,
+    new_url: str,
+    every: bool,
+    dry_run: bool,
+    user: str,
+    password: str,
+    password_file: str | None,
+    to_user: str,
+    to_password: str,
+    to_password_file: str | None,
+    window: int,
+    window_bytes: int,
+    timeout: float,
+    idle: float,
+    as_json: bool,
+) -> None:
     """Move the messages of another broker's queues into ours, each exactly once.
 
     The old broker may be ActiveMQ Classic 5.4 or later, or amq. QUEUE is a name or a pattern such as `orders.>`. A
@@ -165,11 +209,16 @@ def _show_found(found: dict[str, int], as_json: bool) -> None:
 def _report(run: Migration, seconds: float, as_json: bool) -> None:
     moved = sum(counts.moved for counts in run.counts.values())
     if as_json:
-        print_json({
-            "moved": moved, "bytes": sum(counts.bytes for counts in run.counts.values()),
-            "queues": {name: _facts(counts) for name, counts in run.counts.items()}, "seconds": round(seconds, 3),
-            "per_s": rate(moved, seconds), "reconnects": run.reconnects,
-        })  # fmt: skip
+        print_json(
+            {
+                "moved": moved,
+                "bytes": sum(counts.bytes for counts in run.counts.values()),
+                "queues": {name: _facts(counts) for name, counts in run.counts.items()},
+                "seconds": round(seconds, 3),
+                "per_s": rate(moved, seconds),
+                "reconnects": run.reconnects,
+            }
+        )
         return
     if run.counts:
         print_table(
@@ -190,9 +239,13 @@ def _report(run: Migration, seconds: float, as_json: bool) -> None:
 
 def _facts(counts: Counts) -> dict[str, Any]:
     return {
-        "moved": counts.moved, "bytes": counts.bytes, "made_persistent": counts.hardened,
-        "made_due": counts.released, "remaining": counts.remaining, "refused": counts.refused,
-    }  # fmt: skip
+        "moved": counts.moved,
+        "bytes": counts.bytes,
+        "made_persistent": counts.hardened,
+        "made_due": counts.released,
+        "remaining": counts.remaining,
+        "refused": counts.refused,
+    }
 
 
 def _end(run: Migration) -> None:

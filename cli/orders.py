@@ -26,9 +26,14 @@ _store = click.option(
     "--store", metavar="DIR|URL", envvar="AMQ_STORE", required=True, help="Store of the group; or $AMQ_STORE."
 )
 _wait = click.option(
-    "--wait", "wait_s", metavar="SECONDS", type=click.FloatRange(0.1, 86_400), default=WAIT_S, show_default=True,
+    "--wait",
+    "wait_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0.1, 86_400),
+    default=WAIT_S,
+    show_default=True,
     help="How long to wait until it is done; then the order is withdrawn.",
-)  # fmt: skip
+)
 
 
 class OrderError(AmqError):

@@ -62,9 +62,11 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None
         wraps = index == len(header) - 1 and any(" " in cell for cell in cells[1:])
         columns = max(map(cell_len, cells))
         table.add_column(
-            name, justify="right" if numbers else "left", no_wrap=not wraps,
+            name,
+            justify="right" if numbers else "left",
+            no_wrap=not wraps,
             min_width=min(columns, SENTENCE_COLUMNS_MIN) if wraps else columns,
-        )  # fmt: skip
+        )
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
     if Measurement.get(output, output.options.update(width=PIPE_COLUMNS), table).minimum <= output.width:
@@ -79,9 +81,12 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 
 def print_listing(
-    found: Sequence[dict[str, Any]], limit: int, as_json: bool, header: Sequence[str],
+    found: Sequence[dict[str, Any]],
+    limit: int,
+    as_json: bool,
+    header: Sequence[str],
     cells: Callable[[dict[str, Any]], Sequence[object]],
-) -> None:  # fmt: skip
+) -> None:
     """The first `limit` of `found`, as JSON or as a table with the `cells` of each; says so where there are more."""
     rows = found[:limit]
     if as_json:

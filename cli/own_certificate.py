@@ -13,10 +13,19 @@ from amq.config import BrokerConfig, addresses
 from amq.config.transport_url import parse_transport_url
 from amq.security import CertificateUsers, Credentials, LoginGate
 
-KEYS: Final = frozenset((
-    "certificate", "certificateKey", "certificateKeyPasswordFile", "trust", "revokedCertificates", "clientCertificate",
-    "tlsMinimumVersion", "certificateUser", "certificateUsersFile",
-))  # fmt: skip
+KEYS: Final = frozenset(
+    (
+        "certificate",
+        "certificateKey",
+        "certificateKeyPasswordFile",
+        "trust",
+        "revokedCertificates",
+        "clientCertificate",
+        "tlsMinimumVersion",
+        "certificateUser",
+        "certificateUsersFile",
+    )
+)
 LOOK_S: Final = 86_400.0
 _log = structlog.get_logger("amq.process")
 
@@ -49,9 +58,13 @@ class OwnCertificate:
     def paths(config: BrokerConfig) -> tuple[str, ...]:
         """The files that it is read from."""
         named = (
-            config.certificate, config.certificate_key, config.certificate_key_password_file, config.trust,
-            config.revoked_certificates, config.certificate_users_file,
-        )  # fmt: skip
+            config.certificate,
+            config.certificate_key,
+            config.certificate_key_password_file,
+            config.trust,
+            config.revoked_certificates,
+            config.certificate_users_file,
+        )
         return tuple(path for path in named if path)
 
     def read(self, config: BrokerConfig, current: Callable[[], bool]) -> None:
@@ -63,9 +76,11 @@ class OwnCertificate:
         shown = self.credentials.shown
         if shown is not None:
             _log.info(
-                "certificates read: new connections get them", subject=shown.subject, valid_until=shown.until,
+                "certificates read: new connections get them",
+                subject=shown.subject,
+                valid_until=shown.until,
                 generation=self.credentials.generation,
-            )  # fmt: skip
+            )
         for warning in self.warnings(config):
             _log.warning(warning)
         if sentence := self.credentials.expiry_warning():

@@ -11,11 +11,27 @@ from amq.config import BrokerConfig
 from amq.errors import ConfigError
 from amq.security import LoginGate, Way
 
-KEYS: Final = frozenset((
-    "tokenIssuer", "tokenAudience", "tokenAlgorithms", "tokenKeys", "tokenTrust", "tokenUser", "tokenRoles",
-    "ldapUrls", "ldapStartTls", "ldapTrust", "ldapUserBase", "ldapUserAttribute", "ldapBindUser",
-    "ldapBindPasswordFile", "ldapGroupBase", "ldapGroupMember", "ldapTimeout",
-))  # fmt: skip
+KEYS: Final = frozenset(
+    (
+        "tokenIssuer",
+        "tokenAudience",
+        "tokenAlgorithms",
+        "tokenKeys",
+        "tokenTrust",
+        "tokenUser",
+        "tokenRoles",
+        "ldapUrls",
+        "ldapStartTls",
+        "ldapTrust",
+        "ldapUserBase",
+        "ldapUserAttribute",
+        "ldapBindUser",
+        "ldapBindPasswordFile",
+        "ldapGroupBase",
+        "ldapGroupMember",
+        "ldapTimeout",
+    )
+)
 _log = structlog.get_logger("amq.process")
 
 

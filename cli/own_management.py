@@ -55,9 +55,13 @@ class OwnManagement:
     """Made before the service starts: others learn the path from `brokers/NAME.json`."""
 
     def __init__(
-        self, config: BrokerConfig, service: BrokerService, environment: Mapping[str, str], authenticate: Authenticate,
+        self,
+        config: BrokerConfig,
+        service: BrokerService,
+        environment: Mapping[str, str],
+        authenticate: Authenticate,
         users: Callable[[], Sequence[str]] = tuple,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`users()` = the names of the users file."""
         self._service = service
         self._authenticate = authenticate
@@ -168,17 +172,31 @@ class OwnManagement:
         service = self._service
         master, config = service.master, service.config
         found: Row = {
-            "name": config.name or os.uname().nodename, "role": service.role.value, "store": config.store,
-            "version": amq.__version__, "pid": os.getpid(), "host": os.uname().nodename,
+            "name": config.name or os.uname().nodename,
+            "role": service.role.value,
+            "store": config.store,
+            "version": amq.__version__,
+            "pid": os.getpid(),
+            "host": os.uname().nodename,
             "process": self._counting.process(),
-        }  # fmt: skip
+        }
         if master is not None:
-            return {**found, "epoch": master.epoch, "urls": list(master.urls), "store_full": master.full,
-                    "lease_left_s": service.lease_left_s}  # fmt: skip
+            return {
+                **found,
+                "epoch": master.epoch,
+                "urls": list(master.urls),
+                "store_full": master.full,
+                "lease_left_s": service.lease_left_s,
+            }
         lag = service.lag
-        return {**found, "lag": {
-            "place": lag.place, "messages": lag.messages, "caught_up_wall_ms": lag.caught_up_wall_ms,
-        }}  # fmt: skip
+        return {
+            **found,
+            "lag": {
+                "place": lag.place,
+                "messages": lag.messages,
+                "caught_up_wall_ms": lag.caught_up_wall_ms,
+            },
+        }
 
 
 def _make_directory(path: str) -> None:

@@ -18,9 +18,11 @@ class OwnPermissions:
     """`current` = those in force, None = there is no file: everybody may do everything."""
 
     def __init__(
-        self, config: BrokerConfig, use: Callable[[Permissions | None], None],
+        self,
+        config: BrokerConfig,
+        use: Callable[[Permissions | None], None],
         read: Callable[[str, int], Permissions] = Permissions.read,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`use` is called, in any thread, with others; `read` reads a file as that generation. Raises ConfigError if
         the file cannot be used.
         """
@@ -47,8 +49,10 @@ class OwnPermissions:
             _log.warning("no permissions file: every user may do everything")
             return
         _log.info(
-            "permissions read", permissions_file=config.permissions_file, entries=len(found),
+            "permissions read",
+            permissions_file=config.permissions_file,
+            entries=len(found),
             generation=found.generation,
-        )  # fmt: skip
+        )
         for warning in found.warnings:
             _log.warning(warning)

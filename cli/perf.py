@@ -38,42 +38,81 @@ _EPILOG = examples(
 @click.command(epilog=_EPILOG)
 @connection_options
 @click.option(
-    "--producers", metavar="N", type=click.IntRange(1, 1000), default=1, show_default=True,
+    "--producers",
+    metavar="N",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
     help="Start N processes that send.",
-)  # fmt: skip
+)
 @click.option(
-    "--consumers", metavar="N", type=click.IntRange(1, 1000), default=1, show_default=True,
+    "--consumers",
+    metavar="N",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
     help="Start N processes that receive.",
-)  # fmt: skip
+)
 @click.option(
-    "--count", metavar="N", type=click.IntRange(min=1), default=50_000, show_default=True,
+    "--count",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=50_000,
+    show_default=True,
     help="Send N messages in all.",
-)  # fmt: skip
+)
 @click.option(
-    "--size", metavar="N", type=click.IntRange(min=HEAD_BYTES), default=1024, show_default=True,
+    "--size",
+    metavar="N",
+    type=click.IntRange(min=HEAD_BYTES),
+    default=1024,
+    show_default=True,
     help="Size of a body in bytes.",
-)  # fmt: skip
+)
 @window_option(256)
 @prefetch_option
 @persistent_option
 @click.option(
-    "--ack", type=click.Choice(ACKS), default="client-individual", show_default=True,
+    "--ack",
+    type=click.Choice(ACKS),
+    default="client-individual",
+    show_default=True,
     help="Acknowledgement mode of the consumers.",
-)  # fmt: skip
+)
 @click.option(
-    "--mode", type=click.Choice(MODES), default="both", show_default=True,
+    "--mode",
+    type=click.Choice(MODES),
+    default="both",
+    show_default=True,
     help="Send and receive, or only one of them.",
-)  # fmt: skip
+)
 @click.option("--destination", metavar="NAME", help="Use this queue, which must be empty. Default: a new queue.")
 @click.option(
-    "--timeout", metavar="SECONDS", type=Seconds(min=0.001), default=60.0, show_default=True,
+    "--timeout",
+    metavar="SECONDS",
+    type=Seconds(min=0.001),
+    default=60.0,
+    show_default=True,
     help="Fail after so long without progress.",
-)  # fmt: skip
+)
 @json_option
 def perf(
-    url: str, login: str, passcode: str, producers: int, consumers: int, count: int, size: int, window: int,
-    prefetch: int, persistent: bool, ack: str, mode: str, destination: str | None, timeout: float, as_json: bool,
-) -> None:  # fmt: skip
+    url: str,
+    login: str,
+    passcode: str,
+    producers: int,
+    consumers: int,
+    count: int,
+    size: int,
+    window: int,
+    prefetch: int,
+    persistent: bool,
+    ack: str,
+    mode: str,
+    destination: str | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
     """Measure throughput and latency with several processes.
 
     The command reports figures only if the broker confirmed every message, delivered it exactly once and took its
@@ -83,10 +122,23 @@ def perf(
     """
     uri = _serving(url, login, passcode)
     load = Load(
-        uri.port, uri.host, producers, consumers, count, size, window, persistent, ack, mode, prefetch,
-        destination or f"/queue/amq.perf.{secrets.token_hex(4)}", uri.login or login, uri.passcode or passcode, timeout,
+        uri.port,
+        uri.host,
+        producers,
+        consumers,
+        count,
+        size,
+        window,
+        persistent,
+        ack,
+        mode,
+        prefetch,
+        destination or f"/queue/amq.perf.{secrets.token_hex(4)}",
+        uri.login or login,
+        uri.passcode or passcode,
+        timeout,
         uri if uri.tls else None,
-    )  # fmt: skip
+    )
     try:
         with progress("confirmed" if mode == "send" else "received", count) as show:
             result = run(load, show)
@@ -119,9 +171,10 @@ def _serving(url: str, login: str, passcode: str) -> BrokerUri:
 def _print(load: Load, result: Result) -> None:
     kind = "persistent" if load.persistent else "non-persistent"
     sides = {
-        "send": (counted(load.producers, "producer"),), "recv": (counted(load.consumers, "consumer"),),
+        "send": (counted(load.producers, "producer"),),
+        "recv": (counted(load.consumers, "consumer"),),
         "both": (counted(load.producers, "producer"), counted(load.consumers, "consumer")),
-    }  # fmt: skip
+    }
     click.echo(
         f"{', '.join(sides[load.mode])}, {counted(load.messages, f'{kind} message')} of {load.size_bytes:,} bytes, "
         f"window {load.window}"

@@ -24,10 +24,20 @@ from amq.security.login import User
 ACTIONS: Final = {
     action.name.lower().replace("_", "-"): action
     for action in (
-        Action.SEND, Action.CONSUME, Action.BROWSE, Action.CREATE_DURABLE, Action.LEASE, Action.READ_STORE,
-        Action.VIEW, Action.DELETE, Action.ADMINISTER, Action.MANAGE, Action.MANAGE_SCHEDULE, Action.PREPARE_BATCH,
+        Action.SEND,
+        Action.CONSUME,
+        Action.BROWSE,
+        Action.CREATE_DURABLE,
+        Action.LEASE,
+        Action.READ_STORE,
+        Action.VIEW,
+        Action.DELETE,
+        Action.ADMINISTER,
+        Action.MANAGE,
+        Action.MANAGE_SCHEDULE,
+        Action.PREPARE_BATCH,
     )
-}  # fmt: skip
+}
 _OF_BROKER: Final = (Action.MANAGE, Action.MANAGE_SCHEDULE)
 _EXPLAIN: Final = "amq permissions explain --permissions /etc/amq/permissions.toml"
 
@@ -64,9 +74,12 @@ def permissions() -> None:
 )
 @click.option("--user", metavar="NAME", default="", help="The user; `anonymous` is one without a login.")
 @click.option(
-    "--role", "roles", metavar="ROLE", multiple=True,
+    "--role",
+    "roles",
+    metavar="ROLE",
+    multiple=True,
     help="A role that the login brings, as tokens and directories do. May be repeated.",
-)  # fmt: skip
+)
 @json_option
 def explain(action: str, destination: str, path: str, user: str, roles: tuple[str, ...], as_json: bool) -> None:
     """Say whether a user may do something, and which lines of the permissions file decide it.
@@ -88,10 +101,15 @@ def explain(action: str, destination: str, path: str, user: str, roles: tuple[st
     answers = [_ask(rules, who, asked, name) for name in names]
     allowed = all(answer.allowed for answer in answers)
     if as_json:
-        print_json({
-            "allowed": allowed, "user": user, "roles": rules.roles_of(who), "action": action,
-            "answers": [_json(answer) for answer in answers],
-        })  # fmt: skip
+        print_json(
+            {
+                "allowed": allowed,
+                "user": user,
+                "roles": rules.roles_of(who),
+                "action": action,
+                "answers": [_json(answer) for answer in answers],
+            }
+        )
     else:
         click.echo(f"{user or 'somebody'} has the roles {', '.join(rules.roles_of(who)) or '(none)'}")
         for answer in answers:
@@ -131,12 +149,17 @@ def _tell(action: Action, answer: Answer) -> None:
 
 def _json(answer: Answer) -> dict[str, object]:
     return {
-        "destination": answer.name, "allowed": answer.allowed,
+        "destination": answer.name,
+        "allowed": answer.allowed,
         "rules": [
             {
-                "place": reason.place, "entry": reason.entry, "right": reason.right.value,
-                "roles": list(reason.roles), "grants": reason.grants, "ends": reason.ends,
+                "place": reason.place,
+                "entry": reason.entry,
+                "right": reason.right.value,
+                "roles": list(reason.roles),
+                "grants": reason.grants,
+                "ends": reason.ends,
             }
             for reason in answer.reasons
         ],
-    }  # fmt: skip
+    }

@@ -14,9 +14,15 @@ from pyspark_amq.pipelines.frame import command
 from pyspark_amq.pipelines.progress import STATUS, checkpoints_in, read_status
 
 _FIGURES = (  # of a run, and their headings
-    ("updated", "updated"), ("messages", "messages"), ("last_per_s", "per s"), ("waiting", "waiting"),
-    ("waiting_bytes", "bytes waiting"), ("leased", "leased"), ("direct", "direct"), ("fallback", "fallback"),
-)  # fmt: skip
+    ("updated", "updated"),
+    ("messages", "messages"),
+    ("last_per_s", "per s"),
+    ("waiting", "waiting"),
+    ("waiting_bytes", "bytes waiting"),
+    ("leased", "leased"),
+    ("direct", "direct"),
+    ("fallback", "fallback"),
+)
 
 
 def _show(figures: dict[str, Any], as_json: bool) -> None:
@@ -39,15 +45,20 @@ def pipeline() -> None:
 @pipeline.command(
     "list",
     epilog=examples(
-        "amq pipeline list", "amq pipeline list --json", "amq pipeline list --checkpoint /data/checkpoints",
+        "amq pipeline list",
+        "amq pipeline list --json",
+        "amq pipeline list --checkpoint /data/checkpoints",
         "amq pipeline list --checkpoint /data/orders --checkpoint /data/bills --json",
     ),
-)  # fmt: skip
+)
 @click.option(
-    "--checkpoint", "checkpoints", metavar="DIR", multiple=True,
+    "--checkpoint",
+    "checkpoints",
+    metavar="DIR",
+    multiple=True,
     help="Show the runs of ingest and drain that keep a checkpoint in DIR, in a directory in it, or as output of a "
     "drain. May be repeated.",
-)  # fmt: skip
+)
 @json_option
 def list_(checkpoints: tuple[str, ...], as_json: bool) -> None:
     """List the pipelines, or with --checkpoint their runs.
@@ -87,7 +98,7 @@ def _list_runs(directories: Sequence[str], as_json: bool) -> None:
         "amq pipeline status --checkpoint /data/checkpoints/orders",
         "amq pipeline status --checkpoint /data/orders/_checkpoint --json",
     ),
-)  # fmt: skip
+)
 @click.option("--checkpoint", metavar="DIR", required=True, help="Checkpoint of an ingest or drain, on a local disk.")
 @json_option
 def status(checkpoint: str, as_json: bool) -> None:

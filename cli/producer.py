@@ -40,38 +40,67 @@ _EPILOG = examples(
 @connection_options
 @click.option("--destination", metavar="NAME", required=True, help="Send to this destination, such as /queue/NAME.")
 @click.option(
-    "--file", "path", metavar="FILE",
+    "--file",
+    "path",
+    metavar="FILE",
     help="Send each line of this file as a message, without its line end; - is stdin.",
-)  # fmt: skip
+)
 @click.option("--message", metavar="TEXT", help="Send this text as a message.")
 @click.option(
-    "--count", metavar="N", type=click.IntRange(min=0),
+    "--count",
+    metavar="N",
+    type=click.IntRange(min=0),
     help="Send N messages. Default: 1, or all lines of --file.",
-)  # fmt: skip
+)
 @click.option("--size", metavar="N", type=click.IntRange(min=0), help="Generate messages of N bytes.")
 @click.option(
-    "--header", "headers", metavar="K=V", multiple=True,
+    "--header",
+    "headers",
+    metavar="K=V",
+    multiple=True,
     help="Add this header to every message. May be repeated.",
-)  # fmt: skip
+)
 @persistent_option
 @click.option(
-    "--priority", metavar="N", type=click.IntRange(0, 9), default=4, show_default=True,
+    "--priority",
+    metavar="N",
+    type=click.IntRange(0, 9),
+    default=4,
+    show_default=True,
     help="Priority of the messages, 0 (lowest) to 9.",
-)  # fmt: skip
+)
 @click.option(
-    "--ttl", metavar="SECONDS", type=Seconds(max=1e10), default=0.0, help="Messages expire after this time; 0 = never.",
-)  # fmt: skip
+    "--ttl",
+    metavar="SECONDS",
+    type=Seconds(max=1e10),
+    default=0.0,
+    help="Messages expire after this time; 0 = never.",
+)
 @window_option(1000)
 @click.option(
-    "--timeout", metavar="SECONDS", type=Seconds(),
+    "--timeout",
+    metavar="SECONDS",
+    type=Seconds(),
     help="Wait at most so long for a broker. Default: the time-out in the URL.",
 )
 @json_option
 def producer(
-    url: str, login: str, passcode: str, destination: str, path: str | None, message: str | None, count: int | None,
-    size: int | None, headers: tuple[str, ...], persistent: bool, priority: int, ttl: float, window: int,
-    timeout: float | None, as_json: bool,
-) -> None:  # fmt: skip
+    url: str,
+    login: str,
+    passcode: str,
+    destination: str,
+    path: str | None,
+    message: str | None,
+    count: int | None,
+    size: int | None,
+    headers: tuple[str, ...],
+    persistent: bool,
+    priority: int,
+    ttl: float,
+    window: int,
+    timeout: float | None,
+    as_json: bool,
+) -> None:
     """Send messages: lines of a file, a text, or generated ones.
 
     The command sends without waiting for each confirmation; the broker confirms a message when it is stored. After a
@@ -83,9 +112,13 @@ def producer(
     if size is not None and (path is not None or message is not None):
         raise click.UsageError("--size is for generated messages: leave out --file and --message")
     send_options: dict[str, Any] = {
-        "headers": parse_headers(headers), "persistent": persistent, "priority": priority, "time_to_live": ttl,
-        "timeout": timeout, "wait": False,
-    }  # fmt: skip
+        "headers": parse_headers(headers),
+        "persistent": persistent,
+        "priority": priority,
+        "time_to_live": ttl,
+        "timeout": timeout,
+        "wait": False,
+    }
     failovers = Failovers()
     report = _Report(as_json, failovers)
     with _source(path, message, count, size) as (bodies, total):
@@ -96,7 +129,7 @@ def producer(
                 ) as connection,
                 connection.session() as session,
                 progress("sent", total) as show,
-            ):  # fmt: skip
+            ):
                 report.begin()
                 sender = session.producer(destination)
                 try:
@@ -163,10 +196,16 @@ class _Report:
             return
         confirmed = self.sent - self._unconfirmed - self.failed
         facts: dict[str, Any] = {
-            "sent": self.sent, "confirmed": confirmed, "failed": self.failed, "unconfirmed": self._unconfirmed,
-            "bytes": self.sent_bytes, "seconds": round(self._seconds, 3), "per_s": rate(confirmed, self._seconds),
-            "failovers": self._failovers.count, "interrupted_s": round(self._failovers.interrupted_s, 3),
-        }  # fmt: skip
+            "sent": self.sent,
+            "confirmed": confirmed,
+            "failed": self.failed,
+            "unconfirmed": self._unconfirmed,
+            "bytes": self.sent_bytes,
+            "seconds": round(self._seconds, 3),
+            "per_s": rate(confirmed, self._seconds),
+            "failovers": self._failovers.count,
+            "interrupted_s": round(self._failovers.interrupted_s, 3),
+        }
         if self._as_json:
             print_json(facts, indent=None)
             return
@@ -199,5 +238,3 @@ def _generated(count: int, size: int | None) -> Iterator[bytes]:
     for number in range(1, count + 1):
         text = f"message {number}".encode()
         yield text if size is None else text[:size].ljust(size, b".")
-
-

@@ -25,8 +25,16 @@ from amq.cli.output import counted, examples, json_option, print_json, print_tab
 from amq.management.client import ManagementClient, part
 from amq.management.listing import Row
 
-SORTS = {"backlog": "-messages", "messages": "-messages", "consumers": "-consumers", "enqueued": "-enqueued",
-         "dequeued": "-dequeued", "bytes": "-bytes", "in-flight": "-in_flight", "name": "name"}  # fmt: skip
+SORTS = {
+    "backlog": "-messages",
+    "messages": "-messages",
+    "consumers": "-consumers",
+    "enqueued": "-enqueued",
+    "dequeued": "-dequeued",
+    "bytes": "-bytes",
+    "in-flight": "-in_flight",
+    "name": "name",
+}
 COLUMNS = [
     ("NAME", with_marks),
     *texts(("MESSAGES", "messages"), ("IN FLIGHT", "in_flight"), ("CONSUMERS", "consumers")),
@@ -58,8 +66,14 @@ _name = click.argument("name", metavar="NAME")
 @asks_broker
 @json_option
 def queues(
-    client: ManagementClient, pattern: str, sort: str, condition: str, limit: int, watch: bool, as_json: bool,
-) -> None:  # fmt: skip
+    client: ManagementClient,
+    pattern: str,
+    sort: str,
+    condition: str,
+    limit: int,
+    watch: bool,
+    as_json: bool,
+) -> None:
     """Show queues: how much waits in each, and who consumes it.
 
     PATTERN is a name with * and ?. IN FLIGHT counts messages that consumers have not acknowledged yet. ENQUEUED and
@@ -67,8 +81,11 @@ def queues(
     """
     show(
         lambda: some(client, "/queues", limit, name=pattern, sort=SORTS[sort], filter=condition),
-        COLUMNS, as_json, watch, limit,
-    )  # fmt: skip
+        COLUMNS,
+        as_json,
+        watch,
+        limit,
+    )
 
 
 @click.group(epilog=examples("amq queue show orders --store /mnt/shared/amq", "amq queue purge orders --yes"))
@@ -116,8 +133,9 @@ def why(client: ManagementClient, name: str, as_json: bool) -> None:
 )
 @_name
 @_selector
-@click.option("--limit", metavar="N", type=click.IntRange(min=1), default=PAGE, show_default=True,
-              help="At most so many.")  # fmt: skip
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(min=1), default=PAGE, show_default=True, help="At most so many."
+)
 @asks_broker
 @json_option
 def browse(client: ManagementClient, name: str, selector: str, limit: int, as_json: bool) -> None:
@@ -128,9 +146,18 @@ def browse(client: ManagementClient, name: str, selector: str, limit: int, as_js
         return
     print_table(
         ("ID", "PRIORITY", "REDELIVERED", "SIZE", "SENT", "BODY"),
-        [(row["id"], row["priority"], row["redelivered"], size_text(row["bytes"]), wall_text(row["timestamp_ms"]),
-          preview(row)) for row in rows],
-    )  # fmt: skip
+        [
+            (
+                row["id"],
+                row["priority"],
+                row["redelivered"],
+                size_text(row["bytes"]),
+                wall_text(row["timestamp_ms"]),
+                preview(row),
+            )
+            for row in rows
+        ],
+    )
     if more:
         click.echo(f"and more: these are the first {limit}, see --limit", err=True)
 
@@ -181,9 +208,14 @@ def export(client: ManagementClient, name: str, selector: str) -> None:
 @asks_broker
 @json_option
 def purge(
-    client: ManagementClient, name: str, selector: str, ids: tuple[str, ...], limit: int | None, yes: bool,
+    client: ManagementClient,
+    name: str,
+    selector: str,
+    ids: tuple[str, ...],
+    limit: int | None,
+    yes: bool,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Delete messages of a queue for good. Messages that consumers have not acknowledged yet stay with them."""
     path, body = f"/queues/{part(_bare(name))}/purge", _selected(selector, ids, limit)
     if not yes:
@@ -219,9 +251,15 @@ def delete(client: ManagementClient, name: str, yes: bool, as_json: bool) -> Non
 @asks_broker
 @json_option
 def move(
-    client: ManagementClient, name: str, to: str, selector: str, ids: tuple[str, ...], limit: int | None, yes: bool,
+    client: ManagementClient,
+    name: str,
+    to: str,
+    selector: str,
+    ids: tuple[str, ...],
+    limit: int | None,
+    yes: bool,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Move messages to the queue TO. Each is at every moment in exactly one of the two."""
     path, body = f"/queues/{part(_bare(name))}/move", {**_selected(selector, ids, limit), "to": _bare(to)}
     if not yes:
@@ -239,9 +277,14 @@ def move(
 @asks_broker
 @json_option
 def copy(
-    client: ManagementClient, name: str, to: str, selector: str, ids: tuple[str, ...], limit: int | None,
+    client: ManagementClient,
+    name: str,
+    to: str,
+    selector: str,
+    ids: tuple[str, ...],
+    limit: int | None,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Copy messages to the queue TO as well."""
     body = {**_selected(selector, ids, limit), "to": _bare(to)}
     found = client.post(f"/queues/{part(_bare(name))}/copy", body)
@@ -295,8 +338,11 @@ def print_message(row: Row, as_json: bool) -> None:
     if as_json:
         print_json(row)
         return
-    head = [(key.replace("_", " "), _plain(value)) for key, value in row.items()
-            if key not in ("properties", "headers", "body", "body_base64")]  # fmt: skip
+    head = [
+        (key.replace("_", " "), _plain(value))
+        for key, value in row.items()
+        if key not in ("properties", "headers", "body", "body_base64")
+    ]
     more = {**row.get("headers", {}), **row["properties"]}
     print_table(("HEADER", "VALUE"), [*head, *((key, _plain(value)) for key, value in more.items() if value != "")])
     click.echo()
@@ -319,5 +365,3 @@ def _plain(value: object) -> str:
 
 def _bare(name: str) -> str:
     return name.removeprefix("/queue/").removeprefix("queue://")
-
-

@@ -109,8 +109,11 @@ def _describe(name: str, command: click.Command) -> Iterator[str]:
         yield about
         return
     yield about + "\n"
-    arguments = [parameter.make_metavar(click.Context(command)) for parameter in command.params
-                 if isinstance(parameter, click.Argument)]  # fmt: skip
+    arguments = [
+        parameter.make_metavar(click.Context(command))
+        for parameter in command.params
+        if isinstance(parameter, click.Argument)
+    ]
     yield "\n".join(["```", " ".join([name, "[OPTIONS]", *arguments]), "```", ""])
     if rows := [_row(option) for option in options(command)]:
         yield "\n".join(["| Option | Default | |", "|---|---|---|", *rows, ""])

@@ -35,7 +35,8 @@ EVERYTHING = "/schedule/>"
 JOB_ID = "scheduledJobId"
 _ID = re.compile(r"(?:.*\D)?(\d{1,19})", re.ASCII)
 _destination = click.option(
-    "--destination", metavar="NAME",
+    "--destination",
+    metavar="NAME",
     help="Only messages for this destination: orders, /queue/orders.eu.> or /topic/prices.",
 )
 
@@ -56,9 +57,13 @@ def schedule() -> None:
 @connection_options
 @_destination
 @click.option(
-    "--limit", metavar="N", type=click.IntRange(min=1), default=LIST_LIMIT, show_default=True,
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=LIST_LIMIT,
+    show_default=True,
     help="Show at most N messages.",
-)  # fmt: skip
+)
 @json_option
 def list_(url: str, login: str, passcode: str, destination: str | None, limit: int, as_json: bool) -> None:
     """Show scheduled messages: destination, next due time, and whether they repeat.
@@ -76,12 +81,19 @@ def list_(url: str, login: str, passcode: str, destination: str | None, limit: i
             found[message.id] = _facts(message)
             show(len(found))
     print_listing(
-        list(found.values()), limit, as_json, ("FOR", "DUE", "AGAIN", "SIZE", "SENT", "ID"),
+        list(found.values()),
+        limit,
+        as_json,
+        ("FOR", "DUE", "AGAIN", "SIZE", "SENT", "ID"),
         lambda row: (
-            row["destination"], wall_text(row["due_ms"]), _again(row), size_text(row["bytes"]),
-            wall_text(row["sent_ms"]), row["id"],
+            row["destination"],
+            wall_text(row["due_ms"]),
+            _again(row),
+            size_text(row["bytes"]),
+            wall_text(row["sent_ms"]),
+            row["id"],
         ),
-    )  # fmt: skip
+    )
 
 
 @schedule.command(
@@ -98,9 +110,15 @@ def list_(url: str, login: str, passcode: str, destination: str | None, limit: i
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def remove(
-    url: str, login: str, passcode: str, ids: tuple[str, ...], destination: str | None, everything: bool, yes: bool,
+    url: str,
+    login: str,
+    passcode: str,
+    ids: tuple[str, ...],
+    destination: str | None,
+    everything: bool,
+    yes: bool,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Remove scheduled messages, so that the broker never delivers them. `amq schedule list` shows each ID.
 
     Removal cannot be undone; without an ID the command asks for confirmation. Exit code 1 if an ID is not scheduled any
@@ -186,11 +204,15 @@ def _facts(message: Message) -> dict[str, Any]:
     headers = message.headers
     kind, _, name = message.destination.removeprefix("/schedule/").partition(".")
     return {
-        "id": _job(message), "destination": f"/{kind}/{name}", "due_ms": int(headers.get("expires", "0")),
-        "cron": headers.get("AMQ_SCHEDULED_CRON", ""), "period_ms": int(headers.get("AMQ_SCHEDULED_PERIOD", "0")),
-        "repeat": int(headers.get("AMQ_SCHEDULED_REPEAT", "0")), "bytes": len(message.body),
+        "id": _job(message),
+        "destination": f"/{kind}/{name}",
+        "due_ms": int(headers.get("expires", "0")),
+        "cron": headers.get("AMQ_SCHEDULED_CRON", ""),
+        "period_ms": int(headers.get("AMQ_SCHEDULED_PERIOD", "0")),
+        "repeat": int(headers.get("AMQ_SCHEDULED_REPEAT", "0")),
+        "bytes": len(message.body),
         "sent_ms": int(headers.get("timestamp", "0")),
-    }  # fmt: skip
+    }
 
 
 def _again(row: dict[str, Any]) -> str:

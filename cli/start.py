@@ -49,30 +49,44 @@ _EPILOG = examples(
 @click.command(epilog=f"{_EPILOG}\n\n{exits.table()}")
 @click.argument("config_file", metavar="[CONFIG]", required=False, type=click.Path())
 @click.option(
-    "--store", metavar="DIR|URL",
+    "--store",
+    metavar="DIR|URL",
     help="Store directory on the shared file system, or the URL of a database; the same for all brokers.",
-)  # fmt: skip
+)
 @click.option("--name", metavar="NAME", help="Name of this broker, unique on the store. Default: the host name.")
 @click.option(
-    "--transport", "transports", metavar="URL", multiple=True,
+    "--transport",
+    "transports",
+    metavar="URL",
+    multiple=True,
     help="Where to serve clients while master: stomp://HOST:PORT, with TLS stomp+ssl://HOST:PORT. May be repeated. "
     "Port 0: any free one.",
-)  # fmt: skip
+)
 @click.option(
-    "-o", "--option", "options", metavar="KEY=VALUE", multiple=True,
+    "-o",
+    "--option",
+    "options",
+    metavar="KEY=VALUE",
+    multiple=True,
     help="Any option of the configuration, see `amq config show`. May be repeated; wins over file and environment.",
-)  # fmt: skip
+)
 @click.option(
-    "--wait-for-activation", is_flag=True,
+    "--wait-for-activation",
+    is_flag=True,
     help="Report to the service manager that the broker is ready only once it is master.",
-)  # fmt: skip
+)
 @property_option
 @click.option("--allow-unsafe-store", is_flag=True, help="Start also on a store that `amq doctor` finds unfit.")
 def start(
-    config_file: str | None, store: str | None, name: str | None, transports: tuple[str, ...],
-    options: tuple[str, ...], properties: tuple[str, ...], wait_for_activation: bool,
+    config_file: str | None,
+    store: str | None,
+    name: str | None,
+    transports: tuple[str, ...],
+    options: tuple[str, ...],
+    properties: tuple[str, ...],
+    wait_for_activation: bool,
     allow_unsafe_store: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Run a broker in the foreground.
 
     All brokers on one store form a group. The broker that gets the lock is the master and serves clients. The others
@@ -93,9 +107,16 @@ def start(
 
     def read() -> BrokerConfig:
         return load(
-            config_file, os.environ, options, store=store, name=name, transports=transports,
-            allow_unsafe_store=allow_unsafe_store or None, require_store=True, properties=given,
-        )  # fmt: skip
+            config_file,
+            os.environ,
+            options,
+            store=store,
+            name=name,
+            transports=transports,
+            allow_unsafe_store=allow_unsafe_store or None,
+            require_store=True,
+            properties=given,
+        )
 
     config = read()
     logs.configure(config)
@@ -142,9 +163,12 @@ class _Run:
             config, self._post_permit, lambda file, generation: read_permissions(file, path, properties, generation)
         )
         self._service = BrokerService(
-            config, self._gate.authenticate, replace_process=process.replace_process,
-            credentials=self._certificate.credentials, permissions=self._permissions.current,
-        )  # fmt: skip
+            config,
+            self._gate.authenticate,
+            replace_process=process.replace_process,
+            credentials=self._certificate.credentials,
+            permissions=self._permissions.current,
+        )
         self._management = OwnManagement(
             config, self._service, os.environ, self._gate.authenticate, lambda: self._gate.names
         )
@@ -189,9 +213,12 @@ class _Run:
     def _watch(self) -> None:
         """Watch the files that there are, also one that came with a reload, until the end."""
         named = (
-            self._config_file, self._config.users_file, self._config.permissions_file,
-            *self._certificate.paths(self._config), *self._logins.paths(self._config),
-        )  # fmt: skip
+            self._config_file,
+            self._config.users_file,
+            self._config.permissions_file,
+            *self._certificate.paths(self._config),
+            *self._logins.paths(self._config),
+        )
         paths = [path for path in dict.fromkeys(named) if path and path not in self._watched]
         if not paths:
             return

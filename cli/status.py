@@ -170,11 +170,17 @@ def _slaves(seen: StoreStatus) -> list[dict[str, Any]]:
         lag_s = max(0, now_ms - caught_up_ms) / 1000 if caught_up_ms else None
         why = broker.facts.get("cannot_listen")
         cannot_listen = why if isinstance(why, str) and why else None
-        found.append({
-            **_broker(broker), "followed": followed, "lag_s": lag_s, "cannot_listen": cannot_listen,
-            "too_old": seen.too_old(broker), "not_ready": broker.not_ready or None,
-            "passive": broker.facts.get("passive") is True,
-        })  # fmt: skip
+        found.append(
+            {
+                **_broker(broker),
+                "followed": followed,
+                "lag_s": lag_s,
+                "cannot_listen": cannot_listen,
+                "too_old": seen.too_old(broker),
+                "not_ready": broker.not_ready or None,
+                "passive": broker.facts.get("passive") is True,
+            }
+        )
     return found
 
 
@@ -209,14 +215,24 @@ def _numbers(broker: BrokerPresence, key: str, *names: str) -> dict[str, Any] | 
 def _broker(broker: BrokerPresence) -> dict[str, Any]:
     if broker.owner is None:  # it is just writing who it is
         return {
-            "name": broker.name, "host": "", "pid": None, "urls": [], "addresses": [], "priority": 0,
+            "name": broker.name,
+            "host": "",
+            "pid": None,
+            "urls": [],
+            "addresses": [],
+            "priority": 0,
             "certificate": None,
-        }  # fmt: skip
+        }
     owner = broker.owner
     return {
-        "name": owner.name, "host": owner.host, "pid": owner.pid, "urls": _urls(broker, owner),
-        "addresses": broker.addresses, "priority": broker.priority, "certificate": _certificate(broker),
-    }  # fmt: skip
+        "name": owner.name,
+        "host": owner.host,
+        "pid": owner.pid,
+        "urls": _urls(broker, owner),
+        "addresses": broker.addresses,
+        "priority": broker.priority,
+        "certificate": _certificate(broker),
+    }
 
 
 def _certificate(broker: BrokerPresence) -> dict[str, Any] | None:
@@ -353,10 +369,12 @@ def ask(uri: BrokerUri, login: str, passcode: str) -> dict[str, Any]:
         return facts | {"state": "rejected", "reason": answer.headers.get("message", answer.command)}
     epoch = answer.headers.get("amq-epoch", "")
     return facts | {
-        "state": "serving", "broker": answer.headers.get("amq-broker", ""),
-        "epoch": int(epoch) if epoch.isdecimal() else None, "server": answer.headers.get("server", ""),
+        "state": "serving",
+        "broker": answer.headers.get("amq-broker", ""),
+        "epoch": int(epoch) if epoch.isdecimal() else None,
+        "server": answer.headers.get("server", ""),
         "answered_ms": round((time.monotonic() - started) * 1000, 1),
-    }  # fmt: skip
+    }
 
 
 def _handshake(uri: BrokerUri, login: str, passcode: str) -> Frame:
@@ -395,9 +413,12 @@ def _secured(sock: socket.socket, uri: BrokerUri) -> socket.socket:
 def _print_url(brokers: list[dict[str, Any]]) -> None:
     rows = [
         (
-            broker["url"], broker["state"], broker["broker"] or "-", broker["epoch"] if broker["epoch"] else "-",
+            broker["url"],
+            broker["state"],
+            broker["broker"] or "-",
+            broker["epoch"] if broker["epoch"] else "-",
             broker["server"] or broker["reason"],
         )
         for broker in brokers
-    ]  # fmt: skip
+    ]
     print_table(("url", "state", "broker", "epoch", ""), rows)

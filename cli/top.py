@@ -32,14 +32,19 @@ ASK_S = 5.0  # a broker that hangs does not stop the screen for longer
 RATED = ("enqueued", "dequeued")
 
 
-@click.command(
-    epilog=examples("amq top --store /mnt/shared/amq", "amq top --store /mnt/shared/amq --rounds 1 --json")
+@click.command(epilog=examples("amq top --store /mnt/shared/amq", "amq top --store /mnt/shared/amq --rounds 1 --json"))
+@click.option(
+    "--rows", metavar="N", type=click.IntRange(1, 500), default=ROWS, show_default=True, help="Queues to show."
 )
-@click.option("--rows", metavar="N", type=click.IntRange(1, 500), default=ROWS, show_default=True,
-              help="Queues to show.")  # fmt: skip
 @click.option("--rounds", metavar="N", type=click.IntRange(min=1), help="End after so many rounds. Default: at Ctrl-C.")
-@click.option("--every", metavar="SECONDS", type=click.FloatRange(0.1, 3600), default=WATCH_S, show_default=True,
-              help="Time between two rounds.")  # fmt: skip
+@click.option(
+    "--every",
+    metavar="SECONDS",
+    type=click.FloatRange(0.1, 3600),
+    default=WATCH_S,
+    show_default=True,
+    help="Time between two rounds.",
+)
 @broker_options
 @json_option
 def top(rows: int, rounds: int | None, every: float, store: str, url: str, broker: str, as_json: bool) -> None:
@@ -87,11 +92,14 @@ def _group(store: str) -> list[dict[str, Any]]:
     seen = read_status(store)
     return [
         {
-            "name": each.name, "role": each.role, "host": each.owner.host if each.owner is not None else "",
-            "not_ready": each.not_ready if each.role == "slave" else "", "followed": each.details.get("followed"),
+            "name": each.name,
+            "role": each.role,
+            "host": each.owner.host if each.owner is not None else "",
+            "not_ready": each.not_ready if each.role == "slave" else "",
+            "followed": each.details.get("followed"),
         }
         for each in seen.brokers
-    ]  # fmt: skip
+    ]
 
 
 def _with_rates(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> list[Row]:
@@ -135,9 +143,14 @@ def drawn(seen: Mapping[str, Any], columns: int) -> Group:
 def _cells(row: Row) -> Sequence[str]:
     state = "paused" if row["paused"] else "no consumer" if row["messages"] and not row["consumers"] else ""
     return [
-        visible(row["name"]), f"{row['messages']:,}", _rate(row["enqueued_per_s"]), _rate(row["dequeued_per_s"]),
-        f"{row['consumers']:,}", f"{row['in_flight']:,}", state,
-    ]  # fmt: skip
+        visible(row["name"]),
+        f"{row['messages']:,}",
+        _rate(row["enqueued_per_s"]),
+        _rate(row["dequeued_per_s"]),
+        f"{row['consumers']:,}",
+        f"{row['in_flight']:,}",
+        state,
+    ]
 
 
 def _state(each: Mapping[str, Any]) -> str:

@@ -111,8 +111,14 @@ def _roll_back_owner(url: str, login: str, passcode: str, owner: str, yes: bool,
             count += connection.rollback_batch(owner, batch, xids)
     if as_json:
         seconds = round(time.monotonic() - began, 3)
-        facts = {"outcome": "rolled back", "owner": owner, "xids": [each.xid for each in found], "rolled_back": count,
-                 "seconds": seconds, "failovers": failovers.count}  # fmt: skip
+        facts = {
+            "outcome": "rolled back",
+            "owner": owner,
+            "xids": [each.xid for each in found],
+            "rolled_back": count,
+            "seconds": seconds,
+            "failovers": failovers.count,
+        }
         print_json(facts)
     else:
         click.echo(f"{count:,} of {len(found):,} transactions of {owner} rolled back")
@@ -161,9 +167,14 @@ def _row(prepared: PreparedTransaction) -> tuple[object, ...]:
     until = wall_text(prepared.created_ms + prepared.timeout_ms) if prepared.timeout_ms else "for ever"
     batch = prepared.batch if prepared.owner else ""
     return (
-        prepared.xid, prepared.owner, batch, wall_text(prepared.created_ms), until, _counts(prepared.sends),
+        prepared.xid,
+        prepared.owner,
+        batch,
+        wall_text(prepared.created_ms),
+        until,
+        _counts(prepared.sends),
         _counts(prepared.acks),
-    )  # fmt: skip
+    )
 
 
 def _counts(queues: Any) -> str:

@@ -107,9 +107,11 @@ class AmqReader(DataSourceReader):
         if any(map(is_topic, self._destinations)) and options.subscription is None:
             why = "must be a queue for a batch read, or come with the option subscription: a topic holds no messages"
             raise refusal(SourceOptions, "destination", options.destination, why)
-        for name, value in (("maxOffsetsPerTrigger", options.max_offsets_per_trigger),
-                            ("maxBytesPerTrigger", options.max_bytes_per_trigger),
-                            ("minOffsetsPerTrigger", options.min_offsets_per_trigger)):  # fmt: skip
+        for name, value in (
+            ("maxOffsetsPerTrigger", options.max_offsets_per_trigger),
+            ("maxBytesPerTrigger", options.max_bytes_per_trigger),
+            ("minOffsetsPerTrigger", options.min_offsets_per_trigger),
+        ):
             if value is not None:
                 raise refusal(SourceOptions, name, str(value), "is for streams: a batch read reads all messages")
         if options.starting_offsets == LATEST:
@@ -176,9 +178,7 @@ class AmqReader(DataSourceReader):
                 yield batch
         report(counts, time.monotonic() - start_s, size)
 
-    def _read_pages(
-        self, connection: Connection, partition: Pages, counts: Counter[str]
-    ) -> Iterator[pa.RecordBatch]:
+    def _read_pages(self, connection: Connection, partition: Pages, counts: Counter[str]) -> Iterator[pa.RecordBatch]:
         with StoreFiles(self._options.store or "") as files:
             for each in joined(self._ways(files, partition.pages, counts)):
                 if isinstance(each, Run):
@@ -240,10 +240,12 @@ class AmqReader(DataSourceReader):
         """Those of messages of one queue that the options do not leave out, and that come behind a place."""
         since_ms = self._options.starting_timestamp_ms or 0
         return [
-            message for message in some
+            message
+            for message in some
             if _order((message.priority, seq := messages.offset_of(message))) > _order(behind)
-            and partition.after < seq <= partition.until and int(message.headers.get("timestamp", "0")) >= since_ms
-        ]  # fmt: skip
+            and partition.after < seq <= partition.until
+            and int(message.headers.get("timestamp", "0")) >= since_ms
+        ]
 
     def _browse(self, connection: Connection, part: Whole) -> Iterator[Sequence[messages.Received]]:
         """The messages of a durable subscription; after a failover as in `_by_broker`."""

@@ -139,9 +139,14 @@ class Table:
             lists = [[self.names[code] for code in codes] for codes in found]
             which = index.astype(np.uint8).tobytes() if len(found) > 1 else b""
         return Sent(
-            len(self), bytes(data[offsets[0] : offsets[-1]]), lengths.astype("<u4").tobytes(), lists, which, values,
+            len(self),
+            bytes(data[offsets[0] : offsets[-1]]),
+            lengths.astype("<u4").tobytes(),
+            lists,
+            which,
+            values,
             self.text,
-        )  # fmt: skip
+        )
 
     def _lists(self) -> tuple[list[list[int]], _Numbers]:
         """The different lists of codes of rows, and which of them each row has."""
@@ -193,9 +198,15 @@ def _table(
         return Table(destination, bodies, columns.text, (), np.zeros(0, np.int64), empty, None, ids)
     encoded = names.dictionary_encode()
     table = Table(
-        destination, bodies, columns.text, encoded.dictionary.to_pylist(), encoded.indices.to_numpy(),
-        values.cast(pa.binary()), counts, ids,
-    )  # fmt: skip
+        destination,
+        bodies,
+        columns.text,
+        encoded.dictionary.to_pylist(),
+        encoded.indices.to_numpy(),
+        values.cast(pa.binary()),
+        counts,
+        ids,
+    )
     _check_twice(table)
     return table
 

@@ -163,8 +163,9 @@ def _module(name: str) -> Any:
         if missing == "pyspark":
             raise MissingModuleError(
                 f"format amq needs PySpark {PYSPARK_MIN} or later, this is {pyspark.__version__} ({error}): "
-                f"pip install 'pyspark>={PYSPARK_MIN}'", name=error.name
-            ) from error  # fmt: skip
+                f"pip install 'pyspark>={PYSPARK_MIN}'",
+                name=error.name,
+            ) from error
         raise MissingModuleError(
             f"format amq needs the module {error.name!r}; this Python ({sys.executable}) cannot import it ({error}): "
             f"pip install {missing}, for the Python of the driver and of every executor",

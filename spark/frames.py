@@ -22,8 +22,11 @@ CHUNK_BYTES = 8 << 20  # of rows that a task keeps until they are safe
 
 _TEXT, _TEXT_OR_BYTES = (StringType,), (StringType, BinaryType)
 _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
-    "value": _TEXT_OR_BYTES, "key": _TEXT_OR_BYTES, "destination": _TEXT, "headers": (MapType, ArrayType)
-}  # fmt: skip
+    "value": _TEXT_OR_BYTES,
+    "key": _TEXT_OR_BYTES,
+    "destination": _TEXT,
+    "headers": (MapType, ArrayType),
+}
 
 
 class SchemaError(ConfigError):
@@ -67,7 +70,7 @@ def columns(schema: StructType, options: SinkOptions) -> Columns:
         if allowed is not None and not isinstance(found, allowed):
             raise SchemaError(f"column '{name}' is {found.simpleString()}, {_cast(name)}")
     if "value" not in types:
-        raise SchemaError('column \'value\' is missing: write for example .selectExpr("to_json(struct(*)) AS value")')
+        raise SchemaError("column 'value' is missing: write for example .selectExpr(\"to_json(struct(*)) AS value\")")
     headers = types.get("headers")
     if headers is not None and not _are_headers(headers):
         raise SchemaError(f"column 'headers' is {headers.simpleString()}, {_cast('headers')}")
@@ -79,9 +82,12 @@ def columns(schema: StructType, options: SinkOptions) -> Columns:
         found = types[options.id_column]
         raise SchemaError(f"column '{options.id_column}' is {found.simpleString()}: cast it to string")
     return Columns(
-        isinstance(types["value"], StringType), "key" in types,
-        options.destination is None, "headers" in types, options.id_column,
-    )  # fmt: skip
+        isinstance(types["value"], StringType),
+        "key" in types,
+        options.destination is None,
+        "headers" in types,
+        options.id_column,
+    )
 
 
 def _are_headers(found: DataType) -> bool:

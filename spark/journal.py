@@ -58,11 +58,22 @@ _TIMESTAMP = pa.timestamp("us", "UTC")
 _HEADERS = pa.map_(pa.string(), pa.string())
 _USER = r"\A\x00[^\x00]*\x00"  # before an id: see `amq.ownership`
 # The head of a message's record in a segment, with its framing: `records.message.FRAMED_MESSAGE`.
-MESSAGE_HEAD = np.dtype([
-    ("size", "<u4"), ("crc", "<u4"), ("kind", "u1"), ("seq", "<i8"), ("queue", "<u4"), ("flags", "u1"),
-    ("priority", "u1"), ("timestamp", "<i8"), ("expires", "<i8"), ("type_bytes", "<u2"), ("id_bytes", "<u2"),
-    ("property_bytes", "<u4"),
-])  # fmt: skip
+MESSAGE_HEAD = np.dtype(
+    [
+        ("size", "<u4"),
+        ("crc", "<u4"),
+        ("kind", "u1"),
+        ("seq", "<i8"),
+        ("queue", "<u4"),
+        ("flags", "u1"),
+        ("priority", "u1"),
+        ("timestamp", "<i8"),
+        ("expires", "<i8"),
+        ("type_bytes", "<u2"),
+        ("id_bytes", "<u2"),
+        ("property_bytes", "<u4"),
+    ]
+)
 assert MESSAGE_HEAD.itemsize == FRAMED_MESSAGE.size
 
 
@@ -76,13 +87,28 @@ def schema(values: bool = True, headers: bool = False) -> pa.Schema:
     position    of the record: bytes from the beginning of the segment `segment` of epoch `epoch`
     """
     fields = [
-        ("key", pa.string()), *([("value", pa.binary())] if values else []), ("destination", pa.string()),
-        ("offset", pa.int64()), ("timestamp", _TIMESTAMP), ("messageId", pa.string()), ("redelivered", pa.bool_()),
-        *([("headers", _HEADERS)] if headers else []), ("kind", pa.string()), ("queue", pa.string()),
-        ("target", pa.string()), ("reason", pa.string()), ("deliveries", pa.int32()), ("failures", pa.int32()),
-        ("bodyBytes", pa.int64()), ("contentType", pa.string()), ("priority", pa.int32()), ("expires", _TIMESTAMP),
-        ("epoch", pa.int64()), ("segment", pa.int64()), ("position", pa.int64()),
-    ]  # fmt: skip
+        ("key", pa.string()),
+        *([("value", pa.binary())] if values else []),
+        ("destination", pa.string()),
+        ("offset", pa.int64()),
+        ("timestamp", _TIMESTAMP),
+        ("messageId", pa.string()),
+        ("redelivered", pa.bool_()),
+        *([("headers", _HEADERS)] if headers else []),
+        ("kind", pa.string()),
+        ("queue", pa.string()),
+        ("target", pa.string()),
+        ("reason", pa.string()),
+        ("deliveries", pa.int32()),
+        ("failures", pa.int32()),
+        ("bodyBytes", pa.int64()),
+        ("contentType", pa.string()),
+        ("priority", pa.int32()),
+        ("expires", _TIMESTAMP),
+        ("epoch", pa.int64()),
+        ("segment", pa.int64()),
+        ("position", pa.int64()),
+    ]
     return pa.schema(fields)
 
 
@@ -107,9 +133,12 @@ class Wanted:
         if other.destinations is not None:
             destinations = other.destinations if destinations is None else destinations & other.destinations
         return replace(
-            self, kinds=self.kinds & other.kinds, destinations=destinations,
-            offsets=_overlap(self.offsets, other.offsets), times_us=_overlap(self.times_us, other.times_us),
-        )  # fmt: skip
+            self,
+            kinds=self.kinds & other.kinds,
+            destinations=destinations,
+            offsets=_overlap(self.offsets, other.offsets),
+            times_us=_overlap(self.times_us, other.times_us),
+        )
 
     def may_be_in(self, epoch: int) -> bool:
         """May a segment of `epoch` have such rows? It has none of messages that a later master numbered."""
@@ -307,14 +336,18 @@ class _SegmentReader:
         found = {
             **self._properties(properties, bodies, others),
             "destination": _dictionary(queues, [shown(name) for name in names]),
-            "offset": pa.array(heads["seq"].astype(np.int64)), "timestamp": _times(heads["timestamp"] * 1000),
+            "offset": pa.array(heads["seq"].astype(np.int64)),
+            "timestamp": _times(heads["timestamp"] * 1000),
             "messageId": pc.replace_substring_regex(self._texts(ids, properties), _USER, ""),
-            "kind": _same(MESSAGES, len(heads)), "redelivered": _same(False, len(heads)),
-            "queue": _dictionary(queues, names), "bodyBytes": pa.array(sizes),
+            "kind": _same(MESSAGES, len(heads)),
+            "redelivered": _same(False, len(heads)),
+            "queue": _dictionary(queues, names),
+            "bodyBytes": pa.array(sizes),
             "contentType": self._texts(types, ids, {row: each.content_type for row, each in others.items()}),
             "priority": pa.array(heads["priority"].astype(np.int32)),
-            "expires": _ends(heads["expires"]), "position": pa.array(positions),
-        }  # fmt: skip
+            "expires": _ends(heads["expires"]),
+            "position": pa.array(positions),
+        }
         if self._wants_values:
             data, ends = self._data, zip(bodies.tolist(), stops.tolist(), strict=True)
             values = [data[start:stop] for start, stop in ends]
@@ -370,11 +403,12 @@ class _SegmentReader:
     def _multicasts(self, copies: list[Copy]) -> tuple[int, dict[str, pa.Array]]:
         wanted = self._wanted
         copies = [
-            copy for copy in copies
+            copy
+            for copy in copies
             if (wanted.destinations is None or shown(copy.destination) in wanted.destinations)
             and wanted.offsets[0] <= copy.seq <= wanted.offsets[1]
             and wanted.times_us[0] <= copy.timestamp_ms * 1000 <= wanted.times_us[1]
-        ]  # fmt: skip
+        ]
         messages = [plain(copy, THREAD_BYTES_MAX) for copy in copies]
         properties = [headers(message) for message in messages]
         found = {
@@ -383,7 +417,8 @@ class _SegmentReader:
             "offset": pa.array([copy.seq for copy in copies], pa.int64()),
             "timestamp": _times(np.array([copy.timestamp_ms * 1000 for copy in copies], np.int64)),
             "messageId": pa.array([given(copy.duplicate_id) or None for copy in copies], pa.string()),
-            "redelivered": _same(False, len(copies)), "kind": _same(MESSAGES, len(copies)),
+            "redelivered": _same(False, len(copies)),
+            "kind": _same(MESSAGES, len(copies)),
             "headers": pa.array([list(each.items()) for each in properties], _HEADERS),
             "queue": pa.array([copy.queue_name for copy in copies], pa.string()),
             "bodyBytes": pa.array([len(each.body) for each in messages], pa.int64()),
@@ -391,7 +426,7 @@ class _SegmentReader:
             "priority": pa.array([copy.priority for copy in copies], pa.int32()),
             "expires": _ends(np.array([copy.expires_ms for copy in copies], np.int64)),
             "position": pa.array([copy.offset for copy in copies], pa.int64()),
-        }  # fmt: skip
+        }
         if self._wants_values:
             found["value"] = pa.array([each.body for each in messages], pa.binary())
         return len(copies), found
@@ -412,13 +447,18 @@ class _SegmentReader:
         targets = [record.target if isinstance(record, Moved) else None for record in records]
         deliveries, failures = ([row[at] for row in rows] for at in (1, 2))
         found = {
-            "destination": _dictionary(index, names), "offset": pa.array(seqs), "timestamp": _times(times),
+            "destination": _dictionary(index, names),
+            "offset": pa.array(seqs),
+            "timestamp": _times(times),
             "redelivered": pa.array([True if each else None for each in back], pa.bool_()).take(pa.array(index)),
-            "kind": _dictionary(index, list(kinds)), "queue": _dictionary(index, queues),
-            "target": _dictionary(index, targets), "reason": _dictionary(index, reasons),
-            "deliveries": pa.array(deliveries, pa.int32()), "failures": pa.array(failures, pa.int32()),
+            "kind": _dictionary(index, list(kinds)),
+            "queue": _dictionary(index, queues),
+            "target": _dictionary(index, targets),
+            "reason": _dictionary(index, reasons),
+            "deliveries": pa.array(deliveries, pa.int32()),
+            "failures": pa.array(failures, pa.int32()),
             "position": pa.array(positions, pa.int64()).take(pa.array(index)),
-        }  # fmt: skip
+        }
         if not keep.all():
             mask = pa.array(keep)
             found = {name: column.filter(mask) for name, column in found.items()}

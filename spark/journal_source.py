@@ -66,11 +66,14 @@ class JournalReader(DataSourceReader):
         self._fail_on_data_loss = given.fail_on_data_loss
         self._columns = columns
         self.wanted = journal.Wanted(
-            given.kinds, given.destination,
+            given.kinds,
+            given.destination,
             (given.starting_offset or 0, _before(given.ending_offset, journal.SEQ_MAX)),
-            (1000 * given.starting_timestamp_ms if given.starting_timestamp_ms is not None else -journal.US_MAX,
-             _before(given.ending_timestamp_ms and 1000 * given.ending_timestamp_ms, journal.US_MAX)),
-        )  # fmt: skip
+            (
+                1000 * given.starting_timestamp_ms if given.starting_timestamp_ms is not None else -journal.US_MAX,
+                _before(given.ending_timestamp_ms and 1000 * given.ending_timestamp_ms, journal.US_MAX),
+            ),
+        )
 
     def partitions(self) -> Sequence[InputPartition]:
         """In the driver: list the segments of the store. Raises StoreError, OSError."""

@@ -33,8 +33,13 @@ BATCH_ROWS, BATCH_BYTES = 10_000, 16 << 20  # limits of one Arrow batch
 
 # Headers of a delivery that its producer did not set.
 OF_A_DELIVERY = RESERVED_HEADERS | {
-    "ack", "JMSXDeliveryCount", "message-id", "redelivered", "subscription", "timestamp"
-}  # fmt: skip
+    "ack",
+    "JMSXDeliveryCount",
+    "message-id",
+    "redelivered",
+    "subscription",
+    "timestamp",
+}
 _TEXT, _BYTES = StringType(), BinaryType()
 _MAP = MapType(_TEXT, _TEXT)
 # As Kafka's source has them: first with bytes as values.
@@ -44,14 +49,23 @@ _PAIRS = tuple(
 HEADERS = "headers"
 # The types that a column may have; without a schema of the user it has the first one.
 _TYPES: Mapping[str, tuple[DataType, ...]] = {
-    "key": (_TEXT, _BYTES), "value": (_BYTES, _TEXT), "destination": (_TEXT,), "offset": (LongType(),),
-    "timestamp": (TimestampType(),), "messageId": (_TEXT,), "redelivered": (BooleanType(),),
+    "key": (_TEXT, _BYTES),
+    "value": (_BYTES, _TEXT),
+    "destination": (_TEXT,),
+    "offset": (LongType(),),
+    "timestamp": (TimestampType(),),
+    "messageId": (_TEXT,),
+    "redelivered": (BooleanType(),),
     HEADERS: (_MAP, *_PAIRS),
-}  # fmt: skip
+}
 _ARROW: Mapping[type[DataType], pa.DataType] = {
-    StringType: pa.string(), BinaryType: pa.binary(), LongType: pa.int64(), IntegerType: pa.int32(),
-    BooleanType: pa.bool_(), TimestampType: pa.timestamp("us", "UTC"),
-}  # fmt: skip
+    StringType: pa.string(),
+    BinaryType: pa.binary(),
+    LongType: pa.int64(),
+    IntegerType: pa.int32(),
+    BooleanType: pa.bool_(),
+    TimestampType: pa.timestamp("us", "UTC"),
+}
 
 
 class Received(Protocol):

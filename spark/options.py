@@ -91,7 +91,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         ms = 0
     if not 0 < ms < 2**53:
-        raise ValueError('must be a duration of more than 0, such as 500ms, 60s or 1h')
+        raise ValueError("must be a duration of more than 0, such as 500ms, 60s or 1h")
     return ms / 1000
 
 
@@ -172,14 +172,25 @@ def _offsets(text: str) -> str | Mapping[str, Any]:
 
 
 def _option(
-    name: str, parse: Parser, default: str | None, meaning: str, example: str, *, required: bool = False,
+    name: str,
+    parse: Parser,
+    default: str | None,
+    meaning: str,
+    example: str,
+    *,
+    required: bool = False,
     secret: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """A field that the option `name` sets. `default` is text, as users write it; None = not set."""
     metadata = {
-        "name": name, "parse": parse, "example": example, "meaning": meaning, "text": default, "required": required,
+        "name": name,
+        "parse": parse,
+        "example": example,
+        "meaning": meaning,
+        "text": default,
+        "required": required,
         "secret": secret,
-    }  # fmt: skip
+    }
     return dataclasses.field(default=None if default is None else parse(default), metadata=metadata, repr=not secret)
 
 
@@ -188,9 +199,13 @@ class BrokerOptions:
     """The way to the broker, for sink and source. Durations are in seconds."""
 
     url: str = _option(
-        "url", _url, None, "any URL of the [client](failover-url.md); no password in it",
-        "failover:(stomp://a:61613,stomp://b:61613)", required=True,
-    )  # fmt: skip
+        "url",
+        _url,
+        None,
+        "any URL of the [client](failover-url.md); no password in it",
+        "failover:(stomp://a:61613,stomp://b:61613)",
+        required=True,
+    )
     user: str | None = _option("user", _text, None, "login of all connections, of driver and executors", "etl")
     password: str | None = _option(
         "password", _text, None, "its password. Spark redacts options of this name", "…", secret=True
@@ -202,48 +217,79 @@ class SinkOptions(BrokerOptions):
     """Options of `df.write` and `df.writeStream`."""
 
     destination: str | None = _option(
-        "destination", _target, None,
+        "destination",
+        _target,
+        None,
         "destination of all rows. Without it each row needs a column `destination`, which it overrides",
         "/queue/orders",
-    )  # fmt: skip
+    )
     delivery: str = _option(
-        "delivery", _one_of(EXACTLY_ONCE, DEDUP, AT_LEAST_ONCE), EXACTLY_ONCE,
-        f"`{EXACTLY_ONCE}`, `{DEDUP}` or `{AT_LEAST_ONCE}`: see [guarantees](#guarantees)", EXACTLY_ONCE,
-    )  # fmt: skip
+        "delivery",
+        _one_of(EXACTLY_ONCE, DEDUP, AT_LEAST_ONCE),
+        EXACTLY_ONCE,
+        f"`{EXACTLY_ONCE}`, `{DEDUP}` or `{AT_LEAST_ONCE}`: see [guarantees](#guarantees)",
+        EXACTLY_ONCE,
+    )
     id_column: str | None = _option(
-        "idColumn", _text, None, f"column whose text identifies a row for duplicate detection (`{DEDUP}` only)",
+        "idColumn",
+        _text,
+        None,
+        f"column whose text identifies a row for duplicate detection (`{DEDUP}` only)",
         "orderId",
-    )  # fmt: skip
+    )
     id_strategy: str = _option(
-        "idStrategy", _one_of(BY_CONTENT, BY_POSITION), BY_CONTENT,
-        f"what identifies a row without `idColumn` (`{DEDUP}` only): `{BY_CONTENT}` or `{BY_POSITION}`", BY_CONTENT,
-    )  # fmt: skip
+        "idStrategy",
+        _one_of(BY_CONTENT, BY_POSITION),
+        BY_CONTENT,
+        f"what identifies a row without `idColumn` (`{DEDUP}` only): `{BY_CONTENT}` or `{BY_POSITION}`",
+        BY_CONTENT,
+    )
     window_rows: int = _option(
-        "windowRows", _count, "10000",
+        "windowRows",
+        _count,
+        "10000",
         "rows that a task may have sent before they are safe; it keeps them in memory to send them again. "
-        f"`{EXACTLY_ONCE}`: rows of one prepared transaction", "10000",
-    )  # fmt: skip
+        f"`{EXACTLY_ONCE}`: rows of one prepared transaction",
+        "10000",
+    )
     send_timeout_s: float = _option(
-        "sendTimeout", _seconds, "120s",
-        "how long a task waits for the broker, takeovers included, before it fails", "120s",
-    )  # fmt: skip
+        "sendTimeout",
+        _seconds,
+        "120s",
+        "how long a task waits for the broker, takeovers included, before it fails",
+        "120s",
+    )
     tx_timeout_s: float = _option(
-        "txTimeout", _seconds, "1h",
+        "txTimeout",
+        _seconds,
+        "1h",
         f"after that time the broker drops staged rows that were not committed (`{EXACTLY_ONCE}`). Must be longer than "
-        "a batch takes", "1h",
-    )  # fmt: skip
+        "a batch takes",
+        "1h",
+    )
     txn_app_id: str | None = _option(
-        "txnAppId", _app_id, None, "with `txnVersion`: name of an application whose `df.write` jobs are written once "
-        "each, as in `foreachBatch`. See [guarantees](#guarantees)", "nightly-load",
-    )  # fmt: skip
+        "txnAppId",
+        _app_id,
+        None,
+        "with `txnVersion`: name of an application whose `df.write` jobs are written once "
+        "each, as in `foreachBatch`. See [guarantees](#guarantees)",
+        "nightly-load",
+    )
     txn_version: int | None = _option(
-        "txnVersion", _number, None, "number of this job of the application, which grows, such as the number "
-        "of the micro-batch", "7",
-    )  # fmt: skip
+        "txnVersion",
+        _number,
+        None,
+        "number of this job of the application, which grows, such as the number of the micro-batch",
+        "7",
+    )
     fail_on_data_loss: bool = _option(
-        "failOnDataLoss", _truth, "true", "fail if a batch that was committed before comes again with other rows, or "
-        f"skip these rows with a warning (`{EXACTLY_ONCE}`)", "false",
-    )  # fmt: skip
+        "failOnDataLoss",
+        _truth,
+        "true",
+        "fail if a batch that was committed before comes again with other rows, or "
+        f"skip these rows with a warning (`{EXACTLY_ONCE}`)",
+        "false",
+    )
     persistent: bool = _option("persistent", _truth, "true", "are messages kept on disk?", "true")
     priority: int = _option("priority", _priority, "4", "of the messages, 0 to 9", "4")
     time_to_live_s: float = _option(
@@ -272,9 +318,11 @@ class SinkOptions(BrokerOptions):
             for name in self.destination.split(","):
                 if name.startswith(("/topic/", "topic://")):
                     raise refusal(
-                        SinkOptions, "destination", name,
+                        SinkOptions,
+                        "destination",
+                        name,
                         f"must be a queue for delivery={self.delivery}: topics take delivery={AT_LEAST_ONCE}",
-                    )  # fmt: skip
+                    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -282,62 +330,99 @@ class SourceOptions(BrokerOptions):
     """Options of `spark.read` and `spark.readStream`."""
 
     destination: str = _option(
-        "destination", _destination, None, "destinations to read, with commas between; one topic at most",
-        "/queue/orders,/queue/bills", required=True,
-    )  # fmt: skip
+        "destination",
+        _destination,
+        None,
+        "destinations to read, with commas between; one topic at most",
+        "/queue/orders,/queue/bills",
+        required=True,
+    )
     starting_offsets: str | Mapping[str, Any] | None = _option(
-        "startingOffsets", _offsets, None,
+        "startingOffsets",
+        _offsets,
+        None,
         "where a new query begins: `earliest` (the default), `latest` (only streams of topics) or JSON: for a stream "
-        "the offset of another one, for a batch read numbers by destination; the query begins after them", EARLIEST,
-    )  # fmt: skip
+        "the offset of another one, for a batch read numbers by destination; the query begins after them",
+        EARLIEST,
+    )
     ending_offsets: str | Mapping[str, Any] = _option(
-        "endingOffsets", _offsets, LATEST,
-        "where a batch read ends: `latest`, or JSON: numbers by destination, which it includes", LATEST,
+        "endingOffsets",
+        _offsets,
+        LATEST,
+        "where a batch read ends: `latest`, or JSON: numbers by destination, which it includes",
+        LATEST,
     )
     starting_timestamp_ms: int | None = _option(
-        "startingTimestamp", _count, None, "for a batch read: only messages from this time on, milliseconds since "
-        "1970; instead of `startingOffsets`", "1767225600000",
-    )  # fmt: skip
+        "startingTimestamp",
+        _count,
+        None,
+        "for a batch read: only messages from this time on, milliseconds since 1970; instead of `startingOffsets`",
+        "1767225600000",
+    )
     max_offsets_per_trigger: int | None = _option(
-        "maxOffsetsPerTrigger", _count, None, "for a stream: most messages of a micro-batch; without it a million",
+        "maxOffsetsPerTrigger",
+        _count,
+        None,
+        "for a stream: most messages of a micro-batch; without it a million",
         "10000",
-    )  # fmt: skip
+    )
     max_bytes_per_trigger: int | None = _option(
-        "maxBytesPerTrigger", _bytes, None, "for a stream: about so many bytes in a micro-batch, as the journal stores "
-        "messages; at least one message", "64MiB",
-    )  # fmt: skip
+        "maxBytesPerTrigger",
+        _bytes,
+        None,
+        "for a stream: about so many bytes in a micro-batch, as the journal stores messages; at least one message",
+        "64MiB",
+    )
     min_offsets_per_trigger: int | None = _option(
-        "minOffsetsPerTrigger", _count, None, "for a stream: a micro-batch begins when so many messages wait, or "
-        "`maxTriggerDelay` after the one before", "1000",
-    )  # fmt: skip
+        "minOffsetsPerTrigger",
+        _count,
+        None,
+        "for a stream: a micro-batch begins when so many messages wait, or `maxTriggerDelay` after the one before",
+        "1000",
+    )
     max_trigger_delay_s: float = _option(
         "maxTriggerDelay", _seconds, "15m", "for a stream with `minOffsetsPerTrigger`: no longer pause than that", "1m"
     )
     min_partitions: int | None = _option(
-        "minPartitions", _count, None, "number of partitions of a micro-batch, or of a batch read of queues; without "
-        "it up to 4. A batch read has at most one for each 10,000 messages", "8",
-    )  # fmt: skip
+        "minPartitions",
+        _count,
+        None,
+        "number of partitions of a micro-batch, or of a batch read of queues; without "
+        "it up to 4. A batch read has at most one for each 10,000 messages",
+        "8",
+    )
     store: str | None = _option(
-        "store", _text, None, "for queues: directory where executors have mounted the store of the broker. "
+        "store",
+        _text,
+        None,
+        "for queues: directory where executors have mounted the store of the broker. "
         "Tasks read messages from there, if `directReads` of the broker names the user; the others they get from the "
-        "broker. See [direct reads](#direct-reads)", "/mnt/amq",
-    )  # fmt: skip
+        "broker. See [direct reads](#direct-reads)",
+        "/mnt/amq",
+    )
     subscription: str | None = _option(
         "subscription", _text, None, "name of the cursor of a stream, and of its durable subscription to a topic", "etl"
     )
     ack: str = _option(
-        "ack", _one_of("onCommit", "none"), "onCommit",
+        "ack",
+        _one_of("onCommit", "none"),
+        "onCommit",
         "`onCommit`: acknowledge the messages of a micro-batch when the next one begins; `none`: they stay leased, "
-        "and another program settles them", "none",
-    )  # fmt: skip
+        "and another program settles them",
+        "none",
+    )
     fail_on_data_loss: bool = _option(
         "failOnDataLoss", _truth, "true", "fail if messages that a query has not read are gone", "true"
     )
     include_headers: bool = _option("includeHeaders", _truth, "false", "a column `headers`", "true")
     prefetch_messages: int = _option(
-        "prefetch", _count, "2000", "messages that the broker sends to a task in advance. Twice as many may be in its "
-        "memory: use fewer if they are large", "50",
-    )  # fmt: skip
+        "prefetch",
+        _count,
+        "2000",
+        "messages that the broker sends to a task in advance. Twice as many may be in its "
+        "memory: use fewer if they are large",
+        "50",
+    )
     poll_interval_s: float = _option(
         "pollInterval", _seconds, "200ms", "how often an idle query asks the broker for new messages", "200ms"
     )
@@ -394,9 +479,12 @@ class JournalOptions:
 
     path: str = _option("path", _text, None, "directory of the store; also `.load(path)`", "/mnt/amq", required=True)
     kinds: frozenset[str] = _option(
-        "kinds", _kinds, "message",
-        "kinds of rows: some of `message`, `consumed`, `redelivered`, `moved` with commas between, or `all`", "all",
-    )  # fmt: skip
+        "kinds",
+        _kinds,
+        "message",
+        "kinds of rows: some of `message`, `consumed`, `redelivered`, `moved` with commas between, or `all`",
+        "all",
+    )
     destination: frozenset[str] | None = _option(
         "destination", full_names, None, "only these destinations, with commas between", "/queue/orders"
     )
@@ -417,13 +505,19 @@ class JournalOptions:
     )
     include_headers: bool = _option("includeHeaders", _truth, "false", "a column `headers`", "true")
     fail_on_data_loss: bool = _option(
-        "failOnDataLoss", _truth, "true", "fail if a segment was trimmed between planning and reading, or continue "
-        "without it", "false",
-    )  # fmt: skip
+        "failOnDataLoss",
+        _truth,
+        "true",
+        "fail if a segment was trimmed between planning and reading, or continue without it",
+        "false",
+    )
     pushdown: bool = _option(
-        "pushdown", _truth, "false",
-        "let the reader skip what filters exclude; needs `spark.sql.python.filterPushdown.enabled=true`", "true",
-    )  # fmt: skip
+        "pushdown",
+        _truth,
+        "false",
+        "let the reader skip what filters exclude; needs `spark.sql.python.filterPushdown.enabled=true`",
+        "true",
+    )
 
     def check(self) -> None:
         """No options contradict each other; an empty range gives no rows."""
@@ -471,11 +565,17 @@ def refusal(kind: type[Any], name: str, value: str, why: str) -> OptionError:
 
 # Options of Spark's Kafka format, in lower case, and the option that does the same here.
 _KAFKA: Final[Mapping[str, str]] = {
-    "kafka.bootstrap.servers": "url", "subscribe": "destination", "subscribepattern": "destination",
-    "assign": "destination", "topic": "destination", "startingoffsetsbytimestamp": "startingTimestamp",
-    "endingoffsetsbytimestamp": "endingTimestamp", "kafka.group.id": "subscription", "groupidprefix": "subscription",
+    "kafka.bootstrap.servers": "url",
+    "subscribe": "destination",
+    "subscribepattern": "destination",
+    "assign": "destination",
+    "topic": "destination",
+    "startingoffsetsbytimestamp": "startingTimestamp",
+    "endingoffsetsbytimestamp": "endingTimestamp",
+    "kafka.group.id": "subscription",
+    "groupidprefix": "subscription",
     "kafka.transactional.id": "txnAppId",
-}  # fmt: skip
+}
 
 
 def _unknown(kind: type[Any], name: str) -> OptionError:

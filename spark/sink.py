@@ -68,7 +68,7 @@ class AmqBatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
-            raise OptionError("a destination cannot be overwritten: write .mode(\"append\")")
+            raise OptionError('a destination cannot be overwritten: write .mode("append")')
         self._options = options
         self._columns = frames.columns(schema, options)
         self._job, self._batch = f"job-{uuid.uuid4()}", 0
@@ -156,12 +156,17 @@ def _commit_batch(connection: Connection, options: SinkOptions, staged: list[Sta
 def _metrics(staged: list[Staged], outcome: str, commit_s: float) -> dict[str, str]:
     """The figures of a batch, as texts: the column `context` of Spark's table of worker logs holds only texts."""
     metrics = {
-        "owner": staged[0].owner, "batch": staged[0].batch, "outcome": outcome, "tasks": len(staged),
-        "rows": sum(message.rows for message in staged), "bytes": sum(message.size for message in staged),
+        "owner": staged[0].owner,
+        "batch": staged[0].batch,
+        "outcome": outcome,
+        "tasks": len(staged),
+        "rows": sum(message.rows for message in staged),
+        "bytes": sum(message.size for message in staged),
         "transactions": sum(len(message.xids) for message in staged),
         "sentAgain": sum(message.sent_again for message in staged),
-        "sendMs": round(1000 * sum(message.duration_s for message in staged)), "commitMs": round(1000 * commit_s),
-    }  # fmt: skip
+        "sendMs": round(1000 * sum(message.duration_s for message in staged)),
+        "commitMs": round(1000 * commit_s),
+    }
     return {name: str(value) for name, value in metrics.items()}
 
 

@@ -155,9 +155,11 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         direct, fallback = self._reads
         return {
-            "waiting": self._waiting, "waitingBytes": self._waiting_bytes, "leased": self._held,
+            "waiting": self._waiting,
+            "waitingBytes": self._waiting_bytes,
+            "leased": self._held,
             **({"direct": direct, "fallback": fallback} if self._options.store is not None else {}),
-        }  # fmt: skip
+        }
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read only messages that wait now."""
@@ -181,17 +183,13 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for part in offsets.cut(slices, max(1, parts), weights)
         ]
 
-    def _places(
-        self, slices: Sequence[Slice], epochs: Mapping[str, int]
-    ) -> tuple[dict[tuple[str, int], Direct], str]:
+    def _places(self, slices: Sequence[Slice], epochs: Mapping[str, int]) -> tuple[dict[tuple[str, int], Direct], str]:
         """Where leased messages stand, as far as the broker says it; and why it does not. Raises AmqError."""
         wanted = [each for each in slices if not is_topic(each.destination)] if self._options.store else []
         questions = [
-            LeaseRequest(
-                each.destination, self._cursor, each.lease - 1, 0, epoch=epochs[each.destination], places=True
-            )
+            LeaseRequest(each.destination, self._cursor, each.lease - 1, 0, epoch=epochs[each.destination], places=True)
             for each in wanted
-        ]  # fmt: skip
+        ]
         if not questions:
             return {}, ""
         try:

@@ -70,9 +70,12 @@ class Staged(WriterCommitMessage):
 def connect(options: SinkOptions) -> Connection:
     """A connection for this task or for the driver. Raises AmqError."""
     return amq.connect(
-        options.url, login=options.user or "", passcode=options.password or "", timeout=options.send_timeout_s,
+        options.url,
+        login=options.user or "",
+        passcode=options.password or "",
+        timeout=options.send_timeout_s,
         send_window_messages=options.window_rows,
-    )  # fmt: skip
+    )
 
 
 def stage(batches: Iterable[pa.RecordBatch], part: Part, options: SinkOptions, columns: Columns) -> Staged:
@@ -156,9 +159,11 @@ class Task:
     def _send(self, table: Table) -> None:
         options, producer = self._options, self._producer(table.destination)
         how: dict[str, Any] = {
-            "persistent": options.persistent, "priority": options.priority, "time_to_live": options.time_to_live_s,
+            "persistent": options.persistent,
+            "priority": options.priority,
+            "time_to_live": options.time_to_live_s,
             "timeout": options.send_timeout_s,
-        }  # fmt: skip
+        }
         for piece in table.pieces():
             sent = piece.sent()
             if sent is not None:
@@ -174,9 +179,12 @@ class Task:
             return
         xid = f"{self._series}.{self._count}"
         self._session.prepare(
-            xid, prepared_timeout=options.tx_timeout_s, owner=part.owner, batch=part.batch,
+            xid,
+            prepared_timeout=options.tx_timeout_s,
+            owner=part.owner,
+            batch=part.batch,
             timeout=options.send_timeout_s,
-        )  # fmt: skip
+        )
         self._count += 1
         self.xids.append(xid)
 
@@ -199,9 +207,14 @@ class Task:
             headers: list[dict[str, str] | None] = rows.headers or [None] * len(rows.bodies)
             for body, extra, id in zip(rows.bodies, headers, self._identifier.ids(rows), strict=True):
                 send(
-                    _text(body) if self._text else body, headers=extra, duplicate_id=id, wait=False,
-                    priority=options.priority, time_to_live=options.time_to_live_s, timeout=options.send_timeout_s,
-                )  # fmt: skip
+                    _text(body) if self._text else body,
+                    headers=extra,
+                    duplicate_id=id,
+                    wait=False,
+                    priority=options.priority,
+                    time_to_live=options.time_to_live_s,
+                    timeout=options.send_timeout_s,
+                )
 
 
 def _text(body: bytes) -> str | bytes:

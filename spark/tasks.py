@@ -154,10 +154,15 @@ class Part:
                 self._counts[reason] += each.stop - each.start
                 try:
                     reader = session.lease_reader(
-                        each.destination, self._cursor, each.lease, start=each.start, stop=each.stop,
+                        each.destination,
+                        self._cursor,
+                        each.lease,
+                        start=each.start,
+                        stop=each.stop,
                         prefetch=self._options.prefetch_messages,
-                        epoch=self._partition.epochs.get(each.destination, 0), runs=True,
-                    )  # fmt: skip
+                        epoch=self._partition.epochs.get(each.destination, 0),
+                        runs=True,
+                    )
                     with reader:
                         yield from all_of(reader, reader.receive_runs)
                 except CommandError as error:
@@ -174,11 +179,9 @@ class Part:
         keys = list(self._partition.places) or [(each.destination, each.lease) for each in self._partition.slices[:1]]
         reads = counts[DIRECT], counts.total() - counts[DIRECT]
         questions = [
-            LeaseRequest(
-                name, self._cursor, number - 1, 0, epoch=epochs.get(name, 0), reads=(0, 0) if place else reads
-            )
+            LeaseRequest(name, self._cursor, number - 1, 0, epoch=epochs.get(name, 0), reads=(0, 0) if place else reads)
             for place, (name, number) in enumerate(keys)
-        ]  # fmt: skip
+        ]
         try:
             found = connection.lease_many(questions)
         except CommandError as error:
@@ -197,9 +200,13 @@ def report(counts: Counter[str], time_s: float, size: int) -> None:
     """Write a line of JSON into the log of the task. `counts` = messages by reason to ask the broker, and `DIRECT`."""
     fallback = {reason: rows for reason, rows in counts.items() if reason not in ("", DIRECT)}
     facts: dict[str, Any] = {
-        "logger": log.name, "rows": counts.total(), "bytes": size, "seconds": round(time_s, 3),
-        "direct": counts[DIRECT], "fallback": fallback,
-    }  # fmt: skip
+        "logger": log.name,
+        "rows": counts.total(),
+        "bytes": size,
+        "seconds": round(time_s, 3),
+        "direct": counts[DIRECT],
+        "fallback": fallback,
+    }
     log.info("%s", json.dumps(facts))
 
 

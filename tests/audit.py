@@ -45,8 +45,9 @@ def judge(found: dict[str, Any] | str) -> tuple[int, list[str]]:
     skipped = sorted(each["name"] for each in asked if "skip_reason" in each)
     lines = [
         f"{each['name']} {each['version']}: {problem['id']}, mended in {', '.join(problem['fix_versions']) or 'none'}"
-        for each in known for problem in each["vulns"]
-    ]  # fmt: skip
+        for each in known
+        for problem in each["vulns"]
+    ]
     code = VULNERABLE if lines else CLEAN
     if skipped:
         none = "nothing was checked" if not known else f"not checked: {', '.join(skipped)}"

@@ -43,9 +43,15 @@ class Broker:
     host = "127.0.0.1"
 
     def __init__(
-        self, store: Path | str, name: str, port: int, options: Mapping[str, object], config: Path | None = None,
-        code: Path = ROOT, scheme: str = "stomp",
-    ) -> None:  # fmt: skip
+        self,
+        store: Path | str,
+        name: str,
+        port: int,
+        options: Mapping[str, object],
+        config: Path | None = None,
+        code: Path = ROOT,
+        scheme: str = "stomp",
+    ) -> None:
         self.config = config
         self.scheme = scheme
         self.code = code
@@ -68,12 +74,22 @@ class Broker:
         pairs = [word for key, value in self.options.items() for word in ("-o", f"{key}={value}")]
         self.log, self._ended = [], False
         words = [
-            "start", *config, "--name", self.name, "--store", str(self.store),
-            "--transport", f"{self.scheme}://{self.host}:{self.port}", *pairs,
-        ]  # fmt: skip
+            "start",
+            *config,
+            "--name",
+            self.name,
+            "--store",
+            str(self.store),
+            "--transport",
+            f"{self.scheme}://{self.host}:{self.port}",
+            *pairs,
+        ]
         started: dict[str, Any] = {
-            "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "cwd": self.code,
-        }  # fmt: skip
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.STDOUT,
+            "cwd": self.code,
+        }
         if self.files_max:
             limited = ["sh", "-c", f'ulimit -n {self.files_max} && exec "$@"', "sh", sys.executable, "-m", "amq"]
             self._process = subprocess.Popen([sys.executable, "-c", LEASH, "/bin/sh", *limited[1:], *words], **started)
@@ -208,9 +224,13 @@ class Brokers:
     """
 
     def __init__(
-        self, directory: Path, store: Path | str | None = None, config: Path | None = None, scheme: str = "stomp",
+        self,
+        directory: Path,
+        store: Path | str | None = None,
+        config: Path | None = None,
+        scheme: str = "stomp",
         **options: object,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.directory = directory
         self.scheme = scheme
         self.config = config

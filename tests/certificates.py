@@ -42,9 +42,22 @@ class Authority:
         _openssl("req", *_EC, "-keyout", key, "-out", request, "-subj", f"/C=DE/O=example/CN={name}")
         more.write_text(f"subjectAltName={names}\n")
         _openssl(
-            "x509", "-req", "-in", request, "-CA", self.trust, "-CAkey", self._key, "-CAcreateserial", "-days", days,
-            "-out", certificate, "-extfile", more,
-        )  # fmt: skip
+            "x509",
+            "-req",
+            "-in",
+            request,
+            "-CA",
+            self.trust,
+            "-CAkey",
+            self._key,
+            "-CAcreateserial",
+            "-days",
+            days,
+            "-out",
+            certificate,
+            "-extfile",
+            more,
+        )
         return Pair(certificate, key)
 
     def revoke(self, pair: Pair | None) -> Path:

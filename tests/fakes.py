@@ -100,9 +100,7 @@ class FaultyVfs:
 
         self.before(method, act, nth=nth, times=times, path=path)
 
-    def before(
-        self, method: str, act: Callable[[], None], *, nth: int = 1, times: int = 1, path: str = ""
-    ) -> None:
+    def before(self, method: str, act: Callable[[], None], *, nth: int = 1, times: int = 1, path: str = "") -> None:
         """`act()` runs just before the call: let time pass, wait for an event (a call that hangs), let others act."""
         self._rules.append(_Rule(method, nth, times, path, act, after=False))
 

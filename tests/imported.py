@@ -178,9 +178,14 @@ class OpenWire:
     def __init__(self, port: int, user: str = "", password: str = "") -> None:
         try:
             self._peer: Peer = connect(
-                parse(f"tcp://127.0.0.1:{port}"), user, password, f"ID:imported-{next(_numbers)}:1", SystemClock(),
-                "the broker", Contexts(),
-            )  # fmt: skip
+                parse(f"tcp://127.0.0.1:{port}"),
+                user,
+                password,
+                f"ID:imported-{next(_numbers)}:1",
+                SystemClock(),
+                "the broker",
+                Contexts(),
+            )
         except AmqError as error:
             raise Refused(str(error)) from error
         wire = self._peer.wire
@@ -192,20 +197,35 @@ class OpenWire:
     def send(self, kind: str, name: str, body: str, **properties: Any) -> None:
         id = structure(table.MESSAGE_ID, producer=self._producer, producer_sequence=next(_numbers))
         expires = properties.pop("expires", 0)
-        self._request(structure(
-            table.TEXT_MESSAGE, id=id, producer=self._producer, destination=_destination(kind, name), persistent=True,
-            priority=4, timestamp=SystemClock().wall_ms(), expiration=expires, content=text_content(body),
-            properties=encode_map(properties) if properties else None,
-        ))  # fmt: skip
+        self._request(
+            structure(
+                table.TEXT_MESSAGE,
+                id=id,
+                producer=self._producer,
+                destination=_destination(kind, name),
+                persistent=True,
+                priority=4,
+                timestamp=SystemClock().wall_ms(),
+                expiration=expires,
+                content=text_content(body),
+                properties=encode_map(properties) if properties else None,
+            )
+        )
 
     def subscribe(self, kind: str, name: str, prefetch: int = 0, retroactive: bool = False) -> int:
         value = next(_numbers)
         self._inboxes[value] = deque()
         id = structure(table.CONSUMER_ID, connection=self._peer.wire.connection, session=SESSION, value=value)
-        self._request(structure(
-            table.CONSUMER_INFO, id=id, destination=_destination(kind, name), prefetch=prefetch or 1000,
-            retroactive=retroactive, asynchronous=True,
-        ))  # fmt: skip
+        self._request(
+            structure(
+                table.CONSUMER_INFO,
+                id=id,
+                destination=_destination(kind, name),
+                prefetch=prefetch or 1000,
+                retroactive=retroactive,
+                asynchronous=True,
+            )
+        )
         return value
 
     def next(self, id: int) -> Got:
@@ -227,10 +247,17 @@ class OpenWire:
 
     def _acknowledge(self, got: Got, kind: int) -> None:
         id = got.found.fields["message"].get("id")
-        self._request(structure(
-            table.MESSAGE_ACK, destination=got.found.get("destination"), consumer=got.found.fields["consumer"],
-            kind=kind, first=id, last=id, count=1,
-        ))  # fmt: skip
+        self._request(
+            structure(
+                table.MESSAGE_ACK,
+                destination=got.found.get("destination"),
+                consumer=got.found.fields["consumer"],
+                kind=kind,
+                first=id,
+                last=id,
+                count=1,
+            )
+        )
 
     def _request(self, found: Structure) -> None:
         try:

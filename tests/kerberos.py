@@ -58,9 +58,10 @@ class Kerberos:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.variables = {
-            "KRB5_CONFIG": str(directory / "krb5.conf"), "KRB5_KDC_PROFILE": str(directory / "kdc.conf"),
+            "KRB5_CONFIG": str(directory / "krb5.conf"),
+            "KRB5_KDC_PROFILE": str(directory / "kdc.conf"),
             "KRB5CCNAME": f"FILE:{directory}/tickets",
-        }  # fmt: skip
+        }
         self.port = free_port()
         for name, text in (("krb5.conf", CLIENT), ("kdc.conf", KDC)):
             (directory / name).write_text(text.format(realm=REALM, port=self.port, directory=directory))
@@ -89,9 +90,10 @@ def kerberos(directory: Path) -> Iterator[Kerberos]:
     program = shutil.which("krb5kdc", path=PATH)
     assert program is not None
     words = [sys.executable, "-SEc", LEASH, program, "-n", "-P", str(directory / "pid")]
-    with open(directory / "log", "wb") as log, subprocess.Popen(
-        words, env=os.environ | made.variables, stdout=log, stderr=log
-    ) as process:
+    with (
+        open(directory / "log", "wb") as log,
+        subprocess.Popen(words, env=os.environ | made.variables, stdout=log, stderr=log) as process,
+    ):
         try:
             until = time.monotonic() + READY_S
             while True:

@@ -27,6 +27,10 @@ def unpack(version: str, directory: Path) -> Path:
 def run(code: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
     """`amq words…` of the release in the directory `code`."""
     return subprocess.run(
-        [sys.executable, "-m", "amq.cli.main", *map(str, words)], cwd=code, capture_output=True, text=True,
-        timeout=DEADLINE_S, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "amq.cli.main", *map(str, words)],
+        cwd=code,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )

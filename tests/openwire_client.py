@@ -22,9 +22,16 @@ from amq.values import Float32, Int8, Int16, Int32
 
 _numbers = itertools.count(1)
 PROPERTIES = {
-    "truth": True, "byte": Int8(-3), "short": Int16(300), "int": Int32(70_000), "long": 1 << 40, "float": Float32(0.5),
-    "double": 0.1, "text": "Zürich 😀 \0", "breit": "x" * 70_000,
-}  # fmt: skip
+    "truth": True,
+    "byte": Int8(-3),
+    "short": Int16(300),
+    "int": Int32(70_000),
+    "long": 1 << 40,
+    "float": Float32(0.5),
+    "double": 0.1,
+    "text": "Zürich 😀 \0",
+    "breit": "x" * 70_000,
+}
 
 
 @contextmanager
@@ -47,9 +54,13 @@ def message(number: int, kind: int = table.TEXT_MESSAGE, /, **fields: Any) -> St
     """A persistent text message; its id is that of a producer that is not the connection's."""
     producer = structure(table.PRODUCER_ID, connection="ID:somewhere-41-1:1", session=1, value=7)
     found: dict[str, Any] = {
-        "id": structure(table.MESSAGE_ID, producer=producer, producer_sequence=number), "persistent": True,
-        "priority": 4, "timestamp": 1_700_000_000_000 + number, "content": text_content(f"body {number}"), **fields,
-    }  # fmt: skip
+        "id": structure(table.MESSAGE_ID, producer=producer, producer_sequence=number),
+        "persistent": True,
+        "priority": 4,
+        "timestamp": 1_700_000_000_000 + number,
+        "content": text_content(f"body {number}"),
+        **fields,
+    }
     return Structure(kind, found)
 
 
@@ -70,7 +81,7 @@ def one_of_each() -> list[Structure]:
         message(10, group_id="group", group_sequence=3, user_id="ann"),
         message(11, table.BYTES_MESSAGE, content=bytes(300_000)),
         message(12, original_destination=structure(table.QUEUE, name="first"), properties=every),
-    ]  # fmt: skip
+    ]
 
 
 def send(peer: Peer, queue: str, messages: list[Structure]) -> None:
@@ -107,9 +118,20 @@ def receive(peer: Peer, queue: str, count: int) -> list[Structure]:
 def facts(found: Structure) -> dict[str, Any]:
     """What a JMS program sees of a message: all but what is of one connection."""
     of_brokers = {
-        "command_id", "response_required", "producer", "destination", "arrival", "broker_in_time", "broker_out_time",
-        "redelivery_counter", "original_transaction", "transaction", "group_first", "path", "cluster",
-    }  # fmt: skip
+        "command_id",
+        "response_required",
+        "producer",
+        "destination",
+        "arrival",
+        "broker_in_time",
+        "broker_out_time",
+        "redelivery_counter",
+        "original_transaction",
+        "transaction",
+        "group_first",
+        "path",
+        "cluster",
+    }
     shown = {name: value for name, value in found.fields.items() if name not in of_brokers and value}
     id = dict(shown.pop("id").fields)
     del id["broker_sequence"]

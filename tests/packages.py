@@ -156,7 +156,7 @@ def run(*words: object, cwd: Path = ROOT) -> str:
     env["PATH"] = f"{Path(command[0]).parent}:{env['PATH']}"
     done = subprocess.run(
         command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )  # fmt: skip
+    )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done.stdout

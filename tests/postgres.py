@@ -27,9 +27,13 @@ READY_S = 30.0
 UNPRIVILEGED = 65534  # nobody: initdb refuses root
 PASSWORD = "a long one of a machine"
 SETTINGS = {
-    "max_connections": "60", "shared_buffers": "32MB", "log_min_messages": "warning", "log_line_prefix": "%m [%p] %a ",
-    "logging_collector": "off", "autovacuum": "off",
-}  # fmt: skip
+    "max_connections": "60",
+    "shared_buffers": "32MB",
+    "log_min_messages": "warning",
+    "log_line_prefix": "%m [%p] %a ",
+    "logging_collector": "off",
+    "autovacuum": "off",
+}
 
 
 def _binaries() -> Path | None:
@@ -53,9 +57,12 @@ class Postgres:
         self.data = directory / "data"
         self.port = free_port()
         self._settings = {
-            **SETTINGS, "unix_socket_directories": str(directory), "listen_addresses": "127.0.0.1",
-            "port": str(self.port), **settings,
-        }  # fmt: skip
+            **SETTINGS,
+            "unix_socket_directories": str(directory),
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            **settings,
+        }
         self._process: subprocess.Popen[bytes] | None = None
 
     def make(self) -> None:
@@ -64,9 +71,18 @@ class Postgres:
         password.write_text(PASSWORD)
         self.give(password)
         self.run(
-            "initdb", "--no-sync", "-D", self.data, "-U", "owner", "--auth-local=trust", "--auth-host=scram-sha-256",
-            f"--pwfile={password}", "--encoding=UTF8", "--locale=C",
-        )  # fmt: skip
+            "initdb",
+            "--no-sync",
+            "-D",
+            self.data,
+            "-U",
+            "owner",
+            "--auth-local=trust",
+            "--auth-host=scram-sha-256",
+            f"--pwfile={password}",
+            "--encoding=UTF8",
+            "--locale=C",
+        )
 
     def start(self) -> None:
         """Start it and wait until it answers."""
@@ -75,8 +91,11 @@ class Postgres:
         with open(self.directory / "log", "ab") as log:
             self._process = subprocess.Popen(
                 unprivileged(BINARIES / "postgres", "-D", self.data, *words),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+            )
         until = time.monotonic() + READY_S
         while True:
             try:
@@ -169,9 +188,13 @@ class Postgres:
         """Run one of PostgreSQL's programs to its end and return its output."""
         assert BINARIES is not None
         done = subprocess.run(
-            [BINARIES / program, *map(str, words)], capture_output=True, text=True, check=False, **_user(),
+            [BINARIES / program, *map(str, words)],
+            capture_output=True,
+            text=True,
+            check=False,
+            **_user(),
             cwd=self.directory,
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -52,17 +52,47 @@ class AmqProcess(subprocess.Popen[bytes]):
         super().__exit__(kind, *how)
 
     def _execute_child(
-        self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any, cwd: Any, env: Any,
-        startupinfo: Any, creationflags: Any, shell: Any, p2cread: int, p2cwrite: int, c2pread: int, c2pwrite: int,
-        errread: int, errwrite: int, *rest: Any,
-    ) -> None:  # fmt: skip
+        self,
+        args: Any,
+        executable: Any,
+        preexec_fn: Any,
+        close_fds: Any,
+        pass_fds: Any,
+        cwd: Any,
+        env: Any,
+        startupinfo: Any,
+        creationflags: Any,
+        shell: Any,
+        p2cread: int,
+        p2cwrite: int,
+        c2pread: int,
+        c2pwrite: int,
+        errread: int,
+        errwrite: int,
+        *rest: Any,
+    ) -> None:
         """The one step of `subprocess.Popen` that makes the process; all before and after it is as in any other."""
         variables = dict(os.environ if env is None else env)
         if Path(cwd or ".").resolve() != ROOT or not PARENT.is_alike(variables):
             super()._execute_child(
-                args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell,
-                p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *rest,
-            )  # fmt: skip
+                args,
+                executable,
+                preexec_fn,
+                close_fds,
+                pass_fds,
+                cwd,
+                env,
+                startupinfo,
+                creationflags,
+                shell,
+                p2cread,
+                p2cwrite,
+                c2pread,
+                c2pwrite,
+                errread,
+                errwrite,
+                *rest,
+            )
             return
         assert preexec_fn is None
         assert not pass_fds
@@ -112,17 +142,18 @@ class Parent:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.preloaded", str(theirs.fileno())], cwd=ROOT, stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
-            )  # fmt: skip
+                [sys.executable, "-m", "tests.preloaded", str(theirs.fileno())],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
         atexit.register(process.wait)
         atexit.register(self._channel.close)  # before that: it ends then
 
 
 def _of_the_interpreter(variables: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value for name, value in variables.items() if name.startswith(OF_THE_INTERPRETER) or name in ALSO
-    }  # fmt: skip
+    return {name: value for name, value in variables.items() if name.startswith(OF_THE_INTERPRETER) or name in ALSO}
 
 
 def _prctl(option: int, value: int) -> None:

@@ -90,9 +90,12 @@ class Services:
     async def start(self, name: str = "a", port: int | None = None, **doors: Any) -> tuple[BrokerService, int]:
         port = port or free_port()
         config = BrokerConfig(
-            name=name, store=str(self.store), transports=(f"stomp://127.0.0.1:{port}",),
-            lock_keep_alive_period_s=self.period_s, lock_acquire_sleep_interval_s=0.1,
-        )  # fmt: skip
+            name=name,
+            store=str(self.store),
+            transports=(f"stomp://127.0.0.1:{port}",),
+            lock_keep_alive_period_s=self.period_s,
+            lock_acquire_sleep_interval_s=0.1,
+        )
         service = BrokerService(config, anybody, **doors)
         self.made.append((service, port))
         await service.start()

@@ -74,9 +74,7 @@ def installed() -> bool:
     return SLAPD is not None or os.environ.get("CI") == "true"
 
 
-needs_directory = pytest.mark.skipif(
-    not installed(), reason="slapd is not installed: apt-get install slapd"
-)
+needs_directory = pytest.mark.skipif(not installed(), reason="slapd is not installed: apt-get install slapd")
 
 
 def _listens(port: int) -> bool:

@@ -63,11 +63,20 @@ def stored_state(state: State, vfs: Vfs, store: str, trimmed: Trimmed = NOTHING)
     queues = {}
     for name, queue in state.queues.items():
         messages = {
-            message.seq: (message.body, message.priority, message.properties or {}, message.expires_ms, message.content,
-                          message.duplicate_id, message.timestamp_ms, message.content_type, message.envelope)
+            message.seq: (
+                message.body,
+                message.priority,
+                message.properties or {},
+                message.expires_ms,
+                message.content,
+                message.duplicate_id,
+                message.timestamp_ms,
+                message.content_type,
+                message.envelope,
+            )
             for message in stored(state, queue, vfs, store).values()
             if message.segment is not None and message.segment.key not in trimmed  # type: ignore[attr-defined]
-        }  # fmt: skip
+        }
         redelivered = {seq: counts for seq, counts in queue.redelivered.items() if seq in messages}
         queue.duplicates.settle()
         if messages or queue.duplicates:
@@ -75,13 +84,17 @@ def stored_state(state: State, vfs: Vfs, store: str, trimmed: Trimmed = NOTHING)
     state.outcomes.settle()
     two_phase = {xid: (prepared, segment.key) for xid, (prepared, segment) in state.prepared.items()}
     markers = {owner: (marker, segment.key) for owner, (marker, segment) in state.prepared.markers.items()}
-    durable = {name: (record.definition, record.segment and record.segment.key)
-               for name, record in state.subscriptions.items()}  # fmt: skip
+    durable = {
+        name: (record.definition, record.segment and record.segment.key) for name, record in state.subscriptions.items()
+    }
     return {
         # Of each user by age. The users have no order: a copy in a later segment may make another one the first.
-        "queues": queues, "outcomes": sorted(_places(state.outcomes), key=lambda each: owner_of(each[0])),
-        "prepared": two_phase, "markers": markers, "subscriptions": durable,
-    }  # fmt: skip
+        "queues": queues,
+        "outcomes": sorted(_places(state.outcomes), key=lambda each: owner_of(each[0])),
+        "prepared": two_phase,
+        "markers": markers,
+        "subscriptions": durable,
+    }
 
 
 def _places(kept: Window | Windows) -> list[tuple[str, tuple[int, int]]]:

@@ -65,9 +65,12 @@ class Store:
 
     def other(self, name: str, url: str = "stomp://a:1", host: str = "alpha", **facts: Any) -> Presence:
         owner = Owner.make(
-            FakeHost(host_name=host, boot="boot-1" if host == "alpha" else "boot-2", own_pid=7), name=name, uuid=name,
-            transport_urls=(url,), lock_keep_alive_period_s=1.0,
-        )  # fmt: skip
+            FakeHost(host_name=host, boot="boot-1" if host == "alpha" else "boot-2", own_pid=7),
+            name=name,
+            uuid=name,
+            transport_urls=(url,),
+            lock_keep_alive_period_s=1.0,
+        )
         presence = Presence.open(SystemVfs(), str(self.path), owner, "slave", facts)
         self.stack.callback(presence.close)
         return presence
@@ -275,8 +278,11 @@ def test_a_port_for_all_protocols_is_told_in_the_form_that_a_client_writes(tmp_p
 
     serve(tmp_path, test)
     assert [own_url(f"{scheme}://a:1") for scheme in ("auto", "auto+ssl", "ssl", "stomp+ssl")] == [
-        "tcp://a:1", "ssl://a:1", "ssl://a:1", None,
-    ]  # fmt: skip
+        "tcp://a:1",
+        "ssl://a:1",
+        "ssl://a:1",
+        None,
+    ]
 
 
 def test_a_loopback_address_is_told_to_clients_of_this_host(tmp_path: Path) -> None:

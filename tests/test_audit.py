@@ -34,9 +34,10 @@ def test_what_was_checked_is_told(found: list[dict[str, Any]], code: int, says: 
 
 def test_no_answer_is_no_good_news(tmp_path: Path) -> None:
     code, lines = judge("ConnectionError: no name server")
-    assert (code, lines) == (UNKNOWN, [
-        "the data about vulnerabilities cannot be reached, nothing was checked: ConnectionError: no name server"
-    ])  # fmt: skip
+    assert (code, lines) == (
+        UNKNOWN,
+        ["the data about vulnerabilities cannot be reached, nothing was checked: ConnectionError: no name server"],
+    )
     assert report(tmp_path) == f"{tmp_path} is no environment of Python"
 
 

@@ -37,8 +37,12 @@ def live_copy(store: Path, copy: Path, directory: Path) -> subprocess.CompletedP
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
     return subprocess.run(
         ["bash", "-c", script(), "live-copy", store, copy],
-        env=environment, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def check(store: Path) -> None:
@@ -48,9 +52,13 @@ def check(store: Path) -> None:
 
 def checked(store: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "amq", "journal", "check", "--store", store], cwd=ROOT, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "amq", "journal", "check", "--store", store],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 class Churn(threading.Thread):

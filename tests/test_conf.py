@@ -84,8 +84,11 @@ def test_the_service_is_hardened(tmp_path: Path) -> None:
     (tmp_path / "amq.service").write_text(SERVICE.read_text())
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", tmp_path / "amq.service"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     if "unrecognized option" in done.stderr:
         pytest.skip("this systemd-analyze judges no files")
     assert done.returncode == 0, done.stdout[-300:] + done.stderr

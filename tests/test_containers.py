@@ -137,8 +137,20 @@ def test_haproxy_leads_to_the_master(brokers: Brokers, tmp_path: Path) -> None:
     with ExitStack() as stack:
         for broker in (first, second):
             console = free_port()
-            started(stack, sys.executable, "-m", "amq", "console", "--store", broker.store, "--name", broker.name,
-                    "--listen", f"127.0.0.1:{console}", log=tmp_path / f"console-{broker.name}.log")  # fmt: skip
+            started(
+                stack,
+                sys.executable,
+                "-m",
+                "amq",
+                "console",
+                "--store",
+                broker.store,
+                "--name",
+                broker.name,
+                "--listen",
+                f"127.0.0.1:{console}",
+                log=tmp_path / f"console-{broker.name}.log",
+            )
             address = f"server {broker.name} 127.0.0.1:{broker.port} check port {console}"
             text = text.replace(f"server {broker.name} host-{broker.name}:61613", address)
         (tmp_path / "haproxy.cfg").write_text(text)

@@ -18,10 +18,18 @@ from amq.protocols.stomp.destination import full_name as stomp_name
 from tests.management.managed import managed
 
 BAD = {
-    "wildcard": "eve.>", "star": "eve.*.x", "composite": "a,queue://b", "comma": "a,b", "escape": "a\x1b[2J",
-    "newline": "a\nb", "NUL": "a\0b", "DEL": "a\x7f", "half a character": "a\ud800", "long": "x" * (NAME_BYTES_MAX + 1),
+    "wildcard": "eve.>",
+    "star": "eve.*.x",
+    "composite": "a,queue://b",
+    "comma": "a,b",
+    "escape": "a\x1b[2J",
+    "newline": "a\nb",
+    "NUL": "a\0b",
+    "DEL": "a\x7f",
+    "half a character": "a\ud800",
+    "long": "x" * (NAME_BYTES_MAX + 1),
     "empty": "",
-}  # fmt: skip
+}
 GOOD = ("orders", "orders.eu", "a b", "ünï.cödé", "a>b", "a*", "queue://b", "a/b", "a?x=1", "💥")
 ELSEWHERE = ("wildcard", "star", "composite", "comma", "long")  # several for a protocol; STOMP bounds a header
 
@@ -64,10 +72,13 @@ def test_rest_makes_no_such_queue(tmp_path: Path) -> None:
                 if kind == "half a character":  # no path and no JSON can carry it
                     continue
                 path = quote(name, safe="")
-                for kind_of, method in ((f"/queues/{path}/messages", {"body": "x"}),
-                                        (f"/topics/{path}/messages", {"body": "x"}),
-                                        ("/queues/orders/move", {"to": name}), ("/queues/orders/copy", {"to": name}),
-                                        ("/queues/orders/move", {"to": name, "dry_run": True})):  # fmt: skip
+                for kind_of, method in (
+                    (f"/queues/{path}/messages", {"body": "x"}),
+                    (f"/topics/{path}/messages", {"body": "x"}),
+                    ("/queues/orders/move", {"to": name}),
+                    ("/queues/orders/copy", {"to": name}),
+                    ("/queues/orders/move", {"to": name, "dry_run": True}),
+                ):
                     with pytest.raises(AmqError) as caught:
                         await broker.through("POST", kind_of, method)
                     no_path = kind in ("empty", "NUL", "long")  # REST knows no such path

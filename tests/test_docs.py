@@ -30,9 +30,22 @@ CODE_LINK = re.compile(r"\bdocs/[\w-]+\.md\b")
 # list and lengthen the second as text is rewritten.
 PAGES_TO_REWRITE: set[str] = set()
 CODE_IN_PLAIN_ENGLISH = (
-    "amq/*.py", "amq/broker", "amq/client", "amq/config", "amq/doctor", "amq/journal", "amq/lock", "amq/maintenance",
-    "amq/protocols", "amq/security", "amq/selectors", "amq/transports", "cli", "examples", "spark",
-)  # fmt: skip
+    "amq/*.py",
+    "amq/broker",
+    "amq/client",
+    "amq/config",
+    "amq/doctor",
+    "amq/journal",
+    "amq/lock",
+    "amq/maintenance",
+    "amq/protocols",
+    "amq/security",
+    "amq/selectors",
+    "amq/transports",
+    "cli",
+    "examples",
+    "spark",
+)
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 

@@ -20,8 +20,13 @@ from tests.cli.amq_process import amq
 from tests.fuzz import corpus
 
 DEFINITION: dict[str, Any] = {
-    "client_id": "c", "name": "s", "topics": ["topic://a"], "selector": "", "message_id_prefix": "x", "no_local": False,
-}  # fmt: skip
+    "client_id": "c",
+    "name": "s",
+    "topics": ["topic://a"],
+    "selector": "",
+    "message_id_prefix": "x",
+    "no_local": False,
+}
 QUEUE = "subscription://c:s:1"
 
 
@@ -53,9 +58,11 @@ FORGED: dict[str, tuple[list[Record], int, str]] = {
     "a subscription with a queue that no broker makes": ([Subscribed("queue://a", DEFINITION)], 1, "subscription"),
     "a subscription as old as no number": ([Subscribed(f"{QUEUE}{'9' * 5000}", DEFINITION)], 1, "subscription"),
     "a subscription with an impossible selector": (
-        [Subscribed(QUEUE, {**DEFINITION, "selector": "("})], 1, "impossible selector",
+        [Subscribed(QUEUE, {**DEFINITION, "selector": "("})],
+        1,
+        "impossible selector",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FORGED)

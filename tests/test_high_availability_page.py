@@ -26,7 +26,9 @@ def _listed(separator: str, text: str) -> list[str]:
 PAGE = ROOT / "docs" / "high-availability.md"
 ANSWERS = ("Yes", "Not needed", "Partly", "Not yet")
 PRODUCTS = {"HornetQ", "Artemis", "AMQ 7", "A-MQ", "Sun MQ", "–", "all but Sun MQ"}
-OPTIONS = _listed(" ", """
+OPTIONS = _listed(
+    " ",
+    """
 backup ha-policy shared-store replication live-only master slave primary cluster-name backup-group-name group-name
 failover-on-shutdown wait-for-activation allow-failback allow-fail-back restart-backup
 initial-replication-sync-timeout check-for-live-server max-saved-replicated-journals-size
@@ -46,8 +48,11 @@ updateURIsSupported updateURIsURL nested.NAME priorityBackup jdbcPersistenceAdap
 imq.persist.store=jdbc imq.cluster.ha imq.brokerid imq.cluster.clusterid imq.cluster.ha.takeoverWaitTimeout
 imq.cluster.heartbeat.hostname imq.cluster.heartbeat.port imq.cluster.heartbeat.interval
 imq.cluster.heartbeat.threshold imq.cluster.monitor.interval imq.cluster.monitor.threshold
-""")  # fmt: skip
-PROMISES = _listed("|", """
+""",
+)
+PROMISES = _listed(
+    "|",
+    """
 live-backup group|elected by lock|restarted live server has priority|rejoin|only persistent messages survive
 cluster connection|large-message directories|storage: a fast SAN|finds no live server activates|OCFS2, NFSv3
 NFSv4, GFS2, CIFS/SMB|which is latest|replicating backup waits|search for a live server|majority|peers
@@ -56,7 +61,8 @@ temporary and non-persistent queues|discovery group|no failover before the first
 no full replication|calls under way|transaction in progress|commit under way|session without transactions
 once and only once|application-level failover|transaction failover|multi-active|heartbeat packets
 the taker gets messages|temporary destinations of the failed broker go after a wait|advice for ZooKeeper
-""")  # fmt: skip
+""",
+)
 
 
 @dataclass(frozen=True)

@@ -76,12 +76,9 @@ GARBAGE = {
     "no version in common": encode("CONNECT", {"accept-version": "9.9", "host": "/"}),
     "bad utf-8": b"CONNECT\naccept-version:1.2\nhost:\xff\xfe\n\n\0",
     "bad escape": LOGIN + b"SEND\ndestination:/queue/a\\q\n\nx\0",
-    "bad content-length": LOGIN
-    + b"SEND\ndestination:/queue/a\ncontent-length:-1\n\nx\0",
-    "content-length of a TiB": LOGIN
-    + b"SEND\ndestination:/queue/a\ncontent-length:1099511627776\n\nx",
-    "no NUL where the body ends": LOGIN
-    + b"SEND\ndestination:/queue/a\ncontent-length:1\n\nxyz\0",
+    "bad content-length": LOGIN + b"SEND\ndestination:/queue/a\ncontent-length:-1\n\nx\0",
+    "content-length of a TiB": LOGIN + b"SEND\ndestination:/queue/a\ncontent-length:1099511627776\n\nx",
+    "no NUL where the body ends": LOGIN + b"SEND\ndestination:/queue/a\ncontent-length:1\n\nxyz\0",
     "100,000 headers": b"CONNECT\n" + b"a:b\n" * 100_000 + b"\n\0",
 }
 

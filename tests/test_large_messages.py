@@ -325,8 +325,12 @@ def test_our_client_makes_no_second_copy(broker: Broker, face: str) -> None:
     url = f"failover:(stomp://127.0.0.1:{broker.port})"
     done = subprocess.run(
         [sys.executable, "-c", CLIENT, url, face, str(BODY_BYTES)],
-        cwd=ROOT, capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=2 * DEADLINE_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     sent, received = json.loads(done.stdout)
     assert max(sent, received) < GROWTH_MAX * BODY_BYTES

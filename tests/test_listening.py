@@ -88,9 +88,7 @@ class Store:
         self.clock = FakeClock()
         self.refused = refused
         self.probes = 0
-        self.group = Group(
-            self.vfs, self.clock, FakeHost(), SystemThreads(), self.config(**options), "me", self._probe
-        )
+        self.group = Group(self.vfs, self.clock, FakeHost(), SystemThreads(), self.config(**options), "me", self._probe)
         self.stack = ExitStack()
 
     def config(self, **options: str) -> BrokerConfig:

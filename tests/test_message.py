@@ -39,8 +39,22 @@ from tests.typed import ENVELOPES, TEXTS, facts, reads, tiny, typed
 from tests.typed import messages as any_messages
 
 NAMES = TEXTS | st.sampled_from(["type", "reply-to", "correlation-id"])
-REPLIES = ["/queue/a", "queue://a", "/topic/a,/queue/b", "/queue/a,b", "orders", "/queue/", "/remote-temp-queue/3-17.r",
-           "/temp-queue/r", "http://x", "queue://", "/queue//a", "/queue/a://b", "", "/queue/a,queue://b"]  # fmt: skip
+REPLIES = [
+    "/queue/a",
+    "queue://a",
+    "/topic/a,/queue/b",
+    "/queue/a,b",
+    "orders",
+    "/queue/",
+    "/remote-temp-queue/3-17.r",
+    "/temp-queue/r",
+    "http://x",
+    "queue://",
+    "/queue//a",
+    "/queue/a://b",
+    "",
+    "/queue/a,queue://b",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -61,10 +75,17 @@ def test_headers_come_back_exactly_as_they_were(sent: dict[str, str]) -> None:
     assert (envelope is None) == (not sent.keys() & messages.LIFTED or (set(rest) == set(sent) and not envelope))
 
 
-@pytest.mark.parametrize(("written", "known", "stays"), [
-    ("/queue/a", "queue://a", False), ("/topic/a,/queue/b", "topic://a,queue://b", False), ("orders", "orders", False),
-    ("/remote-temp-topic/3-1.r", "temp-topic://3-1.r", False), ("queue://a", "queue://a", True), ("", "", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("written", "known", "stays"),
+    [
+        ("/queue/a", "queue://a", False),
+        ("/topic/a,/queue/b", "topic://a,queue://b", False),
+        ("orders", "orders", False),
+        ("/remote-temp-topic/3-1.r", "temp-topic://3-1.r", False),
+        ("queue://a", "queue://a", True),
+        ("", "", True),
+    ],
+)
 def test_a_reply_to_is_a_destination_where_it_names_one(written: str, known: str, stays: bool) -> None:
     rest = {"reply-to": written, "type": "t"}
     envelope = lift(rest)
@@ -82,9 +103,11 @@ def test_a_correlation_id_of_bytes_can_be_written_and_read() -> None:
 
 def test_header() -> None:
     message = Message(
-        "queue://a", b"", {"n": Int32(7), "type": "own"},
+        "queue://a",
+        b"",
+        {"n": Int32(7), "type": "own"},
         envelope=Envelope(correlation_id=b"\x01", reply_to="queue://r", type="theirs"),
-    )  # fmt: skip
+    )
     names = ("n", "type", "correlation-id", "reply-to", "none")
     assert [header(message, name) for name in names] == ["7", "own", "ID:AMQP_BINARY:01", "/queue/r", None]
     bare = Message("queue://a", b"", envelope=Envelope())
@@ -219,10 +242,13 @@ def test_an_unknown_or_damaged_form_is_its_bare_body(native: Native) -> None:
 # -- for those who know bytes and text alone ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("content", "value", "json"), [
-    (MAP, {"a": Int32(1), "b": b"\x00", "é": "\ud800"}, '{"a": 1, "b": "AA==", "é": "?"}'.encode()),
-    (STREAM, [True, None, 0.5], b"[true, null, 0.5]"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "value", "json"),
+    [
+        (MAP, {"a": Int32(1), "b": b"\x00", "é": "\ud800"}, '{"a": 1, "b": "AA==", "é": "?"}'.encode()),
+        (STREAM, [True, None, 0.5], b"[true, null, 0.5]"),
+    ],
+)
 def test_maps_and_streams_are_json(content: int, value: Nested, json: bytes) -> None:
     message = Message("queue://a", values.encode(value), content=content, envelope=Envelope(), seq=2)
     shown = plain(message)
@@ -248,14 +274,26 @@ def test_what_can_be_stored_passes(message: Message) -> None:
     check(message)
 
 
-@pytest.mark.parametrize("fields", [
-    {"content_type": "é" * 32768}, {"duplicate_id": "x" * 65536}, {"priority": 10}, {"priority": -1},
-    {"timestamp_ms": -1}, {"expires_ms": 1 << 64}, {"properties": {"a": 1 << 63}},
-    {"properties": {"a": b"x" * (17 << 20)}}, {"properties": {"a": None}}, {"properties": {"a": ["x"]}},
-    {"properties": {3: "x"}},
-    {"envelope": Envelope(sent_ms=1 << 63)}, {"envelope": Envelope(native=Native("x", b"x" * (17 << 20)))},
-    {"destination": "queue://\ud800"}, {"duplicate_id": "\ud800"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"content_type": "é" * 32768},
+        {"duplicate_id": "x" * 65536},
+        {"priority": 10},
+        {"priority": -1},
+        {"timestamp_ms": -1},
+        {"expires_ms": 1 << 64},
+        {"properties": {"a": 1 << 63}},
+        {"properties": {"a": b"x" * (17 << 20)}},
+        {"properties": {"a": None}},
+        {"properties": {"a": ["x"]}},
+        {"properties": {3: "x"}},
+        {"envelope": Envelope(sent_ms=1 << 63)},
+        {"envelope": Envelope(native=Native("x", b"x" * (17 << 20)))},
+        {"destination": "queue://\ud800"},
+        {"duplicate_id": "\ud800"},
+    ],
+)
 def test_what_cannot_be_stored_is_rejected(fields: dict[str, object]) -> None:
     more = {"destination": "queue://a", "body": b"", "envelope": Envelope(), **fields}
     with pytest.raises(CommandError) as caught:

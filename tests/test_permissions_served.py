@@ -34,9 +34,18 @@ ENTRIES: dict[tuple[str, str], dict[str, Any]] = {
 }
 USERS = ("alice", "bob", "root", "eve")
 NAMES = (
-    "/queue/orders.eu", "/queue/orders.audit", "/queue/orders", "/queue/DLQ.orders.eu", "/queue/returns", "/queue/x",
-    "/topic/prices.eu", "/topic/prices.secret", "/topic/news", "/topic/x", "/topic/ActiveMQ.Advisory.Queue",
-)  # fmt: skip
+    "/queue/orders.eu",
+    "/queue/orders.audit",
+    "/queue/orders",
+    "/queue/DLQ.orders.eu",
+    "/queue/returns",
+    "/queue/x",
+    "/topic/prices.eu",
+    "/topic/prices.secret",
+    "/topic/news",
+    "/topic/x",
+    "/topic/ActiveMQ.Advisory.Queue",
+)
 PATTERNS = ("/queue/orders.*", "/queue/>", "/queue/x.>", "/topic/prices.>", "/topic/>")
 COMPOSITE = "/queue/orders.eu,/topic/prices.eu"
 ACTIONS = {  # action → the rights of which one is needed, the destinations
@@ -61,10 +70,12 @@ def granted(user: str, rights: set[str], name: str) -> bool:
     """A second reading of the rules: has the user one of these rights on that one destination?"""
     _, kind, rest = name.split("/", 2)
     matching = [
-        (pattern, values) for (section, pattern), values in ENTRIES.items()
-        if section == kind + "s" and re.fullmatch(expression(pattern), rest)
+        (pattern, values)
+        for (section, pattern), values in ENTRIES.items()
+        if section == kind + "s"
+        and re.fullmatch(expression(pattern), rest)
         and rest.startswith("ActiveMQ.") == pattern.startswith("ActiveMQ.")
-    ]  # fmt: skip
+    ]
     matching.sort(key=lambda each: (">" in each[0], -len(each[0]) if ">" in each[0] else each[0].count("*")))
     for _, values in matching:
         roles = {role for right in rights for role in values.get(right, ())}
@@ -88,8 +99,13 @@ def allowed(user: str, action: str, destination: str) -> bool:
     _, kind, pattern = destination.split("/")
     # Names beside the entries show what a pattern reaches for which no entry is.
     places = {*NAMES, f"/{kind}/orders.other", f"/{kind}/prices.a.b", f"/{kind}/other.a", f"/{kind}/x.y"}
-    names = [name for name in places if name.startswith(f"/{kind}/") and "ActiveMQ" not in name
-             and re.fullmatch(expression(pattern), name.split("/")[2])]  # fmt: skip
+    names = [
+        name
+        for name in places
+        if name.startswith(f"/{kind}/")
+        and "ActiveMQ" not in name
+        and re.fullmatch(expression(pattern), name.split("/")[2])
+    ]
     # A subscriber gets what may be read. What waits while nobody looks needs the right for all.
     return (all if action == "read durably" else any)(granted(user, rights, name) for name in names)
 
@@ -130,9 +146,11 @@ def refused_by_stomp(broker: Broker, user: str, action: str, destination: str) -
 
 def refused_by_openwire(broker: Broker, user: str, action: str, destination: str) -> bool:
     kind = table.QUEUE if destination.startswith("/queue/") else table.TOPIC
-    text = destination.split("/")[2] if "," not in destination else ",".join(
-        f"{each.split('/')[1]}://{each.split('/')[2]}" for each in destination.split(",")
-    )  # fmt: skip
+    text = (
+        destination.split("/")[2]
+        if "," not in destination
+        else ",".join(f"{each.split('/')[1]}://{each.split('/')[2]}" for each in destination.split(","))
+    )
     named = structure(kind, name=text)
     with peer_of(f"tcp://127.0.0.1:{broker.port}", user, PASSWORD) as peer:
         try:
@@ -142,10 +160,14 @@ def refused_by_openwire(broker: Broker, user: str, action: str, destination: str
                 sent = message(1)
                 peer.request(Structure(sent.type, {**sent.fields, "producer": producer, "destination": named}))
             elif action == "delete":
-                peer.request(structure(
-                    table.DESTINATION_INFO, destination=named, kind=1,
-                    connection=structure(table.CONNECTION_ID, value=peer.wire.connection),
-                ))  # fmt: skip
+                peer.request(
+                    structure(
+                        table.DESTINATION_INFO,
+                        destination=named,
+                        kind=1,
+                        connection=structure(table.CONNECTION_ID, value=peer.wire.connection),
+                    )
+                )
             else:
                 with consuming(peer, 1, named, 10, action == "browse"):
                     pass

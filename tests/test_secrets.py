@@ -43,9 +43,14 @@ class World:
         """Run a command; its exit code."""
         environment = {**os.environ, "AMQ_PASSCODE": passcode, "AMQ_LOGIN": login}
         done = subprocess.run(
-            [sys.executable, "-m", "amq.cli.main", *words], cwd=ROOT, env=environment, capture_output=True, text=True,
-            timeout=60, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            [sys.executable, "-m", "amq.cli.main", *words],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+        )
         self.heard += [done.stdout, done.stderr]
         return done.returncode
 
@@ -69,8 +74,18 @@ def log_in_by_all_ways(world: World, master: Broker, slave: Broker, token: str, 
     embedded = world.url(master, login=f"alice:{OTHER}@")
     assert world.amq("producer", "--url", embedded, *queue) == 7
     assert world.amq("producer", "--url", embedded + "&nonsense=1", *queue) == 2
-    assert world.amq("producer", "--url", world.url(master, login=f"alice:{RIGHT}@"), "--destination", "/queue/no",
-                     "--message", BODY) == 7  # fmt: skip
+    assert (
+        world.amq(
+            "producer",
+            "--url",
+            world.url(master, login=f"alice:{RIGHT}@"),
+            "--destination",
+            "/queue/no",
+            "--message",
+            BODY,
+        )
+        == 7
+    )
     assert world.amq("status", "--url", world.url(master, login=f"alice:{WRONG}@")) != 0
     world.amq("doctor", "--tls", world.url(master, login=f"alice:{RIGHT}@"))
     assert world.amq("status", "--store", str(world.brokers.store)) == 0
@@ -88,9 +103,14 @@ def say_strange_things(world: World, master: Broker, token: str) -> None:
     """Secrets where they do not belong: in broken frames, in the wrong order, on a connection that breaks."""
     context = ssl.create_default_context(cafile=str(world.trust))
     frames = [
-        b"CONNECT\nlogin:alice\npasscode:%s\npasscode\n\n\0", b"CONNECT\npasscode:%s\\x\n\n\0", b"SEND\nx:%s\n\n\0",
-        b"CONNECT\naccept-version:9\nlogin:alice\npasscode:%s\n\n\0", b"CONNECT\npasscode:%s", b"%s\n\n\0", b"\x16%s",
-    ]  # fmt: skip
+        b"CONNECT\nlogin:alice\npasscode:%s\npasscode\n\n\0",
+        b"CONNECT\npasscode:%s\\x\n\n\0",
+        b"SEND\nx:%s\n\n\0",
+        b"CONNECT\naccept-version:9\nlogin:alice\npasscode:%s\n\n\0",
+        b"CONNECT\npasscode:%s",
+        b"%s\n\n\0",
+        b"\x16%s",
+    ]
     for secret in (RIGHT, token):
         for frame in frames:
             for tls in (True, False):
@@ -110,10 +130,18 @@ def test_nothing_that_is_written_has_a_password_or_a_token(authority: Authority,
     rules.write_text(RULES)
     add_user(str(users), "alice", RIGHT)
     options = {
-        "certificate": server.certificate, "certificateKey": server.key, "tlsOptional": "true", "usersFile": users,
-        "anonymous": "no", "permissionsFile": rules, "auditLog": "all", "logLevel": "debug", "tokenUser": "azp",
-        "failedLoginsPerMinute": 0, **issuer.options,
-    }  # fmt: skip
+        "certificate": server.certificate,
+        "certificateKey": server.key,
+        "tlsOptional": "true",
+        "usersFile": users,
+        "anonymous": "no",
+        "permissionsFile": rules,
+        "auditLog": "all",
+        "logLevel": "debug",
+        "tokenUser": "azp",
+        "failedLoginsPerMinute": 0,
+        **issuer.options,
+    }
     token = issuer.token(azp="web")
     bent = [token[:-6] + "AAAAAA", issuer.token(azp="web", exp=1), issuer.token(azp="web", kid="gone")]
     with Brokers(tmp_path, scheme="auto+ssl", **options) as brokers:

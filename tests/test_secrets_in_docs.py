@@ -38,11 +38,14 @@ def test_no_example_of_a_command_shows_one() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "    amq producer --url stomp://a --passcode secret", "amq start --passcode=x",
-        "amq consumer stomp://me:word@host/", "AMQ_PASSCODE=secret amq producer",
-        "openssl pkcs12 -in a -passout pass:x", "curl https://me:word@host/",
+        "    amq producer --url stomp://a --passcode secret",
+        "amq start --passcode=x",
+        "amq consumer stomp://me:word@host/",
+        "AMQ_PASSCODE=secret amq producer",
+        "openssl pkcs12 -in a -passout pass:x",
+        "curl https://me:word@host/",
     ],
-)  # fmt: skip
+)
 def test_the_search_finds_secrets(line: str) -> None:
     assert commands(line)
     assert SECRET.search(line)
@@ -50,8 +53,13 @@ def test_the_search_finds_secrets(line: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["amq user add x --password-stdin", "amq migrate --password-file f", 'AMQ_PASSCODE="$(cat f)" amq producer',
-     "amq status stomp://host:61613", "AMQ_PASSCODE=$WORD amq producer"],
-)  # fmt: skip
+    [
+        "amq user add x --password-stdin",
+        "amq migrate --password-file f",
+        'AMQ_PASSCODE="$(cat f)" amq producer',
+        "amq status stomp://host:61613",
+        "AMQ_PASSCODE=$WORD amq producer",
+    ],
+)
 def test_the_search_finds_nothing_else(line: str) -> None:
     assert not SECRET.search(line)

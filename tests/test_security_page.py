@@ -50,9 +50,13 @@ def test_the_files_fit_together(directory: Path) -> None:
     for name in ("broker", "web"):
         assert (directory / f"{name}.key").stat().st_mode & 0o077 == 0
     told = subprocess.run(
-        ["openssl", "verify", "-CAfile", "ca.pem", "broker.pem", "web.pem"], cwd=directory, capture_output=True,
-        text=True, check=True, timeout=60,
-    )  # fmt: skip
+        ["openssl", "verify", "-CAfile", "ca.pem", "broker.pem", "web.pem"],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     assert told.stdout.count(": OK") == 2
 
 

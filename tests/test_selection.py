@@ -40,18 +40,25 @@ def selections() -> dict[str, str]:
     found = {}
     for target in ("test", "test-deep"):
         said = subprocess.run(
-            ["make", "--no-print-directory", "-n", target], cwd=ROOT, capture_output=True, text=True,
+            ["make", "--no-print-directory", "-n", target],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
             check=True,
-        ).stdout  # fmt: skip
+        ).stdout
         [found[target]] = re.findall(r"-m pytest .*-m '([^']+)'", said)
     return found
 
 
 def collected(selection: str) -> tuple[list[str], list[str]]:
     done = subprocess.run(
-        [sys.executable, "-c", PROBE, selection], cwd=ROOT, capture_output=True, text=True, check=False,
+        [sys.executable, "-c", PROBE, selection],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     chosen, left = json.loads(done.stdout.splitlines()[-1])
     return chosen, left

@@ -235,9 +235,7 @@ def test_replaced_lock_file_ends_in_one_master(tmp_path: Path) -> None:
         (lambda store: _foreign(store), "STORE_INCOMPLETE"),
     ],
 )
-def test_what_is_in_the_place_of_the_store(
-    tmp_path: Path, prepare: Callable[[Path], object], code: str | None
-) -> None:
+def test_what_is_in_the_place_of_the_store(tmp_path: Path, prepare: Callable[[Path], object], code: str | None) -> None:
     async def scenario(world: Services) -> None:
         prepare(world.store)
         service, _ = await world.start()

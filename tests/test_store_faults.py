@@ -191,8 +191,11 @@ def test_a_read_only_store_is_refused(brokers: Brokers, mount: Callable[..., Non
 
 
 FULL = {
-    "journalSegmentSize": "256KiB", "journalBatchSize": "64KiB", "journalReserve": "256KiB", "storeFreeFloor": "256KiB",
-}  # fmt: skip
+    "journalSegmentSize": "256KiB",
+    "journalBatchSize": "64KiB",
+    "journalReserve": "256KiB",
+    "storeFreeFloor": "256KiB",
+}
 
 
 def fill_up(connection: Connection, body: bytes) -> int:

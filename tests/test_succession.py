@@ -56,9 +56,12 @@ class Member:
         self.store, self.name, self.clock = str(store), name, clock
         vfs, host = SystemVfs(), FakeHost(name)
         self.owner = Owner.make(
-            host, name=name, uuid=f"uuid-{name}-{starts}", transport_urls=(f"stomp://{name}:1",),
+            host,
+            name=name,
+            uuid=f"uuid-{name}-{starts}",
+            transport_urls=(f"stomp://{name}:1",),
             lock_keep_alive_period_s=PERIOD_S,
-        )  # fmt: skip
+        )
         self.config = BrokerConfig(name=name, store=self.store, **options)
         self.group = Group(vfs, clock, host, SystemThreads(), self.config, name, None)
         self.succession = Succession(vfs, clock, Random(name), self.config, self.owner, self.group)
@@ -137,7 +140,13 @@ def circle(tmp_path: Path) -> Any:
 def test_an_order_goes_to_the_best_slave_that_is_ready(circle: Circle) -> None:
     master = circle.add("a")
     circle.add("b")
-    best, late = circle.add("c", priority=3, ), circle.add("d", priority=9)
+    best, late = (
+        circle.add(
+            "c",
+            priority=3,
+        ),
+        circle.add("d", priority=9),
+    )
     late.not_ready = "has not caught up with the journal"
     late.heed()
     best.heed()
@@ -156,10 +165,15 @@ def test_an_order_names_the_slave(circle: Circle) -> None:
     assert circle.rounds(3) == Departure("b")
 
 
-@pytest.mark.parametrize(("to", "reason"), [
-    ("", "b has not caught up with the journal"), ("b", "b has not caught up with the journal"),
-    ("a", "a is the master already"), ("x", "no broker 'x' runs on this store beside this one; others: b"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("to", "reason"),
+    [
+        ("", "b has not caught up with the journal"),
+        ("b", "b has not caught up with the journal"),
+        ("a", "a is the master already"),
+        ("x", "no broker 'x' runs on this store beside this one; others: b"),
+    ],
+)
 def test_an_order_is_refused_with_the_reason(circle: Circle, to: str, reason: str) -> None:
     master, slave = circle.add("a"), circle.add("b")
     slave.not_ready = "has not caught up with the journal"
@@ -471,8 +485,10 @@ def test_kills_in_the_middle_of_hand_overs_lose_nothing(brokers: Brokers) -> Non
             assert len(ready_or_master) == 3
             command = subprocess.Popen(
                 [sys.executable, "-m", "amq.cli.main", "handover", "--store", str(brokers.store), "--wait", "5"],
-                cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+                cwd=ROOT,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
             for _ in range(dice.randrange(1, 60)):
                 producer.send(str(sent).encode())
                 sent += 1

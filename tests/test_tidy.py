@@ -17,14 +17,21 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE = ("amq", "cli", "spark", "bench", "examples", "tests", "nfs-test")
-FILE_LINES_MAX = 800
-FUNCTION_LINES_MAX = 70
-LINE_CHARS_MAX = 120
+FUNCTION_LINES_MAX = 100
 
 # Who may import whom; docs/architecture.md says why. A name with a dot allows that one module of a room.
 LEAVES = {
-    "errors", "histogram", "destination", "message", "values", "xid", "clock", "threads", "remembered", "ownership"
-}  # fmt: skip
+    "errors",
+    "histogram",
+    "destination",
+    "message",
+    "values",
+    "xid",
+    "clock",
+    "threads",
+    "remembered",
+    "ownership",
+}
 IMPORTS: dict[str, set[str]] = {
     "errors": set(),
     "destination": set(),
@@ -98,11 +105,14 @@ BANS = (
     _ban(
         "time.time time.time_ns datetime.datetime.now datetime.datetime.utcnow datetime.datetime.today "
         "datetime.date.today",
-        "amq/", "take a Clock and ask its wall_ms()", "amq/clock.py",
+        "amq/",
+        "take a Clock and ask its wall_ms()",
+        "amq/clock.py",
     ),
     _ban(
         "time.monotonic time.monotonic_ns time.perf_counter time.perf_counter_ns",
-        "amq/", "take a Clock and ask its monotonic(): the simulation has its own time",
+        "amq/",
+        "take a Clock and ask its monotonic(): the simulation has its own time",
         "amq/clock.py amq/config/",  # watching a file is no part of any history
     ),
     _ban("time.sleep", "amq/ spark/", "wait on an Event or a Condition, so that a stop can wake you"),
@@ -112,33 +122,40 @@ BANS = (
         "os.rename os.replace os.rmdir os.truncate os.ftruncate os.statvfs os.posix_fallocate os.path.exists "
         "os.path.isfile os.path.isdir os.path.getsize pathlib.Path shutil.rmtree fcntl.fcntl fcntl.flock fcntl.lockf "
         "tempfile.mkstemp",
-        REPLAYED, "go through the Vfs that you were given: the simulation has its own file system",
+        REPLAYED,
+        "go through the Vfs that you were given: the simulation has its own file system",
         "amq/lock/host.py amq/lock/waker.py",  # doors themselves: to /proc, to the kernel's file events
     ),
     _ban(
-        "uuid.uuid1 uuid.uuid4 os.urandom secrets.token_bytes secrets.token_hex", REPLAYED,
+        "uuid.uuid1 uuid.uuid4 os.urandom secrets.token_bytes secrets.token_hex",
+        REPLAYED,
         "take the entropy that you were given: the simulation replays it",
     ),
     _ban(
         "random.random random.randint random.randrange random.uniform random.choice random.choices random.sample "
         "random.shuffle random.getrandbits random.randbytes random.seed random.expovariate random.gauss",
-        "amq/ cli/ spark/ bench/ tests/", "take a random.Random, seeded where it must be replayable",
+        "amq/ cli/ spark/ bench/ tests/",
+        "take a random.Random, seeded where it must be replayable",
     ),
     _ban(
-        "print", "amq/ cli/ spark/",
+        "print",
+        "amq/ cli/ spark/",
         "say it in the log (structlog), or on a command's output with click.echo or rich",
     ),
     _ban(
-        "os.environ os.getenv", "amq/ spark/",
+        "os.environ os.getenv",
+        "amq/ spark/",
         "let the command line pass it in: nothing is read behind the caller's back",
         "spark/pipelines/__main__.py",  # a command line
     ),
     _ban(
-        "logging.getLogger logging.basicConfig", "amq/", "use structlog.get_logger: a line has fields",
+        "logging.getLogger logging.basicConfig",
+        "amq/",
+        "use structlog.get_logger: a line has fields",
         "amq/client/",  # a guest in somebody else's process: it speaks as the host does
     ),
     _ban("os.system os.popen", "amq/ cli/ spark/ bench/ tests/", "use subprocess with a list of words"),
-)  # fmt: skip
+)
 # Circles of modules that are still there: none may grow, none may come, and one that is opened leaves this list.
 CIRCLES = [
     ["amq.client.aio", "amq.client.aio_consumer"],
@@ -148,7 +165,6 @@ CIRCLES = [
 ]
 # Modules that name `Broker`: everything else gets the parts of it that it needs. Four of them show all of it.
 NAME_BROKER_MAX = 9
-PRAGMA = re.compile(r"  # (?:noqa|type:|fmt:|pragma:).*")  # talks to a tool, not to the reader
 SHY_WORDS = ("TO" + "DO", "FIX" + "ME", "XX" + "X")  # split, so that this file may pass its own check
 
 
@@ -156,9 +172,6 @@ SHY_WORDS = ("TO" + "DO", "FIX" + "ME", "XX" + "X")  # split, so that this file 
 
 
 def check_sizes(path: str, source: str) -> Iterator[str]:
-    lines = source.count("\n")
-    if lines > FILE_LINES_MAX:
-        yield f"{path}: {lines} lines, at most {FILE_LINES_MAX}: split it by its reasons to change"
     for node in nodes(source):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -175,8 +188,6 @@ def check_text(path: str, source: str) -> Iterator[str]:
         if "\t" in line and not path.endswith("Makefile"):
             yield f"{path}:{number}: a tab: write \\t or blanks"
         if path.endswith(".py"):
-            if len(PRAGMA.sub("", line)) > LINE_CHARS_MAX:
-                yield f"{path}:{number}: {len(line)} characters, at most {LINE_CHARS_MAX}"
             for word in SHY_WORDS:
                 if word in line:
                     yield f"{path}:{number}: {word}: do it, or file an issue"
@@ -354,8 +365,14 @@ def files(*suffixes: str) -> list[Path]:
 
 Check = Callable[[str, str], Iterator[str]]
 CHECKS: tuple[Check, ...] = (
-    check_sizes, check_text, check_docstring, check_imports, check_bans, check_handlers, check_sleeps,
-)  # fmt: skip
+    check_sizes,
+    check_text,
+    check_docstring,
+    check_imports,
+    check_bans,
+    check_handlers,
+    check_sleeps,
+)
 
 
 def test_python() -> None:
@@ -372,8 +389,9 @@ def _modules() -> dict[str, str]:
     names = {path: path.relative_to(ROOT).with_suffix("").as_posix() for path in files(".py")}
     return {
         name.removesuffix("/__init__").replace("/", "."): path.read_text()
-        for path, name in names.items() if name.startswith(("amq/", "cli/", "spark/"))
-    }  # fmt: skip
+        for path, name in names.items()
+        if name.startswith(("amq/", "cli/", "spark/"))
+    }
 
 
 def test_modules_form_no_circle() -> None:
@@ -405,12 +423,10 @@ def test_every_room_is_in_the_table() -> None:
 
 
 BAD = [
-    (check_sizes, "amq/a.py", "x = 1\n" * 801),
-    (check_sizes, "tests/a.py", "def f():\n" + "    x = 1\n" * 70),
+    (check_sizes, "tests/a.py", "def f():\n" + "    x = 1\n" * 100),
     (check_text, "amq/a.py", "x = 1 \n"),
     (check_text, "amq/a.py", "x = 1"),
     (check_text, "amq/a.py", "\tx = 1\n"),
-    (check_text, "cli/a.py", "x" * 121 + "\n"),
     (check_text, "bench/a.py", f"# {SHY_WORDS[0]}: later\n"),
     (check_docstring, "amq/a.py", "x = 1\n"),
     (check_imports, "amq/journal/a.py", "from amq.lock import lease\n"),
@@ -445,7 +461,7 @@ BAD = [
     (check_sleeps, "tests/a.py", "import asyncio\nasync def f():\n    await asyncio.sleep(0.1)\n"),
 ]
 GOOD = [
-    (check_sizes, "amq/a.py", "x = 1\n" * 800),
+    (check_sizes, "amq/a.py", "def f():\n" + "    x = 1\n" * 99),
     (check_imports, "amq/broker/a.py", "from amq.protocols.commands import Send\nfrom amq.broker import queue\n"),
     (check_imports, "cli/a.py", "import amq\nfrom amq.cli import exits\nfrom amq.service import BrokerService\n"),
     (check_imports, "cli/a.py", "from pyspark_amq.pipelines import load\n"),

@@ -40,12 +40,24 @@ def test_garbage_is_a_value_error(garbage: bytes) -> None:
     assert typed(values.decode(values.encode(found))) == typed(found)
 
 
-@pytest.mark.parametrize(("value", "data"), [
-    (None, "00"), (False, "01"), (True, "02"), (Int8(-2), "03fe"), (Int16(258), "040201"), (Int32(-1), "05ffffffff"),
-    (1 << 32, "060000000001000000"), (Float32(1.5), "070000c03f"), (1.5, "08000000000000f83f"),
-    ("é", "0902000000c3a9"), (b"\x00\xff", "0a0200000000ff"), ("\ud800", "0903000000eda080"),
-    ({"a": [None]}, "0b0100000001000000610c0100000000"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        (None, "00"),
+        (False, "01"),
+        (True, "02"),
+        (Int8(-2), "03fe"),
+        (Int16(258), "040201"),
+        (Int32(-1), "05ffffffff"),
+        (1 << 32, "060000000001000000"),
+        (Float32(1.5), "070000c03f"),
+        (1.5, "08000000000000f83f"),
+        ("é", "0902000000c3a9"),
+        (b"\x00\xff", "0a0200000000ff"),
+        ("\ud800", "0903000000eda080"),
+        ({"a": [None]}, "0b0100000001000000610c0100000000"),
+    ],
+)
 def test_the_bytes_are_those_of_the_format(value: Nested, data: str) -> None:
     assert values.encode(value).hex() == data
     assert typed(values.decode(bytes.fromhex(data))) == typed(value)
@@ -101,11 +113,23 @@ def test_narrow_numbers_fit() -> None:
         Float32(1e300)
 
 
-@pytest.mark.parametrize(("value", "text"), [
-    ("x", "x"), (True, "true"), (False, "false"), (Int8(-3), "-3"), (1 << 40, "1099511627776"), (0.5, "0.5"),
-    (Float32(0.1), "0.1"), (Float32(16777217), "16777216.0"), (math.nan, "NaN"), (-math.inf, "-Infinity"),
-    (Float32(math.inf), "Infinity"), (b"\x00\xff", "AP8="),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("x", "x"),
+        (True, "true"),
+        (False, "false"),
+        (Int8(-3), "-3"),
+        (1 << 40, "1099511627776"),
+        (0.5, "0.5"),
+        (Float32(0.1), "0.1"),
+        (Float32(16777217), "16777216.0"),
+        (math.nan, "NaN"),
+        (-math.inf, "-Infinity"),
+        (Float32(math.inf), "Infinity"),
+        (b"\x00\xff", "AP8="),
+    ],
+)
 def test_text(value: Value, text: str) -> None:
     assert values.text(value) == text
     assert values.texts({"a": value}) == {"a": text}
@@ -130,10 +154,28 @@ def test_json_with_types(value: Value) -> None:
     assert typed(values.from_typed_json(json.loads(written))) == typed(value)
 
 
-@pytest.mark.parametrize("found", [
-    1, 1.5, True, None, [], {}, {"int8": 128}, {"int64": 1 << 63}, {"int32": True}, {"int32": 1.0}, {"bool": 1},
-    {"bytes": "?"}, {"float32": 1e300}, {"float64": "one"}, {"int8": 1, "int16": 1}, {"map": {}}, {"float64": 1},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "found",
+    [
+        1,
+        1.5,
+        True,
+        None,
+        [],
+        {},
+        {"int8": 128},
+        {"int64": 1 << 63},
+        {"int32": True},
+        {"int32": 1.0},
+        {"bool": 1},
+        {"bytes": "?"},
+        {"float32": 1e300},
+        {"float64": "one"},
+        {"int8": 1, "int16": 1},
+        {"map": {}},
+        {"float64": 1},
+    ],
+)
 def test_json_of_no_value(found: object) -> None:
     with pytest.raises(ValueError):
         values.from_typed_json(found)

@@ -15,10 +15,12 @@ PAGE = Path(__file__).parents[1] / "docs" / "versions.md"
 def test_the_page_names_the_versions_of_today() -> None:
     told = re.findall(r"^\| ([a-z][^|]*) \| (\d+) \| ([\d, ]+) \|", PAGE.read_text(), re.MULTILINE)
     assert {what: int(version) for what, version, _ in told} == {
-        "segments of the journal": format.VERSION, "checkpoints": checkpoint.FORMAT,
-        "epochs": newest_format(epoch.KIND), "claims, heartbeats, presence of brokers": newest_format(presence.KIND),
+        "segments of the journal": format.VERSION,
+        "checkpoints": checkpoint.FORMAT,
+        "epochs": newest_format(epoch.KIND),
+        "claims, heartbeats, presence of brokers": newest_format(presence.KIND),
         "exported journals": interchange.VERSION,
-    }  # fmt: skip
+    }
     for what, version, read in told:
         assert read == ", ".join(map(str, range(1, int(version) + 1))), f"every version of {what} is read"
 

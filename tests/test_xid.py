@@ -41,17 +41,31 @@ def test_outcomes_are_of_one_id(one: AnyXid, other: AnyXid) -> None:
 
 
 @pytest.mark.parametrize(
-    "found", [None, 1, [], [1, "ab"], [1, "a", ""], ["1", "", ""], [1 << 31, "", ""], [0, "00" * 65, ""],
-              [True, "", ""]],
-)  # fmt: skip
+    "found",
+    [None, 1, [], [1, "ab"], [1, "a", ""], ["1", "", ""], [1 << 31, "", ""], [0, "00" * 65, ""], [True, "", ""]],
+)
 def test_what_is_no_id(found: object) -> None:
     with pytest.raises(ValueError, match=r"id|hex|32 bits"):
         from_json(found)
 
 
 @pytest.mark.parametrize(
-    "text", ["xa:", "xa:1:ab", "xa:01:ab:cd", "xa:+1:ab:cd", "xa:-0:ab:cd", "xa:1:AB:cd", "xa:1:a:cd", "xa:1:ab:cd:",
-             "XA:1:ab:cd", f"xa:1:{'ab' * 65}:", f"xa:{1 << 31}:ab:cd", "xa:1:ab:cd\n", "xa:١:ab:cd"],
-)  # fmt: skip
+    "text",
+    [
+        "xa:",
+        "xa:1:ab",
+        "xa:01:ab:cd",
+        "xa:+1:ab:cd",
+        "xa:-0:ab:cd",
+        "xa:1:AB:cd",
+        "xa:1:a:cd",
+        "xa:1:ab:cd:",
+        "XA:1:ab:cd",
+        f"xa:1:{'ab' * 65}:",
+        f"xa:{1 << 31}:ab:cd",
+        "xa:1:ab:cd\n",
+        "xa:١:ab:cd",
+    ],
+)
 def test_what_is_not_exactly_of_the_form_is_text(text: str) -> None:
     assert parse(text) is text

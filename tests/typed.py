@@ -21,10 +21,16 @@ reads: Counter[str] = Counter()
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
 VALUES: st.SearchStrategy[Value] = st.one_of(
-    TEXTS, st.booleans(), st.integers(-128, 127).map(Int8), st.integers(-(1 << 15), (1 << 15) - 1).map(Int16),
-    st.integers(-(1 << 31), (1 << 31) - 1).map(Int32), INT64, st.floats(width=32).map(Float32), st.floats(),
+    TEXTS,
+    st.booleans(),
+    st.integers(-128, 127).map(Int8),
+    st.integers(-(1 << 15), (1 << 15) - 1).map(Int16),
+    st.integers(-(1 << 31), (1 << 31) - 1).map(Int32),
+    INT64,
+    st.floats(width=32).map(Float32),
+    st.floats(),
     st.binary(max_size=12),
-)  # fmt: skip
+)
 NESTED: st.SearchStrategy[Nested] = st.recursive(
     VALUES | st.none(), lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4)
 )
@@ -32,9 +38,14 @@ REPLIES = st.sampled_from(
     ["", "queue://a", "topic://a.b,queue://c", "temp-queue://3-17.r", "/queue/a", "orders", "http://x", "/queue/a,b"]
 )
 ENVELOPES = st.builds(
-    Envelope, TEXTS, st.none() | TEXTS | st.binary(max_size=8) | st.just("ID:AMQP_BINARY:00FF"), REPLIES, TEXTS,
-    st.integers(0, 1 << 62), st.none() | st.builds(Native, TEXTS, st.binary(max_size=40)),
-)  # fmt: skip
+    Envelope,
+    TEXTS,
+    st.none() | TEXTS | st.binary(max_size=8) | st.just("ID:AMQP_BINARY:00FF"),
+    REPLIES,
+    TEXTS,
+    st.integers(0, 1 << 62),
+    st.none() | st.builds(Native, TEXTS, st.binary(max_size=40)),
+)
 NAMES = TEXTS | st.sampled_from(["type", "reply-to", "correlation-id", "colour"])
 
 
@@ -43,10 +54,19 @@ def messages(draw: st.DrawFn, envelopes: st.SearchStrategy[Envelope] = ENVELOPES
     """With typed properties and an envelope."""
     properties = draw(st.dictionaries(NAMES, VALUES, max_size=3)) or None
     return Message(
-        draw(st.sampled_from(["queue://a", "queue://b/ü"])), draw(st.binary(max_size=40)), properties, draw(TEXTS),
-        draw(st.integers(0, 9)), True, draw(st.integers(0, 1 << 62)), draw(st.integers(0, 1 << 62)), draw(TEXTS),
-        draw(st.integers(0, NONE)), draw(st.integers(0, 1 << 62)), draw(envelopes),
-    )  # fmt: skip
+        draw(st.sampled_from(["queue://a", "queue://b/ü"])),
+        draw(st.binary(max_size=40)),
+        properties,
+        draw(TEXTS),
+        draw(st.integers(0, 9)),
+        True,
+        draw(st.integers(0, 1 << 62)),
+        draw(st.integers(0, 1 << 62)),
+        draw(TEXTS),
+        draw(st.integers(0, NONE)),
+        draw(st.integers(0, 1 << 62)),
+        draw(envelopes),
+    )
 
 
 def typed(found: Any) -> Any:

@@ -177,9 +177,25 @@ DEMANDS: Mapping[type[Command], Callable[..., Iterable[Demand]]] = {
     SettleLeases: _lease,
 }
 # Commands that only go on with what the same connection was let in to do, or end it.
-FREE: frozenset[type[Command]] = frozenset({
-    Settle, SettleSet, SettleAgain, Credit, Extend, Begin, Commit, Abort, Disconnect, Invalid, Malformed, Nothing,
-    OpenSession, CloseSession, RemoveTemporary, CloseProducer,
-})  # fmt: skip
+FREE: frozenset[type[Command]] = frozenset(
+    {
+        Settle,
+        SettleSet,
+        SettleAgain,
+        Credit,
+        Extend,
+        Begin,
+        Commit,
+        Abort,
+        Disconnect,
+        Invalid,
+        Malformed,
+        Nothing,
+        OpenSession,
+        CloseSession,
+        RemoveTemporary,
+        CloseProducer,
+    }
+)
 # For a `Send` the session asks only where it does not remember that its user may.
 ASKED_ELSEWHERE = FREE | {Send}

@@ -70,9 +70,16 @@ class Broker(Core):
     """
 
     def __init__(
-        self, state: State, journal: Journal, config: BrokerConfig, clock: Clock, epoch: int, wake: Callable[[], None],
-        behind_bytes: int = 0, events: Events | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        state: State,
+        journal: Journal,
+        config: BrokerConfig,
+        clock: Clock,
+        epoch: int,
+        wake: Callable[[], None],
+        behind_bytes: int = 0,
+        events: Events | None = None,
+    ) -> None:
         super().__init__(state, journal, config, clock, epoch, wake, events)
         self.access = Access()
         self.connections: dict[Served, None] = {}  # clients that are connected, whatever names they choose

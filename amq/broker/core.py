@@ -46,9 +46,15 @@ class Core(ABC):
     """
 
     def __init__(
-        self, state: State, journal: Journal, config: BrokerConfig, clock: Clock, epoch: int, wake: Callable[[], None],
+        self,
+        state: State,
+        journal: Journal,
+        config: BrokerConfig,
+        clock: Clock,
+        epoch: int,
+        wake: Callable[[], None],
         events: Events | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.state = state
         self.memory = state.memory
         self.journal = journal

@@ -73,8 +73,9 @@ def _store_limit_left(event: StoreLimitLeft) -> None:
 def _store_full(event: StoreFull) -> None:
     _log.error(
         "the store's disk is full: messages are refused, acknowledgements go on",
-        store=event.store, floor_bytes=event.floor_bytes,
-    )  # fmt: skip
+        store=event.store,
+        floor_bytes=event.floor_bytes,
+    )
 
 
 def _store_has_room(event: StoreHasRoom) -> None:
@@ -83,6 +84,10 @@ def _store_has_room(event: StoreHasRoom) -> None:
 
 def _slow_consumer(event: SlowConsumer) -> None:
     _log.warning(
-        "a topic's consumer is too slow: it misses messages", destination=",".join(event.destinations),
-        subscription=event.subscription, policy=event.policy, limit=event.limit, connection=event.connection,
-    )  # fmt: skip
+        "a topic's consumer is too slow: it misses messages",
+        destination=",".join(event.destinations),
+        subscription=event.subscription,
+        policy=event.policy,
+        limit=event.limit,
+        connection=event.connection,
+    )

@@ -28,9 +28,7 @@ from amq.security.permissions import BATCHES_SCHEME, Permissions, Right
 # JMS clients cannot do without these. They tell of temporary destinations only.
 FREE_ADVISORIES: Final = {ADVISORY_PREFIX + "TempQueue", ADVISORY_PREFIX + "TempTopic"}
 _SEES: Final = (Right.READ, Right.BROWSE, Right.ADMIN)
-_FREE: Final = {
-    Action.CREATE_TEMPORARY, Action.DELETE_DURABLE, Action.PREPARE, Action.LIST_PREPARED, Action.FINISH
-}  # fmt: skip
+_FREE: Final = {Action.CREATE_TEMPORARY, Action.DELETE_DURABLE, Action.PREPARE, Action.LIST_PREPARED, Action.FINISH}
 _MANAGES: Final = {Action.MANAGE_SCHEDULE, Action.MANAGE, Action.FINISH_OTHERS}
 
 

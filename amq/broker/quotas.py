@@ -69,9 +69,10 @@ class Quotas:
             return
         there = self._core.state.queues
         new = [
-            name for name in dict.fromkeys(names)
+            name
+            for name in dict.fromkeys(names)
             if name not in there and name not in self._makers and name.startswith(QUEUE_SCHEME)
-        ]  # fmt: skip
+        ]
         if not new:
             return
         if self._queues[user] + len(new) > limit:
@@ -149,8 +150,9 @@ class Quotas:
         if limit and self.terms[user] + sum(self._durable.get(user, {}).values()) + terms > limit:
             raise AccessError(
                 f"the selectors of user {user!r} have {limit} terms already (maxSelectorTermsPerUser): end some "
-                "subscriptions, or write several values of one property as a single IN", code=CODE,
-            )  # fmt: skip
+                "subscriptions, or write several values of one property as a single IN",
+                code=CODE,
+            )
 
     def began(self, user: str, selector: Selector | None) -> None:
         """A consumer of that user is there. `selector` = its own; a durable subscription has it, not its consumers."""

@@ -93,9 +93,14 @@ class Connection:
         await self._ask(finish(self._machine, "ABORT", xid), f"rollback of {xid}", timeout)
 
     async def commit_batch(
-        self, owner: str, batch: int, xids: Iterable[str], timeout: float | None = None, *,
+        self,
+        owner: str,
+        batch: int,
+        xids: Iterable[str],
+        timeout: float | None = None,
+        *,
         content: tuple[int, int] | None = None,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Commit the prepared transactions `xids` together, once: "committed" or "duplicate"."""
         request = commit_batch(self._machine, owner, batch, xids, content)
         return (await self._ask(request, f"commit of batch {batch} of {owner}", timeout)).outcome
@@ -108,10 +113,19 @@ class Connection:
         return rolled_back((await self._ask(request, f"rollback of what {owner} prepared", timeout)).outcome)
 
     async def lease(
-        self, destination: str, cursor: str, *, after: int = 0, messages: int = leases.MESSAGES_MAX, size: int = 0,
-        lease_timeout: float = 0, take: bool = False, epoch: int = 0, places: bool = False,
+        self,
+        destination: str,
+        cursor: str,
+        *,
+        after: int = 0,
+        messages: int = leases.MESSAGES_MAX,
+        size: int = 0,
+        lease_timeout: float = 0,
+        take: bool = False,
+        epoch: int = 0,
+        places: bool = False,
         timeout: float | None = None,
-    ) -> leases.Lease:  # fmt: skip
+    ) -> leases.Lease:
         """Set the next messages that wait at `destination` apart for `cursor`, or find the first beyond `after`."""
         words = (destination, cursor, after, messages, size, lease_timeout, take, epoch, places)
         request = leases.ask(self._machine, *words)
@@ -126,9 +140,15 @@ class Connection:
         return [leases.Lease.parse(answer.outcome) for answer in answers]
 
     async def settle(
-        self, destination: str, cursor: str, through: int, *, acknowledge: bool = True, epoch: int = 0,
+        self,
+        destination: str,
+        cursor: str,
+        through: int,
+        *,
+        acknowledge: bool = True,
+        epoch: int = 0,
         timeout: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """End all leases of `cursor` up to number `through`."""
         what = f"end of leases of {destination} for {cursor}"
         await self._ask(leases.settle(self._machine, acknowledge, destination, cursor, through, epoch), what, timeout)
@@ -269,9 +289,15 @@ class Session:
         return Producer(self, ProducerCore(self._core, destination))
 
     async def consumer(
-        self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "", subscription: str = "",
-        headers: Mapping[str, str] | None = None, timeout: float | None = None,
-    ) -> Consumer:  # fmt: skip
+        self,
+        destination: str,
+        *,
+        prefetch: int = PREFETCH_DEFAULT,
+        selector: str = "",
+        subscription: str = "",
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Consumer:
         """Subscribe to `/queue/NAME` or `/topic/NAME`; with `subscription`: to a durable one of that name."""
         made = self._core.subscribe(destination, prefetch, selector, named(headers, subscription))
         return await self._open(made, Consumer(self, made[0]), f"subscribe to {destination}", timeout)
@@ -282,17 +308,32 @@ class Session:
             await self.connection._await(end_durable(self._core, name), f"end of subscription {name}", timeout)
 
     async def browser(
-        self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "", subscription: str = "",
-        headers: Mapping[str, str] | None = None, timeout: float | None = None,
-    ) -> Browser:  # fmt: skip
+        self,
+        destination: str,
+        *,
+        prefetch: int = PREFETCH_DEFAULT,
+        selector: str = "",
+        subscription: str = "",
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Browser:
         """Look at the messages of `/queue/NAME`, or of the durable `subscription` to a topic, and take none."""
         made = self._core.subscribe(destination, prefetch, selector, named(headers, subscription), browses=True)
         return await self._open(made, Browser(self, made[0]), f"browse {destination}", timeout)
 
     async def lease_reader(
-        self, destination: str, cursor: str, number: int, *, start: int = 0, stop: int | None = None,
-        prefetch: int = PREFETCH_DEFAULT, epoch: int = 0, runs: bool = False, timeout: float | None = None,
-    ) -> Browser:  # fmt: skip
+        self,
+        destination: str,
+        cursor: str,
+        number: int,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        prefetch: int = PREFETCH_DEFAULT,
+        epoch: int = 0,
+        runs: bool = False,
+        timeout: float | None = None,
+    ) -> Browser:
         """Read the messages of lease `number` of `cursor`, from position `start` up to before `stop`, each once."""
         headers = leases.reading(cursor, number, start, stop, epoch, runs)
         made = self._core.subscribe(destination, prefetch, "", headers, True, leases.LeaseSubscription)
@@ -320,9 +361,14 @@ class Session:
         await self.connection._await(self._core.start_commit(outcome_id), "commit", timeout, unknown)
 
     async def prepare(
-        self, xid: str, *, prepared_timeout: float | None = None, owner: str = "", batch: int = 0,
+        self,
+        xid: str,
+        *,
+        prepared_timeout: float | None = None,
+        owner: str = "",
+        batch: int = 0,
         timeout: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """First phase of a commit: see `amq.client.session.Session.prepare`."""
         headers = prepare_headers(xid, prepared_timeout, owner, batch)
         timeout_s, core = self.connection._timeout_s(timeout), self._core
@@ -355,9 +401,13 @@ class Session:
         await self.commit(timeout, outcome_id=outcome_id)
 
     async def exactly_once(
-        self, work: Callable[[Session], Awaitable[T]], *, id: str = "", attempts: int = ATTEMPTS_MAX,
+        self,
+        work: Callable[[Session], Awaitable[T]],
+        *,
+        id: str = "",
+        attempts: int = ATTEMPTS_MAX,
         timeout: float | None = None,
-    ) -> T | None:  # fmt: skip
+    ) -> T | None:
         """Await `work(session)` in a transaction and commit it, as often as it takes until that took place: once.
         Returns what `work` returned; None = it took place before this call (never without `id`)."""
         once = Once(self._core, id, attempts)
@@ -416,11 +466,22 @@ class Producer:
         self.destination = core.destination
 
     async def send(
-        self, body: bytes | str, *, headers: Mapping[str, object] | None = None, persistent: bool = True,
-        priority: int = DEFAULT_PRIORITY, time_to_live: float = 0.0, content_type: str = "", duplicate_id: str = "",
-        delay: float = 0.0, period: float = 0.0, repeat: int = 0, cron: str = "", wait: bool = True,
+        self,
+        body: bytes | str,
+        *,
+        headers: Mapping[str, object] | None = None,
+        persistent: bool = True,
+        priority: int = DEFAULT_PRIORITY,
+        time_to_live: float = 0.0,
+        content_type: str = "",
+        duplicate_id: str = "",
+        delay: float = 0.0,
+        period: float = 0.0,
+        repeat: int = 0,
+        cron: str = "",
+        wait: bool = True,
         timeout: float | None = None,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Send one message and return its duplicate id. With `wait=False` it awaits only room in the window."""
         connection, core = self._session.connection, self._session._core
         if delay or period or repeat or cron:
@@ -438,10 +499,16 @@ class Producer:
         return duplicate_id
 
     async def send_many(
-        self, bodies: Sequence[bytes], *, headers: Sequence[Mapping[str, object] | None] | None = None,
-        text: bool = False, persistent: bool = True, priority: int = DEFAULT_PRIORITY, time_to_live: float = 0.0,
+        self,
+        bodies: Sequence[bytes],
+        *,
+        headers: Sequence[Mapping[str, object] | None] | None = None,
+        text: bool = False,
+        persistent: bool = True,
+        priority: int = DEFAULT_PRIORITY,
+        time_to_live: float = 0.0,
         timeout: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Send a message for each of `bodies`, in order, in the session's transaction."""
         connection, core = self._session.connection, self._session._core
         timeout_s = connection._timeout_s(timeout)
@@ -455,9 +522,14 @@ class Producer:
             self._driver.kick()
 
     async def send_columns(
-        self, columns: Columns, *, persistent: bool = True, priority: int = DEFAULT_PRIORITY,
-        time_to_live: float = 0.0, timeout: float | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        columns: Columns,
+        *,
+        persistent: bool = True,
+        priority: int = DEFAULT_PRIORITY,
+        time_to_live: float = 0.0,
+        timeout: float | None = None,
+    ) -> None:
         """The same of messages that are there by columns: in one frame, without a step for each message."""
         connection, core = self._session.connection, self._session._core
         columns.check()
@@ -474,16 +546,31 @@ class Producer:
 
 
 async def connect(
-    url: str, *, login: str = "", passcode: str = "", client_id: str = "", timeout: float | None = None,
-    send_window_messages: int = SEND_WINDOW_MESSAGES, send_window_bytes: int = SEND_WINDOW_BYTES,
-    exit_timeout: float = EXIT_TIMEOUT_S, on_event: Listener | None = None, clock: Clock | None = None,
-    rng: random.Random | None = None, names: Names = NAMES,
-) -> Connection:  # fmt: skip
+    url: str,
+    *,
+    login: str = "",
+    passcode: str = "",
+    client_id: str = "",
+    timeout: float | None = None,
+    send_window_messages: int = SEND_WINDOW_MESSAGES,
+    send_window_bytes: int = SEND_WINDOW_BYTES,
+    exit_timeout: float = EXIT_TIMEOUT_S,
+    on_event: Listener | None = None,
+    clock: Clock | None = None,
+    rng: random.Random | None = None,
+    names: Names = NAMES,
+) -> Connection:
     """Connect to the master among the brokers of `url` and wait until it has accepted us. See `amq.connect`."""
     machine = Machine(
-        parse(url), rng or random.Random(), login=login, passcode=passcode, client_id=client_id,
-        send_window_messages=send_window_messages, send_window_bytes=send_window_bytes, exit_timeout_s=exit_timeout,
-    )  # fmt: skip
+        parse(url),
+        rng or random.Random(),
+        login=login,
+        passcode=passcode,
+        client_id=client_id,
+        send_window_messages=send_window_messages,
+        send_window_bytes=send_window_bytes,
+        exit_timeout_s=exit_timeout,
+    )
     connection = Connection(AsyncDriver(machine, clock or SystemClock(), asyncio.get_running_loop(), names))
     if on_event is not None:
         connection.on_event(on_event)

@@ -86,9 +86,13 @@ class AsyncDriver:
     """Runs `machine` in `loop` until it is closed. `listeners` are called in the loop, one after the other."""
 
     def __init__(
-        self, machine: Machine, clock: Clock, loop: asyncio.AbstractEventLoop, names: Names = NAMES,
+        self,
+        machine: Machine,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        names: Names = NAMES,
         lists: Lists = LISTS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Raises UriError where the files that the URL names for TLS cannot be used."""
         self._contexts = Contexts()
         self._contexts.check(machine.url)

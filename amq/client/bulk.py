@@ -20,9 +20,14 @@ Headers = Sequence[Mapping[str, object] | None]
 
 
 def send(
-    core: ProducerCore, bodies: Sequence[bytes], headers: Headers | None, text: bool, persistent: bool, priority: int,
+    core: ProducerCore,
+    bodies: Sequence[bytes],
+    headers: Headers | None,
+    text: bool,
+    persistent: bool,
+    priority: int,
     expires_ms: int,
-) -> None:  # fmt: skip
+) -> None:
     """Write `bodies`, none of which is large alone or together; `SessionCore.may_send` must have been true."""
     session = core.session
     if not session.transacted:
@@ -54,11 +59,14 @@ def encode(head: bytes, bodies: Sequence[bytes], headers: Headers | None, text: 
         extras = [b""] * len(bodies)
     else:
         extras = [rare_headers(extra, DEFAULT_PRIORITY, 0, "") if extra else b"" for extra in headers]
-    return b"".join([
-        b"%b%b\n\n%b\0" % (head, extra, body) if text and b"\0" not in body else
-        b"%b%b%b\ncontent-length:%d\n\n%b\0" % (head, extra, TEXT if text else b"", len(body), body)
-        for extra, body in zip(extras, bodies, strict=True)
-    ])  # fmt: skip
+    return b"".join(
+        [
+            b"%b%b\n\n%b\0" % (head, extra, body)
+            if text and b"\0" not in body
+            else b"%b%b%b\ncontent-length:%d\n\n%b\0" % (head, extra, TEXT if text else b"", len(body), body)
+            for extra, body in zip(extras, bodies, strict=True)
+        ]
+    )
 
 
 def checked(bodies: Sequence[bytes], headers: Headers | None) -> Sequence[bytes]:

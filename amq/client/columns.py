@@ -54,9 +54,7 @@ class Columns:
         for names in self.lists:
             for name in names:
                 if name in RESERVED_HEADERS or not name:
-                    raise CommandError(
-                        f"header {name!r} is set by an argument of send or by the client: leave it out"
-                    )
+                    raise CommandError(f"header {name!r} is set by an argument of send or by the client: leave it out")
         size = 4 * self.count
         if not 0 < self.count <= MESSAGES_MAX or len(self.lengths) != size or len(self.lists) > runs.LISTS_MAX:
             raise CommandError(f"{self.count} messages: send 1 to {MESSAGES_MAX} together, with as many lengths")

@@ -68,9 +68,14 @@ class Connection:
         self._ask(lambda: finish(self._machine, "ABORT", xid), f"rollback of {xid}", timeout)
 
     def commit_batch(
-        self, owner: str, batch: int, xids: Iterable[str], timeout: float | None = None, *,
+        self,
+        owner: str,
+        batch: int,
+        xids: Iterable[str],
+        timeout: float | None = None,
+        *,
         content: tuple[int, int] | None = None,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Commit the transactions `xids`, all prepared for `batch` of `owner`, together, once.
 
         Returns "committed", or "duplicate": that batch was committed before, and nothing was done. The broker rolls
@@ -99,10 +104,19 @@ class Connection:
         return rolled_back(request.outcome)
 
     def lease(
-        self, destination: str, cursor: str, *, after: int = 0, messages: int = leases.MESSAGES_MAX, size: int = 0,
-        lease_timeout: float = 0, take: bool = False, epoch: int = 0, places: bool = False,
+        self,
+        destination: str,
+        cursor: str,
+        *,
+        after: int = 0,
+        messages: int = leases.MESSAGES_MAX,
+        size: int = 0,
+        lease_timeout: float = 0,
+        take: bool = False,
+        epoch: int = 0,
+        places: bool = False,
         timeout: float | None = None,
-    ) -> leases.Lease:  # fmt: skip
+    ) -> leases.Lease:
         """Set the next messages that wait at `destination` apart for `cursor`: at most `messages`, and about `size`
         bytes (0 = as many as the broker allows). They are read with `Session.lease_reader` and end with `settle`.
 
@@ -134,9 +148,15 @@ class Connection:
         return [leases.Lease.parse(request.outcome) for request in requests]
 
     def settle(
-        self, destination: str, cursor: str, through: int, *, acknowledge: bool = True, epoch: int = 0,
+        self,
+        destination: str,
+        cursor: str,
+        through: int,
+        *,
+        acknowledge: bool = True,
+        epoch: int = 0,
         timeout: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """End all leases of `cursor` up to number `through`: acknowledge their messages, or give them back. The call
         may be repeated. Raises CommandError: another program took the cursor after `epoch` (CURSOR_TAKEN);
         TransactionRetryError: no answer in time, call again."""
@@ -301,11 +321,20 @@ class Connection:
 
 
 def connect(
-    url: str, *, login: str = "", passcode: str = "", client_id: str = "", timeout: float | None = None,
-    send_window_messages: int = SEND_WINDOW_MESSAGES, send_window_bytes: int = SEND_WINDOW_BYTES,
-    exit_timeout: float = EXIT_TIMEOUT_S, on_event: Listener | None = None, clock: Clock | None = None,
-    rng: random.Random | None = None, names: Names = NAMES,
-) -> Connection:  # fmt: skip
+    url: str,
+    *,
+    login: str = "",
+    passcode: str = "",
+    client_id: str = "",
+    timeout: float | None = None,
+    send_window_messages: int = SEND_WINDOW_MESSAGES,
+    send_window_bytes: int = SEND_WINDOW_BYTES,
+    exit_timeout: float = EXIT_TIMEOUT_S,
+    on_event: Listener | None = None,
+    clock: Clock | None = None,
+    rng: random.Random | None = None,
+    names: Names = NAMES,
+) -> Connection:
     """Connect to the master among the brokers of `url` (docs/failover-url.md) and wait until it has accepted us.
 
     timeout             seconds to wait; None = the URL's `timeout`
@@ -319,25 +348,47 @@ def connect(
     FailoverTimeoutError.
     """
     connection = begin(
-        url, login=login, passcode=passcode, client_id=client_id, send_window_messages=send_window_messages,
-        send_window_bytes=send_window_bytes, exit_timeout=exit_timeout, on_event=on_event, clock=clock, rng=rng,
+        url,
+        login=login,
+        passcode=passcode,
+        client_id=client_id,
+        send_window_messages=send_window_messages,
+        send_window_bytes=send_window_bytes,
+        exit_timeout=exit_timeout,
+        on_event=on_event,
+        clock=clock,
+        rng=rng,
         names=names,
-    )  # fmt: skip
+    )
     connection.wait_connected(timeout)
     return connection
 
 
 def begin(
-    url: str, *, login: str = "", passcode: str = "", client_id: str = "",
-    send_window_messages: int = SEND_WINDOW_MESSAGES, send_window_bytes: int = SEND_WINDOW_BYTES,
-    exit_timeout: float = EXIT_TIMEOUT_S, on_event: Listener | None = None, clock: Clock | None = None,
-    rng: random.Random | None = None, names: Names = NAMES,
-) -> Connection:  # fmt: skip
+    url: str,
+    *,
+    login: str = "",
+    passcode: str = "",
+    client_id: str = "",
+    send_window_messages: int = SEND_WINDOW_MESSAGES,
+    send_window_bytes: int = SEND_WINDOW_BYTES,
+    exit_timeout: float = EXIT_TIMEOUT_S,
+    on_event: Listener | None = None,
+    clock: Clock | None = None,
+    rng: random.Random | None = None,
+    names: Names = NAMES,
+) -> Connection:
     """Begin to connect and do not wait: see `Connection.wait_connected`. Raises UriError."""
     machine = Machine(
-        parse(url), rng or random.Random(), login=login, passcode=passcode, client_id=client_id,
-        send_window_messages=send_window_messages, send_window_bytes=send_window_bytes, exit_timeout_s=exit_timeout,
-    )  # fmt: skip
+        parse(url),
+        rng or random.Random(),
+        login=login,
+        passcode=passcode,
+        client_id=client_id,
+        send_window_messages=send_window_messages,
+        send_window_bytes=send_window_bytes,
+        exit_timeout_s=exit_timeout,
+    )
     connection = Connection(Driver(machine, clock or SystemClock(), names))
     if on_event is not None:
         connection.on_event(on_event)

@@ -37,10 +37,19 @@ PULL_ANSWER_S_MAX = 2.0  # so long `receive` waits, after its time, for the brok
 EXACTLY_ONCE = "exactly_once()"
 ACK_MODES = (ACK_INDIVIDUAL, ACK_CLIENT, ACK_AUTO)
 # Set by arguments of `send` or by the client itself.
-RESERVED_HEADERS = frozenset({
-    "content-length", "content-type", "destination", "expires", "persistent", "priority", "receipt", "transaction",
-    DUPLICATE_ID_HEADER,
-})  # fmt: skip
+RESERVED_HEADERS = frozenset(
+    {
+        "content-length",
+        "content-type",
+        "destination",
+        "expires",
+        "persistent",
+        "priority",
+        "receipt",
+        "transaction",
+        DUPLICATE_ID_HEADER,
+    }
+)
 
 
 class Delivery:
@@ -64,9 +73,22 @@ class Subscription:
     """The subscription of one consumer, with the messages that were delivered and not yet handed over."""
 
     __slots__ = (
-        "_headers", "acknowledged", "browses", "buffer", "delivered", "ended", "error", "finished", "gate", "id",
-        "pulls", "session", "settling", "stride", "wanted",
-    )  # fmt: skip
+        "_headers",
+        "acknowledged",
+        "browses",
+        "buffer",
+        "delivered",
+        "ended",
+        "error",
+        "finished",
+        "gate",
+        "id",
+        "pulls",
+        "session",
+        "settling",
+        "stride",
+        "wanted",
+    )
 
     def __init__(self, id: str, session: SessionCore, headers: list[tuple[str, str]], browses: bool = False) -> None:
         self.id = id
@@ -301,9 +323,14 @@ class SessionCore:
     # ---- consuming
 
     def subscribe(
-        self, destination: str, prefetch: int, selector: str, headers: Mapping[str, str], browses: bool = False,
+        self,
+        destination: str,
+        prefetch: int,
+        selector: str,
+        headers: Mapping[str, str],
+        browses: bool = False,
         kind: type[Subscription] = Subscription,
-    ) -> tuple[Subscription, Request]:  # fmt: skip
+    ) -> tuple[Subscription, Request]:
         """A new subscription and the request whose end says whether the broker accepted it."""
         wire = [("destination", destination), ("ack", ACK_CLIENT if self.ack == ACK_CLIENT else ACK_INDIVIDUAL)]
         if prefetch < browses:
@@ -445,9 +472,16 @@ class ProducerCore:
         self._heads = {True: f"{head}persistent:true\n".encode(), False: f"{head}persistent:false\n".encode()}
 
     def send(
-        self, body: bytes | str, headers: Mapping[str, object] | None, persistent: bool, priority: int, expires_ms: int,
-        content_type: str, duplicate_id: str, wait: bool,
-    ) -> Request | None:  # fmt: skip
+        self,
+        body: bytes | str,
+        headers: Mapping[str, object] | None,
+        persistent: bool,
+        priority: int,
+        expires_ms: int,
+        content_type: str,
+        duplicate_id: str,
+        wait: bool,
+    ) -> Request | None:
         """Send; `SessionCore.may_send` must have been true. None in a transaction, whose commit tells how it ended.
 
         `wait` = the caller waits for this request; else `owner` counts it and keeps its failure for `flush`.

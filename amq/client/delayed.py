@@ -17,7 +17,7 @@ DELAY, PERIOD, REPEAT, CRON = (f"AMQ_SCHEDULED_{what}" for what in ("DELAY", "PE
 
 def delayed(
     headers: Mapping[str, object] | None, delay: float, period: float, repeat: int, cron: str
-) -> dict[str, object]:  # fmt: skip
+) -> dict[str, object]:
     """`headers` with what `send` was asked for: `delay` and `period` in seconds, 0 = none. Raises CommandError."""
     for name, value_s in (("delay", delay), ("period", period)):
         _check_seconds(name, value_s)
@@ -26,8 +26,11 @@ def delayed(
     if repeat and not period:
         raise CommandError(f"repeat={repeat} needs a period: write the seconds from one delivery to the next")
     asked: dict[str, object] = {
-        DELAY: _ms(delay), PERIOD: _ms(period), REPEAT: repeat, CRON: cron,
-    }  # fmt: skip
+        DELAY: _ms(delay),
+        PERIOD: _ms(period),
+        REPEAT: repeat,
+        CRON: cron,
+    }
     asked = {name: value for name, value in asked.items() if value}
     for name in headers or {}:
         if name in asked:

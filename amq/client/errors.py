@@ -170,10 +170,18 @@ _CODES: dict[type[AmqError], str] = {
 }
 _BY_CODE = {code: error for error, codes in _CODES.items() for code in codes.split()}
 # The broker's troubles, not those of what we asked: asked again elsewhere or later it can succeed.
-_TRANSIENT = frozenset({
-    "CONNECT_TIMEOUT", "FRAME_TIMEOUT", "HEARTBEAT_TIMEOUT", "LOGIN_UNAVAILABLE", "OWNERSHIP_LOST", "STORE_UNUSABLE",
-    "TOO_MANY", "TOO_MANY_FAILED_LOGINS",
-})  # fmt: skip
+_TRANSIENT = frozenset(
+    {
+        "CONNECT_TIMEOUT",
+        "FRAME_TIMEOUT",
+        "HEARTBEAT_TIMEOUT",
+        "LOGIN_UNAVAILABLE",
+        "OWNERSHIP_LOST",
+        "STORE_UNUSABLE",
+        "TOO_MANY",
+        "TOO_MANY_FAILED_LOGINS",
+    }
+)
 _OTHER_PROTOCOL = frozenset({"PROTOCOL_UNKNOWN", "PROTOCOL_UNSUPPORTED", "VERSION_UNSUPPORTED"})
 
 

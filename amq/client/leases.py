@@ -62,10 +62,18 @@ class Lease:
         try:
             found = json.loads(outcome)
             return cls(
-                found["lease"], found["messages"], found["waiting"], found["store"], found.get("epoch", 0),
-                found.get("waitingBytes", 0), found if "places" in found else None, found.get("indirect", ""),
-                found.get("queues", {}), found.get("size", 0), (found.get("direct", 0), found.get("fallback", 0)),
-            )  # fmt: skip
+                found["lease"],
+                found["messages"],
+                found["waiting"],
+                found["store"],
+                found.get("epoch", 0),
+                found.get("waitingBytes", 0),
+                found if "places" in found else None,
+                found.get("indirect", ""),
+                found.get("queues", {}),
+                found.get("size", 0),
+                (found.get("direct", 0), found.get("fallback", 0)),
+            )
         except (ValueError, TypeError, KeyError) as error:
             raise ProtocolError(f"this broker does not know leases: {outcome[:100]!r}") from error
 
@@ -117,9 +125,19 @@ class LeaseRequest(NamedTuple):
 
 
 def ask(
-    machine: Machine, destination: str, cursor: str, after: int, messages: int, size: int, lease_timeout: float,
-    take: bool, epoch: int, places: bool = False, skip: int = 0, reads: tuple[int, int] = (0, 0),
-) -> Request:  # fmt: skip
+    machine: Machine,
+    destination: str,
+    cursor: str,
+    after: int,
+    messages: int,
+    size: int,
+    lease_timeout: float,
+    take: bool,
+    epoch: int,
+    places: bool = False,
+    skip: int = 0,
+    reads: tuple[int, int] = (0, 0),
+) -> Request:
     """LEASE; the request's `outcome` is the answer."""
     headers = [("destination", destination), ("cursor", cursor), ("after", str(after)), ("messages", str(messages))]
     if size:
@@ -136,9 +154,7 @@ def ask(
     return _request(machine, "LEASE", [*headers, *_epoch(epoch)], cursor)
 
 
-def settle(
-    machine: Machine, acknowledge: bool, destination: str, cursor: str, through: int, epoch: int
-) -> Request:
+def settle(machine: Machine, acknowledge: bool, destination: str, cursor: str, through: int, epoch: int) -> Request:
     """COMMIT or ABORT all leases of a cursor up to number `through`."""
     command = "COMMIT" if acknowledge else "ABORT"
     headers = [("destination", destination), ("cursor", cursor), ("through", str(through)), *_epoch(epoch)]

@@ -21,9 +21,15 @@ class Ledger:
     """
 
     __slots__ = (
-        "_owners", "_requests", "_window_bytes", "_window_messages", "room_gate", "unconfirmed", "unconfirmed_bytes",
+        "_owners",
+        "_requests",
+        "_window_bytes",
+        "_window_messages",
+        "room_gate",
+        "unconfirmed",
+        "unconfirmed_bytes",
         "untold",
-    )  # fmt: skip
+    )
 
     def __init__(self, window_messages: int, window_bytes: int) -> None:
         if window_messages < 1 or window_bytes < 1:

@@ -41,10 +41,30 @@ class Link:
     """
 
     __slots__ = (
-        "_again", "_last_received_at", "_last_sent_at", "_reader", "_receive_limit_s", "_received_bytes", "_recurring",
-        "_send_every_s", "_step", "_told_bytes", "accepted", "congested", "deadline", "dropped", "kept_s", "looks_up",
-        "out", "server", "sliced", "takes_runs", "token", "uri", "window",
-    )  # fmt: skip
+        "_again",
+        "_last_received_at",
+        "_last_sent_at",
+        "_reader",
+        "_receive_limit_s",
+        "_received_bytes",
+        "_recurring",
+        "_send_every_s",
+        "_step",
+        "_told_bytes",
+        "accepted",
+        "congested",
+        "deadline",
+        "dropped",
+        "kept_s",
+        "looks_up",
+        "out",
+        "server",
+        "sliced",
+        "takes_runs",
+        "token",
+        "uri",
+        "window",
+    )
 
     def __init__(self, uri: BrokerUri, deadline: float) -> None:
         self.uri = uri

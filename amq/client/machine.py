@@ -79,10 +79,17 @@ class Machine:
     """
 
     def __init__(
-        self, url: BrokerUrl, rng: random.Random, *, login: str = "", passcode: str = "", client_id: str = "",
-        send_window_messages: int = SEND_WINDOW_MESSAGES, send_window_bytes: int = SEND_WINDOW_BYTES,
+        self,
+        url: BrokerUrl,
+        rng: random.Random,
+        *,
+        login: str = "",
+        passcode: str = "",
+        client_id: str = "",
+        send_window_messages: int = SEND_WINDOW_MESSAGES,
+        send_window_bytes: int = SEND_WINDOW_BYTES,
         exit_timeout_s: float = EXIT_TIMEOUT_S,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not exit_timeout_s >= 0:
             raise CommandError(f"exit_timeout={exit_timeout_s}: write seconds, 0 or more")
         self.url = url
@@ -408,7 +415,7 @@ class Machine:
 
     def _broken(
         self, error: AmqError, now: float, *, broker_lives: bool = False, at_once: bool = False, keeps: bool = False
-    ) -> None:  # fmt: skip
+    ) -> None:
         """The link is of no use any more: drop it, then wait for the next attempt, or give up. `keeps`: the broker may
         keep what the link held."""
         link = self.link

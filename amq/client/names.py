@@ -48,9 +48,7 @@ class Names:
         if late is not None:
             take(late[0])
         elif first:
-            thread = threading.Thread(
-                target=self._ask, args=(address,), name=f"amq-look-up {address[0]}", daemon=True
-            )
+            thread = threading.Thread(target=self._ask, args=(address,), name=f"amq-look-up {address[0]}", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:  # the host has no more threads, or the program ends

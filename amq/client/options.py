@@ -23,48 +23,68 @@ class TransportOptions:
     """Options of one broker URI. Durations in milliseconds, as in the URL."""
 
     connect_timeout_ms: int = _option(
-        "connectTimeout", 3000, "30000 (soTimeout)",
-        "time to look up the host and to connect, and again for the broker's answer to CONNECT", least=1,
-    )  # fmt: skip
+        "connectTimeout",
+        3000,
+        "30000 (soTimeout)",
+        "time to look up the host and to connect, and again for the broker's answer to CONNECT",
+        least=1,
+    )
     heart_beat_ms: int = _option(
-        "heartBeat", 2000, "30000 (maxInactivityDuration)",
+        "heartBeat",
+        2000,
+        "30000 (maxInactivityDuration)",
         "heart-beats that the client offers and asks for. A broker that is silent for twice this time counts as lost; "
         "a broker whose `heartBeatSend` is longer decides instead. 0 = none: then only TCP notices a broker that "
         "vanishes",
-    )  # fmt: skip
+    )
     max_frame_size: int = _option(
-        "maxFrameSize", 100 << 20, "104857600 (wireFormat.maxFrameSize)",
+        "maxFrameSize",
+        100 << 20,
+        "104857600 (wireFormat.maxFrameSize)",
         "largest message body in bytes that the client takes from a broker; a larger one ends the connection with "
-        "`ProtocolError`. Not less than the `maxFrameSize` of the brokers", least=1024,
-    )  # fmt: skip
+        "`ProtocolError`. Not less than the `maxFrameSize` of the brokers",
+        least=1024,
+    )
     tcp_no_delay: bool = _option("tcpNoDelay", True, "true", "do not hold back small packets")
     keep_alive: bool = _option("keepAlive", True, "false", "TCP keep-alive probes")
     virtual_host: str = _option("virtualHost", "", "–", "`host` header of CONNECT; empty = the host of the URI")
     trust: str = _option(
-        "trust", "", "JVM option javax.net.ssl.trustStore",
+        "trust",
+        "",
+        "JVM option javax.net.ssl.trustStore",
         "PEM file with the CAs of the brokers, for `stomp+ssl://`; empty = those of the operating system",
-    )  # fmt: skip
+    )
     certificate: str = _option(
-        "certificate", "", "JVM option javax.net.ssl.keyStore",
+        "certificate",
+        "",
+        "JVM option javax.net.ssl.keyStore",
         "PEM file with the certificate that this client shows to brokers that ask for one",
-    )  # fmt: skip
+    )
     certificate_key: str = _option(
-        "certificateKey", "", "JVM option javax.net.ssl.keyStore",
+        "certificateKey",
+        "",
+        "JVM option javax.net.ssl.keyStore",
         "PEM file with its key; empty = the file of the certificate holds it",
-    )  # fmt: skip
+    )
     certificate_key_password_file: str = _option(
-        "certificateKeyPasswordFile", "", "JVM option javax.net.ssl.keyStorePassword",
+        "certificateKeyPasswordFile",
+        "",
+        "JVM option javax.net.ssl.keyStorePassword",
         "file whose first line is the passphrase of that key",
-    )  # fmt: skip
+    )
     server_name: str = _option(
-        "serverName", "", "–",
+        "serverName",
+        "",
+        "–",
         "the name that the broker's certificate must have; empty = the host of the URI. Set it where the URI has an "
         "address and the certificate a name",
-    )  # fmt: skip
+    )
     tls_minimum_version: str = _option(
-        "tlsMinimumVersion", "1.3", "socket.enabledProtocols",
+        "tlsMinimumVersion",
+        "1.3",
+        "socket.enabledProtocols",
         "the oldest version of TLS that the client speaks: 1.3, or 1.2 for older brokers and proxies",
-    )  # fmt: skip
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +95,13 @@ class FailoverOptions:
         "initialReconnectDelay", 10, "10", "wait before the first attempt after a connection broke"
     )
     max_reconnect_delay_ms: int = _option(
-        "maxReconnectDelay", 200, "30000",
+        "maxReconnectDelay",
+        200,
+        "30000",
         "longest wait between two rounds of attempts. Short, so that the new master is found in a blink "
-        "also after a long outage: a round costs one refused connection a broker", least=1,
-    )  # fmt: skip
+        "also after a long outage: a round costs one refused connection a broker",
+        least=1,
+    )
     use_exponential_back_off: bool = _option(
         "useExponentialBackOff", True, "true", "lengthen the wait after every round; false = always the initial one"
     )
@@ -86,65 +109,93 @@ class FailoverOptions:
         "reconnectDelayExponent", 2.0, "2.0", "factor by which the wait grows, at least 1", least=1
     )
     max_reconnect_attempts: int = _option(
-        "maxReconnectAttempts", -1, "-1",
-        "rounds through the list before the connection gives up; -1 = never, 0 = no failover once connected", least=-1,
-    )  # fmt: skip
+        "maxReconnectAttempts",
+        -1,
+        "-1",
+        "rounds through the list before the connection gives up; -1 = never, 0 = no failover once connected",
+        least=-1,
+    )
     startup_max_reconnect_attempts: int = _option(
-        "startupMaxReconnectAttempts", -1, "-1",
-        "the same for the very first connection; -1 = as maxReconnectAttempts", least=-1,
-    )  # fmt: skip
+        "startupMaxReconnectAttempts",
+        -1,
+        "-1",
+        "the same for the very first connection; -1 = as maxReconnectAttempts",
+        least=-1,
+    )
     warn_after_reconnect_attempts: int = _option(
         "warnAfterReconnectAttempts", 10, "10", "log a warning each time so many rounds have failed; 0 = never"
     )
     randomize: bool = _option(
-        "randomize", True, "true",
+        "randomize",
+        True,
+        "true",
         "try the brokers in random order, vary each wait between its half and its whole; false = in the order given",
-    )  # fmt: skip
+    )
     timeout_ms: int = _option(
-        "timeout", 120_000, "-1",
+        "timeout",
+        120_000,
+        "-1",
         "longest time that a call waits (send, commit, subscribe, …) unless the call names its own; then it raises. "
-        "Outlasts the lease and grace periods of an NFS server (90 s). -1 = wait forever", least=-1,
-    )  # fmt: skip
+        "Outlasts the lease and grace periods of an NFS server (90 s). -1 = wait forever",
+        least=-1,
+    )
     reconnect_window_ms: int = _option(
-        "reconnectWindow", 0, "–",
+        "reconnectWindow",
+        0,
+        "–",
         "how long the broker keeps what this client holds (unacknowledged messages, open transactions, temporary "
         "queues) when the connection breaks without a takeover, so that the client gets it back. Other consumers get "
         "the messages of a program that was killed only after this time. 0 = not at all; the `reconnectWindow` of the "
         "broker is the longest",
-    )  # fmt: skip
+    )
     confirmation_window_size: int = _option(
-        "confirmationWindowSize", 4 << 20, "-1 (in Artemis)",
+        "confirmationWindowSize",
+        4 << 20,
+        "-1 (in Artemis)",
         "bytes that were sent and that the broker has not confirmed, which the client keeps to send them again when it "
         "gets its connection back; where the broker lacks more, the connection is set up anew. -1, 0 = as "
         "reconnectWindow=0",
         least=-1,
-    )  # fmt: skip
+    )
     priority_backup: bool = _option(
-        "priorityBackup", False, "false",
+        "priorityBackup",
+        False,
+        "false",
         "while connected to another broker keep trying those of priorityURIs and move to the first that answers",
-    )  # fmt: skip
+    )
     priority_uris: str = _option(
         "priorityURIs", "", "first URI", "comma-separated URIs out of the list; empty = its first URI"
     )
     update_uris_supported: bool = _option(
-        "updateURIsSupported", True, "true",
+        "updateURIsSupported",
+        True,
+        "true",
         "also try the brokers of the group that the URL does not name, as the master tells them; false = only those of "
         "the URL",
-    )  # fmt: skip
+    )
     update_uris_url: str = _option(
-        "updateURIsURL", "", "none",
+        "updateURIsURL",
+        "",
+        "none",
         "path or URL (`file:`, `http:`, `https:`) of a list of further brokers, read whenever the client connects",
-    )  # fmt: skip
+    )
     known_brokers_file: str = _option(
-        "knownBrokersFile", "", "–",
+        "knownBrokersFile",
+        "",
+        "–",
         "file in which the client keeps the brokers that the master tells, for its next start",
-    )  # fmt: skip
+    )
 
 
 # Options of TLS; after the closing parenthesis they mean all brokers.
 TLS_OPTIONS = (
-    "trust", "certificate", "certificateKey", "certificateKeyPasswordFile", "serverName", "tlsMinimumVersion",
-)  # fmt: skip
+    "trust",
+    "certificate",
+    "certificateKey",
+    "certificateKeyPasswordFile",
+    "serverName",
+    "tlsMinimumVersion",
+)
 CHOICES = {"tlsMinimumVersion": ("1.2", "1.3")}
 
 ALIASES = {

@@ -75,9 +75,20 @@ class Request:
     """
 
     __slots__ = (
-        "body", "done", "error", "frame", "gate", "kind", "outcome", "outcome_id", "owner", "receipt", "refused",
-        "replayed", "subject",
-    )  # fmt: skip
+        "body",
+        "done",
+        "error",
+        "frame",
+        "gate",
+        "kind",
+        "outcome",
+        "outcome_id",
+        "owner",
+        "receipt",
+        "refused",
+        "replayed",
+        "subject",
+    )
 
     def __init__(
         self, kind: Kind, receipt: bytes, frame: bytes, subject: str, owner: SendOwner | None = None, body: bytes = b""
@@ -135,9 +146,13 @@ class ConnectionEvent:
     __slots__ = ("duration_s", "error", "kind", "new_uri", "old_uri")
 
     def __init__(
-        self, kind: EventKind, old_uri: BrokerUri | None, new_uri: BrokerUri | None = None, duration_s: float = 0.0,
+        self,
+        kind: EventKind,
+        old_uri: BrokerUri | None,
+        new_uri: BrokerUri | None = None,
+        duration_s: float = 0.0,
         error: AmqError | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.kind = kind
         self.old_uri = old_uri
         self.new_uri = new_uri

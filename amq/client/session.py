@@ -60,9 +60,15 @@ class Session:
         return Producer(self, ProducerCore(self._core, destination))
 
     def consumer(
-        self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "", subscription: str = "",
-        headers: Mapping[str, str] | None = None, timeout: float | None = None,
-    ) -> Consumer:  # fmt: skip
+        self,
+        destination: str,
+        *,
+        prefetch: int = PREFETCH_DEFAULT,
+        selector: str = "",
+        subscription: str = "",
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Consumer:
         """Subscribe to `/queue/NAME` or `/topic/NAME` and wait until the broker has accepted that.
 
         prefetch   messages that the broker may deliver ahead of their acknowledgement; 0 = none: each `receive` asks
@@ -91,9 +97,15 @@ class Session:
             self.connection._await(end_durable(self._core, name), f"end of subscription {name}", timeout)
 
     def browser(
-        self, destination: str, *, prefetch: int = PREFETCH_DEFAULT, selector: str = "", subscription: str = "",
-        headers: Mapping[str, str] | None = None, timeout: float | None = None,
-    ) -> Browser:  # fmt: skip
+        self,
+        destination: str,
+        *,
+        prefetch: int = PREFETCH_DEFAULT,
+        selector: str = "",
+        subscription: str = "",
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Browser:
         """Look at the messages of `/queue/NAME`, or of all queues of a pattern such as `/queue/DLQ.>`, or at what waits
         for the durable `subscription` to a topic, in the order of delivery. Nothing is taken, and nothing need be
         acknowledged. Raises CommandError (UNKNOWN_SUBSCRIPTION).
@@ -107,9 +119,18 @@ class Session:
         return browser
 
     def lease_reader(
-        self, destination: str, cursor: str, number: int, *, start: int = 0, stop: int | None = None,
-        prefetch: int = PREFETCH_DEFAULT, epoch: int = 0, runs: bool = False, timeout: float | None = None,
-    ) -> Browser:  # fmt: skip
+        self,
+        destination: str,
+        cursor: str,
+        number: int,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        prefetch: int = PREFETCH_DEFAULT,
+        epoch: int = 0,
+        runs: bool = False,
+        timeout: float | None = None,
+    ) -> Browser:
         """Read what lease `number` of `cursor` holds, from position `start` up to before `stop`, always in the same
         order. A connection that breaks meanwhile is survived: each comes once. Nothing need be acknowledged. Raises
         CommandError, also while it is read: the lease is over (UNKNOWN_LEASE), or another program took the cursor after
@@ -140,9 +161,14 @@ class Session:
             self.connection._await(self._core.start_commit(outcome_id), "commit", timeout, unknown)
 
     def prepare(
-        self, xid: str, *, prepared_timeout: float | None = None, owner: str = "", batch: int = 0,
+        self,
+        xid: str,
+        *,
+        prepared_timeout: float | None = None,
+        owner: str = "",
+        batch: int = 0,
         timeout: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """First phase of a commit: what was sent and received since the last one becomes transaction `xid`, which
         survives this connection and the master, until `Connection.commit_prepared` or `rollback_prepared` of anybody.
 
@@ -269,11 +295,22 @@ class Producer:
         self.destination = core.destination
 
     def send(
-        self, body: bytes | str, *, headers: Mapping[str, object] | None = None, persistent: bool = True,
-        priority: int = DEFAULT_PRIORITY, time_to_live: float = 0.0, content_type: str = "", duplicate_id: str = "",
-        delay: float = 0.0, period: float = 0.0, repeat: int = 0, cron: str = "", wait: bool = True,
+        self,
+        body: bytes | str,
+        *,
+        headers: Mapping[str, object] | None = None,
+        persistent: bool = True,
+        priority: int = DEFAULT_PRIORITY,
+        time_to_live: float = 0.0,
+        content_type: str = "",
+        duplicate_id: str = "",
+        delay: float = 0.0,
+        period: float = 0.0,
+        repeat: int = 0,
+        cron: str = "",
+        wait: bool = True,
         timeout: float | None = None,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Send one message and return its duplicate id (given, or made here).
 
         wait           until the broker has confirmed that it is stored. With False only while the window of
@@ -303,9 +340,7 @@ class Producer:
                     raise timed_out(connection._machine, f"send to {self.destination}", timeout_s, duplicate_id)
             duplicate_id = duplicate_id or self._machine.next_id()
             expires = expires_ms(time_to_live, driver.clock.wall_ms())
-            request = self._core.send(
-                body, headers, persistent, priority, expires, content_type, duplicate_id, wait
-            )
+            request = self._core.send(body, headers, persistent, priority, expires, content_type, duplicate_id, wait)
             if wait:
                 connection._await(request, f"send to {self.destination}", timeout)
             if request is None or not wait:
@@ -313,10 +348,16 @@ class Producer:
         return duplicate_id
 
     def send_many(
-        self, bodies: Sequence[bytes], *, headers: Sequence[Mapping[str, object] | None] | None = None,
-        text: bool = False, persistent: bool = True, priority: int = DEFAULT_PRIORITY, time_to_live: float = 0.0,
+        self,
+        bodies: Sequence[bytes],
+        *,
+        headers: Sequence[Mapping[str, object] | None] | None = None,
+        text: bool = False,
+        persistent: bool = True,
+        priority: int = DEFAULT_PRIORITY,
+        time_to_live: float = 0.0,
         timeout: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Send a message for each of `bodies`, in order, in the session's transaction: many times as fast as `send`.
 
         headers   of each message; None = none has any
@@ -339,9 +380,14 @@ class Producer:
                 driver.flush()
 
     def send_columns(
-        self, columns: Columns, *, persistent: bool = True, priority: int = DEFAULT_PRIORITY,
-        time_to_live: float = 0.0, timeout: float | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        columns: Columns,
+        *,
+        persistent: bool = True,
+        priority: int = DEFAULT_PRIORITY,
+        time_to_live: float = 0.0,
+        timeout: float | None = None,
+    ) -> None:
         """The same of messages that are there by columns: in one frame, without a step for each message. Raises
         CommandError, and else what `send` raises."""
         connection, driver = self._session.connection, self._driver

@@ -43,31 +43,35 @@ class Telemetry:
     """Makes spans and counts. One for a whole program; any thread."""
 
     def __init__(
-        self, tracers: trace.TracerProvider | None = None, meters: metrics.MeterProvider | None = None,
+        self,
+        tracers: trace.TracerProvider | None = None,
+        meters: metrics.MeterProvider | None = None,
         clock: Clock | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """None = those that the program has set for OpenTelemetry."""
         self._clock = clock or SystemClock()
         self._tracer = trace.get_tracer(NAME, tracer_provider=tracers)
         meter = metrics.get_meter(NAME, meter_provider=meters)
         self._sent = meter.create_counter(
-            "messaging.client.sent.messages", "{message}", "Messages that the program tried to send.")
+            "messaging.client.sent.messages", "{message}", "Messages that the program tried to send."
+        )
         self._consumed = meter.create_counter(
-            "messaging.client.consumed.messages", "{message}", "Messages that the program received.")
+            "messaging.client.consumed.messages", "{message}", "Messages that the program received."
+        )
         self._operation = meter.create_histogram(
-            "messaging.client.operation.duration", "s", "How long a send or receive took.")
+            "messaging.client.operation.duration", "s", "How long a send or receive took."
+        )
         self._process = meter.create_histogram("messaging.process.duration", "s", "How long the program's work took.")
 
-    def send(self, producer: Producer, body: bytes | str, *, headers: Mapping[str, object] | None = None,
-             **how: Any) -> str:  # fmt: skip
+    def send(
+        self, producer: Producer, body: bytes | str, *, headers: Mapping[str, object] | None = None, **how: Any
+    ) -> str:
         """As `producer.send`, in a span `send QUEUE`."""
         with self.sending(producer.destination, headers) as carried:
             return producer.send(body, headers=carried, **how)
 
     @contextmanager
-    def sending(
-        self, destination: str, headers: Mapping[str, object] | None = None
-    ) -> Iterator[dict[str, object]]:
+    def sending(self, destination: str, headers: Mapping[str, object] | None = None) -> Iterator[dict[str, object]]:
         """A span for one send inside the block, for the asyncio face too. Gives the headers to send with."""
         shown = _attributes(destination, "send")
         began = self._clock.monotonic()
@@ -93,9 +97,12 @@ class Telemetry:
         if message is not None:
             shown = _attributes(message.destination, "receive")
             span = self._tracer.start_span(
-                _title("receive", shown), kind=SpanKind.CLIENT, attributes={**shown, **_of(message)},
-                links=_links(message), start_time=began_ns,
-            )  # fmt: skip
+                _title("receive", shown),
+                kind=SpanKind.CLIENT,
+                attributes={**shown, **_of(message)},
+                links=_links(message),
+                start_time=began_ns,
+            )
             span.end()
             measured = _measured(shown)
             self._consumed.add(1, measured)
@@ -109,9 +116,11 @@ class Telemetry:
         shown = _attributes(message.destination, "process")
         began = self._clock.monotonic()
         with self._tracer.start_as_current_span(
-            _title("process", shown), kind=SpanKind.CONSUMER, attributes={**shown, **_of(message)},
+            _title("process", shown),
+            kind=SpanKind.CONSUMER,
+            attributes={**shown, **_of(message)},
             links=_links(message),
-        ) as span:  # fmt: skip
+        ) as span:
             failed = ""
             try:
                 yield span
@@ -125,9 +134,11 @@ class Telemetry:
 def _attributes(destination: str, operation: str) -> Attributes:
     is_temporary = destination.startswith(("/temp-", "/remote-temp-"))
     found: Attributes = {
-        "messaging.system": SYSTEM, "messaging.operation.name": operation, "messaging.operation.type": operation,
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
         "messaging.destination.name": TEMPORARY if is_temporary else _plain(destination),
-    }  # fmt: skip
+    }
     if is_temporary:
         found["messaging.destination.temporary"] = True
     return found

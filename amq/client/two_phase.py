@@ -50,9 +50,7 @@ class PreparedTransaction:
             raise ProtocolError(f"{PREPARED_QUEUE} shows a message that is no prepared transaction: {error}") from error
 
 
-def prepare_headers(
-    xid: str, prepared_timeout: float | None, owner: str, batch: int
-) -> list[tuple[str, str]]:  # fmt: skip
+def prepare_headers(xid: str, prepared_timeout: float | None, owner: str, batch: int) -> list[tuple[str, str]]:
     """The headers that make a COMMIT a prepare; `prepared_timeout` in seconds. Raises CommandError."""
     if not xid:
         raise CommandError("give the prepared transaction an xid, by which anybody can finish it")

@@ -6,6 +6,15 @@ from amq.config.schema import BY_KEY, OPTIONS, BrokerConfig
 from amq.config.transport_url import TransportUrl, is_loopback, parse_transport_url
 
 __all__ = [
-    "BY_KEY", "OPTIONS", "SECTIONS", "BrokerConfig", "Kind", "Option", "Setting", "TransportUrl", "is_loopback", "load",
+    "BY_KEY",
+    "OPTIONS",
+    "SECTIONS",
+    "BrokerConfig",
+    "Kind",
+    "Option",
+    "Setting",
+    "TransportUrl",
+    "is_loopback",
+    "load",
     "parse_transport_url",
-]  # fmt: skip
+]

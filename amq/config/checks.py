@@ -154,9 +154,10 @@ def _tls_contradictions(config: BrokerConfig) -> list[str]:
         )
     asks = config.client_certificate != "none"
     for key, is_set in (
-        ("certificateUser", config.certificate_user != "none"), ("certificateUsersFile", config.certificate_users_file),
+        ("certificateUser", config.certificate_user != "none"),
+        ("certificateUsersFile", config.certificate_users_file),
         ("revokedCertificates", config.revoked_certificates),
-    ):  # fmt: skip
+    ):
         if is_set and not asks:
             found.append(
                 f"{_told(config, key)} has no effect, because clients are not asked for a certificate; set "

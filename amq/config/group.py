@@ -19,15 +19,46 @@ from amq.config.destinations import TABLE
 from amq.config.schema import BY_KEY, OPTIONS, BrokerConfig
 
 # Options of one host or process: who it is, where it listens, how it reads, writes and logs, what its host can give.
-OWN = frozenset((
-    "name", "store", "locker", "transports", "advertisedTransports", "probeListen", "lockAcquireSleepInterval",
-    "failIfLocked", "priority", "waitForActivation", "journalSegmentSize", "journalBatchSize", "journalReserve",
-    "storeFreeFloor", "checkpointDistance", "slaveFollowInterval", "allowUnsafeStore", "memoryLimit", "maxConnections",
-    "consumerBufferSize", "confirmationWindowLimit", "usersFile", "logLevel", "logFormat", "certificate",
-    "certificateKey", "certificateKeyPasswordFile", "trust", "revokedCertificates", "certificateUsersFile",
-    "maxHandshakes", "permissionsFile", "maxConnectionsPerAddress", "maxConnectionsPerUser", "failedLoginsPerMinute",
-    "auditLog",
-))  # fmt: skip
+OWN = frozenset(
+    (
+        "name",
+        "store",
+        "locker",
+        "transports",
+        "advertisedTransports",
+        "probeListen",
+        "lockAcquireSleepInterval",
+        "failIfLocked",
+        "priority",
+        "waitForActivation",
+        "journalSegmentSize",
+        "journalBatchSize",
+        "journalReserve",
+        "storeFreeFloor",
+        "checkpointDistance",
+        "slaveFollowInterval",
+        "allowUnsafeStore",
+        "memoryLimit",
+        "maxConnections",
+        "consumerBufferSize",
+        "confirmationWindowLimit",
+        "usersFile",
+        "logLevel",
+        "logFormat",
+        "certificate",
+        "certificateKey",
+        "certificateKeyPasswordFile",
+        "trust",
+        "revokedCertificates",
+        "certificateUsersFile",
+        "maxHandshakes",
+        "permissionsFile",
+        "maxConnectionsPerAddress",
+        "maxConnectionsPerUser",
+        "failedLoginsPerMinute",
+        "auditLog",
+    )
+)
 VALUE_CHARS_MAX = 60  # a longer value is published as its beginning and a checksum
 PUBLISHED_BYTES_MAX = 8 << 10  # more is published as the digest alone
 assert set(BY_KEY) >= OWN, OWN - set(BY_KEY)

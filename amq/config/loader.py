@@ -34,9 +34,7 @@ LINE_CHARS_MAX = 1000
 PROBLEMS_MAX = 20  # listed at a time: a file of nonsense must not take long, nor fill the screen
 WARNINGS_MAX = 50  # about parts of another broker's configuration
 VARIABLE_PREFIX = "AMQ_"
-_STORE_CURE = (
-    "use --store DIR, AMQ_STORE or store in section [broker]; all brokers of a group name the same directory"
-)
+_STORE_CURE = "use --store DIR, AMQ_STORE or store in section [broker]; all brokers of a group name the same directory"
 _SHOWN_INTEGER_BITS_MAX = 200
 _SLIP_RATIO = 0.85  # a variable this close to an option's is a slip of the finger, not somebody else's variable
 _OF_CLIENTS = ("AMQ_URL", "AMQ_LOGIN", "AMQ_PASSCODE")  # for the commands that talk to a broker
@@ -76,9 +74,11 @@ def load(
     for override in overrides:
         loading.read_override(override)
     dedicated: tuple[tuple[str, object, str], ...] = (
-        ("store", store, "--store"), ("name", name, "--name"), ("transports", list(transports) or None, "--transport"),
+        ("store", store, "--store"),
+        ("name", name, "--name"),
+        ("transports", list(transports) or None, "--transport"),
         ("allowUnsafeStore", allow_unsafe_store, "--allow-unsafe-store"),
-    )  # fmt: skip
+    )
     for key, given, option in dedicated:
         if given is not None:
             loading.put(BY_KEY[key], given, option)

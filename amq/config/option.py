@@ -184,17 +184,39 @@ class Option:
 
 
 def option(
-    section: str, key: str, kind: Kind, default: str | int | bool, help: str, why: str,
-    *, minimum: int | None = None, maximum: int | None = None, minimum_reason: str = "",
-    choices: tuple[str, ...] = (), special: str = "", reload: bool = False, elsewhere: tuple[str, ...] = (),
+    section: str,
+    key: str,
+    kind: Kind,
+    default: str | int | bool,
+    help: str,
+    why: str,
+    *,
+    minimum: int | None = None,
+    maximum: int | None = None,
+    minimum_reason: str = "",
+    choices: tuple[str, ...] = (),
+    special: str = "",
+    reload: bool = False,
+    elsewhere: tuple[str, ...] = (),
     destination: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """A dataclass field described by an `Option`; the field's default is the option's default, parsed."""
     made = Option(
-        section, key, kind, default, help, why, minimum=minimum, maximum=maximum, minimum_reason=minimum_reason,
-        choices=choices, special=special, reload=reload, elsewhere=elsewhere,
+        section,
+        key,
+        kind,
+        default,
+        help,
+        why,
+        minimum=minimum,
+        maximum=maximum,
+        minimum_reason=minimum_reason,
+        choices=choices,
+        special=special,
+        reload=reload,
+        elsewhere=elsewhere,
         destination=destination,
-    )  # fmt: skip
+    )
     return dataclasses.field(default=made.parse(default), metadata={"option": made})
 
 

@@ -108,10 +108,13 @@ def example_file() -> str:
                 lines += _comment(f"{_facts(option)}.")
                 lines.append(f"#{option.key} = {toml_value(option)}")
     lines += [
-        "", *_comment("Options of single destinations: * stands for one word of a name, > for all further words."),
+        "",
+        *_comment("Options of single destinations: * stands for one word of a name, > for all further words."),
         *_comment(f"Possible: {', '.join(option.key for option in OPTIONS if option.destination)}."),
-        f'#    [{TABLE}."orders.>"]', '#    queueLimit = "2GiB"', '#    queueLimitPolicy = "drop-oldest"',
-    ]  # fmt: skip
+        f'#    [{TABLE}."orders.>"]',
+        '#    queueLimit = "2GiB"',
+        '#    queueLimitPolicy = "drop-oldest"',
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -96,9 +96,7 @@ def apply_live(old: BrokerConfig, new: BrokerConfig) -> BrokerConfig:
     values: dict[str, Any] = {name: getattr(new, name) for name in names}
     sources = {name: where for name, where in old.sources.items() if name not in names}
     sources |= {name: where for name, where in new.sources.items() if name in names}
-    return dataclasses.replace(
-        old, **values, destinations=new.destinations, sources=sources, warnings=new.warnings
-    )
+    return dataclasses.replace(old, **values, destinations=new.destinations, sources=sources, warnings=new.warnings)
 
 
 def _allowed(config: BrokerConfig) -> BrokerConfig:

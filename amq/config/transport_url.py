@@ -13,9 +13,15 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 DEFAULT_PORTS = {
-    "stomp": 61613, "openwire": 61616, "tcp": 61616, "auto": 61616,
-    "stomp+ssl": 61614, "openwire+ssl": 61617, "ssl": 61617, "auto+ssl": 61617,
-}  # fmt: skip
+    "stomp": 61613,
+    "openwire": 61616,
+    "tcp": 61616,
+    "auto": 61616,
+    "stomp+ssl": 61614,
+    "openwire+ssl": 61617,
+    "ssl": 61617,
+    "auto+ssl": 61617,
+}
 TLS_SUFFIX = "+ssl"
 TLS_ALONE = "ssl"  # ActiveMQ's name for OpenWire over TLS
 ADDRESS_CHARS_MAX = 255  # of a URL that is published: it is one of a list, in one header

@@ -35,9 +35,11 @@ from amq.security.login import User
 BODY_BYTES_MAX: Final = 2 << 20
 FAMILIES_MAX: Final = 20
 HEADERS: Final = {
-    "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-}  # fmt: skip
+}
 Answer = Callable[[Request], Awaitable[Response]]
 
 
@@ -46,9 +48,14 @@ class Console:
     reverse proxies that are believed when they name their caller. `hosts`: further names of this console."""
 
     def __init__(
-        self, link: Link, clock: Clock, metrics_need_login: bool = False, peers: str = "", proxies: Sequence[str] = (),
+        self,
+        link: Link,
+        clock: Clock,
+        metrics_need_login: bool = False,
+        peers: str = "",
+        proxies: Sequence[str] = (),
         hosts: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._link = link
         self._clock = clock
         self._logins = Logins(link, clock)
@@ -59,17 +66,19 @@ class Console:
 
     def app(self) -> ASGIApp:
         """For an ASGI server. Raises ValueError where a proxy is no address and no network."""
-        app = Guarded(routes=[
-            Route("/livez", self._told(self.livez)),
-            Route("/readyz", self._told(self.readyz)),
-            Route("/masterz", self._told(self.masterz)),
-            Route("/metrics", self._told(self.metrics)),
-            Route("/metrics/per-object", self._told(self.per_object)),
-            Route("/metrics/detailed", self._told(self.detailed)),
-            Route("/api/jolokia{slash:path}", self._told(self.jolokia), methods=["GET", "POST"]),
-            Route(PREFIX + "/{path:path}", self._told(self.rest), methods=["GET", "POST", "DELETE"]),
-            *Pages(self._link, self._clock, _foreign, self._hosts, self._peers).routes(),
-        ])  # fmt: skip
+        app = Guarded(
+            routes=[
+                Route("/livez", self._told(self.livez)),
+                Route("/readyz", self._told(self.readyz)),
+                Route("/masterz", self._told(self.masterz)),
+                Route("/metrics", self._told(self.metrics)),
+                Route("/metrics/per-object", self._told(self.per_object)),
+                Route("/metrics/detailed", self._told(self.detailed)),
+                Route("/api/jolokia{slash:path}", self._told(self.jolokia), methods=["GET", "POST"]),
+                Route(PREFIX + "/{path:path}", self._told(self.rest), methods=["GET", "POST", "DELETE"]),
+                *Pages(self._link, self._clock, _foreign, self._hosts, self._peers).routes(),
+            ]
+        )
         return BehindProxies(app, self._proxies) if self._proxies else app
 
     @staticmethod
@@ -142,8 +151,9 @@ class Console:
         if unknown or not wanted or len(wanted) > FAMILIES_MAX:
             known = ", ".join((*metrics.QUEUES, *metrics.TOPICS))
             return _problem(400, "REQUEST_INVALID", f"give ?family=NAME of {known}, not {unknown[:3]}")
-        of_queues, of_topics = ([name for name in dict.fromkeys(wanted) if name in known]
-                                for known in (metrics.QUEUES, metrics.TOPICS))  # fmt: skip
+        of_queues, of_topics = (
+            [name for name in dict.fromkeys(wanted) if name in known] for known in (metrics.QUEUES, metrics.TOPICS)
+        )
         text = metrics.queues_text(await self._queues(), self._clock.wall_ms(), of_queues) if of_queues else ""
         topics = await self._link.rows("/topics") if of_topics else []
         return _text(text + metrics.topics_text(topics, of_topics))
@@ -172,9 +182,12 @@ class Console:
         query = request.url.query
         timeout_s = 30.0 if request.method == "GET" else OPERATION_S
         found = await self._link.ask(
-            request.method, raw + (f"?{query}" if query else ""), body if request.method == "POST" else None, user,
+            request.method,
+            raw + (f"?{query}" if query else ""),
+            body if request.method == "POST" else None,
+            user,
             timeout_s,
-        )  # fmt: skip
+        )
         return JSONResponse(found)
 
     async def jolokia(self, request: Request) -> Response:

@@ -18,11 +18,25 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 LOOPBACK: Final = ("127.0.0.1", "::1")
 PEER: Final = "amq.peer"
 # A proxy names its caller, or itself, in one of these.
-NAMED: Final = frozenset((
-    "forwarded", "via", "x-client-ip", "x-cluster-client-ip", "x-forwarded", "x-forwarded-for", "x-forwarded-host",
-    "x-forwarded-proto", "x-forwarded-server", "x-original-forwarded-for", "x-real-ip", "true-client-ip",
-    "cf-connecting-ip", "fastly-client-ip", "forwarded-for",
-))  # fmt: skip
+NAMED: Final = frozenset(
+    (
+        "forwarded",
+        "via",
+        "x-client-ip",
+        "x-cluster-client-ip",
+        "x-forwarded",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "x-forwarded-proto",
+        "x-forwarded-server",
+        "x-original-forwarded-for",
+        "x-real-ip",
+        "true-client-ip",
+        "cf-connecting-ip",
+        "fastly-client-ip",
+        "forwarded-for",
+    )
+)
 
 
 def checked(proxies: Sequence[str]) -> list[str]:

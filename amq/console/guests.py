@@ -147,16 +147,30 @@ class _Loop(uvloop.Loop):
 
 
 def server_of(
-    app: Callable[..., Any], host: str, port: int, proxies: Sequence[str] = (), certificate: str | None = None,
+    app: Callable[..., Any],
+    host: str,
+    port: int,
+    proxies: Sequence[str] = (),
+    certificate: str | None = None,
     key: str | None = None,
-) -> uvicorn.Server:  # fmt: skip
+) -> uvicorn.Server:
     """A server of `app` whose connections are guests."""
     protocol = type("Guest", (Guest,), {"guests": Guests(proxies)})
     config = uvicorn.Config(
-        app, host=host, port=port, log_config=None, access_log=False, server_header=False, timeout_keep_alive=IDLE_S,
-        h11_max_incomplete_event_size=HEAD_BYTES_MAX, http=protocol, ws="none", ssl_certfile=certificate,
-        ssl_keyfile=key, proxy_headers=False,
-    )  # fmt: skip
+        app,
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=IDLE_S,
+        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        http=protocol,
+        ws="none",
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        proxy_headers=False,
+    )
     return uvicorn.Server(config)
 
 

@@ -32,22 +32,35 @@ def _of(name: str) -> Callable[[Row], Any]:
 
 
 BROKER: Final[Mapping[str, Callable[[Row], Any]]] = {
-    "BrokerName": _of("name"), "BrokerVersion": _of("version"), "Slave": lambda row: row["role"] != "master",
-    "TotalMessageCount": _of("messages"), "TotalConsumerCount": _of("consumers"),
+    "BrokerName": _of("name"),
+    "BrokerVersion": _of("version"),
+    "Slave": lambda row: row["role"] != "master",
+    "TotalMessageCount": _of("messages"),
+    "TotalConsumerCount": _of("consumers"),
     "TotalEnqueueCount": lambda row: row["enqueued"] + row["forgotten_enqueued"],
     "TotalDequeueCount": lambda row: row["dequeued"] + row["forgotten_dequeued"],
-    "CurrentConnectionsCount": _of("connections"), "TotalConnectionsCount": _of("connections_opened"),
-    "MemoryPercentUsage": _share("memory_used_bytes", "memory_limit_bytes"), "MemoryLimit": _of("memory_limit_bytes"),
-    "StorePercentUsage": _share("store_used_bytes", "store_limit_bytes"), "StoreLimit": _of("store_limit_bytes"),
+    "CurrentConnectionsCount": _of("connections"),
+    "TotalConnectionsCount": _of("connections_opened"),
+    "MemoryPercentUsage": _share("memory_used_bytes", "memory_limit_bytes"),
+    "MemoryLimit": _of("memory_limit_bytes"),
+    "StorePercentUsage": _share("store_used_bytes", "store_limit_bytes"),
+    "StoreLimit": _of("store_limit_bytes"),
     "TempPercentUsage": lambda _: 0,
-}  # fmt: skip
+}
 QUEUE: Final[Mapping[str, Callable[[Row], Any]]] = {
-    "Name": _of("name"), "QueueSize": _of("messages"), "ConsumerCount": _of("consumers"),
-    "EnqueueCount": _of("enqueued"), "DequeueCount": _of("dequeued"), "InFlightCount": _of("in_flight"),
-    "DispatchCount": lambda row: row["dequeued"] + row["in_flight"], "MemoryUsageByteCount": _of("memory_bytes"),
-    "StoreMessageSize": _of("bytes"), "Paused": _of("paused"), "DLQ": _of("dead_letter_queue"),
+    "Name": _of("name"),
+    "QueueSize": _of("messages"),
+    "ConsumerCount": _of("consumers"),
+    "EnqueueCount": _of("enqueued"),
+    "DequeueCount": _of("dequeued"),
+    "InFlightCount": _of("in_flight"),
+    "DispatchCount": lambda row: row["dequeued"] + row["in_flight"],
+    "MemoryUsageByteCount": _of("memory_bytes"),
+    "StoreMessageSize": _of("bytes"),
+    "Paused": _of("paused"),
+    "DLQ": _of("dead_letter_queue"),
     "MemoryPercentUsage": _share("bytes", "limit_bytes"),
-}  # fmt: skip
+}
 TOPIC: Final[Mapping[str, Callable[[Row], Any]]] = {"Name": _of("name"), "ConsumerCount": _of("consumers")}
 
 
@@ -79,12 +92,22 @@ async def answer(link: Link, request: Any, user: User, now_s: int) -> Row:
     try:
         value = await _value(link, shown, user)
     except RefusedError as error:
-        return {"request": shown, "error_type": error.kind, "error": f"{error.kind} : {error}", "status": error.status,
-                "timestamp": now_s}  # fmt: skip
+        return {
+            "request": shown,
+            "error_type": error.kind,
+            "error": f"{error.kind} : {error}",
+            "status": error.status,
+            "timestamp": now_s,
+        }
     except AmqError as error:
         status = 404 if error.code == "NOT_FOUND" else 403 if error.code == "NOT_PERMITTED" else 500
-        return {"request": shown, "error_type": _NOT_FOUND if status == 404 else "java.lang.Exception",
-                "error": str(error), "status": status, "timestamp": now_s}  # fmt: skip
+        return {
+            "request": shown,
+            "error_type": _NOT_FOUND if status == 404 else "java.lang.Exception",
+            "error": str(error),
+            "status": status,
+            "timestamp": now_s,
+        }
     return {"request": shown, "value": value, "status": 200, "timestamp": now_s}
 
 

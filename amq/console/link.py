@@ -87,9 +87,13 @@ class Link:
         return Seen(status, own or (here[0] if here else None), self._vfs.free_bytes(self.store), epochs)
 
     async def ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, user: User | None = None,
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        user: User | None = None,
         timeout_s: float = ASK_S,
-    ) -> Row:  # fmt: skip
+    ) -> Row:
         """For `user`; None = for the console itself. Raises AmqError."""
         if method != "GET":
             self._shared.clear()

@@ -113,63 +113,172 @@ def _numbers(*pairs: tuple[str, str]) -> tuple[Column, ...]:
 
 
 LISTS: Final = (
-    Listed("/queues", "Queues", "/queues", (
-        Column("Name", "name", href=queue_href), *_numbers(("Messages", "messages"), ("In flight", "in_flight"),
-        ("Consumers", "consumers")), Column("In/s", "in_per_s", True, derived=True),
-        Column("Out/s", "out_per_s", True, derived=True), *_numbers(("Enqueued", "enqueued"), ("Dequeued", "dequeued"),
-        ("Bytes", "bytes")), Column("Paused", "paused"),
-    ), "-messages"),
-    Listed("/topics", "Topics", "/topics", (
-        Column("Name", "name", href=topic_href), *_numbers(("Consumers", "consumers"),
-        ("Durable", "durable_subscriptions"), ("Enqueued", "enqueued")),
-    )),
-    Listed("/dead-letters", "Dead letters", "/dead-letters", (
-        Column("Queue", "queue", href=dead_href), Column("Messages", "messages", href=letters_href),
-        Column("Meant for", "meant_for"), Column("Reason", "reason"), Column("Cause", "cause"),
-    ), "", note="The count of a group leads to its messages, where they are retried, moved or deleted together."),
-    Listed("/subscriptions", "Subscriptions", "/subscriptions", (
-        Column("Name", "name"), Column("Client id", "client_id"), *_numbers(("Messages", "messages"),
-        ("Consumers", "consumers")), Column("Topics", "topics"), Column("Selector", "selector"),
-    ), ending=Ending(
-        "delete", "durable subscription", ("name", "client_id"), _subscription, ("topics",)
-    )),
-    Listed("/consumers", "Consumers", "/consumers", (
-        Column("Destination", "destination", href=consumed_href), Column("User", "user"),
-        Column("Client id", "client_id"), *_numbers(("In flight", "in_flight"), ("Prefetch", "prefetch")),
-        Column("Connection", "connection", href=connection_href), Column("Selector", "selector"),
-    ), "-in_flight"),
-    Listed("/connections", "Connections", "/connections", (
-        Column("Id", "name"), Column("Address", "address"), Column("Protocol", "protocol"), Column("User", "user"),
-        Column("Client id", "client_id"), Column("Consumers", "consumers", True, consumers_href),
-        *_numbers(("Producers", "producers")),
-        Column("Slow", "slow"), Column("Blocked", "blocked"),
-    ), ending=Ending("close", "connection", ("name",), _connection, ("user", "client_id", "address", "protocol"))),
-    Listed("/scheduled", "Scheduled", "/scheduled", (
-        Column("Id", "id"), Column("For", "for"), Column("Due", "due_ms"), Column("Bytes", "bytes"),
-    ), ""),
-    Listed("/prepared", "Prepared", "/prepared", (
-        Column("Id", "name"), Column("Owner", "owner"), *_numbers(("Sends", "sends"),
-        ("Acknowledges", "acknowledges"), ("Created", "created_ms")),
-    )),
-    Listed("/store", "Store", "/segments", (
-        Column("Segment", "name"), *_numbers(("Bytes", "bytes"), ("Live messages", "live_messages"),
-        ("Live bytes", "live_bytes"), ("Epoch", "epoch")),
-    ), note="Compaction copies live messages out of old segments and deletes the files: a segment goes when nothing in "
-            "it lives any more. `amq journal stat` counts by queue."),
-    Listed("/configuration", "Configuration", "/configuration", (
-        Column("Option", "name"), Column("Section", "section"), Column("For", "destination"), Column("Value", "value"),
-        Column("From", "source"), Column("Live", "live"), Column("Meaning", "help"),
-    ), note="Live = a change of the file counts at once; others wait for a restart of this broker."),
-    Listed("/users", "Users", "/users", (Column("User", "name"), Column("Roles", "roles")),
-           note="Users of the users file. Tokens, certificates and directories bring further ones, with their roles."),
-    Listed("/rights", "Permissions", "/rights", (
-        Column("Destinations", "name"), Column("Read", "read"), Column("Write", "write"), Column("Browse", "browse"),
-        Column("Admin", "admin"), Column("Manage", "manage"), Column("Only", "only"),
-    ), note="Roles that have each right; * = everybody. Several entries that match a name count together, up to one "
-            "with Only."),
-    Listed("/history", "History", "/history", (
-        Column("When", "at_ms", True), Column("What", "what"), Column("About", "about"),
-    ), "-at_ms", note="Roles, limits and the disk of the broker of this host, since it was started. Its log has more."),
-)  # fmt: skip
+    Listed(
+        "/queues",
+        "Queues",
+        "/queues",
+        (
+            Column("Name", "name", href=queue_href),
+            *_numbers(("Messages", "messages"), ("In flight", "in_flight"), ("Consumers", "consumers")),
+            Column("In/s", "in_per_s", True, derived=True),
+            Column("Out/s", "out_per_s", True, derived=True),
+            *_numbers(("Enqueued", "enqueued"), ("Dequeued", "dequeued"), ("Bytes", "bytes")),
+            Column("Paused", "paused"),
+        ),
+        "-messages",
+    ),
+    Listed(
+        "/topics",
+        "Topics",
+        "/topics",
+        (
+            Column("Name", "name", href=topic_href),
+            *_numbers(("Consumers", "consumers"), ("Durable", "durable_subscriptions"), ("Enqueued", "enqueued")),
+        ),
+    ),
+    Listed(
+        "/dead-letters",
+        "Dead letters",
+        "/dead-letters",
+        (
+            Column("Queue", "queue", href=dead_href),
+            Column("Messages", "messages", href=letters_href),
+            Column("Meant for", "meant_for"),
+            Column("Reason", "reason"),
+            Column("Cause", "cause"),
+        ),
+        "",
+        note="The count of a group leads to its messages, where they are retried, moved or deleted together.",
+    ),
+    Listed(
+        "/subscriptions",
+        "Subscriptions",
+        "/subscriptions",
+        (
+            Column("Name", "name"),
+            Column("Client id", "client_id"),
+            *_numbers(("Messages", "messages"), ("Consumers", "consumers")),
+            Column("Topics", "topics"),
+            Column("Selector", "selector"),
+        ),
+        ending=Ending("delete", "durable subscription", ("name", "client_id"), _subscription, ("topics",)),
+    ),
+    Listed(
+        "/consumers",
+        "Consumers",
+        "/consumers",
+        (
+            Column("Destination", "destination", href=consumed_href),
+            Column("User", "user"),
+            Column("Client id", "client_id"),
+            *_numbers(("In flight", "in_flight"), ("Prefetch", "prefetch")),
+            Column("Connection", "connection", href=connection_href),
+            Column("Selector", "selector"),
+        ),
+        "-in_flight",
+    ),
+    Listed(
+        "/connections",
+        "Connections",
+        "/connections",
+        (
+            Column("Id", "name"),
+            Column("Address", "address"),
+            Column("Protocol", "protocol"),
+            Column("User", "user"),
+            Column("Client id", "client_id"),
+            Column("Consumers", "consumers", True, consumers_href),
+            *_numbers(("Producers", "producers")),
+            Column("Slow", "slow"),
+            Column("Blocked", "blocked"),
+        ),
+        ending=Ending("close", "connection", ("name",), _connection, ("user", "client_id", "address", "protocol")),
+    ),
+    Listed(
+        "/scheduled",
+        "Scheduled",
+        "/scheduled",
+        (
+            Column("Id", "id"),
+            Column("For", "for"),
+            Column("Due", "due_ms"),
+            Column("Bytes", "bytes"),
+        ),
+        "",
+    ),
+    Listed(
+        "/prepared",
+        "Prepared",
+        "/prepared",
+        (
+            Column("Id", "name"),
+            Column("Owner", "owner"),
+            *_numbers(("Sends", "sends"), ("Acknowledges", "acknowledges"), ("Created", "created_ms")),
+        ),
+    ),
+    Listed(
+        "/store",
+        "Store",
+        "/segments",
+        (
+            Column("Segment", "name"),
+            *_numbers(
+                ("Bytes", "bytes"), ("Live messages", "live_messages"), ("Live bytes", "live_bytes"), ("Epoch", "epoch")
+            ),
+        ),
+        note="Compaction copies live messages out of old segments and deletes the files: a segment goes when it holds "
+        "no live message. `amq journal stat` counts by queue.",
+    ),
+    Listed(
+        "/configuration",
+        "Configuration",
+        "/configuration",
+        (
+            Column("Option", "name"),
+            Column("Section", "section"),
+            Column("For", "destination"),
+            Column("Value", "value"),
+            Column("From", "source"),
+            Column("Live", "live"),
+            Column("Meaning", "help"),
+        ),
+        note="Live = a change of the file counts at once; others wait for a restart of this broker.",
+    ),
+    Listed(
+        "/users",
+        "Users",
+        "/users",
+        (Column("User", "name"), Column("Roles", "roles")),
+        note="Users of the users file. Tokens, certificates and directories bring further ones, with their roles.",
+    ),
+    Listed(
+        "/rights",
+        "Permissions",
+        "/rights",
+        (
+            Column("Destinations", "name"),
+            Column("Read", "read"),
+            Column("Write", "write"),
+            Column("Browse", "browse"),
+            Column("Admin", "admin"),
+            Column("Manage", "manage"),
+            Column("Only", "only"),
+        ),
+        note="Roles that have each right; * = everybody. Several entries that match a name count together, up to one "
+        "with Only.",
+    ),
+    Listed(
+        "/history",
+        "History",
+        "/history",
+        (
+            Column("When", "at_ms", True),
+            Column("What", "what"),
+            Column("About", "about"),
+        ),
+        "-at_ms",
+        note="Roles, limits and the disk of the broker of this host, since it was started. Its log has more.",
+    ),
+)
 SEND: Final = "/send"
 PAGES: Final = (("/", "Overview"), *((each.path, each.title) for each in LISTS), (SEND, "Send"))

@@ -75,17 +75,37 @@ TOTALS: Final[list[Figure]] = [
     ("amq_messages", "gauge", "Messages in all queues.", lambda row: row["messages"]),
     ("amq_messages_in_flight", "gauge", "Messages that consumers have not acknowledged.", lambda row: row["in_flight"]),
     ("amq_dead_letters", "gauge", "Messages in dead-letter queues.", lambda row: row["dead_letters"]),
-    ("amq_queues_without_consumers", "gauge", "Queues with messages and without consumers, but for dead-letter queues.",
-     lambda row: row["queues_without_consumers"]),
-    ("amq_messages_enqueued_total", "counter", "Messages that came to queues." + ANEW,
-     lambda row: row["enqueued"] + row["forgotten_enqueued"]),
-    ("amq_messages_dequeued_total", "counter", "Messages that left queues, for whatever reason." + ANEW,
-     lambda row: row["dequeued"] + row["forgotten_dequeued"]),
-    ("amq_messages_redelivered_total", "counter", "Messages that came back from consumers." + ANEW,
-     lambda row: row.get("came_back")),
+    (
+        "amq_queues_without_consumers",
+        "gauge",
+        "Queues with messages and without consumers, but for dead-letter queues.",
+        lambda row: row["queues_without_consumers"],
+    ),
+    (
+        "amq_messages_enqueued_total",
+        "counter",
+        "Messages that came to queues." + ANEW,
+        lambda row: row["enqueued"] + row["forgotten_enqueued"],
+    ),
+    (
+        "amq_messages_dequeued_total",
+        "counter",
+        "Messages that left queues, for whatever reason." + ANEW,
+        lambda row: row["dequeued"] + row["forgotten_dequeued"],
+    ),
+    (
+        "amq_messages_redelivered_total",
+        "counter",
+        "Messages that came back from consumers." + ANEW,
+        lambda row: row.get("came_back"),
+    ),
     ("amq_messages_expired_total", "counter", "Messages past their time.", lambda row: row["expired"]),
-    ("amq_messages_discarded_total", "counter", "Messages that slow consumers of topics missed.",
-     lambda row: row["discarded"]),
+    (
+        "amq_messages_discarded_total",
+        "counter",
+        "Messages that slow consumers of topics missed.",
+        lambda row: row["discarded"],
+    ),
     ("amq_queues", "gauge", "Queues, hidden ones too.", lambda row: row["queues"]),
     ("amq_topics", "gauge", "Topics in use.", lambda row: row["topics"]),
     ("amq_consumers", "gauge", "Consumers of queues.", lambda row: row["consumers"]),
@@ -97,17 +117,33 @@ TOTALS: Final[list[Figure]] = [
     ("amq_memory_limit_bytes", "gauge", "memoryLimit.", lambda row: row["memory_limit_bytes"]),
     ("amq_store_used_bytes", "gauge", "Files of the journal.", lambda row: row["store_used_bytes"]),
     ("amq_store_limit_bytes", "gauge", "storeLimit, 0 = none.", lambda row: row["store_limit_bytes"]),
-    ("amq_store_full", "gauge", "1 = the disk is full, or storeLimit is reached.",
-     lambda row: row["store_full"] or row["store_at_limit"]),
+    (
+        "amq_store_full",
+        "gauge",
+        "1 = the disk is full, or storeLimit is reached.",
+        lambda row: row["store_full"] or row["store_at_limit"],
+    ),
     ("amq_journal_segments", "gauge", "Segments of the journal.", lambda row: row["journal_segments"]),
-    ("amq_journal_written_bytes_total", "counter", "Bytes written to the journal." + ANEW,
-     lambda row: row["journal_written_bytes"]),
-    ("amq_lease_remaining_seconds", "gauge", "How long this master may confirm without another look at the lock.",
-     lambda row: row.get("lease_left_s")),
-    ("amq_lease_renewals_total", "counter", "Looks at the lock that proved the mastership." + ANEW,
-     lambda row: row.get("lease_renewals")),
+    (
+        "amq_journal_written_bytes_total",
+        "counter",
+        "Bytes written to the journal." + ANEW,
+        lambda row: row["journal_written_bytes"],
+    ),
+    (
+        "amq_lease_remaining_seconds",
+        "gauge",
+        "How long this master may confirm without another look at the lock.",
+        lambda row: row.get("lease_left_s"),
+    ),
+    (
+        "amq_lease_renewals_total",
+        "counter",
+        "Looks at the lock that proved the mastership." + ANEW,
+        lambda row: row.get("lease_renewals"),
+    ),
     ("amq_masterships_total", "counter", "How often this process became master.", lambda row: row["masterships"]),
-]  # fmt: skip
+]
 
 TRAFFIC: Final = {  # by protocol
     "amq_messages_received_total": ("received", "Messages that clients sent."),
@@ -123,32 +159,56 @@ def broker_text(seen: Seen | None, status: Row | None, totals: Row | None, now_m
     text.one("amq_up", "gauge", "1 = the broker of this host answers.", int(status is not None))
     text.one("amq_store_readable", "gauge", "1 = the store answers.", int(seen is not None))
     role = status["role"] if status is not None else ""
-    text.family("amq_role", "gauge", "1 = the broker of this host has this role.",
-                [({"role": each}, int(each == role)) for each in ROLES])  # fmt: skip
+    text.family(
+        "amq_role",
+        "gauge",
+        "1 = the broker of this host has this role.",
+        [({"role": each}, int(each == role)) for each in ROLES],
+    )
     if status is not None:
         text.one("amq_epoch", "gauge", "The epoch of this master.", status.get("epoch"))
         _process(text, status.get("process", {}))
         caught_up_ms = status.get("lag", {}).get("caught_up_wall_ms", 0)
         lag = max(0.0, (now_ms - caught_up_ms) / 1000) if caught_up_ms else math.inf
-        text.one("amq_follower_lag_seconds", "gauge", "How long ago this slave knew all of the journal.",
-                 lag if role == "slave" else None)  # fmt: skip
+        text.one(
+            "amq_follower_lag_seconds",
+            "gauge",
+            "How long ago this slave knew all of the journal.",
+            lag if role == "slave" else None,
+        )
     if seen is not None:
         _store(text, seen)
     if totals is not None:
         for name, kind, told, of in TOTALS:
             text.one(name, kind, told, of(totals))
-        text.family("amq_messages_dead_lettered_total", "counter", "Messages that went to a dead-letter queue.",
-                    [({"reason": reason}, count) for reason, count in totals["dead_lettered"].items()])  # fmt: skip
-        text.family("amq_connections_by_protocol", "gauge", "Clients that are logged in, by protocol.",
-                    [({"protocol": name}, count) for name, count in totals["protocols"].items()])  # fmt: skip
+        text.family(
+            "amq_messages_dead_lettered_total",
+            "counter",
+            "Messages that went to a dead-letter queue.",
+            [({"reason": reason}, count) for reason, count in totals["dead_lettered"].items()],
+        )
+        text.family(
+            "amq_connections_by_protocol",
+            "gauge",
+            "Clients that are logged in, by protocol.",
+            [({"protocol": name}, count) for name, count in totals["protocols"].items()],
+        )
         for name, (part, told) in TRAFFIC.items():
             counts = totals.get(part, {})
             text.family(name, "counter", told + ANEW, [({"protocol": each}, counts[each]) for each in counts])
         told = "Connections that were turned away, by the option that allows no more." + ANEW
-        text.family("amq_connections_refused_total", "counter", told,
-                    [({"reason": name}, count) for name, count in totals.get("turned_away", {}).items()])  # fmt: skip
-        text.family("amq_logins_total", "counter", "Logins: ok, or the code of the refusal." + ANEW,
-                    [({"result": name}, count) for name, count in totals.get("logins", {}).items()])  # fmt: skip
+        text.family(
+            "amq_connections_refused_total",
+            "counter",
+            told,
+            [({"reason": name}, count) for name, count in totals.get("turned_away", {}).items()],
+        )
+        text.family(
+            "amq_logins_total",
+            "counter",
+            "Logins: ok, or the code of the refusal." + ANEW,
+            [({"result": name}, count) for name, count in totals.get("logins", {}).items()],
+        )
         told = "How long takeovers by this process took, with the wait for the lease of the master before."
         text.histogram("amq_takeover_seconds", told, totals["takeover"])
         text.histogram("amq_journal_sync_seconds", "How long fdatasync took." + ANEW, totals["journal_sync"])
@@ -163,8 +223,12 @@ def _process(text: Text, found: Row) -> None:
     text.one("process_resident_memory_bytes", "gauge", "Memory of the broker.", found.get("resident_bytes"))
     text.one("process_open_fds", "gauge", "Open files of the broker.", found.get("open_files"))
     text.one("process_max_fds", "gauge", "How many files the broker may open.", found.get("files_limit"))
-    text.one("process_start_time_seconds", "gauge", "When the broker was started, Unix time.",
-             began_ms / 1000 if began_ms is not None else None)  # fmt: skip
+    text.one(
+        "process_start_time_seconds",
+        "gauge",
+        "When the broker was started, Unix time.",
+        began_ms / 1000 if began_ms is not None else None,
+    )
 
 
 def _store(text: Text, seen: Seen) -> None:
@@ -173,8 +237,12 @@ def _store(text: Text, seen: Seen) -> None:
     text.one("amq_group_has_master", "gauge", "1 = a broker of the group serves.", int(seen.status.master is not None))
     shown = [each.facts.get("certificate") for each in seen.status.brokers]
     times = [each["not_after_s"] for each in shown if isinstance(each, dict) and "not_after_s" in each]
-    text.one("amq_certificate_not_after_seconds", "gauge", "When the first certificate of the group ends, Unix time.",
-             min(times, default=None))  # fmt: skip
+    text.one(
+        "amq_certificate_not_after_seconds",
+        "gauge",
+        "When the first certificate of the group ends, Unix time.",
+        min(times, default=None),
+    )
 
 
 # -- queues ------------------------------------------------------------------------------------------------------------
@@ -185,7 +253,8 @@ QUEUES: Final[dict[str, tuple[str, str, Callable[[Row, int], Any]]]] = {
     "amq_queue_consumers": ("gauge", "Consumers.", lambda row, _: row["consumers"]),
     "amq_queue_bytes": ("gauge", "Bytes of its messages in the store.", lambda row, _: row["bytes"]),
     "amq_queue_oldest_message_age_seconds": (
-        "gauge", "Age of the oldest message, where that is in memory.",
+        "gauge",
+        "Age of the oldest message, where that is in memory.",
         lambda row, now_ms: (now_ms - row["oldest_ms"]) / 1000 if row["oldest_ms"] else None,
     ),
     "amq_queue_enqueued_total": ("counter", "Messages that came." + ANEW, lambda row, _: row["enqueued"]),
@@ -196,7 +265,9 @@ QUEUES: Final[dict[str, tuple[str, str, Callable[[Row, int], Any]]]] = {
 TOPICS: Final[dict[str, tuple[str, str, Callable[[Row], Any]]]] = {
     "amq_topic_consumers": ("gauge", "Consumers.", lambda row: row["consumers"]),
     "amq_topic_durable_subscriptions": (
-        "gauge", "Durable subscriptions by that name.", lambda row: row["durable_subscriptions"],
+        "gauge",
+        "Durable subscriptions by that name.",
+        lambda row: row["durable_subscriptions"],
     ),
     "amq_topic_enqueued_total": ("counter", "Messages that came." + ANEW, lambda row: row["enqueued"]),
 }

@@ -28,16 +28,24 @@ def members(seen: Seen, own: Row | None, now_ms: int) -> list[dict[str, str]]:
     """A row for each broker, those that do not run any more last. `own` = what the broker of this host says."""
     running = [
         {
-            "name": each.name, "role": each.role, "host": each.owner.host if each.owner is not None else "",
-            "state": _state(seen, each, own, now_ms), "priority": f"{each.priority:,}",
+            "name": each.name,
+            "role": each.role,
+            "host": each.owner.host if each.owner is not None else "",
+            "state": _state(seen, each, own, now_ms),
+            "priority": f"{each.priority:,}",
         }
         for each in seen.status.brokers
-    ]  # fmt: skip
+    ]
     gone = [
-        {"name": each.name, "role": "gone", "host": each.owner.host if each.owner is not None else "",
-         "state": _last_seen(seen, each, now_ms), "priority": f"{each.priority:,}"}
+        {
+            "name": each.name,
+            "role": "gone",
+            "host": each.owner.host if each.owner is not None else "",
+            "state": _last_seen(seen, each, now_ms),
+            "priority": f"{each.priority:,}",
+        }
         for each in seen.status.gone
-    ]  # fmt: skip
+    ]
     return running + gone
 
 
@@ -116,11 +124,16 @@ def takeovers(epochs: Sequence[Epoch], now_ms: int) -> list[dict[str, str]]:
     rows = []
     for number, epoch in enumerate(epochs):
         end_ms = epochs[number + 1].started_wall_ms if number + 1 < len(epochs) else now_ms
-        rows.append({
-            "epoch": str(epoch.number), "name": epoch.owner.name, "host": epoch.owner.host,
-            "began": time_text(epoch.started_wall_ms), "reason": epoch.reason,
-            "lasted": span_text((end_ms - epoch.started_wall_ms) / 1000),
-        })  # fmt: skip
+        rows.append(
+            {
+                "epoch": str(epoch.number),
+                "name": epoch.owner.name,
+                "host": epoch.owner.host,
+                "began": time_text(epoch.started_wall_ms),
+                "reason": epoch.reason,
+                "lasted": span_text((end_ms - epoch.started_wall_ms) / 1000),
+            }
+        )
     return rows[::-1][:EPOCHS_SHOWN]
 
 
@@ -139,20 +152,29 @@ def drawing(epochs: Sequence[Epoch], now_ms: int) -> dict[str, Any] | None:
         if epoch.owner.name in names:
             x = LEFT + (WIDTH - LEFT) * (epoch.started_wall_ms - first_ms) / span_ms
             width = max(BAR_MIN, (WIDTH - LEFT) * (end_ms - epoch.started_wall_ms) / span_ms - 1)
-            bars.append({
-                "x": round(min(x, WIDTH - BAR_MIN), 1), "y": TOP + LINE * names.index(epoch.owner.name),
-                "width": round(min(width, max(BAR_MIN, WIDTH - x)), 1), "height": LINE - 12,
-                "text": str(epoch.number) if width > 9 * len(str(epoch.number)) else "",
-                "title": f"epoch {epoch.number}: {epoch.owner.name} from {time_text(epoch.started_wall_ms)}",
-            })  # fmt: skip
+            bars.append(
+                {
+                    "x": round(min(x, WIDTH - BAR_MIN), 1),
+                    "y": TOP + LINE * names.index(epoch.owner.name),
+                    "width": round(min(width, max(BAR_MIN, WIDTH - x)), 1),
+                    "height": LINE - 12,
+                    "text": str(epoch.number) if width > 9 * len(str(epoch.number)) else "",
+                    "title": f"epoch {epoch.number}: {epoch.owner.name} from {time_text(epoch.started_wall_ms)}",
+                }
+            )
     lines = [
         {"name": _short(name), "y": TOP + LINE * number, "middle": TOP + LINE * number + (LINE - 12) / 2}
         for number, name in enumerate(names)
     ]
     return {
-        "width": WIDTH, "height": TOP + LINE * len(names) + 4, "left": LEFT, "bars": bars, "lines": lines,
-        "from": time_text(first_ms), "to": time_text(now_ms),
-    }  # fmt: skip
+        "width": WIDTH,
+        "height": TOP + LINE * len(names) + 4,
+        "left": LEFT,
+        "bars": bars,
+        "lines": lines,
+        "from": time_text(first_ms),
+        "to": time_text(now_ms),
+    }
 
 
 def _short(name: str) -> str:

@@ -106,15 +106,21 @@ class Pages:
                 except AccessError as error:
                     return self._render("base.html", session, 400, title="Refused", trouble=str(error))
                 if not session.is_own(request.state.form.get("csrf", "")):
-                    return self._render("base.html", session, 403, title="Refused",
-                                        trouble="the form is not of this session: load the page again")  # fmt: skip
+                    return self._render(
+                        "base.html",
+                        session,
+                        403,
+                        title="Refused",
+                        trouble="the form is not of this session: load the page again",
+                    )
             try:
                 return _guarded(await page(request, session))
             except AmqError as error:
                 status = 403 if isinstance(error, AccessError) else 503 if error.code == "NOT_MASTER" else 400
                 elsewhere = await self._elsewhere(_raw_path(request))
-                return self._render("base.html", session, status, title="Not done", trouble=str(error),
-                                    elsewhere=elsewhere)  # fmt: skip
+                return self._render(
+                    "base.html", session, status, title="Not done", trouble=str(error), elsewhere=elsewhere
+                )
 
         return answer
 
@@ -123,8 +129,16 @@ class Pages:
         if session is not None and template not in PARTS:
             told, session.told = session.told, ""
         text = self._templates.get_template(template).render(
-            {"session": session, "pages": PAGES, "here": "", "told": told, "trouble": "", "title": "amq",
-             "elsewhere": None, **more}
+            {
+                "session": session,
+                "pages": PAGES,
+                "here": "",
+                "told": told,
+                "trouble": "",
+                "title": "amq",
+                "elsewhere": None,
+                **more,
+            }
         )
         return _guarded(HTMLResponse(text, status))
 
@@ -169,9 +183,11 @@ class Pages:
         form = await _form(request)
         to = form.get("to", "/")
         body = {
-            "login": form.get("login", ""), "passcode": form.get("passcode", ""), "loopback": is_local(request),
+            "login": form.get("login", ""),
+            "passcode": form.get("passcode", ""),
+            "loopback": is_local(request),
             "address": address_of(request),
-        }  # fmt: skip
+        }
         try:
             found = await self._link.ask("POST", "/login", body)
         except AmqError as error:
@@ -180,9 +196,12 @@ class Pages:
         response = RedirectResponse(to if to.startswith("/") and not to.startswith(("//", "/\\")) else "/", 303)
         self.sessions.close(request.cookies.get(COOKIE, ""))
         response.set_cookie(
-            COOKIE, self.sessions.open(user_of(found), valid_s(found)), httponly=True, samesite="strict",
+            COOKIE,
+            self.sessions.open(user_of(found), valid_s(found)),
+            httponly=True,
+            samesite="strict",
             secure=request.url.scheme == "https",
-        )  # fmt: skip
+        )
         return _guarded(response)
 
     async def _logout(self, request: Request, session: Session) -> Response:  # noqa: ARG002
@@ -214,9 +233,15 @@ class Pages:
             wrong = str(error)
         template = "overview_live.html" if "part" in request.query_params else "overview.html"
         return self._render(
-            template, session, title="Overview", here="/", wrong=wrong, elsewhere=await self._elsewhere("/"),
-            serves=own is not None and own["role"] == "master", **facts,
-        )  # fmt: skip
+            template,
+            session,
+            title="Overview",
+            here="/",
+            wrong=wrong,
+            elsewhere=await self._elsewhere("/"),
+            serves=own is not None and own["role"] == "master",
+            **facts,
+        )
 
     async def _figures(self, request: Request, session: Session) -> Response:
         """For the plot, of all, of one queue or of one topic. `seen_s` = when the broker said so."""
@@ -228,10 +253,14 @@ class Pages:
         name = request.query_params.get("queue", "")
         found = await self._link.shared(f"/queues/{quote(name, safe='')}" if name else "/totals", session.user)
         gone = {field: found.get(f"forgotten_{field}", 0) for field in ("enqueued", "dequeued")}
-        return JSONResponse({
-            "epoch": status.get("epoch"), "seen_s": found["seen_s"], "messages": found["messages"],
-            **{field: found[field] + count for field, count in gone.items()},
-        })  # fmt: skip
+        return JSONResponse(
+            {
+                "epoch": status.get("epoch"),
+                "seen_s": found["seen_s"],
+                "messages": found["messages"],
+                **{field: found[field] + count for field, count in gone.items()},
+            }
+        )
 
     async def _rates(self, request: Request, session: Session) -> Response:
         """The history of the plot."""
@@ -261,10 +290,19 @@ class Pages:
                 facts["wrong"] = str(error)
             template = "list_live.html" if "part" in request.query_params else "list.html"
             return self._render(
-                template, session, title=listed.title, here=listed.path, name=given["name"], sort=given["sort"],
-                query=urlencode(given), columns=_columns(listed, given), ending=listed.ending, note=listed.note,
-                elsewhere=await self._elsewhere(listed.path), **facts,
-            )  # fmt: skip
+                template,
+                session,
+                title=listed.title,
+                here=listed.path,
+                name=given["name"],
+                sort=given["sort"],
+                query=urlencode(given),
+                columns=_columns(listed, given),
+                ending=listed.ending,
+                note=listed.note,
+                elsewhere=await self._elsewhere(listed.path),
+                **facts,
+            )
 
         return page
 
@@ -279,9 +317,15 @@ class Pages:
             title = f"{ending.verb.capitalize()} {what}"
             about = ", ".join(f"{_title(field)} {form[field]}" for field in ending.about if form.get(field))
             return self._render(
-                "confirm.html", session, title=title, question=f"{title}?", fields=fields, action=here, back=here,
+                "confirm.html",
+                session,
+                title=title,
+                question=f"{title}?",
+                fields=fields,
+                action=here,
+                back=here,
                 about=about,
-            )  # fmt: skip
+            )
         await self._ask(session, "DELETE", ending.path(form))
         session.told = f"{ending.verb}: {what}"
         return RedirectResponse(here, 303)
@@ -295,15 +339,23 @@ class Pages:
             return self._render("send.html", session, title="Send a message", here=SEND, form=form)
         name, priority = form.get("to", "").strip(), form.get("priority", "4")
         body = {
-            "body": form.get("body", ""), "properties": _properties(form),
+            "body": form.get("body", ""),
+            "properties": _properties(form),
             "persistent": form.get("persistent") == "yes",
             "priority": int(priority) if priority in set("0123456789") else 4,
-        }  # fmt: skip
+        }
         try:
             await self._ask(session, "POST", f"/{kind}s/{quote(name, safe='') or '%00'}/messages", body)
         except AmqError as error:
-            return self._render("send.html", session, 400, title="Send a message", here=SEND, form=form,
-                                trouble=str(error) if name else "write the name of a queue or a topic")  # fmt: skip
+            return self._render(
+                "send.html",
+                session,
+                400,
+                title="Send a message",
+                here=SEND,
+                form=form,
+                trouble=str(error) if name else "write the name of a queue or a topic",
+            )
         session.told = f"1 message sent to {kind} {name}"
         return RedirectResponse(queue_href({"name": name}) if kind == "queue" else SEND, 303)
 
@@ -315,9 +367,14 @@ class Pages:
         figures = [(field.replace("_", " "), shown(field, row[field])) for field in TOPIC_FIGURES]
         template = "figures_live.html" if "part" in request.query_params else "topic.html"
         return self._render(
-            template, session, title=name, here="/topics", of=topic_href({"name": name}), figures=figures,
+            template,
+            session,
+            title=name,
+            here="/topics",
+            of=topic_href({"name": name}),
+            figures=figures,
             figures_of=name,
-        )  # fmt: skip
+        )
 
     # -- one queue ----------------------------------------------------------------------------------------------------
 
@@ -342,24 +399,46 @@ class Pages:
         wanted = {"selector": selector, "after": request.query_params.get("after", ""), "limit": str(MESSAGES)}
         found = await self._ask(session, "GET", f"{resource}/messages?{urlencode(wanted)}")
         rows = [
-            {**each, "href": f"{here}/{quote(each['id'], safe='')}", "preview": _preview(each),
-             "sent": time_text(each["timestamp_ms"])} for each in found["items"]
-        ]  # fmt: skip
+            {
+                **each,
+                "href": f"{here}/{quote(each['id'], safe='')}",
+                "preview": _preview(each),
+                "sent": time_text(each["timestamp_ms"]),
+            }
+            for each in found["items"]
+        ]
         return self._render(
-            "queue.html", session, title=name, here="/queues", here_queue=here, of=here, figures=figures, rows=rows,
-            selector=selector, after=found["after"], paused=row["paused"], dead=row["dead_letter_queue"],
-            hints=await self._hints(session, resource), figures_of=name, divert=row["divert"],
+            "queue.html",
+            session,
+            title=name,
+            here="/queues",
+            here_queue=here,
+            of=here,
+            figures=figures,
+            rows=rows,
+            selector=selector,
+            after=found["after"],
+            paused=row["paused"],
+            dead=row["dead_letter_queue"],
+            hints=await self._hints(session, resource),
+            figures_of=name,
+            divert=row["divert"],
             consumers=urlencode({"destination": name}),
-            commands=self._commands(request, session, f"queue browse {shlex.quote(name)}" + (
-                f" --selector {shlex.quote(selector)}" if selector else ""
-            ), f"{resource}/messages?{urlencode({'selector': selector})}" if selector else f"{resource}/messages"),
-        )  # fmt: skip
+            commands=self._commands(
+                request,
+                session,
+                f"queue browse {shlex.quote(name)}" + (f" --selector {shlex.quote(selector)}" if selector else ""),
+                f"{resource}/messages?{urlencode({'selector': selector})}" if selector else f"{resource}/messages",
+            ),
+        )
 
     async def _hints(self, session: Session, resource: str) -> list[dict[str, str]]:
         """Why the queue does not drain, with links."""
         found = await self._ask(session, "GET", f"{resource}/hints")
-        return [{**hint, "href": quote(hint["id"], safe=""), "to": queue_href({"name": hint["queue"]})}
-                for hint in found["items"]]  # fmt: skip
+        return [
+            {**hint, "href": quote(hint["id"], safe=""), "to": queue_href({"name": hint["queue"]})}
+            for hint in found["items"]
+        ]
 
     def _commands(self, request: Request, session: Session, words: str, resource: str) -> list[str]:
         """The same question in a shell, to `amq` on a broker's host and to this console."""
@@ -378,23 +457,33 @@ class Pages:
         headers = [(_title(key), shown(key, value)) for key, value in row.items() if value not in ("", None, 0)]
         headers += [(key, shown("", value)) for key, value in more.items() if value not in ("", None)]
         return self._render(
-            "message.html", session, title=f"Message {id}", here="/queues", headers=headers, body=text, back=here,
-            id=id, truncated=row["truncated"], bytes=row["bytes"], dead="dead-letter-reason" in more, name=name,
-            commands=self._commands(request, session, f"message show {shlex.quote(id)}",
-                                    f"{resource}/messages/{quote(id, safe='')}"),
-        )  # fmt: skip
+            "message.html",
+            session,
+            title=f"Message {id}",
+            here="/queues",
+            headers=headers,
+            body=text,
+            back=here,
+            id=id,
+            truncated=row["truncated"],
+            bytes=row["bytes"],
+            dead="dead-letter-reason" in more,
+            name=name,
+            commands=self._commands(
+                request, session, f"message show {shlex.quote(id)}", f"{resource}/messages/{quote(id, safe='')}"
+            ),
+        )
 
-    async def _change(
-        self, session: Session, form: Mapping[str, str], name: str, resource: str, here: str
-    ) -> Response:
+    async def _change(self, session: Session, form: Mapping[str, str], name: str, resource: str, here: str) -> Response:
         do, ids = form.get("do", ""), form["ids"].split(",") if form.get("ids") else []
         body: dict[str, Any] = {"selector": form.get("selector", ""), "ids": ids}
         if do in ("pause", "resume"):
             await self._ask(session, "POST", f"{resource}/{do}")
             session.told = f"{name} is paused" if do == "pause" else f"{name} delivers"
         elif do == "send":
-            await self._ask(session, "POST", f"{resource}/messages",
-                            {"body": form.get("body", ""), "properties": _properties(form)})  # fmt: skip
+            await self._ask(
+                session, "POST", f"{resource}/messages", {"body": form.get("body", ""), "properties": _properties(form)}
+            )
             session.told = "1 message sent"
         elif do in ("purge", "move", "copy", "retry", "delete"):
             if do in ("move", "copy"):
@@ -410,9 +499,15 @@ class Pages:
         return RedirectResponse(here, 303)
 
     async def _confirm(
-        self, session: Session, do: str, form: Mapping[str, str], name: str, resource: str, here: str,
+        self,
+        session: Session,
+        do: str,
+        form: Mapping[str, str],
+        name: str,
+        resource: str,
+        here: str,
         body: Mapping[str, Any],
-    ) -> Response:  # fmt: skip
+    ) -> Response:
         """A page that says how many messages are meant."""
         path = f"{resource}/{'purge' if do == 'delete' else do}"
         found = await self._ask(session, "POST", path, {**body, "dry_run": True})
@@ -420,9 +515,14 @@ class Pages:
         to = f" to {form.get('to', '')}" if do in ("move", "copy") else ""
         fields = [(key, form[key]) for key in ("do", "selector", "ids", "to") if key in form]
         return self._render(
-            "confirm.html", session, title=f"{do.capitalize()} {name}", question=f"{do.capitalize()} {count}{to}?",
-            fields=fields, action=here, back=here,
-        )  # fmt: skip
+            "confirm.html",
+            session,
+            title=f"{do.capitalize()} {name}",
+            question=f"{do.capitalize()} {count}{to}?",
+            fields=fields,
+            action=here,
+            back=here,
+        )
 
 
 def _raw_path(request: Request) -> str:
@@ -433,16 +533,19 @@ def _raw_path(request: Request) -> str:
 
 def _guarded(response: Response) -> Response:
     """With the headers of all pages."""
-    response.headers.update({
-        "Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin",
-        "Cache-Control": "no-store",
-    })  # fmt: skip
+    response.headers.update(
+        {
+            "Content-Security-Policy": POLICY,
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "same-origin",
+            "Cache-Control": "no-store",
+        }
+    )
     return response
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form; those named `ids` together, with commas. Raises AccessError where it is too large or none.
-    """
+    """The fields of a form; `ids` are joined by commas. Raises AccessError if it is too large or not a form."""
     data = bytearray()
     async for part in request.stream():
         data += part

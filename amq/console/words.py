@@ -63,7 +63,6 @@ def linked(text: str, pages: Mapping[str, str]) -> Markup:
     """`text` as HTML, in which each mention of a page, such as `page Queues`, leads there. `pages` = path by title."""
     titles = "|".join(re.escape(title) for title in sorted(pages, key=len, reverse=True))
 
-
     def link(found: re.Match[str]) -> str:
         return f'page <a href="{pages[found[1]]}">{found[1]}</a>'
 

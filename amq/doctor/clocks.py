@@ -29,11 +29,13 @@ def judge_clocks(machine: Machine) -> Iterator[Finding]:
         yield Finding(Level.OK, "clock", found, _WHY)
     if " hypervisor" in machine.read("/proc/cpuinfo"):
         yield Finding(
-            Level.NOTE, "virtual machine", "yes",
+            Level.NOTE,
+            "virtual machine",
+            "yes",
             "while a hypervisor pauses it (snapshot, stop), its clock may stop too; when it wakes, its lease still "
             "seems valid",
             "stop the broker before you pause or snapshot the virtual machine of a master",
-        )  # fmt: skip
+        )
 
 
 class Rate:

@@ -54,9 +54,15 @@ def examine_database(url: str, quick: bool, clock: Clock | None = None) -> Repor
 
 
 def _judge_settings(
-    text: str, version: int, fsync: str, full_page_writes: str, standbys: str, synchronous: int, commit: str,
+    text: str,
+    version: int,
+    fsync: str,
+    full_page_writes: str,
+    standbys: str,
+    synchronous: int,
+    commit: str,
     read_only: str,
-) -> list[Finding]:  # fmt: skip
+) -> list[Finding]:
     found = [Finding(Level.OK, "server", f"PostgreSQL {text}")]
     if version < VERSION_MIN:
         found = [unfit("server", f"PostgreSQL {text}", "amq is tested with 12 and later", "upgrade the server")]

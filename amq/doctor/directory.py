@@ -35,34 +35,47 @@ def judge_directory(path: str) -> list[Finding]:
     user = os.geteuid()
     if user == 0 and found.st_uid not in (0, NOBODY):
         owner = _name(found.st_uid)
-        findings.append(unfit(
-            _TOPIC, f"{path} belongs to user {owner}, and this is user root",
-            "root would work on files that another user can replace, and leave files there that the user cannot open",
-            f"run the broker as the user who owns the store (systemd: User={owner}; by hand: runuser -u {owner} -- amq "
-            f"start …), or give the store to root: chown -R root {path}",
-        ))  # fmt: skip
+        findings.append(
+            unfit(
+                _TOPIC,
+                f"{path} belongs to user {owner}, and this is user root",
+                "root would work on files that another user can replace, and leave files that the user cannot open",
+                f"run the broker as the user who owns the store (systemd: User={owner}; by hand: runuser -u {owner} -- "
+                f"amq start …), or give the store to root: chown -R root {path}",
+            )
+        )
     elif found.st_uid not in (user, 0):
-        findings.append(Finding(
-            Level.WARNING, _TOPIC, f"{path} belongs to user {_name(found.st_uid)}, and this is user {_name(user)}",
-            "its owner can replace the lock and the journal at any time",
-            f"run all brokers as the user who owns the store, or give it away: chown -R {_name(user)} {path}",
-        ))  # fmt: skip
+        findings.append(
+            Finding(
+                Level.WARNING,
+                _TOPIC,
+                f"{path} belongs to user {_name(found.st_uid)}, and this is user {_name(user)}",
+                "its owner can replace the lock and the journal at any time",
+                f"run all brokers as the user who owns the store, or give it away: chown -R {_name(user)} {path}",
+            )
+        )
     for place in (path, *(os.path.join(path, name) for name in SUBDIRECTORIES)):
         mode = _mode(place)
         if mode & stat.S_IWOTH:
-            findings.append(unfit(
-                _TOPIC, f"every user of this host may write to {place} (mode {mode:o})",
-                "any of them can replace the lock and the journal",
-                f"chmod o-w {place} (SMB, FAT: mount it with dir_mode=0750,file_mode=0640, or dmask and fmask)",
-            ))  # fmt: skip
+            findings.append(
+                unfit(
+                    _TOPIC,
+                    f"every user of this host may write to {place} (mode {mode:o})",
+                    "any of them can replace the lock and the journal",
+                    f"chmod o-w {place} (SMB, FAT: mount it with dir_mode=0750,file_mode=0640, or dmask and fmask)",
+                )
+            )
     for name in SUBDIRECTORIES:
         inside = os.path.join(path, name)
         if os.path.islink(inside):
-            findings.append(unfit(
-                "symbolic link", f"{inside} leads to {os.path.realpath(inside)}",
-                "whoever may change the link decides where the broker writes",
-                "put the directory itself there; to keep a store elsewhere let the store's own name be the link",
-            ))  # fmt: skip
+            findings.append(
+                unfit(
+                    "symbolic link",
+                    f"{inside} leads to {os.path.realpath(inside)}",
+                    "whoever may change the link decides where the broker writes",
+                    "put the directory itself there; to keep a store elsewhere let the store's own name be the link",
+                )
+            )
     return findings
 
 

@@ -106,16 +106,18 @@ def introduce(directory: str, doors: Doors) -> dict[str, Any]:
     _look_at_mount(report, doors)
     findings = [finding.to_json() for finding in report.findings]
     return {
-        "host": doors.host.name(), "boot_id": doors.host.boot_id(), "mount": report.mount, "findings": findings,
-    }  # fmt: skip
+        "host": doors.host.name(),
+        "boot_id": doors.host.boot_id(),
+        "mount": report.mount,
+        "findings": findings,
+    }
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
 def existing(path: str) -> str:
-    """The store, or the directory in which `amq start` would make it. Raises OSError where something else has its name.
-    """
+    """The store, or the directory where `amq start` would make it. Raises OSError if something else has its name."""
     absolute = os.path.abspath(path)
     if os.path.lexists(absolute) and not os.path.isdir(absolute):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), absolute)
@@ -191,10 +193,14 @@ def _try_peer(report: Report, doors: Doors, host: str, port: int) -> None:
             _meet(report, doors, theirs.hello(run, nonce), host)
             _try_hosts(report, doors, ours, theirs, host)
     except NotSharedError as error:
-        report.findings.append(unfit(
-            f"same directory, {host}", "no", f"{host}: {error.description}",
-            "give both hosts the same directory of the same file system; if it is, names are seen more than 10 s late",
-        ))  # fmt: skip
+        report.findings.append(
+            unfit(
+                f"same directory, {host}",
+                "no",
+                f"{host}: {error.description}",
+                "give both hosts the same directory of the same file system; if they have it, names appear 10 s late",
+            )
+        )
     except PeerError as error:
         report.unreachable[host] = error.description
 
@@ -247,10 +253,15 @@ def _measure(report: Report, doors: Doors) -> None:
     report.measured["free_bytes"] = free
     if free is not None:
         low = free < 4 * floor
-        report.findings.append(Finding(
-            Level.WARNING if low else Level.OK, "free space", f"{free >> 20} MiB",
-            f"below storeFreeFloor ({floor >> 20} MiB) messages are refused", "free some space" if low else "",
-        ))  # fmt: skip
+        report.findings.append(
+            Finding(
+                Level.WARNING if low else Level.OK,
+                "free space",
+                f"{free >> 20} MiB",
+                f"below storeFreeFloor ({floor >> 20} MiB) messages are refused",
+                "free some space" if low else "",
+            )
+        )
 
 
 def _judge_check(check: probes.Times) -> Finding:
@@ -267,9 +278,11 @@ def _judge_check(check: probes.Times) -> Finding:
 
 def _untried(topic: str, error: OSError) -> Finding:
     cures = {
-        errno.EACCES: "give the broker's user read and write access", errno.EROFS: "mount it read-write",
-        errno.ENOSPC: "free some space", errno.EDQUOT: "raise the quota",
-    }  # fmt: skip
+        errno.EACCES: "give the broker's user read and write access",
+        errno.EROFS: "mount it read-write",
+        errno.ENOSPC: "free some space",
+        errno.EDQUOT: "raise the quota",
+    }
     found = f"cannot be tried: {error.strerror or error}"
     cure = cures.get(error.errno or 0, "mend that first")
     return unfit(topic, found, "what could not be tried cannot be relied on", cure)

@@ -20,10 +20,27 @@ TYPE_TOPIC = "file system"
 ALONE_TOPIC = "shared between hosts"
 LEASE_TOPIC = "lease time"
 LEASE_S_MAX = 30
-LOCAL_TYPES = frozenset((
-    "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs", "nilfs2", "tmpfs", "ramfs",
-    "overlay", "aufs", "ecryptfs", "fuse.fuse-overlayfs",
-))  # fmt: skip
+LOCAL_TYPES = frozenset(
+    (
+        "ext2",
+        "ext3",
+        "ext4",
+        "xfs",
+        "btrfs",
+        "zfs",
+        "f2fs",
+        "bcachefs",
+        "jfs",
+        "reiserfs",
+        "nilfs2",
+        "tmpfs",
+        "ramfs",
+        "overlay",
+        "aufs",
+        "ecryptfs",
+        "fuse.fuse-overlayfs",
+    )
+)
 PASSING_TYPES = {
     "tmpfs": "it is memory, which a reboot erases",
     "ramfs": "it is memory, which a reboot erases",
@@ -52,10 +69,19 @@ LOCAL_LOCK_TYPES = {
 }
 # The type that statfs(2) reports for a directory on such a mount, for the most important types.
 MAGIC = {
-    "nfs": (0x6969,), "nfs4": (0x6969,), "gfs2": (0x01161970,), "ocfs2": (0x7461636F,),
-    "cifs": (0xFF534D42, 0xFE534D42), "smb3": (0xFF534D42, 0xFE534D42), "ceph": (0x00C36400,),
-    "ext4": (0xEF53,), "xfs": (0x58465342,), "btrfs": (0x9123683E,), "tmpfs": (0x01021994,), "overlay": (0x794C7630,),
-}  # fmt: skip
+    "nfs": (0x6969,),
+    "nfs4": (0x6969,),
+    "gfs2": (0x01161970,),
+    "ocfs2": (0x7461636F,),
+    "cifs": (0xFF534D42, 0xFE534D42),
+    "smb3": (0xFF534D42, 0xFE534D42),
+    "ceph": (0x00C36400,),
+    "ext4": (0xEF53,),
+    "xfs": (0x58465342,),
+    "btrfs": (0x9123683E,),
+    "tmpfs": (0x01021994,),
+    "overlay": (0x794C7630,),
+}
 _RELY = "brokers on different hosts need one file system with locks that exclude between them"
 
 
@@ -89,10 +115,12 @@ def judge_magic(mount: Mount, magic: int) -> Iterator[Finding]:
     """Compare statfs(2) with mountinfo."""
     if mount.fs_type in MAGIC and magic not in MAGIC[mount.fs_type]:
         yield Finding(
-            Level.WARNING, "statfs", f"type 0x{magic:x}, which is not {mount.fs_type}",
+            Level.WARNING,
+            "statfs",
+            f"type 0x{magic:x}, which is not {mount.fs_type}",
             "the kernel reports two file systems for one directory, so the findings about the mount may be wrong",
             "look for a second mount over it: `findmnt -T DIR`",
-        )  # fmt: skip
+        )
 
 
 def _judge_local(mount: Mount) -> Iterator[Finding]:
@@ -100,10 +128,12 @@ def _judge_local(mount: Mount) -> Iterator[Finding]:
     yield Finding(Level.OK, TYPE_TOPIC, kind, "a local file system, as far as this host can see")
     passing = f"; {PASSING_TYPES[kind]}" if kind in PASSING_TYPES else ""
     yield Finding(
-        Level.WARNING, ALONE_TOPIC, "no",
+        Level.WARNING,
+        ALONE_TOPIC,
+        "no",
         f"all brokers must run on this host and fail with it{passing}",
         "for brokers on several hosts mount NFSv4, GFS2 or SMB 3",
-    )  # fmt: skip
+    )
     yield WRITABLE.judge(mount)
     if mount.has("nobarrier") or mount.has("barrier"):
         yield BARRIERS.judge(mount)
@@ -122,9 +152,12 @@ def _judge_server(machine: Machine) -> Iterator[Finding]:
 def _judge_unknown(mount: Mount) -> Iterator[Finding]:
     known = LOCAL_LOCK_TYPES.get(mount.fs_type, "amq was not tested on it")
     yield Finding(
-        Level.WARNING, TYPE_TOPIC, mount.fs_type, f"{known}; {_RELY}",
+        Level.WARNING,
+        TYPE_TOPIC,
+        mount.fs_type,
+        f"{known}; {_RELY}",
         "test it: run `amq doctor DIR --as-peer` on one host and `amq doctor DIR --peer HOST` on another",
-    )  # fmt: skip
+    )
     yield WRITABLE.judge(mount)
 
 
@@ -159,19 +192,22 @@ def _judge_version(mount: Mount, version: tuple[int, int], server: str) -> Findi
         return Finding(Level.OK, TYPE_TOPIC, found, "locks end with the server's lease; a repeated request counts once")
     if version == (4, 0):
         return Finding(
-            Level.WARNING, TYPE_TOPIC, found,
+            Level.WARNING,
+            TYPE_TOPIC,
+            found,
             "the server may carry out a repeated request twice after a fault, and delegations of a frozen host make "
             "a slave wait for the server's lease time",
             "mount with vers=4.2 (or 4.1)",
-        )  # fmt: skip
+        )
     if version[0] == 0:
         return Finding(Level.WARNING, TYPE_TOPIC, f"NFS, {mount.fs_type}", "the version is not shown", "use vers=4.2")
     return unfit(
-        TYPE_TOPIC, found,
+        TYPE_TOPIC,
+        found,
         "the lock of a dead host stays taken until somebody frees it on the server, so no slave takes over",
         "mount with vers=4.2; to free such a lock, write the path of the export on the server to "
         "/proc/fs/nfsd/unlock_filesystem",
-    )  # fmt: skip
+    )
 
 
 def _judge_lease(lease_s: float | None) -> Finding:
@@ -187,11 +223,13 @@ def _judge_lease(lease_s: float | None) -> Finding:
 def _judge_lost_locks(machine: Machine) -> Iterator[Finding]:
     if machine.read("/sys/module/nfs/parameters/recover_lost_locks").strip() == "Y":
         yield Finding(
-            Level.WARNING, "recover_lost_locks", "Y",
+            Level.WARNING,
+            "recover_lost_locks",
+            "Y",
             "this client takes lost locks again by itself, so the server no longer refuses late writes of a deposed "
             "master",
             "set nfs.recover_lost_locks=N, the default",
-        )  # fmt: skip
+        )
 
 
 # -- cluster file systems, SMB -----------------------------------------------------------------------------------------
@@ -201,22 +239,28 @@ def _judge_gfs2(mount: Mount, machine: Machine) -> Iterator[Finding]:
     protocol = _gfs2_protocol(mount, machine)
     if protocol == "lock_nolock":
         yield unfit(
-            TYPE_TOPIC, "gfs2, lock_nolock",
+            TYPE_TOPIC,
+            "gfs2, lock_nolock",
             "locks and caches stay on this node, so two nodes get the lock and damage the file system",
             "create it with mkfs.gfs2 -p lock_dlm and run dlm_controld with fencing on each node",
-        )  # fmt: skip
+        )
     elif protocol == "lock_dlm":
         yield Finding(Level.OK, TYPE_TOPIC, "gfs2, lock_dlm", "the cluster grants the locks")
     else:
         yield Finding(
-            Level.WARNING, TYPE_TOPIC, f"gfs2, lock protocol {protocol or 'unknown'}",
-            "only lock_dlm excludes between nodes", "run `tunegfs2 -l DEVICE`",
-        )  # fmt: skip
+            Level.WARNING,
+            TYPE_TOPIC,
+            f"gfs2, lock protocol {protocol or 'unknown'}",
+            "only lock_dlm excludes between nodes",
+            "run `tunegfs2 -l DEVICE`",
+        )
     yield Finding(
-        Level.NOTE, "fencing", "not visible from here",
+        Level.NOTE,
+        "fencing",
+        "not visible from here",
         "the file system blocks until the cluster has fenced a dead node, and no slave takes over before",
         "test it with `stonith_admin --fence NODE` or the tool of your cluster",
-    )  # fmt: skip
+    )
     yield from judge_options(GFS2_RULES, mount)
 
 
@@ -230,17 +274,21 @@ def _gfs2_protocol(mount: Mount, machine: Machine) -> str:
 
 def _judge_ocfs2(_mount: Mount, _machine: Machine) -> Iterator[Finding]:
     yield unfit(
-        TYPE_TOPIC, "ocfs2",
+        TYPE_TOPIC,
+        "ocfs2",
         "with the usual cluster stack (o2cb), byte-range locks stay on one node, so every node gets the lock",
         "use GFS2 or NFSv4",
-    )  # fmt: skip
+    )
 
 
 def _judge_ceph(mount: Mount, _machine: Machine) -> Iterator[Finding]:
     yield Finding(
-        Level.WARNING, TYPE_TOPIC, mount.fs_type, "it should work by its documentation, but amq was not tested on it",
+        Level.WARNING,
+        TYPE_TOPIC,
+        mount.fs_type,
+        "it should work by its documentation, but amq was not tested on it",
         "test it: run `amq doctor DIR --as-peer` on one host and `amq doctor DIR --peer HOST` on another",
-    )  # fmt: skip
+    )
     yield WRITABLE.judge(mount)
 
 
@@ -254,16 +302,20 @@ _OTHERS: dict[str, Callable[[Mount, Machine], Iterator[Finding]]] = {
 def _judge_smb(mount: Mount) -> Iterator[Finding]:
     yield Finding(Level.OK, TYPE_TOPIC, f"SMB {mount.get('vers')}".strip(), "locks exclude between hosts")
     yield Finding(
-        Level.NOTE, "dead clients", "not visible from here",
+        Level.NOTE,
+        "dead clients",
+        "not visible from here",
         "the server keeps the lock of a dead host until it drops the connection, which it never does by default",
         "in smb.conf: socket options = SO_KEEPALIVE TCP_KEEPIDLE=4 TCP_KEEPINTVL=2 TCP_KEEPCNT=3 "
         "TCP_USER_TIMEOUT=10000",
-    )  # fmt: skip
+    )
     yield Finding(
-        Level.NOTE, "hung master", "not replaced here",
+        Level.NOTE,
+        "hung master",
+        "not replaced here",
         "SMB keeps the name of a lock file that is open, so no slave replaces a master that stands still",
         "watch `amq status`, and end the process of a silent master",
-    )  # fmt: skip
+    )
     for finding in judge_options(SMB_RULES, mount):
         loose = finding.topic == LOOSE_CACHE.topic and mount.get("cache") in ("loose", "singleclient", "ro")
         yield LOOSE_CACHE if loose else finding

@@ -77,10 +77,15 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "verdict": self.verdict, "path": self.path, "directory": self.directory, "mount": self.mount,
-            "findings": [finding.to_json() for finding in self.findings], "measured": self.measured,
-            "recommended": self.recommended, "unreachable": self.unreachable,
-        }  # fmt: skip
+            "verdict": self.verdict,
+            "path": self.path,
+            "directory": self.directory,
+            "mount": self.mount,
+            "findings": [finding.to_json() for finding in self.findings],
+            "measured": self.measured,
+            "recommended": self.recommended,
+            "unreachable": self.unreachable,
+        }
 
 
 def unfit(topic: str, found: str, why: str, cure: str) -> Finding:

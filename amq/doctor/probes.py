@@ -62,18 +62,22 @@ def try_locks(a: Hands, b: Hands, who: str, rounds: int = ROUNDS) -> Finding:
         if error.errno not in _LOCKLESS:
             raise
         return unfit(
-            topic, f"refused: {error.strerror}", "without locks every broker would be master",
+            topic,
+            f"refused: {error.strerror}",
+            "without locks every broker would be master",
             "mount with locking (NFSv4 includes it; GFS2 needs dlm_controld; SMB without nobrl)",
-        )  # fmt: skip
+        )
     finally:
         for operation in ("unlock", "remove"):  # SMB removes no file that somebody has open
             a.call(operation, "lock")
             b.call(operation, "lock")
     if problem:
         return unfit(
-            topic, problem, "the lock elects the master; a lock that does not exclude elects several",
+            topic,
+            problem,
+            "the lock elects the master; a lock that does not exclude elects several",
             "check the mount options above; use NFSv4, GFS2 with lock_dlm or SMB 3",
-        )  # fmt: skip
+        )
     return Finding(Level.OK, topic, f"excludes, both ways, {_races(rounds)}", "the lock elects the one master")
 
 
@@ -123,9 +127,11 @@ def try_links(a: Hands, b: Hands, who: str, rounds: int = ROUNDS) -> Finding:
         if error.errno not in _LINKLESS:
             raise
         return unfit(
-            topic, f"refused: {error.strerror}", "link() must succeed for one broker only: it claims an epoch number",
+            topic,
+            f"refused: {error.strerror}",
+            "link() must succeed for one broker only: it claims an epoch number",
             "use a file system with hard links",
-        )  # fmt: skip
+        )
     finally:
         for number in numbers:
             a.call("remove", f"link-{number}")
@@ -133,9 +139,11 @@ def try_links(a: Hands, b: Hands, who: str, rounds: int = ROUNDS) -> Finding:
             b.call("remove", f"theirs-{number}")
     if problem:
         return unfit(
-            topic, problem, "brokers claim an epoch number by link(); two brokers would own one number",
+            topic,
+            problem,
+            "brokers claim an epoch number by link(); two brokers would own one number",
             "do not use this file system",
-        )  # fmt: skip
+        )
     return Finding(Level.OK, topic, f"exclusive, {_races(rounds)}", "link() gives an epoch number to one broker")
 
 
@@ -183,13 +191,12 @@ def try_coherence(a: Hands, b: Hands, who: str, tag: str = "ab", rounds: int = R
             a.call("remove", name)
     if problem:
         return unfit(
-            topic, problem,
+            topic,
+            problem,
             "a deposed master would not notice that it is deposed, and a new master would miss confirmed messages",
             "check the mount options above (nocto, cache=loose); do not use this file system",
-        )  # fmt: skip
-    return Finding(
-        Level.OK, topic, f"{rounds} times as written", "a newly opened file shows what was synced before"
-    )
+        )
+    return Finding(Level.OK, topic, f"{rounds} times as written", "a newly opened file shows what was synced before")
 
 
 def try_visibility(a: Hands, b: Hands, who: str, tag: str = "ab") -> tuple[Finding, dict[str, float | None]]:
@@ -271,8 +278,10 @@ def try_directory_sync(vfs: Vfs, clock: Clock, directory: str) -> Finding:
         vfs.fsync_directory(directory)
     except OSError as error:
         return unfit(
-            "directory sync", f"refused: {error.strerror}", "the names of new segments and epochs must survive a crash",
+            "directory sync",
+            f"refused: {error.strerror}",
+            "the names of new segments and epochs must survive a crash",
             "use another file system",
-        )  # fmt: skip
+        )
     took_ms = (clock.monotonic() - started) * 1000
     return Finding(Level.OK, "directory sync", f"{took_ms:.2f} ms", "names of new files survive a crash")

@@ -33,8 +33,17 @@ class OpenBatch:
     """
 
     __slots__ = (
-        "chunks", "confirms", "consumed", "flags", "in_slices", "names", "offset", "records", "segment", "size",
-    )  # fmt: skip
+        "chunks",
+        "confirms",
+        "consumed",
+        "flags",
+        "in_slices",
+        "names",
+        "offset",
+        "records",
+        "segment",
+        "size",
+    )
 
     def __init__(self) -> None:
         self.records: list[Record] = []

@@ -29,8 +29,18 @@ CHECKPOINTS_DIRECTORY = "checkpoints"
 CHECKPOINTS_KEPT = 2
 FORMAT = 2  # as that of segments: 0.1 wrote 1, and passes over what is newer
 (
-    HEAD, QUEUE, ROWS, COUNTS, DUPLICATES, OUTCOMES, END, SHARED, PREPARED, MARKERS, SUBSCRIPTIONS,
-) = range(1, 12)  # fmt: skip
+    HEAD,
+    QUEUE,
+    ROWS,
+    COUNTS,
+    DUPLICATES,
+    OUTCOMES,
+    END,
+    SHARED,
+    PREPARED,
+    MARKERS,
+    SUBSCRIPTIONS,
+) = range(1, 12)
 _BLOCK = struct.Struct("<IIB")
 _READ_BYTES = 1 << 20
 _BLOCK_BYTES_MAX = 256 << 20
@@ -158,12 +168,19 @@ def read_checkpoint(vfs: Vfs, path: str) -> Generator[tuple[int, bytes], None, N
 def encode_head(position: Position, trimmed: Trimmed, store_uuid: bytes) -> bytes:
     """Payload of the first block."""
     body = {
-        "format": FORMAT, "byteorder": sys.byteorder, "store_uuid": store_uuid.hex(),
-        "trimmed": trimmed.through, "kept": [[*key, end] for key, end in trimmed.kept.items()],
-        "epoch": position.epoch, "number": position.number, "offset": position.offset,
-        "batch_offset": position.batch_offset, "batch": position.batch, "salt": position.salt,
+        "format": FORMAT,
+        "byteorder": sys.byteorder,
+        "store_uuid": store_uuid.hex(),
+        "trimmed": trimmed.through,
+        "kept": [[*key, end] for key, end in trimmed.kept.items()],
+        "epoch": position.epoch,
+        "number": position.number,
+        "offset": position.offset,
+        "batch_offset": position.batch_offset,
+        "batch": position.batch,
+        "salt": position.salt,
         "destinations": list(position.destinations.items()),
-    }  # fmt: skip
+    }
     return json.dumps(body).encode()
 
 
@@ -177,9 +194,14 @@ def decode_head(path: str, payload: bytes) -> tuple[Position, Trimmed, bytes]:
             raise CorruptError(path, 0, "checkpoint was written on a machine with another byte order")
         destinations = {int(number): str(name) for number, name in body["destinations"]}
         position = Position(
-            int(body["epoch"]), int(body["number"]), int(body["offset"]), int(body["batch_offset"]), int(body["batch"]),
-            int(body["salt"]), destinations,
-        )  # fmt: skip
+            int(body["epoch"]),
+            int(body["number"]),
+            int(body["offset"]),
+            int(body["batch_offset"]),
+            int(body["batch"]),
+            int(body["salt"]),
+            destinations,
+        )
         if not HEADER_BYTES <= position.batch_offset < position.offset or position.batch <= 0:
             raise ValueError("no place between two batches")
         epoch, number = body["trimmed"]

@@ -102,10 +102,16 @@ def plan(reports: Iterable[SegmentReport], liveness: Liveness, segment_size_byte
         messages, outcomes, id_bytes = ids.get(report.name, (0, 0, 0))
         steps.append(
             Step(
-                report.name, actions.get(report.name, KEEP), report.end, report.file_bytes, tally.live,
-                tally.live_record_bytes, messages + outcomes, id_bytes,
+                report.name,
+                actions.get(report.name, KEEP),
+                report.end,
+                report.file_bytes,
+                tally.live,
+                tally.live_record_bytes,
+                messages + outcomes,
+                id_bytes,
             )
-        )  # fmt: skip
+        )
     return steps
 
 
@@ -114,6 +120,13 @@ def _segment(report: SegmentReport, liveness: Liveness, ids: dict[str, tuple[int
     tally = liveness.segments.get(report.name, Tally())
     refers = {epoch << 32 | number for epoch, number in map(segment_key, liveness.refers.get(report.name, ()))}
     return Segment(
-        report.name, report.epoch, report.number, report.end, tally.live, tally.live_record_bytes,
-        ids.get(report.name, (0, 0, 0))[2], report.file_bytes, refers,
-    )  # fmt: skip
+        report.name,
+        report.epoch,
+        report.number,
+        report.end,
+        tally.live,
+        tally.live_record_bytes,
+        ids.get(report.name, (0, 0, 0))[2],
+        report.file_bytes,
+        refers,
+    )

@@ -250,8 +250,7 @@ class Export:
         return found is not None and not self._wanted.isdisjoint(found.topics)
 
     def _has_ended(self, name: str) -> bool:
-        """Is that the queue of a durable subscription that has ended? Nobody will get the messages that are left there.
-        """
+        """Is that the queue of a durable subscription that has ended? The messages left there reach no consumer."""
         return name.startswith(SUBSCRIPTION_SCHEME) and name not in self._durable
 
     def _remembered(self) -> Iterator[Item]:

@@ -84,7 +84,7 @@ class SegmentHeader:
     def encode(self) -> bytes:
         body = HEADER.pack(
             MAGIC, self.version, 0, HEADER_BYTES, self.epoch, self.number, self.store_uuid, self.salt, 0
-        )[:-4]  # fmt: skip
+        )[:-4]
         return body + crc32(body).to_bytes(4, "little")
 
 
@@ -134,9 +134,7 @@ def _batch_header(
     size: int, payload_crc: int, salt: int, epoch: int, number: int, records: int, wall_s: int, flags: int
 ) -> bytes:
     assert 0 < size <= BATCH_BYTES_MAX
-    head = BATCH.pack(
-        BATCH_MAGIC, size, epoch, number, records, payload_crc, wall_s & 0xFFFFFFFF, flags, 0
-    )[:-4]  # fmt: skip
+    head = BATCH.pack(BATCH_MAGIC, size, epoch, number, records, payload_crc, wall_s & 0xFFFFFFFF, flags, 0)[:-4]
     return head + crc32(head, salt).to_bytes(4, "little")
 
 

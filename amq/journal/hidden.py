@@ -11,8 +11,10 @@ HELD_SCHEME = "held://"
 RETAINED_SCHEME = "retained://"  # one for each topic that has a retained message; it may expire there
 _SCHEDULE_SCHEME = "schedule://"
 _TOLD = (
-    (SENT_SCHEME, "prepared, for "), (HELD_SCHEME, "prepared, taken from "), (RETAINED_SCHEME, "retained message of "),
-)  # fmt: skip
+    (SENT_SCHEME, "prepared, for "),
+    (HELD_SCHEME, "prepared, taken from "),
+    (RETAINED_SCHEME, "retained message of "),
+)
 
 
 def is_hidden(destination: str) -> bool:

@@ -66,10 +66,17 @@ class Header:
 
     def encode(self) -> bytes:
         exported = f"{datetime.fromtimestamp(self.exported_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
-        return _line({
-            "amq": KIND, "version": VERSION, "store": self.store, "epoch": self.epoch, "exported": exported,
-            "exported_ms": self.exported_ms, "destinations": self.destinations,
-        })  # fmt: skip
+        return _line(
+            {
+                "amq": KIND,
+                "version": VERSION,
+                "store": self.store,
+                "epoch": self.epoch,
+                "exported": exported,
+                "exported_ms": self.exported_ms,
+                "destinations": self.destinations,
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +187,14 @@ class End:
     problems: int = 0
 
     def encode(self) -> bytes:
-        return _line({
-            "type": END_TYPE, "messages": self.messages, "crc32": f"{self.crc32:08x}", "problems": self.problems,
-        })  # fmt: skip
+        return _line(
+            {
+                "type": END_TYPE,
+                "messages": self.messages,
+                "crc32": f"{self.crc32:08x}",
+                "problems": self.problems,
+            }
+        )
 
 
 Item = Exported | Ids | Durable | Batch | InDoubt
@@ -281,9 +293,11 @@ class Reader:
             )
         names = found.get("destinations")
         return Header(
-            _text(found, "store"), _number(found, "epoch", _U64_MAX), _number(found, "exported_ms", _U64_MAX),
+            _text(found, "store"),
+            _number(found, "epoch", _U64_MAX),
+            _number(found, "exported_ms", _U64_MAX),
             None if names is None else tuple(map(str, names)),
-        )  # fmt: skip
+        )
 
     def _end(self, found: Mapping[str, Any]) -> None:
         end = End(_number(found, "messages", _U64_MAX), int(found["crc32"], 16) if "crc32" in found else None)
@@ -399,11 +413,19 @@ def _read_item(found: Mapping[str, Any]) -> Item:
     if not destination.encode():
         raise ValueError("a message without destination")
     message = Message(
-        destination, body, properties or None, _short(found, "content_type"),
-        _number(found, "priority", 9, DEFAULT_PRIORITY), True, _number(found, "timestamp_ms", _U64_MAX),
-        _number(found, "expires_ms", _U64_MAX, 0), _short(found, "duplicate_id"), kind_of_body,
-        _number(found, "seq", _U64_MAX), envelope,
-    )  # fmt: skip
+        destination,
+        body,
+        properties or None,
+        _short(found, "content_type"),
+        _number(found, "priority", 9, DEFAULT_PRIORITY),
+        True,
+        _number(found, "timestamp_ms", _U64_MAX),
+        _number(found, "expires_ms", _U64_MAX, 0),
+        _short(found, "duplicate_id"),
+        kind_of_body,
+        _number(found, "seq", _U64_MAX),
+        envelope,
+    )
     try:
         check(message)
     except CommandError as error:

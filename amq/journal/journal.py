@@ -269,8 +269,7 @@ class Journal:
         self._check_limit()
 
     def trim(self, mark: Trimmed) -> None:
-        """Segments that `mark` does not keep are not needed: the records in them that still are were appended before.
-        """
+        """Segments that `mark` does not keep are not needed: their live records were appended again before."""
         batch = self.open
         self.append_record(mark)
         batch.flags |= HAS_TRIM_MARK

@@ -84,12 +84,16 @@ class Tally:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "messages": self.messages, "message_bytes": self.message_bytes, "live": self.live,
-            "live_bytes": self.live_bytes, "dead": self.messages - self.live,
-            "dead_bytes": self.message_bytes - self.live_bytes, "record_bytes": self.record_bytes,
+            "messages": self.messages,
+            "message_bytes": self.message_bytes,
+            "live": self.live,
+            "live_bytes": self.live_bytes,
+            "dead": self.messages - self.live,
+            "dead_bytes": self.message_bytes - self.live_bytes,
+            "record_bytes": self.record_bytes,
             "live_record_bytes": self.live_record_bytes,
             **{reason.replace("-", "_"): count for reason, count in self.left.items()},
-        }  # fmt: skip
+        }
 
 
 @dataclass(slots=True)

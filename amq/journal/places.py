@@ -53,9 +53,12 @@ def pack(
     """As text. `codes` of the segments, `sizes` of typecode I. About 0.2 µs a message."""
     used = sorted(set(codes))
     parts = [
-        _HEAD.pack(VERSION, len(seqs), len(used), len(redelivered)), _bytes(array("Q", used)),
-        _bytes(_differences(seqs)), _bytes(_differences(offsets)), _bytes(sizes),
-    ]  # fmt: skip
+        _HEAD.pack(VERSION, len(seqs), len(used), len(redelivered)),
+        _bytes(array("Q", used)),
+        _bytes(_differences(seqs)),
+        _bytes(_differences(offsets)),
+        _bytes(sizes),
+    ]
     if len(used) > 1:
         rows = {code: row for row, code in enumerate(used)}
         parts.append(_bytes(array("H", map(rows.__getitem__, codes))))
@@ -74,8 +77,15 @@ def unpack(text: str, count: int) -> Places:
             raise ValueError(f"version {version}, {found} messages")
         at = _HEAD.size
         columns: list[array[int]] = []
-        for code, rows in (("Q", used), ("q", count), ("q", count), ("I", count), ("H", count if used > 1 else 0),
-                           ("I", known), ("I", known)):  # fmt: skip
+        for code, rows in (
+            ("Q", used),
+            ("q", count),
+            ("q", count),
+            ("I", count),
+            ("H", count if used > 1 else 0),
+            ("I", known),
+            ("I", known),
+        ):
             column = array(code)
             stop = at + rows * column.itemsize
             if stop > len(data):
@@ -91,9 +101,13 @@ def unpack(text: str, count: int) -> Places:
     if max(index, default=-1) >= used or max(positions, default=-1) >= count:
         raise ProtocolError("the places of messages are damaged: a segment or message is named that is not there")
     return Places(
-        array("q", accumulate(seqs)), [(code >> 32, code & 0xFFFFFFFF) for code in codes], index,
-        array("q", accumulate(offsets)), sizes, dict(zip(positions, times, strict=True)),
-    )  # fmt: skip
+        array("q", accumulate(seqs)),
+        [(code >> 32, code & 0xFFFFFFFF) for code in codes],
+        index,
+        array("q", accumulate(offsets)),
+        sizes,
+        dict(zip(positions, times, strict=True)),
+    )
 
 
 def _differences(numbers: Sequence[int]) -> array[int]:

@@ -232,9 +232,12 @@ def _read_large(vfs: Vfs, fd: int, path: str, place: PlacedInSegment, destinatio
         start = min(of_kind(head), place.size)
         head = read_at(vfs, fd, place.offset, start)
         return decode_at(
-            path, head, place, destination,
+            path,
+            head,
+            place,
+            destination,
             read_at(vfs, fd, place.offset + start, place.size - start),
-        )  # fmt: skip
+        )
     return decode_at(path, head, place, destination)
 
 

@@ -73,7 +73,11 @@ class Recovered:
 
 
 def seal(
-    vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int], followed: Followed | None = None,
+    vfs: Vfs,
+    store: str,
+    last_epoch: int,
+    known: Mapping[str, int],
+    followed: Followed | None = None,
     sign: Callable[[], None] = _unsigned,
 ) -> dict[str, int]:
     """Sealed length of every segment in the store: {name: bytes that count}, 0 for a segment that was never begun.

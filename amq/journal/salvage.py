@@ -306,7 +306,12 @@ class Salvage(Inspection):
         self._add(report, Damage(code, path, 0, report.end, why, records_saved=saved))
 
     def _gap(
-        self, report: SegmentReport, data: bytes, header: SegmentHeader, gap: Problem, stop: int,
+        self,
+        report: SegmentReport,
+        data: bytes,
+        header: SegmentHeader,
+        gap: Problem,
+        stop: int,
         numbers: tuple[int, int],
     ) -> Iterator[tuple[BatchHeader, int, memoryview]]:
         """Damage from `gap.offset` to `stop`, between batches `numbers`: single records of the first batch in it."""
@@ -324,8 +329,10 @@ class Salvage(Inspection):
         if head is not None:
             first = first[: head.payload_bytes]
         frames = list(chain(first, start + BATCH_BYTES))
-        complete = head is not None and len(frames) == head.records and sum(len(each[1]) for each in frames) == (
-            head.payload_bytes
+        complete = (
+            head is not None
+            and len(frames) == head.records
+            and sum(len(each[1]) for each in frames) == (head.payload_bytes)
         )
         if not complete:  # a length may be damaged: only what stands before the first doubt
             good = next((i for i, (_, _, whole) in enumerate(frames) if not whole), len(frames))

@@ -138,9 +138,16 @@ class Owner:
                 code="LOCK_KEEP_ALIVE_PERIOD_INVALID",
             )
         return cls(
-            uuid, name, host.name(), host.boot_id(), host.namespaces(), host.pid(), host.pid_start(),
-            tuple(transport_urls), float(lock_keep_alive_period_s),
-        )  # fmt: skip
+            uuid,
+            name,
+            host.name(),
+            host.boot_id(),
+            host.namespaces(),
+            host.pid(),
+            host.pid_start(),
+            tuple(transport_urls),
+            float(lock_keep_alive_period_s),
+        )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

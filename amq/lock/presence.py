@@ -172,9 +172,12 @@ class Presence:
     def _write(self) -> None:
         assert self._fd is not None
         body = {
-            "role": self._role, "owner": self._owner.to_json(), "details": self._details, "facts": self._facts,
+            "role": self._role,
+            "owner": self._owner.to_json(),
+            "details": self._details,
+            "facts": self._facts,
             "store_version": STORE_VERSION,
-        }  # fmt: skip
+        }
         without_urls = {"owner": self._owner.to_json() | {"transport_urls": []}}
         for shorter in ({}, without_urls, without_urls | {"facts": {}}):
             data = encode(KIND, body | shorter, RECORD_BYTES)
@@ -249,9 +252,7 @@ def _read(vfs: Vfs, fd: int, path: str, name: str) -> BrokerPresence:
         with suppress(CorruptError):
             body: dict[str, Any] = decode(KIND, read_all(vfs, fd, RECORD_BYTES, 0), path)
             owner = Owner.from_json(document.field(body, "owner", dict, path), path)
-            details, facts = (
-                found if isinstance(found := body.get(key), dict) else {} for key in ("details", "facts")
-            )
+            details, facts = (found if isinstance(found := body.get(key), dict) else {} for key in ("details", "facts"))
             role, version = document.field(body, "role", str, path), body.get("store_version", 1)
             return BrokerPresence(name, role, owner, details, facts, version if isinstance(version, int) else 1)
     return BrokerPresence(name, "", None)

@@ -58,9 +58,14 @@ class SharedFileLocker:
     """
 
     def __init__(
-        self, vfs: Vfs, clock: Clock, host: Host, store_directory: str, owner: Owner,
+        self,
+        vfs: Vfs,
+        clock: Clock,
+        host: Host,
+        store_directory: str,
+        owner: Owner,
         door_to: Callable[[LockPlace], Vfs] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`door_to(place)` leads to the store as brokers see it whose lock is there; it may raise ConfigError."""
         self.owner = owner
         self._vfs = vfs
@@ -241,9 +246,12 @@ class SharedFileLocker:
                     self._lease.revoke()
                 if self._state is LockerState.MASTER and self._epoch is not None:
                     body = {
-                        "epoch": self._epoch.number, "uuid": self.owner.uuid, "wall_ms": self._clock.wall_ms(),
-                        "to": to, "failover": failover,
-                    }  # fmt: skip
+                        "epoch": self._epoch.number,
+                        "uuid": self.owner.uuid,
+                        "wall_ms": self._clock.wall_ms(),
+                        "to": to,
+                        "failover": failover,
+                    }
                     self._write_record(self._held_fd(), "release", body, RELEASE_OFFSET)
             finally:
                 self._let_go(LockerEvent.RELEASE)

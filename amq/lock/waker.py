@@ -81,9 +81,12 @@ class _Queue:
 
 @contextmanager
 def watch(
-    vfs: Vfs, store_directory: str, wake: Callable[[], None], threads: Threads | None = None,
+    vfs: Vfs,
+    store_directory: str,
+    wake: Callable[[], None],
+    threads: Threads | None = None,
     is_slave: Callable[[], bool] = lambda: True,
-) -> Iterator[OSError | None]:  # fmt: skip
+) -> Iterator[OSError | None]:
     """While the block runs, call `wake()` from another thread whenever the lock file is closed, removed or made, or the
     lock is free while `is_slave()`.
 

@@ -67,9 +67,7 @@ def find_checkpoints(vfs: Vfs, store: str) -> list[CheckpointReport]:
     return found
 
 
-def examine_checkpoints(
-    vfs: Vfs, store: str, config: BrokerConfig, sealing: Sealing
-) -> list[CheckpointReport]:
+def examine_checkpoints(vfs: Vfs, store: str, config: BrokerConfig, sealing: Sealing) -> list[CheckpointReport]:
     """Read every checkpoint as a start on the journal would whose newest epoch says `sealing`. Before the journal is
     inspected: then the journal has what they speak of. Raises OSError.
     """

@@ -62,9 +62,7 @@ class Import:
 
     def __init__(self, config: BrokerConfig, told: Callable[[Result], None], **doors: Any) -> None:
         self.result = Result()
-        self._config = replace(
-            config, name=NAME, transports=(), fail_if_locked=True, duplicate_window=UNLIMITED
-        )
+        self._config = replace(config, name=NAME, transports=(), fail_if_locked=True, duplicate_window=UNLIMITED)
         self._line_bytes_max = LINE_BYTES + FRAME_TIMES * config.max_frame_size_bytes
         self._told = told
         self._doors = doors
@@ -239,9 +237,7 @@ class Import:
         """Prepare a transaction: its acknowledged messages are stored, its sent messages are stored with it."""
         self._take_held(broker)
         seq = broker.next_seq()
-        given = Prepared(
-            item.xid, seq, item.created_ms, item.timeout_ms, item.owner, item.batch, user=item.user
-        )
+        given = Prepared(item.xid, seq, item.created_ms, item.timeout_ms, item.owner, item.batch, user=item.user)
         for name, id in self._held.pop(item.key, ()):
             seq = _seq_of(broker, name, id)
             if seq in self._taken.get(name, ()):
@@ -362,8 +358,9 @@ def _check_topics(definition: dict[str, Any]) -> None:
         if not is_topic(topic):
             raise AmqError(
                 f"the durable subscription {definition['name']!r} is to {topic!r}, which is not a topic; the file "
-                "cannot be imported as it is", code="DESTINATION_REFUSED",
-            )  # fmt: skip
+                "cannot be imported as it is",
+                code="DESTINATION_REFUSED",
+            )
 
 
 async def _nobody(_: object) -> NoReturn:

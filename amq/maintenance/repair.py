@@ -153,9 +153,15 @@ class Repair:
     """One repair of `store`, by this process. It reports each step by `told(sentence)`."""
 
     def __init__(
-        self, vfs: ToolVfs, clock: Clock, host: Host, entropy: random.Random, stop: Event, config: BrokerConfig,
+        self,
+        vfs: ToolVfs,
+        clock: Clock,
+        host: Host,
+        entropy: random.Random,
+        stop: Event,
+        config: BrokerConfig,
         told: Callable[[str], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.kept = ""
         self.plan: Plan | None = None
         self._vfs = vfs
@@ -167,9 +173,12 @@ class Repair:
         self._directory = os.path.join(config.store, JOURNAL_DIRECTORY)
         self._told = told
         self._owner = Owner.make(
-            host, name=NAME, uuid=str(uuid.UUID(bytes=entropy.randbytes(16))), transport_urls=(),
+            host,
+            name=NAME,
+            uuid=str(uuid.UUID(bytes=entropy.randbytes(16))),
+            transport_urls=(),
             lock_keep_alive_period_s=config.lock_keep_alive_period_s,
-        )  # fmt: skip
+        )
         self._locker = SharedFileLocker(vfs, clock, host, config.store, self._owner)
 
     def run(self) -> Plan:

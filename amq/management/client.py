@@ -55,8 +55,9 @@ class ManagementClient:
             host, port = url.hostname or "", url.port
             self._http: http.client.HTTPConnection = (
                 http.client.HTTPSConnection(host, port, timeout=timeout_s, context=ssl.create_default_context())
-                if url.scheme == "https" else http.client.HTTPConnection(host, port, timeout=timeout_s)
-            )  # fmt: skip
+                if url.scheme == "https"
+                else http.client.HTTPConnection(host, port, timeout=timeout_s)
+            )
         else:
             self._http = _UnixConnection(where, timeout_s)
 

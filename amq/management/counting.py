@@ -55,11 +55,15 @@ class Counting:
 
     def facts(self) -> Row:
         return {
-            "expired": self._counts["expired"], "discarded": self._counts["discarded"],
-            "connections_opened": self._counts["connections"], "masterships": self._counts["masterships"],
-            "dead_lettered": dict(self._reasons), "loop_lag": self._lag.to_json(),
-            "forgotten_enqueued": self._forgotten[0], "forgotten_dequeued": self._forgotten[1],
-        }  # fmt: skip
+            "expired": self._counts["expired"],
+            "discarded": self._counts["discarded"],
+            "connections_opened": self._counts["connections"],
+            "masterships": self._counts["masterships"],
+            "dead_lettered": dict(self._reasons),
+            "loop_lag": self._lag.to_json(),
+            "forgotten_enqueued": self._forgotten[0],
+            "forgotten_dequeued": self._forgotten[1],
+        }
 
     def process(self) -> Row:
         """What the kernel knows of this process. `open_files` is missing where they would have to be counted singly:
@@ -67,9 +71,11 @@ class Counting:
         with open("/proc/self/statm") as file:
             pages = int(file.read().split()[1])
         found: Row = {
-            "cpu_s": time.process_time(), "resident_bytes": pages * os.sysconf("SC_PAGE_SIZE"),
-            "files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0], "began_wall_ms": self._began_wall_ms,
-        }  # fmt: skip
+            "cpu_s": time.process_time(),
+            "resident_bytes": pages * os.sysconf("SC_PAGE_SIZE"),
+            "files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            "began_wall_ms": self._began_wall_ms,
+        }
         if files := os.stat("/proc/self/fd").st_size:
             found["open_files"] = files
         return found

@@ -51,13 +51,23 @@ async def hints(context: Context, queue: Queue) -> Row:
 def _of_broker(context: Context) -> list[Hint]:
     journal, memory, found = context.broker.journal, context.broker.memory, []
     if journal.disk_full:
-        found.append(Hint("disk-full", "The disk of the store is full: new messages are rejected, consumers go on. "
-                          "Make room on it, or consume; service resumes by itself."))  # fmt: skip
+        found.append(
+            Hint(
+                "disk-full",
+                "The disk of the store is full: new messages are rejected, consumers go on. "
+                "Make room on it, or consume; service resumes by itself.",
+            )
+        )
     elif journal.at_limit:
         found.append(Hint("store-limit", "storeLimit is reached: producers wait. Consume, purge, or raise storeLimit."))
     if memory.is_full:
-        found.append(Hint("memory-limit", "memoryLimit is reached: producers wait. Consumers hold messages that they "
-                          "have not acknowledged, or there are very many queues."))  # fmt: skip
+        found.append(
+            Hint(
+                "memory-limit",
+                "memoryLimit is reached: producers wait. Consumers hold messages that they "
+                "have not acknowledged, or there are very many queues.",
+            )
+        )
     return found
 
 
@@ -74,13 +84,21 @@ def _of_queue(context: Context, queue: Queue) -> list[Hint]:
         found.append(Hint("no-consumer", "Nobody consumes it. Its messages wait until a client subscribes."))
     if consumers and held and all(each.credit <= 0 for each in consumers):
         of = f"Its {len(consumers):,} consumers hold" if len(consumers) > 1 else "Its consumer holds"
-        found.append(Hint(
-            "slow", f"{of} {held:,} messages, as many as the prefetch allows, without acknowledging them: slower than "
-            "producers, or stuck. The page Consumers names them; the rates below show whether anything leaves.",
-        ))  # fmt: skip
+        found.append(
+            Hint(
+                "slow",
+                f"{of} {held:,} messages, as many as the prefetch allows, without acknowledging them: slower than "
+                "producers, or stuck. The page Consumers names them; the rates below show whether anything leaves.",
+            )
+        )
     elif queue.stored and held == queue.stored:
-        found.append(Hint("in-flight", "Consumers hold all of its messages, and have not acknowledged them yet. "
-                          "Where nothing leaves it, they hang: the page Consumers names them."))  # fmt: skip
+        found.append(
+            Hint(
+                "in-flight",
+                "Consumers hold all of its messages, and have not acknowledged them yet. "
+                "Where nothing leaves it, they hang: the page Consumers names them.",
+            )
+        )
     if queue.delayed:
         found.append(Hint("delayed", f"{len(queue.delayed):,} messages failed, and wait for redeliveryDelay."))
     apart = sum(each.in_transactions for each in consumers)
@@ -102,9 +120,11 @@ async def _of_selectors(context: Context, queue: Queue, looked: list[Found]) -> 
                 return []
             await work.did(len(piece) * len(chosen))
     text = ", ".join(f"“{text[:SELECTOR_CHARS_MAX]}”" for text in list(chosen)[:3])
-    of = f"{len(consumers):,} consumers, but their selectors match" if len(consumers) > 1 else (
-        "1 consumer, but its selector matches"
-    )  # fmt: skip
+    of = (
+        f"{len(consumers):,} consumers, but their selectors match"
+        if len(consumers) > 1
+        else ("1 consumer, but its selector matches")
+    )
     none = f"none of the first {len(looked):,} messages" if len(looked) > 1 else "not the first message"
     return [Hint("selector", f"{of} {none}: {text}. Compare it with the properties of a message below.")]
 
@@ -119,10 +139,14 @@ def _of_redeliveries(context: Context, queue: Queue, looked: list[Found]) -> lis
     then = "" if limit < 0 else f" After {limit:,} failed redeliveries (maximumRedeliveries) it becomes a dead letter."
     id = f"{context.broker.message_id_prefix}{worst.message.seq}"
     count = f"{len(back):,} messages" if len(back) > 1 else "1 message"
-    return [Hint(
-        "redelivered", f"{count} came back from consumers of {plain_name(queue.name)[:100]}; {id} was redelivered "
-        f"{worst.redelivered:,} times: consumers fail on it. Look at it, and at their logs.{then}", id,
-    )]  # fmt: skip
+    return [
+        Hint(
+            "redelivered",
+            f"{count} came back from consumers of {plain_name(queue.name)[:100]}; {id} was redelivered "
+            f"{worst.redelivered:,} times: consumers fail on it. Look at it, and at their logs.{then}",
+            id,
+        )
+    ]
 
 
 def _of_dead_letters(context: Context, queue: Queue) -> list[Hint]:
@@ -130,5 +154,8 @@ def _of_dead_letters(context: Context, queue: Queue) -> list[Hint]:
     dead = context.broker.state.queues.get(QUEUE_SCHEME + name)
     if dead is None or not dead.stored:
         return []
-    return [Hint("dead-letters", f"Consumers gave up {dead.stored:,} of its messages: they are in {name[:200]}.",
-                 queue=name)]  # fmt: skip
+    return [
+        Hint(
+            "dead-letters", f"Consumers gave up {dead.stored:,} of its messages: they are in {name[:200]}.", queue=name
+        )
+    ]

@@ -68,9 +68,10 @@ class History:
 
     def _happened(self, event: Event) -> None:
         facts = [
-            f"{name.replace('_', ' ')} {_told(name, value)}" for name, value in asdict(event).items()
+            f"{name.replace('_', ' ')} {_told(name, value)}"
+            for name, value in asdict(event).items()
             if value not in ("", ())
-        ]  # fmt: skip
+        ]
         self._others.append(
             {"at_ms": self._clock.wall_ms(), "what": TOLD[type(event)], "about": ", ".join(facts)[:TEXT_CHARS_MAX]}
         )

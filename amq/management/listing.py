@@ -25,8 +25,13 @@ T = TypeVar("T")
 Row = dict[str, Any]
 _CONDITION: Final = re.compile(r"(\w+)(>=|<=|!=|=|>|<)(-?\d{1,18})")
 _OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
-    "=": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le,
-}  # fmt: skip
+    "=": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+    ">=": operator.ge,
+    "<=": operator.le,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +55,13 @@ class Query:
                 raise invalid(f"filter {text[:80]!r}: write FIELD=NUMBER, or with > < >= <= !=, at most 8 with commas")
             conditions.append((match[1], match[2], int(match[3])))
         return cls(
-            text_of(found, "name"), tuple(conditions), sort.removeprefix("-"), sort.startswith("-"),
-            number(found, "offset", 0, 1 << 40), number(found, "limit", LIMIT_MAX, LIMIT_MAX),
-        )  # fmt: skip
+            text_of(found, "name"),
+            tuple(conditions),
+            sort.removeprefix("-"),
+            sort.startswith("-"),
+            number(found, "offset", 0, 1 << 40),
+            number(found, "limit", LIMIT_MAX, LIMIT_MAX),
+        )
 
 
 @dataclass(frozen=True, slots=True)

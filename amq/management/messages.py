@@ -158,8 +158,9 @@ def seq_of(broker: Broker, id: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 20:
         raise CommandError(
             f"{id[:100]!r} is no id of a message of this broker: write it as a list shows it, "
-            f"{broker.message_id_prefix}N", code="MESSAGE_UNKNOWN",
-        )  # fmt: skip
+            f"{broker.message_id_prefix}N",
+            code="MESSAGE_UNKNOWN",
+        )
     return int(text)
 
 
@@ -197,19 +198,27 @@ def row_of(broker: Broker, found: Found, body_bytes: int = BODY_BYTES_SHOWN) -> 
     shown = body[:body_bytes]
     envelope = message.envelope
     row: Row = {
-        "id": f"{broker.message_id_prefix}{message.seq}", "priority": message.priority,
-        "persistent": message.persistent, "timestamp_ms": message.timestamp_ms, "expires_ms": message.expires_ms,
-        "redelivered": found.redelivered, "content": CONTENTS[message.content], "content_type": message.content_type,
-        "bytes": len(message.body), "truncated": len(shown) < len(body),
+        "id": f"{broker.message_id_prefix}{message.seq}",
+        "priority": message.priority,
+        "persistent": message.persistent,
+        "timestamp_ms": message.timestamp_ms,
+        "expires_ms": message.expires_ms,
+        "redelivered": found.redelivered,
+        "content": CONTENTS[message.content],
+        "content_type": message.content_type,
+        "bytes": len(message.body),
+        "truncated": len(shown) < len(body),
         "properties": {name: _plain(value) for name, value in (message.properties or {}).items()},
         "destination": wire_name(message.destination),
-    }  # fmt: skip
+    }
     if envelope is not None:
         id = envelope.correlation_id
         row["headers"] = {
-            "message_id": envelope.message_id, "type": envelope.type, "reply_to": envelope.reply_text,
+            "message_id": envelope.message_id,
+            "type": envelope.type,
+            "reply_to": envelope.reply_text,
             "correlation_id": BINARY_ID + id.hex().upper() if isinstance(id, bytes) else id or "",
-        }  # fmt: skip
+        }
     text = _text(shown, len(shown) < len(body)) if is_text else None
     row |= remark
     return {**row, "body": text} if text is not None else {**row, "body_base64": base64.b64encode(shown).decode()}

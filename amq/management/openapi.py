@@ -11,17 +11,28 @@ import amq
 PREFIX: Final = "/api/v1"
 
 _TYPES: Final[dict[str, dict[str, Any]]] = {
-    "ids": {"type": "array", "items": {"type": "string"}}, "properties": {"type": "object"},
-    "dry_run": {"type": "boolean"}, "persistent": {"type": "boolean"},
+    "ids": {"type": "array", "items": {"type": "string"}},
+    "properties": {"type": "object"},
+    "dry_run": {"type": "boolean"},
+    "persistent": {"type": "boolean"},
     **{name: {"type": "integer"} for name in ("offset", "limit", "priority", "ttl_ms")},
-}  # fmt: skip
+}
 _PROBLEM: Final = {
     "description": "Why not.",
-    "content": {"application/problem+json": {"schema": {"type": "object", "properties": {
-        "title": {"type": "string"}, "status": {"type": "integer"}, "code": {"type": "string"},
-        "detail": {"type": "string"},
-    }}}},
-}  # fmt: skip
+    "content": {
+        "application/problem+json": {
+            "schema": {
+                "type": "object",
+                "properties": {
+                    "title": {"type": "string"},
+                    "status": {"type": "integer"},
+                    "code": {"type": "string"},
+                    "detail": {"type": "string"},
+                },
+            }
+        }
+    },
+}
 
 
 class Described(Protocol):
@@ -45,8 +56,10 @@ def described(routes: Iterable[Described]) -> dict[str, Any]:
     for route in routes:
         paths.setdefault(PREFIX + route.path, {})[route.method.lower()] = _operation(route)
     return {
-        "openapi": "3.1.0", "info": {"title": "amq", "version": amq.__version__}, "paths": paths,
-    }  # fmt: skip
+        "openapi": "3.1.0",
+        "info": {"title": "amq", "version": amq.__version__},
+        "paths": paths,
+    }
 
 
 def _operation(route: Described) -> dict[str, Any]:
@@ -54,9 +67,10 @@ def _operation(route: Described) -> dict[str, Any]:
     parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in named]
     parameters += [{"name": name, "in": "query", "schema": _type(name)} for name in route.query]
     found: dict[str, Any] = {
-        "summary": route.summary, "parameters": parameters,
+        "summary": route.summary,
+        "parameters": parameters,
         "responses": {"200": {"description": "Done.", "content": {"application/json": {}}}, "default": _PROBLEM},
-    }  # fmt: skip
+    }
     if route.body:
         schema = {"type": "object", "properties": {name: _type(name) for name in route.body}}
         found["requestBody"] = {"content": {"application/json": {"schema": schema}}}

@@ -261,9 +261,19 @@ def _made(broker: Broker, message: Message, body: bytes, name: str) -> Message:
     """`message` as it goes to the queue `name`. A dead letter that goes back to where it was meant is none any more."""
     properties, envelope = without(message, _OF_DEAD_LETTERS if retried(message) == name else ())
     made = Message(
-        name, body, properties or None, message.content_type, message.priority, message.persistent,
-        message.timestamp_ms, message.expires_ms, "", message.content, broker.next_seq(), envelope,
-    )  # fmt: skip
+        name,
+        body,
+        properties or None,
+        message.content_type,
+        message.priority,
+        message.persistent,
+        message.timestamp_ms,
+        message.expires_ms,
+        "",
+        message.content,
+        broker.next_seq(),
+        envelope,
+    )
     broker.memory.admit(made)
     return made
 

@@ -51,9 +51,13 @@ def configuration(source: Knows) -> tuple[Table[Setting], Iterable[Setting]]:
     def more(setting: Setting) -> Row:
         made = setting.option
         return {
-            "section": made.section, "destination": setting.destination, "value": setting.value,
-            "source": setting.source, "live": made.reload, "help": made.help,
-        }  # fmt: skip
+            "section": made.section,
+            "destination": setting.destination,
+            "value": setting.value,
+            "source": setting.source,
+            "live": made.reload,
+            "help": made.help,
+        }
 
     return Table(lambda setting: setting.option.key, {}, more), source.config.explain()
 
@@ -93,5 +97,8 @@ def _names(found: Iterable[str]) -> str:
 
 
 LISTS: Final[Mapping[str, Listing]] = {
-    "/configuration": configuration, "/users": users, "/rights": rights, "/history": happened,
-}  # fmt: skip
+    "/configuration": configuration,
+    "/users": users,
+    "/rights": rights,
+    "/history": happened,
+}

@@ -126,9 +126,12 @@ class _Probe(asyncio.Protocol):
     def _answer(self, status: int, text: str, has_body: bool) -> None:
         body = f"{text}\n".encode()
         headers = [
-            (b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body)),
-            (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"), (b"connection", b"close"),
-        ]  # fmt: skip
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", b"%d" % len(body)),
+            (b"cache-control", b"no-store"),
+            (b"x-content-type-options", b"nosniff"),
+            (b"connection", b"close"),
+        ]
         out = self._http.send(h11.Response(status_code=status, headers=headers)) or b""
         if has_body:
             out += self._http.send(h11.Data(data=body)) or b""

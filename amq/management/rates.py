@@ -57,16 +57,19 @@ class Series:
     def up_to(self, number: int, count: int) -> Iterator[list[float | None]]:
         """Yield, for each part of a point, its values at the last `count` numbers up to `number`; None = unknown."""
         for column in self._columns:
-            yield [_plain(column[each % self._size]) if self._has(each) else None
-                   for each in range(number - count + 1, number + 1)]  # fmt: skip
+            yield [
+                _plain(column[each % self._size]) if self._has(each) else None
+                for each in range(number - count + 1, number + 1)
+            ]
 
     def mean(self, number: int, count: int) -> Point:
         """The mean rates of the last `count` points up to `number`, and the newest count of messages."""
         into, out, messages = ([each for each in values if each is not None] for values in self.up_to(number, count))
         return (
-            sum(into) / len(into) if into else UNKNOWN, sum(out) / len(out) if out else UNKNOWN,
+            sum(into) / len(into) if into else UNKNOWN,
+            sum(out) / len(out) if out else UNKNOWN,
             messages[-1] if messages else UNKNOWN,
-        )  # fmt: skip
+        )
 
     def _has(self, number: int) -> bool:
         return max(0, self._newest - self._size + 1) <= number <= self._newest
@@ -109,9 +112,12 @@ class Rates:
         self._sampled_wall_ms = 0
 
     async def sample(
-        self, counted: Iterable[Counted] | None, epoch: int | None = None, known: int = 0,
+        self,
+        counted: Iterable[Counted] | None,
+        epoch: int | None = None,
+        known: int = 0,
         forgotten: tuple[int, int] = (0, 0),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Look at the counters of all queues and topics. `counted` = None for a slave, which knows of `known` messages.
         `forgotten` = what queues had counted that the broker has forgotten since its mastership began."""
         now_s = self._clock.monotonic()
@@ -171,9 +177,12 @@ class Rates:
         into, out, messages = series.up_to(newest, count)
         ago_s = (self._number + 1) * EVERY_S - (newest + 1) * every_s
         return {
-            "every_s": every_s, "until_ms": self._sampled_wall_ms - int(1000 * ago_s), "in": into, "out": out,
+            "every_s": every_s,
+            "until_ms": self._sampled_wall_ms - int(1000 * ago_s),
+            "in": into,
+            "out": out,
             "messages": messages,
-        }  # fmt: skip
+        }
 
     def latest(self, name: str) -> tuple[float | None, float | None]:
         """Messages in and out a second in the last sample; None = unknown."""

@@ -95,8 +95,7 @@ class Source(own.Knows, Protocol):
 
 
 class Request(NamedTuple):
-    """`names` = the parts of the path that stand for something; `body` = the JSON object that came with it, {} = none.
-    """
+    """`names` = the variable parts of the path; `body` = the JSON object that came with it, {} = none."""
 
     caller: Caller
     names: Mapping[str, str]
@@ -154,8 +153,9 @@ class Resources:
         self._slices = slices
         self._routes = list(routes)
 
-    async def answer(self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any],
-                     caller: Caller) -> Row:  # fmt: skip
+    async def answer(
+        self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any], caller: Caller
+    ) -> Row:
         """The answer as plain values. Raises AmqError."""
         route, names = self._find(method, path)
         request = Request(caller, names, query, body)
@@ -218,7 +218,9 @@ class Resources:
         serving = self._source.serving
         manages = serving is None or serving.broker.access.may(user, Action.MANAGE, "the broker")
         return {
-            "user": user.name, "roles": sorted(user.roles), "manages": manages,
+            "user": user.name,
+            "roles": sorted(user.roles),
+            "manages": manages,
             "valid_s": left_s if math.isfinite(left_s) else None,
         }
 
@@ -240,9 +242,14 @@ class Resources:
             to = {"to": str(request.body["to"])[:TOLD_CHARS_MAX]} if "to" in request.body else {}
             count = {"count": found["count"]} if found is not None and "count" in found else {}
             _log.info(
-                "management", user=request.caller.user.name, action=f"{route.method} {route.path}", outcome=outcome,
-                of=of, **to, **count,
-            )  # fmt: skip
+                "management",
+                user=request.caller.user.name,
+                action=f"{route.method} {route.path}",
+                outcome=outcome,
+                of=of,
+                **to,
+                **count,
+            )
 
 
 STATUS: Final = "/broker"
@@ -309,10 +316,21 @@ def whole(request: Request, name: str, default: int, most: int) -> int:
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 _STATUS: Final = {
-    "NOT_PERMITTED": 403, "NOT_FOUND": 404, "MESSAGE_UNKNOWN": 404, "METHOD_UNKNOWN": 405, "REQUEST_INVALID": 400,
-    "INVALID_SELECTOR": 400, "NOT_MASTER": 503, "STORE_FULL": 507, "NO_ROOM": 507, "TIMED_OUT": 504,
-    "DESTINATION_REFUSED": 400, "DESTINATION_INVALID": 400, "MESSAGE_INVALID": 400, "UNKNOWN_SUBSCRIPTION": 404,
-}  # fmt: skip
+    "NOT_PERMITTED": 403,
+    "NOT_FOUND": 404,
+    "MESSAGE_UNKNOWN": 404,
+    "METHOD_UNKNOWN": 405,
+    "REQUEST_INVALID": 400,
+    "INVALID_SELECTOR": 400,
+    "NOT_MASTER": 503,
+    "STORE_FULL": 507,
+    "NO_ROOM": 507,
+    "TIMED_OUT": 504,
+    "DESTINATION_REFUSED": 400,
+    "DESTINATION_INVALID": 400,
+    "MESSAGE_INVALID": 400,
+    "UNKNOWN_SUBSCRIPTION": 404,
+}
 
 
 def status_of(error: AmqError) -> int:
@@ -323,8 +341,13 @@ def status_of(error: AmqError) -> int:
 
 def problem(status: int, code: str, detail: str) -> Row:
     """Problem details (RFC 9457)."""
-    return {"type": "about:blank", "title": code.replace("_", " ").lower(), "status": status, "code": code,
-            "detail": detail}  # fmt: skip
+    return {
+        "type": "about:blank",
+        "title": code.replace("_", " ").lower(),
+        "status": status,
+        "code": code,
+        "detail": detail,
+    }
 
 
 async def within(seconds: float, work: Awaitable[Row]) -> Row:

@@ -141,9 +141,7 @@ async def topic(context: Context, request: Request) -> Row:
 
 async def subscriptions(context: Context, request: Request) -> Row:
     broker = context.broker
-    return await views.subscriptions(broker).page(
-        context.slices, broker.durables.records(), Query.parse(request.query)
-    )
+    return await views.subscriptions(broker).page(context.slices, broker.durables.records(), Query.parse(request.query))
 
 
 async def consumers(context: Context, request: Request) -> Row:
@@ -171,8 +169,12 @@ async def totals(context: Context, request: Request) -> Row:  # noqa: ARG001
     sums = await views.sums(context.broker, context.slices)
     clients = await views.clients(list(serving.connections.values()), context.slices)
     return {
-        **views.totals(context.broker), **sums, **clients, **views.traffic(serving.traffic), **context.source.facts()
-    }  # fmt: skip
+        **views.totals(context.broker),
+        **sums,
+        **clients,
+        **views.traffic(serving.traffic),
+        **context.source.facts(),
+    }
 
 
 async def messages(context: Context, request: Request) -> Row:
@@ -356,9 +358,7 @@ async def resume(context: Context, request: Request) -> Row:
 async def delete_queue(context: Context, request: Request) -> Row:
     broker, queue = context.broker, queue_of(context.broker, queue_name(request))
     if any(not each.is_guest for each in queue.subscriptions):
-        raise CommandError(
-            f"{wire_name(queue.name)[:200]} has consumers: close them first", code="DESTINATION_IN_USE"
-        )
+        raise CommandError(f"{wire_name(queue.name)[:200]} has consumers: close them first", code="DESTINATION_IN_USE")
     count = await operations.purge(broker, queue, Selected())
     done = Done()
     broker.delete(queue.name, done)
@@ -405,10 +405,15 @@ async def _send(context: Context, request: Request, name: str) -> Row:
         raise invalid(f'"properties" must be an object of at most {PROPERTIES_MAX} texts')
     now_ms, ttl_ms = context.broker.clock.wall_ms(), whole(request, "ttl_ms", 0, 10**12)
     message = Message(
-        name, body, dict(properties) or None, text(request, "content_type", ""), whole(request, "priority", 4, 9),
-        truth(request, "persistent", True), expires_ms=now_ms + ttl_ms if ttl_ms else 0,
+        name,
+        body,
+        dict(properties) or None,
+        text(request, "content_type", ""),
+        whole(request, "priority", 4, 9),
+        truth(request, "persistent", True),
+        expires_ms=now_ms + ttl_ms if ttl_ms else 0,
         content=BYTES if encoded else TEXT,
-    )  # fmt: skip
+    )
     check(message)
     await operations.send(context.broker, message)
     return {"count": 1}
@@ -465,13 +470,23 @@ ROUTES: Final = [
     _get(DESCRIPTION, "This description.", elsewhere),
     _get(STATUS, "Name, role and group of this broker; also on a slave.", elsewhere),
     _post(LOGIN, "Check a login, for a console.", elsewhere, nothing, ("login", "passcode", "loopback", "address")),
-    _get("/configuration", "Every option, its value and whether it can be changed live; also on a slave.", elsewhere,
-         manage, LIST),
+    _get(
+        "/configuration",
+        "Every option, its value and whether it can be changed live; also on a slave.",
+        elsewhere,
+        manage,
+        LIST,
+    ),
     _get("/users", "Users of the users file, and their roles; also on a slave.", elsewhere, manage, LIST),
     _get("/rights", "The entries of the permissions file; also on a slave.", elsewhere, manage, LIST),
     _get("/history", "What happened to this broker lately, from its start; also on a slave.", elsewhere, manage, LIST),
-    _get(RATES, "Messages in and out a second, and messages that wait: of the last hour, or day; also on a slave.",
-         elsewhere, nothing, ("queue", "topic", "span")),
+    _get(
+        RATES,
+        "Messages in and out a second, and messages that wait: of the last hour, or day; also on a slave.",
+        elsewhere,
+        nothing,
+        ("queue", "topic", "span"),
+    ),
     _get("/totals", "Figures of the whole broker.", totals),
     _get("/queues", "Queues.", queues, query=LIST),
     _get("/queues/{name}", "One queue.", queue, view),
@@ -483,10 +498,20 @@ ROUTES: Final = [
     _post("/queues/{name}/retry", "Send dead letters back to where they were meant.", retry, administer, SELECTED),
     _post("/queues/{name}/pause", "Deliver nothing to consumers.", pause, administer),
     _post("/queues/{name}/resume", "Deliver again.", resume, administer),
-    _get("/queues/{name}/messages", "Messages, in the order of delivery.", messages, browse,
-         ("selector", "after", "limit", "body")),
-    _post("/queues/{name}/messages", "Send a message.", send_to_queue,
-          lambda request: [(Action.SEND, queue_name(request))], SENT),
+    _get(
+        "/queues/{name}/messages",
+        "Messages, in the order of delivery.",
+        messages,
+        browse,
+        ("selector", "after", "limit", "body"),
+    ),
+    _post(
+        "/queues/{name}/messages",
+        "Send a message.",
+        send_to_queue,
+        lambda request: [(Action.SEND, queue_name(request))],
+        SENT,
+    ),
     _get("/queues/{name}/messages/{id}", "One message.", message, browse, ("body",)),
     _delete("/queues/{name}/messages/{id}", "Delete one message.", delete_message, administer),
     _get("/messages/{id}", "The queue that has a message.", find),
@@ -494,16 +519,31 @@ ROUTES: Final = [
     _get("/topics", "Topics in use.", topics, query=LIST),
     _get("/topics/{name}", "One topic.", topic, lambda request: [(Action.VIEW, topic_name(request))]),
     _delete("/topics/{name}", "Forget a topic without subscribers.", delete_topic, topic_admin),
-    _post("/topics/{name}/messages", "Send a message.", send_to_topic,
-          lambda request: [(Action.SEND, topic_name(request))], SENT),
+    _post(
+        "/topics/{name}/messages",
+        "Send a message.",
+        send_to_topic,
+        lambda request: [(Action.SEND, topic_name(request))],
+        SENT,
+    ),
     _get("/subscriptions", "Durable subscriptions.", subscriptions, manage, LIST),
-    _delete("/subscriptions/{client}/{name}", "Delete a durable subscription that nobody uses.", delete_subscription,
-            manage, ("user",)),
-    _get("/consumers", "Consumers; with `destination` those of one queue or topic.", consumers, manage,
-         (*LIST, "destination")),
+    _delete(
+        "/subscriptions/{client}/{name}",
+        "Delete a durable subscription that nobody uses.",
+        delete_subscription,
+        manage,
+        ("user",),
+    ),
+    _get(
+        "/consumers",
+        "Consumers; with `destination` those of one queue or topic.",
+        consumers,
+        manage,
+        (*LIST, "destination"),
+    ),
     _get("/connections", "Connections.", connections, manage, LIST),
     _delete("/connections/{id}", "Close a connection.", close_connection, manage),
     _get("/scheduled", "Scheduled messages.", scheduled, manage, ("name",)),
     _get("/prepared", "Prepared transactions.", prepared, manage, LIST),
     _get("/segments", "Segments of the journal.", segments, manage, LIST),
-]  # fmt: skip
+]

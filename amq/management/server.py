@@ -252,8 +252,10 @@ class _Connection(asyncio.Protocol):
     async def _respond(self, status: int, kind: bytes, found: Row, method: bytes = b"GET") -> None:
         parts = await self._encode(found)
         headers = [
-            (b"content-type", kind), (b"content-length", b"%d" % sum(map(len, parts))), (b"cache-control", b"no-store"),
-        ]  # fmt: skip
+            (b"content-type", kind),
+            (b"content-length", b"%d" % sum(map(len, parts))),
+            (b"cache-control", b"no-store"),
+        ]
         out = self._http.send(h11.Response(status_code=status, headers=headers)) or b""
         for part in [] if method == b"HEAD" else parts:
             out += self._http.send(h11.Data(data=part)) or b""

@@ -40,10 +40,12 @@ def queues(broker: Broker) -> Table[Queue]:
     def more(queue: Queue) -> Row:
         limit = queue.options.queue_limit_bytes
         return {
-            "paused": queue.name in broker.paused, "dead_letter_queue": queue.is_dead_letter_queue,
-            "limit_bytes": limit if limit < NO_LIMIT else 0, "oldest_ms": oldest_ms(queue),
+            "paused": queue.name in broker.paused,
+            "dead_letter_queue": queue.is_dead_letter_queue,
+            "limit_bytes": limit if limit < NO_LIMIT else 0,
+            "oldest_ms": oldest_ms(queue),
             "divert": _short(queue.options.divert),
-        }  # fmt: skip
+        }
 
     return Table(_name, QUEUE_FIELDS, more)
 
@@ -82,9 +84,10 @@ def named_queues(broker: Broker, may: May) -> Iterator[Queue]:
 def topics(broker: Broker, durable: Mapping[str, int]) -> Table[str]:
     """Of topics in use, by their full names. `durable` = how many durable subscriptions each has by its name."""
     fields: dict[str, Callable[[str], int]] = {
-        "consumers": broker.topics.consumers, "durable_subscriptions": lambda name: durable.get(name, 0),
+        "consumers": broker.topics.consumers,
+        "durable_subscriptions": lambda name: durable.get(name, 0),
         "enqueued": broker.known_topics.enqueued,
-    }  # fmt: skip
+    }
     return Table(plain_name, fields, lambda _: {})
 
 
@@ -123,11 +126,15 @@ def subscriptions(broker: Broker) -> Table[Subscribed]:
 
     fields = {field: of_queue(field) for field in QUEUE_FIELDS}
     return Table(
-        lambda record: str(record.definition["name"]), fields, lambda record: {
-            "client_id": record.definition["client_id"], "topics": _short(told(record.sources)),
-            "selector": _short(record.selector), "user": record.user,
+        lambda record: str(record.definition["name"]),
+        fields,
+        lambda record: {
+            "client_id": record.definition["client_id"],
+            "topics": _short(told(record.sources)),
+            "selector": _short(record.selector),
+            "user": record.user,
         },
-    )  # fmt: skip
+    )
 
 
 class Connected(Protocol):
@@ -161,12 +168,14 @@ def connections() -> Table[Connected]:
             "producers": lambda each: len(each.client.producers) if each.client is not None else 0,
         },
         lambda each: {
-            "user": each.user, "client_id": each.client_id, "address": each.peer_name,
+            "user": each.user,
+            "client_id": each.client_id,
+            "address": each.peer_name,
             "protocol": each.protocol.name if each.protocol is not None else "",
             "slow": each.client is not None and not each.client.is_writable,
             "blocked": each.client is not None and each.client.session_that_waits() is not None,
         },
-    )  # fmt: skip
+    )
 
 
 def connection_id(each: Connected) -> str:
@@ -184,13 +193,16 @@ def consumers() -> Table[Held]:
             "priority": lambda each: each.subscription.priority,
         },
         lambda each: {
-            "connection": each.connection.id, "user": each.connection.client.user.name,
-            "client_id": each.connection.client.id, "destination": _short(_sources(each.subscription)),
+            "connection": each.connection.id,
+            "user": each.connection.client.user.name,
+            "client_id": each.connection.client.id,
+            "destination": _short(_sources(each.subscription)),
             "selector": _short(each.subscription.selector.text if each.subscription.selector is not None else ""),
-            "exclusive": each.subscription.exclusive, "acknowledges": not each.subscription.auto,
+            "exclusive": each.subscription.exclusive,
+            "acknowledges": not each.subscription.auto,
             "waits_for_messages": each.subscription.is_ready,
         },
-    )  # fmt: skip
+    )
 
 
 def held_consumers(broker: Broker, destination: str = "") -> Iterator[Held]:
@@ -219,12 +231,13 @@ def prepared() -> Table[Prepared]:
     return Table(
         lambda each: str(each.xid),
         {
-            "created_ms": lambda each: each.created_ms, "timeout_ms": lambda each: each.timeout_ms,
+            "created_ms": lambda each: each.created_ms,
+            "timeout_ms": lambda each: each.timeout_ms,
             "sends": lambda each: sum(map(len, each.sends.values())),
             "acknowledges": lambda each: sum(map(len, each.acks.values())),
         },
         lambda each: {"user": each.user, "owner": each.owner, "batch": each.batch},
-    )  # fmt: skip
+    )
 
 
 def listed_prepared(broker: Broker) -> Iterable[Prepared]:
@@ -236,11 +249,14 @@ def segments() -> Table[Segment]:
     return Table(
         lambda each: each.name,
         {
-            "epoch": lambda each: each.epoch, "number": lambda each: each.number, "bytes": lambda each: each.end,
-            "live_messages": lambda each: each.live, "live_bytes": lambda each: each.live_bytes,
+            "epoch": lambda each: each.epoch,
+            "number": lambda each: each.number,
+            "bytes": lambda each: each.end,
+            "live_messages": lambda each: each.live,
+            "live_bytes": lambda each: each.live_bytes,
         },
         lambda _: {},
-    )  # fmt: skip
+    )
 
 
 def totals(broker: Broker) -> Row:
@@ -248,14 +264,21 @@ def totals(broker: Broker) -> Row:
     journal, memory = broker.journal, broker.memory
     return {
         "came_back": broker.redelivery.came_back,
-        "queues": len(broker.state.queues), "connections": len(broker.connections), "topics": len(broker.known_topics),
-        "prepared": len(broker.state.prepared), "memory_used_bytes": memory.taken_bytes,
-        "memory_limit_bytes": memory.limit_bytes, "journal_segments": len(journal.segments),
+        "queues": len(broker.state.queues),
+        "connections": len(broker.connections),
+        "topics": len(broker.known_topics),
+        "prepared": len(broker.state.prepared),
+        "memory_used_bytes": memory.taken_bytes,
+        "memory_limit_bytes": memory.limit_bytes,
+        "journal_segments": len(journal.segments),
         "store_used_bytes": sum(segment.file_bytes or segment.end for segment in journal.segments),
-        "store_limit_bytes": broker.config.store_limit_bytes, "store_full": journal.disk_full,
-        "store_at_limit": journal.at_limit, "journal_written_bytes": journal.bytes_written,
-        "journal_batches": journal.batches, "journal_sync": journal.syncs.to_json(),
-    }  # fmt: skip
+        "store_limit_bytes": broker.config.store_limit_bytes,
+        "store_full": journal.disk_full,
+        "store_at_limit": journal.at_limit,
+        "journal_written_bytes": journal.bytes_written,
+        "journal_batches": journal.batches,
+        "journal_sync": journal.syncs.to_json(),
+    }
 
 
 async def clients(connected: Iterable[Connected], slices: Slices) -> Row:

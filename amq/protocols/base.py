@@ -41,9 +41,12 @@ class ServerProtocol(Protocol):
         ...
 
     def connected(
-        self, session: str, heartbeat_ms: tuple[int, int], brokers: Sequence[str] = (),
+        self,
+        session: str,
+        heartbeat_ms: tuple[int, int],
+        brokers: Sequence[str] = (),
         reattachable: Reattachable | None = None,
-    ) -> bytes:  # fmt: skip
+    ) -> bytes:
         """Answer to Connect. `heartbeat_ms` = (what the broker can send, what it wants). `brokers` = the addresses of
         the group, the master's own first: URLs of all protocols; () = the client is told none. `reattachable` None =
         the client did not ask for it, or does not get it."""

@@ -7,7 +7,7 @@ transactions. A producer is nothing that the broker keeps. The commands of a rea
 
 Destinations are full names (`queue://x`), or patterns: see `amq.destination`. `receipt` is the protocol's own token for
 "tell me when this is done": any value, None = nobody asks. The session makes a waiter of it. `transaction` is the
-client's name for an open transaction of its connection ("" = none): all sessions of that share it. """
+client's name for an open transaction of its connection ("" = none): all sessions of that share it."""
 
 from __future__ import annotations
 
@@ -102,10 +102,17 @@ class Connect(Command):
     __slots__ = ("client_id", "exclusive", "heartbeat_ms", "host", "instance", "login", "passcode", "reattach")
 
     def __init__(
-        self, login: str = "", passcode: str = "", client_id: str = "", host: str = "",
-        heartbeat_ms: tuple[int, int] = (0, 0), instance: str = "", reattach: Reattach | None = None,
-        receipt: object = None, exclusive: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        login: str = "",
+        passcode: str = "",
+        client_id: str = "",
+        host: str = "",
+        heartbeat_ms: tuple[int, int] = (0, 0),
+        instance: str = "",
+        reattach: Reattach | None = None,
+        receipt: object = None,
+        exclusive: bool = False,
+    ) -> None:
         self.receipt = receipt
         self.exclusive = exclusive
         self.reattach = reattach
@@ -229,19 +236,55 @@ class Subscribe(Command):
     """
 
     __slots__ = (
-        "acknowledges", "bounds", "browser", "credit", "exclusive", "id", "in_runs", "no_local", "pending_limit",
-        "places", "prefetch", "priority", "range", "reading", "redelivers", "retroactive", "selector", "shared",
-        "sources", "subscription_name", "token",
-    )  # fmt: skip
+        "acknowledges",
+        "bounds",
+        "browser",
+        "credit",
+        "exclusive",
+        "id",
+        "in_runs",
+        "no_local",
+        "pending_limit",
+        "places",
+        "prefetch",
+        "priority",
+        "range",
+        "reading",
+        "redelivers",
+        "retroactive",
+        "selector",
+        "shared",
+        "sources",
+        "subscription_name",
+        "token",
+    )
 
     def __init__(
-        self, id: str, sources: Source | tuple[Source, ...], acknowledges: bool = False, prefetch: int = 0,
-        selector: str = "", receipt: object = None, token: object = None, *, browser: bool = False,
-        subscription_name: str = "", credit: int | None = None, exclusive: bool = False, priority: int = 0,
-        no_local: bool = False, retroactive: bool = False, shared: bool = False, pending_limit: int = 0,
-        reading: LeaseReading | None = None, redelivers: bool = False, range: Range | None = None,
-        places: bool = False, in_runs: bool = False, bounds: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        id: str,
+        sources: Source | tuple[Source, ...],
+        acknowledges: bool = False,
+        prefetch: int = 0,
+        selector: str = "",
+        receipt: object = None,
+        token: object = None,
+        *,
+        browser: bool = False,
+        subscription_name: str = "",
+        credit: int | None = None,
+        exclusive: bool = False,
+        priority: int = 0,
+        no_local: bool = False,
+        retroactive: bool = False,
+        shared: bool = False,
+        pending_limit: int = 0,
+        reading: LeaseReading | None = None,
+        redelivers: bool = False,
+        range: Range | None = None,
+        places: bool = False,
+        in_runs: bool = False,
+        bounds: bool = False,
+    ) -> None:
         self.bounds = bounds
         self.range = range
         self.in_runs = in_runs
@@ -313,9 +356,15 @@ class Settle(Command):
     __slots__ = ("consumer", "first", "outcome", "reason", "seq", "transaction")
 
     def __init__(
-        self, seq: int, consumer: str = "", receipt: object = None, transaction: str = "",
-        outcome: Outcome = Outcome.ACCEPTED, first: int | None = None, reason: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        seq: int,
+        consumer: str = "",
+        receipt: object = None,
+        transaction: str = "",
+        outcome: Outcome = Outcome.ACCEPTED,
+        first: int | None = None,
+        reason: str = "",
+    ) -> None:
         self.reason = reason
         self.seq = seq
         self.consumer = consumer
@@ -332,9 +381,14 @@ class SettleSet(Settle):
     __slots__ = ("seqs",)
 
     def __init__(
-        self, seqs: Sequence[int], consumer: str = "", receipt: object = None, transaction: str = "",
-        outcome: Outcome = Outcome.ACCEPTED, reason: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        seqs: Sequence[int],
+        consumer: str = "",
+        receipt: object = None,
+        transaction: str = "",
+        outcome: Outcome = Outcome.ACCEPTED,
+        reason: str = "",
+    ) -> None:
         super().__init__(seqs[-1], consumer, receipt, transaction, outcome, None, reason)
         self.seqs = seqs
 
@@ -387,9 +441,15 @@ class Prepare(Begin):
     __slots__ = ("batch", "may_be_read_only", "owner", "timeout_ms", "xid")
 
     def __init__(
-        self, transaction: str, xid: AnyXid, timeout_ms: int | None = None, owner: str = "", batch: int = 0,
-        receipt: object = None, may_be_read_only: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        transaction: str,
+        xid: AnyXid,
+        timeout_ms: int | None = None,
+        owner: str = "",
+        batch: int = 0,
+        receipt: object = None,
+        may_be_read_only: bool = False,
+    ) -> None:
         self.may_be_read_only = may_be_read_only
         super().__init__(transaction, receipt)
         self.xid = xid
@@ -399,8 +459,7 @@ class Prepare(Begin):
 
 
 class Finish(Command):
-    """Second phase: commit or roll back the prepared transaction `xid`: the user's own, or one that the user may end.
-    """
+    """Second phase: commit or roll back the prepared transaction `xid`, which the user owns or may manage."""
 
     __slots__ = ("commit", "xid")
 
@@ -421,9 +480,13 @@ class CommitBatch(Command):
     __slots__ = ("batch", "content", "owner", "xids")
 
     def __init__(
-        self, owner: str, batch: int, xids: Collection[AnyXid], receipt: object = None,
+        self,
+        owner: str,
+        batch: int,
+        xids: Collection[AnyXid],
+        receipt: object = None,
         content: tuple[int, int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(receipt)
         self.owner = owner
         self.batch = batch
@@ -538,14 +601,34 @@ class Lease(Command):
     """
 
     __slots__ = (
-        "after", "cursor", "epoch", "messages", "places", "reads", "size", "skip", "sources", "take", "timeout_ms"
-    )  # fmt: skip
+        "after",
+        "cursor",
+        "epoch",
+        "messages",
+        "places",
+        "reads",
+        "size",
+        "skip",
+        "sources",
+        "take",
+        "timeout_ms",
+    )
 
     def __init__(
-        self, sources: Source | tuple[Source, ...], cursor: str, after: int, messages: int, size: int = 0,
-        timeout_ms: int = 0, receipt: object = None, take: bool = False, epoch: int = 0, places: bool = False,
-        skip: int = 0, reads: tuple[int, int] = (0, 0),
-    ) -> None:  # fmt: skip
+        self,
+        sources: Source | tuple[Source, ...],
+        cursor: str,
+        after: int,
+        messages: int,
+        size: int = 0,
+        timeout_ms: int = 0,
+        receipt: object = None,
+        take: bool = False,
+        epoch: int = 0,
+        places: bool = False,
+        skip: int = 0,
+        reads: tuple[int, int] = (0, 0),
+    ) -> None:
         super().__init__(receipt)
         self.places = places
         self.skip = skip
@@ -567,9 +650,14 @@ class SettleLeases(Command):
     __slots__ = ("commit", "cursor", "epoch", "sources", "through")
 
     def __init__(
-        self, sources: Source | tuple[Source, ...], cursor: str, through: int, commit: bool, receipt: object = None,
+        self,
+        sources: Source | tuple[Source, ...],
+        cursor: str,
+        through: int,
+        commit: bool,
+        receipt: object = None,
         epoch: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(receipt)
         self.epoch = epoch
         self.sources: tuple[Source, ...] = (sources,) if isinstance(sources, str | Pattern) else sources

@@ -9,6 +9,20 @@ from amq.security.users import PasswordHash, Users, check_name, hash_password
 from amq.security.users_edit import add_user, list_users, remove_user
 
 __all__ = [
-    "ANONYMOUS", "Authenticator", "CertificateUsers", "Claim", "Credentials", "Login", "LoginGate", "PasswordHash",
-    "User", "Users", "Way", "add_user", "check_name", "hash_password", "list_users", "remove_user",
-]  # fmt: skip
+    "ANONYMOUS",
+    "Authenticator",
+    "CertificateUsers",
+    "Claim",
+    "Credentials",
+    "Login",
+    "LoginGate",
+    "PasswordHash",
+    "User",
+    "Users",
+    "Way",
+    "add_user",
+    "check_name",
+    "hash_password",
+    "list_users",
+    "remove_user",
+]

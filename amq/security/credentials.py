@@ -81,10 +81,12 @@ class Shown:
     def of(cls, certificate: Mapping[str, Any]) -> Shown:
         """The certificate that `getpeercert` gives."""
         return cls(
-            java_name(certificate["subject"]), java_name(certificate["issuer"]),
+            java_name(certificate["subject"]),
+            java_name(certificate["issuer"]),
             tuple(f"{kind}:{name}" for kind, name in certificate.get("subjectAltName", ())),
-            ssl.cert_time_to_seconds(certificate["notBefore"]), ssl.cert_time_to_seconds(certificate["notAfter"]),
-        )  # fmt: skip
+            ssl.cert_time_to_seconds(certificate["notBefore"]),
+            ssl.cert_time_to_seconds(certificate["notAfter"]),
+        )
 
 
 class Credentials:
@@ -155,8 +157,9 @@ class Credentials:
         cas = [Shown.of(each) for each in context.get_ca_certs()]
         return tuple(
             f"{trust}: the CA {ca.subject} has expired on {ca.until}: clients that it has signed are refused; renew it"
-            for ca in cas if self._clock.wall_ms() / 1000 >= ca.not_after_s
-        )  # fmt: skip
+            for ca in cas
+            if self._clock.wall_ms() / 1000 >= ca.not_after_s
+        )
 
 
 def server_context(settings: Settings) -> ssl.SSLContext:
@@ -230,12 +233,24 @@ def _shake_hands(server_side: ssl.SSLContext, client_side: ssl.SSLContext) -> Ma
 
 
 _SHORT: Final = {
-    "commonName": "CN", "organizationalUnitName": "OU", "organizationName": "O", "localityName": "L",
-    "stateOrProvinceName": "ST", "countryName": "C", "streetAddress": "STREET", "domainComponent": "DC",
-    "userId": "UID", "emailAddress": "EMAILADDRESS", "serialNumber": "SERIALNUMBER", "surname": "SURNAME",
-    "givenName": "GIVENNAME", "title": "T", "initials": "INITIALS", "generationQualifier": "GENERATION",
+    "commonName": "CN",
+    "organizationalUnitName": "OU",
+    "organizationName": "O",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "countryName": "C",
+    "streetAddress": "STREET",
+    "domainComponent": "DC",
+    "userId": "UID",
+    "emailAddress": "EMAILADDRESS",
+    "serialNumber": "SERIALNUMBER",
+    "surname": "SURNAME",
+    "givenName": "GIVENNAME",
+    "title": "T",
+    "initials": "INITIALS",
+    "generationQualifier": "GENERATION",
     "dnQualifier": "DNQUALIFIER",
-}  # fmt: skip
+}
 Name = tuple[tuple[tuple[str, str], ...], ...]  # as `getpeercert` gives it
 
 
@@ -246,9 +261,7 @@ def short(attribute: str) -> str:
 
 def java_name(name: Name) -> str:
     """A distinguished name as Java writes it: the last part first, ", " between."""
-    return ", ".join(
-        "+".join(f"{short(kind)}={_quoted(value)}" for kind, value in part) for part in reversed(name)
-    )
+    return ", ".join("+".join(f"{short(kind)}={_quoted(value)}" for kind, value in part) for part in reversed(name))
 
 
 def _quoted(value: str) -> str:

@@ -205,15 +205,18 @@ class Queries:
             except (OSError, ValueError) as error:
                 raise ConfigError(
                     f"cannot read the password in {path}: {files.why_not(error)}; make it readable for the broker's "
-                    "user", code="CONFIG_INVALID",
+                    "user",
+                    code="CONFIG_INVALID",
                 ) from error
         self._tls = _Tls(trusting(settings.ldap_trust))
 
     def user(self, server: str, name: str, password: bytes) -> User:
         """Raises AccessError where the password is wrong, LDAPException where the server does not say."""
         attribute, base, us = (
-            self._settings.ldap_user_attribute, self._settings.ldap_user_base, self._settings.ldap_bind_user
-        )  # fmt: skip
+            self._settings.ldap_user_attribute,
+            self._settings.ldap_user_base,
+            self._settings.ldap_bind_user,
+        )
         if not us:
             dn = f"{attribute}={escape_rdn(name)},{base}"
             with self._bound(server, dn, password) as connection:
@@ -230,9 +233,14 @@ class Queries:
         """A connection that has logged in. `ours`: the broker's own account, so a refusal is not the client's fault."""
         server = ldap3.Server(url, tls=self._tls, get_info=ldap3.NONE, connect_timeout=self._timeout_s)
         connection = ldap3.Connection(
-            server, dn, password, receive_timeout=self._timeout_s, auto_referrals=False, read_only=True,
+            server,
+            dn,
+            password,
+            receive_timeout=self._timeout_s,
+            auto_referrals=False,
+            read_only=True,
             raise_exceptions=True,
-        )  # fmt: skip
+        )
         try:
             connection.open(read_server_info=False)
             ends_s = self._clock.monotonic() + PATIENCE * self._timeout_s
@@ -279,9 +287,14 @@ class Queries:
         """Entries: DN, and the values of `attribute`. Raises AccessError where there are more than `most`."""
         try:
             connection.search(
-                base, wanted, scope, attributes=[attribute], size_limit=most, time_limit=self._timeout_s,
+                base,
+                wanted,
+                scope,
+                attributes=[attribute],
+                size_limit=most,
+                time_limit=self._timeout_s,
                 dereference_aliases=ldap3.DEREF_NEVER,
-            )  # fmt: skip
+            )
         except failures.LDAPNoSuchObjectResult:
             return []
         except failures.LDAPSizeLimitExceededResult as error:

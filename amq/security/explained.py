@@ -54,9 +54,13 @@ class ExplainedPermissions(Permissions):
     def _grants(self, entry: Entry, right: Right, roles: frozenset[str]) -> bool:
         grants = super()._grants(entry, right, roles)
         reason = Reason(
-            self._places.find(*entry.keys, right.value), shown_keys(entry.keys), right,
-            tuple(sorted(entry.roles.get(right, ()))), grants, entry.only and not grants,
-        )  # fmt: skip
+            self._places.find(*entry.keys, right.value),
+            shown_keys(entry.keys),
+            right,
+            tuple(sorted(entry.roles.get(right, ()))),
+            grants,
+            entry.only and not grants,
+        )
         if reason not in self.reasons:
             self.reasons.append(reason)
         return grants

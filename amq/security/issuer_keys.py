@@ -63,8 +63,7 @@ class IssuerKeys:
         self._fetching: asyncio.Future[Keys] | None = None
 
     async def find(self, id: str | None, algorithm: str) -> jwt.PyJWK:
-        """The key with that id. Raises AccessError: there is none (LOGIN_REFUSED), or nobody knows (LOGIN_UNAVAILABLE).
-        """
+        """The key with that id. Raises AccessError: unknown id (LOGIN_REFUSED), or no answer (LOGIN_UNAVAILABLE)."""
         key = self._keys.get((id, algorithm))
         if key is None or self._age_s() > FRESH_S:
             self._ask()

@@ -93,9 +93,12 @@ class Way(Protocol):
 def is_name(name: object) -> bool:
     """Can a user have this name, when others than the users file say so?"""
     return (
-        isinstance(name, str) and 0 < len(name) <= NAME_CHARS_MAX and name.isprintable() and name == name.strip()
+        isinstance(name, str)
+        and 0 < len(name) <= NAME_CHARS_MAX
+        and name.isprintable()
+        and name == name.strip()
         and name != ANONYMOUS
-    )  # fmt: skip
+    )
 
 
 def refusal(why: str = "the login or the passcode is wrong") -> AccessError:

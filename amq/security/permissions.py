@@ -82,9 +82,13 @@ class Permissions:
     """The rules of one file. Immutable but for what it remembers. `generation` counts the files that were read."""
 
     def __init__(
-        self, entries: Sequence[Entry], roles: Mapping[str, frozenset[str]],
-        manage: frozenset[str] = frozenset(), warnings: tuple[str, ...] = (), generation: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        entries: Sequence[Entry],
+        roles: Mapping[str, frozenset[str]],
+        manage: frozenset[str] = frozenset(),
+        warnings: tuple[str, ...] = (),
+        generation: int = 1,
+    ) -> None:
         """`roles` = their users; `manage` = the roles that have that right."""
         self.warnings = warnings
         self.generation = generation
@@ -160,9 +164,10 @@ class Permissions:
         found = self._roles_of.get(user)
         if found is None:
             named = (
-                role for role, users in self._roles.items()
+                role
+                for role, users in self._roles.items()
                 if user.name in users or EVERYBODY in users or role in user.roles
-            )  # fmt: skip
+            )
             found = frozenset((EVERYBODY, *named))
             if len(self._roles_of) >= REMEMBERED_MAX:
                 self._roles_of.clear()
@@ -173,9 +178,7 @@ class Permissions:
     def read(cls, path: str, generation: int = 1) -> Self:
         """Read the file. Raises ConfigError that names the file and the mistake."""
         cure = "correct the name, or make it readable for the broker's user"
-        data, mode = files.read(
-            path, f"the permissions in {path}", cure, "PERMISSIONS_FILE_UNREADABLE", FILE_BYTES_MAX
-        )
+        data, mode = files.read(path, f"the permissions in {path}", cure, "PERMISSIONS_FILE_UNREADABLE", FILE_BYTES_MAX)
         if len(data) > FILE_BYTES_MAX:
             raise ConfigError(f"{path} has more than {FILE_BYTES_MAX} bytes: name fewer users", code=_CODE)
         try:

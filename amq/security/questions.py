@@ -40,9 +40,12 @@ class Questions(Generic[T]):
         return len(self._open) >= self._most and key not in self._open
 
     async def ask(
-        self, key: Hashable, check: Callable[[], None], answer: Callable[[], Awaitable[T]],
+        self,
+        key: Hashable,
+        check: Callable[[], None],
+        answer: Callable[[], Awaitable[T]],
         missed: Callable[[AmqError], None],
-    ) -> T:  # fmt: skip
+    ) -> T:
         """The answer to the question `key`. Raises what `check`, when its turn comes, or `answer` raises. Where the
         answer is an AmqError, and this call was cancelled meanwhile as the last of those who asked, `missed` is told.
         """

@@ -96,9 +96,14 @@ class Tokens:
         """The claims. Raises AccessError."""
         try:
             return jwt.decode(
-                token, key, algorithms=[algorithm], audience=self._audience, issuer=self._issuer, leeway=LEEWAY_S,
+                token,
+                key,
+                algorithms=[algorithm],
+                audience=self._audience,
+                issuer=self._issuer,
+                leeway=LEEWAY_S,
                 options={"require": list(_REQUIRED), "enforce_minimum_key_length": True},
-            )  # fmt: skip
+            )
         except jwt.MissingRequiredClaimError as error:
             raise refusal(f"the token has no {error.claim}") from error
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:

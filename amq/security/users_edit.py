@@ -127,8 +127,7 @@ class _Edit:
             os.close(directory)
 
     def _check_directory(self, owner: int) -> None:
-        """Nobody but root and `owner` could have put the file there that says whose the new one is. Raises ConfigError.
-        """
+        """Only root and `owner` can have put the file there that decides who owns the new one. Raises ConfigError."""
         directory = os.path.dirname(self._target)
         found = os.stat(directory)
         if found.st_uid not in (0, owner) or found.st_mode & stat.S_IWOTH:

@@ -224,8 +224,9 @@ class _Writer:
         if wanted:
             return " <= ".join(map(self.number, (condition.low, condition.value, condition.high)))
         bounds = (
-            CompareNumbers(">=", condition.value, condition.low), CompareNumbers("<=", condition.value, condition.high)
-        )  # fmt: skip
+            CompareNumbers(">=", condition.value, condition.low),
+            CompareNumbers("<=", condition.value, condition.high),
+        )
         return self._condition(And(bounds), False)
 
     def _like(self, condition: Like, text: str, wanted: bool) -> str:

@@ -17,9 +17,21 @@ SELECTOR_CHARACTERS_MAX: Final = 10 * 1024  # a STOMP header cannot be longer
 CONVERT_PREFIX: Final = "convert_string_expressions:"
 
 TOO_LARGE: Final = "SELECTOR_TOO_LARGE"
-KEYWORDS: Final = frozenset({
-    "AND", "BETWEEN", "ESCAPE", "FALSE", "IN", "IS", "LIKE", "NOT", "NULL", "OR", "TRUE",
-})  # fmt: skip
+KEYWORDS: Final = frozenset(
+    {
+        "AND",
+        "BETWEEN",
+        "ESCAPE",
+        "FALSE",
+        "IN",
+        "IS",
+        "LIKE",
+        "NOT",
+        "NULL",
+        "OR",
+        "TRUE",
+    }
+)
 NAME, STRING, NUMBER, END = "name", "string", "number", "end"  # a keyword or an operator is its own kind
 
 _EXCERPT_CHARACTERS = 70  # shown on either side of the column of an error

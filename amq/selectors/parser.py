@@ -179,10 +179,12 @@ class _Parser:
         self.terms += count
         if self.terms > self._terms_max > 0:
             raise failure(
-                self.text, at, f"the selector has more than {self._terms_max} terms (maxSelectorTerms): write several "
+                self.text,
+                at,
+                f"the selector has more than {self._terms_max} terms (maxSelectorTerms): write several "
                 "values of one property as a single IN, or let the producer set a property that says what you look for",
                 TOO_LARGE,
-            )  # fmt: skip
+            )
 
     def comparison(self) -> Node:
         at = self.token.at

@@ -64,11 +64,14 @@ INSERT INTO {record} SELECT file, start, data FROM moved;
 STEPS: tuple[str, ...] = (_CREATE, _RECORDS)  # step n makes version n + 1 of version n
 NAMES = ("store", "name", "file", "chunk", "record")
 # The server that answers: its identity, and its timeline, which a promotion of a standby changes.
-IDENTITY = "(SELECT system_identifier FROM pg_control_system())::text || '/' || " \
-    "left(pg_walfile_name(pg_current_wal_lsn()), 8)"  # fmt: skip
+IDENTITY = (
+    "(SELECT system_identifier FROM pg_control_system())::text || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8)"
+)
 # Whether what is committed is also on a standby.
-SYNCHRONOUS = "current_setting('synchronous_standby_names') <> '' AND " \
-    "current_setting('synchronous_commit') IN ('on', 'remote_apply')"  # fmt: skip
+SYNCHRONOUS = (
+    "current_setting('synchronous_standby_names') <> '' AND "
+    "current_setting('synchronous_commit') IN ('on', 'remote_apply')"
+)
 
 
 SEARCHED = "SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false)"
@@ -103,8 +106,9 @@ class Tables:
         if set(self.schema) & set(_UNUSABLE):
             raise StoreError(
                 f"the schema {self.schema!r} has a name that cannot be used: make the tables in another one, which the "
-                "role's search_path names first", code="STORE_URL_INVALID",
-            )  # fmt: skip
+                "role's search_path names first",
+                code="STORE_URL_INVALID",
+            )
 
     def full(self, name: str) -> str:
         """A name of `names` with its schema, quoted."""

@@ -38,12 +38,17 @@ _ERRNOS: tuple[tuple[type[psycopg.Error], int], ...] = (
     (errors.QueryCanceled, errno.ETIMEDOUT),
 )
 _TLS_CURES = (
-    ("certificate verify failed", "The CA that sslrootcert names did not sign the server's certificate, or it is out "
-     "of date: name the CA of this server, or renew the certificate"),
-    ("does not match host name", "Use a name in the URL that the server's certificate has, or give it one with this "
-     "name"),
+    (
+        "certificate verify failed",
+        "The CA that sslrootcert names did not sign the server's certificate, or it is out "
+        "of date: name the CA of this server, or renew the certificate",
+    ),
+    (
+        "does not match host name",
+        "Use a name in the URL that the server's certificate has, or give it one with this name",
+    ),
     ("server does not support SSL", "Set ssl = on in the server's postgresql.conf, or ask who answers there"),
-)  # fmt: skip
+)
 _FACTS = """
 SELECT pg_is_in_recovery(), pg_backend_pid(),
        (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())
@@ -161,8 +166,7 @@ class Sessions:
         return session
 
     def make_tables(self, path: str) -> None:
-        """Make the tables where there are none, if brokers may (`createTablesOnStartup`). Raises OSError, StoreError.
-        """
+        """Make the missing tables, if brokers may (`createTablesOnStartup`). Raises OSError, StoreError."""
         if not self.url.create_tables_on_startup:
             return
         session = self.open(path)
@@ -272,8 +276,13 @@ class Sessions:
         seen = self._seen
         if seen is None:
             return
-        asked = {"directory": seen.directory, "name": seen.name, "start": seen.start, "size": len(seen.tail),
-                 "at": seen.end - len(seen.tail)}  # fmt: skip
+        asked = {
+            "directory": seen.directory,
+            "name": seen.name,
+            "start": seen.start,
+            "size": len(seen.tail),
+            "at": seen.end - len(seen.tail),
+        }
         found = session.execute(self.tables.statement(_SEEN), asked, binary=True).fetchone()
         if found is not None and (found[0] != seen.name or found[1] == seen.tail):
             return  # trimmed, or there

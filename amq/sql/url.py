@@ -15,17 +15,46 @@ from amq.errors import ConfigError
 
 SCHEMES = ("postgresql", "postgres")
 PREFIX_CHARS_MAX = 32
-PARAMETERS = frozenset((
-    "host", "hostaddr", "port", "passfile", "connect_timeout", "application_name", "sslmode", "sslrootcert", "sslcert",
-    "sslkey", "sslcrl", "sslcrldir", "sslsni", "ssl_min_protocol_version", "ssl_max_protocol_version",
-    "channel_binding", "gssencmode", "krbsrvname", "gsslib", "tcp_user_timeout", "keepalives", "keepalives_idle",
-    "keepalives_interval", "keepalives_count", "target_session_attrs", "requirepeer", "options",
-))  # fmt: skip
+PARAMETERS = frozenset(
+    (
+        "host",
+        "hostaddr",
+        "port",
+        "passfile",
+        "connect_timeout",
+        "application_name",
+        "sslmode",
+        "sslrootcert",
+        "sslcert",
+        "sslkey",
+        "sslcrl",
+        "sslcrldir",
+        "sslsni",
+        "ssl_min_protocol_version",
+        "ssl_max_protocol_version",
+        "channel_binding",
+        "gssencmode",
+        "krbsrvname",
+        "gsslib",
+        "tcp_user_timeout",
+        "keepalives",
+        "keepalives_idle",
+        "keepalives_interval",
+        "keepalives_count",
+        "target_session_attrs",
+        "requirepeer",
+        "options",
+    )
+)
 DEFAULTS = {
     # A host that is gone is noticed as soon as a file server that is gone would be.
-    "connect_timeout": "10", "keepalives_idle": "5", "keepalives_interval": "2", "keepalives_count": "3",
-    "tcp_user_timeout": "11000", "application_name": "amq",
-}  # fmt: skip
+    "connect_timeout": "10",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "11000",
+    "application_name": "amq",
+}
 _PREFIX = re.compile(r"[a-z_][a-z0-9_]*")
 _BOOLEANS = {"true": True, "false": False}
 

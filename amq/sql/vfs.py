@@ -235,13 +235,16 @@ class SqlVfs:
         file = self._file(fd)
         self._write(file)
         done = self._change(
-            file.path, file.fenced, file.claim,
+            file.path,
+            file.fenced,
+            file.claim,
             ", sized AS (UPDATE {file} SET extent = %(size)s FROM fence WHERE id = %(file)s RETURNING id), "
             "cut AS (UPDATE {chunk} SET data = substring(data FROM 1 FOR (%(size)s - start)::int) FROM sized "
             "WHERE file = id AND start < %(size)s AND start + octet_length(data) > %(size)s), "
             "gone AS (DELETE FROM {chunk} USING sized WHERE file = id AND start >= %(size)s) SELECT id FROM sized",
-            {"file": file.row, "size": size}, file.locked,
-        )  # fmt: skip
+            {"file": file.row, "size": size},
+            file.locked,
+        )
         if not done:
             raise self._refused(file.path, file.fenced, file.claim)
         file.end = min(file.end, size)
@@ -285,11 +288,13 @@ class SqlVfs:
         claim = self._claim
         try:
             done = self._change(
-                target, fenced, claim,
+                target,
+                fenced,
+                claim,
                 " INSERT INTO {name} (directory, name, file) SELECT %(directory)s, %(name)s, n.file FROM {name} n, "
                 f"fence WHERE n.directory = %(from_directory)s AND n.name = %(from_name)s AND {_THERE} RETURNING 1",
                 asked,
-            )  # fmt: skip
+            )
         except SqlError as error:
             if error.errno == errno.EEXIST:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), source, None, target) from error
@@ -317,7 +322,9 @@ class SqlVfs:
         fenced, claim = _is_fenced(directory, name), self._claim
         asked = _asked(directory, name) | {"from_directory": from_directory, "from_name": from_name}
         if not self._change(
-            target, fenced, claim,
+            target,
+            fenced,
+            claim,
             ", source AS (SELECT n.file FROM {name} n, fence WHERE n.directory = %(from_directory)s "
             f"AND n.name = %(from_name)s AND n.file IS NOT NULL AND {_THERE}), "
             "last AS (SELECT n.file AS id FROM {name} n, source WHERE n.directory = %(directory)s "
@@ -328,7 +335,7 @@ class SqlVfs:
             "INSERT INTO {name} AS t (directory, name, file) SELECT %(directory)s, %(name)s, file FROM source "
             "ON CONFLICT (directory, name) DO UPDATE SET file = excluded.file WHERE t.file IS NOT NULL RETURNING 1",
             asked,
-        ):  # fmt: skip
+        ):
             raise self._refused(target, fenced, claim, FileNotFoundError)
         self.unlink(source)
 
@@ -423,8 +430,9 @@ class SqlVfs:
             ((self._identity,),) = self._ask(
                 self._url.text,
                 "SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()), (SELECT oid FROM "
-                "pg_database WHERE datname = current_database()), '{store}'::regclass::oid)", {},
-            )  # fmt: skip
+                "pg_database WHERE datname = current_database()), '{store}'::regclass::oid)",
+                {},
+            )
         return self._identity
 
     def make_tables(self, path: str) -> None:
@@ -449,10 +457,13 @@ class SqlVfs:
             self._write_rows(file, rows)
         fenced, claim = self._fence_of(file)
         if extent > file.end and not self._change(
-            file.path, fenced, claim,
+            file.path,
+            fenced,
+            claim,
             " UPDATE {file} SET extent = greatest(extent, %(extent)s) FROM fence WHERE id = %(file)s RETURNING 1",
-            {"file": file.row, "extent": extent}, file.locked,
-        ):  # fmt: skip
+            {"file": file.row, "extent": extent},
+            file.locked,
+        ):
             raise self._refused(file.path, fenced, claim)
         for start, data in rows:
             file.starts.add(start)
@@ -477,12 +488,15 @@ class SqlVfs:
             source, tables = "t.start, t.data", ", unnest(%(starts)s::bigint[], %(parts)b::bytea[]) AS t (start, data)"
         try:
             stored = self._change(
-                file.path, fenced, claim,
+                file.path,
+                fenced,
+                claim,
                 f" INSERT INTO {{chunk}} AS c (file, start, data) SELECT f.id, {source} FROM fence, {{file}} f{tables} "
                 "WHERE f.id = %(file)s ON CONFLICT (file, start) DO UPDATE SET data = excluded.data "
                 "WHERE octet_length(c.data) = octet_length(excluded.data) RETURNING 1",
-                asked, file.locked,
-            )  # fmt: skip
+                asked,
+                file.locked,
+            )
         except SqlError as error:
             if error.errno == errno.ENOSPC:  # the server has undone the statement
                 self._full = True
@@ -504,11 +518,14 @@ class SqlVfs:
         digest = hashlib.sha256(data).digest()
         self._ask(
             file.path,
-            "WITH fence AS (UPDATE {store} SET fence = %(digest)s, server = " + IDENTITY + ", synchronous = "
-            + SYNCHRONOUS + ") INSERT INTO {chunk} AS c (file, start, data) VALUES (%(file)s, %(start)s, %(data)b) "
+            "WITH fence AS (UPDATE {store} SET fence = %(digest)s, server = "
+            + IDENTITY
+            + ", synchronous = "
+            + SYNCHRONOUS
+            + ") INSERT INTO {chunk} AS c (file, start, data) VALUES (%(file)s, %(start)s, %(data)b) "
             "ON CONFLICT (file, start) DO UPDATE SET data = excluded.data",
             {"digest": digest, "file": file.row, "start": start, "data": data},
-        )  # fmt: skip
+        )
         self._claim = digest
 
     @staticmethod
@@ -532,11 +549,13 @@ class SqlVfs:
         directory, name = self._place(path)
         claim = self._claim
         made = self._change(
-            path, fenced, claim,
+            path,
+            fenced,
+            claim,
             f", made AS (INSERT INTO {{file}} (extent) SELECT 0 FROM fence WHERE {_THERE} RETURNING id) "
             "INSERT INTO {name} (directory, name, file) SELECT %(directory)s, %(name)s, id FROM made RETURNING file",
             _asked(directory, name),
-        )  # fmt: skip
+        )
         if not made:
             raise self._refused(path, fenced, claim, FileNotFoundError)
         return (made[0][0],)
@@ -545,9 +564,10 @@ class SqlVfs:
         """The number of the file at `path` (None = a directory); None where there is no such name."""
         directory, name = self._place(path)
         rows = self._ask(
-            path, "SELECT file FROM {name} WHERE directory = %(directory)s AND name = %(name)s",
+            path,
+            "SELECT file FROM {name} WHERE directory = %(directory)s AND name = %(name)s",
             {"directory": directory, "name": name},
-        )  # fmt: skip
+        )
         return (rows[0][0],) if rows else None
 
     def _change(
@@ -574,9 +594,7 @@ class SqlVfs:
             statement = self._statements[of_records, text] = self._tables.statement(text, of_records)
         return statement
 
-    def _refused(
-        self, path: str, fenced: bool, claim: bytes, otherwise: type[OSError] | None = None
-    ) -> OSError:
+    def _refused(self, path: str, fenced: bool, claim: bytes, otherwise: type[OSError] | None = None) -> OSError:
         """Why a change took no effect."""
         if fenced and not self._ask(path, "SELECT 1 FROM {store} WHERE fence = %(claim)s", {"claim": claim}):
             return OSError(errno.EIO, "another broker claimed the store: the database refuses this write", path)

@@ -48,11 +48,10 @@ class Announcer:
         self._brokers = brokers
         parsed = [(url, parse_transport_url(url)) for url in brokers]
         self._usable = {
-            (loopback, tls): tuple(
-                text for text, url in parsed if url.tls == tls and (loopback or not url.loopback)
-            )
-            for loopback in (False, True) for tls in (False, True)
-        }  # fmt: skip
+            (loopback, tls): tuple(text for text, url in parsed if url.tls == tls and (loopback or not url.loopback))
+            for loopback in (False, True)
+            for tls in (False, True)
+        }
         if GroupChanged in self._events.heard:
             self._events.tell(GroupChanged(brokers))
         is_due = bool(self._untold)

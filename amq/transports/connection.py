@@ -385,9 +385,13 @@ class Connection(Reading, asyncio.Protocol):
         self._gather(frames)
 
     def deliver_run(
-        self, subscription: Subscription, destination: str, run: RecordRun, seq: int,
+        self,
+        subscription: Subscription,
+        destination: str,
+        run: RecordRun,
+        seq: int,
         redelivered: Sequence[tuple[int, int]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._traffic.delivered += len(run.sizes)
         frame = subscription.wire.run(destination, run.data, run.sizes, seq, redelivered)
         self._gather(frame)
@@ -462,9 +466,12 @@ class Connection(Reading, asyncio.Protocol):
             self._hub.door.ended(self.number, self.peer_name, refusal)
         else:  # a client that lives on could fill the log
             (_log.info if ends else _log.debug)(
-                "connection refused" if ends else "command refused", connection=self.number, peer=self.peer_name,
-                code=getattr(error, "code", "INTERNAL"), reason=str(error),
-            )  # fmt: skip
+                "connection refused" if ends else "command refused",
+                connection=self.number,
+                peer=self.peer_name,
+                code=getattr(error, "code", "INTERNAL"),
+                reason=str(error),
+            )
         if protocol is not None:
             self._put(protocol.error(failure))
         if not ends:
@@ -703,10 +710,12 @@ class Connection(Reading, asyncio.Protocol):
         if left_s > 0:
             self._login_end = self._hub.loop.call_later(min(left_s, LOGIN_LOOK_S), self._end_at, ends_at_s)
             return
-        self._refuse(AccessError(
-            "the token with which this connection has logged in has expired: connect again with a new one",
-            code="LOGIN_EXPIRED",
-        ))  # fmt: skip
+        self._refuse(
+            AccessError(
+                "the token with which this connection has logged in has expired: connect again with a new one",
+                code="LOGIN_EXPIRED",
+            )
+        )
 
     def _too_late(self, error: ProtocolError, look_again: Callable[[], None]) -> None:
         """The client has not said in time what it should have. Where the event loop was held up, by a busy host or
@@ -767,9 +776,11 @@ class Connection(Reading, asyncio.Protocol):
         if self._has_vanished():
             return
         intervals = (
-            self._heartbeat_send_s / 2, self._heartbeat_receive_s, config.unfinished_frame_timeout_s / 2,
+            self._heartbeat_send_s / 2,
+            self._heartbeat_receive_s,
+            config.unfinished_frame_timeout_s / 2,
             config.connection_ttl_s / 4 if self._watched is not None else 0.0,
-        )  # fmt: skip
+        )
         self._timer = self._hub.loop.call_later(min(s for s in intervals if s), self._tick)
 
     def _has_vanished(self) -> bool:
@@ -780,9 +791,11 @@ class Connection(Reading, asyncio.Protocol):
         if not liveness.vanished(self._watched, ttl_s):
             return False
         _log.info(
-            "connection closed: the client's host does not answer", connection=self.number, peer=self.peer_name,
+            "connection closed: the client's host does not answer",
+            connection=self.number,
+            peer=self.peer_name,
             connectionTtl=ttl_s,
-        )  # fmt: skip
+        )
         if not self._lose("the client's host does not answer"):
             self.abort()
         return True

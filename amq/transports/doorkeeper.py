@@ -84,9 +84,10 @@ class Doorkeeper:
         limit, address = self._limits().max_connections_per_address, counted(address)
         if limit and address and self._addresses[address] >= limit:
             raise self.too_many(
-                "maxConnectionsPerAddress", f"{_named(address)} has {limit} connections already",
+                "maxConnectionsPerAddress",
+                f"{_named(address)} has {limit} connections already",
                 "close some, or use one for several sessions",
-            )  # fmt: skip
+            )
         self._address_of[number] = address
         self._addresses[address] += 1
 
@@ -103,18 +104,20 @@ class Doorkeeper:
             del self._arrivals[next(iter(self._arrivals))]
         if not bucket.take_whole(1, limit / MINUTE_S, limit, now):
             raise self.too_many(
-                "newConnectionsPerMinute", f"{_named(address)} has opened {limit} connections within a minute",
+                "newConnectionsPerMinute",
+                f"{_named(address)} has opened {limit} connections within a minute",
                 "keep a connection for many messages, and try again later",
-            )  # fmt: skip
+            )
 
     def let_in(self, number: int, user: str) -> None:
         """It has logged in. Raises AccessError where its user has as many as it may."""
         limit = self._limits().max_connections_per_user
         if limit and self._users[user] >= limit:
             raise self.too_many(
-                "maxConnectionsPerUser", f"user {user!r} has {limit} connections already",
+                "maxConnectionsPerUser",
+                f"user {user!r} has {limit} connections already",
                 "close some, or use one for several sessions",
-            )  # fmt: skip
+            )
         self._user_of[number] = user
         self._users[user] += 1
 

@@ -126,10 +126,14 @@ class TlsPort:
     may not have it."""
 
     def __init__(
-        self, sockets: Sequence[socket.socket], context: Callable[[], ssl.SSLContext | None],
-        make: Callable[[], asyncio.Protocol], handshakes: Handshakes, arrive: Callable[[str], None],
+        self,
+        sockets: Sequence[socket.socket],
+        context: Callable[[], ssl.SSLContext | None],
+        make: Callable[[], asyncio.Protocol],
+        handshakes: Handshakes,
+        arrive: Callable[[str], None],
         is_reserved: Callable[[int], bool],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.sockets = tuple(sockets)
         self._context = context
         self._make = make

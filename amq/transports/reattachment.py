@@ -129,9 +129,12 @@ class ReattachableConnection(Connection):
         hub.door.leave(self.number)
         hub.parking.park(self)
         _log.info(
-            "connection lost: kept for its client", connection=self.number, peer=self.peer_name,
-            seconds=window_s, error=str(exc) if exc else None,
-        )  # fmt: skip
+            "connection lost: kept for its client",
+            connection=self.number,
+            peer=self.peer_name,
+            seconds=window_s,
+            error=str(exc) if exc else None,
+        )
         self._tick_parked()
         return True
 

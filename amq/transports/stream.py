@@ -38,9 +38,20 @@ class Stream:
     full_read_bytes = 250_000  # `data_received` has so many where a read filled its buffer of 256 KiB
 
     __slots__ = (
-        "_fd", "_transport", "_waiting_bytes", "abort", "certificate", "ignored_bytes", "is_closing", "pause_reading",
-        "peer_address", "peer_name", "resume_reading", "socket", "write",
-    )  # fmt: skip
+        "_fd",
+        "_transport",
+        "_waiting_bytes",
+        "abort",
+        "certificate",
+        "ignored_bytes",
+        "is_closing",
+        "pause_reading",
+        "peer_address",
+        "peer_name",
+        "resume_reading",
+        "socket",
+        "write",
+    )
 
     def __init__(self, transport: asyncio.Transport, output_bytes_max: int) -> None:
         """`output_bytes_max` = how much may wait for the client before `pause_writing`."""

@@ -53,16 +53,17 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--queues", type=int, default=100_000, help="of one message, for memory (default %(default)s)")
     parser.add_argument("--gigabytes", type=float, default=50.0, help="through disk's store (default %(default)g)")
     parser.add_argument("--live-megabytes", type=float, default=100.0, help="held meanwhile (default %(default)g)")
-    parser.add_argument(
-        "--backlog-gigabytes", type=float, default=10.0, help="drained from disk (default %(default)g)"
-    )
+    parser.add_argument("--backlog-gigabytes", type=float, default=10.0, help="drained from disk (default %(default)g)")
     parser.add_argument("--repeat", type=int, default=3, help="of each measurement (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=8.0, help="of a turn of throughput (default %(default)g)")
     for side in ("alone", "busy"):
         parser.add_argument(
-            f"--{side}-option", action="append", default=[], metavar="KEY=VALUE",
+            f"--{side}-option",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
             help=f"option of the brokers of throughput's side {side!r}",
-        )  # fmt: skip
+        )
     parser.add_argument("--output", metavar="DIR", type=Path, help="for scale.json and scale.png (default: .bench/…)")
     return parser
 

@@ -44,9 +44,14 @@ def _batch(destination: str, size_bytes: int, count: int) -> tuple[bytearray, li
 
 
 def fill(
-    port: int, messages: int, destination: str, *, size_bytes: int = BODY_BYTES, queues: bool = False,
+    port: int,
+    messages: int,
+    destination: str,
+    *,
+    size_bytes: int = BODY_BYTES,
+    queues: bool = False,
     progress: Progress = quiet,
-) -> float:  # fmt: skip
+) -> float:
     """Send `messages` durable messages, numbered from 0; returns messages/s.
 
     With `queues`, each goes to a queue of its own, `destination` followed by a point and the message's number.

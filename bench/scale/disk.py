@@ -153,10 +153,14 @@ class Pump:
         live = self.queues.values()
         self.samples.append(
             Sample(
-                now_s, sum(len(queue.live) for queue in live), sum(queue.live_bytes for queue in live),
-                sum(status.st_blocks * 512 for status in segments), sum(status.st_size for status in segments), others,
+                now_s,
+                sum(len(queue.live) for queue in live),
+                sum(queue.live_bytes for queue in live),
+                sum(status.st_blocks * 512 for status in segments),
+                sum(status.st_size for status in segments),
+                others,
             )
-        )  # fmt: skip
+        )
         if now_s - self._reported_s > REPORT_EVERY_S:
             self._reported_s = now_s
             rate = self.sent_bytes / (now_s - self._start_s)
@@ -282,9 +286,14 @@ def summarise(name: str, samples: Sequence[Sample], overhead_bytes: float, segme
 
 
 def measure(
-    pattern: Pattern, sent_bytes: float, live_bytes: float, segment: str, directory: str | None,
-    options: dict[str, str], progress: Progress,
-) -> dict[str, Any]:  # fmt: skip
+    pattern: Pattern,
+    sent_bytes: float,
+    live_bytes: float,
+    segment: str,
+    directory: str | None,
+    options: dict[str, str],
+    progress: Progress,
+) -> dict[str, Any]:
     """Send `sent_bytes` through a store of its own in that pattern.
 
     Raises BrokerError, LoadError, WireError, OSError.
@@ -337,8 +346,12 @@ def table(results: Sequence[dict[str, Any]]) -> Table:
     for result in results:
         colour = "[green]" if result["met"] else "[red]"
         shown.add_row(
-            result["pattern"], f"{result['sent_bytes'] / 1e9:.1f}", f"{result['sent_bytes_per_s'] / 1e6:.0f}",
-            f"{result['live_bytes_max'] / 1e6:.1f}", f"{result['used_bytes_max'] / 1e6:.0f}",
-            f"{result['segment_bytes'] / 1e6:.1f}", f"{colour}{result['over_segments']:+.2f}",
-        )  # fmt: skip
+            result["pattern"],
+            f"{result['sent_bytes'] / 1e9:.1f}",
+            f"{result['sent_bytes_per_s'] / 1e6:.0f}",
+            f"{result['live_bytes_max'] / 1e6:.1f}",
+            f"{result['used_bytes_max'] / 1e6:.0f}",
+            f"{result['segment_bytes'] / 1e6:.1f}",
+            f"{colour}{result['over_segments']:+.2f}",
+        )
     return shown

@@ -98,9 +98,7 @@ def measure(
         progress(f"{name}: {text}")
 
     say("starting two brokers")
-    with brokers.Group(
-        "amq", 2, keep_alive_ms=KEEP_ALIVE_MS, directory=directory, options=OPTIONS | options
-    ) as group:
+    with brokers.Group("amq", 2, keep_alive_ms=KEEP_ALIVE_MS, directory=directory, options=OPTIONS | options) as group:
         master, slave = group.brokers
         point: dict[str, Any] = {"messages": messages}
         point["empty_memory"] = {"master": machine.memory(master), "slave": machine.memory(slave)}
@@ -167,8 +165,17 @@ def _megabytes(sizes: dict[str, int] | None) -> str:
 
 def table(points: Sequence[dict[str, Any]]) -> Table:
     shown = Table(title="master and slave with a backlog of 1 KiB: seconds median (min–max), resident MB (peak)")
-    headings = ("backlog", "takeover", "start, cached", "start, not cached", "master MB", "slave MB", "new master MB",
-                "sends/s", "drains/s")  # fmt: skip
+    headings = (
+        "backlog",
+        "takeover",
+        "start, cached",
+        "start, not cached",
+        "master MB",
+        "slave MB",
+        "new master MB",
+        "sends/s",
+        "drains/s",
+    )
     for heading in headings:
         shown.add_column(heading, justify="right")
     for point in points:
@@ -177,8 +184,9 @@ def table(points: Sequence[dict[str, Any]]) -> Table:
             f"{point['messages']:,}",
             *(_seconds(point, name) for name in ("takeover_s", "warm_start_s", "cold_start_s")),
             *(_megabytes(sizes.get(who)) for who in ("master", "slave", "after takeover")),
-            f"{point['send_per_s']:,.0f}", f"{point['drain_per_s']:,.0f}" if "drain_per_s" in point else "–",
-        )  # fmt: skip
+            f"{point['send_per_s']:,.0f}",
+            f"{point['drain_per_s']:,.0f}" if "drain_per_s" in point else "–",
+        )
     return shown
 
 

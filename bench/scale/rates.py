@@ -175,7 +175,9 @@ def table(report: dict[str, Any]) -> Table:
         ratio = Spread(**result["ratio"])
         colour = "[green]" if result["met"] else "[red]"
         shown.add_row(
-            name, *(f"{rate.median:,.0f} ({rate.low:,.0f}–{rate.high:,.0f})" for rate in rates),
-            f"{colour}{ratio.median:.2f}[/] ({ratio.low:.2f}–{ratio.high:.2f})", f"≥ {least:g}",
-        )  # fmt: skip
+            name,
+            *(f"{rate.median:,.0f} ({rate.low:,.0f}–{rate.high:,.0f})" for rate in rates),
+            f"{colour}{ratio.median:.2f}[/] ({ratio.low:.2f}–{ratio.high:.2f})",
+            f"≥ {least:g}",
+        )
     return shown

@@ -19,9 +19,10 @@ from amq.errors import AmqError
 
 FOLDER = Path(__file__).resolve().parent
 PROGRAMS = [
-    f"{case}{face}" for case in ("reattach", "transaction", "without_transaction", "application")
+    f"{case}{face}"
+    for case in ("reattach", "transaction", "without_transaction", "application")
     for face in ("", "_aio")
-]  # fmt: skip
+]
 CUE = "kill the master now"
 WINDOW = "?reconnectWindow=10000"  # reattach: the broker keeps the session for so many milliseconds
 LIMIT_S = 120.0  # a program that takes longer is ended

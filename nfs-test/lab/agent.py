@@ -49,9 +49,13 @@ class Handler(socketserver.StreamRequestHandler):
 
     def _start(self, words: list[str], env: dict[str, str]) -> None:
         process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env=os.environ | env, errors="replace",
-        )  # fmt: skip
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=os.environ | env,
+            errors="replace",
+        )
         self._tell(pid=process.pid)
         assert process.stdout is not None
         for line in process.stdout:

@@ -26,9 +26,15 @@ class Broker:
     the `amq` that its next start runs."""
 
     def __init__(
-        self, guest: Guest, place: Place, command: Sequence[str], store: str, options: Mapping[str, object],
-        on_line: Callable[[Broker, Line, float], None], flags: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+        self,
+        guest: Guest,
+        place: Place,
+        command: Sequence[str],
+        store: str,
+        options: Mapping[str, object],
+        on_line: Callable[[Broker, Line, float], None],
+        flags: Sequence[str] = (),
+    ) -> None:
         self.guest = guest
         self.name = guest.name
         self.url = f"stomp://{guest.address}:{PORT}"
@@ -36,9 +42,16 @@ class Broker:
         self.exit_code: int | None = None
         self.command = command
         self._words = [
-            "start", "--name", self.name, "--store", store, "--transport", f"stomp://0.0.0.0:{PORT}",
-            *flags, *(word for key, value in options.items() for word in ("-o", f"{key}={value}")),
-        ]  # fmt: skip
+            "start",
+            "--name",
+            self.name,
+            "--store",
+            store,
+            "--transport",
+            f"stomp://0.0.0.0:{PORT}",
+            *flags,
+            *(word for key, value in options.items() for word in ("-o", f"{key}={value}")),
+        ]
         self._on_line = on_line
         self._file = place.logs / f"{self.name}.log"
         self._pid = 0

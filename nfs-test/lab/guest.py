@@ -73,15 +73,24 @@ class Guest:
             *(f"{key}={value}" for key, value in self._disks.items()),
             f"vec0:transport=tap,ifname={data},depth=128,gro=1,mac=02:98:00:00:00:{self.number:02x}",
             f"vec1:transport=tap,ifname={control},depth=128,gro=1,mac=02:99:00:00:00:{self.number:02x}",
-            f"LAB_NUMBER={self.number}", "LAB_DATA=vec0", "LAB_CONTROL=vec1", f"LAB_PYTHON={place.python}",
-            f"LAB_AGENT={HERE / 'agent.py'}", f"LAB_PACKAGES={place.packages.root}", f"LAB_MODULES={MODULES}",
+            f"LAB_NUMBER={self.number}",
+            "LAB_DATA=vec0",
+            "LAB_CONTROL=vec1",
+            f"LAB_PYTHON={place.python}",
+            f"LAB_AGENT={HERE / 'agent.py'}",
+            f"LAB_PACKAGES={place.packages.root}",
+            f"LAB_MODULES={MODULES}",
             f"LAB_MULTIARCH={place.packages.multiarch}",
-        ]  # fmt: skip
+        ]
         with open(place.logs / f"{self.name}.console", "ab") as console:
             self._process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=console, stderr=console, process_group=0,
+                words,
+                stdin=subprocess.PIPE,
+                stdout=console,
+                stderr=console,
+                process_group=0,
                 env=kernel.environment(place.work, place.preload),
-            )  # fmt: skip
+            )
         return self
 
     def wait_up(self) -> Guest:

@@ -30,9 +30,21 @@ class KernelError(Exception):
 def command(name: str, work: Path, init: Path, memory: str) -> list[str]:
     """The words that start guest `name`; its root is the host's, read-only. More arguments may follow."""
     return [
-        KERNEL, f"mem={memory}", f"umid={name}", f"uml_dir={work}", "root=/dev/root", "rootfstype=hostfs",
-        "rootflags=/", "ro", f"init={init}", "con=null", "con0=fd:0,fd:1", "ssl=null", "quiet", "panic=1",
-    ]  # fmt: skip
+        KERNEL,
+        f"mem={memory}",
+        f"umid={name}",
+        f"uml_dir={work}",
+        "root=/dev/root",
+        "rootfstype=hostfs",
+        "rootflags=/",
+        "ro",
+        f"init={init}",
+        "con=null",
+        "con0=fd:0,fd:1",
+        "ssl=null",
+        "quiet",
+        "panic=1",
+    ]
 
 
 def environment(work: Path, preload: str) -> dict[str, str]:
@@ -64,9 +76,13 @@ def boots(preload: str) -> str:
         work = Path(directory)
         words = command("trial", work, HERE / "trial.sh", "64M")
         with subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0,
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=0,
             env=environment(work, preload),
-        ) as process:  # fmt: skip
+        ) as process:
             try:
                 said = _listen(process)
             finally:

@@ -106,13 +106,27 @@ def _run_one(
     here = work / logs.name
     here.mkdir()
     words = [
-        *NAMESPACES, sys.executable, str(RUN), "--inside", job.scenario.name, "--work", str(here), "--logs", str(logs),
-        "--packages", str(packages.root), f"--preload={preload}", *(["--keep"] if keep else []),
+        *NAMESPACES,
+        sys.executable,
+        str(RUN),
+        "--inside",
+        job.scenario.name,
+        "--work",
+        str(here),
+        "--logs",
+        str(logs),
+        "--packages",
+        str(packages.root),
+        f"--preload={preload}",
+        *(["--keep"] if keep else []),
         *(["--verbose"] if verbose else []),
-    ]  # fmt: skip
-    with open(logs / "errors", "w") as errors, subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, process_group=0
-    ) as process:  # a group of its own: Ctrl-C is for us
+    ]
+    with (
+        open(logs / "errors", "w") as errors,
+        subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, process_group=0
+        ) as process,
+    ):  # a group of its own: Ctrl-C is for us
         outcome.processes.append(process)
         if outcome.interrupted:
             process.kill()

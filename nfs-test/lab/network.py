@@ -31,9 +31,12 @@ class Network:
     def __init__(self) -> None:
         ip(
             "link set lo up",
-            f"link add {DATA} type bridge", f"link set {DATA} up",
-            f"link add {CONTROL} type bridge", f"link set {CONTROL} up", f"addr add {LAB}/24 dev {CONTROL}",
-        )  # fmt: skip
+            f"link add {DATA} type bridge",
+            f"link set {DATA} up",
+            f"link add {CONTROL} type bridge",
+            f"link set {CONTROL} up",
+            f"addr add {LAB}/24 dev {CONTROL}",
+        )
         self._plugged: set[int] = set()
 
     def plug(self, number: int) -> tuple[str, str]:

@@ -17,8 +17,13 @@ from pathlib import Path
 MODULES = "/usr/lib/uml/modules"
 NFS = ("kmod", "keyutils", "nfs-common", "nfs-kernel-server", "rpcbind")
 ALL = (
-    *NFS, "cifs-utils", "corosync", "dlm-controld", "gfs2-utils", "samba",
-)  # fmt: skip
+    *NFS,
+    "cifs-utils",
+    "corosync",
+    "dlm-controld",
+    "gfs2-utils",
+    "samba",
+)
 
 
 class PackagesError(Exception):

@@ -12,14 +12,29 @@ from pathlib import Path
 from lab import kernel
 
 PROGRAMS = {
-    "linux.uml": "user-mode-linux", "mkfs.ext4": "e2fsprogs", "ip": "iproute2", "unshare": "util-linux",
-    "setpriv": "util-linux", "apt-get": "apt", "dpkg-deb": "dpkg",
-}  # fmt: skip
+    "linux.uml": "user-mode-linux",
+    "mkfs.ext4": "e2fsprogs",
+    "ip": "iproute2",
+    "unshare": "util-linux",
+    "setpriv": "util-linux",
+    "apt-get": "apt",
+    "dpkg-deb": "dpkg",
+}
 # A network, mounts and process ids of its own; the first process in it ends when we do, and all others with that one.
 NAMESPACES = (
-    "setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
-    "--propagation", "private",
-)  # fmt: skip
+    "setpriv",
+    "--pdeathsig",
+    "KILL",
+    "unshare",
+    "--net",
+    "--mount",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+    "--propagation",
+    "private",
+)
 
 
 def examine(directory: Path) -> str:

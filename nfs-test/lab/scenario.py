@@ -63,8 +63,13 @@ SCENARIOS: dict[str, Scenario] = {}
 
 
 def scenario(
-    name: str, says: str, about_s: int, group: str = "nfs4", unfenced: bool = False,
-    obstacle: Callable[[], str] = lambda: "", **world: Any,
+    name: str,
+    says: str,
+    about_s: int,
+    group: str = "nfs4",
+    unfenced: bool = False,
+    obstacle: Callable[[], str] = lambda: "",
+    **world: Any,
 ) -> Callable[[Body], Body]:
     """Put a function into the list."""
 
@@ -119,6 +124,7 @@ def _run(told: Scenario, world: World, result: Result) -> None:
 def tell(facts: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
+
 
 def last_until(until_s: float) -> None:
     """The fault lasts so long."""

@@ -86,5 +86,3 @@ def _across_hosts(world: World, worst: str) -> None:
 def _expect(world: World, what: str, code: int | None, said: dict[str, object], verdict: str, names: str) -> None:
     right = said.get("verdict") == verdict and code == (4 if verdict == UNFIT else 0) and names in json.dumps(said)
     world.expect(right, f"{what}: expected {verdict!r} because of {names!r}, got exit code {code}: {json.dumps(said)}")
-
-

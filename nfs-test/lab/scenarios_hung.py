@@ -43,9 +43,12 @@ def _hung_process(world: World) -> None:
 
 
 @scenario(
-    "hung-host", f"the master's host is stopped for {HANG_S:g} s, the server keeps its lock; then it goes on", 60,
-    files=lambda: Nfs(lease_s=LONG_LEASE_S), default_client=True,
-)  # fmt: skip
+    "hung-host",
+    f"the master's host is stopped for {HANG_S:g} s, the server keeps its lock; then it goes on",
+    60,
+    files=lambda: Nfs(lease_s=LONG_LEASE_S),
+    default_client=True,
+)
 def hung_host(world: World) -> None:
     world.build()
     master, epoch, marker = world.master, world.epoch, world.master.marker
@@ -81,9 +84,11 @@ def _confirmed_nothing(world: World, epoch: int, resumed_s: float) -> None:
 
 
 @scenario(
-    "client-cut", f"clients' way to the master's host is cut silently for {SILENCE_S:g} s, then healed", 45,
+    "client-cut",
+    f"clients' way to the master's host is cut silently for {SILENCE_S:g} s, then healed",
+    45,
     default_client=True,
-)  # fmt: skip
+)
 def client_cut(world: World) -> None:
     world.build()
     epoch = world.epoch

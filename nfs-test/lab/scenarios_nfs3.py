@@ -12,9 +12,13 @@ STUCK_S = 30.0
 
 
 @scenario(
-    "nfs3-dead-holder", "refused; started all the same, a dead host's lock stays until somebody frees it", 90, "nfs3",
-    files=lambda: Nfs(nfs.VERSION_3), flags=["--allow-unsafe-store"],
-)  # fmt: skip
+    "nfs3-dead-holder",
+    "refused; started all the same, a dead host's lock stays until somebody frees it",
+    90,
+    "nfs3",
+    files=lambda: Nfs(nfs.VERSION_3),
+    flags=["--allow-unsafe-store"],
+)
 def dead_holder(world: World) -> None:
     world.boot()
     expect_refused(world, "NFSv3")

@@ -35,9 +35,11 @@ def power_off(world: World) -> None:
 
 
 @scenario(
-    "partition", f"the master's host is cut off from the file server for {CUT_S:g} s, then healed", 80,
+    "partition",
+    f"the master's host is cut off from the file server for {CUT_S:g} s, then healed",
+    80,
     options=LEASE_ALONE,
-)  # fmt: skip
+)
 def partition(world: World) -> None:
     cut_and_heal(world)
 
@@ -55,9 +57,12 @@ def partition_hard(world: World) -> None:
 
 
 @scenario(
-    "partition-defaults", "the same on a mount with default options", 80, files=lambda: Nfs(nfs.DEFAULTS),
+    "partition-defaults",
+    "the same on a mount with default options",
+    80,
+    files=lambda: Nfs(nfs.DEFAULTS),
     options=LEASE_ALONE,
-)  # fmt: skip
+)
 def partition_defaults(world: World) -> None:
     cut_and_heal(world)
 
@@ -188,9 +193,13 @@ def disk_full(world: World) -> None:
 
 
 @scenario(
-    "courtesy", f"cut off for {COURTESY_S:g} s, four leases, with nobody waiting: the master stays", 80, hosts=1,
-    files=lambda: Nfs(nfs.HARD), options={"lockKeepAlivePeriod": "60s"},
-)  # fmt: skip
+    "courtesy",
+    f"cut off for {COURTESY_S:g} s, four leases, with nobody waiting: the master stays",
+    80,
+    hosts=1,
+    files=lambda: Nfs(nfs.HARD),
+    options={"lockKeepAlivePeriod": "60s"},
+)
 def courtesy(world: World) -> None:
     world.build()
     epoch = world.epoch
@@ -266,4 +275,3 @@ def _upgrade(slave: Broker, command: Sequence[str]) -> None:
 def _nfs(world: World) -> Nfs:
     assert isinstance(world.files, Nfs)
     return world.files
-

@@ -25,18 +25,25 @@ def cut(world: World) -> None:
 
 
 @scenario(
-    "smb-nobrl", "mounted without byte-range locks: refused, with the reason", 25, "smb", hosts=1,
+    "smb-nobrl",
+    "mounted without byte-range locks: refused, with the reason",
+    25,
+    "smb",
+    hosts=1,
     files=lambda: Smb(f"{RECOMMENDED},nobrl"),
-)  # fmt: skip
+)
 def nobrl(world: World) -> None:
     world.boot()
     expect_refused(world, "nobrl")
 
 
 @scenario(
-    "smb-hung-master", "the master's process is stopped until a slave asks for a person; then it goes on", 45, "smb",
+    "smb-hung-master",
+    "the master's process is stopped until a slave asks for a person; then it goes on",
+    45,
+    "smb",
     files=Smb,
-)  # fmt: skip
+)
 def hung_master(world: World) -> None:
     world.build()
     master, slave, epoch = world.master, world.brokers[1], world.epoch

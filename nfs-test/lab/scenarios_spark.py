@@ -14,9 +14,13 @@ SHOWN_MAX = 10
 
 
 @scenario(
-    "spark", "Spark on the brokers' hosts reads the store directly; the host of the master loses its power", 230,
-    obstacle=why_no_spark, memory=spark.MEMORY, options={"directReads": "*"},
-)  # fmt: skip
+    "spark",
+    "Spark on the brokers' hosts reads the store directly; the host of the master loses its power",
+    230,
+    obstacle=why_no_spark,
+    memory=spark.MEMORY,
+    options={"directReads": "*"},
+)
 def direct_reads(world: World) -> None:
     stream = spark.Stream(world)
     world.boot()

@@ -32,10 +32,13 @@ MEMORY = "1536M"  # of a guest that has, besides, a worker, an executor and its 
 MISSED_S = 15  # of an executor, or a worker, that Spark gives up
 EXECUTOR = "CoarseGrainedExecutorBackend"
 CONF = {
-    "spark.driver.host": LAB, "spark.driver.bindAddress": LAB, "spark.executor.memory": "500m",
-    "spark.network.timeout": f"{MISSED_S}s", "spark.network.timeoutInterval": "1s",
+    "spark.driver.host": LAB,
+    "spark.driver.bindAddress": LAB,
+    "spark.executor.memory": "500m",
+    "spark.network.timeout": f"{MISSED_S}s",
+    "spark.network.timeoutInterval": "1s",
     "spark.executor.heartbeatInterval": "1s",
-}  # fmt: skip
+}
 
 
 class Stream:
@@ -65,9 +68,14 @@ class Stream:
             self._start_worker(guest, environ | {"SPARK_LOCAL_IP": guest.address})
         self._wait_master()
         reads = {
-            "url": self._world.traffic.url, "destination": QUEUE, "subscription": SUBSCRIPTION,
-            "store": self._world.store, "minPartitions": "2", "maxOffsetsPerTrigger": "250", "pollInterval": "50ms",
-        }  # fmt: skip
+            "url": self._world.traffic.url,
+            "destination": QUEUE,
+            "subscription": SUBSCRIPTION,
+            "store": self._world.store,
+            "minPartitions": "2",
+            "maxOffsetsPerTrigger": "250",
+            "pollInterval": "50ms",
+        }
         given = {"directory": str(self._directory), "master": f"spark://{LAB}:{PORT}", "options": reads, "conf": CONF}
         words = [sys.executable, "-m", "tests.spark.cluster_driver", json.dumps(given)]
         self._driver = self._run(words, "spark-driver", os.environ)
@@ -128,8 +136,19 @@ class Stream:
             with file.open("a") as log:
                 log.write(line + "\n")
 
-        words = ["--host", guest.address, "--webui-port", "0", "--cores", "1", "--memory", "600m", "--work-dir",
-                 "/tmp/spark", f"spark://{LAB}:{PORT}"]  # fmt: skip
+        words = [
+            "--host",
+            guest.address,
+            "--webui-port",
+            "0",
+            "--cores",
+            "1",
+            "--memory",
+            "600m",
+            "--work-dir",
+            "/tmp/spark",
+            f"spark://{LAB}:{PORT}",
+        ]
         given = [f"{name}={value}" for name, value in environ.items()]
         guest.spawn(["env", *given, *self._daemon("worker.Worker"), *words], on_line, lambda _: None)
 

@@ -27,10 +27,15 @@ DEPOSED_DEADLINE_S = 25.0  # on a soft mount a process that hangs in it can be r
 MARGIN_S = 1.0  # what reading a receipt, or a clock, may be late on a busy machine
 STORE = f"{MOUNT}/store"
 OPTIONS: dict[str, object] = {
-    "lockKeepAlivePeriod": f"{PERIOD_S:g}s", "lockAcquireSleepInterval": "500ms", "journalSegmentSize": "1MiB",
-    "journalBatchSize": "512KiB", "storeFreeFloor": "16MiB", "logFormat": "json", "anonymous": "yes",
+    "lockKeepAlivePeriod": f"{PERIOD_S:g}s",
+    "lockAcquireSleepInterval": "500ms",
+    "journalSegmentSize": "1MiB",
+    "journalBatchSize": "512KiB",
+    "storeFreeFloor": "16MiB",
+    "logFormat": "json",
+    "anonymous": "yes",
     "heartBeatSend": f"{HEART_BEAT_MS}ms",
-}  # fmt: skip
+}
 T = TypeVar("T")
 
 
@@ -43,10 +48,19 @@ class World:
     """
 
     def __init__(
-        self, place: Place, command: Sequence[str], say: Callable[[str], None], verbose: bool, hosts: int = 2,
-        spare: int = 0, files: Callable[[], FileSystem] = Nfs, options: Mapping[str, object] | None = None,
-        flags: Sequence[str] = (), default_client: bool = False, memory: str = MEMORY,
-    ) -> None:  # fmt: skip
+        self,
+        place: Place,
+        command: Sequence[str],
+        say: Callable[[str], None],
+        verbose: bool,
+        hosts: int = 2,
+        spare: int = 0,
+        files: Callable[[], FileSystem] = Nfs,
+        options: Mapping[str, object] | None = None,
+        flags: Sequence[str] = (),
+        default_client: bool = False,
+        memory: str = MEMORY,
+    ) -> None:
         self.place = place
         self.say = say
         self.verbose = verbose

@@ -75,13 +75,14 @@ def _messages(rows: Any) -> Any:
     place = [F.col(name) for name in ("epoch", "segment", "position")]
     is_hidden = F.col("target").startswith("sent://") | F.col("target").startswith("held://")
     found = rows.groupBy("offset").agg(
-        F.min(F.when(kind == MESSAGES, F.struct(*place, "destination", "queue", "timestamp", "bodyBytes")))
-        .alias("message"),
-        F.max(F.when(kind == LEFT, F.struct(*place, "destination", "queue", "timestamp", "reason")))
-        .alias("gone"),
+        F.min(F.when(kind == MESSAGES, F.struct(*place, "destination", "queue", "timestamp", "bodyBytes"))).alias(
+            "message"
+        ),
+        F.max(F.when(kind == LEFT, F.struct(*place, "destination", "queue", "timestamp", "reason"))).alias("gone"),
         F.max(F.when((kind == MOVES) & ~is_hidden, F.struct(*place, "target"))).alias("move"),
-        F.max("deliveries").alias("deliveries"), F.max("failures").alias("failures"),
-    )  # fmt: skip
+        F.max("deliveries").alias("deliveries"),
+        F.max("failures").alias("failures"),
+    )
     staged = F.col("message.queue").startswith("sent://") & F.col("move").isNull()
     outcome = (
         F.when(F.col("gone.queue").startswith("sent://"), ROLLED_BACK)
@@ -92,11 +93,16 @@ def _messages(rows: Any) -> Any:
     destination = F.coalesce("message.destination", "gone.destination", "move.target")
     wait_s = F.col("gone.timestamp").cast("double") - F.col("message.timestamp").cast("double")
     return found.select(
-        "offset", destination.alias("destination"), F.col("message.timestamp").alias("sent"),
-        F.col("gone.timestamp").alias("left"), F.col("message.bodyBytes").alias("body_bytes"), outcome.alias("outcome"),
-        F.coalesce("deliveries", F.lit(0)).alias("deliveries"), F.coalesce("failures", F.lit(0)).alias("failures"),
+        "offset",
+        destination.alias("destination"),
+        F.col("message.timestamp").alias("sent"),
+        F.col("gone.timestamp").alias("left"),
+        F.col("message.bodyBytes").alias("body_bytes"),
+        outcome.alias("outcome"),
+        F.coalesce("deliveries", F.lit(0)).alias("deliveries"),
+        F.coalesce("failures", F.lit(0)).alias("failures"),
         F.when(outcome == "acked", F.greatest(wait_s, F.lit(0.0))).alias("wait_s"),
-    )  # fmt: skip
+    )
 
 
 def _of(messages: Any, options: Options) -> Any:
@@ -122,19 +128,31 @@ def _destinations(messages: Any) -> Any:
     sizes = F.percentile_approx("body_bytes", [0.5, 0.99], 1000)
     waits = F.percentile_approx("wait_s", [0.5, 0.95, 0.99], 1000)
     found = messages.groupBy("destination").agg(
-        F.count("*").alias("messages"), F.sum("body_bytes").alias("bytes"),
-        F.min("body_bytes").alias("body_bytes_min"), sizes.alias("sizes"), F.max("body_bytes").alias("body_bytes_max"),
-        F.min("sent").alias("first_sent"), F.max("sent").alias("last_sent"), F.max("left").alias("last_left"),
-        *outcomes, F.count_if(F.col("deliveries") > 0).alias("redelivered"), F.sum("deliveries").alias("redeliveries"),
-        F.sum("failures").alias("failures"), F.avg("wait_s").alias("wait_s_mean"), waits.alias("waits"),
-        F.max("wait_s").alias("wait_s_max"), F.min(F.when(F.col("outcome") == WAITING, F.col("sent"))).alias("oldest"),
-    )  # fmt: skip
+        F.count("*").alias("messages"),
+        F.sum("body_bytes").alias("bytes"),
+        F.min("body_bytes").alias("body_bytes_min"),
+        sizes.alias("sizes"),
+        F.max("body_bytes").alias("body_bytes_max"),
+        F.min("sent").alias("first_sent"),
+        F.max("sent").alias("last_sent"),
+        F.max("left").alias("last_left"),
+        *outcomes,
+        F.count_if(F.col("deliveries") > 0).alias("redelivered"),
+        F.sum("deliveries").alias("redeliveries"),
+        F.sum("failures").alias("failures"),
+        F.avg("wait_s").alias("wait_s_mean"),
+        waits.alias("waits"),
+        F.max("wait_s").alias("wait_s_max"),
+        F.min(F.when(F.col("outcome") == WAITING, F.col("sent"))).alias("oldest"),
+    )
     span_s = F.greatest(F.col("last_sent").cast("double") - F.col("first_sent").cast("double"), F.lit(1.0))
     return found.select(
-        "*", (F.col("messages") / span_s).alias("messages_per_s"), (F.col("bytes") / span_s).alias("bytes_per_s"),
+        "*",
+        (F.col("messages") / span_s).alias("messages_per_s"),
+        (F.col("bytes") / span_s).alias("bytes_per_s"),
         *(F.col("sizes")[i].alias(f"body_bytes_p{name}") for i, name in enumerate((50, 99))),
         *(F.col("waits")[i].alias(f"wait_s_p{name}") for i, name in enumerate((50, 95, 99))),
-    ).drop("sizes", "waits")  # fmt: skip
+    ).drop("sizes", "waits")
 
 
 def _width_s(destinations: list[dict[str, Any]]) -> int:
@@ -192,4 +210,4 @@ PIPELINE = Pipeline(
     ],
     _check,
     run,
-)  # fmt: skip
+)

@@ -159,7 +159,9 @@ PIPELINE = Pipeline(
             ["--destination"], metavar="NAME", required=True, help="/queue/NAME, /topic/NAME, or several with commas."
         ),
         click.Option(
-            ["--subscription"], metavar="NAME", default="",
+            ["--subscription"],
+            metavar="NAME",
+            default="",
             help="Name under which the broker keeps messages until they are written. For a topic it is required: it "
             f"names the durable subscription. Use one for each drain of a destination. Default: {CURSOR}.",
         ),
@@ -167,14 +169,18 @@ PIPELINE = Pipeline(
             ["--output"], metavar="DIR", required=True, help="Directory for the files, on any file system of Spark."
         ),
         click.Option(
-            ["--checkpoint"], metavar="DIR", default="",
+            ["--checkpoint"],
+            metavar="DIR",
+            default="",
             help=f"Directory for the progress. Default: {CHECKPOINT} in --output.",
         ),
         click.Option(
             ["--interval"], metavar="DURATION", callback=duration_s, help="Run on; write at this interval, such as 1m."
         ),
         click.Option(
-            ["--store"], metavar="DIR", default="",
+            ["--store"],
+            metavar="DIR",
+            default="",
             help="Where all executors have mounted the broker's store: they read messages of queues there, if its "
             "option directReads names the user.",
         ),
@@ -189,4 +195,4 @@ PIPELINE = Pipeline(
     ],
     _check,
     run,
-)  # fmt: skip
+)

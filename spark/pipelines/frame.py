@@ -108,23 +108,32 @@ def broker_options() -> list[click.Option]:
     """--url, --login and --passcode."""
     return [
         click.Option(
-            ["--url"], metavar="URL", default=DEFAULT_URL, envvar="AMQ_URL", show_default=True,
+            ["--url"],
+            metavar="URL",
+            default=DEFAULT_URL,
+            envvar="AMQ_URL",
+            show_default=True,
             help="URL of the brokers: failover:(stomp://A:PORT,stomp://B:PORT); or $AMQ_URL.",
         ),
         click.Option(["--login", "--user", "user"], default="", envvar="AMQ_LOGIN", help="User; or $AMQ_LOGIN."),
         click.Option(
-            ["--passcode", "--password", "password"], default="", envvar="AMQ_PASSCODE",
+            ["--passcode", "--password", "password"],
+            default="",
+            envvar="AMQ_PASSCODE",
             help="Password; or, better, $AMQ_PASSCODE.",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def delivery_option() -> click.Option:
     """--delivery."""
     return click.Option(
-        ["--delivery"], type=click.Choice([EXACTLY_ONCE, DEDUP, AT_LEAST_ONCE]), default=EXACTLY_ONCE,
-        show_default=True, help="See docs/spark.md.",
-    )  # fmt: skip
+        ["--delivery"],
+        type=click.Choice([EXACTLY_ONCE, DEDUP, AT_LEAST_ONCE]),
+        default=EXACTLY_ONCE,
+        show_default=True,
+        help="See docs/spark.md.",
+    )
 
 
 def sink_settings(options: Options) -> dict[str, str]:
@@ -160,11 +169,13 @@ def range_options() -> list[click.Option]:
     """--starting-timestamp and --ending-timestamp."""
     return [
         click.Option(
-            ["--starting-timestamp"], metavar="WHEN", callback=moment_ms,
+            ["--starting-timestamp"],
+            metavar="WHEN",
+            callback=moment_ms,
             help="Only messages sent then or later, ISO 8601.",
         ),
         click.Option(["--ending-timestamp"], metavar="WHEN", callback=moment_ms, help="Only messages sent before."),
-    ]  # fmt: skip
+    ]
 
 
 def in_range(rows: Any, column: str, options: Options) -> Any:
@@ -307,9 +318,13 @@ def _watch(query: Any, progress: Progress) -> None:
 
 
 def execute(
-    pipeline: Pipeline, options: Options, master: str, settings: Mapping[str, str], environ: MutableMapping[str, str],
+    pipeline: Pipeline,
+    options: Options,
+    master: str,
+    settings: Mapping[str, str],
+    environ: MutableMapping[str, str],
     say: Say,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Run `pipeline`. Returns its figures and its time. Raises AmqError, OSError."""
     need_spark(environ)
     if master.startswith("sc://") or environ.get("SPARK_REMOTE"):
@@ -345,7 +360,7 @@ def _first_line(error: Exception) -> str:
 
 def command(
     pipeline: Pipeline, epilog: Callable[..., str], show: Show, environ: MutableMapping[str, str]
-) -> click.Command:  # fmt: skip
+) -> click.Command:
     """The pipeline as a command. `epilog` formats its examples."""
 
     def run(master: str, settings: tuple[str, ...], as_json: bool, **options: Any) -> None:
@@ -354,19 +369,25 @@ def command(
 
     shared = [
         click.Option(
-            ["--master"], metavar="URL", default=LOCAL, show_default=True,
+            ["--master"],
+            metavar="URL",
+            default=LOCAL,
+            show_default=True,
             help="Spark master: local[2], spark://HOST:7077, yarn, k8s://…; spark-submit has its own option.",
         ),
         click.Option(
             ["--conf", "settings"], metavar="KEY=VALUE", multiple=True, help="A setting of Spark. May be repeated."
         ),
         click.Option(["--json", "as_json"], is_flag=True, help="Print figures as JSON to stdout, for scripts."),
-    ]  # fmt: skip
+    ]
     return click.Command(
-        pipeline.name, callback=run, params=[*pipeline.options, *shared], help=pipeline.about,
+        pipeline.name,
+        callback=run,
+        params=[*pipeline.options, *shared],
+        help=pipeline.about,
         short_help=pipeline.title,
         epilog=epilog(*(f"amq pipeline run {pipeline.name} {example}" for example in pipeline.examples)),
-    )  # fmt: skip
+    )
 
 
 def _say(text: str) -> None:

@@ -116,4 +116,4 @@ PIPELINE = Pipeline(
     ],
     _check,
     run,
-)  # fmt: skip
+)

@@ -21,22 +21,36 @@ td { text-align: right } td:first-child, th { text-align: left } figure { margin
 # title of a column → key of the row and format
 TABLES = {
     "Messages": [
-        ("messages", "messages", "count"), ("bytes", "bytes", "size"), ("first sent", "first_sent", "moment"),
-        ("last sent", "last_sent", "moment"), ("messages/s", "messages_per_s", "number"),
-        ("body p50", "body_bytes_p50", "size"), ("p99", "body_bytes_p99", "size"), ("max", "body_bytes_max", "size"),
+        ("messages", "messages", "count"),
+        ("bytes", "bytes", "size"),
+        ("first sent", "first_sent", "moment"),
+        ("last sent", "last_sent", "moment"),
+        ("messages/s", "messages_per_s", "number"),
+        ("body p50", "body_bytes_p50", "size"),
+        ("p99", "body_bytes_p99", "size"),
+        ("max", "body_bytes_max", "size"),
     ],
     "Outcome": [
-        ("acknowledged", "acked", "count"), ("waiting", "waiting", "count"), ("oldest waiting", "oldest", "moment"),
-        ("expired", "expired", "count"), ("dead-lettered", "dead_lettered", "count"), ("purged", "purged", "count"),
-        ("prepared", "prepared", "count"), ("rolled back", "rolled_back", "count"),
+        ("acknowledged", "acked", "count"),
+        ("waiting", "waiting", "count"),
+        ("oldest waiting", "oldest", "moment"),
+        ("expired", "expired", "count"),
+        ("dead-lettered", "dead_lettered", "count"),
+        ("purged", "purged", "count"),
+        ("prepared", "prepared", "count"),
+        ("rolled back", "rolled_back", "count"),
     ],
     "From send to acknowledgement, and back": [
-        ("mean s", "wait_s_mean", "number"), ("p50 s", "wait_s_p50", "number"), ("p95 s", "wait_s_p95", "number"),
-        ("p99 s", "wait_s_p99", "number"), ("max s", "wait_s_max", "number"),
-        ("redelivered", "redelivered", "count"), ("redeliveries", "redeliveries", "count"),
+        ("mean s", "wait_s_mean", "number"),
+        ("p50 s", "wait_s_p50", "number"),
+        ("p95 s", "wait_s_p95", "number"),
+        ("p99 s", "wait_s_p99", "number"),
+        ("max s", "wait_s_max", "number"),
+        ("redelivered", "redelivered", "count"),
+        ("redeliveries", "redeliveries", "count"),
         ("failures", "failures", "count"),
     ],
-}  # fmt: skip
+}
 
 
 def write_page(path: str, store: str, destinations: Sequence[Row], series: Sequence[Row], width_s: int) -> None:
@@ -66,10 +80,12 @@ def _page(store: str, destinations: Sequence[Row], series: Sequence[Row], width_
 def _table(rows: Sequence[Row], columns: Sequence[tuple[str, str, str]]) -> str:
     head = "".join(f"<th>{title}</th>" for title in ("destination", *(title for title, _, _ in columns)))
     lines = [
-        "<tr>" + f"<td>{escape(row['destination'])}</td>"
-        + "".join(f"<td>{_text(row[key], kind)}</td>" for _, key, kind in columns) + "</tr>"
+        "<tr>"
+        + f"<td>{escape(row['destination'])}</td>"
+        + "".join(f"<td>{_text(row[key], kind)}</td>" for _, key, kind in columns)
+        + "</tr>"
         for row in rows
-    ]  # fmt: skip
+    ]
     return f'<div class="scroll"><table><tr>{head}</tr>\n' + "\n".join(lines) + "</table></div>"
 
 

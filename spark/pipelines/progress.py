@@ -69,11 +69,16 @@ class Progress:
         if not self._path:
             return
         facts = {
-            "pipeline": self._name, "state": state, "updated": datetime.now(UTC).isoformat(timespec="seconds"),
-            "host": socket.gethostname(), "pid": os.getpid(), **self.figures(),
-            "last_batch": max(self._batches, default=-1), "last_per_s": round(self._per_s),
+            "pipeline": self._name,
+            "state": state,
+            "updated": datetime.now(UTC).isoformat(timespec="seconds"),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            **self.figures(),
+            "last_batch": max(self._batches, default=-1),
+            "last_per_s": round(self._per_s),
             **{_snake(name): count for name, count in self._source.items()},
-        }  # fmt: skip
+        }
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         with open(f"{self._path}.tmp", "w", encoding="utf-8") as file:
             json.dump(facts, file)

@@ -32,8 +32,14 @@ from pyspark_amq.pipelines.progress import Say
 
 COLUMNS = ("value", "key", "headers", "destination")
 OF_A_DELIVERY = [
-    *RESERVED_HEADERS, "ack", "JMSXDeliveryCount", "message-id", "redelivered", "subscription", "timestamp"
-]  # fmt: skip
+    *RESERVED_HEADERS,
+    "ack",
+    "JMSXDeliveryCount",
+    "message-id",
+    "redelivered",
+    "subscription",
+    "timestamp",
+]
 
 
 def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
@@ -57,9 +63,7 @@ def _of_journal(spark: Any, options: Options) -> Any:
     """The messages of the range, once each."""
     from pyspark.sql import functions as F
 
-    given = {
-        "kinds": f"{MESSAGES},{MOVES}", "includeHeaders": "true", "destination": ",".join(options["source"])
-    }  # fmt: skip
+    given = {"kinds": f"{MESSAGES},{MOVES}", "includeHeaders": "true", "destination": ",".join(options["source"])}
     names = {"startingOffset": "starting_offset", "endingOffset": "ending_offset"}
     given |= {name: str(options[key]) for name, key in names.items() if options[key] is not None}
     rows = spark.read.format("amq-journal").options(**given).load(options["store"])
@@ -134,4 +138,4 @@ PIPELINE = Pipeline(
     ],
     _check,
     run,
-)  # fmt: skip
+)

@@ -21,8 +21,11 @@ def test_a_small_storm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logins.main()
     rows = json.loads((tmp_path / "logins.json").read_text())["storms"]
     assert [(row["row"], row["refused"], row["closed"]) for row in rows] == [
-        ("one user", 0, 0), ("4 users", 0, 0), ("tokens", 0, 0), ("wrong passwords, one address", 40, 0)
-    ]  # fmt: skip
+        ("one user", 0, 0),
+        ("4 users", 0, 0),
+        ("tokens", 0, 0),
+        ("wrong passwords, one address", 40, 0),
+    ]
     assert all(row["clients"] == 40 and 0 < row["half_s"] <= row["all_s"] for row in rows)
     assert all(row["probes"] and 0 < row["probe_p99_ms"] <= row["probe_max_ms"] for row in rows)
 

@@ -87,8 +87,11 @@ def test_disk(tmp_path: Path) -> None:
     scale = disk.Scale(2e6, 600e3, 8, "64KiB", "256KiB")
     results = disk.measure_all(scale, {"disk", "pinning"}, str(tmp_path), TINY, backlog.quiet)
     assert [result["pattern"] for result in results] == [
-        "mixed", "one in each segment", "chained acknowledgements", "every other lives"
-    ]  # fmt: skip
+        "mixed",
+        "one in each segment",
+        "chained acknowledgements",
+        "every other lives",
+    ]
     assert disk.table(results).row_count == 4
     for result in results:
         assert 10 < result["record_overhead_bytes"] < 200  # the broker says itself what lives: as much as we left there

@@ -74,9 +74,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch, end: BaseException | Violation) -> N
     monkeypatch.setattr(soak_module, "Round", lambda *_words: made)
 
 
-def test_a_soak_that_failed_can_be_repeated(
-    memory_kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_soak_that_failed_can_be_repeated(memory_kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under the same seed, beside the evidence of the first one."""
     rounds(monkeypatch, Violation("lost", "m"))
     for name in ("round-7", "round-7.2", "round-7.3"):

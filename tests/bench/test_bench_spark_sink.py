@@ -17,10 +17,17 @@ from tests.brokers import ROOT, Broker
 from tests.spark.conftest import need_spark
 
 WAYS = (
-    "socket only", *(f"exactly-once{columns}{frames}" for columns in ("", ", keys", ", keys and headers")
-                     for frames in ("", ", single frames")),
-    "at-least-once", "dedup", "loop, amq client", "loop, stomp.py",
-)  # fmt: skip
+    "socket only",
+    *(
+        f"exactly-once{columns}{frames}"
+        for columns in ("", ", keys", ", keys and headers")
+        for frames in ("", ", single frames")
+    ),
+    "at-least-once",
+    "dedup",
+    "loop, amq client",
+    "loop, stomp.py",
+)
 
 
 def put(broker: Broker, *rows: int) -> None:

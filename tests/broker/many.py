@@ -99,9 +99,7 @@ class ManyClient(Client):
     def end(self, session: int) -> str:
         return self.ask(CloseSession(session), session=session)
 
-    def consume(
-        self, id: str, *sources: Source, session: int = 0, acknowledges: bool = True, **options: Any
-    ) -> str:
+    def consume(self, id: str, *sources: Source, session: int = 0, acknowledges: bool = True, **options: Any) -> str:
         named = tuple(full_name(each) if isinstance(each, str) else each for each in sources)
         return self.ask(Subscribe(id, named, acknowledges, **options), session=session)
 
@@ -109,9 +107,13 @@ class ManyClient(Client):
         return self.ask(Credit(id, credit, drain=drain), session=session)
 
     def settle(
-        self, *bodies: bytes, outcome: Outcome = Outcome.ACCEPTED, session: int = 0, consumer: str = "",
+        self,
+        *bodies: bytes,
+        outcome: Outcome = Outcome.ACCEPTED,
+        session: int = 0,
+        consumer: str = "",
         transaction: str = "",
-    ) -> str:  # fmt: skip
+    ) -> str:
         """The latest deliveries of these bodies in that session: of several, as a set."""
         seqs = [self.seq(body, session) for body in bodies]
         if len(seqs) > 1:

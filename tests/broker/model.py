@@ -90,8 +90,9 @@ class Model:
     `full` = the disk is below its floor.
     """
 
-    def __init__(self, limit: int, moves_expired: bool, duplicate_window: int, outcome_window: int,
-                 drops: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self, limit: int, moves_expired: bool, duplicate_window: int, outcome_window: int, drops: bool = False
+    ) -> None:
         self.limit = limit
         self.moves_expired = moves_expired
         self.duplicate_window = duplicate_window
@@ -232,8 +233,13 @@ class Model:
         assert {queue: bodies for queue, bodies in found.items() if bodies} == expected
         self._check_windows(outcomes, ids)
 
-    def recovered(self, found: dict[str, set[bytes]], outcomes: list[str], ids: dict[str, list[str]],
-                  counts: dict[bytes, tuple[int, int]]) -> None:  # fmt: skip
+    def recovered(
+        self,
+        found: dict[str, set[bytes]],
+        outcomes: list[str],
+        ids: dict[str, list[str]],
+        counts: dict[bytes, tuple[int, int]],
+    ) -> None:
         """A new master serves. Everything certain must be so; what was uncertain is now decided."""
         for tx in self.commits:
             if tx.committed is MAYBE:

@@ -59,9 +59,7 @@ class Notation:
         command.receipt = command.receipt or None
         if isinstance(command, Ack):
             first = OLDEST if self._modes.get(command.consumer) == ACK_CLIENT else None
-            return Settle(
-                command.seq, command.consumer, command.receipt, command.transaction, command.outcome, first
-            )
+            return Settle(command.seq, command.consumer, command.receipt, command.transaction, command.outcome, first)
         if isinstance(command, Credit):
             command.drain = command.drain or not command.credit
         if isinstance(command, SendMany):
@@ -76,14 +74,31 @@ class Notation:
         return command
 
     def subscribe(
-        self, id: str, text: str, ack: str, prefetch: int, receipt: object = None, options: dict[str, str] | None =
-        None, browser: bool = False, selector: str = "", subscription_name: str = "", token: object = None,
-    ) -> Subscribe:  # fmt: skip
+        self,
+        id: str,
+        text: str,
+        ack: str,
+        prefetch: int,
+        receipt: object = None,
+        options: dict[str, str] | None = None,
+        browser: bool = False,
+        selector: str = "",
+        subscription_name: str = "",
+        token: object = None,
+    ) -> Subscribe:
         """Raises AmqError."""
         named = sources(text)
         fields: dict[str, Any] = typed(options or {}, ack, named, browser)
         self._modes[id] = ack
         return Subscribe(
-            id, named, ack != ACK_AUTO, prefetch, selector, receipt, token, browser=browser,
-            subscription_name=subscription_name, **fields,
-        )  # fmt: skip
+            id,
+            named,
+            ack != ACK_AUTO,
+            prefetch,
+            selector,
+            receipt,
+            token,
+            browser=browser,
+            subscription_name=subscription_name,
+            **fields,
+        )

@@ -74,7 +74,7 @@ CASES: list[tuple[Command, list[tuple[Action, str]]]] = [
     (AbortBatch("o"), [(Action.FINISH_BATCH, "o")]),
     (Lease(A, "c", 0, 1), [(Action.LEASE, A)]),
     (SettleLeases(A, "c", 1, True), [(Action.LEASE, A)]),
-]  # fmt: skip
+]
 
 
 def command_types() -> Iterator[type[Command]]:
@@ -111,10 +111,14 @@ def everything(world: World) -> object:
     """What a command can change."""
     broker = world.broker
     return (
-        stored_state(broker.state, world.vfs, world.store), list(broker.state.queues), broker.topics.queues(),
+        stored_state(broker.state, world.vfs, world.store),
+        list(broker.state.queues),
+        broker.topics.queues(),
         broker.memory.taken_bytes,
-        list(broker.topics.arrived), dict(broker.dirty), broker.journal.idle(),
-    )  # fmt: skip
+        list(broker.topics.arrived),
+        dict(broker.dirty),
+        broker.journal.idle(),
+    )
 
 
 @pytest.mark.parametrize(("command", "demands"), CASES, ids=lambda each: type(each).__name__)

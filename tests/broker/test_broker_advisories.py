@@ -64,8 +64,11 @@ def test_connections_and_consumers(world: World) -> None:
     other.lose()
     world.settle()
     assert [kind for kind, _ in told(client)] == [
-        "Consumer.Topic.t", "Consumer.Topic.u", "Consumer.Queue.b.*", "Connection",
-    ]  # fmt: skip
+        "Consumer.Topic.t",
+        "Consumer.Topic.u",
+        "Consumer.Queue.b.*",
+        "Connection",
+    ]
     world.check_at_rest()
 
 
@@ -96,8 +99,7 @@ def test_dead_letters(world: World, persistent: bool) -> None:
     ((kind, fields),) = told(client)
     assert kind == "MessageDLQd.Queue.a"
     assert fields.pop("seq")
-    assert fields == {"destination": "/queue/a", "deadLetterQueue": "/queue/DLQ.a",
-                      "reason": "refused by the consumer"}  # fmt: skip
+    assert fields == {"destination": "/queue/a", "deadLetterQueue": "/queue/DLQ.a", "reason": "refused by the consumer"}
     world.check_at_rest()
 
 

@@ -198,9 +198,13 @@ def scattered(world: World, seed: int, together: bool) -> None:
         for _ in range(dice.randrange(1, 6)):
             bodies = [dice.randbytes(dice.randrange(30)) for _ in range(dice.randrange(1, 40))]
             command = many(
-                *bodies, queue=dice.choice("ab"), priority=dice.choice([4, 4, 9]), content=int(dice.random() < 0.5),
-                content_type=dice.choice(["", "a/b"]), expires_ms=dice.choice([0, 0, 1 << 41]),
-            )  # fmt: skip
+                *bodies,
+                queue=dice.choice("ab"),
+                priority=dice.choice([4, 4, 9]),
+                content=int(dice.random() < 0.5),
+                content_type=dice.choice(["", "a/b"]),
+                expires_ms=dice.choice([0, 0, 1 << 41]),
+            )
             ones = [Send(message, "", "t") for message in command.messages]
             client.do(*([command] if together else ones))
             if dice.random() < 0.4:
@@ -228,13 +232,21 @@ def scattered(world: World, seed: int, together: bool) -> None:
 
 def counters(world: World) -> dict[str, Any]:
     return {
-        "memory": world.broker.memory.taken_bytes, "segments": world.journal.segments,
+        "memory": world.broker.memory.taken_bytes,
+        "segments": world.journal.segments,
         "queues": {
-            name: (queue.enqueued, queue.acknowledged, queue.stored_bytes, queue.pending_bytes, queue.expiring,
-                   queue.waiting, {priority: list(each) for priority, each in queue.backlogs.items()})
+            name: (
+                queue.enqueued,
+                queue.acknowledged,
+                queue.stored_bytes,
+                queue.pending_bytes,
+                queue.expiring,
+                queue.waiting,
+                {priority: list(each) for priority, each in queue.backlogs.items()},
+            )
             for name, queue in world.broker.state.queues.items()
         },
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -284,9 +284,7 @@ STEPS = st.lists(
 def test_the_bound_holds_whatever_comes(
     make_world: Callable[..., World], steps: list[tuple[str, int, int]], repeat: int
 ) -> None:
-    store = Store(
-        make_world(journal_segment_size_bytes=SEGMENT_BYTES, duplicate_window=100, maximum_redeliveries=-1)
-    )
+    store = Store(make_world(journal_segment_size_bytes=SEGMENT_BYTES, duplicate_window=100, maximum_redeliveries=-1))
     dice = random.Random(1)
     for what, count, size in steps * repeat:
         kept = store.kept

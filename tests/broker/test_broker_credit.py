@@ -254,9 +254,10 @@ def test_a_drain_of_a_consumer_that_ends_waits_for_nothing(
     client.grant("c", 9, session=1, drain=True)
     world.settle()
     end: dict[str, Callable[[], object]] = {
-        "consumer": lambda: client.ask(Unsubscribe("c"), session=1), "session": lambda: client.end(1),
+        "consumer": lambda: client.ask(Unsubscribe("c"), session=1),
+        "session": lambda: client.end(1),
         "connection": client.lose,
-    }  # fmt: skip
+    }
     end[ends]()
     world.settle()
     assert world.broker.pulling.withdrawn == []

@@ -35,8 +35,17 @@ def test_a_refused_message_moves_with_its_reason(
     make_world: Callable[..., World], strategy: str, name: str, persistent: bool
 ) -> None:
     world = make_world(dead_letter_strategy=strategy)
-    send(world, b"x", persistent=persistent, priority=7, properties={"colour": "red"}, content_type="text/plain",
-         content=TEXT, expires_ms=world.clock.wall_ms() + 1000, duplicate_id="d")  # fmt: skip
+    send(
+        world,
+        b"x",
+        persistent=persistent,
+        priority=7,
+        properties={"colour": "red"},
+        content_type="text/plain",
+        content=TEXT,
+        expires_ms=world.clock.wall_ms() + 1000,
+        duplicate_id="d",
+    )
     client = consumer(world)
     receipt = client.nack(b"x")
     world.settle()
@@ -49,9 +58,11 @@ def test_a_refused_message_moves_with_its_reason(
     assert moved.redelivered == 0
     message = moved.message
     assert message.properties == {
-        "colour": "red", "original-destination": "/queue/a", "dead-letter-reason": "refused by the consumer",
+        "colour": "red",
+        "original-destination": "/queue/a",
+        "dead-letter-reason": "refused by the consumer",
         "dead-letter-deliveries": "1",
-    }  # fmt: skip
+    }
     assert (message.priority, message.content_type, message.content) == (7, "text/plain", TEXT)
     assert (message.persistent, message.expires_ms, message.duplicate_id) == (persistent, 0, "")
 
@@ -127,9 +138,7 @@ def test_messages_that_are_not_persistent_are_dropped_where_policy_says_so(
 
 @pytest.mark.parametrize("persistent", [True, False])
 @pytest.mark.parametrize("limit", [0, 1, 3])
-def test_a_message_is_given_up_after_the_limit(
-    make_world: Callable[..., World], limit: int, persistent: bool
-) -> None:
+def test_a_message_is_given_up_after_the_limit(make_world: Callable[..., World], limit: int, persistent: bool) -> None:
     world = make_world(maximum_redeliveries=limit)
     send(world, b"x", persistent=persistent)
     for before in range(limit + 1):
@@ -208,8 +217,9 @@ def test_expired_messages_are_dropped_or_moved(
         world.broker.sweep()
         world.settle()
     assert (world.stored("a"), world.stored("DLQ.a")) == (
-        [b"early", b"never"], [b"late"] if policy == "dead-letter" else [],
-    )  # fmt: skip
+        [b"early", b"never"],
+        [b"late"] if policy == "dead-letter" else [],
+    )
     world.check_at_rest()
     if policy == "dead-letter":
         message = consumer(world, "DLQ.a").deliveries[0].message

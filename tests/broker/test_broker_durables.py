@@ -520,9 +520,12 @@ steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5), st.sampled
 @given(steps)
 def test_each_gets_what_it_is_due(tmp_path_factory: pytest.TempPathFactory, done: list[tuple[str, int, int]]) -> None:
     world = World(
-        tmp_path_factory.mktemp("store"), journal_segment_size_bytes=16 << 10, checkpoint_distance_bytes=4 << 10,
-        memory_limit_bytes=40_000, maximum_redeliveries=-1,
-    )  # fmt: skip
+        tmp_path_factory.mktemp("store"),
+        journal_segment_size_bytes=16 << 10,
+        checkpoint_distance_bytes=4 << 10,
+        memory_limit_bytes=40_000,
+        maximum_redeliveries=-1,
+    )
     try:
         walk(world, done)
     finally:
@@ -580,9 +583,12 @@ def test_an_old_checkpoint_knows_ids_of_one_that_ended(tmp_path: Path, seed: int
     """The word of the end went with the segment in which the subscription stood."""
     dice = random.Random(seed)
     world = World(
-        tmp_path, journal_segment_size_bytes=16 << 10, checkpoint_distance_bytes=4 << 10, memory_limit_bytes=40_000,
+        tmp_path,
+        journal_segment_size_bytes=16 << 10,
+        checkpoint_distance_bytes=4 << 10,
+        memory_limit_bytes=40_000,
         maximum_redeliveries=-1,
-    )  # fmt: skip
+    )
     count = dice.randrange(5, 60)
     walk(world, [(dice.choice(STEPS), dice.randrange(6), dice.choice([10, 400, 3000])) for _ in range(count)])
     world.close()

@@ -13,8 +13,10 @@ from tests.broker.many import ManyClient
 from tests.broker.world import World
 
 SOURCES: list[tuple[Source, str]] = [
-    ("queue://a", "queue://a"), (Pattern("queue://", (ANY_WORD,)), "queue://a"), ("topic://t", "topic://t"),
-]  # fmt: skip
+    ("queue://a", "queue://a"),
+    (Pattern("queue://", (ANY_WORD,)), "queue://a"),
+    ("topic://t", "topic://t"),
+]
 
 
 def send(client: ManyClient, to: str, *bodies: bytes, session: int = 0) -> list[str]:

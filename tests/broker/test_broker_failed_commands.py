@@ -32,8 +32,10 @@ def test_a_transaction_does_not_commit_without_a_message_that_failed(tmp_path: P
     committed = client.commit()
     world.settle()
     assert client.errors == [
-        ("TRANSACTION_TOO_LARGE", failed), ("UNKNOWN_TRANSACTION", later), ("UNKNOWN_TRANSACTION", committed),
-    ]  # fmt: skip
+        ("TRANSACTION_TOO_LARGE", failed),
+        ("UNKNOWN_TRANSACTION", later),
+        ("UNKNOWN_TRANSACTION", committed),
+    ]
     assert world.stored() == []
     client.send(b"after")
     world.settle()

@@ -56,9 +56,7 @@ def consume(world: World, *clients: Client) -> None:
 
 @pytest.mark.parametrize("memory_limit_bytes", [25_000, 1 << 30])
 @pytest.mark.parametrize("destination", ["bulk", "queue://>"])
-def test_a_browse_shows_nothing_of_it(
-    make_world: MakeWorld, destination: str, memory_limit_bytes: int
-) -> None:
+def test_a_browse_shows_nothing_of_it(make_world: MakeWorld, destination: str, memory_limit_bytes: int) -> None:
     """Nothing, as it was on its way when the browse began; also where a part of it waits on disk alone."""
     world = make_world(memory_limit_bytes=memory_limit_bytes)
     world.connect().send(b"other", "a")

@@ -321,9 +321,16 @@ def test_a_prepared_one_can_be_committed_when_all_of_it_is_there(world: World) -
     assert list(world.broker.state.prepared) == ["xid"]
 
 
-@pytest.mark.parametrize("fields", [
-    {}, {"content_type": "text/plain"}, {"duplicate_id": "é"}, {"properties": {"é": "\n"}}, {"content": TEXT},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"content_type": "text/plain"},
+        {"duplicate_id": "é"},
+        {"properties": {"é": "\n"}},
+        {"content": TEXT},
+    ],
+)
 def test_the_bytes_are_those_of_a_small_one(monkeypatch: pytest.MonkeyPatch, fields: dict[str, object]) -> None:
     group = Group([Message("queue://a", body, seq=1, **fields) for body in BODIES], "outcome", 7)  # type: ignore[arg-type]
     late = encode_record(group, {"queue://a": 1})

@@ -350,9 +350,10 @@ def test_as_any_prepared_transaction(make_world: MakeWorld) -> None:
     world.settle()
     assert drain(world)[:3] == [(b"0", 1), (b"1", 1), (b"4", 0)]
     for command in (
-        Prepare("t", "lease:c:1", receipt="r"), Prepare("t", "x", owner="lease:c", batch=1, receipt="r"),
+        Prepare("t", "lease:c:1", receipt="r"),
+        Prepare("t", "x", owner="lease:c", batch=1, receipt="r"),
         CommitBatch("lease:c", 1, [], "r"),
-    ):  # fmt: skip
+    ):
         client = world.connect()
         client.begin()
         client.do(command)
@@ -360,14 +361,17 @@ def test_as_any_prepared_transaction(make_world: MakeWorld) -> None:
         assert client.codes == ["XID_INVALID"]
 
 
-@pytest.mark.parametrize(("fields", "code"), [
-    ({"cursor": ""}, "CURSOR_INVALID"),
-    ({"cursor": "a,b"}, "CURSOR_INVALID"),
-    ({"cursor": "x" * 257}, "CURSOR_INVALID"),
-    ({"queue": "queue://a,queue://b"}, "DESTINATION_REFUSED"),
-    ({"queue": "queue://a.>"}, "DESTINATION_REFUSED"),
-    ({"after": 1 << 62}, "UNKNOWN_LEASE"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"cursor": ""}, "CURSOR_INVALID"),
+        ({"cursor": "a,b"}, "CURSOR_INVALID"),
+        ({"cursor": "x" * 257}, "CURSOR_INVALID"),
+        ({"queue": "queue://a,queue://b"}, "DESTINATION_REFUSED"),
+        ({"queue": "queue://a.>"}, "DESTINATION_REFUSED"),
+        ({"after": 1 << 62}, "UNKNOWN_LEASE"),
+    ],
+)
 def test_refused(make_world: MakeWorld, fields: dict[str, Any], code: str) -> None:
     world = make_world()
     client = ask(world, **fields)

@@ -32,10 +32,12 @@ def limited(make_world: MakeWorld, policy: str, **config: Any) -> World:
 def send_many(client: Client, count: int, queue: str = "a", transaction: str = "", **fields: Any) -> list[str]:
     """All in one read, as a producer that does not wait sends them. The body begins with the number."""
     receipts = [client.world.next_receipt() for _ in range(count)]
-    client.do(*(
-        Send(Message("queue://" + queue, b"%03d" % i + BODY[3:], **fields), receipt, transaction)
-        for i, receipt in enumerate(receipts)
-    ))
+    client.do(
+        *(
+            Send(Message("queue://" + queue, b"%03d" % i + BODY[3:], **fields), receipt, transaction)
+            for i, receipt in enumerate(receipts)
+        )
+    )
     return receipts
 
 
@@ -293,9 +295,10 @@ def test_the_oldest_go_to_the_dead_letter_queue(make_world: MakeWorld, persisten
 
 
 def test_what_waits_on_disk_is_dropped_too(make_world: MakeWorld) -> None:
-    world = make_world(memory_limit_bytes=1 << 20, destinations=(
-        DestinationOptions("a", {"queue_limit_bytes": 50_000, "queue_limit_policy": "drop-oldest"}),
-    ))  # fmt: skip
+    world = make_world(
+        memory_limit_bytes=1 << 20,
+        destinations=(DestinationOptions("a", {"queue_limit_bytes": 50_000, "queue_limit_policy": "drop-oldest"}),),
+    )
     producer = world.connect()
     world.config = dataclasses.replace(world.config, memory_limit_bytes=10_000)
     world.broker.reconfigure(world.config)

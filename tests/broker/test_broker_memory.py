@@ -30,9 +30,12 @@ def consumer(world: World, queue: str = "a", ack: str = ACK_INDIVIDUAL, prefetch
 def send_many(client: Client, count: int, queue: str = "a", transaction: str = "") -> list[str]:
     """All in one read, as a producer that does not wait sends them."""
     receipts = [client.world.next_receipt() for _ in range(count)]
-    client.do(*(
-        Send(Message("queue://" + queue, bytes(1000), persistent=False), receipt, transaction) for receipt in receipts
-    ))
+    client.do(
+        *(
+            Send(Message("queue://" + queue, bytes(1000), persistent=False), receipt, transaction)
+            for receipt in receipts
+        )
+    )
     return receipts
 
 
@@ -147,9 +150,13 @@ def test_what_waits_behind_a_send_keeps_its_order(small: World) -> None:
     send_many(world.connect(), 10)
     world.settle()
     producer.do(
-        Send(Message("queue://b", b"1"), "1"), Begin("t", "2"), Send(Message("queue://b", b"2"), "3", "t"),
-        Commit("t", "4"), Send(Message("queue://b", b"3"), "5"), Disconnect("6"),
-    )  # fmt: skip
+        Send(Message("queue://b", b"1"), "1"),
+        Begin("t", "2"),
+        Send(Message("queue://b", b"2"), "3", "t"),
+        Commit("t", "4"),
+        Send(Message("queue://b", b"3"), "5"),
+        Disconnect("6"),
+    )
     world.settle()
     assert producer.confirmed == []
     drain = consumer(world, ack=ACK_AUTO)

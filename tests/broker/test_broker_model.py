@@ -62,15 +62,28 @@ class BrokerMachine(RuleBasedStateMachine):
     options: ClassVar[dict[str, Any]] = {}  # of the broker, for whoever lets it drop messages
 
     @initialize(
-        mode=st.sampled_from(MODES), limit=st.sampled_from([-1, 0, 1]), window=st.integers(1, 6),
-        expired=st.sampled_from(["drop", "dead-letter"]), segment=st.sampled_from([700, 1500, 4096]),
-        batch=st.sampled_from([300, 1 << 20]), large=st.sampled_from(LARGE), distance=st.sampled_from([0, 500, 3000]),
+        mode=st.sampled_from(MODES),
+        limit=st.sampled_from([-1, 0, 1]),
+        window=st.integers(1, 6),
+        expired=st.sampled_from(["drop", "dead-letter"]),
+        segment=st.sampled_from([700, 1500, 4096]),
+        batch=st.sampled_from([300, 1 << 20]),
+        large=st.sampled_from(LARGE),
+        distance=st.sampled_from([0, 500, 3000]),
         slices=st.sampled_from(SLICES),
-    )  # fmt: skip
+    )
     def begin_world(
-        self, mode: str, limit: int, window: int, expired: str, segment: int, batch: int, large: int, distance: int,
+        self,
+        mode: str,
+        limit: int,
+        window: int,
+        expired: str,
+        segment: int,
+        batch: int,
+        large: int,
+        distance: int,
         slices: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.path = tempfile.mkdtemp(prefix="amq-model-")
         self.mode = mode
         self.patch = pytest.MonkeyPatch()
@@ -90,10 +103,16 @@ class BrokerMachine(RuleBasedStateMachine):
         self.patch.setattr(effect, "SLICE_RECORDS", slices)
         self.patch.setattr(groups, "LATE_RECORDS", slices)
         self.world = World(
-            self.path, checkpoint_distance_bytes=distance,
-            maximum_redeliveries=limit, expired_messages=expired, duplicate_window=window,
-            outcome_window=self.outcome_window, journal_segment_size_bytes=segment, journal_batch_size_bytes=batch,
-            **self.options)  # fmt: skip
+            self.path,
+            checkpoint_distance_bytes=distance,
+            maximum_redeliveries=limit,
+            expired_messages=expired,
+            duplicate_window=window,
+            outcome_window=self.outcome_window,
+            journal_segment_size_bytes=segment,
+            journal_batch_size_bytes=batch,
+            **self.options,
+        )
         self.model = Model(limit, expired == "dead-letter", window, self.outcome_window, drops=bool(self.options))
         self.world.on_deliver = self.delivered
         self.users: list[User] = []
@@ -170,9 +189,11 @@ class BrokerMachine(RuleBasedStateMachine):
         self.users.append(User(self.world.connect()))
 
     @rule(
-        which=pick, queue=st.sampled_from(ALL_QUEUES), ack=st.sampled_from([ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL]),
+        which=pick,
+        queue=st.sampled_from(ALL_QUEUES),
+        ack=st.sampled_from([ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL]),
         prefetch=st.integers(1, 3),
-    )  # fmt: skip
+    )
     def subscribe(self, which: int, queue: str, ack: str, prefetch: int) -> None:
         user = self.user(which)
         self.count += 1
@@ -191,12 +212,30 @@ class BrokerMachine(RuleBasedStateMachine):
         self.model.returned(sub.held, sub.held[:1])
 
     @rule(
-        which=pick, queue=st.sampled_from(QUEUES), persistent=usually, priority=st.sampled_from([4, 4, 4, 0, 9]),
-        expires_s=st.sampled_from([0, 0, 0, 1, 3]), duplicate=st.sampled_from(["", "", "1", "2", "3", "4", "5", "6"]),
-        in_tx=st.booleans(), size=st.sampled_from([0, 0, 200]), receipt=usually, times=st.integers(1, 3),
-    )  # fmt: skip
-    def send(self, which: int, queue: str, persistent: bool, priority: int, expires_s: int, duplicate: str,
-             in_tx: bool, size: int, receipt: bool, times: int) -> None:  # fmt: skip
+        which=pick,
+        queue=st.sampled_from(QUEUES),
+        persistent=usually,
+        priority=st.sampled_from([4, 4, 4, 0, 9]),
+        expires_s=st.sampled_from([0, 0, 0, 1, 3]),
+        duplicate=st.sampled_from(["", "", "1", "2", "3", "4", "5", "6"]),
+        in_tx=st.booleans(),
+        size=st.sampled_from([0, 0, 200]),
+        receipt=usually,
+        times=st.integers(1, 3),
+    )
+    def send(
+        self,
+        which: int,
+        queue: str,
+        persistent: bool,
+        priority: int,
+        expires_s: int,
+        duplicate: str,
+        in_tx: bool,
+        size: int,
+        receipt: bool,
+        times: int,
+    ) -> None:
         for _ in range(times):
             user = self.user(which)
             self.count += 1
@@ -421,8 +460,9 @@ class BrokerMachine(RuleBasedStateMachine):
     def counts(self) -> dict[bytes, tuple[int, int]]:
         return {
             self.world.everything(queue)[seq].body: counts
-            for queue in self.world.broker.state.queues.values() for seq, counts in queue.redelivered.items()
-        }  # fmt: skip
+            for queue in self.world.broker.state.queues.values()
+            for seq, counts in queue.redelivered.items()
+        }
 
     def empty(self) -> None:
         """The end: everything is consumed, and nothing is left of it."""
@@ -445,9 +485,11 @@ class BrokerMachine(RuleBasedStateMachine):
 
 TestBroker = BrokerMachine.TestCase
 TestBroker.settings = settings(
-    max_examples=60, stateful_step_count=60, print_blob=True,
+    max_examples=60,
+    stateful_step_count=60,
+    print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-)  # fmt: skip
+)
 
 
 def test_a_disk_fills_before_a_move_is_written() -> None:
@@ -456,9 +498,17 @@ def test_a_disk_fills_before_a_move_is_written() -> None:
         mode="windows", limit=0, window=1, expired="drop", segment=700, batch=300, large=0, distance=0, slices=1000
     )
     machine.send(
-        which=0, queue="b", persistent=True, priority=4, expires_s=0, duplicate="", in_tx=False, size=0, receipt=True,
+        which=0,
+        queue="b",
+        persistent=True,
+        priority=4,
+        expires_s=0,
+        duplicate="",
+        in_tx=False,
+        size=0,
+        receipt=True,
         times=1,
-    )  # fmt: skip
+    )
     machine.rest()
     machine.unsubscribe(which=1, index=0)
     machine.disk_fills_or_empties(full=True)

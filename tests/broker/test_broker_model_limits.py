@@ -24,9 +24,10 @@ class DroppingMachine(BrokerMachine):
     """Each queue keeps a few messages; a dead-letter queue what comes."""
 
     options: ClassVar[dict[str, Any]] = {
-        "queue_limit_bytes": LIMIT_BYTES, "queue_limit_policy": "drop-oldest",
+        "queue_limit_bytes": LIMIT_BYTES,
+        "queue_limit_policy": "drop-oldest",
         "destinations": (DestinationOptions(f"{DLQ}>", {"queue_limit_bytes": 0}),),
-    }  # fmt: skip
+    }
     dropped = 0
 
     def delivered(self, client: Client, subscription: Subscription, message: Message, redelivered: int) -> None:

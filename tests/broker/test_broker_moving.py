@@ -100,17 +100,25 @@ def counted(state: State) -> dict[str, Any]:
         for queue, noted in (broker.paged_out or {}).items()
     }
     return {
-        "memory": broker.memory.taken_bytes, "paged out": paged_out, "counts": broker.moved_counts,
+        "memory": broker.memory.taken_bytes,
+        "paged out": paged_out,
+        "counts": broker.moved_counts,
         "refers": [segment.refers for segment in state.segments],
         "queues": {
             queue.name: (
                 {p: list(each) for p, each in queue.backlogs.items()},
-                {p: list(each) for p, each in queue.leaving.items()}, queue.resident_bytes, queue.enqueued,
-                queue.acknowledged, set(queue.messages), queue.redelivered, queue.waiting, queue.stored,
+                {p: list(each) for p, each in queue.leaving.items()},
+                queue.resident_bytes,
+                queue.enqueued,
+                queue.acknowledged,
+                set(queue.messages),
+                queue.redelivered,
+                queue.waiting,
+                queue.stored,
             )
             for queue in broker.queues.values()
         },
-    }  # fmt: skip
+    }
 
 
 def run(actions: list[tuple[str, int, int]], dumped_at: int) -> tuple[State, dict[str, Any], list[Any], list[Any]]:

@@ -171,10 +171,11 @@ STEPS = [*["send"] * 3, *["ack"] * 2, "plain", "nack", "fill", "crash", "abort",
 steps = st.lists(
     st.tuples(
         st.sampled_from(STEPS),
-        st.integers(0, 6), st.sampled_from([10, 400, 3000]),
+        st.integers(0, 6),
+        st.sampled_from([10, 400, 3000]),
     ),
     max_size=40,
-)  # fmt: skip
+)
 SETS = ["queue://a,queue://b", ALL, "queue://c,queue://a", "queue://b", ALL, "queue://b,queue://c", ALL]
 
 
@@ -184,9 +185,12 @@ def test_each_queue_holds_what_it_was_sent_and_has_not_let_go(
     tmp_path_factory: pytest.TempPathFactory, done: list[tuple[str, int, int]], seed: int
 ) -> None:
     world = World(
-        tmp_path_factory.mktemp("store"), journal_segment_size_bytes=16 << 10, checkpoint_distance_bytes=4 << 10,
-        memory_limit_bytes=40_000, maximum_redeliveries=-1,
-    )  # fmt: skip
+        tmp_path_factory.mktemp("store"),
+        journal_segment_size_bytes=16 << 10,
+        checkpoint_distance_bytes=4 << 10,
+        memory_limit_bytes=40_000,
+        maximum_redeliveries=-1,
+    )
     try:
         walk(world, done, random.Random(seed))
     finally:

@@ -163,9 +163,12 @@ def test_a_dead_letter_keeps_types_content_envelope_and_form(world: World, persi
 def test_schedules_read_types_and_keep_the_form(world: World) -> None:
     waiting = tiny("queue://a", b"later", {**PROPERTIES, "AMQ_SCHEDULED_DELAY": 5000})
     every = Message(
-        "queue://a", b"x", {"AMQ_SCHEDULED_PERIOD": 1000, "AMQ_SCHEDULED_REPEAT": Int32(1), "n": Int32(7)},
-        envelope=Envelope(type="t"), content=TEXT,
-    )  # fmt: skip
+        "queue://a",
+        b"x",
+        {"AMQ_SCHEDULED_PERIOD": 1000, "AMQ_SCHEDULED_REPEAT": Int32(1), "n": Int32(7)},
+        envelope=Envelope(type="t"),
+        content=TEXT,
+    )
     client = send(world, waiting, every)
     assert not client.errors
     world.crash_and_recover()
@@ -223,8 +226,10 @@ def test_a_scheduled_message_comes_without_the_times(world: World) -> None:
     """A relay sends what it has received on to the next queue: the copy was delayed again, or came again and again."""
     client = consumer(world, "b")
     times: dict[str, Nested] = {
-        "AMQ_SCHEDULED_DELAY": 1000, "AMQ_SCHEDULED_PERIOD": 1000, "AMQ_SCHEDULED_REPEAT": Int32(1)
-    }  # fmt: skip
+        "AMQ_SCHEDULED_DELAY": 1000,
+        "AMQ_SCHEDULED_PERIOD": 1000,
+        "AMQ_SCHEDULED_REPEAT": Int32(1),
+    }
     send(world, tiny("queue://b", b"x", PROPERTIES | times))
     later(world, 5)
     assert len(client.deliveries) == 2

@@ -131,9 +131,7 @@ def test_a_message_is_released_again_and_again(world: World, client: ManyClient)
 @pytest.mark.parametrize("outcome", OUTCOMES)
 @pytest.mark.parametrize("transaction", ["", "t"])
 @pytest.mark.parametrize("way", ["range", "from the oldest", "set"])
-def test_several_at_once(
-    world: World, client: ManyClient, outcome: Outcome, transaction: str, way: str
-) -> None:
+def test_several_at_once(world: World, client: ManyClient, outcome: Outcome, transaction: str, way: str) -> None:
     seqs = [client.seq(body, 1) for body in BODIES]
     if transaction:
         client.ask(Begin("t"), session=1)
@@ -172,8 +170,10 @@ def test_a_transaction_that_is_rolled_back_gives_all_of_it_back(
     client.settle(b"1", b"2", session=1, outcome=outcome, transaction="t")
     world.settle()
     end: dict[str, Callable[[], object]] = {
-        "abort": lambda: client.ask(Abort("t"), session=1), "session": lambda: client.end(1), "connection": client.lose,
-    }  # fmt: skip
+        "abort": lambda: client.ask(Abort("t"), session=1),
+        "session": lambda: client.end(1),
+        "connection": client.lose,
+    }
     end[ends]()
     world.settle()
     assert world.stored() == BODIES
@@ -266,8 +266,9 @@ def test_a_failed_settlement_spoils_its_transaction_and_no_other(world: World, c
     client.ask(Commit("u"), session=1)
     world.settle()
     assert [told[:2] for told in client.failures] == [
-        ("UNKNOWN_DELIVERY", Scope.COMMAND), ("UNKNOWN_TRANSACTION", Scope.COMMAND),
-    ]  # fmt: skip
+        ("UNKNOWN_DELIVERY", Scope.COMMAND),
+        ("UNKNOWN_TRANSACTION", Scope.COMMAND),
+    ]
     assert world.stored() == [b"0", b"2", b"3"]
     assert [each.body for each in client.consumers["c"].unacked.values()] == [b"2", b"3"]
     world.check_at_rest()

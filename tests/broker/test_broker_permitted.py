@@ -118,8 +118,11 @@ TABLE: list[tuple[str, Callable[[], Command], set[str]]] = [
     ("write a queue with an entry of its own", lambda: send("queue://orders.audit"), set()),
     ("write a topic", lambda: send("topic://prices.eu"), {"alice"}),
     ("write a composite", lambda: SendToMany(Message("", b"x"), ("queue://orders.a", "topic://prices.b")), {"alice"}),
-    ("write a composite with one denied", lambda: SendToMany(Message("", b"x"), ("queue://orders.a", "queue://o")),
-     set()),
+    (
+        "write a composite with one denied",
+        lambda: SendToMany(Message("", b"x"), ("queue://orders.a", "queue://o")),
+        set(),
+    ),
     ("write the dead-letter queue", lambda: send("queue://DLQ.orders.eu"), set()),
     ("write an advisory", lambda: send("topic://ActiveMQ.Advisory.Queue"), set()),
     ("write a temporary queue", lambda: send("temp-queue://1-1.x"), set(USERS)),
@@ -153,7 +156,7 @@ TABLE: list[tuple[str, Callable[[], Command], set[str]]] = [
     ("delete a queue with an entry of its own", lambda: DeleteDestination("queue://orders.audit"), set()),
     ("list prepared transactions", lambda: ListPrepared("r"), set(USERS)),
     ("lease", lambda: Lease("queue://orders.eu", "cursor", 0, 1), {"bob"}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("what", "command", "allowed"), TABLE, ids=[row[0] for row in TABLE])
@@ -195,8 +198,9 @@ def test_what_waits_for_a_pattern_is_the_servers_own(ruled: World, tmp_path: Pat
     alice.do(send("queue://orders.eu"))
     bob.do(consume("queue://>"))
     ruled.settle()
-    more = RULES.replace('[queues."orders.audit"]', '[queues."more.*"]\nread = ["warehouse"]\nwrite = ["shop"]\n'
-                         '[queues."orders.audit"]')  # fmt: skip
+    more = RULES.replace(
+        '[queues."orders.audit"]', '[queues."more.*"]\nread = ["warehouse"]\nwrite = ["shop"]\n[queues."orders.audit"]'
+    )
     ruled.broker.permit(parsed(tmp_path, more, 2))
     alice.do(send("queue://more.x"))
     ruled.settle()
@@ -209,11 +213,14 @@ def test_what_waits_for_a_pattern_is_the_servers_own(ruled: World, tmp_path: Pat
 @pytest.mark.parametrize(
     "command",
     [
-        consume("queue://orders.eu"), consume("topic://prices.eu"), consume("queue://orders.*"),
-        consume("topic://prices.*"), consume("topic://prices.eu", subscription_name="d"),
+        consume("queue://orders.eu"),
+        consume("topic://prices.eu"),
+        consume("queue://orders.*"),
+        consume("topic://prices.*"),
+        consume("topic://prices.eu", subscription_name="d"),
     ],
     ids=["queue", "topic", "queues", "topics", "durable"],
-)  # fmt: skip
+)
 def test_new_rules_end_consumers_that_they_deny(ruled: World, tmp_path: Path, command: Subscribe) -> None:
     bob = ruled.connect("b", user="bob")
     bob.do(Subscribe("1", command.sources, subscription_name=command.subscription_name))
@@ -390,25 +397,42 @@ SENDS = st.one_of(
 )
 SUBSCRIBES = st.one_of(
     st.builds(subscribe, st.lists(ANY, min_size=1, max_size=2, unique=True), NUMBER, st.booleans()),
-    st.builds(lambda name, number, durable: Subscribe(f"s{number}", source(name), subscription_name=durable,
-                                                      acknowledges=False),
-              st.sampled_from((*TOPICS, "topic://>", "topic://a.*")), NUMBER, st.sampled_from("de")),
-    st.builds(lambda name, number, places: Subscribe(f"s{number}", source(name), browser=True, places=places),
-              OF_QUEUES, NUMBER, st.booleans()),
-    st.builds(lambda name, number, lease: Subscribe(f"s{number}", name, browser=True,
-                                                    reading=LeaseReading(lease, "cursor")),
-              st.sampled_from(QUEUES), NUMBER, st.integers(1, 40)),
+    st.builds(
+        lambda name, number, durable: Subscribe(
+            f"s{number}", source(name), subscription_name=durable, acknowledges=False
+        ),
+        st.sampled_from((*TOPICS, "topic://>", "topic://a.*")),
+        NUMBER,
+        st.sampled_from("de"),
+    ),
+    st.builds(
+        lambda name, number, places: Subscribe(f"s{number}", source(name), browser=True, places=places),
+        OF_QUEUES,
+        NUMBER,
+        st.booleans(),
+    ),
+    st.builds(
+        lambda name, number, lease: Subscribe(f"s{number}", name, browser=True, reading=LeaseReading(lease, "cursor")),
+        st.sampled_from(QUEUES),
+        NUMBER,
+        st.integers(1, 40),
+    ),
 )
 OTHERS = st.one_of(
     st.builds(lambda durable: Unsubscribe("", None, durable), st.sampled_from("de")),
     st.builds(lambda name: Lease(source(name), "cursor", 0, 1, receipt="lease", places=True), OF_QUEUES),
-    st.builds(lambda through, commit, name: SettleLeases(name, "cursor", through, commit), st.integers(0, 40),
-              st.booleans(), st.sampled_from(QUEUES)),
+    st.builds(
+        lambda through, commit, name: SettleLeases(name, "cursor", through, commit),
+        st.integers(0, 40),
+        st.booleans(),
+        st.sampled_from(QUEUES),
+    ),
     st.builds(DeleteDestination, NAME),
     st.builds(lambda: Begin("t")),
-    st.builds(lambda xid, owner: Prepare("t", xid, owner=owner, batch=1), st.sampled_from(XIDS),
-              st.sampled_from(("", OWNER))),
-)  # fmt: skip
+    st.builds(
+        lambda xid, owner: Prepare("t", xid, owner=owner, batch=1), st.sampled_from(XIDS), st.sampled_from(("", OWNER))
+    ),
+)
 ENDS = st.one_of(
     st.builds(Finish, st.sampled_from(XIDS), st.booleans()),
     st.builds(lambda xids: CommitBatch(OWNER, 1, xids), st.lists(st.sampled_from(XIDS), max_size=2, unique=True)),
@@ -425,8 +449,9 @@ STEPS = st.lists(
         (1, st.tuples(st.just("rules"), st.just(""), st.just(False), rules())),
         (1, st.tuples(st.sampled_from(("crash", "later")), st.just(""), st.just(False), st.none())),
     ),
-    min_size=15, max_size=60,
-)  # fmt: skip
+    min_size=15,
+    max_size=60,
+)
 
 
 class Walk:
@@ -491,9 +516,10 @@ class Walk:
             self.seen += 1
             for each in subscriptions[name].sources:
                 readable = (
-                    self.rules.may_all(User(user), Right.READ, *each) if isinstance(each, Pattern)
+                    self.rules.may_all(User(user), Right.READ, *each)
+                    if isinstance(each, Pattern)
                     else self.rules.may(User(user), Right.READ, each)
-                )  # fmt: skip
+                )
                 assert readable, f"{user} ended a durable subscription to {each}"
         for answer in client.outcomes[before:]:
             if isinstance(command, Lease) and "places" in json.loads(answer):
@@ -529,7 +555,7 @@ CHECKED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthChec
 @settings(max_examples=50, suppress_health_check=CHECKED)
 def test_no_sequence_gives_a_message_that_the_rules_deny(
     make_world: Callable[..., World], tmp_path: Path, first: str, steps: list[Any], fails_once: bool
-) -> None:  # fmt: skip
+) -> None:
     walk(make_world, tmp_path, first, steps, fails_once)
 
 
@@ -538,13 +564,11 @@ def test_no_sequence_gives_a_message_that_the_rules_deny(
 @settings(max_examples=300, suppress_health_check=CHECKED)
 def test_no_long_search_finds_such_a_sequence(
     make_world: Callable[..., World], tmp_path: Path, first: str, steps: list[Any], fails_once: bool
-) -> None:  # fmt: skip
+) -> None:
     walk(make_world, tmp_path, first, steps, fails_once)
 
 
-def walk(
-    make_world: Callable[..., World], tmp_path: Path, first: str, steps: list[Any], fails_once: bool
-) -> None:  # fmt: skip
+def walk(make_world: Callable[..., World], tmp_path: Path, first: str, steps: list[Any], fails_once: bool) -> None:
     more = {"maximum_redeliveries": 0} if fails_once else {}
     world = make_world(direct_reads="*", scheduler_support=True, destinations=DIVERTED, **more)
     taken = Walk(world, tmp_path)

@@ -142,8 +142,10 @@ def test_what_a_user_may_not_do_any_more_is_not_committed(ruled: World, tmp_path
     assert listed(ruled, "alice") == []
 
 
-@pytest.mark.parametrize(("sends", "enders"), [({}, ["root"]), ({"queue://a": [7]}, ["alice", "root"]),
-                                               ({"schedule://queue.a": [7]}, ["alice", "root"])])
+@pytest.mark.parametrize(
+    ("sends", "enders"),
+    [({}, ["root"]), ({"queue://a": [7]}, ["alice", "root"]), ({"schedule://queue.a": [7]}, ["alice", "root"])],
+)
 def test_those_of_an_earlier_version_are_judged_by_what_they_do(
     ruled: World, sends: dict[str, list[int]], enders: list[str]
 ) -> None:
@@ -214,8 +216,9 @@ def test_a_user_has_so_many_at_most(make_world: Callable[..., World]) -> None:
     assert prepare(world, "eve", "again").codes == ["QUOTA_EXCEEDED"], "the next master counts what is there"
 
 
-@pytest.mark.parametrize(("asked", "due_s"), [({"timeout_ms": 0}, 20), ({"timeout_ms": 50_000}, 20), ({}, 10),
-                                              ({"timeout_ms": 5000}, 5)])
+@pytest.mark.parametrize(
+    ("asked", "due_s"), [({"timeout_ms": 0}, 20), ({"timeout_ms": 50_000}, 20), ({}, 10), ({"timeout_ms": 5000}, 5)]
+)
 def test_a_timeout_has_a_maximum(make_world: Callable[..., World], asked: dict[str, int], due_s: int) -> None:
     world = make_world(prepared_transaction_timeout_s=10, prepared_transaction_timeout_max_s=20)
     prepare(world, "eve", "x1", **asked)

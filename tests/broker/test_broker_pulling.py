@@ -129,13 +129,16 @@ def test_of_a_topic(world: World) -> None:
     assert client.bodies == [b"1"]
 
 
-@pytest.mark.parametrize(("fields", "code"), [
-    ({"ack": ACK_AUTO}, "NOT_SUPPORTED"),
-    ({"browser": True}, "NOT_SUPPORTED"),
-    ({"queue": "queue://a.>"}, "NOT_SUPPORTED"),
-    ({"options": {"credit": "many"}}, "OPTION_INVALID"),
-    ({"options": {"credit": "-1"}}, "OPTION_INVALID"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"ack": ACK_AUTO}, "NOT_SUPPORTED"),
+        ({"browser": True}, "NOT_SUPPORTED"),
+        ({"queue": "queue://a.>"}, "NOT_SUPPORTED"),
+        ({"options": {"credit": "many"}}, "OPTION_INVALID"),
+        ({"options": {"credit": "-1"}}, "OPTION_INVALID"),
+    ],
+)
 def test_where_it_is_not_to_be_had(world: World, fields: dict[str, Any], code: str) -> None:
     fields = {"ack": ACK_INDIVIDUAL, "queue": "queue://a", "options": {"credit": "0"}} | fields
     client = world.connect()

@@ -469,9 +469,7 @@ def test_a_queue_of_one_message_costs_little(world: World) -> None:
     assert taken / count < 2200
 
 
-def test_a_sweep_looks_only_at_queues_where_something_may_be_due(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_looks_only_at_queues_where_something_may_be_due(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(100):
         world.connect().send(b"", str(i), receipt=False)
     world.connect().send(b"", "late", expires_ms=world.clock.wall_ms() + 1000)

@@ -22,9 +22,11 @@ MakeWorld = Callable[..., World]
 SLICE = 3
 BODIES = [b"%02d" % number for number in range(20)]
 FIELDS: list[dict[str, object]] = [
-    {}, {"properties": {"é": "\n", "colour": "blue"}}, {"persistent": False},
+    {},
+    {"properties": {"é": "\n", "colour": "blue"}},
+    {"persistent": False},
     {"content_type": "text/é", "content": TEXT},
-]  # fmt: skip
+]
 
 
 @pytest.fixture(autouse=True)

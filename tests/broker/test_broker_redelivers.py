@@ -26,8 +26,10 @@ from tests.broker.world import World
 
 BODIES = [b"0", b"1", b"2"]
 SOURCES: list[tuple[Source, str]] = [
-    ("queue://a", ""), (Pattern("queue://", (ANY_WORD,)), ""), ("topic://a", "durable"),
-]  # fmt: skip
+    ("queue://a", ""),
+    (Pattern("queue://", (ANY_WORD,)), ""),
+    ("topic://a", "durable"),
+]
 
 
 @pytest.fixture

@@ -39,10 +39,12 @@ def later(world: World, seconds: float) -> None:
 @pytest.mark.parametrize(
     ("multiplier", "delays"),
     [
-        (1, [2.0, 2.0, 2.0, 2.0]), (3, [2.0, 6.0, 18.0, 20.0]), (1000, [2.0, 20.0, 20.0, 20.0]),
+        (1, [2.0, 2.0, 2.0, 2.0]),
+        (3, [2.0, 6.0, 18.0, 20.0]),
+        (1000, [2.0, 20.0, 20.0, 20.0]),
         (1.5, [2.0, 3.0, 4.5, 20.0]),
     ],
-)  # fmt: skip
+)
 def test_how_long_a_message_waits(multiplier: float, delays: list[float]) -> None:
     config = BrokerConfig(
         redelivery_delay_s=2.0, redelivery_back_off_multiplier=multiplier, maximum_redelivery_delay_s=20.0
@@ -402,9 +404,11 @@ def test_what_expired_goes_to_a_queue_of_its_own(make_world: Callable[..., World
     message = consumer(world, "late").deliveries[0].message
     assert (message.body, message.expires_ms) == (b"x", 0)
     assert message.properties == {
-        "original-destination": "/queue/a", "dead-letter-reason": "expired", "dead-letter-deliveries": "0",
+        "original-destination": "/queue/a",
+        "dead-letter-reason": "expired",
+        "dead-letter-deliveries": "0",
         "original-expires": str(expires_ms),
-    }  # fmt: skip
+    }
     world.check_at_rest()
 
 
@@ -529,9 +533,12 @@ class Walk:
 def test_walks(make_world: Callable[..., World], seed: int) -> None:
     with large_from(LARGE):
         world = make_world(
-            redelivery_delay_s=1.0, redelivery_back_off_multiplier=2, maximum_redelivery_delay_s=4.0,
-            maximum_redeliveries=-1, memory_limit_bytes=60_000,
-        )  # fmt: skip
+            redelivery_delay_s=1.0,
+            redelivery_back_off_multiplier=2,
+            maximum_redelivery_delay_s=4.0,
+            maximum_redeliveries=-1,
+            memory_limit_bytes=60_000,
+        )
         Walk(world, seed).run(250)
 
 
@@ -539,19 +546,47 @@ FAILING = "test_each_failure_waits_longer_until_the_message_is_given_up"
 MUTANTS = (
     Mutant("what waits is due at once", Redelivery, "_delay", "= delay_s(", "= 0 * delay_s(", FAILING),
     Mutant("the first failure waits for the second's time", redelivery, "delay_s", "failures - 1", "failures", FAILING),
-    Mutant("what was prefetched waits too", Redelivery, "give_back",
-           "late = [message for message in back if message.seq in failures]\n", "late = list(back)\n",
-           "test_only_what_failed_waits"),
-    Mutant("an old timer ends a new wait", Redelivery, "step", " and queue.delayed[seq][0] == due_s", "",
-           "test_what_was_hurried_and_failed_again_waits_its_whole_time"),
-    Mutant("what waits does not expire", Queue, "take_expired", "return expired + late", "return expired",
-           "test_it_expires_while_it_waits"),
-    Mutant("what waits is never dropped", Redelivery, "hurry", "queue.delayed.pop(seq)[1]", "queue.delayed[seq][1]",
-           "test_it_is_dropped_first_where_the_oldest_are"),
-    Mutant("what was looked at is delivered twice", picking.SelectorDispatch, "take",
-           "del self._window.messages[message.seq]", "pass",
-           "test_a_large_message_that_a_selector_selected_comes_again_whole"),
-)  # fmt: skip
+    Mutant(
+        "what was prefetched waits too",
+        Redelivery,
+        "give_back",
+        "late = [message for message in back if message.seq in failures]\n",
+        "late = list(back)\n",
+        "test_only_what_failed_waits",
+    ),
+    Mutant(
+        "an old timer ends a new wait",
+        Redelivery,
+        "step",
+        " and queue.delayed[seq][0] == due_s",
+        "",
+        "test_what_was_hurried_and_failed_again_waits_its_whole_time",
+    ),
+    Mutant(
+        "what waits does not expire",
+        Queue,
+        "take_expired",
+        "return expired + late",
+        "return expired",
+        "test_it_expires_while_it_waits",
+    ),
+    Mutant(
+        "what waits is never dropped",
+        Redelivery,
+        "hurry",
+        "queue.delayed.pop(seq)[1]",
+        "queue.delayed[seq][1]",
+        "test_it_is_dropped_first_where_the_oldest_are",
+    ),
+    Mutant(
+        "what was looked at is delivered twice",
+        picking.SelectorDispatch,
+        "take",
+        "del self._window.messages[message.seq]",
+        "pass",
+        "test_a_large_message_that_a_selector_selected_comes_again_whole",
+    ),
+)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what)

@@ -432,8 +432,11 @@ def test_random_walks(make_world: MakeWorld, seed: int) -> None:
     rng = random.Random(seed)
     size = rng.choice([0, 0, 4])
     world = make_world(
-        last_value_key=KEY, ring_size=size, memory_limit_bytes=rng.choice([20_000, 1 << 20]), maximum_redeliveries=-1,
-    )  # fmt: skip
+        last_value_key=KEY,
+        ring_size=size,
+        memory_limit_bytes=rng.choice([20_000, 1 << 20]),
+        maximum_redeliveries=-1,
+    )
     producer, consumers, newest, consumed = world.connect(), [world.connect()], {}, set()
     consumers[0].subscribe(prefetch=3)
     for number in range(150):
@@ -476,4 +479,3 @@ def test_random_walks(make_world: MakeWorld, seed: int) -> None:
                 assert {body for body in newest.values() if body not in consumed} <= there
             for key, message in zip(keys, waiting, strict=True):
                 assert message.body == newest.get(key, message.body)
-

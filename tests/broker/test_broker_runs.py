@@ -36,9 +36,12 @@ def filled(world: World, rng: random.Random, count: int = 300) -> None:
         kind = rng.randrange(20)
         size = 300_000 if kind == 0 else 20
         sent(
-            world, b"%d;" % number + b"x" * size, priority=rng.choice((4, 4, 4, 7)), persistent=kind != 1,
+            world,
+            b"%d;" % number + b"x" * size,
+            priority=rng.choice((4, 4, 4, 7)),
+            persistent=kind != 1,
             expires_ms=1 if kind == 2 else 0,
-        )  # fmt: skip
+        )
     consumer = world.connect()
     consumer.subscribe("a", prefetch=5)
     world.settle()

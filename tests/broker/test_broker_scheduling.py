@@ -47,8 +47,15 @@ def schedule(world: World, *bodies: bytes, queue: str = "a", persistent: bool = 
 def test_it_comes_at_its_time_and_once(world: World, persistent: bool) -> None:
     client = consumer(world)
     sent_ms = world.clock.wall_ms()
-    send(world, b"x", persistent=persistent, properties={**DELAY, "colour": "red"}, priority=7, content=TEXT,
-         content_type="text/plain")  # fmt: skip
+    send(
+        world,
+        b"x",
+        persistent=persistent,
+        properties={**DELAY, "colour": "red"},
+        priority=7,
+        content=TEXT,
+        content_type="text/plain",
+    )
     assert (scheduled(world), world.stored()) == ([b"x"], [])
     world.check_at_rest()
     later(world, 4.999)
@@ -58,8 +65,11 @@ def test_it_comes_at_its_time_and_once(world: World, persistent: bool) -> None:
     assert client.bodies == [b"x"]
     message = client.deliveries[0].message
     assert (message.destination, message.priority, message.content_type, message.content) == (
-        "queue://a", 7, "text/plain", TEXT,
-    )  # fmt: skip
+        "queue://a",
+        7,
+        "text/plain",
+        TEXT,
+    )
     assert (message.persistent, message.expires_ms, message.timestamp_ms) == (persistent, 0, sent_ms + 5000)
     assert message.properties is not None
     assert message.properties == {"colour": "red", "scheduledJobId": message.properties["scheduledJobId"]}
@@ -370,8 +380,12 @@ def test_the_time_of_expiry_is_kept(make_world: Callable[..., World]) -> None:
     now_ms = world.clock.wall_ms()
     send(world, b"in time", properties=dict(DELAY), expires_ms=now_ms + 6000)
     send(world, b"too late", properties=dict(DELAY), expires_ms=now_ms + 4000)
-    send(world, b"series", properties={**DELAY, "AMQ_SCHEDULED_PERIOD": "5000", "AMQ_SCHEDULED_REPEAT": "-1"},
-         expires_ms=now_ms + 12_000)  # fmt: skip
+    send(
+        world,
+        b"series",
+        properties={**DELAY, "AMQ_SCHEDULED_PERIOD": "5000", "AMQ_SCHEDULED_REPEAT": "-1"},
+        expires_ms=now_ms + 12_000,
+    )
     later(world, 100.0)
     assert client.bodies == [b"in time", b"series", b"series"]
     assert client.deliveries[0].message.expires_ms == now_ms + 6000

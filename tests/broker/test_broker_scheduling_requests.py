@@ -127,14 +127,21 @@ def test_all_are_removed(world: World) -> None:
 @pytest.mark.parametrize(
     "headers",
     [
-        {"AMQ_SCHEDULED_DELAY": "soon"}, {"AMQ_SCHEDULED_DELAY": "-1"}, {"AMQ_SCHEDULED_DELAY": ""},
-        {"AMQ_SCHEDULED_DELAY": "1.5"}, {"AMQ_SCHEDULED_DELAY": str(TIME_MAX_MS + 1)}, {"AMQ_SCHEDULED_DELAY": "٣"},
-        {"AMQ_SCHEDULED_PERIOD": "x"}, {"AMQ_SCHEDULED_REPEAT": "-2", "AMQ_SCHEDULED_PERIOD": "1"},
-        {"AMQ_SCHEDULED_REPEAT": "3"}, {"AMQ_SCHEDULED_REPEAT": "-1", "AMQ_SCHEDULED_PERIOD": "0"},
-        {"AMQ_SCHEDULED_CRON": "daily"}, {"_AMQ_SCHED_DELIVERY": "tomorrow"},
+        {"AMQ_SCHEDULED_DELAY": "soon"},
+        {"AMQ_SCHEDULED_DELAY": "-1"},
+        {"AMQ_SCHEDULED_DELAY": ""},
+        {"AMQ_SCHEDULED_DELAY": "1.5"},
+        {"AMQ_SCHEDULED_DELAY": str(TIME_MAX_MS + 1)},
+        {"AMQ_SCHEDULED_DELAY": "٣"},
+        {"AMQ_SCHEDULED_PERIOD": "x"},
+        {"AMQ_SCHEDULED_REPEAT": "-2", "AMQ_SCHEDULED_PERIOD": "1"},
+        {"AMQ_SCHEDULED_REPEAT": "3"},
+        {"AMQ_SCHEDULED_REPEAT": "-1", "AMQ_SCHEDULED_PERIOD": "0"},
+        {"AMQ_SCHEDULED_CRON": "daily"},
+        {"_AMQ_SCHED_DELIVERY": "tomorrow"},
         {"_AMQ_SCHED_DELIVERY": "1893456000000", "AMQ_SCHEDULED_DELAY": "1"},
     ],
-)  # fmt: skip
+)
 def test_bad_values_are_refused(world: World, headers: dict[str, str]) -> None:
     client = world.connect()
     errors: list[Exception] = []
@@ -153,10 +160,11 @@ def test_bad_values_are_refused(world: World, headers: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "headers",
     [
-        {"AMQ_SCHEDULER_ACTION": "BROWSE"}, {"AMQ_SCHEDULER_ACTION": "REMOVE"},
+        {"AMQ_SCHEDULER_ACTION": "BROWSE"},
+        {"AMQ_SCHEDULER_ACTION": "REMOVE"},
         {"AMQ_SCHEDULER_ACTION": "REMOVE", "scheduledJobId": "ID:x-"},
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_asked_of_the_scheduler(world: World, headers: dict[str, str]) -> None:
     assert management(world, **headers).codes == ["SCHEDULE_INVALID"]
 

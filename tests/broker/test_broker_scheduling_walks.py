@@ -26,9 +26,18 @@ STEPS = 150
 LARGE = 700
 SLACK_MS = 20
 WEIGHTS = {
-    "send": 20, "time_passes": 20, "turn": 15, "disk_works": 15, "settle": 5, "traffic": 10, "crash": 3, "remove": 3,
-    "disk_fills_or_empties": 2, "slave_follows": 5, "sweep": 2,
-}  # fmt: skip
+    "send": 20,
+    "time_passes": 20,
+    "turn": 15,
+    "disk_works": 15,
+    "settle": 5,
+    "traffic": 10,
+    "crash": 3,
+    "remove": 3,
+    "disk_fills_or_empties": 2,
+    "slave_follows": 5,
+    "sweep": 2,
+}
 
 
 class Walk:
@@ -37,9 +46,11 @@ class Walk:
     def __init__(self, path: Path, seed: int) -> None:
         self.dice = random.Random(seed)
         self.world = World(
-            path, seed, journal_segment_size_bytes=self.dice.choice([3000, 8000, 16 << 10]),
+            path,
+            seed,
+            journal_segment_size_bytes=self.dice.choice([3000, 8000, 16 << 10]),
             checkpoint_distance_bytes=self.dice.choice([0, 2000, 20_000]),
-        )  # fmt: skip
+        )
         self.asked: dict[bytes, tuple[str, Client, int, int, int]] = {}
         self.kept: set[bytes] = set()  # persistent
         self.removing: dict[bytes, tuple[str, Client]] = {}

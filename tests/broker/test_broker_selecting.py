@@ -79,7 +79,7 @@ def test_messages_for_very_many_selectors_go_out_over_several_turns(counted: Wor
     counted.settle()
     assert sorted(delivery.body for delivery in subscribers.deliveries) == sorted(
         b"%d" % number for number in range(20) for other in range(300) if f"xxa{number}".find(f"a{other}", 1) >= 0
-    )  # fmt: skip
+    )
     counted.check_at_rest()
 
 

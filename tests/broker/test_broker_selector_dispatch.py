@@ -369,9 +369,10 @@ def test_the_disk_is_read_once_for_a_consumer(on_disk: World, monkeypatch: pytes
     read: list[int] = []
     real = world.journal.reader.read
     monkeypatch.setattr(
-        world.journal.reader, "read",
+        world.journal.reader,
+        "read",
         lambda places, done: (read.extend(place.seq for place, _ in places), real(places, done)),
-    )  # fmt: skip
+    )
     client = consumer(world, "colour = 'blue'")
     for _ in range(20):
         send(world, b"blue", colour="blue")

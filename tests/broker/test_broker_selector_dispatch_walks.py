@@ -66,7 +66,7 @@ class Walk:
         action = rng.choices(
             [self.send, self.subscribe, self.acknowledge, self.transact, self.end, self.leave, self.slow],
             [30, 3, 40, 6, 6, 3, 2],
-        )[0]  # fmt: skip
+        )[0]
         action()
         world.turn() if rng.random() < 0.6 else world.settle()
 
@@ -168,9 +168,11 @@ class Walk:
 @pytest.mark.parametrize("seed", sampled(range(6)))
 def test_a_walk(make_world: Callable[..., World], seed: int, memory_limit_bytes: int) -> None:
     world = make_world(
-        memory_limit_bytes=memory_limit_bytes, group_rebalance=bool(seed % 2), group_buckets=(1024, 3)[seed % 3 == 2],
+        memory_limit_bytes=memory_limit_bytes,
+        group_rebalance=bool(seed % 2),
+        group_buckets=(1024, 3)[seed % 3 == 2],
         maximum_redeliveries=-1,
-    )  # fmt: skip
+    )
     walk = Walk(world, seed)
     for number in range(600):
         walk.step()

@@ -89,10 +89,19 @@ def test_a_command_to_a_session_that_is_not_open_fails_with_the_scope_of_a_sessi
     world: World, client: ManyClient
 ) -> None:
     commands = [
-        Send(Message("queue://a", b"x")), Subscribe("c", "queue://a"), Settle(1, "c"), SettleSet([1, 2], "c"),
-        Begin("t"), Commit("t"), Abort("t"), Credit("c", 1), Unsubscribe("c"), CloseSession(7),
-        Send(Message("queue://a", b"x"), None, "t"), Settle(1, "c", None, "t"),
-    ]  # fmt: skip
+        Send(Message("queue://a", b"x")),
+        Subscribe("c", "queue://a"),
+        Settle(1, "c"),
+        SettleSet([1, 2], "c"),
+        Begin("t"),
+        Commit("t"),
+        Abort("t"),
+        Credit("c", 1),
+        Unsubscribe("c"),
+        CloseSession(7),
+        Send(Message("queue://a", b"x"), None, "t"),
+        Settle(1, "c", None, "t"),
+    ]
     for command in commands:
         receipt = client.ask(command, session=7)
         world.settle()
@@ -235,10 +244,17 @@ def test_unknown_deliveries_leave_everything_as_it_was(world: World, client: Man
     seqs = [client.seq(b"%d" % n, 1) for n in range(3)]
     foreign = client.seq(b"foreign", 2)
     wrong = [
-        SettleSet([seqs[0], foreign], "c"), SettleSet([seqs[0], seqs[0]], "c"), SettleSet([1, seqs[1]], "c"),
-        Settle(seqs[1], "c", first=foreign), Settle(seqs[0], "c", first=seqs[2]), Settle(foreign, "c", first=seqs[0]),
-        Settle(foreign, "c"), Settle(seqs[0], "nobody"), SettleSet(seqs, "nobody"), Settle(foreign),
-    ]  # fmt: skip
+        SettleSet([seqs[0], foreign], "c"),
+        SettleSet([seqs[0], seqs[0]], "c"),
+        SettleSet([1, seqs[1]], "c"),
+        Settle(seqs[1], "c", first=foreign),
+        Settle(seqs[0], "c", first=seqs[2]),
+        Settle(foreign, "c", first=seqs[0]),
+        Settle(foreign, "c"),
+        Settle(seqs[0], "nobody"),
+        SettleSet(seqs, "nobody"),
+        Settle(foreign),
+    ]
     for outcome in Outcome:
         for command in wrong:
             command.outcome = outcome
@@ -359,9 +375,10 @@ def test_what_comes_behind_a_commit_that_waits_is_no_part_of_it(make_world: Call
     world.settle()
     assert client.session.sessions[1].is_held_up
     late = [
-        send(client, b"late", "a", session=2, transaction="t"), client.ask(Abort("t"), session=2),
+        send(client, b"late", "a", session=2, transaction="t"),
+        client.ask(Abort("t"), session=2),
         client.ask(Commit("t"), session=2),
-    ]  # fmt: skip
+    ]
     world.settle()
     assert [(told.code, told.receipt) for told in client.failures] == [("UNKNOWN_TRANSACTION", each) for each in late]
     drain = ManyClient(world)

@@ -44,17 +44,25 @@ from tests.broker.world import World
 
 QUEUES = ("queue://a", "queue://b", "queue://a,*")
 SOURCES = (
-    *QUEUES, "queue://DLQ.a", "topic://t", Pattern("queue://", pattern_words("*")),
+    *QUEUES,
+    "queue://DLQ.a",
+    "topic://t",
+    Pattern("queue://", pattern_words("*")),
     Pattern("queue://", pattern_words(">")),
-)  # fmt: skip
+)
 SESSIONS = (0, 1, 2, 3)
 IDS = ("x", "y")
 CLIENTS_MAX = 3
 CODES = {
-    "UNKNOWN_SESSION", "UNKNOWN_DELIVERY", "UNKNOWN_TRANSACTION", "COMMAND_REFUSED", "NOT_SUPPORTED", "INVALID_EXAMPLE",
+    "UNKNOWN_SESSION",
+    "UNKNOWN_DELIVERY",
+    "UNKNOWN_TRANSACTION",
+    "COMMAND_REFUSED",
+    "NOT_SUPPORTED",
+    "INVALID_EXAMPLE",
     "UNKNOWN_SUBSCRIPTION",
     "DESTINATION_REFUSED",
-}  # fmt: skip
+}
 pick = st.integers(0, 1 << 16)
 session_of = st.sampled_from((1, 1, 2, 2, *SESSIONS))
 
@@ -77,9 +85,12 @@ class SessionsMachine(RuleBasedStateMachine):
     those that may be gone."""
 
     @initialize(
-        memory=st.sampled_from([1 << 30, 9_000]), limit=st.sampled_from([0, 0, 900]), few=st.booleans(),
-        redeliveries=st.sampled_from([-1, 1]), large=st.booleans(),
-    )  # fmt: skip
+        memory=st.sampled_from([1 << 30, 9_000]),
+        limit=st.sampled_from([0, 0, 900]),
+        few=st.booleans(),
+        redeliveries=st.sampled_from([-1, 1]),
+        large=st.booleans(),
+    )
     def begin_world(self, memory: int, limit: int, few: bool, redeliveries: int, large: bool) -> None:
         self.path = tempfile.mkdtemp(prefix="amq-sessions-")
         self.patch = pytest.MonkeyPatch()
@@ -89,9 +100,12 @@ class SessionsMachine(RuleBasedStateMachine):
             self.patch.setattr(wildcards, "SLICE_QUEUES", 1)
         self.size = 300 if large else 0
         self.world = World(
-            self.path, memory_limit_bytes=memory, queue_limit_bytes=limit, maximum_redeliveries=redeliveries,
+            self.path,
+            memory_limit_bytes=memory,
+            queue_limit_bytes=limit,
+            maximum_redeliveries=redeliveries,
             journal_segment_size_bytes=4096,
-        )  # fmt: skip
+        )
         self.walkers: list[Walker] = []
         self.stored: set[bytes] = set()
         self.gone: set[bytes] = set()
@@ -195,11 +209,16 @@ class SessionsMachine(RuleBasedStateMachine):
         self.ask(which, session, CloseSession(session))
 
     @rule(
-        which=pick, session=session_of, id=st.sampled_from(IDS), source=st.sampled_from(SOURCES),
-        acknowledges=st.sampled_from([True, True, False]), credit=st.sampled_from([None, 0, 1, 4]),
-        browses=st.sampled_from([False, False, True]), selector=st.sampled_from(["", "", "odd = '1'"]),
+        which=pick,
+        session=session_of,
+        id=st.sampled_from(IDS),
+        source=st.sampled_from(SOURCES),
+        acknowledges=st.sampled_from([True, True, False]),
+        credit=st.sampled_from([None, 0, 1, 4]),
+        browses=st.sampled_from([False, False, True]),
+        selector=st.sampled_from(["", "", "odd = '1'"]),
         prefetch=st.sampled_from([0, 1, 3]),
-    )  # fmt: skip
+    )
     def subscribe(self, which: int, session: int, id: str, source: Any, credit: int | None, **options: Any) -> None:
         browses = options.pop("browses")
         command = Subscribe(id, source, credit=credit, browser=browses, **options)
@@ -222,9 +241,12 @@ class SessionsMachine(RuleBasedStateMachine):
         self.ask(which, session, Unsubscribe(id))
 
     @rule(
-        which=pick, session=session_of, id=st.sampled_from(IDS), credit=st.sampled_from([0, 1, 2, 9]),
+        which=pick,
+        session=session_of,
+        id=st.sampled_from(IDS),
+        credit=st.sampled_from([0, 1, 2, 9]),
         drain=st.booleans(),
-    )  # fmt: skip
+    )
     def grant(self, which: int, session: int, id: str, credit: int, drain: bool) -> None:
         walker = self.client(which)
         before = walker.left.get((session, id), 0) if walker is not None else 0
@@ -239,12 +261,14 @@ class SessionsMachine(RuleBasedStateMachine):
             walker.left[session, id] = before + credit  # what came meanwhile may be of the credit before
 
     @rule(
-        which=pick, session=session_of, name=st.sampled_from(QUEUES), topic=st.booleans(), in_transaction=st.booleans(),
+        which=pick,
+        session=session_of,
+        name=st.sampled_from(QUEUES),
+        topic=st.booleans(),
+        in_transaction=st.booleans(),
         persistent=st.booleans(),
-    )  # fmt: skip
-    def send(
-        self, which: int, session: int, name: str, topic: bool, in_transaction: bool, persistent: bool
-    ) -> None:
+    )
+    def send(self, which: int, session: int, name: str, topic: bool, in_transaction: bool, persistent: bool) -> None:
         self.count += 1
         body = b"%d." % self.count + bytes(self.size)
         message = Message(name, body, {"odd": str(self.count % 2)}, persistent=persistent)
@@ -268,14 +292,26 @@ class SessionsMachine(RuleBasedStateMachine):
         self.ask(which, session, command, is_sent)
 
     @rule(
-        which=pick, session=session_of, id=st.sampled_from((*IDS, "")), first=pick, count=st.integers(0, 3),
-        outcome=st.sampled_from(Outcome), way=st.sampled_from(["one", "range", "oldest", "set", "unknown"]),
+        which=pick,
+        session=session_of,
+        id=st.sampled_from((*IDS, "")),
+        first=pick,
+        count=st.integers(0, 3),
+        outcome=st.sampled_from(Outcome),
+        way=st.sampled_from(["one", "range", "oldest", "set", "unknown"]),
         in_transaction=st.booleans(),
-    )  # fmt: skip
+    )
     def settle(
-        self, which: int, session: int, id: str, first: int, count: int, outcome: Outcome, way: str,
+        self,
+        which: int,
+        session: int,
+        id: str,
+        first: int,
+        count: int,
+        outcome: Outcome,
+        way: str,
         in_transaction: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         walker = self.client(which)
         if walker is not None and self._consumer(walker, session, id or "x") is None:
             holders = [n for n in SESSIONS if self._consumer(walker, n, "x") is not None]
@@ -405,9 +441,11 @@ def id_of(walker: Walker | None) -> int:
 
 TestSessions = SessionsMachine.TestCase
 TestSessions.settings = settings(
-    max_examples=20, stateful_step_count=50, print_blob=True,
+    max_examples=20,
+    stateful_step_count=50,
+    print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-)  # fmt: skip
+)
 
 
 def test_memory_that_comes_free_late_in_a_turn_is_read_into() -> None:

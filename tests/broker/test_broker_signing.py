@@ -68,5 +68,8 @@ def test_many_that_wait_for_room_are_signed_too(make_world: MakeWorld) -> None:
     assert not writer.reading, "the memory is full"
     found = got(world, reading(world, "queue://full", "queue://a"))
     assert [(message.body[:1], (message.properties or {}).get(USER_ID)) for message in found] == [
-        (b"\0", "bob"), (b"1", "ada"), (b"2", "ada"), (b"3", "ada")
-    ]  # fmt: skip
+        (b"\0", "bob"),
+        (b"1", "ada"),
+        (b"2", "ada"),
+        (b"3", "ada"),
+    ]

@@ -127,9 +127,11 @@ def test_a_store_that_is_full_of_what_lives_is_not_copied_again_and_again(make_w
     """The room that copies take on their way held a store at its limit, and that had everything copied anew, for ever:
     producers waited beside half a store of room (seed 7002499)."""
     world = make_world(
-        journal_segment_size_bytes=4096, store_limit_bytes=16 * 4096, duplicate_window=200,
+        journal_segment_size_bytes=4096,
+        store_limit_bytes=16 * 4096,
+        duplicate_window=200,
         producer_flow_control="fail",
-    )  # fmt: skip
+    )
     producer, taker = world.connect(), world.connect()
     taker.subscribe("ids", ACK_AUTO)
     for number in range(200):

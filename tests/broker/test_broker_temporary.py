@@ -63,8 +63,11 @@ def test_consumers_share_a_temporary_queue_and_a_topic_is_for_all(world: World) 
     service.send(b"n", topic_of(asker))
     world.settle()
     assert sorted((d.subscription, d.body) for d in asker.deliveries) == [
-        ("1", b"a"), ("2", b"b"), ("t1", b"n"), ("t2", b"n"),
-    ]  # fmt: skip
+        ("1", b"a"),
+        ("2", b"b"),
+        ("t1", b"n"),
+        ("t2", b"n"),
+    ]
     assert not world.clients[-1].bodies, "not for those who want all topics"
 
 

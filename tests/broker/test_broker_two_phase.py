@@ -483,9 +483,10 @@ def test_a_walk(make_world: MakeWorld, seed: int) -> None:
     Nothing is lost, nothing comes twice, no part without the other."""
     dice = random.Random(seed)
     world = make_world(
-        journal_segment_size_bytes=4096, checkpoint_distance_bytes=dice.choice([2048, 1 << 40]),
+        journal_segment_size_bytes=4096,
+        checkpoint_distance_bytes=dice.choice([2048, 1 << 40]),
         maximum_redeliveries=1000,
-    )  # fmt: skip
+    )
     committed: set[bytes] = set()
     orders, xid, open_xids = 0, 0, []
     for step in range(160):

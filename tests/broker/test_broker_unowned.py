@@ -48,9 +48,13 @@ def test_a_message_that_was_stored(
 @cases
 @pytest.mark.parametrize("large", [False, True])
 def test_a_message_in_a_transaction(
-    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, config: dict[str, str], id: str, answers: bool,
+    make_world: Callable[..., World],
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, str],
+    id: str,
+    answers: bool,
     large: bool,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(readying, "is_large", lambda _: large)
     world = make_world(**config)
     old(world).send(b"before", duplicate_id=id)

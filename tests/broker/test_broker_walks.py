@@ -15,10 +15,28 @@ from tests.sampling import sampled
 
 WALK_STEPS = 400
 WEIGHTS = {
-    "send": 20, "settle_delivery": 20, "turn": 14, "disk_works": 14, "begin": 4, "commit": 5, "abort": 1, "settle": 3,
-    "subscribe": 3, "unsubscribe": 2, "connect": 2, "lose": 2, "ask_for_outcome": 2, "time_passes": 1, "sweep": 1,
-    "lease_is_in_doubt": 1, "lease_is_proved": 4, "disk_fills_or_empties": 1, "crash": 2, "rest": 2, "slave_follows": 6,
-}  # fmt: skip
+    "send": 20,
+    "settle_delivery": 20,
+    "turn": 14,
+    "disk_works": 14,
+    "begin": 4,
+    "commit": 5,
+    "abort": 1,
+    "settle": 3,
+    "subscribe": 3,
+    "unsubscribe": 2,
+    "connect": 2,
+    "lose": 2,
+    "ask_for_outcome": 2,
+    "time_passes": 1,
+    "sweep": 1,
+    "lease_is_in_doubt": 1,
+    "lease_is_proved": 4,
+    "disk_fills_or_empties": 1,
+    "crash": 2,
+    "rest": 2,
+    "slave_follows": 6,
+}
 
 
 def arguments(name: str, dice: random.Random) -> dict[str, Any]:
@@ -26,16 +44,24 @@ def arguments(name: str, dice: random.Random) -> dict[str, Any]:
     drawn: dict[str, Any] = {"which": dice.randrange(1 << 16), "index": dice.randrange(1 << 16)}
     drawn |= {
         "send": {
-            "queue": dice.choice(QUEUES), "persistent": dice.random() < 0.8, "priority": dice.choice([4, 4, 4, 0, 9]),
-            "expires_s": dice.choice([0, 0, 0, 0, 1, 3]), "duplicate": dice.choice(["", "", *"123456789"]),
-            "in_tx": dice.random() < 0.3, "size": dice.choice([0, 0, 200]), "receipt": dice.random() < 0.8,
+            "queue": dice.choice(QUEUES),
+            "persistent": dice.random() < 0.8,
+            "priority": dice.choice([4, 4, 4, 0, 9]),
+            "expires_s": dice.choice([0, 0, 0, 0, 1, 3]),
+            "duplicate": dice.choice(["", "", *"123456789"]),
+            "in_tx": dice.random() < 0.3,
+            "size": dice.choice([0, 0, 200]),
+            "receipt": dice.random() < 0.8,
             "times": dice.randint(1, 3),
         },
         "settle_delivery": {
-            "nack": dice.random() < 0.2, "in_tx": dice.random() < 0.5, "receipt": dice.random() < 0.8,
+            "nack": dice.random() < 0.2,
+            "in_tx": dice.random() < 0.5,
+            "receipt": dice.random() < 0.8,
         },
         "subscribe": {
-            "queue": dice.choice(ALL_QUEUES), "ack": dice.choice([ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL]),
+            "queue": dice.choice(ALL_QUEUES),
+            "ack": dice.choice([ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL]),
             "prefetch": dice.randint(1, 3),
         },
         "turn": {"inline": dice.random() < 0.2, "unasked": dice.random() < 0.3},
@@ -44,7 +70,7 @@ def arguments(name: str, dice: random.Random) -> dict[str, Any]:
         "time_passes": {"seconds": dice.choice([0.5, 1.0, 2.0])},
         "disk_fills_or_empties": {"full": dice.random() < 0.5},
         "crash": {"jobs": dice.randint(0, 3), "torn": dice.choice([None, dice.random()])},
-    }.get(name, {})  # fmt: skip
+    }.get(name, {})
     wanted = getattr(BrokerMachine, name).hypothesis_stateful_rule.arguments
     return {key: value for key, value in drawn.items() if key in wanted}
 
@@ -52,10 +78,16 @@ def arguments(name: str, dice: random.Random) -> dict[str, Any]:
 def walk(mode: str, seed: int, steps: int, kind: type[BrokerMachine] = BrokerMachine) -> None:
     dice, machine = random.Random(seed), kind()
     machine.begin_world(
-        mode=mode, limit=dice.choice([-1, 0, 1, 3]), expired=dice.choice(["drop", "dead-letter"]),
-        window=dice.randint(1, 6), segment=dice.choice([700, 1500, 4096]), batch=dice.choice([300, 1 << 20]),
-        large=dice.choice(LARGE), distance=dice.choice([0, 500, 3000]), slices=SLICES[seed % 2],
-    )  # fmt: skip
+        mode=mode,
+        limit=dice.choice([-1, 0, 1, 3]),
+        expired=dice.choice(["drop", "dead-letter"]),
+        window=dice.randint(1, 6),
+        segment=dice.choice([700, 1500, 4096]),
+        batch=dice.choice([300, 1 << 20]),
+        large=dice.choice(LARGE),
+        distance=dice.choice([0, 500, 3000]),
+        slices=SLICES[seed % 2],
+    )
     try:
         for _ in range(steps):
             [name] = dice.choices(list(WEIGHTS), list(WEIGHTS.values()))

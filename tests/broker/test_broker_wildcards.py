@@ -286,9 +286,12 @@ def test_wildcards_of_many_kinds_lose_and_double_nothing(make_world: Callable[..
             options = rng.choice([{}, {}, {"priority": "5"}])
             clients[-1].subscribe(
                 rng.choice([names[0], ",".join(names)]) if names[0] != "topic://t" else ",".join(names),
-                rng.choice([ACK_CLIENT, ACK_INDIVIDUAL]), rng.randrange(1, 4), id="s", options=options,
+                rng.choice([ACK_CLIENT, ACK_INDIVIDUAL]),
+                rng.randrange(1, 4),
+                id="s",
+                options=options,
                 selector=rng.choice(["", "", "n = '1'"]),
-            )  # fmt: skip
+            )
         elif what == 5 and clients and rng.random() < 0.3:
             clients.pop(rng.randrange(len(clients))).lose()
         elif what == 6 and clients:

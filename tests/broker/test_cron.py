@@ -36,9 +36,20 @@ def fields(draw: st.DrawFn) -> list[str]:
             first = draw(st.integers(low, high))
             last = draw(st.integers(first, high))
             step = draw(st.integers(1, 20))
-            parts.append(draw(st.sampled_from([
-                "*", f"{first}", f"{first}-{last}", f"*/{step}", f"{first}-{last}/{step}", f"{first}/{step}",
-            ])))  # fmt: skip
+            parts.append(
+                draw(
+                    st.sampled_from(
+                        [
+                            "*",
+                            f"{first}",
+                            f"{first}-{last}",
+                            f"*/{step}",
+                            f"{first}-{last}/{step}",
+                            f"{first}/{step}",
+                        ]
+                    )
+                )
+            )
         made.append(",".join(parts))
     return made
 
@@ -63,9 +74,11 @@ def due(entry: list[str], at: datetime) -> bool:
     weekdays = means(weekday, sunday_is_0, 0, 7) or (sunday_is_0 == 0 and means(weekday, 7, 0, 7))
     both = not day.startswith("*") and not weekday.startswith("*")
     return (
-        means(minute, at.minute, 0, 59) and means(hour, at.hour, 0, 23) and means(month, at.month, 1, 12)
+        means(minute, at.minute, 0, 59)
+        and means(hour, at.hour, 0, 23)
+        and means(month, at.month, 1, 12)
         and (days or weekdays if both else days and weekdays)
-    )  # fmt: skip
+    )
 
 
 def has_days(entry: list[str]) -> bool:
@@ -164,15 +177,27 @@ def test_times(entry: str, after: str, times: list[str]) -> None:
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        ("", "five fields"), ("* * * *", "five fields"), ("* * * * * *", "five fields"), ("* " * 200, "five fields"),
-        ("60 * * * *", "'60' in its minute is not within 0-59"), ("* 24 * * *", "hour"), ("* * 0 * *", "day of month"),
-        ("* * * 13 *", "month is not within 1-12"), ("* * * * 8", "weekday"), ("5-1 * * * *", "'5-1' in its minute"),
-        ("*/0 * * * *", "number of 1 or more"), ("*/ * * * *", "number of 1 or more"), ("a * * * *", "no number"),
-        ("1,,2 * * * *", "'' in its minute"), ("-1 * * * *", "no number"), ("1- * * * *", "no number"),
-        ("١ * * * *", "no number"), ("0 0 31 2,4 *", "no such month has such a day"),
+        ("", "five fields"),
+        ("* * * *", "five fields"),
+        ("* * * * * *", "five fields"),
+        ("* " * 200, "five fields"),
+        ("60 * * * *", "'60' in its minute is not within 0-59"),
+        ("* 24 * * *", "hour"),
+        ("* * 0 * *", "day of month"),
+        ("* * * 13 *", "month is not within 1-12"),
+        ("* * * * 8", "weekday"),
+        ("5-1 * * * *", "'5-1' in its minute"),
+        ("*/0 * * * *", "number of 1 or more"),
+        ("*/ * * * *", "number of 1 or more"),
+        ("a * * * *", "no number"),
+        ("1,,2 * * * *", "'' in its minute"),
+        ("-1 * * * *", "no number"),
+        ("1- * * * *", "no number"),
+        ("١ * * * *", "no number"),
+        ("0 0 31 2,4 *", "no such month has such a day"),
         ("0 0 30-31 2 *", "no such month has such a day"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_entry_is_refused_with_a_good_one(entry: str, why: str) -> None:
     with pytest.raises(CommandError, match=re.escape(why)) as refused:
         Cron(entry)

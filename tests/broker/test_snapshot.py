@@ -62,8 +62,10 @@ class State:
             priority = next(level for level, each in queue.backlogs.items() if seq in each)
             (expires,) = [
                 columns[4][i] if len(columns) > 4 else 0
-                for columns in chunks(queue.backlogs[priority]) for i, found in enumerate(columns[0]) if found == seq
-            ]  # fmt: skip
+                for columns in chunks(queue.backlogs[priority])
+                for i, found in enumerate(columns[0])
+                if found == seq
+            ]
             self.stored.page_in(queue, [Message(name, b"", None, "", priority, True, 0, expires, "", False, seq)])
         elif action == "out" and queue is not None and resident:
             self.stored.page_out_again(queue, queue.messages[resident[y % len(resident)]])
@@ -81,9 +83,18 @@ class State:
 
     def message(self, name: str, x: int, y: int) -> Message:
         found = Message(
-            name, b"", None, "", x % 10, True, 0, 1000 * y if y % 3 == 0 else 0, f"id-{y}" if x % 3 else "", False,
+            name,
+            b"",
+            None,
+            "",
+            x % 10,
+            True,
+            0,
+            1000 * y if y % 3 == 0 else 0,
+            f"id-{y}" if x % 3 else "",
+            False,
             self.seq,
-        )  # fmt: skip
+        )
         found.offset, found.size = 100 + 10 * self.seq, 50 + y
         return found
 
@@ -106,9 +117,10 @@ def contents(stored: Stored, segments: dict[int, Segment]) -> dict[str, Any]:
         rows = {
             (priority, *row[:4], row[4] if len(row) > 4 else 0)
             for backlogs in (queue.backlogs, queue.leaving)
-            for priority, each in backlogs.items() for columns in chunks(each)
+            for priority, each in backlogs.items()
+            for columns in chunks(each)
             for row in zip(*columns, strict=True)
-        }  # fmt: skip
+        }
         rows |= {
             (m.priority, m.seq, m.segment.code, m.offset, m.size, m.expires_ms)  # type: ignore[attr-defined]
             for m in queue.messages.values()
@@ -120,9 +132,10 @@ def contents(stored: Stored, segments: dict[int, Segment]) -> dict[str, Any]:
     stored.outcomes.settle()
     live = {code: (each.live, each.live_bytes, each.id_bytes) for code, each in segments.items() if each.live}
     return {
-        "queues": queues, "live": live,
+        "queues": queues,
+        "live": live,
         "outcomes": [(id, seq, segment.code) for id, (seq, segment) in stored.outcomes.items()],
-    }  # fmt: skip
+    }
 
 
 def loaded(blocks: list[Block], records: list[tuple[Record, Segment]]) -> tuple[Stored, dict[int, Segment]]:
@@ -293,19 +306,28 @@ LAST_BLOCK: Block = (END, b"[]")
 @pytest.mark.parametrize(
     "blocks",
     [
-        [], [(QUEUE, b"queue://a")], [HEAD_BLOCK, HEAD_BLOCK], [HEAD_BLOCK, (99, b"[]")],
+        [],
+        [(QUEUE, b"queue://a")],
+        [HEAD_BLOCK, HEAD_BLOCK],
+        [HEAD_BLOCK, (99, b"[]")],
         [HEAD_BLOCK, (ROWS, b"\0\0\1\0\0\0" + bytes(24)), LAST_BLOCK],  # of no queue
-        [HEAD_BLOCK, (COUNTS, b"[[1,1,1]]")], [HEAD_BLOCK, (DUPLICATES, b'[["a",1,2]]')],
-        [HEAD_BLOCK, (QUEUE, b"\xff")], [HEAD_BLOCK, (OUTCOMES, b"")], [HEAD_BLOCK, (OUTCOMES, b"[[1,2,3]]")],
-        [HEAD_BLOCK, (OUTCOMES, b'[["a","b",3]]')], [HEAD_BLOCK, (OUTCOMES, b"[" * 100_000)],
-        [HEAD_BLOCK, (END, b"[[1,2]]")], [HEAD_BLOCK, (END, b"[[1,2,1e999]]")], [HEAD_BLOCK, (END, b'["a"]')],
+        [HEAD_BLOCK, (COUNTS, b"[[1,1,1]]")],
+        [HEAD_BLOCK, (DUPLICATES, b'[["a",1,2]]')],
+        [HEAD_BLOCK, (QUEUE, b"\xff")],
+        [HEAD_BLOCK, (OUTCOMES, b"")],
+        [HEAD_BLOCK, (OUTCOMES, b"[[1,2,3]]")],
+        [HEAD_BLOCK, (OUTCOMES, b'[["a","b",3]]')],
+        [HEAD_BLOCK, (OUTCOMES, b"[" * 100_000)],
+        [HEAD_BLOCK, (END, b"[[1,2]]")],
+        [HEAD_BLOCK, (END, b"[[1,2,1e999]]")],
+        [HEAD_BLOCK, (END, b'["a"]')],
         [HEAD_BLOCK, (QUEUE, b"queue://a"), (ROWS, b"")],
         [HEAD_BLOCK, (QUEUE, b"queue://a"), (ROWS, b"\x0a\0\1\0\0\0" + bytes(24))],
         [HEAD_BLOCK, (QUEUE, b"queue://a"), (ROWS, b"\0\0\0\0\0\0")],
         [HEAD_BLOCK, (QUEUE, b"queue://a"), (ROWS, b"\0\0\2\0\0\0" + bytes(24))],
         [HEAD_BLOCK, (QUEUE, b"queue://a"), (ROWS, b"\0\1\1\0\0\0" + bytes(24))],
     ],
-)  # fmt: skip
+)
 def test_blocks_that_make_no_sense_are_damage(blocks: list[Block]) -> None:
     with pytest.raises(CorruptError):
         load("x", iter(blocks), Stored(CONFIG))

@@ -83,9 +83,14 @@ class Client:
     """
 
     def __init__(
-        self, world: World, client_id: str = "", instance: str = "", user: str = "", exclusive: bool = False,
+        self,
+        world: World,
+        client_id: str = "",
+        instance: str = "",
+        user: str = "",
+        exclusive: bool = False,
         number: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.world = world
         self.deliveries: list[Delivery] = []
         self.confirmed: list[str] = []
@@ -124,9 +129,13 @@ class Client:
         self._out.append(lambda: self.browsed_ids.append(subscription.id))
 
     def deliver_run(
-        self, subscription: Subscription, destination: str, run: RecordRun, seq: int,
+        self,
+        subscription: Subscription,
+        destination: str,
+        run: RecordRun,
+        seq: int,
         redelivered: Sequence[tuple[int, int]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.runs += 1
         again = dict(redelivered)
         ends = [*accumulate(run.sizes, initial=0)]
@@ -326,13 +335,19 @@ class World:
         # Every other time the slave goes on following, through the change of master.
         state, recovered = self.standby.take_over(sealed) if self.epoch % 2 else self.standby.read(sealed)
         self.journal = Journal(
-            self.vfs, self.clock, self.runner, self, lambda: self.valid, self.store, self.epoch,
-            recovered.store_uuid or bytes(16), recovered, self.config,
+            self.vfs,
+            self.clock,
+            self.runner,
+            self,
+            lambda: self.valid,
+            self.store,
+            self.epoch,
+            recovered.store_uuid or bytes(16),
+            recovered,
+            self.config,
             random.Random(self.epoch + (self._epoch_salt << 32)),
-        )  # fmt: skip
-        self.broker = Broker(
-            state, self.journal, self.config, self.clock, self.epoch, self.wake, recovered.read_bytes
         )
+        self.broker = Broker(state, self.journal, self.config, self.clock, self.epoch, self.wake, recovered.read_bytes)
         self.journal.delete(recovered.unused)
 
     def crash(self, *, jobs: int = 0, torn: float | None = None) -> None:

@@ -23,9 +23,7 @@ def command(*words: object) -> list[str]:
     return [sys.executable, "-m", "amq", *map(str, words)]
 
 
-def amq(
-    *words: object, data: bytes = b"", env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def amq(*words: object, data: bytes = b"", env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command to its end. stdout and stderr as text."""
     with running(*words, stdin=subprocess.PIPE, env=env) as process:
         out, err = process.communicate(data, DEADLINE_S)
@@ -41,9 +39,14 @@ def running(
     new_group   its process group is its own: the test may signal it as a terminal does
     """
     with AmqProcess(
-        [*map(str, words)], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
-        env={**os.environ, **(env or {})}, process_group=0 if new_group else None,
-    ) as process:  # fmt: skip
+        [*map(str, words)],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, **(env or {})},
+        process_group=0 if new_group else None,
+    ) as process:
         try:
             yield process
         finally:

@@ -263,12 +263,15 @@ def test_what_was_confirmed_when_it_ends_early(
 
 @pytest.mark.parametrize(
     ("url", "said"),
-    [("failover:(stomp://h)", "gone; connecting again\n"), ("stomp://h", "gone\n"),
-     ("failover:(stomp://h)?maxReconnectAttempts=0", "gone\n")],
-)  # fmt: skip
+    [
+        ("failover:(stomp://h)", "gone; connecting again\n"),
+        ("stomp://h", "gone\n"),
+        ("failover:(stomp://h)?maxReconnectAttempts=0", "gone\n"),
+    ],
+)
 def test_nobody_connects_again_where_the_url_says_so(
     url: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+) -> None:
     connection = SimpleNamespace(wait_connected=lambda _: None)
     monkeypatch.setattr(clients, "begin", lambda *_, **__: connection)
     failovers = clients.Failovers()
@@ -349,9 +352,14 @@ def test_a_message_of_which_a_part_was_written_stays(brokers: Brokers, tmp_path:
     assert amq("producer", *words, "--size", 200_000, "--count", 1).returncode == 0
     with open(tmp_path / "out", "wb") as out:
         done = subprocess.run(
-            ["sh", "-c", 'ulimit -f 100; exec "$@"', "sh", *command("consumer", *words, "--count", 1)], stdout=out,
-            stderr=subprocess.PIPE, cwd=ROOT, env=env, timeout=DEADLINE_S, check=False,
-        )  # fmt: skip
+            ["sh", "-c", 'ulimit -f 100; exec "$@"', "sh", *command("consumer", *words, "--count", 1)],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            env=env,
+            timeout=DEADLINE_S,
+            check=False,
+        )
     assert (done.returncode, b"File too large" in done.stderr) == (1, True), done.stderr
     assert len(amq("consumer", *words, "--count", 1, "--timeout", DEADLINE_S).stdout) == 200_001
 

@@ -66,7 +66,7 @@ def test_check_tries_the_files_of_tls(authority: Authority, tmp_path: Path) -> N
 def test_check(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
     good.write_text('[broker]\ntransports = ["stomp://0.0.0.0:61613"]\n')
-    bad.write_text('[lock]\nlockKeepAlivePeriod = 0\n[queues]\nprefetch = 1\n')
+    bad.write_text("[lock]\nlockKeepAlivePeriod = 0\n[queues]\nprefetch = 1\n")
     fine = run("config", "check", good)
     assert fine.exit_code == 0
     assert fine.stdout == f"{good}: a broker can start with it; set its store by --store or AMQ_STORE\n"

@@ -113,10 +113,17 @@ def test_a_broker_that_does_not_start_ends_the_demo(tmp_path: Path) -> None:
 
 def verdict(**changes: Any) -> Verdict:
     facts: dict[str, Any] = {
-        "lines": 10, "received": 10, "seconds": 1.0, "same": True,
+        "lines": 10,
+        "received": 10,
+        "seconds": 1.0,
+        "same": True,
         "kills": [Kill("a", "b", 2, 0.1, line=5, first_line_s=0.2)],
-        "delivered_again": 3, "stored_twice": 0, "acks_undone": 0, "left": 0, "problems": [],
-    }  # fmt: skip
+        "delivered_again": 3,
+        "stored_twice": 0,
+        "acks_undone": 0,
+        "left": 0,
+        "problems": [],
+    }
     return Verdict(**facts | changes)
 
 
@@ -128,10 +135,14 @@ def test_a_good_verdict() -> None:
 @pytest.mark.parametrize(
     "flaw",
     [
-        {"same": False}, {"stored_twice": 1}, {"acks_undone": 1}, {"left": 1}, {"problems": ["x"]},
+        {"same": False},
+        {"stored_twice": 1},
+        {"acks_undone": 1},
+        {"left": 1},
+        {"problems": ["x"]},
         {"kills": [Kill("a", line=5)]},
     ],
-)  # fmt: skip
+)
 def test_each_broken_promise_spoils_the_verdict(flaw: dict[str, Any]) -> None:
     assert not verdict(**flaw).ok
     assert sum(not good for good, _ in verdict(**flaw).sentences()) == 1
@@ -177,10 +188,18 @@ def test_the_console_shows_the_group_until_ctrl_c(tmp_path: Path) -> None:
     program = "import amq.cli.demo as demo; demo.WATCHED_S = 1.0; from amq.cli.main import main; main()"
     words = ["demo", "--console", "--brokers", "2", "--kills", "1", "--file", text, "--store", tmp_path / "store"]
     ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-c", program, *words], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"}, cwd=ROOT,
-    ) as process, os.fdopen(ours, "rb", 0) as terminal:  # fmt: skip
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", program, *words],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+            cwd=ROOT,
+        ) as process,
+        os.fdopen(ours, "rb", 0) as terminal,
+    ):
         os.close(theirs)
         try:
             shown = b""

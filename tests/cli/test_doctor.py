@@ -100,14 +100,17 @@ def test_a_port_that_is_taken(tmp_path: Path, peer: int) -> None:
     assert str(peer) in done.stderr
 
 
-@pytest.mark.parametrize(("words", "code", "said"), [
-    (["/nonexistent/deep/store"], exits.STORE, "does not exist"),
-    (["/tmp", "--quick", "--as-peer"], exits.USAGE, "one of"),
-    (["/tmp", "--as-peer", "--json"], exits.USAGE, "--json"),
-    (["/tmp", "--peer", "a:b"], exits.USAGE, "HOST:PORT"),
-    (["/tmp", "--peer", "::1"], exits.USAGE, "brackets"),
-    (["/nonexistent/deep/store", "--as-peer", "--port", "0"], exits.STORE, "does not exist"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["/nonexistent/deep/store"], exits.STORE, "does not exist"),
+        (["/tmp", "--quick", "--as-peer"], exits.USAGE, "one of"),
+        (["/tmp", "--as-peer", "--json"], exits.USAGE, "--json"),
+        (["/tmp", "--peer", "a:b"], exits.USAGE, "HOST:PORT"),
+        (["/tmp", "--peer", "::1"], exits.USAGE, "brackets"),
+        (["/nonexistent/deep/store", "--as-peer", "--port", "0"], exits.STORE, "does not exist"),
+    ],
+)
 def test_refusals(words: list[str], code: int, said: str) -> None:
     done = amq("doctor", *words)
     assert done.returncode == code
@@ -115,10 +118,16 @@ def test_refusals(words: list[str], code: int, said: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(("peer", "address"), [
-    ("b", ("b", 61612)), ("b:7", ("b", 7)), ("10.0.0.1:99", ("10.0.0.1", 99)), ("[::1]", ("::1", 61612)),
-    ("[::1]:7", ("::1", 7)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("b", ("b", 61612)),
+        ("b:7", ("b", 7)),
+        ("10.0.0.1:99", ("10.0.0.1", 99)),
+        ("[::1]", ("::1", 61612)),
+        ("[::1]:7", ("::1", 7)),
+    ],
+)
 def test_addresses(peer: str, address: tuple[str, int]) -> None:
     assert doctor._address(peer, doctor.PORT) == address
 

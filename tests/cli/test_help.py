@@ -28,10 +28,13 @@ def test_a_command_that_is_not_there(words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        ("amq jou", ["journal"]), ("amq journal ch", ["check"]), ("amq status --st", ["--store"]),
-        ("amq completion z", ["zsh"]), ("amq nothing x", []),
+        ("amq jou", ["journal"]),
+        ("amq journal ch", ["check"]),
+        ("amq status --st", ["--store"]),
+        ("amq completion z", ["zsh"]),
+        ("amq nothing x", []),
     ],
-)  # fmt: skip
+)
 def test_bash_completes(tmp_path: Path, words: str, completed: list[str]) -> None:
     """The script that `amq completion` wrote, in a real shell, with `amq` on its PATH."""
     if not shutil.which("bash"):

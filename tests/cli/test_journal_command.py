@@ -96,9 +96,11 @@ def test_stat_calls_what_nobody_can_address_by_a_name_that_tells(brokers: Broker
     facts = amq_json("journal", "stat", "--store", brokers.store)
     live = {each["name"]: each["live"] for each in facts["destinations"] if each["live"]}
     assert live == {
-        "durable subscription c:news": 1, "scheduled for queue://later": 1, "prepared, for queue://out": 1,
+        "durable subscription c:news": 1,
+        "scheduled for queue://later": 1,
+        "prepared, for queue://out": 1,
         "prepared, taken from queue://in": 1,
-    }  # fmt: skip
+    }
     text = amq("journal", "stat", "--store", brokers.store).stdout
     assert not any(internal in text for internal in ("subscription://", "sent://", "held://", "schedule://"))
 
@@ -145,12 +147,15 @@ def test_a_damaged_newest_epoch_is_named_to_people_and_to_scripts(store: Path) -
     assert done.returncode == 4
     told = json.loads(done.stdout)
     assert (told["ok"], [(each["file"], each["code"]) for each in told["problems"]]) == (
-        False, [(str(newest), "STORE_CORRUPT")],
-    )  # fmt: skip
+        False,
+        [(str(newest), "STORE_CORRUPT")],
+    )
     text = amq("journal", "check", "--store", store)
     assert (text.returncode, f"{newest}: offset " in one_line(text), "amq journal repair" in text.stderr) == (
-        4, True, True,
-    )  # fmt: skip
+        4,
+        True,
+        True,
+    )
 
 
 def test_a_torn_tail_is_normal(store: Path) -> None:
@@ -262,8 +267,9 @@ def test_stat_tells_what_keeps_what(store: Path) -> None:
     assert segment["kept_by"] == "messages"
     assert segment["live_record_bytes"] + segment["dead_record_bytes"] == segment["bytes"]
     assert [(pin["destination"], pin["messages"]) for pin in segment["pins"]] == [
-        ("queue://orders", 15), ("queue://other", 1),
-    ]  # fmt: skip
+        ("queue://orders", 15),
+        ("queue://other", 1),
+    ]
     orders = next(each for each in facts["destinations"] if each["destination"] == "queue://orders")
     assert orders["segments"] == [segment["name"]]
     assert orders["oldest_seq"] == min(pin["oldest_seq"] for pin in segment["pins"])
@@ -318,9 +324,10 @@ def test_export_and_import_move_a_store(store: Path, tmp_path: Path) -> None:
     assert [line["body"] for line in lines if line.get("destination") == "queue://orders"] == [
         f"body {number}" for number in range(5, 20)
     ]
-    assert file.read_bytes().split(b"\n")[1:-2] == amq(
-        "journal", "export", "--store", store
-    ).stdout.encode().split(b"\n")[1:-2]  # fmt: skip
+    assert (
+        file.read_bytes().split(b"\n")[1:-2]
+        == amq("journal", "export", "--store", store).stdout.encode().split(b"\n")[1:-2]
+    )
     moved = tmp_path / "moved"
     first, again = (amq("journal", "import", "--store", moved, file) for _ in range(2))
     assert first.stdout == "16 messages stored, 0 were there already, 0 ids remembered\n", first.stderr

@@ -53,7 +53,7 @@ def test_only_what_is_needed_is_imported(words: list[str], absent: tuple[str, ..
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT, check=True
-    )  # fmt: skip
+    )
     assert done.stderr.strip() == "[]"
 
 
@@ -64,7 +64,7 @@ def test_an_output_that_takes_nothing_is_told(words: list[str], unbuffered: str)
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             command(*words), stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT, env=env
-        )  # fmt: skip
+        )
     assert (done.returncode, done.stderr) == (exits.FAILED, "amq: No space left on device\n")
 
 
@@ -151,7 +151,8 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> Any:
         (OSError(errno.EACCES, "Permission denied", "/x"), exits.FAILED, "amq: /x: Permission denied\n"),
         (KeyboardInterrupt(), exits.INTERRUPTED, ""),
         (
-            UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed"), exits.USAGE,
+            UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed"),
+            exits.USAGE,
             "amq: a word of the command line is not UTF-8: write it in UTF-8; a message's body can be in a --file\n",
         ),
     ],
@@ -178,9 +179,10 @@ def test_ctrl_c_at_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(main.LazyGroup, "get_command", lambda _self, _context, _name: asking)
     for words, given, code in (
-        (["asking"], "n\n", exits.FAILED), (["asking"], "", exits.FAILED),
+        (["asking"], "n\n", exits.FAILED),
+        (["asking"], "", exits.FAILED),
         (["asking", "--interrupted"], "", exits.INTERRUPTED),
-    ):  # fmt: skip
+    ):
         assert CliRunner().invoke(main.main, words, input=given).exit_code == code
 
 

@@ -163,9 +163,10 @@ def test_a_move_that_a_crash_ends_keeps_each_message_once(broker: Broker) -> Non
         assert moving.returncode == 6
     broker.start().wait_serving()
     there = [
-        json.loads(line)["body"] for name in ("from", "to")
+        json.loads(line)["body"]
+        for name in ("from", "to")
         for line in run(broker, "queue", "export", name).stdout.splitlines()
-    ]  # fmt: skip
+    ]
     assert sorted(there) == sorted(f"from {number}" for number in range(4000))
     assert found(broker, "queue", "show", "from")["messages"] > 0, "it was killed in the middle"
     assert found(broker, "queue", "move", "from", "to", "--yes")["count"] > 0

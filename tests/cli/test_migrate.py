@@ -225,8 +225,13 @@ def test_messages_that_others_hold_stay_and_are_told(classic: ActiveMq, new: str
             done = amq("migrate", "--from", classic.url, "--to", new, "held", "--idle", "0.5", "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout)["queues"]["held"] == {
-        "moved": 6, "bytes": 6 * 10, "made_persistent": 0, "made_due": 0, "remaining": 4, "refused": {},
-    }  # fmt: skip
+        "moved": 6,
+        "bytes": 6 * 10,
+        "made_persistent": 0,
+        "made_due": 0,
+        "remaining": 4,
+        "refused": {},
+    }
     assert "queue held has 1 consumers" in done.stderr
     assert "4 messages stay at the old broker" in done.stderr
     assert migrate(classic.url, new, "held")["moved"] == 4
@@ -279,6 +284,7 @@ def test_unknown_queues_wrong_ports_and_nobody(old: str, new: str) -> None:
 )
 def test_a_port_of_another_protocol_is_named(said: bytes, words: str, untouched: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
+
         def answer() -> None:
             sock, _ = server.accept()
             with sock:

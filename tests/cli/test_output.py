@@ -39,9 +39,7 @@ def shown(columns: int, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("columns", [20, 60, 80, 100, 110, 130, 200])
-def test_no_word_of_a_table_is_broken(
-    columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_word_of_a_table_is_broken(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(columns, monkeypatch)
     words = text.split()
     for word in (ID, NAME, "123,456,789", *SENTENCE.split()):
@@ -50,9 +48,7 @@ def test_no_word_of_a_table_is_broken(
         assert max(map(len, text.split("\n"))) <= columns, "it fits"
 
 
-def test_a_table_that_does_not_fit_becomes_blocks(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_does_not_fit_becomes_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = shown(80, monkeypatch).strip().split("\n\n")
     assert [block.split("\n")[0].split() for block in blocks] == [["id:", ID], ["id:", "b"]]
     assert "messages:   123,456,789" in blocks[0]

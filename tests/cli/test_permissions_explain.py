@@ -83,13 +83,16 @@ def test_all_parts_of_a_composite_must_be_allowed(path: str) -> None:
     code, found = ask(path, "--user", "alice", "send", "/queue/orders.a,/queue/orders.b,/topic/t")
     assert code == 1
     assert [(each["destination"], each["allowed"]) for each in found["answers"]] == [
-        ("queue://orders.a", True), ("queue://orders.b", True), ("topic://t", False),
-    ]  # fmt: skip
+        ("queue://orders.a", True),
+        ("queue://orders.b", True),
+        ("topic://t", False),
+    ]
 
 
 def test_people_read_it_too(path: str) -> None:
-    done = CliRunner().invoke(permissions, ["explain", "--permissions", path, "--user", "bob", "consume",
-                                            "/queue/orders.secret"])  # fmt: skip
+    done = CliRunner().invoke(
+        permissions, ["explain", "--permissions", path, "--user", "bob", "consume", "/queue/orders.secret"]
+    )
     assert done.exit_code == 1
     assert done.stdout.splitlines() == [
         "bob has the roles warehouse",
@@ -101,11 +104,14 @@ def test_people_read_it_too(path: str) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("send /queue/a", "--user NAME"), ("--user a send", "needs a destination"), ("--user a send a", "/queue/"),
-        ("--user a manage /queue/a", "no destination"), ("--role none send /queue/a", "no role 'none'"),
+        ("send /queue/a", "--user NAME"),
+        ("--user a send", "needs a destination"),
+        ("--user a send a", "/queue/"),
+        ("--user a manage /queue/a", "no destination"),
+        ("--role none send /queue/a", "no role 'none'"),
         ("--user a fly /queue/a", "fly"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_question_is_no_denial(path: str, words: str, told: str) -> None:
     done = CliRunner().invoke(permissions, ["explain", "--permissions", path, *words.split()])
     assert (done.exit_code, told in done.output) == (2, True), done.output
@@ -116,9 +122,12 @@ WHOLE = NAMES.filter(lambda words: ">" not in words[:-1])
 
 
 @given(
-    user=st.sampled_from(["alice", "bob", "eve"]), roles=st.frozensets(st.sampled_from(["shop", "tokens"])),
-    action=st.sampled_from(list(ACTIONS.values())), kind=st.sampled_from(["queue", "topic", "temp-queue"]), words=WHOLE,
-)  # fmt: skip
+    user=st.sampled_from(["alice", "bob", "eve"]),
+    roles=st.frozensets(st.sampled_from(["shop", "tokens"])),
+    action=st.sampled_from(list(ACTIONS.values())),
+    kind=st.sampled_from(["queue", "topic", "temp-queue"]),
+    words=WHOLE,
+)
 def test_the_answer_is_that_of_the_broker(user: str, roles: frozenset[str], action: Any, kind: str, words: Any) -> None:
     who, name = User(user, roles), f"{kind}://{'.'.join(words)}"
     found = tomllib.loads(FILE)

@@ -101,11 +101,14 @@ def test_what_repeats_is_found_by_its_first_id(broker: Broker) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ((), "say which"), (("1", "--all"), "say which"), (("--all",), "use --yes"), (("soon",), "not the id"),
+        ((), "say which"),
+        (("1", "--all"), "say which"),
+        (("--all",), "use --yes"),
+        (("soon",), "not the id"),
         (("--destination", "/other/x", "--yes"), "not a destination"),
         (("--destination", "", "--yes"), "not a destination"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_removed(broker: Broker, words: tuple[str, ...], why: str) -> None:
     done = amq("schedule", "remove", *words, "--url", url_of(broker))
     assert done.returncode != 0

@@ -130,8 +130,10 @@ def test_configuration_changes_while_it_runs(brokers: Brokers, tmp_path: Path) -
     broker = Broker(brokers.store, "a", 0, {})
     process = subprocess.Popen(
         [sys.executable, "-m", "amq", "start", config, "--store", brokers.store, "--transport", "stomp://127.0.0.1:0"],
-        stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, cwd=ROOT,
-    )  # fmt: skip
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        cwd=ROOT,
+    )
     broker._ended, broker._process = False, process
     reader = threading.Thread(target=_follow, args=(process, broker))
     reader.start()
@@ -215,7 +217,7 @@ def test_the_service_manager_hears_that_we_live(brokers: Brokers, monkeypatch: p
 
 def test_the_service_manager_is_told_where_no_file_can_be_opened_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     """As many clients as the process may open files: the watchdog is still fed."""
 
     def full(*_: object) -> NoReturn:
@@ -241,13 +243,20 @@ def test_the_service_manager_is_told_where_no_file_can_be_opened_any_more(
         ]
 
 
-@pytest.mark.parametrize(("microseconds", "pid", "interval_s"), [
-    ("60000000", "", 30.0), ("60000000", "own", 30.0), ("60000000", "1", None), ("0", "", None), ("", "", None),
-    ("x", "", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("microseconds", "pid", "interval_s"),
+    [
+        ("60000000", "", 30.0),
+        ("60000000", "own", 30.0),
+        ("60000000", "1", None),
+        ("0", "", None),
+        ("", "", None),
+        ("x", "", None),
+    ],
+)
 def test_the_watchdog_interval(
     microseconds: str, pid: str, interval_s: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", microseconds)
     if pid:
         monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()) if pid == "own" else pid)
@@ -324,7 +333,8 @@ def test_file_events_of_others_are_not_logged() -> None:
     called an error where a watch ends."""
     done = subprocess.run(
         [
-            sys.executable, "-c",
+            sys.executable,
+            "-c",
             "import logging; from amq.cli import logs; from amq.config.schema import BrokerConfig\n"
             "logs.configure(BrokerConfig(log_level='debug'))\n"
             "for name in 'watchdog.observers.inotify_c', 'asyncio': logging.getLogger(name).debug('seen by %s', name)\n"
@@ -332,8 +342,12 @@ def test_file_events_of_others_are_not_logged() -> None:
             "from watchdog.observers.api import EventQueue, ObservedWatch\n"
             "InotifyEmitter(EventQueue(), ObservedWatch('/', recursive=False)).queue_events(1)",
         ],
-        capture_output=True, text=True, timeout=DEADLINE_S, cwd=ROOT, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        cwd=ROOT,
+        check=True,
+    )
     assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == ["seen by asyncio"]
 
 
@@ -361,12 +375,17 @@ def test_the_process_replaces_itself(tmp_path: Path) -> None:
 def test_a_thread_that_fails_ends_the_process() -> None:
     done = subprocess.run(
         [
-            sys.executable, "-c",
+            sys.executable,
+            "-c",
             "import threading, time; from amq.cli import process; process.tune()\n"
             "t = threading.Thread(target=lambda: 1 / 0, name='amq-journal'); t.start(); time.sleep(60)",
         ],
-        capture_output=True, text=True, timeout=DEADLINE_S, cwd=ROOT, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        cwd=ROOT,
+        check=False,
+    )
     assert done.returncode == 70
     assert "ZeroDivisionError" in done.stdout + done.stderr
 

@@ -34,9 +34,14 @@ def test_a_store_over_a_kill_and_a_clean_stop(brokers: Brokers) -> None:
     slave = brokers.slave("b")
     facts = amq_json("status", "--store", brokers.store)
     assert facts["master"] == {
-        "name": "a", "host": socket.gethostname(), "pid": master.pid, "urls": [f"stomp://127.0.0.1:{master.port}"],
-        "addresses": [f"stomp://127.0.0.1:{master.port}"], "priority": 0, "certificate": None,
-    }  # fmt: skip
+        "name": "a",
+        "host": socket.gethostname(),
+        "pid": master.pid,
+        "urls": [f"stomp://127.0.0.1:{master.port}"],
+        "addresses": [f"stomp://127.0.0.1:{master.port}"],
+        "priority": 0,
+        "certificate": None,
+    }
     assert [broker["name"] for broker in facts["slaves"]] == ["b"]
     assert (facts["lock"], facts["epoch"], facts["released"]) == ("held", 1, False)
     assert facts["since"].endswith("Z")
@@ -283,10 +288,18 @@ def test_one_of_store_and_url(words: list[str]) -> None:
 
 def test_words_for_people() -> None:
     assert [size_text(size) for size in (0, 1023, 1536, 3 << 20, 5 << 30)] == [
-        "0 B", "1023 B", "1.5 KiB", "3.0 MiB", "5.0 GiB",
-    ]  # fmt: skip
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "3.0 MiB",
+        "5.0 GiB",
+    ]
     assert [duration_text(seconds) for seconds in (0.25, 12, 75, 3600, 93784)] == [
-        "0.250 s", "12 s", "1 min 15 s", "1 h", "1 d 2 h",
-    ]  # fmt: skip
+        "0.250 s",
+        "12 s",
+        "1 min 15 s",
+        "1 h",
+        "1 d 2 h",
+    ]
     assert wall_text(1_700_000_000_000) == "2023-11-14 22:13:20 UTC"
     assert wall_text(1_700_000_000_000 + 2**63 - 1) == "after the year 9999", "as good as for ever, to who asked for it"

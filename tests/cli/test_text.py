@@ -17,10 +17,20 @@ from bench.wire import Connection
 from tests.cli.amq_process import amq, on_terminal
 
 ESCAPES = {
-    "\x1b[2J": "\\x1b[2J", "\x1b]0;title\x07": "\\x1b]0;title\\x07", "\x9b2J": "\\x9b2J", "\u202e": "\\u202e",
-    "\u2066": "\\u2066", "\u200b": "\\u200b", "\ufeff": "\\ufeff", "\u2028": "\\u2028", "\x7f": "\\x7f",
-    "\U000e0041": "\\U000e0041", "\udc80": "\\udc80", "\r": "\\x0d", "\b": "\\x08",
-}  # fmt: skip
+    "\x1b[2J": "\\x1b[2J",
+    "\x1b]0;title\x07": "\\x1b]0;title\\x07",
+    "\x9b2J": "\\x9b2J",
+    "\u202e": "\\u202e",
+    "\u2066": "\\u2066",
+    "\u200b": "\\u200b",
+    "\ufeff": "\\ufeff",
+    "\u2028": "\\u2028",
+    "\x7f": "\\x7f",
+    "\U000e0041": "\\U000e0041",
+    "\udc80": "\\udc80",
+    "\r": "\\x0d",
+    "\b": "\\x08",
+}
 HOSTILE = "a\u202eb\x9b2J\u200bc"  # what STOMP lets into names
 SHOWN = "a\\u202eb\\x9b2J\\u200bc"
 
@@ -50,9 +60,14 @@ def test_a_stream_shows_and_passes_bytes() -> None:
 
 def test_top_draws_no_escape() -> None:
     row = {
-        "name": "q\x1b[2J", "messages": 1, "enqueued_per_s": None, "dequeued_per_s": None, "consumers": 0,
-        "in_flight": 0, "paused": False,
-    }  # fmt: skip
+        "name": "q\x1b[2J",
+        "messages": 1,
+        "enqueued_per_s": None,
+        "dequeued_per_s": None,
+        "consumers": 0,
+        "in_flight": 0,
+        "paused": False,
+    }
     member = {"name": "b\x1b", "role": "slave\x1b", "host": "\u202eh", "not_ready": "why\x9b", "followed": None}
     from rich.console import Console
 
@@ -82,18 +97,35 @@ def test_log_lines_are_shown(form: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_no_command_prints_what_a_client_named(brokers: Brokers) -> None:
     broker = brokers.master("a")
     with Connection(broker.port, client_id=HOSTILE) as client:
-        client.send("SUBSCRIBE", {"id": "1", "destination": "/topic/t", "durable": "true",
-                                  "activemq.subscriptionName": HOSTILE, "selector": f"x = '{HOSTILE}'"})  # fmt: skip
+        client.send(
+            "SUBSCRIBE",
+            {
+                "id": "1",
+                "destination": "/topic/t",
+                "durable": "true",
+                "activemq.subscriptionName": HOSTILE,
+                "selector": f"x = '{HOSTILE}'",
+            },
+        )
         client.send("SUBSCRIBE", {"id": "2", "destination": "/queue/other", "selector": f"x = '{HOSTILE}'"})
         client.send("SEND", {"destination": f"/queue/{HOSTILE}", HOSTILE: HOSTILE, "receipt": "r"}, HOSTILE.encode())
         client.receipt("r", 30.0)
         here = ("--store", broker.store)
         commands = (
-            ("queues",), ("consumers",), ("connections", "list"), ("subscriptions", "list"), ("topics",),
-            ("queue", "browse", HOSTILE), ("queue", "peek", HOSTILE), ("queue", "why", HOSTILE),
-            ("queue", "purge", HOSTILE + "x", "--yes"), ("status",), ("journal", "dump"), ("journal", "stat"),
+            ("queues",),
+            ("consumers",),
+            ("connections", "list"),
+            ("subscriptions", "list"),
+            ("topics",),
+            ("queue", "browse", HOSTILE),
+            ("queue", "peek", HOSTILE),
+            ("queue", "why", HOSTILE),
+            ("queue", "purge", HOSTILE + "x", "--yes"),
+            ("status",),
+            ("journal", "dump"),
+            ("journal", "stat"),
             ("journal", "check"),
-        )  # fmt: skip
+        )
         seen = 0
         for words in commands:
             done = amq(*words, *here)

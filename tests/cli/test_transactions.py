@@ -68,13 +68,18 @@ def test_what_is_prepared_moves_with_its_store(brokers: Brokers, tmp_path: Path)
         file = tmp_path / "amq.jsonl"
         done = amq("journal", "export", "--store", brokers.store, "--output", file)
         assert done.returncode == 0, done.stderr
-        for text in ("4 messages stored, 0 were there already, 0 ids remembered, 4 transactions prepared\n",
-                     "0 messages stored, 4 were there already, 0 ids remembered\n"):  # fmt: skip
+        for text in (
+            "4 messages stored, 0 were there already, 0 ids remembered, 4 transactions prepared\n",
+            "0 messages stored, 4 were there already, 0 ids remembered\n",
+        ):
             assert amq("journal", "import", "--store", others.store, file).stdout == text
         url = url_of(others.master("b"))
         assert [(row["xid"], row["owner"], row["batch"]) for row in run(url, "list")] == [
-            ("x1", "", 0), ("x2", "", 0), ("q/1", "q", 7), ("xa:-1:00ff:", "", 0),
-        ]  # fmt: skip
+            ("x1", "", 0),
+            ("x2", "", 0),
+            ("q/1", "q", 7),
+            ("xa:-1:00ff:", "", 0),
+        ]
         run(url, "commit", "x1")
         run(url, "rollback", "x2")
         run(url, "commit", "xa:-1:00ff:")

@@ -246,9 +246,15 @@ class Broker:
     """Serves conversations over `store` on 127.0.0.1, until `kill`. Threads end with it."""
 
     def __init__(
-        self, store: Store, script: Script | None = None, passcode: str | None = None, port: int = 0,
-        cut_sent: int | None = None, cut_received: int | None = None, heart_beat: str = "0,0",
-    ) -> None:  # fmt: skip
+        self,
+        store: Store,
+        script: Script | None = None,
+        passcode: str | None = None,
+        port: int = 0,
+        cut_sent: int | None = None,
+        cut_received: int | None = None,
+        heart_beat: str = "0,0",
+    ) -> None:
         """`cut_sent`, `cut_received`: the first connection is reset after so many bytes in that direction."""
         self.store = store
         self.script = script
@@ -291,9 +297,14 @@ class Broker:
             self._spawn(self._serve, sock, conversation, wake_in, wake_out, *cuts)
 
     def _serve(
-        self, sock: socket.socket, conversation: Conversation, wake_in: socket.socket, wake_out: socket.socket,
-        cut_sent: int | None, cut_received: int | None,
-    ) -> None:  # fmt: skip
+        self,
+        sock: socket.socket,
+        conversation: Conversation,
+        wake_in: socket.socket,
+        wake_out: socket.socket,
+        cut_sent: int | None,
+        cut_received: int | None,
+    ) -> None:
         writer = threading.Thread(target=self._write, args=(sock, conversation, wake_in, cut_sent), name="fake-writer")
         writer.start()
         received = 0

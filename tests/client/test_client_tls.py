@@ -32,8 +32,11 @@ def server(authority: Authority) -> Pair:
 
 def group(directory: Path, authority: Authority, server: Pair, **more: object) -> Brokers:
     options: dict[str, Any] = {
-        "certificate": server.certificate, "certificateKey": server.key, "trust": authority.trust, **more,
-    }  # fmt: skip
+        "certificate": server.certificate,
+        "certificateKey": server.key,
+        "trust": authority.trust,
+        **more,
+    }
     return Brokers(directory, scheme="stomp+ssl", **options)
 
 
@@ -99,9 +102,7 @@ def test_a_client_certificate_is_the_login(face: Any, authority: Authority, serv
 
 
 @faces
-def test_what_cannot_be_trusted_is_told_with_the_cure(
-    face: Any, authority: Authority, tmp_path: Path
-) -> None:
+def test_what_cannot_be_trusted_is_told_with_the_cure(face: Any, authority: Authority, tmp_path: Path) -> None:
     other = authority.pair("elsewhere", names="DNS:elsewhere.example")
 
     async def refusal(url: str) -> str:
@@ -144,9 +145,11 @@ def test_files_that_cannot_be_used_are_told_at_once(
             (f"trust={absent}", "option trust: .*no such file"),
             (f"trust={server.key}", "option trust: "),
             (f"trust={authority.trust}&certificate={server.certificate}&certificateKey={other.key}", "mismatch"),
-            (f"certificate={server.certificate}&certificateKey={server.key}&certificateKeyPasswordFile={absent}",
-             "certificateKeyPasswordFile"),
-        ):  # fmt: skip
+            (
+                f"certificate={server.certificate}&certificateKey={server.key}&certificateKeyPasswordFile={absent}",
+                "certificateKeyPasswordFile",
+            ),
+        ):
             with pytest.raises(UriError, match=says):
                 await face.connect(f"failover:(stomp+ssl://localhost:1)?{options}")
 

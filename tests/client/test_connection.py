@@ -198,9 +198,11 @@ def test_a_forked_child_is_told_and_disturbs_nobody(broker: Broker) -> None:
             code = 1
             try:
                 calls = (
-                    lambda: producer.send("child"), connection.session, connection.abort,
+                    lambda: producer.send("child"),
+                    connection.session,
+                    connection.abort,
                     lambda: list(consumer.messages(timeout=0)),
-                )  # fmt: skip
+                )
                 for call in calls:
                     try:
                         call()  # type: ignore[no-untyped-call]
@@ -271,6 +273,7 @@ def test_keyboard_interrupt_in_a_blocked_call_leaves_the_connection_usable(broke
     with amq.connect(url(broker)) as connection:
         session = connection.session()
         consumer = session.consumer(Q)
+
         def interrupt(*_: object) -> None:
             raise KeyboardInterrupt
 

@@ -51,11 +51,16 @@ def test_they_become_headers(face: Any) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"delay": -1}, {"delay": float("inf")}, {"delay": float("nan")}, {"period": -0.1}, {"repeat": 3},
-        {"period": 1, "repeat": -2}, {"delay": 1, "headers": {"AMQ_SCHEDULED_DELAY": "5"}},
+        {"delay": -1},
+        {"delay": float("inf")},
+        {"delay": float("nan")},
+        {"period": -0.1},
+        {"repeat": 3},
+        {"period": 1, "repeat": -2},
+        {"delay": 1, "headers": {"AMQ_SCHEDULED_DELAY": "5"}},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_makes_no_sense_is_refused_and_nothing_sent(face: Any, wrong: dict[str, Any]) -> None:
     async def scenario() -> None:
         store = Store()

@@ -42,8 +42,10 @@ def answering(*answers: str) -> Any:
     return script
 
 
-@pytest.mark.parametrize("answers", [(CONFIRMED,), ("UNKNOWN_SUBSCRIPTION",), (CUT, CONFIRMED), (CUT, CUT, CONFIRMED),
-                                     (CUT, "UNKNOWN_SUBSCRIPTION")])  # fmt: skip
+@pytest.mark.parametrize(
+    "answers",
+    [(CONFIRMED,), ("UNKNOWN_SUBSCRIPTION",), (CUT, CONFIRMED), (CUT, CUT, CONFIRMED), (CUT, "UNKNOWN_SUBSCRIPTION")],
+)
 def test_it_is_asked_until_the_subscription_is_gone(face: Any, answers: tuple[str, ...]) -> None:
     async def scenario() -> None:
         script = answering(*answers)

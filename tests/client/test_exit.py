@@ -49,13 +49,16 @@ async def send():
 """
 ASYNCIO_RUN = ASYNCIO + "kept = asyncio.run(send())\n{after}"
 ASYNCIO_LOOP = ASYNCIO + "loop = asyncio.new_event_loop()\nkept = loop.run_until_complete(send())\n{after}"
-ASYNCIO_THREAD = ASYNCIO + """
+ASYNCIO_THREAD = (
+    ASYNCIO
+    + """
 import threading
 loop = asyncio.new_event_loop()
 threading.Thread(target=loop.run_forever, daemon=True).start()
 kept = asyncio.run_coroutine_threadsafe(send(), loop).result()
 {after}
 """
+)
 PROGRAMS = {"sync": SYNC, "asyncio.run": ASYNCIO_RUN, "a loop": ASYNCIO_LOOP, "a loop in a thread": ASYNCIO_THREAD}
 programs = pytest.mark.parametrize(
     "program", [pytest.param(name, marks=pytest.mark.deep) if "loop" in name else name for name in PROGRAMS]
@@ -67,9 +70,13 @@ def start(program: str, url: str, **words: object) -> subprocess.Popen[str]:
     given = {"url": url, "queue": Q, "timeout": 20, "count": 5000, "before": "pass", "after": "", "kept": "connection"}
     code = PROGRAMS[program].format(**given | words)
     return subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-    )  # fmt: skip
+    )
 
 
 def run(program: str, url: str, **words: object) -> str:
@@ -168,8 +175,10 @@ def test_the_machine_ends_when_all_is_confirmed_or_its_time_is_over() -> None:
         return error if frame.body == b"bad" else None
 
     for body, script, seconds, says in (
-        ("good", None, 0, None), ("late", ignore, 5, "1 unconfirmed message:"), ("bad", refuse, 0, "1 rejected"),
-    ):  # fmt: skip
+        ("good", None, 0, None),
+        ("late", ignore, 5, "1 unconfirmed message:"),
+        ("bad", refuse, 0, "1 rejected"),
+    ):
         world = World("failover:(stomp://a:1)?nested.heartBeat=0", script=script).connect()
         world.send(ProducerCore(world.session(), Q), body)
         world.machine.logs.clear()

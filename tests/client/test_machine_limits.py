@@ -35,8 +35,9 @@ def test_a_full_store_refuses_all_that_is_behind(code: str) -> None:
 def test_a_full_queue_refuses_what_goes_there_and_nothing_else() -> None:
     def script(_: Conversation, frame: Frame) -> bytes | None:
         if frame.command == "SEND" and frame.headers["destination"] == Q:
-            return encode("ERROR", [("message", "full"), ("code", "QUEUE_FULL"),
-                                    ("receipt-id", frame.headers["receipt"])])  # fmt: skip
+            return encode(
+                "ERROR", [("message", "full"), ("code", "QUEUE_FULL"), ("receipt-id", frame.headers["receipt"])]
+            )
         return None
 
     world = World(TWO, script=script).connect()

@@ -71,13 +71,19 @@ def test_what_is_kept_is_what_is_remembered() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("tcp://b:2", "not a STOMP address"), ("stomp://b:0", "port 0"), ("b:2", "not a STOMP address"),
-        ("stomp://me:secret@b:2", "no options and no login"), ("stomp://b:2?heartBeat=0", "no options and no login"),
-        ("stomp://127.0.0.1:2", "an address of another host"), ("stomp://LOCALHOST.:2", "an address of another host"),
-        ("stomp://[::1]:2", "an address of another host"), ("stomp://[::ffff:127.0.0.1]:2", "of another host"),
-        ("stomp://0.0.0.0:2", "an address of another host"), ("x" * (LIST_CHARACTERS_MAX + 1), "characters, more than"),
+        ("tcp://b:2", "not a STOMP address"),
+        ("stomp://b:0", "port 0"),
+        ("b:2", "not a STOMP address"),
+        ("stomp://me:secret@b:2", "no options and no login"),
+        ("stomp://b:2?heartBeat=0", "no options and no login"),
+        ("stomp://127.0.0.1:2", "an address of another host"),
+        ("stomp://LOCALHOST.:2", "an address of another host"),
+        ("stomp://[::1]:2", "an address of another host"),
+        ("stomp://[::ffff:127.0.0.1]:2", "of another host"),
+        ("stomp://0.0.0.0:2", "an address of another host"),
+        ("x" * (LIST_CHARACTERS_MAX + 1), "characters, more than"),
     ],
-)  # fmt: skip
+)
 def test_what_a_broker_must_not_tell(text: str, why: str) -> None:
     members = told(text)
     assert addresses(members.uris) == ["a:1"]
@@ -109,10 +115,12 @@ def test_a_list_of_the_operator_may_have_options() -> None:
 @pytest.mark.parametrize(
     ("uris", "login"),
     [
-        ("stomp://me:secret@a:1", ("me", "secret")), ("stomp://me:secret@a:1,stomp://me:secret@b:2", ("me", "secret")),
-        ("stomp://me:secret@a:1,stomp://me:other@b:2", ("", "")), ("stomp://me:secret@a:1,stomp://b:2", ("", "")),
+        ("stomp://me:secret@a:1", ("me", "secret")),
+        ("stomp://me:secret@a:1,stomp://me:secret@b:2", ("me", "secret")),
+        ("stomp://me:secret@a:1,stomp://me:other@b:2", ("", "")),
+        ("stomp://me:secret@a:1,stomp://b:2", ("", "")),
     ],
-)  # fmt: skip
+)
 def test_a_learned_member_gets_the_login_that_all_members_have(uris: str, login: tuple[str, str]) -> None:
     """No broker that learns of one login learns another one by naming an address."""
     members = told("stomp://c:3", f"failover:({uris})")
@@ -192,9 +200,15 @@ def test_a_change_is_told_by_a_receipt_that_no_request_waits_for() -> None:
     assert link.accepted
 
 
-@pytest.mark.parametrize(("url", "asks"), [
-    (ONE, True), (ONE + "&updateURIsSupported=false", False), ("stomp://a:1", False), ("stomp://a:1?ha=true", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("url", "asks"),
+    [
+        (ONE, True),
+        (ONE + "&updateURIsSupported=false", False),
+        ("stomp://a:1", False),
+        ("stomp://a:1?ha=true", True),
+    ],
+)
 def test_only_a_client_that_can_use_it_asks(url: str, asks: bool) -> None:
     frames: list[Frame] = []
 

@@ -44,14 +44,22 @@ def test_a_login_is_read_and_not_shown() -> None:
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("", "no address"), ("a:61616", "no address"), ("tcp://", "no address"), ("tcp://a:0", "between 1 and 65535"),
-        ("tcp://a:99999", "between 1 and 65535"), ("tcp://a:1?trust=x", "without TLS"), ("stomp://a:1", "OpenWire"),
+        ("", "no address"),
+        ("a:61616", "no address"),
+        ("tcp://", "no address"),
+        ("tcp://a:0", "between 1 and 65535"),
+        ("tcp://a:99999", "between 1 and 65535"),
+        ("tcp://a:1?trust=x", "without TLS"),
+        ("stomp://a:1", "OpenWire"),
         ("ssl://a?tlsMinimumVersion=2", "write 1.2 or 1.3"),
-        ("tcp://a,tcp://b", "failover:"), ("failover:(tcp://a", "parenthesis"), ("failover:(tcp://a)b", "parenthesis"),
-        ("tcp://ann:s3cret@a:x", "no address"), ("failover:(tcp://a:b@x,tcp://c:d@y)", "several users"),
+        ("tcp://a,tcp://b", "failover:"),
+        ("failover:(tcp://a", "parenthesis"),
+        ("failover:(tcp://a)b", "parenthesis"),
+        ("tcp://ann:s3cret@a:x", "no address"),
+        ("failover:(tcp://a:b@x,tcp://c:d@y)", "several users"),
         ("failover:(" + ",".join(f"tcp://a{i}" for i in range(65)) + ")", "more than 64"),
     ],
-)  # fmt: skip
+)
 def test_refused(url: str, why: str) -> None:
     with pytest.raises(UriError, match=why) as told:
         parse(url)

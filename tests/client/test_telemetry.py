@@ -38,8 +38,13 @@ class Seen:
     def points(self, name: str) -> list[Any]:
         data = self._reader.get_metrics_data()
         assert data is not None
-        found = [each for resource in data.resource_metrics for scope in resource.scope_metrics
-                 for each in scope.metrics if each.name == name]  # fmt: skip
+        found = [
+            each
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for each in scope.metrics
+            if each.name == name
+        ]
         return [point for each in found for point in each.data.data_points]
 
 
@@ -78,8 +83,10 @@ def test_a_consumer_s_spans_lead_to_the_producer_s(seen: Seen, brokers: Brokers)
         (point,) = seen.points(f"messaging.client.{name}.messages")
         assert point.value == 1
         assert dict(point.attributes) == {
-            "messaging.system": "amq", "messaging.operation.name": operation, "messaging.destination.name": "orders",
-        }  # fmt: skip
+            "messaging.system": "amq",
+            "messaging.operation.name": operation,
+            "messaging.destination.name": "orders",
+        }
     durations = seen.points("messaging.client.operation.duration")
     counts = {point.attributes["messaging.operation.name"]: point.count for point in durations}
     assert counts == {"send": 1, "receive": 1}

@@ -49,18 +49,31 @@ def test_a_window_that_nobody_uses_is_told() -> None:
 
 
 def test_all_failover_options_with_their_types() -> None:
-    text = "&".join([
-        "initialReconnectDelay=1", "maxReconnectDelay=2", "useExponentialBackOff=false", "reconnectDelayExponent=1.5",
-        "maxReconnectAttempts=3", "startupMaxReconnectAttempts=4", "warnAfterReconnectAttempts=5", "randomize=false",
-        "timeout=6", "reconnectWindow=7", "confirmationWindowSize=8", "priorityBackup=true",
-        "priorityURIs=stomp://b:2,stomp://a:1", "updateURIsSupported=true",
-        "updateURIsURL=https://x/y", "knownBrokersFile=f",
-    ])  # fmt: skip
+    text = "&".join(
+        [
+            "initialReconnectDelay=1",
+            "maxReconnectDelay=2",
+            "useExponentialBackOff=false",
+            "reconnectDelayExponent=1.5",
+            "maxReconnectAttempts=3",
+            "startupMaxReconnectAttempts=4",
+            "warnAfterReconnectAttempts=5",
+            "randomize=false",
+            "timeout=6",
+            "reconnectWindow=7",
+            "confirmationWindowSize=8",
+            "priorityBackup=true",
+            "priorityURIs=stomp://b:2,stomp://a:1",
+            "updateURIsSupported=true",
+            "updateURIsURL=https://x/y",
+            "knownBrokersFile=f",
+        ]
+    )
     url = parse(f"failover:(stomp://a:1,stomp://b:2,stomp://c:3)?{text}")
     priority = "stomp://b:2,stomp://a:1"
     assert url.options == FailoverOptions(
         1, 2, False, 1.5, 3, 4, 5, False, 6, 7, 8, True, priority, True, "https://x/y", "f"
-    )  # fmt: skip
+    )
     assert url.priority == {("a", 1), ("b", 2)}
     assert len(text.split("&")) == len(declared(FailoverOptions)), "an option is missing in this test"
 
@@ -74,8 +87,9 @@ def test_nested_options_yield_to_those_of_the_uri() -> None:
 def test_tls_options_stand_at_a_broker_or_at_the_list() -> None:
     url = parse("failover:(stomp+ssl://a,STOMP+SSL://b:7?trust=b.pem)?trust=ca.pem&certificate=me.pem&timeout=5")
     assert [(uri.scheme, uri.address, uri.tls) for uri in url.uris] == [
-        ("stomp+ssl", ("a", 61614), True), ("stomp+ssl", ("b", 7), True),
-    ]  # fmt: skip
+        ("stomp+ssl", ("a", 61614), True),
+        ("stomp+ssl", ("b", 7), True),
+    ]
     assert [uri.options.trust for uri in url.uris] == ["ca.pem", "b.pem"]
     assert {uri.options.certificate for uri in url.uris} == {"me.pem"}
     assert str(url) == "failover:(stomp+ssl://a:61614,stomp+ssl://b:7)"
@@ -224,14 +238,18 @@ def test_an_error_never_shows_a_passcode() -> None:
     ("artemis", "same"),
     [
         ("(stomp://a:1,stomp://b:2)", "failover:(stomp://a:1,stomp://b:2)"),
-        ("(stomp://a:1,stomp://b:2)?ha=true&reconnectAttempts=5&retryInterval=7&heartBeat=9&nested.keepAlive=false",
-         "failover:(stomp://a:1,stomp://b:2)?maxReconnectAttempts=5&initialReconnectDelay=7&nested.heartBeat=9"
-         "&nested.keepAlive=false"),
+        (
+            "(stomp://a:1,stomp://b:2)?ha=true&reconnectAttempts=5&retryInterval=7&heartBeat=9&nested.keepAlive=false",
+            "failover:(stomp://a:1,stomp://b:2)?maxReconnectAttempts=5&initialReconnectDelay=7&nested.heartBeat=9"
+            "&nested.keepAlive=false",
+        ),
         ("stomp://a:1?ha=true", "failover:(stomp://a:1)"),
-        ("stomp://me:x%3F@a:1?heartBeat=9&ha=true&initialConnectAttempts=3&retryIntervalMultiplier=3.0",
-         "failover:(stomp://me:x%3F@a:1)?nested.heartBeat=9&startupMaxReconnectAttempts=3&reconnectDelayExponent=3.0"),
+        (
+            "stomp://me:x%3F@a:1?heartBeat=9&ha=true&initialConnectAttempts=3&retryIntervalMultiplier=3.0",
+            "failover:(stomp://me:x%3F@a:1)?nested.heartBeat=9&startupMaxReconnectAttempts=3&reconnectDelayExponent=3.0",
+        ),
     ],
-)  # fmt: skip
+)
 def test_urls_of_artemis(artemis: str, same: str) -> None:
     found, expected = parse(artemis), parse(same)
     assert (found.uris, found.options, found.failover) == (expected.uris, expected.options, True)
@@ -240,25 +258,55 @@ def test_urls_of_artemis(artemis: str, same: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("(stomp://a:1", "closing parenthesis is missing"), ("(stomp://a:1)x", "only ?options may follow"),
-        ("stomp://a:1?ha=false", "only true"), ("stomp://a:1?reconnectAttempts=3", "or add ha=true"),
+        ("(stomp://a:1", "closing parenthesis is missing"),
+        ("(stomp://a:1)x", "only ?options may follow"),
+        ("stomp://a:1?ha=false", "only true"),
+        ("stomp://a:1?reconnectAttempts=3", "or add ha=true"),
         ("failover:stomp://a:1?updateURIsURL=ftp://x", "write a path, file://, http:// or https://"),
         ("failover:stomp://a:1?knownBrokersFile=file:///x", "option knownBrokersFile='file:///x': write a path"),
         ("failover:stomp://a:1?updateURIsSupported=false&updateURIsURL=x", "leave out one of the two"),
         ("failover:stomp://a:1?updateURIsSupported=false&knownBrokersFile=x", "leave out one of the two"),
         ("failover:(stomp://a:1?heartBeat=1)?nested.heartBeat=x", "option heartBeat='x'"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_meant_is_refused(text: str, why: str) -> None:
     with pytest.raises(UriError, match=re.escape(why)):
         parse(text)
 
 
 PIECES = st.sampled_from(
-    ["failover:", ")", "stomp://", "a", ":", "1", ",", "?", "&", "=", "randomize", "timeout", "nested.", "%", "[", "]",
-     "@", "/", "::1", "true", "heartBeat", "(", " ", "\0", "ü", "priorityBackup=true", "priorityURIs=",
-     "ha=true", "updateURIsURL="]
-)  # fmt: skip
+    [
+        "failover:",
+        ")",
+        "stomp://",
+        "a",
+        ":",
+        "1",
+        ",",
+        "?",
+        "&",
+        "=",
+        "randomize",
+        "timeout",
+        "nested.",
+        "%",
+        "[",
+        "]",
+        "@",
+        "/",
+        "::1",
+        "true",
+        "heartBeat",
+        "(",
+        " ",
+        "\0",
+        "ü",
+        "priorityBackup=true",
+        "priorityURIs=",
+        "ha=true",
+        "updateURIsURL=",
+    ]
+)
 
 
 @given(st.one_of(st.text(max_size=60), st.lists(PIECES, max_size=25).map("".join)))

@@ -12,10 +12,19 @@ from amq.config import units
 @pytest.mark.parametrize(
     ("text", "ms"),
     [
-        ("0", 0), ("2000", 2000), ("500ms", 500), ("2s", 2000), (" 2 s ", 2000), ("1m", 60_000), ("1min", 60_000),
-        ("1.5h", 5_400_000), ("1d", 86_400_000), ("0.001s", 1), ("-1s", -1000),
+        ("0", 0),
+        ("2000", 2000),
+        ("500ms", 500),
+        ("2s", 2000),
+        (" 2 s ", 2000),
+        ("1m", 60_000),
+        ("1min", 60_000),
+        ("1.5h", 5_400_000),
+        ("1d", 86_400_000),
+        ("0.001s", 1),
+        ("-1s", -1000),
     ],
-)  # fmt: skip
+)
 def test_durations(text: str, ms: int) -> None:
     assert units.parse_duration_ms(text) == ms
 
@@ -23,10 +32,19 @@ def test_durations(text: str, ms: int) -> None:
 @pytest.mark.parametrize(
     ("text", "size"),
     [
-        ("0", 0), ("1048576", 1 << 20), ("10B", 10), ("64KiB", 64 << 10), ("32MiB", 32 << 20), ("32mib", 32 << 20),
-        ("1 GiB", 1 << 30), ("1TiB", 1 << 40), ("10MB", 10**7), ("1kB", 1000), ("0.5GiB", 1 << 29),
+        ("0", 0),
+        ("1048576", 1 << 20),
+        ("10B", 10),
+        ("64KiB", 64 << 10),
+        ("32MiB", 32 << 20),
+        ("32mib", 32 << 20),
+        ("1 GiB", 1 << 30),
+        ("1TiB", 1 << 40),
+        ("10MB", 10**7),
+        ("1kB", 1000),
+        ("0.5GiB", 1 << 29),
     ],
-)  # fmt: skip
+)
 def test_sizes(text: str, size: int) -> None:
     assert units.parse_size_bytes(text) == size
 

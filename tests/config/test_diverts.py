@@ -14,9 +14,12 @@ from amq.config.diverts import DIVERTS_MAX, Divert, diverts_text, parse_diverts
 NAMES = st.text("ab.c", min_size=1, max_size=5).filter(lambda name: all(name.split(".")))
 SELECTORS = st.sampled_from(["", "a > 1", "b = 'x; y'", "c IN ('it''s', 'to') AND d = 'where'"])
 DIVERTS = st.builds(
-    Divert, st.builds(str.__add__, st.sampled_from(["queue://", "topic://"]), NAMES),
-    st.sampled_from(["", "queue", "topic"]), st.sampled_from([None, True, False]), SELECTORS,
-)  # fmt: skip
+    Divert,
+    st.builds(str.__add__, st.sampled_from(["queue://", "topic://"]), NAMES),
+    st.sampled_from(["", "queue", "topic"]),
+    st.sampled_from([None, True, False]),
+    SELECTORS,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +35,7 @@ DIVERTS = st.builds(
         ("from topic to a copy where x = 1", (Divert("queue://a", "topic", False, "x = 1"),)),
         ("a exclusive where x = 'to; b'", (Divert("queue://a", "", True, "x = 'to; b'"),)),
     ],
-)  # fmt: skip
+)
 def test_what_it_says(text: str, diverts: tuple[Divert, ...]) -> None:
     assert parse_diverts(text) == diverts
 

@@ -73,54 +73,93 @@ def test_a_master_slave_group_of_activemq() -> None:
     found = read((FILES / "shared-store.xml").read_bytes())
     assert found.format == "activemq"
     assert values(found) == {
-        "name": "west", "store": "/sharedFileSystem/sharedBrokerData", "lockKeepAlivePeriod": 5.0,
-        "lockAcquireSleepInterval": 10.0, "failIfLocked": False, "journalSegmentSize": 16 << 20,
+        "name": "west",
+        "store": "/sharedFileSystem/sharedBrokerData",
+        "lockKeepAlivePeriod": 5.0,
+        "lockAcquireSleepInterval": 10.0,
+        "failIfLocked": False,
+        "journalSegmentSize": 16 << 20,
         "transports": ("tcp://0.0.0.0:61616", "stomp://0.0.0.0:61613", "stomp://127.0.0.1:61614"),
         "schedulerSupport": True,
-        "pendingMessageLimit": 1000, "subscriptionRecoveryCount": 1, "prefetchSize": 20,
-        "deadLetterStrategy": "individual", "deadLetterPrefix": "DLQ.", "expiredMessages": "drop",
-        "deadLetterNonPersistent": True, "groupBuckets": 64, "orders.*:prefetchSize": 1,
-        "virtualTopics": ">", "virtualTopicConsumers": "Reader.*.",
+        "pendingMessageLimit": 1000,
+        "subscriptionRecoveryCount": 1,
+        "prefetchSize": 20,
+        "deadLetterStrategy": "individual",
+        "deadLetterPrefix": "DLQ.",
+        "expiredMessages": "drop",
+        "deadLetterNonPersistent": True,
+        "groupBuckets": 64,
+        "orders.*:prefetchSize": 1,
+        "virtualTopics": ">",
+        "virtualTopicConsumers": "Reader.*.",
         "old.name:divert": "from queue to new.name exclusive",
         "fan.out:divert": "from queue to a exclusive; from queue to topic://b exclusive",
-        "anonymous": "no", "producerFlowControl": "fail",
-        "orders.eu:redeliveryBackOffMultiplier": 2, "orders.eu:redeliveryDelay": 5.0,
-        "rejectedMessages": "redeliver", "orders.eu:rejectedMessages": "redeliver",
-        "orders.eu:maximumRedeliveries": 4, "orders.eu:maximumRedeliveryDelay": 60.0,
-        "maximumRedeliveries": 3, "redeliveryDelay": 2.0, "memoryLimit": 64 << 20, "storeLimit": 100 << 30,
+        "anonymous": "no",
+        "producerFlowControl": "fail",
+        "orders.eu:redeliveryBackOffMultiplier": 2,
+        "orders.eu:redeliveryDelay": 5.0,
+        "rejectedMessages": "redeliver",
+        "orders.eu:rejectedMessages": "redeliver",
+        "orders.eu:maximumRedeliveries": 4,
+        "orders.eu:maximumRedeliveryDelay": 60.0,
+        "maximumRedeliveries": 3,
+        "redeliveryDelay": 2.0,
+        "memoryLimit": 64 << 20,
+        "storeLimit": 100 << 30,
         "maxConnections": 1500,
-    }  # fmt: skip
+    }
     assert [(user.name, user.password) for user in found.users] == [("feeder", "feed me"), ("reader", "read me")]
     assert "feed me" not in repr(found.users), "a password is in no log"
     assert [line.near for line in found.report.unsupported()] == [
-        "policyEntries/policyEntry[>]@topicPrefetch", "policyEntries/policyEntry",
+        "policyEntries/policyEntry[>]@topicPrefetch",
+        "policyEntries/policyEntry",
         "transportConnectors/transportConnector[openwire]@uri?wireFormat.maxFrameSize",
-        "transportConnectors/transportConnector[stomp+ssl]@uri", "transportConnectors/transportConnector[amqp]@uri",
-        "transportConnectors/transportConnector[ws]@uri", "broker/networkConnectors",
-    ]  # fmt: skip
+        "transportConnectors/transportConnector[stomp+ssl]@uri",
+        "transportConnectors/transportConnector[amqp]@uri",
+        "transportConnectors/transportConnector[ws]@uri",
+        "broker/networkConnectors",
+    ]
 
 
 def test_a_pair_of_artemis() -> None:
     found = read((FILES / "primary.xml").read_bytes())
     assert found.format == "artemis"
     assert values(found) == {
-        "store": "/shared/artemis/journal", "journalSegmentSize": 10 << 20, "duplicateWindow": 5000,
-        "memoryLimit": 200 << 20, "storeFreeFloor": 512 << 20, "transactionTimeout": 120.0,
-        "transports": ("stomp://0.0.0.0:61616", "stomp://0.0.0.0:61613"), "maxConnections": 500,
-        "priority": 1, "failoverOnShutdown": True, "waitForActivation": True,
-        "deadLetterStrategy": "shared", "sharedDeadLetterQueue": "DLQ", "expiryQueue": "ExpiryQueue",
-        "redeliveryDelay": 1.0, "orders.>:maximumRedeliveries": 3, "orders.>:redeliveryBackOffMultiplier": 2,
-        "orders.>:queueLimit": 100 << 20, "orders.>:queueLimitPolicy": "block", "orders.eu:queueLimit": 100 << 20,
-        "orders.eu:queueLimitPolicy": "fail", "orders.cold:queueLimit": 0, "ticks:ringSize": 1000,
-        "prices:lastValueKey": "share", "orders.eu:divert": "audit.orders",
+        "store": "/shared/artemis/journal",
+        "journalSegmentSize": 10 << 20,
+        "duplicateWindow": 5000,
+        "memoryLimit": 200 << 20,
+        "storeFreeFloor": 512 << 20,
+        "transactionTimeout": 120.0,
+        "transports": ("stomp://0.0.0.0:61616", "stomp://0.0.0.0:61613"),
+        "maxConnections": 500,
+        "priority": 1,
+        "failoverOnShutdown": True,
+        "waitForActivation": True,
+        "deadLetterStrategy": "shared",
+        "sharedDeadLetterQueue": "DLQ",
+        "expiryQueue": "ExpiryQueue",
+        "redeliveryDelay": 1.0,
+        "orders.>:maximumRedeliveries": 3,
+        "orders.>:redeliveryBackOffMultiplier": 2,
+        "orders.>:queueLimit": 100 << 20,
+        "orders.>:queueLimitPolicy": "block",
+        "orders.eu:queueLimit": 100 << 20,
+        "orders.eu:queueLimitPolicy": "fail",
+        "orders.cold:queueLimit": 0,
+        "ticks:ringSize": 1000,
+        "prices:lastValueKey": "share",
+        "orders.eu:divert": "audit.orders",
         "prices:divert": "from queue to big where size > 9",
-    }  # fmt: skip
+    }
     assert "secret" not in "\n".join(map(found.report.text, found.report.lines))
     backup = read((FILES / "backup.xml").read_bytes())
     assert values(backup) == {
-        "store": "/shared/artemis/journal", "transports": ("stomp://0.0.0.0:61613",), "allowFailback": True,
+        "store": "/shared/artemis/journal",
+        "transports": ("stomp://0.0.0.0:61613",),
+        "allowFailback": True,
         "failbackDelay": 2.0,
-    }  # fmt: skip
+    }
     assert backup.values["", "failoverOnShutdown"].value is False, "the default of Artemis"
     assert backup.report.unsupported() == []
 
@@ -134,10 +173,15 @@ def test_a_backup_of_hornetq() -> None:
     found = read((FILES / "hornetq.xml").read_bytes(), env={"HORNETQ_HOST": "192.0.2.1"})
     assert found.format == "hornetq"
     assert values(found) == {
-        "store": "/shared/hornetq/journal", "transports": ("stomp://192.0.2.1:61613",), "allowFailback": False,
-        "failoverOnShutdown": True, "anonymous": "yes", "maximumRedeliveries": -1, "queueLimit": 10 << 20,
+        "store": "/shared/hornetq/journal",
+        "transports": ("stomp://192.0.2.1:61613",),
+        "allowFailback": False,
+        "failoverOnShutdown": True,
+        "anonymous": "yes",
+        "maximumRedeliveries": -1,
+        "queueLimit": 10 << 20,
         "queueLimitPolicy": "block",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("name", ["shared-store.xml", "primary.xml", "backup.xml", "hornetq.xml"])
@@ -163,23 +207,44 @@ def test_what_is_written_says_what_was_read(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected", "unsupported"),
     [
-        ('<broker><kahaDB directory="/sharedFileSystem/sharedBrokerData" lockKeepAlivePeriod="5000">'
-         '<shared-file-locker lockAcquireSleepInterval="10000"/></kahaDB></broker>',
-         {"store": "/sharedFileSystem/sharedBrokerData", "lockKeepAlivePeriod": 5.0, "lockAcquireSleepInterval": 10.0},
-         []),
-        ("<configuration><core><ha-policy><replication><slave><allow-failback>true</allow-failback></slave>"
-         "</replication></ha-policy></core></configuration>", {}, ["ha-policy/replication"]),
-        ("<configuration><core><ha-policy><replication><colocated><request-backup>true</request-backup><excludes>"
-         "<connector-ref>remote</connector-ref></excludes></colocated></replication></ha-policy></core>"
-         "</configuration>", {}, ["ha-policy/replication"]),
-        ("<configuration><core><ha-policy><live-only><scale-down><discovery-group-ref discovery-group-name='g'/>"
-         "</scale-down></live-only></ha-policy></core></configuration>", {}, ["live-only/scale-down"]),
+        (
+            '<broker><kahaDB directory="/sharedFileSystem/sharedBrokerData" lockKeepAlivePeriod="5000">'
+            '<shared-file-locker lockAcquireSleepInterval="10000"/></kahaDB></broker>',
+            {
+                "store": "/sharedFileSystem/sharedBrokerData",
+                "lockKeepAlivePeriod": 5.0,
+                "lockAcquireSleepInterval": 10.0,
+            },
+            [],
+        ),
+        (
+            "<configuration><core><ha-policy><replication><slave><allow-failback>true</allow-failback></slave>"
+            "</replication></ha-policy></core></configuration>",
+            {},
+            ["ha-policy/replication"],
+        ),
+        (
+            "<configuration><core><ha-policy><replication><colocated><request-backup>true</request-backup><excludes>"
+            "<connector-ref>remote</connector-ref></excludes></colocated></replication></ha-policy></core>"
+            "</configuration>",
+            {},
+            ["ha-policy/replication"],
+        ),
+        (
+            "<configuration><core><ha-policy><live-only><scale-down><discovery-group-ref discovery-group-name='g'/>"
+            "</scale-down></live-only></ha-policy></core></configuration>",
+            {},
+            ["live-only/scale-down"],
+        ),
         ("<configuration><core><initial-connect-attempts>3</initial-connect-attempts></core></configuration>", {}, []),
-        ("<configuration><journal-directory>/j</journal-directory><backup-group-name>fish</backup-group-name>"
-         "<check-for-live-server>true</check-for-live-server><shared-store>false</shared-store></configuration>",
-         {"store": "/j"}, ["configuration/shared-store"]),
+        (
+            "<configuration><journal-directory>/j</journal-directory><backup-group-name>fish</backup-group-name>"
+            "<check-for-live-server>true</check-for-live-server><shared-store>false</shared-store></configuration>",
+            {"store": "/j"},
+            ["configuration/shared-store"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_excerpts_of_the_manuals(text: str, expected: dict[str, object], unsupported: list[str]) -> None:
     found = read(text)
     assert values(found) == expected
@@ -204,8 +269,10 @@ def test_each_element_and_attribute_has_a_line(name: str) -> None:
 
 
 def test_the_line_and_the_cure() -> None:
-    found = read('<broker>\n <transportConnectors>\n\n  <transportConnector uri="stomp+ssl://0.0.0.0:61612"/>\n'
-                 ' </transportConnectors>\n <queuePrefetch/></broker>')  # fmt: skip
+    found = read(
+        '<broker>\n <transportConnectors>\n\n  <transportConnector uri="stomp+ssl://0.0.0.0:61612"/>\n'
+        " </transportConnectors>\n <queuePrefetch/></broker>"
+    )
     first, second, third = found.report.unsupported()
     assert found.report.text(first).startswith(
         "other.xml:4: unsupported: transportConnectors/transportConnector[stomp+ssl://0.0.0.0:61612]@uri: "
@@ -222,16 +289,23 @@ def test_the_line_and_the_cure() -> None:
 def test_defaults_of_activemq_that_differ_from_ours_are_written() -> None:
     defaults = {key: carried.value for (_, key), carried in broker("").values.items() if carried.part is None}
     assert defaults == {
-        "deadLetterStrategy": "shared", "expiredMessages": "dead-letter", "deadLetterNonPersistent": False,
-        "pendingMessageLimit": 0, "anonymous": "yes", "schedulerSupport": False, "stompStrictDestinations": False,
-    }  # fmt: skip
+        "deadLetterStrategy": "shared",
+        "expiredMessages": "dead-letter",
+        "deadLetterNonPersistent": False,
+        "pendingMessageLimit": 0,
+        "anonymous": "yes",
+        "schedulerSupport": False,
+        "stompStrictDestinations": False,
+    }
 
 
 def test_an_entry_inherits_nothing_from_a_wider_one() -> None:
     found = policies(
-        entry('queue=">" queuePrefetch="7"'), entry('queue="orders.>"'), entry('queue="orders.eu" queuePrefetch="3"'),
+        entry('queue=">" queuePrefetch="7"'),
+        entry('queue="orders.>"'),
+        entry('queue="orders.eu" queuePrefetch="3"'),
         entry('topic="orders.>"'),
-    )  # fmt: skip
+    )
     config = _config(found)
     own = activemq_policies.DEFAULTS["prefetchSize"]
     assert [config.of(name).prefetch_size for name in ("other", "orders.a", "orders.eu")] == [7, own, 3]
@@ -242,19 +316,28 @@ def test_an_entry_inherits_nothing_from_a_wider_one() -> None:
 def _config(found: Foreign) -> Any:
     from amq.config.destinations import Policies
 
-    own: dict[str, Any] = {BY_KEY[key].attribute: each.value for (pattern, key), each in found.values.items()
-                           if not pattern}  # fmt: skip
+    own: dict[str, Any] = {
+        BY_KEY[key].attribute: each.value for (pattern, key), each in found.values.items() if not pattern
+    }
     return Policies(BrokerConfig(**own, destinations=found.destinations()))
 
 
 @pytest.mark.parametrize(
     ("wide", "narrow", "covers"),
     [
-        ("", "a", True), ("a.>", "a", True), ("a.>", "a.b.c", True), ("a.*", "a.b", True), ("a.*", "a.b.c", False),
-        ("a.*", "a.>", False), ("a", "a", False), ("a.>", "b", False), ("*.b", "a.b", True), ("a.>", "a.*", True),
+        ("", "a", True),
+        ("a.>", "a", True),
+        ("a.>", "a.b.c", True),
+        ("a.*", "a.b", True),
+        ("a.*", "a.b.c", False),
+        ("a.*", "a.>", False),
+        ("a", "a", False),
+        ("a.>", "b", False),
+        ("*.b", "a.b", True),
+        ("a.>", "a.*", True),
         ("*.>", "a.>", True),
     ],
-)  # fmt: skip
+)
 def test_which_pattern_is_wider(wide: str, narrow: str, covers: bool) -> None:
     assert convert.covers(wide, narrow) is covers
 
@@ -292,15 +375,21 @@ def test_one_dead_letter_strategy_for_all() -> None:
     [
         ("", {"redeliveryDelay": 1.0}),
         ('redeliveryDelay="50"', {"redeliveryDelay": 0.05}),
-        ('useExponentialBackOff="true" backOffMultiplier="3"',
-         {"redeliveryDelay": 1.0, "redeliveryBackOffMultiplier": 3}),
-        ('useExponentialBackOff="true" initialRedeliveryDelay="2000"',
-         {"redeliveryDelay": 2.0, "redeliveryBackOffMultiplier": 5}),
-        ('useExponentialBackOff="true" backOffMultiplier="1.5"',
-         {"redeliveryDelay": 1.0, "redeliveryBackOffMultiplier": 1.5}),
+        (
+            'useExponentialBackOff="true" backOffMultiplier="3"',
+            {"redeliveryDelay": 1.0, "redeliveryBackOffMultiplier": 3},
+        ),
+        (
+            'useExponentialBackOff="true" initialRedeliveryDelay="2000"',
+            {"redeliveryDelay": 2.0, "redeliveryBackOffMultiplier": 5},
+        ),
+        (
+            'useExponentialBackOff="true" backOffMultiplier="1.5"',
+            {"redeliveryDelay": 1.0, "redeliveryBackOffMultiplier": 1.5},
+        ),
         ('maximumRedeliveryDelay="-1"', {"redeliveryDelay": 1.0, "maximumRedeliveryDelay": 30 * 86400.0}),
     ],
-)  # fmt: skip
+)
 def test_redelivery(policy: str, expected: dict[str, object]) -> None:
     inside = f"<redeliveryPolicyMap><defaultEntry><redeliveryPolicy {policy}/></defaultEntry></redeliveryPolicyMap>"
     found = broker(f"<plugins><redeliveryPlugin>{inside}</redeliveryPlugin></plugins>")
@@ -327,8 +416,9 @@ def test_values_out_of_bounds_are_reported() -> None:
     assert told(broker(kahadb.format(50)), near)[0] is Status.UNSUPPORTED
     assert told(broker(kahadb.format("5s")), near)[0] is Status.UNSUPPORTED
     assert told(broker(kahadb.format(0)), near) == (
-        Status.NATURAL, "the check of the lock cannot be switched off: lockKeepAlivePeriod has its default"
-    )  # fmt: skip
+        Status.NATURAL,
+        "the check of the lock cannot be switched off: lockKeepAlivePeriod has its default",
+    )
 
 
 @pytest.mark.parametrize(
@@ -338,12 +428,19 @@ def test_values_out_of_bounds_are_reported() -> None:
         ("stomp+nio://[::1]:7", ("stomp://[::1]:7",)),
         ("auto+nio://0.0.0.0:61616?maximumConnections=9", ("auto://0.0.0.0:61616",)),
         ("stomp://h", ("stomp://h:61613",)),
-        ("stomp+nio+ssl://0.0.0.0:1", None), ("tcp://0.0.0.0:1", ("tcp://0.0.0.0:1",)),
-        ("nio://0.0.0.0", ("tcp://0.0.0.0:61616",)), ("nio+ssl://0.0.0.0:1", None), ("ssl://0.0.0.0:1", None),
-        ("mqtt+nio://0.0.0.0:1", None), ("wss://0.0.0.0:1", None), ("vm://x", None), ("stomp://h:x", None),
-        ("stomp://:99999", None), ("", None),
+        ("stomp+nio+ssl://0.0.0.0:1", None),
+        ("tcp://0.0.0.0:1", ("tcp://0.0.0.0:1",)),
+        ("nio://0.0.0.0", ("tcp://0.0.0.0:61616",)),
+        ("nio+ssl://0.0.0.0:1", None),
+        ("ssl://0.0.0.0:1", None),
+        ("mqtt+nio://0.0.0.0:1", None),
+        ("wss://0.0.0.0:1", None),
+        ("vm://x", None),
+        ("stomp://h:x", None),
+        ("stomp://:99999", None),
+        ("", None),
     ],
-)  # fmt: skip
+)
 def test_connectors(uri: str, urls: tuple[str, ...] | None) -> None:
     found = broker(f'<transportConnectors><transportConnector uri="{uri}"/></transportConnectors>')
     assert values(found).get("transports") == urls
@@ -370,10 +467,11 @@ def test_the_store_is_where_the_adapter_says() -> None:
         ("tcp://0.0.0.0:61616?protocols=CORE,OPENWIRE,STOMP", ("auto://0.0.0.0:61616",)),
         ("tcp://0.0.0.0:61613?protocols=STOMP;sslEnabled=false", ("stomp://0.0.0.0:61613",)),
         ("tcp://0.0.0.0:61613?useEpoll=true&amp;protocols=CORE,STOMP", ("stomp://0.0.0.0:61613",)),
-        ("tcp://0.0.0.0:5672?protocols=AMQP", None), ("tcp://0.0.0.0:61614?protocols=STOMP;sslEnabled=true", None),
+        ("tcp://0.0.0.0:5672?protocols=AMQP", None),
+        ("tcp://0.0.0.0:61614?protocols=STOMP;sslEnabled=true", None),
         ("vm://0", None),
     ],
-)  # fmt: skip
+)
 def test_acceptors(acceptor: str, urls: tuple[str, ...] | None) -> None:
     assert values(core(f'<acceptors><acceptor name="a">{acceptor}</acceptor></acceptors>')).get("transports") == urls
 
@@ -382,15 +480,22 @@ def test_acceptors(acceptor: str, urls: tuple[str, ...] | None) -> None:
     ("policy", "expected"),
     [
         ("<shared-store><master/></shared-store>", {"priority": 1}),
-        ("<shared-store><primary><failback-delay>7000</failback-delay></primary></shared-store>",
-         {"priority": 1, "failbackDelay": 7.0}),
-        ("<shared-store><slave><allow-failback>false</allow-failback></slave></shared-store>",
-         {"allowFailback": False}),
-        ("<shared-store><backup><failover-on-shutdown>true</failover-on-shutdown></backup></shared-store>",
-         {"failoverOnShutdown": True}),
-        ("<live-only/>", {}), ("<replication><master/></replication>", {}),
+        (
+            "<shared-store><primary><failback-delay>7000</failback-delay></primary></shared-store>",
+            {"priority": 1, "failbackDelay": 7.0},
+        ),
+        (
+            "<shared-store><slave><allow-failback>false</allow-failback></slave></shared-store>",
+            {"allowFailback": False},
+        ),
+        (
+            "<shared-store><backup><failover-on-shutdown>true</failover-on-shutdown></backup></shared-store>",
+            {"failoverOnShutdown": True},
+        ),
+        ("<live-only/>", {}),
+        ("<replication><master/></replication>", {}),
     ],
-)  # fmt: skip
+)
 def test_ha_policies(policy: str, expected: dict[str, object]) -> None:
     found = core(f"<ha-policy>{policy}</ha-policy>")
     assert values(found) == expected
@@ -447,18 +552,34 @@ QUEUE, TOPIC = '<queue physicalName="q"/>', '<topic physicalName="t"/>'
         (composites(composite("Queue", "a", QUEUE)), {"a:divert": "from queue to q exclusive"}),
         (composites(composite("Topic", "a", QUEUE, 'forwardOnly="false"')), {"a:divert": "from topic to q"}),
         (composites(composite("Topic", ">", TOPIC)), {"divert": "from topic to topic://t exclusive"}),
-        (composites(composite("Queue", "a", QUEUE), composite("Topic", "a", TOPIC, 'forwardOnly="false"')),
-         {"a:divert": "from queue to q exclusive; from topic to topic://t"}),
-        (composites(composite("Queue", "a.>", QUEUE), composite("Queue", "a.b", TOPIC)),
-         {"a.>:divert": "from queue to q exclusive",
-          "a.b:divert": "from queue to topic://t exclusive; from queue to q exclusive"}),
-        (composites(composite("Queue", "a", '<filteredDestination selector="x > 1" queue="q"/>' + TOPIC)),
-         {"a:divert": "from queue to q exclusive where x > 1; from queue to topic://t exclusive"}),
-        (composites(composite("Queue", "a", f'<filteredDestination selector="x > 1"><destination>{TOPIC}</destination>'
-                              "</filteredDestination>", 'sendWhenNotMatched="true"')),
-         {"a:divert": "from queue to topic://t exclusive where x > 1"}),
+        (
+            composites(composite("Queue", "a", QUEUE), composite("Topic", "a", TOPIC, 'forwardOnly="false"')),
+            {"a:divert": "from queue to q exclusive; from topic to topic://t"},
+        ),
+        (
+            composites(composite("Queue", "a.>", QUEUE), composite("Queue", "a.b", TOPIC)),
+            {
+                "a.>:divert": "from queue to q exclusive",
+                "a.b:divert": "from queue to topic://t exclusive; from queue to q exclusive",
+            },
+        ),
+        (
+            composites(composite("Queue", "a", '<filteredDestination selector="x > 1" queue="q"/>' + TOPIC)),
+            {"a:divert": "from queue to q exclusive where x > 1; from queue to topic://t exclusive"},
+        ),
+        (
+            composites(
+                composite(
+                    "Queue",
+                    "a",
+                    f'<filteredDestination selector="x > 1"><destination>{TOPIC}</destination></filteredDestination>',
+                    'sendWhenNotMatched="true"',
+                )
+            ),
+            {"a:divert": "from queue to topic://t exclusive where x > 1"},
+        ),
     ],
-)  # fmt: skip
+)
 def test_composites(found: Foreign, expected: dict[str, str]) -> None:
     assert values(found) == expected
     assert [line for line in found.report.unsupported() if line.line] == []
@@ -494,21 +615,29 @@ DECLARED = (
     ("diverts", "expected"),
     [
         (divert("orders", "spy"), {"orders:divert": "topic://spy"}),
-        (divert("jms.topic.prices", "jms.topic.ticker", "<exclusive>true</exclusive>"),
-         {"prices:divert": "from topic to topic://ticker exclusive"}),
-        (divert("jms.queue.a", "jms.queue.b") + divert("jms.topic.a", "jms.queue.c"),
-         {"a:divert": "from queue to b; from topic to c"}),
+        (
+            divert("jms.topic.prices", "jms.topic.ticker", "<exclusive>true</exclusive>"),
+            {"prices:divert": "from topic to topic://ticker exclusive"},
+        ),
+        (
+            divert("jms.queue.a", "jms.queue.b") + divert("jms.topic.a", "jms.queue.c"),
+            {"a:divert": "from queue to b; from topic to c"},
+        ),
         (divert("spy", "work"), {"spy:divert": "from topic to work"}),
         (divert("orders", "both"), {"orders:divert": "both; topic://both"}),
         (divert("spy", "new", "<routing-type>PASS</routing-type>"), {"spy:divert": "from topic to topic://new"}),
         (divert("orders", "new", "<routing-type>MULTICAST</routing-type>"), {"orders:divert": "topic://new"}),
         (divert("orders", "new"), {"orders:divert": "new"}),
-        (divert("orders", "new", "<filter string=\"color = 'AMQPriority' AND AMQPriority > 3\"/>"),
-         {"orders:divert": "new where color = 'AMQPriority' AND JMSPriority > 3"}),
-        (divert("orders.#", "new") + divert("orders.eu", "work", "<exclusive>true</exclusive>"),
-         {"orders.>:divert": "new", "orders.eu:divert": "work exclusive; new"}),
+        (
+            divert("orders", "new", "<filter string=\"color = 'AMQPriority' AND AMQPriority > 3\"/>"),
+            {"orders:divert": "new where color = 'AMQPriority' AND JMSPriority > 3"},
+        ),
+        (
+            divert("orders.#", "new") + divert("orders.eu", "work", "<exclusive>true</exclusive>"),
+            {"orders.>:divert": "new", "orders.eu:divert": "work exclusive; new"},
+        ),
     ],
-)  # fmt: skip
+)
 def test_diverts_of_artemis(diverts: str, expected: dict[str, str]) -> None:
     found = core(f"{DECLARED}<diverts>{diverts}</diverts>")
     assert values(found) == expected
@@ -527,9 +656,11 @@ def test_the_narrower_of_two_settings_counts() -> None:
     )
     for found in (addresses(text), core(f"<address-settings>{text}</address-settings>")):
         assert values(found) == {
-            "redeliveryDelay": 60.0, "redeliveryBackOffMultiplier": 1.5, "maximumRedeliveries": 2,
+            "redeliveryDelay": 60.0,
+            "redeliveryBackOffMultiplier": 1.5,
+            "maximumRedeliveries": 2,
             "subscriptionRecoveryCount": 7,
-        }  # fmt: skip
+        }
 
 
 def test_a_policy_and_its_limit_may_stand_in_two_settings() -> None:
@@ -568,10 +699,17 @@ def test_clients_beside_a_broker_mean_nothing() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("${a}/x", "/p/x"), ("${b}", "/e"), ("${c.d}", "/u"), ("${none:/z}", "/z"), ("${none:${b}}", "/e"),
-        ("${a}${b}", "/p/e"), ("${ a }", "/p"), ("${none:${no:${a}}}", "/p"), ("${self}", "${self}"),
+        ("${a}/x", "/p/x"),
+        ("${b}", "/e"),
+        ("${c.d}", "/u"),
+        ("${none:/z}", "/z"),
+        ("${none:${b}}", "/e"),
+        ("${a}${b}", "/p/e"),
+        ("${ a }", "/p"),
+        ("${none:${no:${a}}}", "/p"),
+        ("${self}", "${self}"),
     ],
-)  # fmt: skip
+)
 def test_placeholders(text: str, expected: str) -> None:
     inside = f'<persistenceAdapter><kahaDB directory="{text}"/></persistenceAdapter>'
     found = read(f"<broker>{inside}</broker>", {"a": "/p", "self": "${self}"}, {"a": "/no", "b": "/e", "C_D": "/u"})
@@ -582,10 +720,12 @@ def test_placeholders(text: str, expected: str) -> None:
     ("text", "expected"),
     [
         ("${x}", "directory needs a value for ${x}: give it with --property x=VALUE"),
-        ("${x", "without its end"), ("#{1+1}", "only Java can evaluate"),
-        ("${a:" * 20 + "}" * 20, "nested too deeply"), ("x" * 5000, "is longer than 4096 characters"),
+        ("${x", "without its end"),
+        ("#{1+1}", "only Java can evaluate"),
+        ("${a:" * 20 + "}" * 20, "nested too deeply"),
+        ("x" * 5000, "is longer than 4096 characters"),
     ],
-)  # fmt: skip
+)
 def test_placeholders_that_cannot_be_filled(text: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(f'<broker>\n<persistenceAdapter>\n<kahaDB directory="{text}"/></persistenceAdapter></broker>')
@@ -601,24 +741,71 @@ def test_placeholders_in_parts_that_mean_nothing_here_need_no_value() -> None:
 # -- any tree ----------------------------------------------------------------------------------------------------------
 
 NAMES = st.one_of(
-    st.sampled_from(sorted({key.partition("@")[0].rpartition("/")[2] for table in (
-        activemq.BROKER, activemq.PERSISTENCE, activemq.LIMITS, activemq.SECURITY, artemis.CORE, artemis.HA,
-        activemq_policies.Policies().rules(), artemis.Addresses().rules(),
-    ) for key in table} - {""})),
+    st.sampled_from(
+        sorted(
+            {
+                key.partition("@")[0].rpartition("/")[2]
+                for table in (
+                    activemq.BROKER,
+                    activemq.PERSISTENCE,
+                    activemq.LIMITS,
+                    activemq.SECURITY,
+                    artemis.CORE,
+                    artemis.HA,
+                    activemq_policies.Policies().rules(),
+                    artemis.Addresses().rules(),
+                )
+                for key in table
+            }
+            - {""}
+        )
+    ),
     st.sampled_from(["unknown", "transportConnector", "transportConnectors", "acceptor", "queue", "topic"]),
-)  # fmt: skip
+)
 ATTRIBUTES = st.dictionaries(
-    st.sampled_from(sorted({key.partition("@")[2] for table in (
-        activemq.BROKER, activemq.PERSISTENCE, activemq.LIMITS, activemq_policies.Policies().rules()
-    ) for key in table if "@" in key} | {"uri", "name", "match", "queue", "topic", "username", "password"})),
+    st.sampled_from(
+        sorted(
+            {
+                key.partition("@")[2]
+                for table in (
+                    activemq.BROKER,
+                    activemq.PERSISTENCE,
+                    activemq.LIMITS,
+                    activemq_policies.Policies().rules(),
+                )
+                for key in table
+                if "@" in key
+            }
+            | {"uri", "name", "match", "queue", "topic", "username", "password"}
+        )
+    ),
     st.one_of(
-        st.sampled_from(["", "true", "false", "-1", "0", "7", "64 mb", ">", "orders.>", "a..b", "*", "#", "a.#.b",
-                         "${a}", "stomp://0.0.0.0:61613?maximumConnections=5", "tcp://h:1?protocols=STOMP",
-                         "PAGE", "BLOCK"]),
-        st.text(st.characters(codec="utf-8", exclude_characters="<&\"\x00$#", exclude_categories=["Cc", "Cs"])),
+        st.sampled_from(
+            [
+                "",
+                "true",
+                "false",
+                "-1",
+                "0",
+                "7",
+                "64 mb",
+                ">",
+                "orders.>",
+                "a..b",
+                "*",
+                "#",
+                "a.#.b",
+                "${a}",
+                "stomp://0.0.0.0:61613?maximumConnections=5",
+                "tcp://h:1?protocols=STOMP",
+                "PAGE",
+                "BLOCK",
+            ]
+        ),
+        st.text(st.characters(codec="utf-8", exclude_characters='<&"\x00$#', exclude_categories=["Cc", "Cs"])),
     ),
     max_size=4,
-)  # fmt: skip
+)
 TEXTS = st.sampled_from(["", "true", "false", "7", "-1", "10M", "BLOCK", "DLQ", "tcp://h:1", "x y", "${a}"])
 TREES = st.recursive(
     st.tuples(NAMES, ATTRIBUTES, TEXTS, st.just([])),

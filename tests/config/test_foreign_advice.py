@@ -20,11 +20,20 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "amq/config/foreign").glob("*.py"))
 # Names of the other brokers and of Java that sentences mention. Each is one of an element or attribute in the tables.
 THEIRS = {
-    word for table in (
-        activemq.BROKER, activemq.PERSISTENCE, activemq.LIMITS, activemq.SECURITY, artemis.CORE, artemis.HA,
-        activemq_policies.Policies().rules(), artemis.Addresses().rules(),
-    ) for key in table for word in re.split(r"[@/]", key)
-} | {"startupMaxReconnectAttempts", "publishedAddressPolicy"}  # fmt: skip
+    word
+    for table in (
+        activemq.BROKER,
+        activemq.PERSISTENCE,
+        activemq.LIMITS,
+        activemq.SECURITY,
+        artemis.CORE,
+        artemis.HA,
+        activemq_policies.Policies().rules(),
+        artemis.Addresses().rules(),
+    )
+    for key in table
+    for word in re.split(r"[@/]", key)
+} | {"startupMaxReconnectAttempts", "publishedAddressPolicy"}
 NOT_NAMES = {"amq", "by"}  # of "set amq …", which are no options
 _CAMEL = re.compile(r"(?<![\w.:/$-])[a-z]+(?:[A-Z][a-z0-9]*)+(?![\w(])")
 
@@ -34,10 +43,12 @@ def sentences() -> Iterator[tuple[str, str]]:
     for path in FILES:
         tree = ast.parse(path.read_text())
         documents = {
-            id(node.body[0].value) for node in ast.walk(tree)
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and node.body
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and node.body
             and isinstance(node.body[0], ast.Expr)
-        }  # fmt: skip
+        }
         for node in ast.walk(tree):
             if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in documents:
                 continue
@@ -115,9 +126,12 @@ def test_a_store_in_a_database(tmp_path: Path, url: str, store: str) -> None:
 
 @pytest.mark.parametrize(
     ("plugin", "options"),
-    [("jaas", ["ldapUrls"]), ("jaasCertificate", ["certificateUsersFile"]),
-     ("jaasDual", ["certificateUsersFile", "ldapUrls"])],
-)  # fmt: skip
+    [
+        ("jaas", ["ldapUrls"]),
+        ("jaasCertificate", ["certificateUsersFile"]),
+        ("jaasDual", ["certificateUsersFile", "ldapUrls"]),
+    ],
+)
 def test_users_that_are_elsewhere(plugin: str, options: list[str]) -> None:
     found = foreign.read(JDBC.format(url="postgresql://h/d", plugin=plugin).encode(), "activemq.xml", {}, {})
     (told,) = [line.told for line in found.report.unsupported() if "AuthenticationPlugin" in line.near]
@@ -125,8 +139,12 @@ def test_users_that_are_elsewhere(plugin: str, options: list[str]) -> None:
 
 
 def test_the_report_begins_with_what_is_not_carried() -> None:
-    found = foreign.read((ROOT / "tests/config/foreign/shared-store.xml").read_bytes(), "a.xml", {
-        "activemq.data": "/d", "feeder.password": "x"}, {})  # fmt: skip
+    found = foreign.read(
+        (ROOT / "tests/config/foreign/shared-store.xml").read_bytes(),
+        "a.xml",
+        {"activemq.data": "/d", "feeder.password": "x"},
+        {},
+    )
     statuses = [line.status is foreign.Status.UNSUPPORTED for line in found.report.told()]
     assert any(statuses)
     assert statuses == sorted(statuses, reverse=True)

@@ -83,17 +83,21 @@ def test_the_file_is_bounded(tmp_path: Path) -> None:
     [
         "<broker>" + "<policyEntry queue='a' x='y'/>" * 9000 + "</broker>",
         "<broker>" + "".join(f"<unknown{n} prefetch='1'/>" for n in range(9900)) + "</broker>",
-        "<core><address-settings>" + "".join(
+        "<core><address-settings>"
+        + "".join(
             f"<address-setting match='a.{n}.#'><max-size-bytes>1</max-size-bytes></address-setting>"
             for n in range(3000)
-        ) + "</address-settings></core>",
-        "<broker><transportConnectors>" + "<transportConnector uri='stomp://h:0?"
-        + "&amp;".join(f"a{n}=1" for n in range(5000)) + "'/></transportConnectors></broker>",
+        )
+        + "</address-settings></core>",
+        "<broker><transportConnectors>"
+        + "<transportConnector uri='stomp://h:0?"
+        + "&amp;".join(f"a{n}=1" for n in range(5000))
+        + "'/></transportConnectors></broker>",
         f"<broker><kahaDB directory='{'${a:' * 200_000}'/></broker>",
         f"<{'a' * 1_000_000}/>",
     ],
     ids=["entries", "unknown elements", "settings", "options of a URL", "placeholders", "a name"],
-)  # fmt: skip
+)
 def test_a_hostile_file_takes_a_few_seconds_at_most(text: str) -> None:
     began = time.monotonic()
     try:
@@ -126,10 +130,15 @@ def test_what_is_no_configuration_of_a_broker(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"<broker/>", True), (b"\n  <broker/>", True), (b"\xef\xbb\xbf<broker/>", True),
-        ("<broker/>".encode("utf-16"), True), (b"", False), (b"[broker]", False), (b"# <broker/>", False),
+        (b"<broker/>", True),
+        (b"\n  <broker/>", True),
+        (b"\xef\xbb\xbf<broker/>", True),
+        ("<broker/>".encode("utf-16"), True),
+        (b"", False),
+        (b"[broker]", False),
+        (b"# <broker/>", False),
     ],
-)  # fmt: skip
+)
 def test_xml_is_told_from_toml(data: bytes, expected: bool) -> None:
     assert is_xml(data) is expected
 

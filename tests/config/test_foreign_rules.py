@@ -124,17 +124,21 @@ def test_what_cannot_be_carried_over_is_told() -> None:
         (30, 'amq does not know the permission "fly"'),
         (33, 'no role of amq can be called "*", which means everybody'),
         (38, 'the pattern "orders'),
-        (39, 'the pattern "a.#.b" has a # before its end, which amq does not have; less specific settings count for '
-             "its addresses"),
+        (
+            39,
+            'the pattern "a.#.b" has a # before its end, which amq does not have; less specific settings count for '
+            "its addresses",
+        ),
         (0, "no user has the roles replaced"),
-    ]  # fmt: skip
+    ]
     natural = [line.told for line in found.report.told() if line.status is Status.NATURAL]
     assert sum("no right is needed" in each for each in natural) == 3
 
 
 def test_rules_of_artemis_that_are_switched_off_grant_and_deny_nothing() -> None:
-    text = ARTEMIS.read_text().replace("<security-settings>", "<security-enabled>false</security-enabled>\n"
-                                       "<security-settings>")  # fmt: skip
+    text = ARTEMIS.read_text().replace(
+        "<security-settings>", "<security-enabled>false</security-enabled>\n<security-settings>"
+    )
     assert foreign.read(text.encode(), "broker.xml", {}, {}).permissions is None
 
 
@@ -147,8 +151,10 @@ def test_addresses_of_hornetq_are_queues_or_topics() -> None:
 
 
 def test_rules_in_a_directory_are_not_read() -> None:
-    text = "<broker><plugins><authorizationPlugin><map><cachedLDAPAuthorizationMap/></map></authorizationPlugin>" \
-        "</plugins></broker>"  # fmt: skip
+    text = (
+        "<broker><plugins><authorizationPlugin><map><cachedLDAPAuthorizationMap/></map></authorizationPlugin>"
+        "</plugins></broker>"
+    )
     found = foreign.read(text.encode(), "activemq.xml", {}, {})
     assert found.permissions is None
     assert any("until then every user may do everything" in line.told for line in found.report.unsupported())
@@ -259,8 +265,10 @@ def test_artemis_is_the_most_specific(rules: list[tuple[list[str], str]]) -> Non
             assert granted(found, "queue://" + ".".join(name), R, "x y") == set()
             continue
         # As Artemis compares them: those without "#" first, then the longer one; then the first word that is no "*".
-        best = min(matching, key=lambda each: (">" in each, -len(each) if ">" in each else 0,
-                                               [word == "*" for word in each.split(".")]))  # fmt: skip
+        best = min(
+            matching,
+            key=lambda each: (">" in each, -len(each) if ">" in each else 0, [word == "*" for word in each.split(".")]),
+        )
         ties = {last[each] for each in matching if ">" in best and ">" in each and len(each) == len(best)}
         got = granted(found, "queue://" + ".".join(name), R, "x y")
         assert got in [{role} - {""} for role in ties or {last[best]}]

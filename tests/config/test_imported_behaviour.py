@@ -321,24 +321,36 @@ FILES = {
   </address-settings>
   <addresses><address name="spy.queue"><multicast/></address><address name="spy.topic"><multicast/></address>
   <address name="led.queue"><anycast/></address><address name="led.topic"><multicast/></address></addresses>
-  <diverts>""" + "".join(
+  <diverts>"""
+    + "".join(
         f"""<divert name="s{kind}"><address>led.{kind}</address><forwarding-address>spy.{kind}</forwarding-address>
   <exclusive>true</exclusive><filter string="price &gt; 10"/></divert>
   <divert name="c{kind}"><address>led.{kind}</address><forwarding-address>copy.{kind}</forwarding-address></divert>"""
         for kind in BOTH
-    ) + "</diverts></core></configuration>",
-}  # fmt: skip
+    )
+    + "</diverts></core></configuration>",
+}
 
 CASES = [
-    Case("activemq", redelivers, BOTH, "redeliveryPolicy redeliveryPolicy@maximumRedeliveries "
-         "redeliveryPolicy@initialRedeliveryDelay redeliveryPolicy@maximumRedeliveryDelay"),
+    Case(
+        "activemq",
+        redelivers,
+        BOTH,
+        "redeliveryPolicy redeliveryPolicy@maximumRedeliveries "
+        "redeliveryPolicy@initialRedeliveryDelay redeliveryPolicy@maximumRedeliveryDelay",
+    ),
     Case("activemq", redelivers, QUEUE, "individualDeadLetterStrategy"),
     Case("activemq", expired_are_dead_letters, QUEUE, "individualDeadLetterStrategy"),
     Case("activemq", composites, BOTH, "compositeQueue compositeTopic"),
     Case("activemq", copies, BOTH, "compositeQueue compositeTopic"),
     Case("activemq", virtual_topics, TOPIC, "virtualTopic"),
-    Case("activemq", slow_consumers_are_cut_off, TOPIC, "constantPendingMessageLimitStrategy@limit "
-         "abortSlowConsumerStrategy abortSlowAckConsumerStrategy pendingMessageLimitStrategy messageEvictionStrategy"),
+    Case(
+        "activemq",
+        slow_consumers_are_cut_off,
+        TOPIC,
+        "constantPendingMessageLimitStrategy@limit "
+        "abortSlowConsumerStrategy abortSlowAckConsumerStrategy pendingMessageLimitStrategy messageEvictionStrategy",
+    ),
     Case("activemq", prefetch, BOTH, "policyEntry policyEntry@queuePrefetch policyEntry@topicPrefetch"),
     Case("activemq", recovers("image", "3"), TOPIC, "lastImageSubscriptionRecoveryPolicy subscriptionRecoveryPolicy"),
     Case("activemq", recovers("count", "2", "3"), TOPIC, "fixedCountSubscriptionRecoveryPolicy@maximumSize"),
@@ -350,26 +362,42 @@ CASES = [
     Case("plain", dead_letters_are_shared, BOTH, "sharedDeadLetterStrategy"),
     Case("plain", expired_are_dropped, QUEUE, "discarding discardingDeadLetterStrategy @processExpired"),
     Case("plain", no_virtual_topics, TOPIC, "broker@useVirtualTopics"),
-    Case("secure", users_and_rights, BOTH, "broker@populateJMSXUserID authorizationMap "
-         "simpleAuthenticationPlugin@anonymousGroup authorizationEntry authenticationUser "
-         "simpleAuthenticationPlugin@anonymousAccessAllowed"),
-    Case("artemis", attempts, BOTH, "address-setting address-setting/max-delivery-attempts "
-         "address-setting/redelivery-delay address-setting/redelivery-delay-multiplier "
-         "address-setting/max-redelivery-delay address-setting/dead-letter-address"),
+    Case(
+        "secure",
+        users_and_rights,
+        BOTH,
+        "broker@populateJMSXUserID authorizationMap "
+        "simpleAuthenticationPlugin@anonymousGroup authorizationEntry authenticationUser "
+        "simpleAuthenticationPlugin@anonymousAccessAllowed",
+    ),
+    Case(
+        "artemis",
+        attempts,
+        BOTH,
+        "address-setting address-setting/max-delivery-attempts "
+        "address-setting/redelivery-delay address-setting/redelivery-delay-multiplier "
+        "address-setting/max-redelivery-delay address-setting/dead-letter-address",
+    ),
     Case("artemis", expires_there, QUEUE, "address-setting/expiry-address"),
     Case("artemis", rings, QUEUE, "address-setting/default-ring-size queue@ring-size"),
-    Case("artemis", last_values, QUEUE, "address-setting/default-last-value-key queue@last-value-key queue@last-value "
-         "address-setting/default-last-value-queue address-setting/last-value-queue"),
+    Case(
+        "artemis",
+        last_values,
+        QUEUE,
+        "address-setting/default-last-value-key queue@last-value-key queue@last-value "
+        "address-setting/default-last-value-queue address-setting/last-value-queue",
+    ),
     Case("artemis", full_queues_refuse, QUEUE, "address-setting/max-size-bytes address-setting/address-full-policy"),
     Case("artemis", recovers("kept", "2", "3"), TOPIC, "address-setting/retroactive-message-count"),
     Case("artemis", diverts, BOTH, "divert"),
-]  # fmt: skip
+]
 
 
 NO_OPTION = "it sets no option, or the element around it does"
 # Elements that no client sees, or a test of their option shows over both protocols: where.
 ELSEWHERE: dict[str, str] = {
-    element: place for place, elements in {
+    element: place
+    for place, elements in {
         NO_OPTION: "bean kahaDB queue shared-store backup wildcard-addresses max-disk-usage database-locker "
         "lease-database-locker jdbcPersistenceAdapter journaledJDBC database-store",
         "tests/cli/test_start.py::test_it_serves_and_hands_over": "broker@brokerName name broker@dataDirectory "
@@ -378,41 +406,29 @@ ELSEWHERE: dict[str, str] = {
         "tests/test_service.py::test_one_master_and_a_hand_over_without_wait": "@lockAcquireSleepInterval "
         "kahaDB@databaseLockedWaitDelay @lockKeepAlivePeriod",
         "tests/journal/test_journal.py::test_a_batch_is_bounded": "kahaDB@journalMaxWriteBatchSize",
-        "tests/journal/test_journal.py::test_a_message_larger_than_a_segment_is_stored":
-        "kahaDB@journalMaxFileLength journal-file-size",
+        "tests/journal/test_journal.py::test_a_message_larger_than_a_segment_is_stored": "kahaDB@journalMaxFileLength journal-file-size",  # noqa: E501
         "tests/journal/test_journal.py::test_service_resumes_when_space_is_back": "min-disk-free",
-        "tests/broker/test_broker_memory.py::test_a_producer_is_stopped_at_the_limit_and_resumed_in_order":
-        "memoryUsage@limit global-max-size",
-        "tests/broker/test_broker_memory.py::test_with_the_policy_fail_a_send_is_refused_instead":
-        "systemUsage@sendFailIfNoSpace",
-        "tests/broker/test_broker_store_limit.py::test_at_the_store_limit_producers_wait_and_consumers_go_on":
-        "storeUsage@limit",
+        "tests/broker/test_broker_memory.py::test_a_producer_is_stopped_at_the_limit_and_resumed_in_order": "memoryUsage@limit global-max-size",  # noqa: E501
+        "tests/broker/test_broker_memory.py::test_with_the_policy_fail_a_send_is_refused_instead": "systemUsage@sendFailIfNoSpace",  # noqa: E501
+        "tests/broker/test_broker_store_limit.py::test_at_the_store_limit_producers_wait_and_consumers_go_on": "storeUsage@limit",  # noqa: E501
         "tests/broker/test_broker_dead_letters.py::"
-        "test_messages_that_are_not_persistent_are_dropped_where_policy_says_so":
-        "@processNonPersistent",
-        "tests/broker/test_broker_dead_letters.py::test_a_refused_message_moves_with_its_reason":
-        "address-setting/auto-create-dead-letter-resources address-setting/dead-letter-queue-prefix",
-        "tests/broker/test_broker_selector_dispatch.py::test_few_buckets_mean_common_owners":
-        "messageGroupHashBucketFactory@bucketCount "
+        "test_messages_that_are_not_persistent_are_dropped_where_policy_says_so": "@processNonPersistent",
+        "tests/broker/test_broker_dead_letters.py::test_a_refused_message_moves_with_its_reason": "address-setting/auto-create-dead-letter-resources address-setting/dead-letter-queue-prefix",  # noqa: E501
+        "tests/broker/test_broker_selector_dispatch.py::test_few_buckets_mean_common_owners": "messageGroupHashBucketFactory@bucketCount "  # noqa: E501
         "address-setting/default-group-buckets queue@group-buckets",
-        "tests/broker/test_broker_selector_dispatch.py::test_or_its_share_of_the_old_ones":
-        "address-setting/default-group-rebalance queue@group-rebalance",
-        "tests/broker/test_broker_topics.py::test_a_slow_consumer_is_disconnected":
-        "address-setting/slow-consumer-policy",
+        "tests/broker/test_broker_selector_dispatch.py::test_or_its_share_of_the_old_ones": "address-setting/default-group-rebalance queue@group-rebalance",  # noqa: E501
+        "tests/broker/test_broker_topics.py::test_a_slow_consumer_is_disconnected": "address-setting/slow-consumer-policy",  # noqa: E501
         "tests/broker/test_broker_duplicates.py::test_the_window_is_bounded_by_count_oldest_first": "id-cache-size",
-        "tests/broker/test_broker_transactions.py::test_one_that_stays_open_too_long_is_rolled_back":
-        "transaction-timeout",
-        "tests/transports/test_transports_liveness.py::test_messages_of_a_vanished_host_go_to_another_consumer":
-        "connection-ttl-override",
+        "tests/broker/test_broker_transactions.py::test_one_that_stays_open_too_long_is_rolled_back": "transaction-timeout",  # noqa: E501
+        "tests/transports/test_transports_liveness.py::test_messages_of_a_vanished_host_go_to_another_consumer": "connection-ttl-override",  # noqa: E501
         "tests/test_succession.py::test_no_failback_where_it_is_not_allowed": "allow-failback",
-        "tests/test_succession.py::test_a_slave_of_higher_priority_gets_the_store_when_it_was_ready_for_long_enough":
-        "failback-delay shared-store/master shared-store/primary",
-        "tests/test_succession.py::test_slaves_stay_passive_after_a_stop_that_forbids_it":
-        "failover-on-shutdown failover-on-server-shutdown",
+        "tests/test_succession.py::test_a_slave_of_higher_priority_gets_the_store_when_it_was_ready_for_long_enough": "failback-delay shared-store/master shared-store/primary",  # noqa: E501
+        "tests/test_succession.py::test_slaves_stay_passive_after_a_stop_that_forbids_it": "failover-on-shutdown failover-on-server-shutdown",  # noqa: E501
         "tests/config/test_imported_behaviour.py::users_and_rights": "populate-validated-user",
         "tests/cli/test_start.py::test_the_service_manager_is_told": "wait-for-activation",
-    }.items() for element in elements.split()
-}  # fmt: skip
+    }.items()
+    for element in elements.split()
+}
 
 
 @pytest.fixture(scope="module")
@@ -433,9 +449,10 @@ RUNS = [(case, kind, wire) for case in CASES for kind in case.kinds for wire in 
 
 
 @pytest.mark.parametrize(
-    ("case", "kind", "wire"), RUNS,
+    ("case", "kind", "wire"),
+    RUNS,
     ids=[f"{case.file}-{case.check.__name__}-{case.elements.split()[0]}-{kind}-{wire}" for case, kind, wire in RUNS],
-)  # fmt: skip
+)
 def test_it_does_what_the_report_says(ports: Callable[[str], int], case: Case, kind: str, wire: str) -> None:
     port = ports(case.file)
     opened = [WIRES[wire](port)]
@@ -449,9 +466,15 @@ def test_it_does_what_the_report_says(ports: Callable[[str], int], case: Case, k
 def _carried() -> set[str]:
     """Keys of the tables whose rule can report "carried" with an option."""
     tables: list[dict[str, Rule]] = [
-        activemq.BROKER, activemq.PERSISTENCE, activemq.LIMITS, activemq.SECURITY, artemis.CORE, artemis.HA,
-        activemq_policies.Policies().rules(), artemis_addresses.Addresses().rules(),
-    ]  # fmt: skip
+        activemq.BROKER,
+        activemq.PERSISTENCE,
+        activemq.LIMITS,
+        activemq.SECURITY,
+        artemis.CORE,
+        artemis.HA,
+        activemq_policies.Policies().rules(),
+        artemis_addresses.Addresses().rules(),
+    ]
     never = ("natural", "unsupported", "ignored", "only")
     found = set()
     for key, rule in ((key, rule) for each in tables for key, rule in each.items()):

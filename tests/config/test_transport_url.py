@@ -27,13 +27,23 @@ def test_good_urls(text: str, url: TransportUrl, written: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "unknown scheme"), ("amqp://h:5672", 'scheme "amqp"'), ("127.0.0.1:61613", "unknown scheme"),
-        ("stomp://", "no host"), ("stomp://:61613", "no host"), ("stomp://h:70000", "not a URL"),
-        ("stomp://h:x", "not a URL"), ("stomp://[::1", "not a URL"), ("stomp://u:p@h:1", "usersFile"),
-        ("stomp://h:1/path", "more than"), ("stomp://h:1#f", "more than"), ("stomp://h:1?a=b", 'option "a"'),
-        ("stomp://a b:1", "neither an IP address"), ("stomp://-h:1", "neither"), ("stomp://*:1", "neither"),
+        ("", "unknown scheme"),
+        ("amqp://h:5672", 'scheme "amqp"'),
+        ("127.0.0.1:61613", "unknown scheme"),
+        ("stomp://", "no host"),
+        ("stomp://:61613", "no host"),
+        ("stomp://h:70000", "not a URL"),
+        ("stomp://h:x", "not a URL"),
+        ("stomp://[::1", "not a URL"),
+        ("stomp://u:p@h:1", "usersFile"),
+        ("stomp://h:1/path", "more than"),
+        ("stomp://h:1#f", "more than"),
+        ("stomp://h:1?a=b", 'option "a"'),
+        ("stomp://a b:1", "neither an IP address"),
+        ("stomp://-h:1", "neither"),
+        ("stomp://*:1", "neither"),
     ],
-)  # fmt: skip
+)
 def test_bad_urls_say_why(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse_transport_url(text)
@@ -42,11 +52,21 @@ def test_bad_urls_say_why(text: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("host", "loopback"),
     [
-        ("localhost", True), ("LOCALHOST.", True), ("127.0.0.1", True), ("127.9.9.9", True), ("::1", True),
-        ("::1%lo", True), ("::ffff:127.0.0.1", True), ("::ffff:10.0.0.1", False), ("0.0.0.0", False), ("::", False),
-        ("10.0.0.1", False), ("localhost.example", False), ("", False),
+        ("localhost", True),
+        ("LOCALHOST.", True),
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("::1%lo", True),
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:10.0.0.1", False),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("localhost.example", False),
+        ("", False),
     ],
-)  # fmt: skip
+)
 def test_loopback(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback
 
@@ -63,11 +83,14 @@ def test_any_text_parses_or_is_a_value_error(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("stomp://broker1:0", "port 0"), ("stomp://0.0.0.0:61613", "means any address"),
-        ("stomp://[::]:61613", "means any address"), ("stomp://:61613", "names no host"),
-        ("http://broker1", "unknown scheme"), (f"stomp://{'a' * 60}.{'b' * 60}.{'c' * 60}.{'d' * 60}", "longer than"),
+        ("stomp://broker1:0", "port 0"),
+        ("stomp://0.0.0.0:61613", "means any address"),
+        ("stomp://[::]:61613", "means any address"),
+        ("stomp://:61613", "names no host"),
+        ("http://broker1", "unknown scheme"),
+        (f"stomp://{'a' * 60}.{'b' * 60}.{'c' * 60}.{'d' * 60}", "longer than"),
     ],
-)  # fmt: skip
+)
 def test_an_address_is_one_that_clients_can_connect_to(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse_address(text)

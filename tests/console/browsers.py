@@ -58,8 +58,17 @@ def browser_page(arguments: Sequence[str] = (), **options: Any) -> Iterator[Any]
 def console(broker: Broker, by_name: bool = True) -> Iterator[str]:
     """Its URL. It asks `broker`, or, not `by_name`, whichever is the master."""
     port = free_port()
-    words = [sys.executable, "-m", "amq.cli.main", "console", "--store", str(broker.store),
-             "--listen", f"127.0.0.1:{port}", *(("--name", broker.name) if by_name else ())]  # fmt: skip
+    words = [
+        sys.executable,
+        "-m",
+        "amq.cli.main",
+        "console",
+        "--store",
+        str(broker.store),
+        "--listen",
+        f"127.0.0.1:{port}",
+        *(("--name", broker.name) if by_name else ()),
+    ]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             url, until = f"http://127.0.0.1:{port}", time.monotonic() + 30

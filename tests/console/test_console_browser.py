@@ -12,7 +12,7 @@ from amq.console.lists import LISTS
 from tests.console.browsers import axe, browser_page, console, log_in, send, shot
 
 pytestmark = pytest.mark.deep
-HOSTILE = '<img src=x onerror=alert(1)'  # STOMP takes no ">" in a name
+HOSTILE = "<img src=x onerror=alert(1)"  # STOMP takes no ">" in a name
 
 
 def test_a_takeover_is_seen_in_the_browser(brokers: Brokers) -> None:
@@ -62,9 +62,10 @@ def test_every_page_is_accessible(brokers: Brokers, scheme: str) -> None:
     send(broker, "orders", '{"n": 1}', 3)
     script = axe()
     with (
-        console(broker) as url, browser_page(bypass_csp=True, color_scheme=scheme) as page,
+        console(broker) as url,
+        browser_page(bypass_csp=True, color_scheme=scheme) as page,
         client.connect(f"stomp://127.0.0.1:{broker.port}"),
-    ):  # fmt: skip
+    ):
 
         def check(name: str) -> None:
             page.add_script_tag(path=str(script))
@@ -160,10 +161,11 @@ def test_no_page_is_wider_than_a_phone_and_hostile_names_are_text_everywhere(bro
     broker = brokers.master("a")
     send(broker, HOSTILE, HOSTILE, 2)
     with (
-        console(broker) as url, browser_page(viewport={"width": 360, "height": 740}) as page,
+        console(broker) as url,
+        browser_page(viewport={"width": 360, "height": 740}) as page,
         client.connect(f"stomp://127.0.0.1:{broker.port}", client_id=HOSTILE) as connection,
         connection.session() as session,
-    ):  # fmt: skip
+    ):
         session.consumer("/topic/prices", subscription=HOSTILE)
         consumer = session.consumer(f"/queue/{HOSTILE}", selector=f"mark = '{HOSTILE[:20]}'")
         message = consumer.receive(20)

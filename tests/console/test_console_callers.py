@@ -22,9 +22,11 @@ From = Callable[[str], httpx.AsyncClient]  # a client with that address
 
 
 def behind(
-    folder: Path, test: Callable[[Managed, From], Awaitable[None]], *proxies: str,
+    folder: Path,
+    test: Callable[[Managed, From], Awaitable[None]],
+    *proxies: str,
     authenticate: Authenticate = by_password,
-) -> None:  # fmt: skip
+) -> None:
     async def main() -> None:
         broker = managed(folder, authenticate=authenticate, failed_logins_per_minute=2)
         async with broker as made, client_of(made.config.store, proxies=proxies) as first:
@@ -115,12 +117,18 @@ def test_nobody_is_local_through_a_proxy(tmp_path: Path, proxies: tuple[str, ...
     ("lines", "guilty"),
     [
         (["192.0.2.8", "192.0.2.7"], "192.0.2.7"),  # a proxy that adds a line of its own adds the last one
-        (["127.0.0.1", "192.0.2.7"], "192.0.2.7"), ([""], PROXY), ([" , ,"], PROXY), (["192.0.2.007"], PROXY),
+        (["127.0.0.1", "192.0.2.7"], "192.0.2.7"),
+        ([""], PROXY),
+        ([" , ,"], PROXY),
+        (["192.0.2.007"], PROXY),
         (["192.0.2.8 192.0.2.7"], PROXY),  # a folded line
-        (["0x7f.1"], PROXY), (["3221225991"], PROXY), (["192.0.2.7\t"], "192.0.2.7"), (["192.0.2.7, "], PROXY),
+        (["0x7f.1"], PROXY),
+        (["3221225991"], PROXY),
+        (["192.0.2.7\t"], "192.0.2.7"),
+        (["192.0.2.7, "], PROXY),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_a_caller_writes_itself_chooses_no_address(tmp_path: Path, lines: list[str], guilty: str) -> None:
     async def test(made: Managed, at: From) -> None:
         async with at(PROXY) as client:

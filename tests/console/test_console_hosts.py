@@ -18,22 +18,38 @@ from tests.console.consoles import client_of, run
 from tests.management.managed import Managed
 
 PATHS = (
-    "/", "/login", "/queues", "/queue/orders", "/figures.json", "/api/v1/queues", "/api/v1/broker", "/metrics",
-    "/metrics/per-object", "/metrics/detailed?family=queue_messages",
+    "/",
+    "/login",
+    "/queues",
+    "/queue/orders",
+    "/figures.json",
+    "/api/v1/queues",
+    "/api/v1/broker",
+    "/metrics",
+    "/metrics/per-object",
+    "/metrics/detailed?family=queue_messages",
     "/api/jolokia/read/org.apache.activemq:type=Broker,brokerName=a/BrokerName",
-)  # fmt: skip
+)
 ANONYMOUS = ("Basic Og==", "Basic OnB3")  # ":" and ":pw"
 
 
 @pytest.mark.parametrize(
     ("header", "host"),
     [
-        ("localhost", "localhost"), ("LocalHost:8161", "localhost"), ("127.0.0.1:1", "127.0.0.1"), ("[::1]", "::1"),
-        ("[::1]:8161", "::1"), ("evil.example:8161", "evil.example"), ("", ""), (":8161", ""),
-        ("localhost:evil.example", "localhost:evil.example"), ("localhost@evil.example", "localhost@evil.example"),
-        ("127.0.0.1.evil.example", "127.0.0.1.evil.example"), ("[::1].evil.example", "::1].evil.example"),
+        ("localhost", "localhost"),
+        ("LocalHost:8161", "localhost"),
+        ("127.0.0.1:1", "127.0.0.1"),
+        ("[::1]", "::1"),
+        ("[::1]:8161", "::1"),
+        ("evil.example:8161", "evil.example"),
+        ("", ""),
+        (":8161", ""),
+        ("localhost:evil.example", "localhost:evil.example"),
+        ("localhost@evil.example", "localhost@evil.example"),
+        ("127.0.0.1.evil.example", "127.0.0.1.evil.example"),
+        ("[::1].evil.example", "::1].evil.example"),
     ],
-)  # fmt: skip
+)
 def test_the_host_of_a_header(header: str, host: str) -> None:
     assert host_of(header) == host
     known = host in ("localhost", "127.0.0.1", "::1")
@@ -92,8 +108,19 @@ def test_further_names_of_a_console(tmp_path: Path) -> None:
 
 def test_every_answer_has_the_headers_of_safety(tmp_path: Path) -> None:
     async def test(broker: Managed, client: httpx.AsyncClient) -> None:
-        paths = ("/static/amq.css", "/static/amq.js", "/static/nothing", "/nothing", "/", "/login", "/livez",
-                 "/api/v1/queues", "/api/v1/nothing", "/static/../app.py", "/static")  # fmt: skip
+        paths = (
+            "/static/amq.css",
+            "/static/amq.js",
+            "/static/nothing",
+            "/nothing",
+            "/",
+            "/login",
+            "/livez",
+            "/api/v1/queues",
+            "/api/v1/nothing",
+            "/static/../app.py",
+            "/static",
+        )
         for path in paths:
             answer = await client.get(path)
             assert answer.headers["x-content-type-options"] == "nosniff", path

@@ -72,8 +72,11 @@ def test_the_writer_writes_as_prometheus_client_does(seed: int) -> None:
     text.family("g", "gauge", "h\\\nh", [({"a": name, "b": name[::-1]}, value) for name, value in values.items()])
     text.family("c_total", "counter", "h", [({"a": name}, 7) for name in values])
     text.histogram("h", "h", ours.to_json())
-    expected = {name: found for name, found in samples(generate_latest(registry).decode()).items()
-                if not name.endswith("_created")}  # fmt: skip
+    expected = {
+        name: found
+        for name, found in samples(generate_latest(registry).decode()).items()
+        if not name.endswith("_created")
+    }
     assert samples(str(text)) == expected
 
 
@@ -89,8 +92,14 @@ def test_the_figures_are_those_of_the_broker(tmp_path: Path) -> None:
         found = samples(answer.text)
         assert found["amq_role"][("role", "master"),] == 1
         assert found["amq_role"][("role", "slave"),] == 0
-        expected = {"amq_up": 1, "amq_messages": 4, "amq_messages_enqueued_total": 4, "amq_epoch": 1,
-                    "amq_queues_without_consumers": 2, "amq_group_has_master": 1}  # fmt: skip
+        expected = {
+            "amq_up": 1,
+            "amq_messages": 4,
+            "amq_messages_enqueued_total": 4,
+            "amq_epoch": 1,
+            "amq_queues_without_consumers": 2,
+            "amq_group_has_master": 1,
+        }
         assert {name: found[name][()] for name in expected} == expected
         assert found["amq_journal_sync_seconds_count"][()] >= 1
         assert found["amq_disk_free_bytes"][()] > 0
@@ -99,8 +108,10 @@ def test_the_figures_are_those_of_the_broker(tmp_path: Path) -> None:
         assert found["amq_lease_renewals_total"][()] >= 1
         per_object = samples((await client.get("/metrics/per-object")).text)
         assert per_object["amq_queue_messages"] == {
-            (("destination", "orders"),): 3, (("destination", "x"),): 1, (("destination", hostile),): 0
-        }  # fmt: skip
+            (("destination", "orders"),): 3,
+            (("destination", "x"),): 1,
+            (("destination", hostile),): 0,
+        }
         assert 0 <= per_object["amq_queue_oldest_message_age_seconds"][("destination", "orders"),] < 60
         some = samples((await client.get("/metrics/detailed?family=queue_consumers&family=amq_queue_bytes")).text)
         assert set(some) == {"amq_queue_consumers", "amq_queue_bytes"}

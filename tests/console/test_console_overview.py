@@ -20,9 +20,13 @@ from tests.management.managed import Managed
 
 HOSTILE = "<script>alert(1)</script>"
 MASTER = {
-    "store_full": False, "store_at_limit": False, "memory_used_bytes": 1, "memory_limit_bytes": 2, "dead_letters": 0,
+    "store_full": False,
+    "store_at_limit": False,
+    "memory_used_bytes": 1,
+    "memory_limit_bytes": 2,
+    "dead_letters": 0,
     "queues_without_consumers": 0,
-}  # fmt: skip
+}
 
 
 def epoch(number: int, name: str, started_ms: int, reason: str = "first start of this store") -> Epoch:
@@ -81,8 +85,9 @@ def test_alarms_name_cause_and_cure() -> None:
     seen = Seen(StoreStatus("free", None, False, None, []), None, 1 << 20)
     assert alarms(seen, None) == ["No broker of the group serves clients now."]
     told = {
-        "store_full": "The disk of the store is full (1.0 MiB free)", "store_at_limit": "storeLimit is reached",
-    }  # fmt: skip
+        "store_full": "The disk of the store is full (1.0 MiB free)",
+        "store_at_limit": "storeLimit is reached",
+    }
     assert len(alarms(seen, MASTER)) == 1
     for field, text in told.items():
         assert text in " ".join(alarms(seen, {**MASTER, field: True})), field

@@ -29,7 +29,7 @@ SHIPPED = {
     "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
     "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
 }
-HOSTILE = '<script>alert(1)</script>"\' &'
+HOSTILE = "<script>alert(1)</script>\"' &"
 
 
 async def log_in(client: httpx.AsyncClient, user: str = "root", password: str = "r", **more: Any) -> httpx.Response:
@@ -155,9 +155,12 @@ def test_rows_are_ended_after_a_question(tmp_path: Path) -> None:
     async def test(made: Managed, client: httpx.AsyncClient) -> None:
         consumer = await made.client()
         await consumer.send(
-            "SUBSCRIBE", ("id", "d"), ("destination", "/topic/t"), ("activemq.subscriptionName", HOSTILE),
+            "SUBSCRIBE",
+            ("id", "d"),
+            ("destination", "/topic/t"),
+            ("activemq.subscriptionName", HOSTILE),
             ("receipt", "s"),
-        )  # fmt: skip
+        )
         assert (await consumer.receive()).command == "RECEIPT"
         await log_in(client)
         (durable,) = (await made.ask("GET", "/subscriptions"))["items"]
@@ -189,9 +192,13 @@ def test_rows_are_ended_after_a_question(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-@pytest.mark.parametrize(("peers", "told"), [
-    ("", "The master is <b>a</b> on host "), ("https://{host}.example:8161/{name}/", 'example:8161/a/queues">a</a>'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("peers", "told"),
+    [
+        ("", "The master is <b>a</b> on host "),
+        ("https://{host}.example:8161/{name}/", 'example:8161/a/queues">a</a>'),
+    ],
+)
 def test_a_slave_leads_to_the_master(tmp_path: Path, peers: str, told: str) -> None:
     async def test(made: Managed, client: httpx.AsyncClient) -> None:
         await log_in(client)
@@ -277,8 +284,11 @@ def test_a_message_goes_to_any_queue_or_topic(tmp_path: Path) -> None:
 def test_a_group_of_dead_letters_leads_to_its_messages(tmp_path: Path) -> None:
     async def test(made: Managed, client: httpx.AsyncClient) -> None:
         for number, cause in enumerate(("it's 100% broken", "it's 100 times broken")):
-            properties = {"original-destination": "/queue/orders", "dead-letter-reason": "refused",
-                          "dlqDeliveryFailureCause": f"{cause}\nat line {number}"}  # fmt: skip
+            properties = {
+                "original-destination": "/queue/orders",
+                "dead-letter-reason": "refused",
+                "dlqDeliveryFailureCause": f"{cause}\nat line {number}",
+            }
             await made.ask("POST", "/queues/DLQ.orders/messages", {"body": cause, "properties": properties})
         await log_in(client)
         page = (await client.get("/dead-letters")).text
@@ -321,7 +331,7 @@ def test_a_question_says_whose_connection_it_closes(tmp_path: Path) -> None:
 def test_a_list_that_is_refused_says_nothing_of_its_rows(tmp_path: Path) -> None:
     async def test(made: Managed, client: httpx.AsyncClient) -> None:
         permissions = tmp_path / "permissions.toml"
-        permissions.write_text('[broker]\nmanage = []\n')
+        permissions.write_text("[broker]\nmanage = []\n")
         made.service.permit(Permissions.read(str(permissions)))
         await log_in(client)
         page = (await client.get("/consumers")).text

@@ -25,8 +25,11 @@ pytestmark = pytest.mark.deep
 POINTS = 8  # of a plot, one in 2 s
 PICTURE_BYTES_MAX = 128 << 10
 SMALL = {
-    "journalSegmentSize": "256KiB", "journalBatchSize": "64KiB", "journalReserve": "256KiB", "storeFreeFloor": "256KiB",
-}  # fmt: skip
+    "journalSegmentSize": "256KiB",
+    "journalBatchSize": "64KiB",
+    "journalReserve": "256KiB",
+    "storeFreeFloor": "256KiB",
+}
 TALL = 1060  # the whole overview
 PHONE = {"width": 390, "height": 844}
 
@@ -121,9 +124,10 @@ def test_pictures_of_a_group_that_loses_its_masters(brokers: Brokers) -> None:
     fill(url, "failed", 3)
     refuse(url, "failed", 3)
     with (
-        console(c, by_name=False) as at, browser_page() as page,
+        console(c, by_name=False) as at,
+        browser_page() as page,
         working(producing(url, "orders", 0.05, colour="red"), consuming(url, "orders", 0.01)),
-    ):  # fmt: skip
+    ):
         log_in(page, at)
         page.locator(".role.master").wait_for()
         a.kill()
@@ -190,9 +194,10 @@ def test_a_slow_consumer(brokers: Brokers) -> None:
     url = url_of(broker)
     fill(url, "thumbnails", 40)
     with (
-        console(broker) as at, browser_page() as page,
+        console(broker) as at,
+        browser_page() as page,
         working(producing(url, "thumbnails", 0.1), consuming(url, "thumbnails", 1.0, prefetch=10)),
-    ):  # fmt: skip
+    ):
         log_in(page, at)
         find(page, at, "thumbnails", "Its consumer holds 10 messages, as many as the prefetch allows")
         drawn(page)
@@ -209,8 +214,10 @@ def test_a_poison_message(brokers: Brokers) -> None:
     fill(url, "payments", 9, "amount=12.50 EUR")
     for _ in range(5):  # a consumer that dies of the first message
         with broker.connect() as connection:
-            connection.send("SUBSCRIBE", {"destination": "/queue/payments", "id": "1", "ack": "client-individual",
-                                          "activemq.prefetchSize": 1})  # fmt: skip
+            connection.send(
+                "SUBSCRIBE",
+                {"destination": "/queue/payments", "id": "1", "ack": "client-individual", "activemq.prefetchSize": 1},
+            )
             assert b"comma" in connection.next_frame(10).body
     with console(broker) as at, browser_page() as page:
         log_in(page, at)
@@ -228,10 +235,12 @@ def test_a_selector_that_matches_nothing(brokers: Brokers) -> None:
     broker = brokers.master("a")
     url = url_of(broker)
     with (
-        console(broker) as at, browser_page() as page,
-        working(producing(url, "alerts", 0.2, level="error"),
-                consuming(url, "alerts", 0.1, selector="level = 'ERROR'")),
-    ):  # fmt: skip
+        console(broker) as at,
+        browser_page() as page,
+        working(
+            producing(url, "alerts", 0.2, level="error"), consuming(url, "alerts", 0.1, selector="level = 'ERROR'")
+        ),
+    ):
         log_in(page, at)
         find(page, at, "alerts", "1 consumer, but its selector matches none of the first")
         drawn(page)

@@ -74,8 +74,9 @@ def test_other_sites_change_nothing(tmp_path: Path) -> None:
             assert (await client.post(purge, json={}, headers=headers)).status_code == 403
         form = {"content-type": "application/x-www-form-urlencoded"}
         assert (await client.post(purge, content=b"{}", headers=form)).status_code == 415
-        assert (await client.post(purge, content=b"[" * 99_999, headers={"content-type": "application/json"})
-                ).status_code == 400  # fmt: skip
+        assert (
+            await client.post(purge, content=b"[" * 99_999, headers={"content-type": "application/json"})
+        ).status_code == 400
         assert (await made.ask("GET", "/queues/q"))["messages"] == 1
         answer = await client.post(purge, json={}, headers={"origin": "http://console"})
         assert answer.json() == {"count": 1}
@@ -126,8 +127,9 @@ def test_probes(tmp_path: Path) -> None:
 
 def test_a_slave_counts_guesses(tmp_path: Path) -> None:
     async def test(made: Managed, _: httpx.AsyncClient) -> None:
-        slave = Managed(tmp_path, by_password, name="b", management_socket=str(tmp_path / "b.sock"),
-                        failed_logins_per_minute=1)  # fmt: skip
+        slave = Managed(
+            tmp_path, by_password, name="b", management_socket=str(tmp_path / "b.sock"), failed_logins_per_minute=1
+        )
         await slave.start(as_slave=True)
         with pytest.raises(AccessError, match="login refused"):
             await slave.own.login(Claim("alice", "no"), "10.0.0.1")
@@ -152,8 +154,10 @@ def test_jolokia(tmp_path: Path) -> None:
         assert found["value"] == {"QueueSize": 3, "ConsumerCount": 0}
         assert (await client.get(QUEUE + "orders", auth=AS["alice"])).json()["value"]["EnqueueCount"] == 3
         for path, user, status in (
-            (QUEUE + "none/QueueSize", "root", 404), (QUEUE + "orders/No", "root", 404),
-            (QUEUE + "orders/QueueSize", "eve", 403), ("/api/jolokia/read/x:y=z/A", "root", 404),
+            (QUEUE + "none/QueueSize", "root", 404),
+            (QUEUE + "orders/No", "root", 404),
+            (QUEUE + "orders/QueueSize", "eve", 403),
+            ("/api/jolokia/read/x:y=z/A", "root", 404),
             (QUEUE.replace("brokerName=a", "brokerName=x") + "orders", "root", 404),
         ):
             answer = await client.get(path, auth=AS[user])
@@ -202,4 +206,3 @@ def test_guesses_at_the_console_count_as_those_at_the_ports(tmp_path: Path) -> N
             assert (await elsewhere.get("/api/v1/queues", auth=AS["alice"])).status_code == 200
 
     run(tmp_path, test, failed_logins_per_minute=2)
-

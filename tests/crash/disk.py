@@ -42,9 +42,10 @@ class Call(NamedTuple):
 
     def __str__(self) -> str:
         detail = {
-            WRITE: f" {len(self.data)} bytes at {self.offset}", SIZE: f" {self.offset}",
+            WRITE: f" {len(self.data)} bytes at {self.offset}",
+            SIZE: f" {self.offset}",
             NAME: f" {self.name} -> {self.target or 'nothing'}",
-        }  # fmt: skip
+        }
         return f"{self.kind} {self.path}{detail.get(self.kind, '')}"
 
 
@@ -364,8 +365,12 @@ def _torn(call: Call) -> list[Pieces]:
     options: list[Pieces] = [()]
     if len(sectors) > 1:
         options += [
-            tuple(sectors[:1]), tuple(sectors[1:]), tuple(sectors[:-1]), tuple(sectors[-1:]), tuple(sectors[::2]),
-        ]  # fmt: skip
+            tuple(sectors[:1]),
+            tuple(sectors[1:]),
+            tuple(sectors[:-1]),
+            tuple(sectors[-1:]),
+            tuple(sectors[::2]),
+        ]
     options += [((offset, data[:count]),) for count in (1, 44, len(data) // 2, len(data) - 1) if 0 < count < len(data)]
     options.append(((offset, data),))
     return list(dict.fromkeys(options))

@@ -65,9 +65,10 @@ class Process(World):
     def start(self) -> None:
         """The road of BrokerService: `_compete`, `_term`, `_serve`, without its threads."""
         slave = Slave(self.vfs, self.clock, self.config)
-        service = cast(BrokerService, SimpleNamespace(
-            _vfs=self.vfs, config=self.config, _held=[], _slave=slave, _teller=lambda: lambda *_: None
-        ))  # fmt: skip
+        service = cast(
+            BrokerService,
+            SimpleNamespace(_vfs=self.vfs, config=self.config, _held=[], _slave=slave, _teller=lambda: lambda *_: None),
+        )
         BrokerService._make_store(service)
         owner = Owner.make(
             self._host, name=self.name, uuid=f"uuid of {self.name}", transport_urls=(), lock_keep_alive_period_s=2.0
@@ -89,13 +90,20 @@ class Process(World):
         self.found: State = observed(state, self.vfs, STORE, recovered.trimmed)
         self.lease.check()
         self.journal = Journal(
-            self.vfs, self.clock, self.runner, self, self.lease.valid, STORE,
-            self.epoch, recovered.store_uuid or bytes(16), recovered, self.config, random.Random(self.epoch),
-        )  # fmt: skip
-        self.shown_at = self.ready_at = len(self.disk.log)
-        self.broker = Broker(
-            state, self.journal, self.config, self.clock, self.epoch, self.wake, recovered.read_bytes
+            self.vfs,
+            self.clock,
+            self.runner,
+            self,
+            self.lease.valid,
+            STORE,
+            self.epoch,
+            recovered.store_uuid or bytes(16),
+            recovered,
+            self.config,
+            random.Random(self.epoch),
         )
+        self.shown_at = self.ready_at = len(self.disk.log)
+        self.broker = Broker(state, self.journal, self.config, self.clock, self.epoch, self.wake, recovered.read_bytes)
         self.journal.delete(recovered.unused)
 
     def _pause(self, seconds: float) -> bool:

@@ -49,9 +49,14 @@ class Coordinator:
         self._script = script
 
     def prepare(
-        self, xid: str, sends: Sequence[One | Many] = (), acks: Sequence[One] = (), owner: str = "", batch: int = 0,
+        self,
+        xid: str,
+        sends: Sequence[One | Many] = (),
+        acks: Sequence[One] = (),
+        owner: str = "",
+        batch: int = 0,
         timeout_ms: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         script, client, branch = self._script, self._script.client, Branch(owner, batch)
         client.begin()
         for each in sends:

@@ -53,9 +53,15 @@ device 10.98.0.1:/ mounted on /mnt/amq with fstype nfs4 statvers=1.1
 \tsec:\tflavor=1,pseudoflavor=1
 """
 MAGIC = {
-    "nfs4": 0x6969, "nfs": 0x6969, "gfs2": 0x01161970, "ocfs2": 0x7461636F, "cifs": 0xFE534D42, "ext4": 0xEF53,
-    "tmpfs": 0x01021994, "overlay": 0x794C7630,
-}  # fmt: skip
+    "nfs4": 0x6969,
+    "nfs": 0x6969,
+    "gfs2": 0x01161970,
+    "ocfs2": 0x7461636F,
+    "cifs": 0xFE534D42,
+    "ext4": 0xEF53,
+    "tmpfs": 0x01021994,
+    "overlay": 0x794C7630,
+}
 
 
 def changed(line: str, *words: str) -> str:

@@ -22,9 +22,11 @@ pytestmark = needs_openssl
 
 def ask(url: str, code: int) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "amq.cli.main", "doctor", "--tls", url, "--json"], capture_output=True, text=True,
+        [sys.executable, "-m", "amq.cli.main", "doctor", "--tls", url, "--json"],
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == code, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -37,9 +39,13 @@ def levels(broker: dict[str, Any]) -> dict[str, str]:
 def group(directory: Path, authority: Authority, days: int = 60, **more: object) -> Brokers:
     server = authority.pair("server", days=days, file=f"server-{days}")
     return Brokers(
-        directory, scheme="auto+ssl", certificate=server.certificate, certificateKey=server.key,
-        trust=authority.trust, **more,
-    )  # fmt: skip
+        directory,
+        scheme="auto+ssl",
+        certificate=server.certificate,
+        certificateKey=server.key,
+        trust=authority.trust,
+        **more,
+    )
 
 
 def url(broker: Broker, authority: Authority, more: str = "") -> str:
@@ -60,9 +66,11 @@ def test_a_good_port_and_a_slave_that_does_not_listen(authority: Authority, tmp_
         assert first["certificate"]["days_left"] in (59, 60)
         assert not second["reachable"]
         people = subprocess.run(
-            [sys.executable, "-m", "amq.cli.main", "doctor", "--tls", url(broker, authority)], capture_output=True,
-            text=True, check=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "amq.cli.main", "doctor", "--tls", url(broker, authority)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert "CN=server" in people.stdout
         assert people.stdout.rstrip().endswith("fit")
 

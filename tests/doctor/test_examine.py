@@ -102,12 +102,15 @@ def test_quickly_is_quick(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("method", "number", "cure"), [
-    ("open", errno.EROFS, "mount it read-write"),
-    ("open", errno.EACCES, "read and write access"),
-    ("pwrite", errno.ENOSPC, "free some space"),
-    ("fsync", errno.EIO, "mend that first"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "number", "cure"),
+    [
+        ("open", errno.EROFS, "mount it read-write"),
+        ("open", errno.EACCES, "read and write access"),
+        ("pwrite", errno.ENOSPC, "free some space"),
+        ("fsync", errno.EIO, "mend that first"),
+    ],
+)
 def test_what_cannot_be_tried_is_unfit(method: str, number: int, cure: str, tmp_path: Path) -> None:
     vfs = FaultyVfs()
     vfs.fail(method, number, times=0)
@@ -186,16 +189,24 @@ def test_one_slow_check_is_no_warning(tmp_path: Path) -> None:
     assert report.verdict == "fit"
 
 
-@pytest.mark.parametrize(("line", "lease_time", "takeover_s", "initial_ms", "longest_ms", "timeout_ms"), [
-    (EXT4, "10", 2.02, 10, 200, 120_000),
-    (NFS4, "10", 12.02, 100, 240, 120_000),
-    (NFS4_DEFAULT, "90", 92.02, 100, 1000, 365_000),
-    (CIFS, "10", None, 100, 1000, 365_000),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("line", "lease_time", "takeover_s", "initial_ms", "longest_ms", "timeout_ms"),
+    [
+        (EXT4, "10", 2.02, 10, 200, 120_000),
+        (NFS4, "10", 12.02, 100, 240, 120_000),
+        (NFS4_DEFAULT, "90", 92.02, 100, 1000, 365_000),
+        (CIFS, "10", None, 100, 1000, 365_000),
+    ],
+)
 def test_what_clients_are_advised(
-    line: str, lease_time: str, takeover_s: float | None, initial_ms: int, longest_ms: int, timeout_ms: int,
+    line: str,
+    lease_time: str,
+    takeover_s: float | None,
+    initial_ms: int,
+    longest_ms: int,
+    timeout_ms: int,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     stats = MOUNTSTATS.replace("lease_time=10", f"lease_time={lease_time}")
     vfs = SlowSyncs(0.01)
     report = examine(str(tmp_path), doors=doors(line, vfs, {"/proc/self/mountstats": stats}, clock=vfs))
@@ -247,9 +258,13 @@ def test_the_worst_decides() -> None:
     report = Report("/s", "/s")
     assert report.verdict == "fit"
     for level, verdict in (
-        (Level.OK, "fit"), (Level.NOTE, "fit"), (Level.WARNING, "fit with warnings"), (Level.NOTE, "fit with warnings"),
-        (Level.UNFIT, "unfit"), (Level.OK, "unfit"),
-    ):  # fmt: skip
+        (Level.OK, "fit"),
+        (Level.NOTE, "fit"),
+        (Level.WARNING, "fit with warnings"),
+        (Level.NOTE, "fit with warnings"),
+        (Level.UNFIT, "unfit"),
+        (Level.OK, "unfit"),
+    ):
         report.findings.append(Finding(level, "t", "f"))
         assert report.verdict == verdict
     assert worst([]) is Level.OK

@@ -31,7 +31,7 @@ class Peer:
 
     def __init__(
         self, directory: Path, vfs: Vfs | None = None, line: str = NFS4, host: Any = None, **doors: Any
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.said: list[str] = []
         self.heard = threading.Event()
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -158,10 +158,15 @@ class Answering:
 
 @pytest.mark.parametrize(
     ("theirs_s", "takes_s", "level"),
-    [(10.0, 0.002, Level.OK), (10.05, 0.002, Level.OK), (10.2, 0.002, Level.UNFIT), (9.8, 0.002, Level.UNFIT),
-     (10.2, 0.3, Level.OK)],
+    [
+        (10.0, 0.002, Level.OK),
+        (10.05, 0.002, Level.OK),
+        (10.2, 0.002, Level.UNFIT),
+        (9.8, 0.002, Level.UNFIT),
+        (10.2, 0.3, Level.OK),
+    ],
     ids=["same", "half a percent", "fast", "slow", "too far away to tell"],
-)  # fmt: skip
+)
 def test_the_rate_of_another_clock(theirs_s: float, takes_s: float, level: Level) -> None:
     machine = SampleMachine(clocks={"CLOCK_BOOTTIME": 100.0})
     peer: Any = Answering(machine)
@@ -181,10 +186,18 @@ def test_nobody_listens(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("answer", [
-    b"", b"HTTP/1.1 400 Bad Request\r\n", b"[]\n", b'{"result": 7}\n', b"{}\n", b'{"errno": "x"}\n',
-    b'{"errno": 2, "error": "No such file or directory"}\n',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 400 Bad Request\r\n",
+        b"[]\n",
+        b'{"result": 7}\n',
+        b"{}\n",
+        b'{"errno": "x"}\n',
+        b'{"errno": 2, "error": "No such file or directory"}\n',
+    ],
+)
 def test_something_else_listens(tmp_path: Path, answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -225,11 +238,24 @@ def test_whatever_is_asked_is_answered(tmp_path: Path, peer: Peer) -> None:
     (tmp_path / f"amq-doctor-{RUN}-{HELLO}").write_text(NONCE)
     hello = json.dumps({"hello": RUN, "nonce": NONCE, "version": remote.VERSION}).encode()
     questions = [
-        b"", b"7", b"[]", b"null", b"{}", b"\xff", b'{"hello": 7}', b'{"do": 7}', hello, b'{"do": "put"}',
-        b'{"do": "put", "with": 7}', b'{"do": "put", "with": []}', b'{"do": "__class__", "with": []}',
-        b'{"do": "lock", "with": ["/etc/passwd"]}', b'{"do": "unlock", "with": ["x"]}', b"[" * 60_000,
+        b"",
+        b"7",
+        b"[]",
+        b"null",
+        b"{}",
+        b"\xff",
+        b'{"hello": 7}',
+        b'{"do": 7}',
+        hello,
+        b'{"do": "put"}',
+        b'{"do": "put", "with": 7}',
+        b'{"do": "put", "with": []}',
+        b'{"do": "__class__", "with": []}',
+        b'{"do": "lock", "with": ["/etc/passwd"]}',
+        b'{"do": "unlock", "with": ["x"]}',
+        b"[" * 60_000,
         b'{"do": "put", "with": ["x", 7]}',
-    ]  # fmt: skip
+    ]
     with socket.create_connection(("127.0.0.1", peer.port)) as sock, sock.makefile("rwb") as stream:
         for question in questions:
             stream.write(question + b"\n")

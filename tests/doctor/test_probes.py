@@ -129,9 +129,7 @@ def test_other_errors_are_raised(probe: Probe, method: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.__name__)
 @pytest.mark.parametrize("method", ["try_lock", "link", "fsync"])
-def test_an_error_here_while_the_other_is_at_work(
-    probe: Probe, method: str, tmp_path: Path, child: ChildHands
-) -> None:  # fmt: skip
+def test_an_error_here_while_the_other_is_at_work(probe: Probe, method: str, tmp_path: Path, child: ChildHands) -> None:
     """The question that was under way is answered before the next is put, and the other side lets go."""
     vfs = FaultyVfs()
     vfs.fail(method, errno.EIO, nth=5)

@@ -28,25 +28,50 @@ CASES = ("transaction", "without_transaction", "application")
 # What a reader is told to watch for, in this order.
 LINES = {
     "transaction": (
-        "connected to ", "20 orders are in ", "transaction 1: committed", CUE, "transaction 2: rolled back",
-        "transaction 2: committed", "transaction 4: committed", "20 bills of 20 orders, 0 orders left, rolled back: 1",
+        "connected to ",
+        "20 orders are in ",
+        "transaction 1: committed",
+        CUE,
+        "transaction 2: rolled back",
+        "transaction 2: committed",
+        "transaction 4: committed",
+        "20 bills of 20 orders, 0 orders left, rolled back: 1",
         "right:",
     ),
     "without_transaction": (
-        "connected to ", "40 orders sent, 10 of them handled", CUE, "20 more orders sent", "the last 20 orders sent",
-        "order 10 was delivered before the failover", "order 10 comes again", "60 orders handled, 1 came again, 0 left",
+        "connected to ",
+        "40 orders sent, 10 of them handled",
+        CUE,
+        "20 more orders sent",
+        "the last 20 orders sent",
+        "order 10 was delivered before the failover",
+        "order 10 comes again",
+        "60 orders handled, 1 came again, 0 left",
         "right:",
     ),
     "application": (
-        "no master at ", "connected to ", CUE, "event DISCONNECT", "the work stopped after 10 confirmed orders",
-        "no master at ", "connected to ", "20 orders received over 2 connections", "right:",
+        "no master at ",
+        "connected to ",
+        CUE,
+        "event DISCONNECT",
+        "the work stopped after 10 confirmed orders",
+        "no master at ",
+        "connected to ",
+        "20 orders received over 2 connections",
+        "right:",
     ),
     "reattach": (
-        "connected to ", "20 orders sent, order 0 is in hand", "a transaction with a bill is open",
-        "the cable is pulled", "order 0 is acknowledged late", "the transaction is committed",
-        "the temporary queue still has the answer", "20 orders acknowledged, 1 bill written, 0 orders left", "right:",
+        "connected to ",
+        "20 orders sent, order 0 is in hand",
+        "a transaction with a bill is open",
+        "the cable is pulled",
+        "order 0 is acknowledged late",
+        "the transaction is committed",
+        "the temporary queue still has the answer",
+        "20 orders acknowledged, 1 bill written, 0 orders left",
+        "right:",
     ),
-}  # fmt: skip
+}
 
 
 Fault = Callable[[Broker], None]

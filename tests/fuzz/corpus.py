@@ -55,19 +55,35 @@ def message(seq: int, body: bytes = b"body", destination: str = "queue://a") -> 
     return Message(destination, body, {"k": "v"}, "text/plain", 4, True, 1, 2, f"id-{seq}", True, seq)
 
 
-DURABLE = Subscribed("subscription://c:s:7", {
-    "client_id": "c", "name": "s", "topics": ["topic://t"], "selector": "a = 'b'", "message_id_prefix": "ID:",
-    "no_local": False,
-})  # fmt: skip
+DURABLE = Subscribed(
+    "subscription://c:s:7",
+    {
+        "client_id": "c",
+        "name": "s",
+        "topics": ["topic://t"],
+        "selector": "a = 'b'",
+        "message_id_prefix": "ID:",
+        "no_local": False,
+    },
+)
 RECORDS: list[Record] = [
-    message(1), message(2, b"", "queue://b"), Consumed("queue://a", 0, [1]), Redelivered("queue://b", [(2, 1, 1)]),
-    Group([message(3), Consumed("queue://b", 2, [2])], "commit"), Duplicates("queue://a", [("x", 1), ("y", 2)]),
-    Outcomes([("commit", 3)]), Trimmed(1, 0), Moved("queue://a", "queue://b", [1, 2], [("x", 1)]),
+    message(1),
+    message(2, b"", "queue://b"),
+    Consumed("queue://a", 0, [1]),
+    Redelivered("queue://b", [(2, 1, 1)]),
+    Group([message(3), Consumed("queue://b", 2, [2])], "commit"),
+    Duplicates("queue://a", [("x", 1), ("y", 2)]),
+    Outcomes([("commit", 3)]),
+    Trimmed(1, 0),
+    Moved("queue://a", "queue://b", [1, 2], [("x", 1)]),
     Multicast(message(8, destination="topic://t"), list(IDS), [8, 9]),
     Prepared("x", 3, 1, 2, "job", 7, {"queue://a": [1, 2]}, {"queue://b": [3]}, [("queue://a", "m", 1)]),
-    Resolved("x", True, 4), Marker("job", 7), Marker("job", 8, Content(3, 9)),
-    DURABLE, Subscribed(DURABLE.queue, {}),
-]  # fmt: skip
+    Resolved("x", True, 4),
+    Marker("job", 7),
+    Marker("job", 8, Content(3, 9)),
+    DURABLE,
+    Subscribed(DURABLE.queue, {}),
+]
 
 
 def payload(records: list[Record]) -> bytes:
@@ -82,9 +98,11 @@ def segments() -> list[bytes]:
     first = batch(payload([Previous(0), *DESTINATIONS, *RECORDS[:3]]), 1)
     second = batch(payload(RECORDS[3:]), 2, HAS_TRIM_MARK)
     return [
-        HEADER.encode() + bytes(100), HEADER.encode() + first + bytes(512), HEADER.encode() + first + second,
+        HEADER.encode() + bytes(100),
+        HEADER.encode() + first + bytes(512),
+        HEADER.encode() + first + second,
         HEADER.encode() + first + second[:-9] + bytes(9),
-    ]  # fmt: skip
+    ]
 
 
 def payloads() -> list[bytes]:
@@ -123,9 +141,13 @@ def checkpoint_blocks() -> list[bytes]:
 
 def epoch_document(**changes: object) -> bytes:
     body = {
-        "number": 1, "owner": OWNER.to_json(), "sealed": {"00000001-00000001.seg": 100}, "started_wall_ms": 5,
-        "reason": "first start", "attempt": "a-1",
-    }  # fmt: skip
+        "number": 1,
+        "owner": OWNER.to_json(),
+        "sealed": {"00000001-00000001.seg": 100},
+        "started_wall_ms": 5,
+        "reason": "first start",
+        "attempt": "a-1",
+    }
     return encode("epoch", {**body, **changes})
 
 
@@ -154,10 +176,12 @@ def users() -> list[bytes]:
 
 def broker_urls() -> list[bytes]:
     return [
-        b"stomp://localhost:61613", b"failover:(stomp://a:1,stomp://[::1]:2)?randomize=false&maxReconnectAttempts=3",
-        b"failover://stomp://u:secret@a", b"stomp://u%40:secret@h?connectionTimeout=5",
+        b"stomp://localhost:61613",
+        b"failover:(stomp://a:1,stomp://[::1]:2)?randomize=false&maxReconnectAttempts=3",
+        b"failover://stomp://u:secret@a",
+        b"stomp://u%40:secret@h?connectionTimeout=5",
         b"failover:(stomp://a,stomp://b)?priorityBackup=true&priorityURIs=stomp://b&nested.connectionTimeout=9",
-    ]  # fmt: skip
+    ]
 
 
 def transport_urls() -> list[bytes]:
@@ -167,9 +191,12 @@ def transport_urls() -> list[bytes]:
 def first_bytes() -> list[bytes]:
     return [
         b"CONNECT\naccept-version:1.2\nhost:h\n\n\0SEND\ndestination:/queue/a\ncontent-length:3\n\nabc\0\n",
-        b"AMQP\0\1\0\0", b"\0\0\1\x2a\x01ActiveMQ", b"\x10\x0c\0\4MQTT\4\2\0\x3c", b"GET / HTTP/1.1\r\n",
+        b"AMQP\0\1\0\0",
+        b"\0\0\1\x2a\x01ActiveMQ",
+        b"\x10\x0c\0\4MQTT\4\2\0\x3c",
+        b"GET / HTTP/1.1\r\n",
         b"\x16\x03\x01",
-    ]  # fmt: skip
+    ]
 
 
 CONNECT_WITH_RUNS = b"CONNECT\naccept-version:1.2\nhost:h\namq-runs:1\n\n\0"
@@ -178,8 +205,11 @@ CONNECT_WITH_RUNS = b"CONNECT\naccept-version:1.2\nhost:h\namq-runs:1\n\n\0"
 def stomp_runs() -> list[bytes]:
     """Frames of many messages: with a list of names, with several, without headers."""
     found = []
-    for lists, which, values in (([["correlation-id", "a"]], b"", b"k\x001\0l\x002\0"), ([], b"", b""),
-                                 ([["a"], [], ["type", "b"]], b"\0\2", b"1\x002\x003\0")):  # fmt: skip
+    for lists, which, values in (
+        ([["correlation-id", "a"]], b"", b"k\x001\0l\x002\0"),
+        ([], b"", b""),
+        ([["a"], [], ["type", "b"]], b"\0\2", b"1\x002\x003\0"),
+    ):
         body = pack(lists, which, values, struct.pack("<II", 3, 2), b"abcde")
         head = f"SENDMANY\ndestination:/queue/a\ntransaction:t\nmessages:2\ncontent-length:{len(body)}\n\n"
         found.append(head.encode() + body + b"\0")
@@ -197,11 +227,16 @@ def runs_of_messages() -> list[bytes]:
 def openwire_messages() -> list[bytes]:
     producer = structure(table.PRODUCER_ID, connection="ID:h-1:1", session=1, value=1)
     fields = {
-        "producer": producer, "destination": structure(table.QUEUE, name="a"), "persistent": True, "priority": 4,
-        "id": structure(table.MESSAGE_ID, producer=producer, producer_sequence=1), "correlation_id": "c",
-        "reply_to": structure(table.TEMP_QUEUE, name="ID:h-1:1:1"), "group_id": "g",
+        "producer": producer,
+        "destination": structure(table.QUEUE, name="a"),
+        "persistent": True,
+        "priority": 4,
+        "id": structure(table.MESSAGE_ID, producer=producer, producer_sequence=1),
+        "correlation_id": "c",
+        "reply_to": structure(table.TEMP_QUEUE, name="ID:h-1:1:1"),
+        "group_id": "g",
         "properties": encode_map({"color": "red", "count": Int32(5)}),
-    }  # fmt: skip
+    }
     text = {**fields, "content": b"\0\0\0\2hi", "type": "t"}
     return [
         encode_structure(Structure(kind, each))
@@ -226,7 +261,9 @@ def openwire() -> list[bytes]:
 
 def selectors() -> list[bytes]:
     return [
-        b"", b"(color = 'red' OR price * 1.5E1 - 2 > -0x1FL) AND NOT color LIKE '_e!%%' ESCAPE '!'",
+        b"",
+        b"(color = 'red' OR price * 1.5E1 - 2 > -0x1FL) AND NOT color LIKE '_e!%%' ESCAPE '!'",
         b"price BETWEEN 1 AND 20 AND color NOT IN ('a', 'it''s') OR JMSPriority IN (4, 5) AND \"x-y\" IS NOT NULL",
-        b"convert_string_expressions:flag <> TRUE AND price / 0 = 017 % 3", b"a LIKE '%a_%b%' OR a = b",
-    ]  # fmt: skip
+        b"convert_string_expressions:flag <> TRUE AND price / 0 = 017 % 3",
+        b"a LIKE '%a_%b%' OR a = b",
+    ]

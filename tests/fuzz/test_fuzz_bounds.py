@@ -218,15 +218,22 @@ def test_epoch_file_of_absurd_size(bounded: Bounded) -> None:
         ("broker-url", b"failover:(" + b",".join(b"stomp://h%d" % n for n in range(5000)) + b")"),
         ("broker-url", b"stomp://" + b"a" * 65_000 + b"?" + b"b" * 400 + b"=1"),
         ("broker-url", b"stomp://a?" + b"&".join(b"x%d=1" % n for n in range(6000))),
-        ("broker-url", b"stomp://" + b"[" * 60_000), ("broker-url", b"stomp://" + b"u:" * 30_000 + b"@h"),
-        ("broker-url", b"stomp://a?timeout=" + b"9" * 60_000), ("broker-url", b"x" * (4 << 20)),
-        ("transport-url", b"stomp://" + b"a." * 500_000), ("transport-url", b"stomp://[" + b":" * 500_000 + b"]"),
-        ("transport-url", b"stomp://h:" + b"9" * 500_000), ("users", b"a:" * 500_000),
-        ("users", b"a:scrypt$" + b"9" * 500_000), ("users", b"\n" * 500_000 + b"x"),
+        ("broker-url", b"stomp://" + b"[" * 60_000),
+        ("broker-url", b"stomp://" + b"u:" * 30_000 + b"@h"),
+        ("broker-url", b"stomp://a?timeout=" + b"9" * 60_000),
+        ("broker-url", b"x" * (4 << 20)),
+        ("transport-url", b"stomp://" + b"a." * 500_000),
+        ("transport-url", b"stomp://[" + b":" * 500_000 + b"]"),
+        ("transport-url", b"stomp://h:" + b"9" * 500_000),
+        ("users", b"a:" * 500_000),
+        ("users", b"a:scrypt$" + b"9" * 500_000),
+        ("users", b"\n" * 500_000 + b"x"),
         ("users", b"a:scrypt$9999999$999$999$" + b"A" * 22 + b"==$" + b"A" * 43 + b"="),
-        ("first-bytes", b"\n" * 500_000), ("stomp", b"\n" * 500_000), ("stomp", b"CONNECT\n" + b"a:b\n" * 200_000),
+        ("first-bytes", b"\n" * 500_000),
+        ("stomp", b"\n" * 500_000),
+        ("stomp", b"CONNECT\n" + b"a:b\n" * 200_000),
     ],
-)  # fmt: skip
+)
 def test_hostile_text(target: str, data: bytes, bounded: Bounded) -> None:
     started = time.process_time()
     bounded(lambda: TARGETS[target].check(data), 200 * len(data) + MEGABYTE)

@@ -12,14 +12,40 @@ from amq.client.errors import UriError
 from amq.client.uri import parse
 
 SPECIAL = [
-    "/", "?", "#", "&", "=", ",", "(", ")", "@", ":", "//", "[", "]", "%", "%zz", " ", "\n", "?a=", "&b=1&", "ß",
+    "/",
+    "?",
+    "#",
+    "&",
+    "=",
+    ",",
+    "(",
+    ")",
+    "@",
+    ":",
+    "//",
+    "[",
+    "]",
+    "%",
+    "%zz",
+    " ",
+    "\n",
+    "?a=",
+    "&b=1&",
+    "ß",
     "",
-]  # fmt: skip
+]
 FORMS = [
-    "stomp://{login}@host:61613", "tcp://{login}@host", "stomp://{login}@host:99999", "stomp://{login}@host?nonsense=1",
-    "stomp://{login}@", "failover:(stomp://{login}@a,stomp://b)?nonsense=1", "failover:(stomp://{login}@a",
-    "failover:stomp://{login}@a", "stomp:{login}@host", "failover:(stomp://a,stomp://{login}@b)x",
-]  # fmt: skip
+    "stomp://{login}@host:61613",
+    "tcp://{login}@host",
+    "stomp://{login}@host:99999",
+    "stomp://{login}@host?nonsense=1",
+    "stomp://{login}@",
+    "failover:(stomp://{login}@a,stomp://b)?nonsense=1",
+    "failover:(stomp://{login}@a",
+    "failover:stomp://{login}@a",
+    "stomp:{login}@host",
+    "failover:(stomp://a,stomp://{login}@b)x",
+]
 
 
 def check(form: str, special: str) -> None:

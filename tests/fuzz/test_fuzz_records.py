@@ -42,10 +42,22 @@ from tests.fuzz.targets import STORE, store
 from tests.fuzz.test_fuzz_structured import refusal
 
 NAMES = [
-    "queue://a", "queue://b", "topic://t", "subscription://c:s:1", "sent://queue://a", "held://queue://a",
-    "schedule://queue://a", "retained://topic://t", "", "nonsense", "queue://a,queue://b", "queue://>", "sent://",
-    "sent://sent://queue://a", "\0\x1b[2J",
-]  # fmt: skip
+    "queue://a",
+    "queue://b",
+    "topic://t",
+    "subscription://c:s:1",
+    "sent://queue://a",
+    "held://queue://a",
+    "schedule://queue://a",
+    "retained://topic://t",
+    "",
+    "nonsense",
+    "queue://a,queue://b",
+    "queue://>",
+    "sent://",
+    "sent://sent://queue://a",
+    "\0\x1b[2J",
+]
 IDS = {name: number for number, name in enumerate(NAMES, 1)}
 BROAD = [0, 1, 2, 3, 4, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 44, 1 << 63, (1 << 64) - 2, (1 << 64) - 1]
 names = st.sampled_from(NAMES)
@@ -56,16 +68,35 @@ xids = ids | st.just(Xid(1, b"g", b"b"))
 counts = st.integers(0, (1 << 32) - 1) | st.sampled_from([0, 1])
 by_queue = st.dictionaries(names, few, max_size=2)
 messages = st.builds(
-    Message, names, st.binary(max_size=3), st.just(None), st.just(""), st.integers(0, 9), st.just(True), numbers,
-    numbers, ids, st.just(False), numbers,
-)  # fmt: skip
+    Message,
+    names,
+    st.binary(max_size=3),
+    st.just(None),
+    st.just(""),
+    st.integers(0, 9),
+    st.just(True),
+    numbers,
+    numbers,
+    ids,
+    st.just(False),
+    numbers,
+)
 definitions = st.fixed_dictionaries(
-    {"client_id": ids, "name": ids, "topics": st.lists(names, min_size=1, max_size=2),
-     "selector": st.sampled_from(["", "a = 1", "(" * 200, "a ="]), "message_id_prefix": st.none() | ids,
-     "no_local": st.booleans()},
-    optional={"expires_s": numbers, "user": ids, "exact": st.lists(names, max_size=2),
-              "options": st.dictionaries(names, st.dictionaries(ids, numbers, max_size=1), max_size=1)},
-)  # fmt: skip
+    {
+        "client_id": ids,
+        "name": ids,
+        "topics": st.lists(names, min_size=1, max_size=2),
+        "selector": st.sampled_from(["", "a = 1", "(" * 200, "a ="]),
+        "message_id_prefix": st.none() | ids,
+        "no_local": st.booleans(),
+    },
+    optional={
+        "expires_s": numbers,
+        "user": ids,
+        "exact": st.lists(names, max_size=2),
+        "options": st.dictionaries(names, st.dictionaries(ids, numbers, max_size=1), max_size=1),
+    },
+)
 
 
 @st.composite
@@ -83,15 +114,25 @@ simple = (
     | st.builds(Consumed, names, st.integers(0, 4), few)
     | st.builds(Redelivered, names, st.lists(st.tuples(numbers, counts, counts), max_size=3))
     | st.builds(Moved, names, names, few, st.lists(st.tuples(ids, numbers), max_size=2))
-    | st.builds(Prepared, xids, numbers, numbers, numbers, ids, numbers, by_queue, by_queue,
-                st.lists(st.tuples(names, ids, numbers), max_size=2))
+    | st.builds(
+        Prepared,
+        xids,
+        numbers,
+        numbers,
+        numbers,
+        ids,
+        numbers,
+        by_queue,
+        by_queue,
+        st.lists(st.tuples(names, ids, numbers), max_size=2),
+    )
     | st.builds(Resolved, xids, st.booleans(), numbers)
     | st.builds(Marker, ids, numbers, st.none() | st.builds(Content, numbers, numbers))
     | st.builds(Duplicates, names, st.lists(st.tuples(ids, numbers), max_size=2))
     | st.builds(Outcomes, st.lists(st.tuples(ids, numbers), max_size=2))
     | st.builds(Trimmed, numbers, numbers, st.dictionaries(st.tuples(numbers, numbers), numbers, max_size=2))
     | st.builds(Subscribed, names, st.just({}) | definitions)
-)  # fmt: skip
+)
 records = simple | multicasts() | st.builds(Group, st.lists(simple, max_size=3), ids, numbers)
 
 

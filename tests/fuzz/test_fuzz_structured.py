@@ -111,9 +111,10 @@ SCALARS: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, -1, 0, 10**30, 10**400, math.inf, -math.inf, math.nan, 1e308, "", "\ud800", "x" * 500, [], {}]
 ) | st.text(max_size=5)
 VALUES: st.SearchStrategy[Any] = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=5,
-)  # fmt: skip
+)
 
 
 @st.composite
@@ -133,9 +134,13 @@ def changed(draw: st.DrawFn, body: dict[str, Any]) -> dict[str, Any]:
 
 
 EPOCH = {
-    "number": 1, "owner": corpus.OWNER.to_json(), "sealed": {"00000001-00000001.seg": 100}, "started_wall_ms": 5,
-    "reason": "", "attempt": "a-1",
-}  # fmt: skip
+    "number": 1,
+    "owner": corpus.OWNER.to_json(),
+    "sealed": {"00000001-00000001.seg": 100},
+    "started_wall_ms": 5,
+    "reason": "",
+    "attempt": "a-1",
+}
 OWNED = {"owner": corpus.OWNER.to_json(), "role": "slave", "epoch": 1, "count": 1, "wall_ms": 5}
 
 
@@ -166,9 +171,31 @@ def test_documents_that_are_no_objects(body: Any, kind: str) -> None:
 
 
 EXTREMES: list[Any] = [
-    None, True, -1, 0, 1, 2**31, 2**63, 2**64, 10**30, 10**400, math.inf, -math.inf, math.nan, 1e308, 5e-324, "",
-    "\ud800", "x" * 5000, [], [None], [[]], {}, {"a": 1}, {"00000001-00000001.seg": 10**400},
-]  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    1,
+    2**31,
+    2**63,
+    2**64,
+    10**30,
+    10**400,
+    math.inf,
+    -math.inf,
+    math.nan,
+    1e308,
+    5e-324,
+    "",
+    "\ud800",
+    "x" * 5000,
+    [],
+    [None],
+    [[]],
+    {},
+    {"a": 1},
+    {"00000001-00000001.seg": 10**400},
+]
 
 
 @pytest.mark.parametrize("name", [*EPOCH, *(f"owner.{name}" for name in corpus.OWNER.to_json())])

@@ -11,9 +11,18 @@ from tests.fuzz.targets import TARGETS
 NUMBERS = [0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, (1 << 63) - 1, (1 << 64) - 1]
 INTERESTING = [number.to_bytes(size, "little") for number in NUMBERS for size in (1, 2, 4, 8) if number < 1 << 8 * size]
 TEXTS = [
-    b"[" * 3000, b'{"a":' * 3000, b"1" * 5000, b"1e999", b"-1", b"null", b"true", b"\xff\xfe", b"\\ud800", b"\n",
+    b"[" * 3000,
+    b'{"a":' * 3000,
+    b"1" * 5000,
+    b"1e999",
+    b"-1",
+    b"null",
+    b"true",
+    b"\xff\xfe",
+    b"\\ud800",
+    b"\n",
     b"%00",
-]  # fmt: skip
+]
 
 
 @st.composite

@@ -117,9 +117,12 @@ class StompPyWire(Wire):
     def __init__(self, port: int, headers: dict[str, str]) -> None:
         super().__init__()
         self._connection = stomp.StompConnection12(
-            [("127.0.0.1", port)], try_loopback_connect=False, prefer_localhost=False, reconnect_attempts_max=1,
+            [("127.0.0.1", port)],
+            try_loopback_connect=False,
+            prefer_localhost=False,
+            reconnect_attempts_max=1,
             reconnect_sleep_initial=0.0,
-        )  # fmt: skip
+        )
         self._connection.set_listener("wire", _Listener(self))
         try:
             self._connection.connect(wait=True, headers=headers)
@@ -183,9 +186,12 @@ class Node:
     def __init__(self, modules: Path) -> None:
         self._wires: dict[int, NodeWire] = {}
         self._process = subprocess.Popen(
-            [shutil.which("node") or "node", str(DRIVER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env=os.environ | {"NODE_PATH": str(modules)}, text=True,
-        )  # fmt: skip
+            [shutil.which("node") or "node", str(DRIVER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"NODE_PATH": str(modules)},
+            text=True,
+        )
         self._lock = threading.Lock()  # one line at a time
         self._reader = threading.Thread(target=self._read, name="stompit")
         self._reader.start()

@@ -86,9 +86,13 @@ class Stock:
     """A connection of stomp.py and its listener. `version` is the protocol's."""
 
     def __init__(
-        self, brokers: Sequence[Broker], version: str = "1.2", login: tuple[str, str] | None = None,
-        client_id: str = "", **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        brokers: Sequence[Broker],
+        version: str = "1.2",
+        login: tuple[str, str] | None = None,
+        client_id: str = "",
+        **options: Any,
+    ) -> None:
         self.version = version
         self.listener = Listener()
         options = {"try_loopback_connect": False, "prefer_localhost": False, "reconnect_attempts_max": 100} | options

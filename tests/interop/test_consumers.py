@@ -98,9 +98,12 @@ def test_the_next_exclusive_consumer_takes_over(brokers: Brokers) -> None:
         with Stock([broker]) as first:
             for stock in (first, second):
                 stock.confirmed(
-                    stock.connection.subscribe, "/queue/a", id="1", ack="client-individual",
+                    stock.connection.subscribe,
+                    "/queue/a",
+                    id="1",
+                    ack="client-individual",
                     headers={"activemq.exclusive": "true"},
-                )  # fmt: skip
+                )
             for number in range(4):
                 second.send(str(number))
             frames = first.listener.wait_messages(4)

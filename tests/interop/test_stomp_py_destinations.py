@@ -57,8 +57,10 @@ def test_composite_destinations(broker: Broker, version: str) -> None:
         stock.send("x", f"/queue/{name}.a,{name}.b,/topic/{name}.t")
         frames = stock.listener.wait_messages(3)
         assert sorted(frame.headers["destination"] for frame in frames) == [
-            f"/queue/{name}.a", f"/queue/{name}.b", f"/topic/{name}.t",
-        ]  # fmt: skip
+            f"/queue/{name}.a",
+            f"/queue/{name}.b",
+            f"/topic/{name}.t",
+        ]
         assert {frame.headers["original-destination"] for frame in frames} == {
             f"/queue/{name}.a,/queue/{name}.b,/topic/{name}.t"
         }

@@ -27,22 +27,35 @@ def pair(request: pytest.FixtureRequest, authority: Authority) -> Pair | None:
 def group(directory: Path, authority: Authority, needs: bool) -> Brokers:
     server = authority.pair("server")
     options = {
-        "certificate": server.certificate, "certificateKey": server.key, "trust": authority.trust,
+        "certificate": server.certificate,
+        "certificateKey": server.key,
+        "trust": authority.trust,
         "clientCertificate": "need" if needs else "none",
-    }  # fmt: skip
+    }
     return Brokers(directory, scheme="stomp+ssl", **options)
 
 
-def s_client(
-    broker: Broker, authority: Authority, pair: Pair | None, wanted: bytes, queue: str = "/queue/b"
-) -> bytes:  # fmt: skip
+def s_client(broker: Broker, authority: Authority, pair: Pair | None, wanted: bytes, queue: str = "/queue/b") -> bytes:
     """Lines of a browse that `openssl s_client` reads until one of them is `wanted` or the connection ends."""
     own = [] if pair is None else ["-cert", pair.certificate, "-key", pair.key]
     program = subprocess.Popen(
-        ["openssl", "s_client", "-connect", f"127.0.0.1:{broker.port}", "-CAfile", authority.trust, *own,
-         "-verify_return_error", "-verify_hostname", "localhost", "-quiet"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            "openssl",
+            "s_client",
+            "-connect",
+            f"127.0.0.1:{broker.port}",
+            "-CAfile",
+            authority.trust,
+            *own,
+            "-verify_return_error",
+            "-verify_hostname",
+            "localhost",
+            "-quiet",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
     assert program.stdin is not None
     assert program.stdout is not None
     said = b""

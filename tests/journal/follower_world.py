@@ -89,8 +89,10 @@ def upto(last: int) -> list[int]:
 def replayed(world: World, sealed: dict[str, int]) -> list[int]:
     found: list[int] = []
     replay(
-        SystemVfs(), world.store, sealed,
+        SystemVfs(),
+        world.store,
+        sealed,
         lambda record, _segment: found.append(record.seq) if isinstance(record, Message) else None,
         lambda _done, _total: None,
-    )  # fmt: skip
+    )
     return found

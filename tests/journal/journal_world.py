@@ -89,15 +89,27 @@ class World:
         self.epoch += 1
         self.replayed: list[tuple[Record, Segment]] = []
         recovered: Recovered = replay(
-            self.vfs, self.store, self.sealed, lambda record, segment: self.replayed.append((record, segment)),
+            self.vfs,
+            self.store,
+            self.sealed,
+            lambda record, segment: self.replayed.append((record, segment)),
             lambda _done, _total: None,
-        )  # fmt: skip
+        )
         self.recovered = recovered
         self.runner = Runner()
         self.journal = Journal(
-            self.vfs, self.clock, self.runner, self, lambda: self.valid, self.store, self.epoch,
-            recovered.store_uuid or bytes(16), recovered, self.config, random.Random(self.epoch),
-        )  # fmt: skip
+            self.vfs,
+            self.clock,
+            self.runner,
+            self,
+            lambda: self.valid,
+            self.store,
+            self.epoch,
+            recovered.store_uuid or bytes(16),
+            recovered,
+            self.config,
+            random.Random(self.epoch),
+        )
         self.runner.drain()
         return self.journal
 

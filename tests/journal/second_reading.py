@@ -42,15 +42,24 @@ def _destination(body: bytes, names: dict[int, str]) -> dict[str, Any]:
 def _sent(flags: int, priority: int, times: tuple[int, int], parts: list[bytes]) -> dict[str, Any]:
     content_type, duplicate_id, properties, body = parts
     return {
-        "priority": priority, "timestamp_ms": times[0], "expires_ms": times[1], "content_type": content_type.decode(),
-        "duplicate_id": duplicate_id.decode(), "body_bytes": len(body), "body": body,
+        "priority": priority,
+        "timestamp_ms": times[0],
+        "expires_ms": times[1],
+        "content_type": content_type.decode(),
+        "duplicate_id": duplicate_id.decode(),
+        "body_bytes": len(body),
+        "body": body,
         **(_extended(properties, flags) if flags & 128 else _plain(properties, flags)),
-    }  # fmt: skip
+    }
 
 
 CONTENTS = ("bytes", "text", "map", "stream", "object", "none")
-PLACES = {"/queue/": "queue://", "/topic/": "topic://", "/remote-temp-queue/": "temp-queue://",
-          "/remote-temp-topic/": "temp-topic://"}  # fmt: skip
+PLACES = {
+    "/queue/": "queue://",
+    "/topic/": "topic://",
+    "/remote-temp-queue/": "temp-queue://",
+    "/remote-temp-topic/": "temp-topic://",
+}
 
 
 def _plain(section: bytes, flags: int) -> dict[str, Any]:
@@ -87,8 +96,14 @@ def _extended(section: bytes, flags: int) -> dict[str, Any]:
     return {"content": CONTENTS[content], "properties": facts.get("p", {}), "envelope": envelope}
 
 
-NUMBERS = {3: ("int8", "b"), 4: ("int16", "h"), 5: ("int32", "i"), 6: ("int64", "q"), 7: ("float32", "f"),
-           8: ("float64", "d")}  # fmt: skip
+NUMBERS = {
+    3: ("int8", "b"),
+    4: ("int16", "h"),
+    5: ("int32", "i"),
+    6: ("int64", "q"),
+    7: ("float32", "f"),
+    8: ("float64", "d"),
+}
 
 
 def _value(data: bytes, at: int) -> tuple[Any, int]:
@@ -146,17 +161,22 @@ def _consumed(body: bytes, names: dict[int, str]) -> dict[str, Any]:
 
 def _redelivered(body: bytes, names: dict[int, str]) -> dict[str, Any]:
     counts = struct.iter_unpack("<QII", body[4:])
-    return {"destination": names[_number(body)], "counts": [
-        {"seq": seq, "deliveries": deliveries, "failures": failures} for seq, deliveries, failures in counts
-    ]}  # fmt: skip
+    return {
+        "destination": names[_number(body)],
+        "counts": [
+            {"seq": seq, "deliveries": deliveries, "failures": failures} for seq, deliveries, failures in counts
+        ],
+    }
 
 
 def _moved(body: bytes, names: dict[int, str]) -> dict[str, Any]:
     end = 12 + 8 * _number(body, 8)
     return {
-        "source": names[_number(body)], "target": names[_number(body, 4)], "seqs": _numbers(body[:end], 12),
+        "source": names[_number(body)],
+        "target": names[_number(body, 4)],
+        "seqs": _numbers(body[:end], 12),
         "ids": json.loads(body[end:] or b"[]"),
-    }  # fmt: skip
+    }
 
 
 def _group(body: bytes, names: dict[int, str]) -> dict[str, Any]:
@@ -202,12 +222,20 @@ def _trimmed(body: bytes, _: dict[int, str]) -> dict[str, Any]:
 
 
 _READ = {
-    1: ("destination", _destination), 2: ("message", _message), 3: ("consumed", _consumed),
-    4: ("redelivered", _redelivered), 5: ("group", _group),
+    1: ("destination", _destination),
+    2: ("message", _message),
+    3: ("consumed", _consumed),
+    4: ("redelivered", _redelivered),
+    5: ("group", _group),
     6: ("duplicates", lambda b, names: {"destination": names[_number(b)], "ids": json.loads(b[4:])}),
-    7: ("outcomes", lambda b, _: {"ids": json.loads(b)}), 8: ("trimmed", _trimmed),
-    9: ("previous", lambda b, _: {"end": _numbers(b, 0)[0]}), 10: ("multicast", _multicast), 11: ("moved", _moved),
-    12: ("prepared", _prepared), 13: ("resolved", _resolved), 14: ("marker", _marker),
+    7: ("outcomes", lambda b, _: {"ids": json.loads(b)}),
+    8: ("trimmed", _trimmed),
+    9: ("previous", lambda b, _: {"end": _numbers(b, 0)[0]}),
+    10: ("multicast", _multicast),
+    11: ("moved", _moved),
+    12: ("prepared", _prepared),
+    13: ("resolved", _resolved),
+    14: ("marker", _marker),
     15: ("subscription", lambda b, _: dict(zip(("destination", "definition"), json.loads(b), strict=True))),
     16: ("marker", _marker_with_content),
-}  # fmt: skip
+}

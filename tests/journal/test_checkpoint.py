@@ -125,12 +125,25 @@ def test_a_length_that_lies_costs_no_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": "1"}, {"format": None}, {"byteorder": "middle"}, {"destinations": 5}, {"destinations": [[1]]},
-        {"destinations": [["x", "queue://a"]]}, {"epoch": None}, {"offset": float("inf")}, {"offset": 10},
-        {"batch_offset": 500}, {"batch_offset": 0}, {"batch": 0}, {"trimmed": [1]}, {"trimmed": 1},
-        {"store_uuid": "zz"}, {"store_uuid": 3}, {"salt": []},
+        {"format": "1"},
+        {"format": None},
+        {"byteorder": "middle"},
+        {"destinations": 5},
+        {"destinations": [[1]]},
+        {"destinations": [["x", "queue://a"]]},
+        {"epoch": None},
+        {"offset": float("inf")},
+        {"offset": 10},
+        {"batch_offset": 500},
+        {"batch_offset": 0},
+        {"batch": 0},
+        {"trimmed": [1]},
+        {"trimmed": 1},
+        {"store_uuid": "zz"},
+        {"store_uuid": 3},
+        {"salt": []},
     ],
-)  # fmt: skip
+)
 def test_a_head_that_makes_no_sense_is_damage(change: dict[str, object]) -> None:
     body = json.loads(encode_head(position(), Trimmed(1, 4, {(1, 2): 99}), bytes(16)))
     with pytest.raises(CorruptError):

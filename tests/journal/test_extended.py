@@ -59,12 +59,21 @@ def test_headers_of_version_1_become_an_envelope_and_are_written_as_before(sent:
     assert facts(decoded(again)) == facts(message)
 
 
-@pytest.mark.parametrize(("envelope", "properties", "content"), [
-    (Envelope("ID:1"), None, TEXT), (Envelope(sent_ms=1), None, TEXT), (Envelope(), None, MAP),
-    (Envelope(), None, TEXT), (Envelope(native=Native("x", b"")), None, BYTES), (Envelope(), {"n": Int32(1)}, TEXT),
-    (Envelope(), {"type": "a property, no header"}, TEXT), (Envelope(type="t"), {"type": "another"}, TEXT),
-    (Envelope(correlation_id="ID:AMQP_BINARY:00"), None, TEXT), (Envelope(reply_to="/queue/a"), None, TEXT),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("envelope", "properties", "content"),
+    [
+        (Envelope("ID:1"), None, TEXT),
+        (Envelope(sent_ms=1), None, TEXT),
+        (Envelope(), None, MAP),
+        (Envelope(), None, TEXT),
+        (Envelope(native=Native("x", b"")), None, BYTES),
+        (Envelope(), {"n": Int32(1)}, TEXT),
+        (Envelope(), {"type": "a property, no header"}, TEXT),
+        (Envelope(type="t"), {"type": "another"}, TEXT),
+        (Envelope(correlation_id="ID:AMQP_BINARY:00"), None, TEXT),
+        (Envelope(reply_to="/queue/a"), None, TEXT),
+    ],
+)
 def test_all_else_is_extended(envelope: Envelope, properties: dict[str, Value] | None, content: int) -> None:
     message = Message("queue://a", b"x", properties, content=content, envelope=envelope)
     record = encode_message(message, 1)
@@ -112,10 +121,28 @@ def test_who_needs_no_body_reads_no_envelope() -> None:
     assert found.header_bytes == 0
 
 
-@pytest.mark.parametrize("section", [
-    ["no map"], {"p": 1}, {"p": {"a": None}}, {"p": {"a": []}}, {"k": 6}, {"k": -1}, {"k": True}, {"k": 2.0}, {"i": 1},
-    {"c": 1}, {"r": b""}, {"t": None}, {"s": "1"}, {"n": ["x"]}, {"n": ["x", "y"]}, {"n": b""}, {"z": 1},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "section",
+    [
+        ["no map"],
+        {"p": 1},
+        {"p": {"a": None}},
+        {"p": {"a": []}},
+        {"k": 6},
+        {"k": -1},
+        {"k": True},
+        {"k": 2.0},
+        {"i": 1},
+        {"c": 1},
+        {"r": b""},
+        {"t": None},
+        {"s": "1"},
+        {"n": ["x"]},
+        {"n": ["x", "y"]},
+        {"n": b""},
+        {"z": 1},
+    ],
+)
 def test_a_damaged_section_is_the_one_documented_error(section: Nested) -> None:
     data = values.encode(section)
     for written in (data, data[:-1], data + b"\0"):

@@ -23,7 +23,7 @@ from tests.journal.journal_world import World
 from tests.sampling import sampled
 
 # w: a batch; t: the oldest segments go; g: some go from the middle; b: the next master begins.
-SCRIPT = "wwwwwwwwwwwwwwwwwwwwwwww" "gwwwwwwwwww" "twwwwwwwwwwwwww" "bwwwwwwwwwwwwwwwwwww" "gwww"
+SCRIPT = "wwwwwwwwwwwwwwwwwwwwwwwwgwwwwwwwwwwtwwwwwwwwwwwwwwbwwwwwwwwwwwwwwwwwwwgwww"
 CALLS = 12  # of the slave, before one of which it stands still
 STEPS = (1, 2, 4, 12)  # of the master meanwhile
 

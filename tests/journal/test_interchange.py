@@ -36,26 +36,45 @@ U64 = st.integers(0, (1 << 64) - 1)
 
 
 def messages() -> st.SearchStrategy[Message]:
-    return st.builds(
-        Message, st.sampled_from(["queue://a", "queue://b/ü", "queue://c"]),
-        st.one_of(st.binary(max_size=50), TEXT.map(str.encode), st.just("\u2028\r\n\0".encode())),
-        st.one_of(st.none(), st.dictionaries(TEXT, TEXT, min_size=1, max_size=3)),
-        TEXT, st.integers(0, 9), st.just(True), U64, U64, TEXT, st.booleans(), U64,
-    ) | typed_messages()  # fmt: skip
+    return (
+        st.builds(
+            Message,
+            st.sampled_from(["queue://a", "queue://b/ü", "queue://c"]),
+            st.one_of(st.binary(max_size=50), TEXT.map(str.encode), st.just("\u2028\r\n\0".encode())),
+            st.one_of(st.none(), st.dictionaries(TEXT, TEXT, min_size=1, max_size=3)),
+            TEXT,
+            st.integers(0, 9),
+            st.just(True),
+            U64,
+            U64,
+            TEXT,
+            st.booleans(),
+            U64,
+        )
+        | typed_messages()
+    )
 
 
 def items() -> st.SearchStrategy[Item]:
     counts = st.integers(0, (1 << 32) - 1)
     ids = st.lists(TEXT.filter(bool), min_size=1, max_size=3)
-    definitions = st.fixed_dictionaries({
-        "client_id": TEXT, "name": TEXT, "topics": st.lists(TEXT, min_size=1), "selector": TEXT,
-        "message_id_prefix": TEXT, "no_local": st.booleans(),
-    })  # fmt: skip
+    definitions = st.fixed_dictionaries(
+        {
+            "client_id": TEXT,
+            "name": TEXT,
+            "topics": st.lists(TEXT, min_size=1),
+            "selector": TEXT,
+            "message_id_prefix": TEXT,
+            "no_local": st.booleans(),
+        }
+    )
     return st.one_of(
-        st.builds(Exported, messages(), counts, counts), st.builds(Ids, st.sampled_from(["", "queue://a"]), ids),
-        st.builds(Durable, TEXT.map("subscription://{}".format), definitions), st.builds(Batch, TEXT, U64),
+        st.builds(Exported, messages(), counts, counts),
+        st.builds(Ids, st.sampled_from(["", "queue://a"]), ids),
+        st.builds(Durable, TEXT.map("subscription://{}".format), definitions),
+        st.builds(Batch, TEXT, U64),
         st.builds(Exported, messages(), counts, counts, held_by=TEXT),
-    )  # fmt: skip
+    )
 
 
 def fields(item: Item) -> object:
@@ -136,13 +155,25 @@ def test_errors_name_the_line_and_the_cure() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"priority": 10}, {"priority": True}, {"seq": -1}, {"seq": None}, {"body": 7}, {"body": None},
-        {"body_base64": "?"}, {"properties": {"a": 1}}, {"properties": [1]}, {"content_type": "x" * 65_536},
-        {"destination": ""}, {"destination": "\ud800"}, {"properties": {"a": "\ud800"}}, {"type": "magic"},
-        {"expires_ms": 1 << 64}, {"failures": 1 << 32},
+        {"priority": 10},
+        {"priority": True},
+        {"seq": -1},
+        {"seq": None},
+        {"body": 7},
+        {"body": None},
+        {"body_base64": "?"},
+        {"properties": {"a": 1}},
+        {"properties": [1]},
+        {"content_type": "x" * 65_536},
+        {"destination": ""},
+        {"destination": "\ud800"},
+        {"properties": {"a": "\ud800"}},
+        {"type": "magic"},
+        {"expires_ms": 1 << 64},
+        {"failures": 1 << 32},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_message_that_cannot_be_stored_is_refused(change: dict[str, object]) -> None:
     header, line, _ = write(message()).splitlines(keepends=True)
     reader = Reader("f")
@@ -155,16 +186,25 @@ def test_a_message_that_cannot_be_stored_is_refused(change: dict[str, object]) -
 @pytest.mark.parametrize(
     "line",
     [
-        {"type": "outcomes", "ids": ["\ud800"]}, {"type": "remembered", "destination": "queue://a", "ids": ["\ud800"]},
+        {"type": "outcomes", "ids": ["\ud800"]},
+        {"type": "remembered", "destination": "queue://a", "ids": ["\ud800"]},
         {"type": "remembered", "destination": "queue://\ud800", "ids": ["x"]},
         {"type": "batch", "owner": "\ud800", "batch": 1},
-        {"type": "subscription", "queue": "subscription://c:s:1", "definition": {
-            "client_id": "\ud800", "name": "s", "topics": ["topic://a"], "selector": "", "message_id_prefix": "x",
-            "no_local": False,
-        }},
+        {
+            "type": "subscription",
+            "queue": "subscription://c:s:1",
+            "definition": {
+                "client_id": "\ud800",
+                "name": "s",
+                "topics": ["topic://a"],
+                "selector": "",
+                "message_id_prefix": "x",
+                "no_local": False,
+            },
+        },
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_text_that_cannot_be_utf_8_is_refused_with_its_line(line: dict[str, object]) -> None:
     reader = Reader("f")
     reader.feed(write().splitlines(keepends=True)[0])
@@ -226,9 +266,12 @@ def in_doubt(xid: str = "x", sends: int = 0, acks: int = 0) -> InDoubt:
 def test_a_prepared_transaction_and_its_messages() -> None:
     sent, held = Message("queue://b", b"sent", seq=2), Message("queue://a", b"held", seq=1)
     written: list[Item] = [
-        Exported(held, 1, 1, held_by="x"), Exported(held, held_by="ended meanwhile"), Exported(sent, sent_by="x"),
-        in_doubt("x", 1, 1), in_doubt("y"),
-    ]  # fmt: skip
+        Exported(held, 1, 1, held_by="x"),
+        Exported(held, held_by="ended meanwhile"),
+        Exported(sent, sent_by="x"),
+        in_doubt("x", 1, 1),
+        in_doubt("y"),
+    ]
     assert [fields(item) for item in read(write(*written))] == [fields(item) for item in written]
 
 
@@ -246,11 +289,13 @@ def test_a_prepared_transaction_and_its_messages() -> None:
         ([InDoubt("x", "", 0, 0, -1, 0, 0)], "line 2: field 'timeout_ms' is missing or no number"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_transaction_that_is_not_whole_is_refused(given: list[Item | str], why: str) -> None:
     sent = Message("queue://a", b"x", seq=1)
-    made = {name: Exported(sent, sent_by="x" * (name != "held"), held_by="x" * (name != "sent"))
-            for name in ("sent", "held", "both")}  # fmt: skip
+    made = {
+        name: Exported(sent, sent_by="x" * (name != "held"), held_by="x" * (name != "sent"))
+        for name in ("sent", "held", "both")
+    }
     with pytest.raises(StoreError, match=why + ".*: export again") as caught:
         read(write(*(made[each] if isinstance(each, str) else each for each in given)))
     assert caught.value.code == "EXPORT_DAMAGED"
@@ -299,12 +344,24 @@ def test_types_need_no_envelope_in_a_file_that_a_person_wrote() -> None:
     assert found.message.envelope == Envelope()
 
 
-@pytest.mark.parametrize("more", [
-    {"content": "blob"}, {"content": 1}, {"properties": {"a": {"int8": 500}}}, {"properties": {"a": None}},
-    {"envelope": []}, {"envelope": {"type": 1}}, {"envelope": {"native": ["x"]}}, {"envelope": {"native": [1, ""]}},
-    {"envelope": {"native": ["x", "?"]}}, {"envelope": {"correlation_id": {"bool": True}}},
-    {"envelope": {"sent_ms": -1}}, {"envelope": {"sent_ms": 1 << 63}}, {"envelope": {"native": ["x", 5]}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"content": "blob"},
+        {"content": 1},
+        {"properties": {"a": {"int8": 500}}},
+        {"properties": {"a": None}},
+        {"envelope": []},
+        {"envelope": {"type": 1}},
+        {"envelope": {"native": ["x"]}},
+        {"envelope": {"native": [1, ""]}},
+        {"envelope": {"native": ["x", "?"]}},
+        {"envelope": {"correlation_id": {"bool": True}}},
+        {"envelope": {"sent_ms": -1}},
+        {"envelope": {"sent_ms": 1 << 63}},
+        {"envelope": {"native": ["x", 5]}},
+    ],
+)
 def test_what_no_export_writes_is_refused(more: dict[str, object]) -> None:
     reader = Reader("f")
     reader.feed(HEADER.encode())

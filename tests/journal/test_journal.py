@@ -164,9 +164,7 @@ def test_a_message_larger_than_a_segment_is_stored(world: World) -> None:
 
 
 def test_a_batch_is_bounded(world: World) -> None:
-    world.config = dataclasses.replace(
-        world.config, journal_segment_size_bytes=1 << 20, journal_batch_size_bytes=5000
-    )  # fmt: skip
+    world.config = dataclasses.replace(world.config, journal_segment_size_bytes=1 << 20, journal_batch_size_bytes=5000)
     world.begin()
     before = world.journal.batches
     world.send(20, 1000)
@@ -428,9 +426,18 @@ def test_a_segment_that_is_being_made_when_the_journal_ends_is_closed(tmp_path: 
     vfs.before("try_lock", lambda: (making.set(), ended.wait(10)), path=".seg")
     runner = JournalThread(SystemThreads(), lambda callback, *args: posted.append(partial(callback, *args)))
     journal = Journal(
-        vfs, world.clock, runner, world, lambda: True, world.store, 2, bytes(16), world.recovered, world.config,
+        vfs,
+        world.clock,
+        runner,
+        world,
+        lambda: True,
+        world.store,
+        2,
+        bytes(16),
+        world.recovered,
+        world.config,
         random.Random(1),
-    )  # fmt: skip
+    )
     assert making.wait(10)
     journal.abandon()
     runner.close()

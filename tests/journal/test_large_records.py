@@ -23,8 +23,9 @@ LARGE = 50
 
 messages = st.builds(
     lambda body, properties: Message("queue://a", body, properties, "text/plain", duplicate_id="d", seq=7),
-    st.binary(max_size=4 * LARGE), st.none() | st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
-)  # fmt: skip
+    st.binary(max_size=4 * LARGE),
+    st.none() | st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
+)
 records = messages | st.builds(lambda seqs: Consumed("queue://a", ACKED, seqs), st.lists(st.integers(1, 99)))
 groups = st.builds(lambda parts: Group(parts, "outcome", 3), st.lists(records, max_size=5))
 

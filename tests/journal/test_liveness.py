@@ -187,8 +187,9 @@ def test_pins_and_plan_when_one_old_message_keeps_everything() -> None:
     log.liveness.settle()
     pins = log.liveness.pins()
     assert [(pin.segment, pin.destination, pin.messages, pin.oldest_seq) for pin in pins] == [
-        (name(1), "queue://a", 1, 13), (name(8), "queue://b", 1, 100),
-    ]  # fmt: skip
+        (name(1), "queue://a", 1, 13),
+        (name(8), "queue://b", 1, 100),
+    ]
     steps = plan(reports(*[1000] * 8), log.liveness, 500)
     assert [step.action for step in steps] == [COPY, *[FREE] * 6, KEEP]
     assert steps[0].copy_bytes == pins[0].record_bytes == steps[0].file_bytes - steps[0].freed_bytes
@@ -238,8 +239,11 @@ def play(world: BrokerWorld, script: list[tuple[str, int]]) -> None:
     client.subscribe("a")
     client.subscribe("b")
     for number, (verb, choice) in enumerate(script):
-        held = [d for d in client.deliveries if any(d.seq in s.unacked for q in world.broker.state.queues.values()
-                                                    for s in q.subscriptions)]  # fmt: skip
+        held = [
+            d
+            for d in client.deliveries
+            if any(d.seq in s.unacked for q in world.broker.state.queues.values() for s in q.subscriptions)
+        ]
         body = b"%d " % number + b"x" * (choice * 60)
         if verb == "s":
             client.send(body, "ab"[choice % 2], duplicate_id=f"id{choice}" if choice % 3 else "")

@@ -54,9 +54,19 @@ names = st.sampled_from(sorted(IDS))
 parts = st.binary(max_size=64)
 xids = text | st.builds(Xid, st.integers(-(1 << 31), (1 << 31) - 1), parts, parts)
 messages = st.builds(
-    Message, names, st.binary(max_size=300), st.none() | st.dictionaries(text, text, min_size=1, max_size=3), text,
-    st.integers(0, 9), st.just(True), u64, u64, text, st.booleans(), u64,
-)  # fmt: skip
+    Message,
+    names,
+    st.binary(max_size=300),
+    st.none() | st.dictionaries(text, text, min_size=1, max_size=3),
+    text,
+    st.integers(0, 9),
+    st.just(True),
+    u64,
+    u64,
+    text,
+    st.booleans(),
+    u64,
+)
 
 
 messages |= typed_messages().map(lambda message: named(message, "queue://a"))
@@ -80,20 +90,44 @@ simple = (
     | st.builds(Redelivered, names, st.lists(st.tuples(u64, st.integers(0, 99), st.integers(0, 99)), max_size=4))
     | st.builds(Moved, names, names, st.lists(u64, max_size=5), st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(
-        Prepared, xids, u64, u64, u64, text, u64, st.dictionaries(text, st.lists(u64, max_size=3), max_size=3),
-        st.dictionaries(text, st.lists(u64, max_size=3), max_size=3), st.lists(st.tuples(text, text, u64), max_size=3),
+        Prepared,
+        xids,
+        u64,
+        u64,
+        u64,
+        text,
+        u64,
+        st.dictionaries(text, st.lists(u64, max_size=3), max_size=3),
+        st.dictionaries(text, st.lists(u64, max_size=3), max_size=3),
+        st.lists(st.tuples(text, text, u64), max_size=3),
     )
     | st.builds(Resolved, xids, st.booleans(), u64)
     | st.builds(Marker, text, u64, st.none() | st.builds(Content, u64, u64))
     | st.builds(Duplicates, names, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Outcomes, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Trimmed, u64, u64)
-    | st.builds(Subscribed, text.map("subscription://{}:1".format), st.just({}) | st.fixed_dictionaries(
-        {"client_id": text, "name": text, "topics": st.lists(text, min_size=1, max_size=3), "selector": text,
-         "message_id_prefix": st.none() | text, "no_local": st.booleans()},
-        optional={"options": st.dictionaries(text, st.dictionaries(text, u64 | text | st.booleans(), max_size=2)),
-                  "expires_s": u64, "user": text, "exact": st.lists(text, max_size=2), "unknown": text | u64},
-    ))
+    | st.builds(
+        Subscribed,
+        text.map("subscription://{}:1".format),
+        st.just({})
+        | st.fixed_dictionaries(
+            {
+                "client_id": text,
+                "name": text,
+                "topics": st.lists(text, min_size=1, max_size=3),
+                "selector": text,
+                "message_id_prefix": st.none() | text,
+                "no_local": st.booleans(),
+            },
+            optional={
+                "options": st.dictionaries(text, st.dictionaries(text, u64 | text | st.booleans(), max_size=2)),
+                "expires_s": u64,
+                "user": text,
+                "exact": st.lists(text, max_size=2),
+                "unknown": text | u64,
+            },
+        ),
+    )
     | st.builds(Previous, u64)
 )
 records = simple | multicasts() | st.builds(Group, st.lists(simple, max_size=4), text, u64)
@@ -181,10 +215,18 @@ def test_an_unknown_type_is_refused_not_skipped() -> None:
 
 
 SESSION = {
-    "client_id": "c", "name": "s", "topics": ["topic://a.>", "topic://*"], "selector": "", "message_id_prefix": "",
-    "no_local": False, "options": {"topic://*": {"qos": 1}}, "expires_s": 60, "user": "u", "exact": ["topic://*"],
+    "client_id": "c",
+    "name": "s",
+    "topics": ["topic://a.>", "topic://*"],
+    "selector": "",
+    "message_id_prefix": "",
+    "no_local": False,
+    "options": {"topic://*": {"qos": 1}},
+    "expires_s": 60,
+    "user": "u",
+    "exact": ["topic://*"],
     "unknown": [1],
-}  # fmt: skip
+}
 
 
 def test_what_a_session_says() -> None:
@@ -197,10 +239,20 @@ def test_what_a_session_says() -> None:
     assert (plain.options, plain.expires_s, plain.user, plain.exact) == ({}, None, "", set())
 
 
-@pytest.mark.parametrize("wrong", [
-    {"options": []}, {"options": {"topic://*": 1}}, {"expires_s": -1}, {"expires_s": "60"}, {"expires_s": True},
-    {"expires_s": None}, {"user": 1}, {"exact": "topic://*"}, {"exact": [1]},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"options": []},
+        {"options": {"topic://*": 1}},
+        {"expires_s": -1},
+        {"expires_s": "60"},
+        {"expires_s": True},
+        {"expires_s": None},
+        {"user": 1},
+        {"exact": "topic://*"},
+        {"exact": [1]},
+    ],
+)
 def test_a_session_that_says_it_wrongly_is_damaged(wrong: dict[str, Any]) -> None:
     record = Subscribed("subscription://c:s:1", SESSION | wrong)
     with pytest.raises(CorruptError):
@@ -217,10 +269,13 @@ def test_what_takes_space_and_names_destinations() -> None:
 def header_columns(draw: st.DrawFn, count: int) -> HeaderColumns:
     names = st.sampled_from(["a", "grün", 'q"', "%s", "JMSXGroupID"])
     with_key = st.booleans().flatmap(lambda has: st.just(("correlation-id",) if has else ()))
-    lists = draw(st.lists(
-        st.tuples(with_key, st.lists(names, unique=True, max_size=3)).map(lambda both: (*both[0], *both[1])),
-        min_size=1, max_size=3,
-    ))  # fmt: skip
+    lists = draw(
+        st.lists(
+            st.tuples(with_key, st.lists(names, unique=True, max_size=3)).map(lambda both: (*both[0], *both[1])),
+            min_size=1,
+            max_size=3,
+        )
+    )
     which = bytes(draw(st.lists(st.integers(0, len(lists) - 1), min_size=count, max_size=count)))
     used = [lists[i] for i in which] if len(lists) > 1 else lists * count
     total = sum(map(len, used))

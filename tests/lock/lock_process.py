@@ -26,9 +26,12 @@ class Process:
     def __init__(self, store: Path, name: str, period_s: float = 0.5) -> None:
         self._popen = subprocess.Popen(
             [sys.executable, __file__, str(store), name, str(period_s)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+        )
         self.pid = self._popen.pid
 
     def __enter__(self) -> Process:
@@ -80,9 +83,7 @@ def main(store: str, name: str, period_s: float) -> None:
     from amq.vfs import SystemVfs
 
     vfs, clock, host = SystemVfs(), SystemClock(), SystemHost()
-    owner = Owner.make(
-        host, name=name, uuid=str(uuid.uuid4()), transport_urls=(), lock_keep_alive_period_s=period_s
-    )
+    owner = Owner.make(host, name=name, uuid=str(uuid.uuid4()), transport_urls=(), lock_keep_alive_period_s=period_s)
     locker = SharedFileLocker(vfs, clock, host, store, owner)
     mastership = None
     kept: list[Presence] = []

@@ -28,18 +28,27 @@ class Broker:
     """One broker. Each has a host of its own unless `host` says otherwise."""
 
     def __init__(
-        self, store: Path, name: str, base: FakeClock, *, rate: float = 1.0, period_s: float = PERIOD_S,
+        self,
+        store: Path,
+        name: str,
+        base: FakeClock,
+        *,
+        rate: float = 1.0,
+        period_s: float = PERIOD_S,
         host: FakeHost | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.store = str(store)
         self.name = name
         self.vfs = FaultyVfs()
         self.clock = FakeClock(base, rate)
         self.host = host or FakeHost(host_name=f"host-of-{name}", boot=f"boot-of-{name}")
         self.owner = Owner.make(
-            self.host, name=name, uuid=f"uuid-of-{name}", transport_urls=(f"stomp://{name}:61613",),
+            self.host,
+            name=name,
+            uuid=f"uuid-of-{name}",
+            transport_urls=(f"stomp://{name}:61613",),
             lock_keep_alive_period_s=period_s,
-        )  # fmt: skip
+        )
         self.locker = SharedFileLocker(self.vfs, self.clock, self.host, self.store, self.owner)
         self.mastership: Mastership | None = None
         self.confirmed: dict[str, int] = {}

@@ -107,10 +107,18 @@ def test_file_of_another_number_is_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("number", "1"), ("number", True), ("number", None), ("sealed", []), ("sealed", {"x": -1}),
-        ("sealed", {"x": 1.5}), ("owner", None), ("owner", {}), ("started_wall_ms", "now"), ("reason", 1),
+        ("number", "1"),
+        ("number", True),
+        ("number", None),
+        ("sealed", []),
+        ("sealed", {"x": -1}),
+        ("sealed", {"x": 1.5}),
+        ("owner", None),
+        ("owner", {}),
+        ("started_wall_ms", "now"),
+        ("reason", 1),
     ],
-)  # fmt: skip
+)
 def test_fields_of_the_wrong_type_are_damage(field: str, value: object) -> None:
     body = epoch(1).to_json() | {field: value}
     with pytest.raises(CorruptError):

@@ -234,11 +234,14 @@ def test_two_services_of_one_process_exclude_each_other(tmp_path: Path) -> None:
     vfs, clock, host = SystemVfs(), SystemClock(), SystemHost()
     first, second = (
         SharedFileLocker(
-            vfs, clock, host, str(tmp_path),
+            vfs,
+            clock,
+            host,
+            str(tmp_path),
             Owner.make(host, name=name, uuid=name, transport_urls=(), lock_keep_alive_period_s=0.1),
         )
         for name in ("one", "two")
-    )  # fmt: skip
+    )
     assert first.try_acquire()
     mastership = first.take_over(threading.Event().wait, lambda _previous: {})
     assert mastership is not None

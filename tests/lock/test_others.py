@@ -101,9 +101,11 @@ def test_a_running_activemq_keeps_its_lock(tmp_path: Path) -> None:
     with activemq(tmp_path) as peer:
         lock = (peer.store / "lock").read_bytes()
         there = {path.name for path in peer.store.iterdir()}
-        for words in (["start", "--store", peer.store, "--transport", "stomp://127.0.0.1:0"],
-                      ["start", "--store", peer.store, "--transport", "stomp://127.0.0.1:0", "--allow-unsafe-store"],
-                      ["journal", "repair", "--store", peer.store]):  # fmt: skip
+        for words in (
+            ["start", "--store", peer.store, "--transport", "stomp://127.0.0.1:0"],
+            ["start", "--store", peer.store, "--transport", "stomp://127.0.0.1:0", "--allow-unsafe-store"],
+            ["journal", "repair", "--store", peer.store],
+        ):
             done = amq(*words)
             assert done.returncode != 0, done.stdout
             code = "STORE_MISSING" if words[0] == "journal" else "STORE_OF_OTHER_BROKER"

@@ -116,9 +116,12 @@ def test_a_running_broker_notices(tmp_path: Path) -> None:
     async def test() -> None:
         store = str(tmp_path / "store")
         config = BrokerConfig(
-            name="a", store=store, transports=(f"stomp://127.0.0.1:{free_port()}",), allow_unsafe_store=True,
+            name="a",
+            store=store,
+            transports=(f"stomp://127.0.0.1:{free_port()}",),
+            allow_unsafe_store=True,
             lock_keep_alive_period_s=0.3,
-        )  # fmt: skip
+        )
         service = BrokerService(config, anybody)
         await service.start()
         await asyncio.wait_for(service.wait_for(Role.MASTER), PATIENCE_S)

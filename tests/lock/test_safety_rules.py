@@ -354,7 +354,7 @@ SCENARIOS: dict[Callable[[Path], None], list[Patch]] = {
     epoch_of_another: [epochs_not_checked],
     owner_only_seems_gone: [gone_by_pid_alone],
     release_of_an_older_epoch: [any_release_counts],
-}  # fmt: skip
+}
 BROKERS: dict[str, Broker] = {}
 
 

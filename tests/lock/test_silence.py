@@ -351,35 +351,49 @@ def _without(*fields: str) -> Callable[[Silence], Sign | None]:
 
 MUTANTS: dict[str, tuple[object, str, object, Callable[[Group], None]]] = {
     "own pauses count": (
-        silence_module, "GAP_STEPS", math.inf, test_time_in_which_the_slave_was_stopped_itself_hardly_counts
+        silence_module,
+        "GAP_STEPS",
+        math.inf,
+        test_time_in_which_the_slave_was_stopped_itself_hardly_counts,
     ),
     "a hanging store counts": (silence_module, "GAP_STEPS", math.inf, test_a_store_that_hangs_hardly_counts),
     "an error is silence": (Silence, "reset", lambda _silence: None, test_an_error_of_the_store_begins_anew),
-    "any time-out": (
-        silence_module, "PERIODS", 0, test_five_periods_of_the_master_pass_whatever_the_option_says
-    ),
+    "any time-out": (silence_module, "PERIODS", 0, test_five_periods_of_the_master_pass_whatever_the_option_says),
     "heartbeats not read": (Silence, "_read", _without("heartbeat"), test_each_heartbeat_ends_the_silence),
     "claims not read": (Silence, "_read", _without("claim", "claim_file"), test_a_claim_ends_the_silence),
     "files not compared": (Silence, "_read", _without("lock_file"), test_a_new_lock_file_ends_the_silence),
     "no last look": (Silence, "goes_on", lambda _silence: True, test_a_heartbeat_in_the_last_moment_saves_the_master),
     "view not proved": (
-        shared_file, "read_newest_epoch", lambda vfs, store, _probe="": read_newest_epoch(vfs, store),
+        shared_file,
+        "read_newest_epoch",
+        lambda vfs, store, _probe="": read_newest_epoch(vfs, store),
         test_nobody_replaces_whose_view_is_not_proved,
     ),
     "no wait": (
-        SharedFileLocker, "_wait_for", lambda _locker, _previous: (0.0, ""),
+        SharedFileLocker,
+        "_wait_for",
+        lambda _locker, _previous: (0.0, ""),
         test_a_master_that_hangs_is_replaced_and_then_deposed,
     ),
     "the claim is not looked at": (
-        SharedFileLocker, "_check_claim", lambda _locker: None, masters_that_lose_only_their_claim
+        SharedFileLocker,
+        "_check_claim",
+        lambda _locker: None,
+        masters_that_lose_only_their_claim,
     ),
     "no signs while waiting": (
-        SharedFileLocker, "sign", lambda _locker: None, test_a_candidate_that_waits_for_a_long_lease_gives_signs
+        SharedFileLocker,
+        "sign",
+        lambda _locker: None,
+        test_a_candidate_that_waits_for_a_long_lease_gives_signs,
     ),
     "no signs while sealing": (
-        SharedFileLocker, "sign", lambda _locker: None, test_a_candidate_that_seals_for_long_gives_signs
+        SharedFileLocker,
+        "sign",
+        lambda _locker: None,
+        test_a_candidate_that_seals_for_long_gives_signs,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -41,5 +41,3 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(original: Path, tmp_path: Path) -> Path:
     shutil.copytree(original, tmp_path / "store")
     return tmp_path / "store"
-
-

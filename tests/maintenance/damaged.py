@@ -52,9 +52,18 @@ class Killed(BaseException):
 
 
 WRITES = (
-    "open", "pwrite", "ftruncate", "allocate", "fsync", "fsync_directory",
-    "link", "unlink", "replace", "mkdir", "rmdir",
-)  # fmt: skip
+    "open",
+    "pwrite",
+    "ftruncate",
+    "allocate",
+    "fsync",
+    "fsync_directory",
+    "link",
+    "unlink",
+    "replace",
+    "mkdir",
+    "rmdir",
+)
 
 
 def repair_killed_at(store: Path | str, inner: Vfs, nth: int) -> bool:

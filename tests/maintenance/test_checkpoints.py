@@ -53,9 +53,13 @@ def test_good_ones(store: Path) -> None:
 
 @pytest.mark.parametrize(
     ("what", "why"),
-    [("bit", "fails its checksum"), ("cut", "ends before its last block"), ("stranger", "does not have"),
-     ("segment", "is missing")],
-)  # fmt: skip
+    [
+        ("bit", "fails its checksum"),
+        ("cut", "ends before its last block"),
+        ("stranger", "does not have"),
+        ("segment", "is missing"),
+    ],
+)
 def test_one_that_a_start_passes_over_is_a_warning(store: Path, what: str, why: str) -> None:
     truth = content(replayed(store))
     name = checkpoints(store)[0]
@@ -88,8 +92,9 @@ def rewritten(store: Path, name: str, head: dict[str, Any], old: Path) -> None:
     from amq.journal.checkpoint import END, HEAD, CheckpointFile
     from amq.journal.follower import Position
 
-    position = Position(head["epoch"], head["number"], head["offset"], head["batch_offset"], head["batch"],
-                        head["salt"], {})  # fmt: skip
+    position = Position(
+        head["epoch"], head["number"], head["offset"], head["batch_offset"], head["batch"], head["salt"], {}
+    )
     file = CheckpointFile(VFS, str(store), position)
     data = file.frame(HEAD, json.dumps(head).encode()) + file.frame(END, b"[]")
     (old.parent / name).write_bytes(data)

@@ -172,8 +172,15 @@ def used_store(path: Path) -> World:
         client = world.connect()
         for number in range(30):
             body = b"\xff%d %d " % (term, number) + b"x" * 900
-            client.send(body, "ab"[number % 2], duplicate_id=f"id{term}.{number}", properties={"n": str(number)},
-                        content_type="text/plain", priority=number % 10, timestamp_ms=number)  # fmt: skip
+            client.send(
+                body,
+                "ab"[number % 2],
+                duplicate_id=f"id{term}.{number}",
+                properties={"n": str(number)},
+                content_type="text/plain",
+                priority=number % 10,
+                timestamp_ms=number,
+            )
         client.subscribe("a", prefetch=8)
         world.settle()
         for delivery in client.deliveries[:6]:
@@ -273,8 +280,9 @@ def test_durable_subscriptions_arrive_with_what_waits_for_them_and_batches(tmp_p
         assert any(row[-1] != (0, 0) for row in waiting(new)["all"]), "how often it was delivered"
         assert [row[0] for row in waiting(new)["red"]] == [b"0", b"2"]
         assert {marker for marker, _ in new.prepared.markers.values()} == {
-            Marker("job", 7, Content(5, 1 << 63)), Marker("other", 2)
-        }  # fmt: skip
+            Marker("job", 7, Content(5, 1 << 63)),
+            Marker("other", 2),
+        }
         definitions = {each.definition["name"]: each.definition for each in new.subscriptions.values()}
         for each in world.broker.state.subscriptions.values():
             ours = definitions.pop(each.definition["name"])
@@ -311,8 +319,11 @@ def test_retained_messages_move_and_the_stores_own_stay(tmp_path: Path) -> None:
     for topic, body in (("topic://a.b", b"old"), ("topic://a.b", b"new"), ("topic://c", b"other")):
         retain(world, body, topic)
     found = list(export(tmp_path / "old", state=(world.epoch, world.sealed)).items())
-    told = [(item.message.destination, item.message.body) for item in found
-            if isinstance(item, Exported) and item.queue.startswith(RETAINED_SCHEME)]  # fmt: skip
+    told = [
+        (item.message.destination, item.message.body)
+        for item in found
+        if isinstance(item, Exported) and item.queue.startswith(RETAINED_SCHEME)
+    ]
     assert told == [("topic://a.b", b"new"), ("topic://c", b"other")]
     (only,) = export(tmp_path / "old", state=(world.epoch, world.sealed), wanted=["topic://c"]).items()
     assert isinstance(only, Exported)
@@ -540,11 +551,13 @@ def test_scheduled_messages_arrive_and_fall_due_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("destination", "expires_ms", "properties"),
     [
-        ("schedule://queue.a", 0, {}), ("schedule://other.a", 1, {}), ("schedule://queue.a.>", 1, {}),
+        ("schedule://queue.a", 0, {}),
+        ("schedule://other.a", 1, {}),
+        ("schedule://queue.a.>", 1, {}),
         ("schedule://queue.a", 1, {"AMQ_SCHEDULED_CRON": "daily"}),
         ("schedule://queue.a", 1, {"_AMQ_SCHED_EXPIRES": "never"}),
     ],
-)  # fmt: skip
+)
 def test_what_no_scheduler_understands_is_refused(
     tmp_path: Path, destination: str, expires_ms: int, properties: dict[str, str]
 ) -> None:

@@ -70,8 +70,14 @@ def test_a_message_of_a_restored_store_is_another(tmp_path: Path) -> None:
 def test_a_subscription_that_no_client_could_make_is_refused(
     tmp_path: Path, change: dict[str, object], code: str
 ) -> None:
-    definition = {"client_id": "c", "name": "s", "topics": ["topic://t"], "selector": "", "message_id_prefix": "ID:",
-                  "no_local": False}  # fmt: skip
+    definition = {
+        "client_id": "c",
+        "name": "s",
+        "topics": ["topic://t"],
+        "selector": "",
+        "message_id_prefix": "ID:",
+        "no_local": False,
+    }
     with pytest.raises(AmqError) as caught:
         load(tmp_path / "s", lines([Durable("subscription://c:s:1", definition | change)]))
     assert caught.value.code == code

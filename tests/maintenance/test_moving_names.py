@@ -57,8 +57,10 @@ def test_an_export_and_its_import_keep_them(tmp_path: Path) -> None:
     subscriptions = {record.definition["name"]: record for record in new.subscriptions.values()}
     assert subscriptions["exact"].definition["exact"] == [TOPIC]
     assert "exact" not in subscriptions["pattern"].definition
-    waiting = {name: [each.body for each in new.queues[record.queue].messages.values()]
-               for name, record in subscriptions.items()}  # fmt: skip
+    waiting = {
+        name: [each.body for each in new.queues[record.queue].messages.values()]
+        for name, record in subscriptions.items()
+    }
     assert waiting == {"exact": [b"literal"], "pattern": [b"literal", b"of the pattern"]}
     assert bodies(new) == bodies(world.broker.state)
     assert new.queues.keys().isdisjoint({"queue://a", "queue://b"})

@@ -104,9 +104,18 @@ def test_what_the_file_says(old: World) -> None:
     work(old)
     found = exported(old)
     assert bodies(found, "sent_by", "held_by") == [
-        (b"1", "", "x"), (b"1", "", ""), (b"2", "", "x"), (b"2", "", ""), (b"3", "", ""), (b"3", "", "x"),
-        (b"4", "", ""), (b"done", "x", ""), (b"also", "x", ""), (b"also", "x", ""), (b"later", "x", ""),
-    ]  # fmt: skip
+        (b"1", "", "x"),
+        (b"1", "", ""),
+        (b"2", "", "x"),
+        (b"2", "", ""),
+        (b"3", "", ""),
+        (b"3", "", "x"),
+        (b"4", "", ""),
+        (b"done", "x", ""),
+        (b"also", "x", ""),
+        (b"also", "x", ""),
+        (b"later", "x", ""),
+    ]
     assert found[-1] == InDoubt(**PREPARED, sends=4, acks=3)  # type: ignore[arg-type]
 
 

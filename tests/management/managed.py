@@ -30,11 +30,17 @@ class Managed:
     def __init__(self, folder: Path, authenticate: Authenticate = anybody, **options: Any) -> None:
         self._authenticate = authenticate
         self.port = free_port()
-        self.config = BrokerConfig(**{
-            "name": "a", "store": str(folder / "store"), "transports": (f"stomp://127.0.0.1:{self.port}",),
-            "lock_keep_alive_period_s": 0.5, "lock_acquire_sleep_interval_s": 0.1,
-            "management_socket": str(folder / "a.sock"), **options,
-        })  # fmt: skip
+        self.config = BrokerConfig(
+            **{
+                "name": "a",
+                "store": str(folder / "store"),
+                "transports": (f"stomp://127.0.0.1:{self.port}",),
+                "lock_keep_alive_period_s": 0.5,
+                "lock_acquire_sleep_interval_s": 0.1,
+                "management_socket": str(folder / "a.sock"),
+                **options,
+            }
+        )
         self.clients: list[Client] = []
         self.socket = self.config.management_socket
 
@@ -90,9 +96,14 @@ class Managed:
         for number in range(count):
             last = (("receipt", "r"),) if number == count - 1 else ()
             await client.send(
-                "SEND", ("destination", f"/queue/{name}"), ("persistent", "true"), ("n", str(number)), *headers, *last,
+                "SEND",
+                ("destination", f"/queue/{name}"),
+                ("persistent", "true"),
+                ("n", str(number)),
+                *headers,
+                *last,
                 body=(f"{name} {number}").encode().ljust(size),
-            )  # fmt: skip
+            )
         assert (await client.receive()).command == "RECEIPT"
         await client.close()
         self.clients.remove(client)

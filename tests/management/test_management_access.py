@@ -86,8 +86,11 @@ def test_a_change_and_a_refusal_leave_a_line(tmp_path: Path) -> None:
             with pytest.raises(AccessError):
                 await made.ask("POST", "/queues/q/purge", caller=EVE)
             await made.ask("GET", "/queues", caller=ROOT)
-        told = [(line["user"], line["action"], line["outcome"], line.get("count")) for line in lines
-                if line["event"] == "management"]  # fmt: skip
+        told = [
+            (line["user"], line["action"], line["outcome"], line.get("count"))
+            for line in lines
+            if line["event"] == "management"
+        ]
         action = "POST /queues/{name}/purge"
         assert told == [("root", action, "done", 2), ("eve", action, "NOT_PERMITTED", None)]
 

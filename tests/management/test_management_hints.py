@@ -18,9 +18,13 @@ async def codes(made: Managed, name: str) -> dict[str, str]:
 async def consumer(made: Managed, name: str, *headers: tuple[str, str]) -> Client:
     client = await made.client()
     await client.send(
-        "SUBSCRIBE", ("id", "s"), ("destination", f"/queue/{name}"), ("ack", "client-individual"), *headers,
+        "SUBSCRIBE",
+        ("id", "s"),
+        ("destination", f"/queue/{name}"),
+        ("ack", "client-individual"),
+        *headers,
         ("receipt", "s"),
-    )  # fmt: skip
+    )
     while (await client.receive()).command != "RECEIPT":
         pass
     return client
@@ -72,9 +76,12 @@ def test_a_message_that_comes_back(tmp_path: Path) -> None:
         for _ in range(3):
             client = await made.client()
             await client.send(
-                "SUBSCRIBE", ("id", "s"), ("destination", "/queue/q"), ("ack", "client-individual"),
+                "SUBSCRIBE",
+                ("id", "s"),
+                ("destination", "/queue/q"),
+                ("ack", "client-individual"),
                 ("activemq.prefetchSize", "1"),
-            )  # fmt: skip
+            )
             assert (await client.receive()).command == "MESSAGE"
             await client.close()
             while (await made.ask("GET", "/queues/q"))["consumers"]:

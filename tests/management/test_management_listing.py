@@ -42,9 +42,10 @@ def test_pages_are_those_of_a_plain_sort(seed: int) -> None:
     offset, limit = chance.randrange(2 * LIMIT_MAX), chance.randrange(LIMIT_MAX + 1)
     index = {"name": 0, "a": 1, "b": 2}
     wanted = [
-        item for item in items
+        item
+        for item in items
         if fnmatch.fnmatchcase(item[0], name or "*") and OPERATORS[written](item[index[field]], value)
-    ]  # fmt: skip
+    ]
     wanted.sort()
     wanted.sort(key=lambda item: item[index[sort]], reverse=bool(down))
     found = page(
@@ -54,10 +55,23 @@ def test_pages_are_those_of_a_plain_sort(seed: int) -> None:
     assert found["total"] == len(wanted)
 
 
-@pytest.mark.parametrize("query", [
-    {"sort": "no"}, {"sort": "more"}, {"filter": "a"}, {"filter": "no=1"}, {"filter": ",".join(["a=1"] * 9)},
-    {"limit": "501"}, {"limit": "-1"}, {"limit": "x"}, {"offset": "9" * 20}, {"name": "x" * 1001}, {"offset": "²"},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"sort": "no"},
+        {"sort": "more"},
+        {"filter": "a"},
+        {"filter": "no=1"},
+        {"filter": ",".join(["a=1"] * 9)},
+        {"limit": "501"},
+        {"limit": "-1"},
+        {"limit": "x"},
+        {"offset": "9" * 20},
+        {"name": "x" * 1001},
+        {"offset": "²"},
+    ],
+    ids=str,
+)
 def test_wrong_queries_are_refused(query: dict[str, str]) -> None:
     with pytest.raises(CommandError) as caught:
         page([("a", 1, 2)], **query)

@@ -53,13 +53,18 @@ def test_purge_takes_what_waits_and_leaves_what_a_consumer_has(tmp_path: Path, o
         await made.fill("q", 1500, size=1000)
         client = await made.client()
         await client.send(
-            "SUBSCRIBE", ("id", "0"), ("destination", "/queue/q"), ("ack", "client-individual"),
+            "SUBSCRIBE",
+            ("id", "0"),
+            ("destination", "/queue/q"),
+            ("ack", "client-individual"),
             ("activemq.prefetchSize", "2"),
-        )  # fmt: skip
+        )
         held = [await client.receive(), await client.receive()]
         assert (await made.ask("POST", "/queues/q/purge", {"dry_run": True})) == {
-            "count": 1498, "complete": True, "dry_run": True
-        }  # fmt: skip
+            "count": 1498,
+            "complete": True,
+            "dry_run": True,
+        }
         assert await made.ask("POST", "/queues/q/purge") == {"count": 1498}
         row = await made.ask("GET", "/queues/q")
         assert (row["messages"], row["in_flight"], row["dequeued"]) == (2, 2, 1498)
@@ -227,9 +232,12 @@ def test_deleting_what_is_not_used(tmp_path: Path) -> None:
         await made.fill("q", 5)
         client = await made.client()
         await client.send(
-            "SUBSCRIBE", ("id", "d"), ("destination", "/topic/t"), ("activemq.subscriptionName", "durable"),
+            "SUBSCRIBE",
+            ("id", "d"),
+            ("destination", "/topic/t"),
+            ("activemq.subscriptionName", "durable"),
             ("receipt", "s"),
-        )  # fmt: skip
+        )
         assert (await client.receive()).command == "RECEIPT"
         (row,) = (await made.ask("GET", "/subscriptions"))["items"]
         assert (row["name"], row["topics"], row["consumers"]) == ("durable", "topic://t", 1)

@@ -85,9 +85,10 @@ def test_users_and_rights_have_no_secrets(tmp_path: Path) -> None:
         ]
         made.service.permit(permissions(tmp_path))
         assert (await made.ask("GET", "/users"))["items"] == [
-            {"name": "alice", "roles": "everybody, shop"}, {"name": "eve", "roles": "everybody"},
+            {"name": "alice", "roles": "everybody, shop"},
+            {"name": "eve", "roles": "everybody"},
             {"name": "root", "roles": "everybody, operators"},
-        ]  # fmt: skip
+        ]
         nothing = {"read": "", "write": "", "admin": "", "browse": "", "manage": "", "only": False}
         assert (await made.ask("GET", "/rights"))["items"] == [
             {"name": "broker", **nothing, "manage": "operators"},

@@ -143,12 +143,16 @@ def test_a_master_and_a_slave_say_what_they_are(brokers: Brokers) -> None:
     brokers.master("a", probeListen=f"127.0.0.1:{ports[0]}")
     slave = brokers.slave("b", probeListen=f"127.0.0.1:{ports[1]}")
     assert [probe(ports[0], path) for path in ("/livez", "/readyz", "/masterz")] == [
-        (200, "alive"), (200, "master"), (200, "master"),
-    ]  # fmt: skip
+        (200, "alive"),
+        (200, "master"),
+        (200, "master"),
+    ]
     slave.wait_ready()
     assert [probe(ports[1], path) for path in ("/livez", "/readyz", "/masterz")] == [
-        (200, "alive"), (200, "slave"), (503, "slave"),
-    ]  # fmt: skip
+        (200, "alive"),
+        (200, "slave"),
+        (503, "slave"),
+    ]
     taken = brokers.add("c", probeListen=f"127.0.0.1:{ports[0]}").start()
     assert "probeListen" in json.dumps(taken.wait_event("no probes"))
     taken.wait_slave()

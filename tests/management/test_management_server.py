@@ -79,8 +79,12 @@ def test_errors_are_problem_details(tmp_path: Path) -> None:
         assert b"application/problem+json" in head
         assert json.loads(body)["code"] == "NOT_FOUND"
         for target, status in (
-            (b"GET /api/v1/broker", 200), (b"HEAD /api/v1/broker", 200), (b"PUT /api/v1/queues", 405),
-            (b"GET /api/v1/queues?limit=1000", 400), (b"GET /", 404), (b"GET /api/v1/queues/%00", 404),
+            (b"GET /api/v1/broker", 200),
+            (b"HEAD /api/v1/broker", 200),
+            (b"PUT /api/v1/queues", 405),
+            (b"GET /api/v1/queues?limit=1000", 400),
+            (b"GET /", 404),
+            (b"GET /api/v1/queues/%00", 404),
             (b"GET /api/v1/queues?" + b"a=1&" * 30, 400),
         ):
             found = await exchange(made, target + b" HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -110,8 +114,20 @@ def test_requests_are_bounded(tmp_path: Path) -> None:
 def test_whatever_bytes_come_the_broker_goes_on(tmp_path: Path) -> None:
     chance = random.Random(25)
     good = b"GET /api/v1/queues?sort=name HTTP/1.1\r\nhost: x\r\namq-user: u\r\n\r\n"
-    pieces = [good, b"\r\n", b"POST ", b"HTTP/1.1", b"\0", b"content-length: 5\r\n", b"transfer-encoding: chunked\r\n",
-              b"ffffffffffffffff\r\n", b"/api/v1/queues/", b"%ff%fe%2f", b"{}", b"\xff" * 40]  # fmt: skip
+    pieces = [
+        good,
+        b"\r\n",
+        b"POST ",
+        b"HTTP/1.1",
+        b"\0",
+        b"content-length: 5\r\n",
+        b"transfer-encoding: chunked\r\n",
+        b"ffffffffffffffff\r\n",
+        b"/api/v1/queues/",
+        b"%ff%fe%2f",
+        b"{}",
+        b"\xff" * 40,
+    ]
 
     def garbage() -> bytes:
         if chance.random() < 0.3:

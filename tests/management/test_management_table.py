@@ -22,7 +22,7 @@ from tests.test_permissions_served import NAMES, ROLES, USERS, granted, rules
 QUEUES, TOPICS = ([name.split("/", 2)[2] for name in NAMES if name.startswith(kind)] for kind in ("/queue/", "/topic/"))
 LOOK, SEE = {"read", "browse"}, {"read", "browse", "admin"}
 MANAGERS = {"root"}
-MANAGE = f"{rules()}[broker]\nmanage = [\"operators\"]\n"
+MANAGE = f'{rules()}[broker]\nmanage = ["operators"]\n'
 TO = "orders.eu"  # where messages are moved and copied to
 
 
@@ -72,9 +72,11 @@ class Desk:
 
     def is_refused(self, user: str, method: str, path: str) -> bool:
         """What comes of it if not does not matter: the queue may not be there."""
-        body = {"to": TO, "body": "x", "dry_run": True} if path.endswith(("move", "copy", "purge", "retry")) else (
-            {"body": "x"} if method == "POST" else None
-        )  # fmt: skip
+        body = (
+            {"to": TO, "body": "x", "dry_run": True}
+            if path.endswith(("move", "copy", "purge", "retry"))
+            else ({"body": "x"} if method == "POST" else None)
+        )
         try:
             self._runner.run(self._made.through(method, path, body, User(user)))
         except AmqError as error:
@@ -111,15 +113,18 @@ def test_the_table_of_users_and_operations(desk: Desk, action: str) -> None:
     kind, names = ("queue", QUEUES) if operation.path.startswith("/queues") else ("topic", TOPICS)
     expected = {(user, name) for name in names for user in USERS if operation.allowed(user, kind, name)}
     found = {
-        (user, name) for name in names for user in USERS
+        (user, name)
+        for name in names
+        for user in USERS
         if not desk.is_refused(user, operation.method, operation.path.format(name=part(name), id="ID:x-1"))
-    }  # fmt: skip
+    }
     assert found == expected
     assert 0 < len(expected) < len(names) * len(USERS), "somebody may, and somebody may not"
 
 
-@pytest.mark.parametrize("path", ["subscriptions", "consumers", "connections", "scheduled", "prepared", "segments",
-                                  "dead-letters"])  # fmt: skip
+@pytest.mark.parametrize(
+    "path", ["subscriptions", "consumers", "connections", "scheduled", "prepared", "segments", "dead-letters"]
+)
 def test_views_of_the_whole_broker_are_for_managers(desk: Desk, path: str) -> None:
     assert {user for user in USERS if not desk.is_refused(user, "GET", f"/{path}")} == MANAGERS
 

@@ -117,9 +117,14 @@ class NeutralClient:
         return self._frame(Op.UNSUBSCRIBE, id, subscription_name, session=session)
 
     def settle(
-        self, which: int | Iterable[int], consumer: str = "", outcome: Outcome = Outcome.ACCEPTED, session: int = 0,
-        transaction: str = "", first: int | None = None,
-    ) -> bytes:  # fmt: skip
+        self,
+        which: int | Iterable[int],
+        consumer: str = "",
+        outcome: Outcome = Outcome.ACCEPTED,
+        session: int = 0,
+        transaction: str = "",
+        first: int | None = None,
+    ) -> bytes:
         """One delivery; with `first` all from there to it; or a set."""
         values: Any = which if isinstance(which, int) else [*which]
         if first is not None:

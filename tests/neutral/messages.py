@@ -16,10 +16,21 @@ from amq.values import Properties, are_texts, decode_map, encode
 NAME: Final = "neutral"
 BIG: Final = range(1 << 62)
 _ABOUT: Final[Mapping[str, type | range]] = {
-    "properties": dict, "content_type": str, "content": range(6), "priority": range(10), "persistent": bool,
-    "expires_ms": BIG, "duplicate_id": str, "transaction": str, "message_id": str, "correlation_id": str,
-    "reply_to": str, "type": str, "sent_ms": BIG, "raw": bytes,
-}  # fmt: skip
+    "properties": dict,
+    "content_type": str,
+    "content": range(6),
+    "priority": range(10),
+    "persistent": bool,
+    "expires_ms": BIG,
+    "duplicate_id": str,
+    "transaction": str,
+    "message_id": str,
+    "correlation_id": str,
+    "reply_to": str,
+    "type": str,
+    "sent_ms": BIG,
+    "raw": bytes,
+}
 
 
 def checked(value: Any, kind: type | range) -> Any:
@@ -59,10 +70,13 @@ def told(message: Message) -> dict[str, Any]:
     """What a delivery says about its message."""
     message = own(message)
     about: dict[str, Any] = {
-        "content_type": message.content_type, "priority": message.priority, "persistent": message.persistent,
-        "timestamp_ms": message.timestamp_ms, "expires_ms": message.expires_ms,
+        "content_type": message.content_type,
+        "priority": message.priority,
+        "persistent": message.persistent,
+        "timestamp_ms": message.timestamp_ms,
+        "expires_ms": message.expires_ms,
         "duplicate_id": given(message.duplicate_id),
-    }  # fmt: skip
+    }
     envelope = message.envelope
     if envelope is not None and envelope.native is not None:
         return about | {"raw": envelope.native.data}

@@ -119,9 +119,12 @@ class NeutralServer:
         return bool(self._data)
 
     def connected(
-        self, session: str, heartbeat_ms: tuple[int, int], brokers: Sequence[str] = (),
+        self,
+        session: str,
+        heartbeat_ms: tuple[int, int],
+        brokers: Sequence[str] = (),
         reattachable: Reattachable | None = None,
-    ) -> bytes:  # fmt: skip
+    ) -> bytes:
         granted = list(reattachable) if reattachable is not None else None
         return frame(Op.CONNECTED, session, *self._identity, *heartbeat_ms, [*brokers], granted)
 
@@ -212,7 +215,11 @@ def _settle(session: int, token: Any, consumer: str, which: Any, outcome: str, t
 
 
 _READERS: dict[int, Callable[..., Command]] = {
-    Op.CONNECT: _connect, Op.SEND: _send, Op.SUBSCRIBE: _subscribe, Op.CREDIT: _credit, Op.SETTLE: _settle,
+    Op.CONNECT: _connect,
+    Op.SEND: _send,
+    Op.SUBSCRIBE: _subscribe,
+    Op.CREDIT: _credit,
+    Op.SETTLE: _settle,
     Op.OPEN: lambda session, token: OpenSession(session, token),
     Op.CLOSE: lambda session, token: CloseSession(session, token),
     Op.UNSUBSCRIBE: lambda _session, token, id, name: Unsubscribe(_text(id), token, _text(name)),
@@ -222,12 +229,22 @@ _READERS: dict[int, Callable[..., Command]] = {
     ),
     Op.ABORT: lambda session, token, transaction: Abort(_transaction(session, transaction), token),
     Op.DISCONNECT: lambda _session, token: Disconnect(token),
-}  # fmt: skip
+}
 _OPTIONS: dict[str, type | range] = {
-    "acknowledges": bool, "prefetch": range(1 << 31), "credit": range(CREDIT_MAX + 1), "selector": str,
-    "browser": bool, "subscription_name": str, "shared": bool, "exclusive": bool, "priority": range(-128, 128),
-    "no_local": bool, "retroactive": bool, "pending_limit": range(-1, 1 << 31), "reading": list,
-}  # fmt: skip
+    "acknowledges": bool,
+    "prefetch": range(1 << 31),
+    "credit": range(CREDIT_MAX + 1),
+    "selector": str,
+    "browser": bool,
+    "subscription_name": str,
+    "shared": bool,
+    "exclusive": bool,
+    "priority": range(-128, 128),
+    "no_local": bool,
+    "retroactive": bool,
+    "pending_limit": range(-1, 1 << 31),
+    "reading": list,
+}
 
 
 def _text(value: Any) -> str:

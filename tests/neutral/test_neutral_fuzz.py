@@ -17,22 +17,33 @@ from tests.neutral.wire import MAGIC, frame
 
 _client = NeutralClient()
 VALID = [
-    _client.connect("me"), _client.open(1), _client.close(2), _client.begin("t", session=1),
+    _client.connect("me"),
+    _client.open(1),
+    _client.close(2),
+    _client.begin("t", session=1),
     _client.send("queue://a,*", b"body", session=2, properties={"n": values.Int16(3)}, priority=9, transaction="t"),
-    _client.send(["queue://a", "topic://b"], b"", raw=b"\0\1"), _client.credit("c", 5, 1, drain=True),
+    _client.send(["queue://a", "topic://b"], b"", raw=b"\0\1"),
+    _client.credit("c", 5, 1, drain=True),
     _client.subscribe("c", Pattern("queue://", ("a", ANY_WORD)), "queue://b", session=1, credit=3, acknowledges=True),
-    _client.subscribe("d", "queue://b", browser=True, reading=[1, "cursor", 0]), _client.unsubscribe("c", 1, "s"),
-    _client.settle(5, "c", Outcome.RELEASED, 1), _client.settle([5, 6], "c", Outcome.FAILED, 1, "t"),
-    _client.settle(7, "c", Outcome.REJECTED, 2, first=3), _client.commit("t", 1, "o"), _client.abort("t"),
+    _client.subscribe("d", "queue://b", browser=True, reading=[1, "cursor", 0]),
+    _client.unsubscribe("c", 1, "s"),
+    _client.settle(5, "c", Outcome.RELEASED, 1),
+    _client.settle([5, 6], "c", Outcome.FAILED, 1, "t"),
+    _client.settle(7, "c", Outcome.REJECTED, 2, first=3),
+    _client.commit("t", 1, "o"),
+    _client.abort("t"),
     _client.disconnect(),
-]  # fmt: skip
+]
 VALID[0] = VALID[0].removeprefix(MAGIC)
 some_value = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text() | st.binary(max_size=20)
 any_value = st.recursive(some_value, lambda of: st.lists(of, max_size=4) | st.dictionaries(st.text(), of, max_size=3))
 any_frame = st.builds(
-    lambda op, parts, session, number: frame(op, *parts, session=session, number=number), st.integers(0, 40),
-    st.lists(any_value, max_size=6), st.integers(0, 65_535), st.integers(0, 2**32 - 1),
-)  # fmt: skip
+    lambda op, parts, session, number: frame(op, *parts, session=session, number=number),
+    st.integers(0, 40),
+    st.lists(any_value, max_size=6),
+    st.integers(0, 65_535),
+    st.integers(0, 2**32 - 1),
+)
 streams = st.lists(st.sampled_from(VALID) | any_frame | st.binary(max_size=30), max_size=8).map(b"".join)
 
 

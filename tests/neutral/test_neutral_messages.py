@@ -16,13 +16,27 @@ from tests.transports.served import Served
 
 Q = "queue://q"
 TYPED = {
-    "bool": True, "int8": Int8(-5), "int16": Int16(300), "int32": Int32(70_000), "int64": 1 << 40,
-    "float32": Float32(0.5), "float64": 0.1, "text": "héllo", "bytes": b"\x00\xff",
-}  # fmt: skip
+    "bool": True,
+    "int8": Int8(-5),
+    "int16": Int16(300),
+    "int32": Int32(70_000),
+    "int64": 1 << 40,
+    "float32": Float32(0.5),
+    "float64": 0.1,
+    "text": "héllo",
+    "bytes": b"\x00\xff",
+}
 AS_TEXT = {
-    "bool": "true", "int8": "-5", "int16": "300", "int32": "70000", "int64": str(1 << 40), "float32": "0.5",
-    "float64": "0.1", "text": "héllo", "bytes": "AP8=",
-}  # fmt: skip
+    "bool": "true",
+    "int8": "-5",
+    "int16": "300",
+    "int32": "70000",
+    "int64": str(1 << 40),
+    "float32": "0.5",
+    "float64": "0.1",
+    "text": "héllo",
+    "bytes": "AP8=",
+}
 CONTENT = {"a": Int32(1), "b": "x", "c": [True, 0.5]}
 RAW = {"properties": {"n": Int16(7), "color": "red"}, "content": MAP, "correlation_id": "c-1", "type": "order"}
 
@@ -91,9 +105,11 @@ def test_selectors_ask_for_types(tmp_path: Path, native: bool) -> None:
         await theirs.say("SUBSCRIBE", id=1, destination="/topic/t", selector=selector)
         for n, flag in ((7, True), (7, False), (3, True)):
             properties = {"n": Int16(n), "flag": flag}
-            about = {"raw": values.encode({"properties": properties, "content": TEXT})} if native else {
-                "properties": properties, "content": TEXT
-            }  # fmt: skip
+            about = (
+                {"raw": values.encode({"properties": properties, "content": TEXT})}
+                if native
+                else {"properties": properties, "content": TEXT}
+            )
             await client.do(client.send("topic://t", b"m%d" % n, **about))
         assert [each.consumer for each in await client.gets(1)] == ["c"], "a number is no text"
         assert len(await theirs.messages(1)) == 1
@@ -159,8 +175,9 @@ def test_a_message_that_cannot_be_stored_is_an_error_of_its_command(tmp_path: Pa
         await client.do(client.send(Q, b"never alone", session=1, transaction="t"))
         await client.say(
             client.send(Q, b"", session=1, transaction="t", duplicate_id="x" * 70_000),
-            client.send(Q, b"behind it", session=1), client.commit("t", session=1),
-        )  # fmt: skip
+            client.send(Q, b"behind it", session=1),
+            client.commit("t", session=1),
+        )
         await client.until(lambda: len(client.errors) == 2, "both errors")
         found = [(each.session, each.scope, each.code) for each in client.errors]
         assert found == [(1, Scope.COMMAND, "MESSAGE_INVALID"), (1, Scope.COMMAND, "UNKNOWN_TRANSACTION")]
@@ -174,8 +191,9 @@ def test_stomp_clients_choose_the_spelling_of_maps(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         ours = await link(served)
         readers = [await stomp(served) for _ in range(3)]
-        for reader, more in zip(readers, ({}, {"transformation": "jms-map-xml"}, {"transformation": "jms-json"}),
-                                strict=True):  # fmt: skip
+        for reader, more in zip(
+            readers, ({}, {"transformation": "jms-map-xml"}, {"transformation": "jms-json"}), strict=True
+        ):
             await reader.say("SUBSCRIBE", id=1, destination="/topic/t", **more)
         await ours.do(ours.send("topic://t", values.encode({"a": Int32(1)}), content=MAP))
         await readers[0].say("SEND", b'{"a": 2}', destination="/topic/t", transformation="jms-map-json")

@@ -198,9 +198,7 @@ def test_a_lease_that_ends_while_it_is_browsed_ends_its_consumer_once(tmp_path: 
         [(lease, _)] = served.world.broker.state.prepared.values()
         number = lease.seq
         reading = [number, "k", 0]
-        look = client.subscribe(
-            "look", Q, session=1, browser=True, reading=reading, prefetch=2, acknowledges=True
-        )
+        look = client.subscribe("look", Q, session=1, browser=True, reading=reading, prefetch=2, acknowledges=True)
         await client.do(look)
         found = await client.gets(2)
         await theirs.say("COMMIT", destination="/queue/q", cursor="k", through=number)
@@ -399,16 +397,21 @@ def test_one_that_stomp_began_goes_on_here_and_back(tmp_path: Path, selector: st
 
 def test_what_is_no_frame_ends_the_connection_and_is_told() -> None:
     for said in (
-        frame(Op.CONNECTED, "1", 1), frame(Op.SEND, [], b"", {}), frame(Op.SEND, [Q], "text", {}),
-        frame(Op.SEND, [Q], b"", {"priority": 10}), frame(Op.SEND, [Q], b"", {"nonsense": 1}),
-        frame(Op.SUBSCRIBE, "c", [], {}), frame(Op.SUBSCRIBE, "c", [["queue://"]], {}),
-        frame(Op.SETTLE, "c", [], "ACCEPTED", ""), frame(Op.SETTLE, "c", 1, "LOST", ""),
-        frame(Op.SETTLE, "c", {"first": 1}, "ACCEPTED", ""), frame(Op.CREDIT, "c", -1, False), b"\xff" * 20,
-    ):  # fmt: skip
+        frame(Op.CONNECTED, "1", 1),
+        frame(Op.SEND, [], b"", {}),
+        frame(Op.SEND, [Q], "text", {}),
+        frame(Op.SEND, [Q], b"", {"priority": 10}),
+        frame(Op.SEND, [Q], b"", {"nonsense": 1}),
+        frame(Op.SUBSCRIBE, "c", [], {}),
+        frame(Op.SUBSCRIBE, "c", [["queue://"]], {}),
+        frame(Op.SETTLE, "c", [], "ACCEPTED", ""),
+        frame(Op.SETTLE, "c", 1, "LOST", ""),
+        frame(Op.SETTLE, "c", {"first": 1}, "ACCEPTED", ""),
+        frame(Op.CREDIT, "c", -1, False),
+        b"\xff" * 20,
+    ):
         server = NeutralServer()
         found = server.receive(MAGIC + frame(Op.BEAT) + said + frame(Op.BEGIN, "t"))
         assert [type(each).__name__ for each in found] == ["Malformed"], said
         assert not server.pending()
         assert server.receive(frame(Op.BEGIN, "t")) == []
-
-

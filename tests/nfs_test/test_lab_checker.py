@@ -47,21 +47,29 @@ GOOD: dict[str, tuple[Event, ...]] = {
     "an acknowledgement whose outcome nobody knows": (Sent("m", "a", 1, 1.0, 1.1), AckBegun("m", 2.0)),
     "a message that need not be stored": (Sent("m", "a", 1, 1.0, 1.1, persistent=False),),
     "confirmed late, sent in time": (
-        Served("a", 1, 0.0), Served("b", 2, 5.0), Sent("m", "a", 1, 4.9, 6.0), Acked("m", "b", 7.0),
+        Served("a", 1, 0.0),
+        Served("b", 2, 5.0),
+        Sent("m", "a", 1, 4.9, 6.0),
+        Acked("m", "b", 7.0),
     ),
     "epochs of one host": (Served("a", 1, 0.0), Opened("a", 1, 0.5), Served("a", 2, 3.0)),
     "the new master, after itself": (
-        Served("a", 1, 0.0), Served("b", 2, 5.0), Sent("m", "b", 2, 5.1, 5.2), Acked("m", "b", 7.0),
+        Served("a", 1, 0.0),
+        Served("b", 2, 5.0),
+        Sent("m", "b", 2, 5.1, 5.2),
+        Acked("m", "b", 7.0),
     ),
-}  # fmt: skip
+}
 
 BAD: dict[str, tuple[str, tuple[Event, ...]]] = {
     "never delivered": ("confirmed messages lost", (Sent("m", "a", 1, 1.0, 1.1),)),
     "delivered, not acknowledged, and gone": (
-        "confirmed messages lost", (Sent("m", "a", 1, 1.0, 1.1), Delivered("m", "a", 1, 1.2)),
+        "confirmed messages lost",
+        (Sent("m", "a", 1, 1.0, 1.1), Delivered("m", "a", 1, 1.2)),
     ),
     "delivered again after its acknowledgement": (
-        "confirmed acknowledgements undone", (Acked("m", "a", 2.0), Delivered("m", "b", 2, 3.0)),
+        "confirmed acknowledgements undone",
+        (Acked("m", "a", 2.0), Delivered("m", "b", 2, 3.0)),
     ),
     "confirmed by a deposed master": (
         "signs of two masters",
@@ -74,12 +82,14 @@ BAD: dict[str, tuple[str, tuple[Event, ...]]] = {
     "delivered by a deposed master": (
         "signs of two masters",
         (
-            Served("a", 1, 0.0), Served("b", 2, 5.0), Sent("m", "b", 2, 5.1, 5.2, persistent=False),
+            Served("a", 1, 0.0),
+            Served("b", 2, 5.0),
+            Sent("m", "b", 2, 5.1, 5.2, persistent=False),
             Delivered("m", "a", 1, 5.3),
         ),
     ),
     "an epoch of two hosts": ("signs of two masters", (Served("a", 1, 0.0), Opened("b", 1, 1.0))),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("events", GOOD.values(), ids=GOOD)

@@ -85,9 +85,14 @@ def test_the_list_names_every_scenario() -> None:
     done = subprocess.run([sys.executable, RUN, "--list"], stdout=subprocess.PIPE, text=True, check=True)
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(SCENARIOS)
     modules = (
-        scenarios_doctor, scenarios_gfs2, scenarios_hung, scenarios_nfs3, scenarios_nfs4, scenarios_smb,
+        scenarios_doctor,
+        scenarios_gfs2,
+        scenarios_hung,
+        scenarios_nfs3,
+        scenarios_nfs4,
+        scenarios_smb,
         scenarios_spark,
-    )  # fmt: skip
+    )
     assert {told.body.__module__ for told in SCENARIOS.values()} == {module.__name__ for module in modules}
 
 

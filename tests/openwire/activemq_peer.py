@@ -81,17 +81,26 @@ class ActiveMQ:
         (conf / "log4j.properties").write_text(LOG4J)
         jars = sorted([*(HOME / "lib").glob("*.jar"), *(HOME / "lib" / "optional").glob("*.jar")])
         words = [
-            "-Xmx1g", "-XX:+UseSerialGC", "-cp", os.pathsep.join([str(conf), *map(str, jars)]),
-            f"-Dactivemq.base={self.base}", f"-Dactivemq.home={HOME}",
-            "org.apache.activemq.console.Main", "start", f"xbean:file:{conf}/activemq.xml",
-        ]  # fmt: skip
+            "-Xmx1g",
+            "-XX:+UseSerialGC",
+            "-cp",
+            os.pathsep.join([str(conf), *map(str, jars)]),
+            f"-Dactivemq.base={self.base}",
+            f"-Dactivemq.home={HOME}",
+            "org.apache.activemq.console.Main",
+            "start",
+            f"xbean:file:{conf}/activemq.xml",
+        ]
         java = shutil.which("java")
         assert java is not None, missing()
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-SEc", LEASH, java, *words],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.base,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.base,
+            )
         try:
             self._wait_listening()
         except BaseException:

@@ -25,10 +25,14 @@ BUILD = HERE.parent.parent / "build" / "openwire-java"
 DEBIAN_JARS = [
     Path("/usr/share/java") / f"{name}.jar"
     for name in (
-        "activemq-client", "geronimo-jms_1.1_spec", "geronimo-j2ee-management-1.1-spec", "hawtbuf", "slf4j-api",
+        "activemq-client",
+        "geronimo-jms_1.1_spec",
+        "geronimo-j2ee-management-1.1-spec",
+        "hawtbuf",
+        "slf4j-api",
         "slf4j-nop",
     )
-]  # fmt: skip
+]
 DEBIAN_PACKAGES = (
     "openjdk-17-jdk-headless libactivemq-java libgeronimo-jms-1.1-spec-java libgeronimo-j2ee-management-1.1-spec-java "
     "libhawtbuf-java libslf4j-java"
@@ -128,9 +132,18 @@ def _compile(sources: Sequence[Path], jars: Sequence[Path], package: str, folder
     for source in sources:
         (folder / "sources" / source.name).write_text(source.read_text().replace("javax.jms", package))
     words = [
-        "javac", "-nowarn", "-encoding", "UTF-8", "--release", "17", "-d", str(folder / "classes"),
-        "-cp", os.pathsep.join(map(str, jars)), *map(str, sorted((folder / "sources").glob("*.java"))),
-    ]  # fmt: skip
+        "javac",
+        "-nowarn",
+        "-encoding",
+        "UTF-8",
+        "--release",
+        "17",
+        "-d",
+        str(folder / "classes"),
+        "-cp",
+        os.pathsep.join(map(str, jars)),
+        *map(str, sorted((folder / "sources").glob("*.java"))),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(words)}:\n{done.stdout}{done.stderr}"
     (folder / "compiled").touch()

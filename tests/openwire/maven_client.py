@@ -35,9 +35,15 @@ def _copy(version: str, folder: Path) -> None:
     beside = folder.with_suffix(".new")
     shutil.rmtree(beside, ignore_errors=True)  # what a copy that was broken off has left
     words = [
-        "mvn", "--batch-mode", "--quiet", "--file", str(POM), f"-Dactivemq.version={version}",
-        f"-DoutputDirectory={beside}", "dependency:copy-dependencies",
-    ]  # fmt: skip
+        "mvn",
+        "--batch-mode",
+        "--quiet",
+        "--file",
+        str(POM),
+        f"-Dactivemq.version={version}",
+        f"-DoutputDirectory={beside}",
+        "dependency:copy-dependencies",
+    ]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:

@@ -49,8 +49,11 @@ class Play:
     def __init__(self, java: Program, url: str) -> None:
         self._process = subprocess.Popen(
             java.command("suite.Matrix", url),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
         self._changed = threading.Condition()
         self.said: dict[str, list[dict[str, Any]]] = {name: [] for name in stories()}
         self._reader = threading.Thread(target=self._read, name="matrix")
@@ -95,10 +98,15 @@ class RelayedPair(Pair):
     def __init__(self, directory: Path) -> None:
         (directory / "amq.toml").write_text(CONFIG)
         # A killed master is succeeded at once, whatever the period: a long one suits a machine that is busy.
-        super().__init__(Brokers(
-            directory, config=directory / "amq.toml", scheme="auto", lockKeepAlivePeriod="5s",
-            updateClusterClients=False,  # a client that is told of the brokers goes past the relay
-        ))  # fmt: skip
+        super().__init__(
+            Brokers(
+                directory,
+                config=directory / "amq.toml",
+                scheme="auto",
+                lockKeepAlivePeriod="5s",
+                updateClusterClients=False,  # a client that is told of the brokers goes past the relay
+            )
+        )
 
     @property
     def url(self) -> str:
@@ -143,9 +151,12 @@ def pair(java: Program, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Re
 
 def played(pair: RelayedPair, java: Program, moment: Moment) -> dict[str, dict[str, Any]]:
     """The last line of each story, through one death of the master at that moment."""
-    listed = [json.loads(line) for line in subprocess.run(
-        java.command("suite.Matrix", "--list"), capture_output=True, text=True, check=True
-    ).stdout.splitlines()]  # fmt: skip
+    listed = [
+        json.loads(line)
+        for line in subprocess.run(
+            java.command("suite.Matrix", "--list"), capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+    ]
     answering = {line["story"] for line in listed if line["answered"]}
     assert [line["story"] for line in listed] == sorted(stories())
     play = Play(java, pair.url)

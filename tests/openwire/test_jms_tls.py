@@ -26,16 +26,44 @@ def stores(authority: Authority, client: str) -> list[str]:
         keytool = shutil.which("keytool")
         assert keytool is not None, "it comes with Java"
         subprocess.run(
-            [keytool, "-importcert", "-noprompt", "-alias", "ca", "-file", authority.trust, "-keystore", trust,
-             "-storetype", "PKCS12", "-storepass", PASSWORD], check=True, capture_output=True,
-        )  # fmt: skip
+            [
+                keytool,
+                "-importcert",
+                "-noprompt",
+                "-alias",
+                "ca",
+                "-file",
+                authority.trust,
+                "-keystore",
+                trust,
+                "-storetype",
+                "PKCS12",
+                "-storepass",
+                PASSWORD,
+            ],
+            check=True,
+            capture_output=True,
+        )
     found = [f"-Djavax.net.ssl.trustStore={trust}", f"-Djavax.net.ssl.trustStorePassword={PASSWORD}"]
     if client:
         pair, store = authority.pair(client), authority.folder / f"{client}.p12"
         subprocess.run(
-            ["openssl", "pkcs12", "-export", "-in", pair.certificate, "-inkey", pair.key, "-out", store, "-passout",
-             f"pass:{PASSWORD}"], check=True, capture_output=True,
-        )  # fmt: skip
+            [
+                "openssl",
+                "pkcs12",
+                "-export",
+                "-in",
+                pair.certificate,
+                "-inkey",
+                pair.key,
+                "-out",
+                store,
+                "-passout",
+                f"pass:{PASSWORD}",
+            ],
+            check=True,
+            capture_output=True,
+        )
         found += [f"-Djavax.net.ssl.keyStore={store}", f"-Djavax.net.ssl.keyStorePassword={PASSWORD}"]
     return found
 
@@ -61,9 +89,12 @@ class Client:
 def started(java: Program, options: list[str], url: str, *login: str) -> Iterator[Client]:
     command = java.command("suite.OverTls", url, "q", *login)
     process = subprocess.Popen(
-        [command[0], *options, *command[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [command[0], *options, *command[1:]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-    )  # fmt: skip
+    )
     try:
         yield Client(process)
     finally:
@@ -75,9 +106,11 @@ def started(java: Program, options: list[str], url: str, *login: str) -> Iterato
 def test_java_goes_on_over_tls_after_a_kill(java: Program, authority: Authority, tmp_path: Path, client: str) -> None:
     server = authority.pair("server")
     options = {
-        "certificate": server.certificate, "certificateKey": server.key, "trust": authority.trust,
+        "certificate": server.certificate,
+        "certificateKey": server.key,
+        "trust": authority.trust,
         "clientCertificate": "need" if client else "none",
-    }  # fmt: skip
+    }
     with Brokers(tmp_path, scheme="openwire+ssl", **options) as brokers:
         first, second = brokers.master("a"), brokers.slave("b")
         url = f"failover:(ssl://localhost:{first.port},ssl://localhost:{second.port})?randomize=false"
@@ -93,9 +126,11 @@ def test_java_goes_on_over_tls_after_a_kill(java: Program, authority: Authority,
 def test_java_without_a_certificate_is_not_let_in(java: Program, authority: Authority, tmp_path: Path) -> None:
     server = authority.pair("server")
     options = {
-        "certificate": server.certificate, "certificateKey": server.key, "trust": authority.trust,
+        "certificate": server.certificate,
+        "certificateKey": server.key,
+        "trust": authority.trust,
         "clientCertificate": "need",
-    }  # fmt: skip
+    }
     with Brokers(tmp_path, scheme="ssl", **options) as brokers:
         broker = brokers.master()
         with started(java, stores(authority, ""), f"ssl://localhost:{broker.port}") as program:
@@ -115,9 +150,13 @@ def test_java_logs_in_with_a_token(java: Program, authority: Authority, issuer: 
     server, rules = authority.pair("server"), tmp_path / "permissions.toml"
     rules.write_text('[roles]\nshop = []\n[queues."q"]\nread = ["shop"]\nwrite = ["shop"]\n')
     options = {
-        **issuer.options, "certificate": server.certificate, "certificateKey": server.key, "anonymous": "no",
-        "permissionsFile": rules, "auditLog": "all",
-    }  # fmt: skip
+        **issuer.options,
+        "certificate": server.certificate,
+        "certificateKey": server.key,
+        "anonymous": "no",
+        "permissionsFile": rules,
+        "auditLog": "all",
+    }
     with Brokers(tmp_path, scheme="openwire+ssl", **options) as brokers:
         first, second = brokers.master("a"), brokers.slave("b")
         url = f"failover:(ssl://localhost:{first.port},ssl://localhost:{second.port})?randomize=false"

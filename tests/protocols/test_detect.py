@@ -40,9 +40,22 @@ def test_known(data: bytes, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"\xff", b"hello", b"connect\n", b"CONNECTx", b"SENDING", b"\0\0\0\1\2", b"\x16\x02", b"AMQQ", b"\n\nxyz",
-             b"\n" * FIRST_BYTES_MAX, b"\0\0\0\1\1ActiveMX", b"\x10\xff\xff\xff\xff\xff\xff"],
-)  # fmt: skip
+    "data",
+    [
+        b"\xff",
+        b"hello",
+        b"connect\n",
+        b"CONNECTx",
+        b"SENDING",
+        b"\0\0\0\1\2",
+        b"\x16\x02",
+        b"AMQQ",
+        b"\n\nxyz",
+        b"\n" * FIRST_BYTES_MAX,
+        b"\0\0\0\1\1ActiveMX",
+        b"\x10\xff\xff\xff\xff\xff\xff",
+    ],
+)
 def test_garbage(data: bytes) -> None:
     with pytest.raises(ProtocolError, match="right port"):
         detect(data)

@@ -22,9 +22,7 @@ def carried(xids: list[str]) -> tuple[list[str], bool]:
     """What arrives of `xids`, and whether they stood in a body."""
     headers, body = _listed(xids)
     lines = [("owner", "o"), ("batch", "7"), *headers, ("content-length", str(len(body)))]
-    (_, command) = StompServer().receive(
-        b"CONNECT\naccept-version:1.2\nhost:h\n\n\0" + encode("COMMIT", lines, body)
-    )
+    (_, command) = StompServer().receive(b"CONNECT\naccept-version:1.2\nhost:h\n\n\0" + encode("COMMIT", lines, body))
     assert isinstance(command, CommitBatch), command
     return [str(xid) for xid in command.xids], bool(body)
 
@@ -62,11 +60,14 @@ def test_a_broken_body_ends_the_connection(body: bytes) -> None:
     assert [type(command) for command in commands][1:] == [Malformed]
 
 
-@pytest.mark.parametrize("body", [
-    b'{"xids": [' + b"1" * (16 << 20) + b"]}",
-    b'{"xids": [' + b",".join([b"[]"] * 60_000) + b"]}",
-    b"{" + b",".join(b'"%d":1' % i for i in range(40_000)) + b"}",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"xids": [' + b"1" * (16 << 20) + b"]}",
+        b'{"xids": [' + b",".join([b"[]"] * 60_000) + b"]}",
+        b"{" + b",".join(b'"%d":1' % i for i in range(40_000)) + b"}",
+    ],
+)
 def test_a_body_that_takes_long_to_read_is_not_read(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any client with a login may send it, and the event loop reads it: 16 MiB took seconds."""
     monkeypatch.setattr(json, "loads", lambda _: pytest.fail("it is read"))
@@ -87,12 +88,13 @@ NAMES = st.sampled_from(["a", "b.1", "xa:1:00:", "a.0", "a.00"])
 
 
 @given(
-    st.lists(NAMES, max_size=3), st.lists(st.tuples(NAMES, st.integers(1, 12)), max_size=3),
+    st.lists(NAMES, max_size=3),
+    st.lists(st.tuples(NAMES, st.integers(1, 12)), max_size=3),
     st.text(".0129ab", max_size=5),
-)  # fmt: skip
+)
 def test_ids_of_a_series_are_known_without_being_written_out(
     listed: list[str], series: list[tuple[str, int]], other: str
-) -> None:  # fmt: skip
+) -> None:
     xids = Xids(listed, series)
     found = list(xids)
     assert len(xids) == len(found)

@@ -45,9 +45,14 @@ def test_read_and_write(command: str, headers: Headers, body: bytes, version: st
 
 @pytest.mark.parametrize(
     ("command", "headers", "version"),
-    [("CONNECT", [("a", "b\nc")], "1.2"), ("CONNECTED", [("a:b", "c")], "1.2"), ("SEND", [("a", "b\nc")], "1.0"),
-     ("SEND", [("a\n", "b")], "1.0"), ("SEND", [("", "b")], "1.2")],
-)  # fmt: skip
+    [
+        ("CONNECT", [("a", "b\nc")], "1.2"),
+        ("CONNECTED", [("a:b", "c")], "1.2"),
+        ("SEND", [("a", "b\nc")], "1.0"),
+        ("SEND", [("a\n", "b")], "1.0"),
+        ("SEND", [("", "b")], "1.2"),
+    ],
+)
 def test_what_cannot_be_written(command: str, headers: Headers, version: str) -> None:
     with pytest.raises(ValueError, match="header"):
         encode(command, headers, b"", version)
@@ -100,9 +105,24 @@ def test_round_trip_however_cut(parts: list[tuple[dict[str, str], bytes]], versi
 
 
 TOKENS = [
-    b"SEND\n", b"MESSAGE\r\n", b"a:b\n", b"content-length:", b"3\n", b"5\r\n", b"\n", b"\r\n", b"\r", b"\0", b"\\n",
-    b"\\", b":", b"CONNECTED\n", b"SEND\n\n\0", b"xyz", b"a" * 40,
-]  # fmt: skip
+    b"SEND\n",
+    b"MESSAGE\r\n",
+    b"a:b\n",
+    b"content-length:",
+    b"3\n",
+    b"5\r\n",
+    b"\n",
+    b"\r\n",
+    b"\r",
+    b"\0",
+    b"\\n",
+    b"\\",
+    b":",
+    b"CONNECTED\n",
+    b"SEND\n\n\0",
+    b"xyz",
+    b"a" * 40,
+]
 streams = st.lists(st.one_of(st.binary(max_size=30), st.sampled_from(TOKENS)), max_size=25)
 
 
@@ -148,10 +168,15 @@ def test_version_may_change_between_two_frames() -> None:
 
 @pytest.mark.parametrize(
     ("start", "chunk", "code"),
-    [(b"SEND\n", b"a" * 1024, "HEADER_TOO_LONG"), (b"SEND\n", b"a:b\n" * 256, "HEADERS_TOO_MANY"),
-     (b"SEND\n", b"a:" + b"b" * 1021 + b"\n", "HEADERS_TOO_BIG"), (b"", b"A" * 1024, "FRAME_INVALID"),
-     (b"SEND\na:b\r\n", b"a" * 1024, "HEADER_TOO_LONG"), (b"SEND\n", b"\0" * 1024, "HEADER_TOO_LONG")],
-)  # fmt: skip
+    [
+        (b"SEND\n", b"a" * 1024, "HEADER_TOO_LONG"),
+        (b"SEND\n", b"a:b\n" * 256, "HEADERS_TOO_MANY"),
+        (b"SEND\n", b"a:" + b"b" * 1021 + b"\n", "HEADERS_TOO_BIG"),
+        (b"", b"A" * 1024, "FRAME_INVALID"),
+        (b"SEND\na:b\r\n", b"a" * 1024, "HEADER_TOO_LONG"),
+        (b"SEND\n", b"\0" * 1024, "HEADER_TOO_LONG"),
+    ],
+)
 def test_endless_headers_are_refused_after_some_kib(start: bytes, chunk: bytes, code: str) -> None:
     reader = FrameReader()
     reader.feed(start)

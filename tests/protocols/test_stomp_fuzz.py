@@ -14,15 +14,49 @@ from amq.protocols.stomp.frame import DELIVERY_LIMITS, VERSIONS, FrameReader, en
 from amq.protocols.stomp.server import StompServer
 
 TOKENS = [
-    b"SEND\n", b"SEND\r\n", b"ACK\nid:0-", b"ACK\nid:1-2\n\n\0", b"NACK\n", b"SUBSCRIBE\nid:s\n",
-    b"UNSUBSCRIBE\nid:s\n", b"BEGIN\ntransaction:t\n", b"DISCONNECT\n", b"CONNECT\n", b"MESSAGE\n",
-    b"\n", b"\n\n", b"\n\n\0", b"\0", b"\r\n", b"\r", b"\\n", b"\\t", b":",
-    b"destination:/queue/a\n", b"destination:/temp-queue/a\n", b"receipt:r\n", b"persistent:true\n",
-    b"persistent:x\n", b"priority:5\n", b"priority:55\n", b"expires:9\n", b"content-length:3\n", b"content-length:x\n",
-    b"content-length:9999\n", b"transaction:t\n", b"id:0-1\n", b"ack:client\n",
+    b"SEND\n",
+    b"SEND\r\n",
+    b"ACK\nid:0-",
+    b"ACK\nid:1-2\n\n\0",
+    b"NACK\n",
+    b"SUBSCRIBE\nid:s\n",
+    b"UNSUBSCRIBE\nid:s\n",
+    b"BEGIN\ntransaction:t\n",
+    b"DISCONNECT\n",
+    b"CONNECT\n",
+    b"MESSAGE\n",
+    b"\n",
+    b"\n\n",
+    b"\n\n\0",
+    b"\0",
+    b"\r\n",
+    b"\r",
+    b"\\n",
+    b"\\t",
+    b":",
+    b"destination:/queue/a\n",
+    b"destination:/temp-queue/a\n",
+    b"receipt:r\n",
+    b"persistent:true\n",
+    b"persistent:x\n",
+    b"priority:5\n",
+    b"priority:55\n",
+    b"expires:9\n",
+    b"content-length:3\n",
+    b"content-length:x\n",
+    b"content-length:9999\n",
+    b"transaction:t\n",
+    b"id:0-1\n",
+    b"ack:client\n",
     b"message-id:" + PREFIX.encode() + b"5\n",
-    b"subscription:s\n", b"x:y\n", b"abc", b"17", b"a" * 120, b"\xff", "ü".encode(),
-]  # fmt: skip
+    b"subscription:s\n",
+    b"x:y\n",
+    b"abc",
+    b"17",
+    b"a" * 120,
+    b"\xff",
+    "ü".encode(),
+]
 streams = st.lists(st.one_of(st.sampled_from(TOKENS), st.binary(max_size=10)), max_size=30).map(b"".join)
 SUBSCRIBED = b"SUBSCRIBE\nid:s\ndestination:/queue/a\n\n\0"
 
@@ -58,14 +92,32 @@ def test_any_bytes_before_connect(stream: bytes) -> None:
     check(commands)
     for command in commands:
         if isinstance(command, Malformed):
-            assert len(FrameReader(version=server.version).feed(server.error(Failure(command.error,
-            receipt=command.receipt)))) == 1
+            assert (
+                len(
+                    FrameReader(version=server.version).feed(
+                        server.error(Failure(command.error, receipt=command.receipt))
+                    )
+                )
+                == 1
+            )
 
 
 NAMES = [
-    "receipt", "x", "type", "content-type", "_AMQ_DUPL_ID", "priority", "persistent", "transaction", "message-id",
-    "timestamp", "expires", "amq-msg-type", "reply-to", " ack",
-]  # fmt: skip
+    "receipt",
+    "x",
+    "type",
+    "content-type",
+    "_AMQ_DUPL_ID",
+    "priority",
+    "persistent",
+    "transaction",
+    "message-id",
+    "timestamp",
+    "expires",
+    "amq-msg-type",
+    "reply-to",
+    " ack",
+]
 characters = st.characters(exclude_categories=["Cs"])
 headers = st.dictionaries(
     st.one_of(st.sampled_from(NAMES), st.text(characters, min_size=1, max_size=10)),

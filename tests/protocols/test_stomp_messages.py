@@ -70,9 +70,19 @@ def test_messages_with_an_envelope_are_no_run() -> None:
 @pytest.mark.parametrize("version", ["1.0", *VERSIONS])
 def test_typed_properties_are_text(version: str) -> None:
     properties: dict[str, Value] = {
-        "i": Int8(-1), "l": 1 << 40, "t": True, "f": Float32(0.1), "d": 0.5, "b": b"\x00", "s": "x", "JMSXGroupID": "g",
-        "message-id": "forged", "ack": Int32(1), "destination": "/queue/forged", "redelivered": True,
-    }  # fmt: skip
+        "i": Int8(-1),
+        "l": 1 << 40,
+        "t": True,
+        "f": Float32(0.1),
+        "d": 0.5,
+        "b": b"\x00",
+        "s": "x",
+        "JMSXGroupID": "g",
+        "message-id": "forged",
+        "ack": Int32(1),
+        "destination": "/queue/forged",
+        "redelivered": True,
+    }
     frame = shown(Message("queue://a", b"x", properties, content=TEXT, seq=5, envelope=Envelope(type="t")), version)
     headers = frame.headers
     assert [headers[name] for name in "iltfdbs"] == ["-1", "1099511627776", "true", "0.1", "0.5", "AA==", "x"]
@@ -80,11 +90,15 @@ def test_typed_properties_are_text(version: str) -> None:
     assert (headers["destination"], headers.get("redelivered"), headers.get("ack")) == ("/queue/a", None, None)
 
 
-@pytest.mark.parametrize(("content", "body", "type", "expected", "has_length"), [
-    (MAP, values.encode({"a": Int32(1)}), "application/json", b'{"a": 1}', False),
-    (STREAM, values.encode([b"\x00", True]), "application/json", b'["AA==", true]', False),
-    (OBJECT, b"\xac\xed\x00", None, b"\xac\xed\x00", True), (NONE, b"", None, b"", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "body", "type", "expected", "has_length"),
+    [
+        (MAP, values.encode({"a": Int32(1)}), "application/json", b'{"a": 1}', False),
+        (STREAM, values.encode([b"\x00", True]), "application/json", b'["AA==", true]', False),
+        (OBJECT, b"\xac\xed\x00", None, b"\xac\xed\x00", True),
+        (NONE, b"", None, b"", True),
+    ],
+)
 def test_contents(content: int, body: bytes, type: str | None, expected: bytes, has_length: bool) -> None:
     message = Message("queue://a", body, content=content, envelope=Envelope(), seq=1)
     frame = shown(message)
@@ -109,9 +123,9 @@ def test_what_is_encoded_once_for_all_is_the_same_frame(message: Message) -> Non
     form = deliveries.format("s", 0, False)
     alone = FrameReader(version="1.2").feed(deliveries.encode(form, message, 0))
     message.shared = Shared(None)
-    together = FrameReader(version="1.2").feed(deliveries.encode(form, message, 0) + deliveries.encode_batch(
-        form, Batch([message, message])
-    ))  # fmt: skip
+    together = FrameReader(version="1.2").feed(
+        deliveries.encode(form, message, 0) + deliveries.encode_batch(form, Batch([message, message]))
+    )
     assert [(frame.headers, frame.body) for frame in together] == [(alone[0].headers, alone[0].body)] * 3
 
 

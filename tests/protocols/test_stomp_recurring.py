@@ -17,14 +17,20 @@ TEXTS = st.sampled_from(["", "x", " blank ", "a:b", "back\\slash", "two\nlines",
 IDS = st.builds("{}-{}".format, st.sampled_from(["ID:host", "a", "b\\c"]), NUMBERS)
 HEADERS = st.fixed_dictionaries(
     {
-        "subscription": st.sampled_from(["s:1", "2"]), "message-id": IDS,
+        "subscription": st.sampled_from(["s:1", "2"]),
+        "message-id": IDS,
         "destination": st.sampled_from(["/queue/x", "/y"]),
     },
     optional={
-        "ack": IDS, "timestamp": NUMBERS, "persistent": st.just("true"), "content-type": TEXTS, "key": TEXTS,
-        "correlation-id": TEXTS, "redelivered": st.just("true"),
+        "ack": IDS,
+        "timestamp": NUMBERS,
+        "persistent": st.just("true"),
+        "content-type": TEXTS,
+        "key": TEXTS,
+        "correlation-id": TEXTS,
+        "redelivered": st.just("true"),
     },
-)  # fmt: skip
+)
 BODIES = st.sampled_from([b"", b"a", b"bcd", b"\n", b"h\0i", b"MESSAGE\n", b"x" * 40])
 
 
@@ -66,9 +72,13 @@ def cut(data: bytes, cuts: list[int]) -> list[bytes]:
 
 
 @given(
-    st.lists(st.tuples(frames(), st.integers(1, 3)), max_size=6), st.lists(st.integers(1, 200), max_size=8),
-    st.sampled_from([1, 3, 256]), st.sampled_from([SMALL, DELIVERY_LIMITS]), st.binary(max_size=3), st.integers(0, 400),
-)  # fmt: skip
+    st.lists(st.tuples(frames(), st.integers(1, 3)), max_size=6),
+    st.lists(st.integers(1, 200), max_size=8),
+    st.sampled_from([1, 3, 256]),
+    st.sampled_from([SMALL, DELIVERY_LIMITS]),
+    st.binary(max_size=3),
+    st.integers(0, 400),
+)
 def test_the_same_as_by_the_general_path(
     some: list[tuple[bytes, int]], cuts: list[int], learn_every: int, limits: Limits, noise: bytes, at: int
 ) -> None:
@@ -105,6 +115,7 @@ def test_a_number_that_is_none_is_left_to_the_general_path() -> None:
     frames = [a_message(1), a_message(2).replace(b"length:5", b"length:-5")]
     assert read(frames, True) == (*read(frames, False)[:2], 0)
     assert read(frames, True)[1] == "CONTENT_LENGTH_INVALID"
+
 
 def test_what_the_application_does_to_headers_is_its_own_affair() -> None:
     reader, pattern = FrameReader(DELIVERY_LIMITS, "1.2"), Recurring()

@@ -39,9 +39,10 @@ def slowly(server: StompServer, data: bytes) -> list[Command]:
 
 
 @given(
-    st.lists(st.tuples(frames(), st.integers(1, 4)), max_size=6), st.lists(st.integers(1, 200), max_size=8),
+    st.lists(st.tuples(frames(), st.integers(1, 4)), max_size=6),
+    st.lists(st.integers(1, 200), max_size=8),
     st.sampled_from([60, 150, 900, 1 << 16]),
-)  # fmt: skip
+)
 def test_the_same_as_one_by_one(some: list[tuple[bytes, int]], cuts: list[int], window_bytes: int) -> None:
     data = b"".join(frame * times for frame, times in some)
     expected = one_by_one(slowly(opened("1.2", SMALL), data))

@@ -24,9 +24,17 @@ from amq.protocols.stomp.server import StompServer
 CONNECT = b"CONNECT\naccept-version:1.2\nhost:h\namq-runs:1\n\n\0"
 # Names of all kinds: properties, what is more than one, and what the broker drops.
 NAMES = (
-    "colour", "größe", "a:b\n", "correlation-id", "type", "reply-to", "amq-msg-type", "timestamp", "JMSXGroupID",
+    "colour",
+    "größe",
+    "a:b\n",
+    "correlation-id",
+    "type",
+    "reply-to",
+    "amq-msg-type",
+    "timestamp",
+    "JMSXGroupID",
     "transformation",
-)  # fmt: skip
+)
 VALUES = st.sampled_from(["", "red", "grün\n", 'q"', "\\", "ID:AMQP_BINARY:00FF", "/queue/x", "text", "%s"])
 ROWS = st.lists(
     st.tuples(
@@ -35,8 +43,9 @@ ROWS = st.lists(
             lambda names: st.fixed_dictionaries(dict.fromkeys(names, VALUES))
         ),
     ),
-    min_size=1, max_size=6,
-)  # fmt: skip
+    min_size=1,
+    max_size=6,
+)
 
 
 def opened(limits: Limits = SMALL) -> StompServer:
@@ -68,9 +77,11 @@ def of_one(server: StompServer, data: bytes) -> Any:
 
 
 @given(
-    ROWS, st.sampled_from([{}, {"priority": "7", "expires": "99"}, {"persistent": "false", "content-type": "a/b"}]),
-    st.booleans(), st.sampled_from(["/queue/a", "/topic/b", "/queue/a,/queue/b"]),
-)  # fmt: skip
+    ROWS,
+    st.sampled_from([{}, {"priority": "7", "expires": "99"}, {"persistent": "false", "content-type": "a/b"}]),
+    st.booleans(),
+    st.sampled_from(["/queue/a", "/topic/b", "/queue/a,/queue/b"]),
+)
 def test_the_same_as_single_frames(rows: Any, more: dict[str, str], text: bool, destination: str) -> None:
     common = {"destination": destination, "transaction": "t", **more}
     frames = b""
@@ -101,8 +112,11 @@ def test_the_memory_of_columns_is_that_of_their_messages(rows: Any) -> None:
 
 
 def test_only_a_client_that_asks_meets_them() -> None:
-    for connect, asked in ((CONNECT, True), (CONNECT.replace(b"amq-runs:1\n", b""), False),
-                           (CONNECT.replace(b"amq-runs:1", b"amq-runs:2"), False)):  # fmt: skip
+    for connect, asked in (
+        (CONNECT, True),
+        (CONNECT.replace(b"amq-runs:1\n", b""), False),
+        (CONNECT.replace(b"amq-runs:1", b"amq-runs:2"), False),
+    ):
         server = StompServer(SMALL, PREFIX, "amq/1", True)
         server.receive(connect)
         assert (b"\namq-runs:1\n" in server.connected("1", (0, 0))) == asked
@@ -159,7 +173,7 @@ def tabled(table: object, values: bytes = b"", which: bytes = b"", text: str = "
         (body_of([(b"x" * 1001, {})]), 1, "BODY_TOO_BIG"),
         (tabled([["priority"]], b"10\0"), 1, "HEADER_INVALID"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_run(body: bytes, count: int, code: str) -> None:
     limits = Limits(10, 100, 300, 1 << 20)
     server = opened(limits if code != "BODY_TOO_BIG" else Limits(10, 100, 300, 2000))
@@ -171,12 +185,16 @@ def test_what_is_no_run(body: bytes, count: int, code: str) -> None:
 @pytest.mark.parametrize(
     ("more", "code"),
     [
-        ({"receipt": "1"}, "HEADER_INVALID"), ({"colour": "red"}, "HEADER_INVALID"), ({"text": "1"}, "HEADER_INVALID"),
-        ({"transaction": ""}, "HEADER_MISSING"), ({"destination": ""}, "HEADER_MISSING"),
-        ({"priority": "x"}, "HEADER_INVALID"), ({"destination": "/nowhere/a"}, "DESTINATION_INVALID"),
+        ({"receipt": "1"}, "HEADER_INVALID"),
+        ({"colour": "red"}, "HEADER_INVALID"),
+        ({"text": "1"}, "HEADER_INVALID"),
+        ({"transaction": ""}, "HEADER_MISSING"),
+        ({"destination": ""}, "HEADER_MISSING"),
+        ({"priority": "x"}, "HEADER_INVALID"),
+        ({"destination": "/nowhere/a"}, "DESTINATION_INVALID"),
         ({"content-type": "x" * 65_536}, "HEADER_TOO_LONG"),
     ],
-)  # fmt: skip
+)
 def test_headers_that_it_has_not(more: dict[str, str], code: str) -> None:
     wide = Limits(header_bytes_max=1 << 20, header_block_bytes_max=1 << 20)
     assert of_one(opened(wide), many(ONE, 1, **more)) == code

@@ -93,10 +93,16 @@ def test_general_path_after_a_cut_frame_that_the_fast_path_finished() -> None:
 @pytest.mark.parametrize("command", [b"CONNECT", b"STOMP"])
 @pytest.mark.parametrize(
     ("accept", "version"),
-    [(b"", "1.0"), (b"accept-version:1.0\n", "1.0"), (b"accept-version:1.0,1.1\n", "1.1"),
-     (b"accept-version:1.1\n", "1.1"), (b"accept-version:1.2,1.0\n", "1.2"),
-     (b"accept-version:0.9,1.2, 2.0\n", "1.2"), (b"accept-version: 1.1 \n", "1.1")],
-)  # fmt: skip
+    [
+        (b"", "1.0"),
+        (b"accept-version:1.0\n", "1.0"),
+        (b"accept-version:1.0,1.1\n", "1.1"),
+        (b"accept-version:1.1\n", "1.1"),
+        (b"accept-version:1.2,1.0\n", "1.2"),
+        (b"accept-version:0.9,1.2, 2.0\n", "1.2"),
+        (b"accept-version: 1.1 \n", "1.1"),
+    ],
+)
 def test_version_negotiation(command: bytes, accept: bytes, version: str) -> None:
     server = StompServer(SMALL, PREFIX, "amq/1")
     (connected,) = server.receive(command + b"\n" + accept + b"login:me\npasscode:a:b\\n\nclient-id:c\nhost:h\n\n\0")
@@ -231,9 +237,13 @@ def test_implements_the_protocol() -> None:
 
 @pytest.mark.parametrize(
     ("version", "receipt", "written"),
-    [("1.2", "r1", b"r1"), ("1.2", "a:b\n\r\\", b"a\\cb\\n\\r\\\\"),
-     ("1.1", "a:\r", b"a\\c\r"), ("1.0", "a:b\\n", b"a:b\\n")],
-)  # fmt: skip
+    [
+        ("1.2", "r1", b"r1"),
+        ("1.2", "a:b\n\r\\", b"a\\cb\\n\\r\\\\"),
+        ("1.1", "a:\r", b"a\\c\r"),
+        ("1.0", "a:b\\n", b"a:b\\n"),
+    ],
+)
 def test_receipt(version: str, receipt: str, written: bytes) -> None:
     assert opened(version).receipt(receipt) == b"RECEIPT\nreceipt-id:" + written + b"\n\n\0"
 
@@ -291,15 +301,28 @@ PLAIN = b"destination:/queue/a\ntimestamp:17\npersistent:true\ncontent-length:2\
         ("1.1", message(), {}, b"subscription:s\nmessage-id:ID\\c1f3a-5\n" + PLAIN),
         ("1.0", message(), {}, b"subscription:s\nmessage-id:ID:1f3a-5\n" + PLAIN),
         ("1.0", message(), {"id": ""}, b"message-id:ID:1f3a-5\n" + PLAIN),
-        ("1.1", message(content=TEXT, persistent=False), {"id": "a\\c"}, b"subscription:a\\c\nmessage-id:ID\\c1f3a-5\n"
-         b"destination:/queue/a\ntimestamp:17\n\nhi\0"),
-        ("1.1", message(priority=9, expires_ms=99, content_type="a/b;c:d", duplicate_id="x:y",
-                        properties={"k:\n": "v\\", "type": "t"}), {"redelivered": 2},
-         b"subscription:s\nmessage-id:ID\\c1f3a-5\ndestination:/queue/a\ntimestamp:17\npersistent:true\n"
-         b"content-length:2\npriority:9\nexpires:99\nredelivered:true\nJMSXDeliveryCount:3\ncontent-type:a/b;c\\cd\n"
-         b"_AMQ_DUPL_ID:x\\cy\nk\\c\\n:v\\\\\ntype:t\n\nhi\0"),
+        (
+            "1.1",
+            message(content=TEXT, persistent=False),
+            {"id": "a\\c"},
+            b"subscription:a\\c\nmessage-id:ID\\c1f3a-5\ndestination:/queue/a\ntimestamp:17\n\nhi\0",
+        ),
+        (
+            "1.1",
+            message(
+                priority=9,
+                expires_ms=99,
+                content_type="a/b;c:d",
+                duplicate_id="x:y",
+                properties={"k:\n": "v\\", "type": "t"},
+            ),
+            {"redelivered": 2},
+            b"subscription:s\nmessage-id:ID\\c1f3a-5\ndestination:/queue/a\ntimestamp:17\npersistent:true\n"
+            b"content-length:2\npriority:9\nexpires:99\nredelivered:true\nJMSXDeliveryCount:3\ncontent-type:a/b;c\\cd\n"
+            b"_AMQ_DUPL_ID:x\\cy\nk\\c\\n:v\\\\\ntype:t\n\nhi\0",
+        ),
     ],
-)  # fmt: skip
+)
 def test_delivery(version: str, made: Message, more: dict[str, object], written: bytes) -> None:
     assert deliver(version, made, **more) == b"MESSAGE\n" + written  # type: ignore[arg-type]
 
@@ -363,9 +386,17 @@ def test_delivery_to_another_destination_of_the_subscription() -> None:
 @pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
 def test_properties_cannot_forge_headers_or_frames(version: str) -> None:
     forged = {
-        "message-id": "1", "ack": "9-9", "subscription": "x", "destination": "/queue/b", "redelivered": "true",
-        "content-length": "1", "receipt": "r", "ack:9-9\nx": "1", "a\n\n\0MESSAGE\nb": "c\n\n\0MESSAGE\n", "ack:1": "2",
-    }  # fmt: skip
+        "message-id": "1",
+        "ack": "9-9",
+        "subscription": "x",
+        "destination": "/queue/b",
+        "redelivered": "true",
+        "content-length": "1",
+        "receipt": "r",
+        "ack:9-9\nx": "1",
+        "a\n\n\0MESSAGE\nb": "c\n\n\0MESSAGE\n",
+        "ack:1": "2",
+    }
     made = message(properties=forged, duplicate_id="d\nack:0-1\n\n\0", content_type="t\nredelivered:true")
     reader = FrameReader(DELIVERY_LIMITS, version)
     (frame,) = reader.feed(deliver(version, made, ack="auto"))

@@ -31,12 +31,22 @@ def send(name: str, body: bytes, **properties: str) -> Message:
     return sent(message, name)
 
 
-@pytest.mark.parametrize(("name", "body"), [
-    ("jms-map-xml", XML), ("JMS_MAP_XML".lower().replace("_", "-"), XML), ("jms-xml", XML), ("jms-map-json", JSON),
-    ("jms-json", JSON), ("jms-map-json", json.dumps(VALUES).encode()),
-    ("jms-map-json", b'{"map":{"entry":[{"string":["name","Dejan"]},{"string":"age","int":"30"},'
-                     b'{"string":"rich","boolean":"true"}]}}'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("jms-map-xml", XML),
+        ("JMS_MAP_XML".lower().replace("_", "-"), XML),
+        ("jms-xml", XML),
+        ("jms-map-json", JSON),
+        ("jms-json", JSON),
+        ("jms-map-json", json.dumps(VALUES).encode()),
+        (
+            "jms-map-json",
+            b'{"map":{"entry":[{"string":["name","Dejan"]},{"string":"age","int":"30"},'
+            b'{"string":"rich","boolean":"true"}]}}',
+        ),
+    ],
+)
 def test_a_send_becomes_a_map(name: str, body: bytes) -> None:
     message = send(name, body, other="kept")
     spelling = "jms-map-xml" if name.endswith("xml") else "jms-map-json"
@@ -70,22 +80,39 @@ def test_bytes_can_be_asked_for() -> None:
     assert (message.content, message.body, message.properties) == (BYTES, b"abc", None)
 
 
-@pytest.mark.parametrize(("name", "body", "why"), [
-    ("jms-map-xml", b"<map><entry>", "no XML"), ("jms-map-xml", b"<list/>", "<list> where <map>"),
-    ("jms-map-xml", b"<map><entry><int>1</int></entry></map>", "not a name in <string>"),
-    ("jms-map-xml", b"<map><entry><string>a</string><int>x</int></entry></map>", "invalid literal"),
-    ("jms-map-xml", b"<map><entry><string>a</string><int>2147483648</int></entry></map>", "32 bits"),
-    ("jms-map-xml", b"<map><entry><string>a</string><person/></entry></map>", "<person> is no type"),
-    ("jms-map-xml", b'<!DOCTYPE m [<!ENTITY a "b">]><map><entry><string>&a;</string><int>1</int></entry></map>', ""),
-    ("jms-map-xml", b"<map>" + b"<entry><string>a</string><map>" * 40 + b"</map></entry>" * 40 + b"</map>", "32 times"),
-    ("jms-map-xml", b"\xff", ""), ("jms-map-json", b"[]", "no object"), ("jms-map-json", b"{", ""),
-    ("jms-map-json", b'{"map":{"entry":[1]}}', "no object"), ("jms-map-json", b"[" * 100_000, ""),
-    ("jms-map-json", b'{"a":' * 40 + b"1" + b"}" * 40, ""), ("jms-object-xml", b"<x/>", "cannot be read"),
-    ("jms-map-json", b'{"a":99999999999999999999}', ""), ("nonsense", b"x", "cannot be read"),
-    ("jms-map-json", b'{"map":{"entry":[{"string":["a","b","c"]}]}}', "not a name"),
-    ("jms-map-json", b'{"map":{"entry":[{"string":"a","int":{}}]}}', "no single value"),
-    ("jms-map-json", b'{"a":"' + b"x" * BODY_BYTES_MAX + b'"}', "more than"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "body", "why"),
+    [
+        ("jms-map-xml", b"<map><entry>", "no XML"),
+        ("jms-map-xml", b"<list/>", "<list> where <map>"),
+        ("jms-map-xml", b"<map><entry><int>1</int></entry></map>", "not a name in <string>"),
+        ("jms-map-xml", b"<map><entry><string>a</string><int>x</int></entry></map>", "invalid literal"),
+        ("jms-map-xml", b"<map><entry><string>a</string><int>2147483648</int></entry></map>", "32 bits"),
+        ("jms-map-xml", b"<map><entry><string>a</string><person/></entry></map>", "<person> is no type"),
+        (
+            "jms-map-xml",
+            b'<!DOCTYPE m [<!ENTITY a "b">]><map><entry><string>&a;</string><int>1</int></entry></map>',
+            "",
+        ),
+        (
+            "jms-map-xml",
+            b"<map>" + b"<entry><string>a</string><map>" * 40 + b"</map></entry>" * 40 + b"</map>",
+            "32 times",
+        ),
+        ("jms-map-xml", b"\xff", ""),
+        ("jms-map-json", b"[]", "no object"),
+        ("jms-map-json", b"{", ""),
+        ("jms-map-json", b'{"map":{"entry":[1]}}', "no object"),
+        ("jms-map-json", b"[" * 100_000, ""),
+        ("jms-map-json", b'{"a":' * 40 + b"1" + b"}" * 40, ""),
+        ("jms-object-xml", b"<x/>", "cannot be read"),
+        ("jms-map-json", b'{"a":99999999999999999999}', ""),
+        ("nonsense", b"x", "cannot be read"),
+        ("jms-map-json", b'{"map":{"entry":[{"string":["a","b","c"]}]}}', "not a name"),
+        ("jms-map-json", b'{"map":{"entry":[{"string":"a","int":{}}]}}', "no single value"),
+        ("jms-map-json", b'{"a":"' + b"x" * BODY_BYTES_MAX + b'"}', "more than"),
+    ],
+)
 def test_a_body_that_is_no_map_goes_as_it_is(name: str, body: bytes, why: str) -> None:
     message = send(name, body)
     assert (message.content, message.body) == (TEXT, body)
@@ -95,20 +122,36 @@ def test_a_body_that_is_no_map_goes_as_it_is(name: str, body: bytes, why: str) -
 
 
 def test_an_envelope_stays() -> None:
-    message = sent(Message("queue://q", XML, {"transformation": "jms-map-xml"}, content=TEXT,
-                           envelope=Envelope(correlation_id="c")), "jms-map-xml")  # fmt: skip
+    message = sent(
+        Message(
+            "queue://q", XML, {"transformation": "jms-map-xml"}, content=TEXT, envelope=Envelope(correlation_id="c")
+        ),
+        "jms-map-xml",
+    )
     assert message.envelope == Envelope(correlation_id="c")
 
 
 FLAT = st.one_of(
-    st.text(st.characters(exclude_categories=["Cs", "Cc"])), st.booleans(), st.integers(-(2**63), 2**63 - 1),
-    st.floats(allow_nan=False), st.binary(), st.none(), st.builds(Int8, st.integers(-128, 127)),
-    st.builds(Int16, st.integers(-(2**15), 2**15 - 1)), st.builds(Int32, st.integers(-(2**31), 2**31 - 1)),
+    st.text(st.characters(exclude_categories=["Cs", "Cc"])),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    st.binary(),
+    st.none(),
+    st.builds(Int8, st.integers(-128, 127)),
+    st.builds(Int16, st.integers(-(2**15), 2**15 - 1)),
+    st.builds(Int32, st.integers(-(2**31), 2**31 - 1)),
     st.builds(Float32, st.floats(width=32, allow_nan=False)),
-)  # fmt: skip
-MAPS = st.dictionaries(st.text(st.characters(exclude_categories=["Cs", "Cc"])), st.one_of(
-    FLAT, st.lists(st.integers(0, 9)), st.dictionaries(st.text("ab"), FLAT, max_size=3),
-), max_size=6)  # fmt: skip
+)
+MAPS = st.dictionaries(
+    st.text(st.characters(exclude_categories=["Cs", "Cc"])),
+    st.one_of(
+        FLAT,
+        st.lists(st.integers(0, 9)),
+        st.dictionaries(st.text("ab"), FLAT, max_size=3),
+    ),
+    max_size=6,
+)
 
 
 @given(MAPS, st.sampled_from(["jms-map-xml", "jms-map-json"]))
@@ -144,8 +187,10 @@ def test_a_subscription_names_a_transformation_that_there_is() -> None:
         asked({"transformation": "yaml"})
 
 
-@given(st.one_of(st.binary(), st.text("<>/maplistenrygk{}[]\":,0123 ").map(str.encode)),
-       st.sampled_from(transformation._NAMES))  # fmt: skip
+@given(
+    st.one_of(st.binary(), st.text('<>/maplistenrygk{}[]":,0123 ').map(str.encode)),
+    st.sampled_from(transformation._NAMES),
+)
 def test_nothing_that_is_sent_fails(body: bytes, name: str) -> None:
     message = send(name, body)
     assert message.content in (TEXT, BYTES, MAP)

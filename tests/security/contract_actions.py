@@ -81,30 +81,49 @@ def _temporary(client: Connected, name: str) -> str:
 def _open(client: Connected, name: str, body: bytes) -> None:
     own, temporary, pull = client.own_name, _temporary(client, name), f"pull {name}"
     client.tell(
-        OpenSession(1, "o"), InSession(1), OpenProducer(name, own, "p"), MakeTemporary(temporary, "m"),
-        Subscribe(name, own, True, receipt="u"), Subscribe(pull, temporary, True, receipt="u", credit=0),
-        *(Send(Message(own, body + b" %d" % number)) for number in range(3)), Send(Message(temporary, body)),
+        OpenSession(1, "o"),
+        InSession(1),
+        OpenProducer(name, own, "p"),
+        MakeTemporary(temporary, "m"),
+        Subscribe(name, own, True, receipt="u"),
+        Subscribe(pull, temporary, True, receipt="u", credit=0),
+        *(Send(Message(own, body + b" %d" % number)) for number in range(3)),
+        Send(Message(temporary, body)),
         Credit(pull, 1, "c"),
-    )  # fmt: skip
+    )
 
 
 def _settle(client: Connected, name: str, body: bytes) -> None:
     first, second, third = client.numbers(name, 3)
     own, again = client.own_name, body + b" again"
     client.tell(
-        InSession(1), Begin("t", "b"), SendMany(Message(own, b""), [again], "t"),
-        SendToMany(Message(own, again), (own, own + ".2"), "s", "t"), Settle(first, name, "s", "t"),
-        SettleSet([second], name, "s", "t"), Abort("t", "a"), Settle(third, name, "s"), SettleAgain(third, name, "q"),
-        Extend(name, 1, "e"), Begin("t", "b"), Invalid(CommandError("as it came"), "i", "t"), Commit("t", "c"),
-    )  # fmt: skip
+        InSession(1),
+        Begin("t", "b"),
+        SendMany(Message(own, b""), [again], "t"),
+        SendToMany(Message(own, again), (own, own + ".2"), "s", "t"),
+        Settle(first, name, "s", "t"),
+        SettleSet([second], name, "s", "t"),
+        Abort("t", "a"),
+        Settle(third, name, "s"),
+        SettleAgain(third, name, "q"),
+        Extend(name, 1, "e"),
+        Begin("t", "b"),
+        Invalid(CommandError("as it came"), "i", "t"),
+        Commit("t", "c"),
+    )
 
 
 def _leave(client: Connected, name: str, body: bytes) -> None:  # noqa: ARG001
     client.tell(
-        InSession(1), Unsubscribe(name, "u"), Unsubscribe(f"pull {name}", "u"),
-        RemoveTemporary(_temporary(client, name), "m"), CloseProducer(name, "p"), InSession(0), CloseSession(1, "s"),
+        InSession(1),
+        Unsubscribe(name, "u"),
+        Unsubscribe(f"pull {name}", "u"),
+        RemoveTemporary(_temporary(client, name), "m"),
+        CloseProducer(name, "p"),
+        InSession(0),
+        CloseSession(1, "s"),
         Disconnect("d"),
-    )  # fmt: skip
+    )
 
 
 def _lease(client: Connected, name: str, body: bytes) -> None:
@@ -163,7 +182,11 @@ def _does(*make: Callable[[str], Command]) -> Action:
 
 ACTIONS: Mapping[str, Action] = {
     "subscribe": _does(lambda name: Subscribe("1", TOPIC_NAME, subscription_name=name, receipt="u")),
-    "open": _open, "settle": _settle, "leave": _leave, "commit": _commit, "send": _send,
+    "open": _open,
+    "settle": _settle,
+    "leave": _leave,
+    "commit": _commit,
+    "send": _send,
     "commit nothing": _does(lambda _: Begin("t", "b"), lambda name: Commit("t", "c", f"outcome {name}")),
     "ask": _does(lambda name: Commit("t", "c", f"outcome {name}")),
     "prepare a batch": _prepare_batch,
@@ -176,11 +199,14 @@ ACTIONS: Mapping[str, Action] = {
     "end": _does(lambda name: Finish(f"xid {name}", True, "f")),
     "roll back": _does(lambda name: Finish(f"xid {name}", False, "f")),
     "forget": _does(lambda name: ForgetOutcome(f"xid {name}", "f")),
-    "lease": _lease, "lease of a shared queue": _lease_shared,
-    "take a cursor": _ask(take=True), "use a cursor": _ask(),
+    "lease": _lease,
+    "lease of a shared queue": _lease_shared,
+    "take a cursor": _ask(take=True),
+    "use a cursor": _ask(),
     "commit shared leases": _does(lambda name: SettleLeases(SHARED_LEASES, name, THROUGH, True, "s")),
-    "commit leases": _settle_leases(True), "return leases": _settle_leases(False),
+    "commit leases": _settle_leases(True),
+    "return leases": _settle_leases(False),
     "browse": lambda client, name, _: client.tell(Subscribe(name, client.own_name, browser=True, receipt="u")),
     "schedule": _schedule,
     "unsubscribe": _does(lambda name: Unsubscribe("", "u", name)),
-}  # fmt: skip
+}

@@ -68,10 +68,16 @@ def _temporary(client: Connected, name: str) -> Structure:
 
 def _message(name: str, body: bytes, sequence: int = 7, **more: object) -> bytes:
     fields = {
-        "producer": _producer(name), "destination": _queue(QUEUE), "persistent": True, "content": body,
-        "id": structure(table.MESSAGE_ID, producer=_producer(name), producer_sequence=sequence), "priority": 4,
-        "command_id": 9, "response_required": True, **more,
-    }  # fmt: skip
+        "producer": _producer(name),
+        "destination": _queue(QUEUE),
+        "persistent": True,
+        "content": body,
+        "id": structure(table.MESSAGE_ID, producer=_producer(name), producer_sequence=sequence),
+        "priority": 4,
+        "command_id": 9,
+        "response_required": True,
+        **more,
+    }
     return frame(Structure(table.BYTES_MESSAGE, fields), 12)
 
 
@@ -88,10 +94,16 @@ def _xa_steps(*kinds: int) -> Action:
     def act(client: Connected, name: str, body: bytes) -> None:
         """A prepare has a message between begin and end."""
         steps = [
-            said(table.TRANSACTION_INFO, 2 + number, True, kind=kind, connection=_connection(name),
-                 transaction=_xa(name) if kind != RECOVER else None)
+            said(
+                table.TRANSACTION_INFO,
+                2 + number,
+                True,
+                kind=kind,
+                connection=_connection(name),
+                transaction=_xa(name) if kind != RECOVER else None,
+            )
             for number, kind in enumerate(kinds)
-        ]  # fmt: skip
+        ]
         sends = [_message(name, body, 40 + kinds[-1], transaction=_xa(name))] if BEGIN in kinds else []
         client.say(*steps[:1], *sends, *steps[1:])
 
@@ -109,11 +121,12 @@ def _open(client: Connected, name: str, body: bytes) -> None:
         said(table.SESSION_INFO, 2, True, id=_session(name)),
         said(table.PRODUCER_INFO, 3, True, id=_producer(name), destination=own),
         said(table.DESTINATION_INFO, 4, True, kind=_MAKE, **place),
-        _subscription(name, 1, own, prefetch=10), _subscription(name, 2, temporary, prefetch=0),
+        _subscription(name, 1, own, prefetch=10),
+        _subscription(name, 2, temporary, prefetch=0),
         *(_message(name, body + b" %d" % each, 10 + each, destination=own, persistent=False) for each in range(4)),
         _message(name, body, 20, destination=temporary, persistent=False),
         said(table.MESSAGE_PULL, 6, consumer=_consumer(name, 2), destination=temporary),
-    )  # fmt: skip
+    )
 
 
 def _settle(client: Connected, name: str, body: bytes) -> None:
@@ -123,31 +136,48 @@ def _settle(client: Connected, name: str, body: bytes) -> None:
 
     def ack(kind: int, begin: int, last: int, count: int = 1, **more: object) -> bytes:
         return said(
-            table.MESSAGE_ACK, 7, True, consumer=_consumer(name), destination=_queue(client.own), kind=kind,
-            first=_message_id(name, begin), last=_message_id(name, last), count=count, **more,
-        )  # fmt: skip
+            table.MESSAGE_ACK,
+            7,
+            True,
+            consumer=_consumer(name),
+            destination=_queue(client.own),
+            kind=kind,
+            first=_message_id(name, begin),
+            last=_message_id(name, last),
+            count=count,
+            **more,
+        )
 
     client.say(
-        _ends(name, BEGIN, 2), ack(STANDARD, first, first, transaction=_transaction(name, 2)),
+        _ends(name, BEGIN, 2),
+        ack(STANDARD, first, first, transaction=_transaction(name, 2)),
         _message(name, again, 30, destination=both, transaction=_transaction(name, 2), persistent=False),
         _ends(name, ROLLBACK, 2),
-        _ends(name, BEGIN, 3), ack(STANDARD, first, first, transaction=_transaction(name, 3)),
+        _ends(name, BEGIN, 3),
+        ack(STANDARD, first, first, transaction=_transaction(name, 3)),
         _ends(name, COMMIT_ONE, 3),
-        ack(DELIVERED, second, second), ack(INDIVIDUAL, second, second), ack(INDIVIDUAL, second, second),
+        ack(DELIVERED, second, second),
+        ack(INDIVIDUAL, second, second),
+        ack(INDIVIDUAL, second, second),
         ack(STANDARD, third, fourth, 2),
-        _ends(name, BEGIN, 4), _message(name, again, 31, transaction=_transaction(name, 4), persistent=False),
-        ack(STANDARD, 1 << 40, 1 << 40, transaction=_transaction(name, 4)), _ends(name, COMMIT_ONE, 4),
-    )  # fmt: skip
+        _ends(name, BEGIN, 4),
+        _message(name, again, 31, transaction=_transaction(name, 4), persistent=False),
+        ack(STANDARD, 1 << 40, 1 << 40, transaction=_transaction(name, 4)),
+        _ends(name, COMMIT_ONE, 4),
+    )
 
 
 def _leave(client: Connected, name: str, body: bytes) -> None:  # noqa: ARG001
     place = {"connection": _connection(name), "destination": _temporary(client, name)}
     client.say(
-        said(table.REMOVE_INFO, 2, True, id=_consumer(name)), said(table.REMOVE_INFO, 2, True, id=_consumer(name, 2)),
+        said(table.REMOVE_INFO, 2, True, id=_consumer(name)),
+        said(table.REMOVE_INFO, 2, True, id=_consumer(name, 2)),
         said(table.DESTINATION_INFO, 3, True, kind=_REMOVE, **place),
-        said(table.REMOVE_INFO, 4, True, id=_producer(name)), said(table.REMOVE_INFO, 5, True, id=_session(name)),
-        said(table.REMOVE_INFO, 6, True, id=_connection(name)), said(table.SHUTDOWN_INFO, 7),
-    )  # fmt: skip
+        said(table.REMOVE_INFO, 4, True, id=_producer(name)),
+        said(table.REMOVE_INFO, 5, True, id=_session(name)),
+        said(table.REMOVE_INFO, 6, True, id=_connection(name)),
+        said(table.SHUTDOWN_INFO, 7),
+    )
 
 
 def _subscribe(client: Connected, name: str, body: bytes) -> None:  # noqa: ARG001
@@ -164,17 +194,22 @@ def _unsubscribe(client: Connected, name: str, body: bytes) -> None:  # noqa: AR
 
 
 ACTIONS: Mapping[str, Action] = {
-    "subscribe": _subscribe, "open": _open, "settle": _settle, "leave": _leave,
+    "subscribe": _subscribe,
+    "open": _open,
+    "settle": _settle,
+    "leave": _leave,
     "commit": lambda client, name, body: client.say(
         *_commits(name, _message(name, body, transaction=_transaction(name)))
     ),
     "send": lambda client, name, body: client.say(_message(name, body)),
     "ask": lambda client, name, _: client.say(_commits(name)[-1]),
-    "prepare": _xa_steps(BEGIN, PREPARE), "ask for a prepare": _xa_steps(PREPARE), "list": _xa_steps(RECOVER),
-    "end": _xa_steps(COMMIT_TWO), "end at once": _xa_steps(BEGIN, COMMIT_ONE), "roll back": _xa_steps(ROLLBACK),
+    "prepare": _xa_steps(BEGIN, PREPARE),
+    "ask for a prepare": _xa_steps(PREPARE),
+    "list": _xa_steps(RECOVER),
+    "end": _xa_steps(COMMIT_TWO),
+    "end at once": _xa_steps(BEGIN, COMMIT_ONE),
+    "roll back": _xa_steps(ROLLBACK),
     "forget": _xa_steps(FORGET),
-    "browse": lambda client, name, _: client.say(
-        _subscription(name, 1, _queue(client.own), prefetch=10, browser=True)
-    ),
+    "browse": lambda client, name, _: client.say(_subscription(name, 1, _queue(client.own), prefetch=10, browser=True)),
     "unsubscribe": _unsubscribe,
-}  # fmt: skip
+}

@@ -69,8 +69,9 @@ def _open(client: Connected, name: str, body: bytes) -> None:
         _frame("SUBSCRIBE", id=name, destination=own, ack="client-individual", receipt="u"),
         _frame("SUBSCRIBE", id=f"pull {name}", destination=temporary, ack="client", credit=0, receipt="u"),
         *(_frame("SEND", body + b" %d" % number, destination=own) for number in range(3)),
-        _frame("SEND", body, destination=temporary), _frame("CREDIT", id=f"pull {name}", credit=1, receipt="c"),
-    )  # fmt: skip
+        _frame("SEND", body, destination=temporary),
+        _frame("CREDIT", id=f"pull {name}", credit=1, receipt="c"),
+    )
 
 
 def _settle(client: Connected, name: str, body: bytes) -> None:
@@ -83,15 +84,17 @@ def _settle(client: Connected, name: str, body: bytes) -> None:
         _frame("SEND", again, destination=f"{own},{own}.2", transaction="t"),
         _frame("ACK", id=f"0-{first}", transaction="t", receipt="s"),
         _frame("NACK", id=f"0-{second}", transaction="t", receipt="s"),
-        _frame("ABORT", transaction="t", receipt="a"), _frame("ACK", id=f"0-{third}", receipt="s"),
-    )  # fmt: skip
+        _frame("ABORT", transaction="t", receipt="a"),
+        _frame("ACK", id=f"0-{third}", receipt="s"),
+    )
 
 
 def _leave(client: Connected, name: str, body: bytes) -> None:  # noqa: ARG001
     client.say(
-        _frame("UNSUBSCRIBE", id=name, receipt="u"), _frame("UNSUBSCRIBE", id=f"pull {name}", receipt="u"),
+        _frame("UNSUBSCRIBE", id=name, receipt="u"),
+        _frame("UNSUBSCRIBE", id=f"pull {name}", receipt="u"),
         _frame("DISCONNECT", receipt="d"),
-    )  # fmt: skip
+    )
 
 
 def _lease(client: Connected, name: str, body: bytes) -> None:
@@ -128,18 +131,20 @@ def _ask(take: bool = False) -> Action:
 
 
 def _settle_leases(command: str) -> Action:
-    return lambda client, name, _: client.say(*(
-        _frame(command, destination=source, cursor=name, through=_THROUGH, receipt="s")
-        for source in (f"/queue/{client.own}", f"/topic/{TOPIC}")
-    ))  # fmt: skip
+    return lambda client, name, _: client.say(
+        *(
+            _frame(command, destination=source, cursor=name, through=_THROUGH, receipt="s")
+            for source in (f"/queue/{client.own}", f"/topic/{TOPIC}")
+        )
+    )
 
 
 ACTIONS: Mapping[str, Action] = {
     "subscribe": lambda client, name, _: client.say(f"{_DURABLE}{name}\n\n\0"),
-    "open": _open, "settle": _settle, "leave": _leave,
-    "commit": lambda client, name, body: client.say(
-        _BEGIN, _shared(name, body, "transaction:t\n"), _commit(name)
-    ),
+    "open": _open,
+    "settle": _settle,
+    "leave": _leave,
+    "commit": lambda client, name, body: client.say(_BEGIN, _shared(name, body, "transaction:t\n"), _commit(name)),
     "send": lambda client, name, body: client.say(_shared(name, body)),
     "commit nothing": lambda client, name, _: client.say(_BEGIN, _commit(name)),
     "ask": lambda client, name, _: client.say(_commit(name)),
@@ -147,22 +152,28 @@ ACTIONS: Mapping[str, Action] = {
     "commit a batch": _end_batch("COMMIT", batch="7", xids="xid {}"),
     "abort some of a batch": _end_batch("ABORT", batch="7", xids="xid {}"),
     "abort batches": _end_batch("ABORT"),
-    "prepare": _prepare, "end": _end("COMMIT"), "roll back": _end("ABORT"),
-    "lease": _lease, "lease of a shared queue": _lease_shared,
-    "take a cursor": _ask(take=True), "use a cursor": _ask(),
+    "prepare": _prepare,
+    "end": _end("COMMIT"),
+    "roll back": _end("ABORT"),
+    "lease": _lease,
+    "lease of a shared queue": _lease_shared,
+    "take a cursor": _ask(take=True),
+    "use a cursor": _ask(),
     "commit shared leases": lambda client, name, _: client.say(
         _frame("COMMIT", destination=f"/queue/{BOTH}", cursor=name, through=_THROUGH, receipt="s")
     ),
-    "commit leases": _settle_leases("COMMIT"), "return leases": _settle_leases("ABORT"),
+    "commit leases": _settle_leases("COMMIT"),
+    "return leases": _settle_leases("ABORT"),
     "browse": lambda client, name, _: client.say(
         _frame("SUBSCRIBE", id=name, destination=f"/queue/{client.own}", browser="true", receipt="u")
     ),
     "schedule": lambda client, name, body: client.say(
         _shared(f"later {name}", body, "AMQ_SCHEDULED_DELAY:1000000\n"),
-        _frame("SEND", destination="/topic/ActiveMQ.Scheduler.Management", AMQ_SCHEDULER_ACTION="REMOVEALL")
-        .replace(b"AMQ-SCHEDULER-ACTION", b"AMQ_SCHEDULER_ACTION"),
+        _frame("SEND", destination="/topic/ActiveMQ.Scheduler.Management", AMQ_SCHEDULER_ACTION="REMOVEALL").replace(
+            b"AMQ-SCHEDULER-ACTION", b"AMQ_SCHEDULER_ACTION"
+        ),
     ),
     "unsubscribe": lambda client, name, _: client.say(
         f"UNSUBSCRIBE\nid:1\nreceipt:u\nactivemq.subscriptionName:{name}\n\n\0"
     ),
-}  # fmt: skip
+}

@@ -60,10 +60,14 @@ def refused(check: Authenticator, login: str, passcode: str, loopback: bool = Fa
 @pytest.mark.parametrize(
     ("policy", "loopback", "let_in"),
     [
-        ("loopback", True, True), ("loopback", False, False), ("yes", True, True), ("yes", False, True),
-        ("no", True, False), ("no", False, False),
+        ("loopback", True, True),
+        ("loopback", False, False),
+        ("yes", True, True),
+        ("yes", False, True),
+        ("no", True, False),
+        ("no", False, False),
     ],
-)  # fmt: skip
+)
 def test_anonymous(policy: str, loopback: bool, let_in: bool, with_users: bool) -> None:
     check = Authenticator(USERS if with_users else None, policy)
     # Without a users file there is nothing to check a login against: it is not believed, and does no harm.
@@ -80,9 +84,17 @@ def test_logins(policy: str) -> None:
     assert check.authenticate("alice", "one", False) == "alice"
     assert check.authenticate("bob", "two", True) == "bob"
     wrong = [
-        ("alice", "two"), ("alice", ""), ("carol", "one"), ("", "one"), ("alice\0", "one"), ("ALICE", "one"),
-        ("alice", "one "), ("\ud800", "\ud800"), ("a" * 257, "x"), ("alice", "x" * 1025),
-    ]  # fmt: skip
+        ("alice", "two"),
+        ("alice", ""),
+        ("carol", "one"),
+        ("", "one"),
+        ("alice\0", "one"),
+        ("ALICE", "one"),
+        ("alice", "one "),
+        ("\ud800", "\ud800"),
+        ("a" * 257, "x"),
+        ("alice", "x" * 1025),
+    ]
     # One answer for all, also from a connection that would be let in without a login.
     assert {refused(check, login, passcode, loopback=True) for login, passcode in wrong} == {
         ("LOGIN_REFUSED", "login refused: the login or the passcode is wrong")

@@ -57,11 +57,21 @@ def test_a_pair_is_served_and_shown(authority: Authority) -> None:
 @pytest.mark.parametrize(
     ("host", "covered"),
     [
-        ("mq1.example.com", True), ("MQ1.example.com.", True), ("mq2.example.com", False), ("a.shop.example", True),
-        ("a.b.shop.example", False), ("shop.example", False), ("10.0.0.1", True), ("10.0.0.2", False),
-        ("2001:db8::1", True), ("2001:db8:0::1", True), ("fe80::1%eth0", False), ("com", False), ("", False),
+        ("mq1.example.com", True),
+        ("MQ1.example.com.", True),
+        ("mq2.example.com", False),
+        ("a.shop.example", True),
+        ("a.b.shop.example", False),
+        ("shop.example", False),
+        ("10.0.0.1", True),
+        ("10.0.0.2", False),
+        ("2001:db8::1", True),
+        ("2001:db8:0::1", True),
+        ("fe80::1%eth0", False),
+        ("com", False),
+        ("", False),
     ],
-)  # fmt: skip
+)
 def test_the_names_that_a_certificate_covers(host: str, covered: bool) -> None:
     names = ("DNS:mq1.Example.com", "DNS:*.shop.example", "IP Address:10.0.0.1", "IP Address:2001:DB8:0:0:0:0:0:1")
     assert Shown("CN=x", "CN=y", names, 0, 0).covers(host) == covered

@@ -64,9 +64,11 @@ def searching(settings: Settings, folder: Path, password: str = PASSWORDS["searc
     """By an account of the broker's, anywhere below the base."""
     (folder / "password").write_text(password + "\n")
     return replace(
-        settings, ldap_user_base=BASE, ldap_bind_user=f"uid=search,ou=people,{BASE}",
+        settings,
+        ldap_user_base=BASE,
+        ldap_bind_user=f"uid=search,ou=people,{BASE}",
         ldap_bind_password_file=str(folder / "password"),
-    )  # fmt: skip
+    )
 
 
 def log_in(settings: Settings | Directory, login: str, passcode: str) -> Login:
@@ -99,9 +101,14 @@ def test_users_have_the_groups_of_the_directory(
     assert (login.user, login.shown) == (("alice", {"shop", "audit"}), "directory")
     assert log_in(settings, "bob", PASSWORDS["bob"]).user.roles == {"audit"}
     wrong = [
-        ("alice", PASSWORDS["bob"]), ("alice", PASSWORDS["alice"] + "\0"), ("nobody", "x"), (ANONYMOUS, "x"),
-        ("a" * 257, "x"), ("alice", "x" * 1025), ("\udc80", "x"),
-    ]  # fmt: skip
+        ("alice", PASSWORDS["bob"]),
+        ("alice", PASSWORDS["alice"] + "\0"),
+        ("nobody", "x"),
+        (ANONYMOUS, "x"),
+        ("a" * 257, "x"),
+        ("alice", "x" * 1025),
+        ("\udc80", "x"),
+    ]
     for name in ("alice,ou=people", "*", "ali*", "alice)(uid=*", "ALICE", "alice ", "al\\69ce", "alice+cn=alice"):
         wrong.append((name, PASSWORDS["alice"]))
     assert {refused(settings, *each) for each in wrong} == {"login refused: the login or the passcode is wrong"}
@@ -124,8 +131,12 @@ def test_a_server_with_a_wrong_certificate_gets_no_password(
     port = slapd.port if scheme == "ldap" else slapd.tls_port
     stranger = Authority(tmp_path / "other")
     before = slapd.binds()
-    refused(replace(plain, ldap_urls=f"{scheme}://localhost:{port}", ldap_trust=str(stranger.trust)), "alice", "x",
-            "LOGIN_UNAVAILABLE")  # fmt: skip
+    refused(
+        replace(plain, ldap_urls=f"{scheme}://localhost:{port}", ldap_trust=str(stranger.trust)),
+        "alice",
+        "x",
+        "LOGIN_UNAVAILABLE",
+    )
     other = Slapd(tmp_path / "slapd", authority.pair("elsewhere", names="DNS:elsewhere.example"), authority.trust)
     try:
         port = other.port if scheme == "ldap" else other.tls_port
@@ -161,9 +172,7 @@ def silent(data: bytes = b"", came: list[object] | None = None) -> Iterator[int]
 
 
 @pytest.mark.parametrize("scheme", only(["ldap", "ldaps"], "ldaps"))
-def test_the_next_server_is_asked_and_the_silent_one_is_left_alone_for_a_while(
-    plain: Settings, scheme: str
-) -> None:
+def test_the_next_server_is_asked_and_the_silent_one_is_left_alone_for_a_while(plain: Settings, scheme: str) -> None:
     clock = FakeClock()
     came: list[object] = []
     with silent(came=came) as port:
@@ -212,9 +221,7 @@ def test_the_event_loop_does_not_wait_and_a_storm_is_one_question(slapd: Slapd, 
     asyncio.run(asyncio.wait_for(held_up(), 30))
 
 
-def test_what_waits_and_what_is_remembered_is_bounded(
-    plain: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_waits_and_what_is_remembered_is_bounded(plain: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "REMEMBERED_MAX", 1)
     monkeypatch.setattr(directory, "WAITING_MAX", 8)
     way = Directory(plain, lambda _: False)
@@ -281,9 +288,13 @@ def test_a_real_broker_asks_the_directory(plain: Settings, tmp_path: Path) -> No
     rules = tmp_path / "permissions.toml"
     rules.write_text('[roles]\nshop = []\n[queues.orders]\nwrite = ["shop"]\n')
     options = {
-        "ldapUrls": plain.ldap_urls, "ldapTrust": plain.ldap_trust, "ldapUserBase": plain.ldap_user_base,
-        "ldapGroupBase": plain.ldap_group_base, "anonymous": "no", "permissionsFile": rules,
-    }  # fmt: skip
+        "ldapUrls": plain.ldap_urls,
+        "ldapTrust": plain.ldap_trust,
+        "ldapUserBase": plain.ldap_user_base,
+        "ldapGroupBase": plain.ldap_group_base,
+        "anonymous": "no",
+        "permissionsFile": rules,
+    }
     with Brokers(tmp_path, **options) as brokers:
         broker = brokers.master()
         for name, may in (("alice", True), ("bob", False)):
@@ -301,11 +312,13 @@ def test_a_real_broker_asks_the_directory(plain: Settings, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"ldapUserBase": ""}, "without ldapUserBase"), ({"ldapUrls": "http://a"}, "must name servers"),
-        ({"ldapUrls": "ldap://a.example", "ldapStartTls": "false"}, "in the clear"), ({"ldapUrls": ""}, "no effect"),
+        ({"ldapUserBase": ""}, "without ldapUserBase"),
+        ({"ldapUrls": "http://a"}, "must name servers"),
+        ({"ldapUrls": "ldap://a.example", "ldapStartTls": "false"}, "in the clear"),
+        ({"ldapUrls": ""}, "no effect"),
         ({"ldapBindUser": "cn=x"}, "belong together"),
     ],
-)  # fmt: skip
+)
 def test_options_of_the_directory_that_make_no_sense_are_told(options: dict[str, str], says: str) -> None:
     given = {"ldapUrls": "ldaps://a.example", "ldapUserBase": BASE, "anonymous": "no", **options}
     with pytest.raises(ConfigError, match=says):

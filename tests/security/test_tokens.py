@@ -145,15 +145,18 @@ BENT: dict[str, tuple[Callable[[Issuer], str], str]] = {
     "alg is a list": (lambda issuer: f"{part({'alg': ['RS256']})}.{part(issuer.claims())}.", "tokenAlgorithms"),
     "signature of nothing": (lambda issuer: f"{issuer.token().rpartition('.')[0]}.", "not valid"),
     "a public key as secret": (
-        lambda issuer: by_hmac({"alg": "HS256", "kid": "r1"}, issuer.claims(), pem(issuer.rsa)), "tokenAlgorithms"
+        lambda issuer: by_hmac({"alg": "HS256", "kid": "r1"}, issuer.claims(), pem(issuer.rsa)),
+        "tokenAlgorithms",
     ),
     "the same, and says RS256": (
-        lambda issuer: by_hmac({"alg": "RS256", "kid": "r1"}, issuer.claims(), pem(issuer.rsa)), "not valid"
+        lambda issuer: by_hmac({"alg": "RS256", "kid": "r1"}, issuer.claims(), pem(issuer.rsa)),
+        "not valid",
     ),
     "brings its own key": (
         lambda issuer: jwt.encode(
             issuer.claims(), STRANGER, "RS256", {"kid": "r1", "jwk": jwk(STRANGER, "r1"), "jku": "http://127.0.0.1:1/"}
-        ), "not valid"
+        ),
+        "not valid",
     ),
     "wants what we do not know": (
         lambda issuer: jwt.encode(issuer.claims(), issuer.rsa, "RS256", {"kid": "r1", "crit": ["x"], "x": 1}),
@@ -166,7 +169,7 @@ BENT: dict[str, tuple[Callable[[Issuer], str], str]] = {
     "name has a line end": (lambda issuer: issuer.token(sub="a\nb"), "names no user"),
     "name is too long": (lambda issuer: issuer.token(sub="a" * 257), "names no user"),
     "too long": (lambda issuer: issuer.token(more="x" * TOKEN_CHARS_MAX), "at most"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BENT)
@@ -192,9 +195,7 @@ SLOW = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.functio
 
 @given(data=st.data())
 @SLOW
-def test_a_token_in_which_anything_is_changed_never_logs_in(
-    issuer: Issuer, way: Tokens, data: st.DataObject
-) -> None:
+def test_a_token_in_which_anything_is_changed_never_logs_in(issuer: Issuer, way: Tokens, data: st.DataObject) -> None:
     token = issuer.token()
     at = data.draw(st.integers(0, len(token) - 1))
     put = data.draw(st.text(max_size=3) | st.sampled_from([".", "=", "e1", "\0", "A" * 100]))
@@ -211,8 +212,9 @@ def test_a_token_in_which_anything_is_changed_never_logs_in(
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(max_size=5), each, max_size=3), max_leaves=5,
-)  # fmt: skip
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(max_size=5), each, max_size=3),
+    max_leaves=5,
+)
 
 
 @given(claims=st.dictionaries(st.sampled_from(["exp", "nbf", "iat", "iss", "aud", "sub", "realm_access", "jti"]), JSON))
@@ -315,12 +317,14 @@ OK = b"HTTP/1.1 200 OK\r\n"
 @pytest.mark.parametrize(
     "answer",
     [
-        endless(b"", b"x"), endless(OK + b"X: ", b"y"), endless(OK + b"\r\n", b" "),
+        endless(b"", b"x"),
+        endless(OK + b"X: ", b"y"),
+        endless(OK + b"\r\n", b" "),
         endless(OK + b"Content-Length: 99999999\r\n\r\n", b" "),
         endless(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
     ],
     ids=["status", "header", "body", "length", "chunks"],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("path", [KEYS_PATH, DISCOVERY_PATH])
 def test_an_issuer_that_drips_is_cut_off_and_asked_again(
     issuer: Issuer, monkeypatch: pytest.MonkeyPatch, answer: Callable[[socket.socket], None], path: str
@@ -373,12 +377,16 @@ def test_no_token_is_checked_with_a_key_of_absurd_size(issuer: Issuer) -> None:
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        ({"keys": []}, "no key for"), ({"keys": "x"}, "no key for"), ([], "JSON object"), (b"{" * 300_000, "more than"),
-        ({"keys": [{"kty": "oct", "k": "c2VjcmV0", "kid": "r1"}]}, "no key for"), (b"\xff", "decode"),
+        ({"keys": []}, "no key for"),
+        ({"keys": "x"}, "no key for"),
+        ([], "JSON object"),
+        (b"{" * 300_000, "more than"),
+        ({"keys": [{"kty": "oct", "k": "c2VjcmV0", "kid": "r1"}]}, "no key for"),
+        (b"\xff", "decode"),
         ({"keys": [None, {"kty": "RSA", "kid": 7}, {"kty": "RSA", "kid": "x", "n": "", "e": ""}]}, "no key for"),
         (b"[" * 100_000, "recursion"),
     ],
-)  # fmt: skip
+)
 def test_keys_that_cannot_be_used_let_nobody_in(issuer: Issuer, answer: Any, says: str) -> None:
     issuer.answers[KEYS_PATH] = answer
     way = Tokens(Settings(issuer.url))
@@ -398,10 +406,12 @@ def test_keys_are_bounded_and_only_those_for_signatures(issuer: Issuer) -> None:
 @pytest.mark.parametrize(
     ("about", "says"),
     [
-        ({"issuer": "https://evil.example"}, "another issuer"), ({}, "another issuer"),
-        ({"jwks_uri": "file:///etc/passwd"}, "no https"), ({"jwks_uri": "http://example.com/keys"}, "no https"),
+        ({"issuer": "https://evil.example"}, "another issuer"),
+        ({}, "another issuer"),
+        ({"jwks_uri": "file:///etc/passwd"}, "no https"),
+        ({"jwks_uri": "http://example.com/keys"}, "no https"),
     ],
-)  # fmt: skip
+)
 def test_an_issuer_is_believed_only_about_itself(issuer: Issuer, about: dict[str, str], says: str) -> None:
     issuer.answers[DISCOVERY_PATH] = {"issuer": issuer.url, **about} if "jwks_uri" in about else about
     assert says in refused(Tokens(Settings(issuer.url)), issuer.token(), code="LOGIN_UNAVAILABLE")

@@ -38,9 +38,12 @@ def broker(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     directory = tmp_path_factory.mktemp("tokens")
     (directory / "permissions.toml").write_text(RULES)
     options = {
-        **issuer.options, "anonymous": "no", "permissionsFile": directory / "permissions.toml", "auditLog": "all",
+        **issuer.options,
+        "anonymous": "no",
+        "permissionsFile": directory / "permissions.toml",
+        "auditLog": "all",
         "failedLoginsPerMinute": 0,
-    }  # fmt: skip
+    }
     with Brokers(directory, scheme="auto", **options) as brokers:
         yield brokers.master()
 
@@ -75,15 +78,17 @@ def test_a_stomp_connection_ends_when_its_token_does(broker: Broker, issuer: Iss
 @pytest.mark.deep
 def test_an_openwire_connection_ends_when_its_token_does(broker: Broker, issuer: Issuer) -> None:
     end = int(time.time()) + 3
-    with pytest.raises(AmqError, match="has expired"), peer_of(
-        f"tcp://127.0.0.1:{broker.port}", "alice", issuer.token(exp=end, **SHOP)
-    ) as peer:
+    with (
+        pytest.raises(AmqError, match="has expired"),
+        peer_of(f"tcp://127.0.0.1:{broker.port}", "alice", issuer.token(exp=end, **SHOP)) as peer,
+    ):
         send(peer, "orders.eu", [message(2)])
         assert time.time() < end
         peer.wait(lambda: False, 30, "goes on")
     assert end <= time.time() < end + 3
-    with pytest.raises(AmqError, match="the token has expired"), peer_of(
-        f"tcp://127.0.0.1:{broker.port}", "alice", issuer.token(exp=end)
+    with (
+        pytest.raises(AmqError, match="the token has expired"),
+        peer_of(f"tcp://127.0.0.1:{broker.port}", "alice", issuer.token(exp=end)),
     ):
         raise AssertionError("it was let in")
 
@@ -91,9 +96,13 @@ def test_an_openwire_connection_ends_when_its_token_does(broker: Broker, issuer:
 @pytest.mark.parametrize("protocol", ["stomp", "openwire"])
 def test_bent_tokens_and_passwords_are_refused(broker: Broker, issuer: Issuer, protocol: str) -> None:
     bent = [
-        issuer.token(aud="other"), issuer.token(exp=None), issuer.token(kid="r9"), issuer.token()[:-5],
-        jwt.encode(issuer.claims(), None, "none", {"kid": "r1"}), "password",
-    ]  # fmt: skip
+        issuer.token(aud="other"),
+        issuer.token(exp=None),
+        issuer.token(kid="r9"),
+        issuer.token()[:-5],
+        jwt.encode(issuer.claims(), None, "none", {"kid": "r1"}),
+        "password",
+    ]
     for passcode in bent:
         with pytest.raises((WireError, AmqError), match="login refused"):
             if protocol == "stomp":
@@ -127,10 +136,12 @@ def test_options_change_while_the_broker_runs(issuer: Issuer, tmp_path: Path) ->
         ({"tokenAudience": ""}, "without tokenAudience"),
         ({"tokenIssuer": "http://issuer.example"}, "must begin with https"),
         ({"tokenKeys": "ftp://issuer.example/keys"}, "must begin with https"),
-        ({"tokenAlgorithms": "RS256,HS256"}, "shared secret"), ({"tokenAlgorithms": "none"}, "shared secret"),
-        ({"tokenIssuer": "", "tokenRoles": "roles"}, "has no effect"), ({"tokenUser": ""}, "without tokenUser"),
+        ({"tokenAlgorithms": "RS256,HS256"}, "shared secret"),
+        ({"tokenAlgorithms": "none"}, "shared secret"),
+        ({"tokenIssuer": "", "tokenRoles": "roles"}, "has no effect"),
+        ({"tokenUser": ""}, "without tokenUser"),
     ],
-)  # fmt: skip
+)
 def test_options_that_make_no_sense_are_told(options: dict[str, str], says: str) -> None:
     given = {"tokenIssuer": "https://issuer.example", "tokenAudience": "amq", "anonymous": "no", **options}
     with pytest.raises(ConfigError, match=says):

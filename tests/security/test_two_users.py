@@ -20,21 +20,44 @@ from tests.security.user_client import NAMES, USERS
 
 steps = st.one_of(
     st.sampled_from([TAKEOVER, PUBLISH]),
-    *[st.builds(
-        lambda user, step, name: Step(user, *step, name),
-        st.sampled_from(USERS), st.sampled_from(STEPS), st.sampled_from(NAMES),
-    )] * 5,
-)  # fmt: skip
+    *[
+        st.builds(
+            lambda user, step, name: Step(user, *step, name),
+            st.sampled_from(USERS),
+            st.sampled_from(STEPS),
+            st.sampled_from(NAMES),
+        )
+    ]
+    * 5,
+)
 OPENWIRE_ONLY = {
-    "OpenSession.session", "CloseSession.session", "InSession.session", "OpenProducer.id", "CloseProducer.id",
-    "MakeTemporary.name", "RemoveTemporary.name", "ForgetOutcome.xid", "Extend.id", "Invalid.transaction",
-    "SettleSet.consumer", "SettleSet.transaction", "SettleAgain.consumer",
-}  # fmt: skip
+    "OpenSession.session",
+    "CloseSession.session",
+    "InSession.session",
+    "OpenProducer.id",
+    "CloseProducer.id",
+    "MakeTemporary.name",
+    "RemoveTemporary.name",
+    "ForgetOutcome.xid",
+    "Extend.id",
+    "Invalid.transaction",
+    "SettleSet.consumer",
+    "SettleSet.transaction",
+    "SettleAgain.consumer",
+}
 STOMP_ONLY = {
-    "Lease.cursor", "SettleLeases.cursor", "Subscribe.reading", "SendMany.like", "SendMany.transaction",
-    "Prepare.owner", "CommitBatch.owner", "CommitBatch.xids", "AbortBatch.owner", "AbortBatch.xids",
+    "Lease.cursor",
+    "SettleLeases.cursor",
+    "Subscribe.reading",
+    "SendMany.like",
+    "SendMany.transaction",
+    "Prepare.owner",
+    "CommitBatch.owner",
+    "CommitBatch.xids",
+    "AbortBatch.owner",
+    "AbortBatch.xids",
     "Settle.transaction",  # OpenWire settles sets in transactions
-}  # fmt: skip
+}
 # A question has no transaction, and test_transports_reattach.py shows tokens of others and guessed ones.
 NOWHERE = {"SettleAgain.transaction", "Connect.reattach"}
 CANNOT = {"contract": NOWHERE, "stomp": NOWHERE | OPENWIRE_ONLY, "openwire": NOWHERE | STOMP_ONLY}

@@ -87,7 +87,7 @@ def test_parse() -> None:
         (f"a:scrypt$1024$8$1${'A' * 23}=={'$'}{DIGEST}", "not base64"),
         (f"a:scrypt$1024$8$1${SALT}${DIGEST[:-4]}", "is not hashed"),
     ],
-)  # fmt: skip
+)
 def test_bad_lines_are_named_and_not_shown(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=r"^f:\d+: ") as caught:
         parse_users(text.encode(), "f")

@@ -27,10 +27,14 @@ from tests.security.user_client import QUEUE, RULES, TOPIC, USERS, Action, Conne
 
 OPEN, GOES_ON, LEAVE = "open", ("settle", "leave"), "leave"
 ACTIONS: Mapping[str, Mapping[str, Action]] = {
-    "contract": contract_actions.ACTIONS, "stomp": stomp_actions.ACTIONS, "openwire": openwire_actions.ACTIONS
+    "contract": contract_actions.ACTIONS,
+    "stomp": stomp_actions.ACTIONS,
+    "openwire": openwire_actions.ACTIONS,
 }
 CONNECT: Mapping[str, Callable[[str, str], tuple[ServerProtocol | None, list[Command]]]] = {
-    "contract": contract_actions.connect, "stomp": stomp_actions.connect, "openwire": openwire_actions.connect
+    "contract": contract_actions.connect,
+    "stomp": stomp_actions.connect,
+    "openwire": openwire_actions.connect,
 }
 STEPS = [(protocol, action) for protocol, actions in ACTIONS.items() for action in actions]
 Seen = tuple[tuple[str, str], ...]  # ("done", how), ("failed", code), ("got", what) or ("browsed", consumer)

@@ -28,12 +28,14 @@ CLIENT_ID = "c"  # of all
 RULES = {
     "roles": {**{user: [user] for user in USERS}, "root": ["root"]},
     "queues": {
-        QUEUE: {"write": ["*"]}, EMPTY: {"read": ["*"]}, BOTH: {"write": ["*"], "read": ["*"]},
+        QUEUE: {"write": ["*"]},
+        EMPTY: {"read": ["*"]},
+        BOTH: {"write": ["*"], "read": ["*"]},
         **{f"own.{user}.>": {"read": [user], "write": [user]} for user in USERS},
     },
     "topics": {TOPIC: {"read": ["*"], "write": ["root"]}},
     "batches": {f"owner{name}": {"write": [user]} for name, user in zip(NAMES, USERS, strict=True)},
-}  # fmt: skip
+}
 _FACTS = ("messages", "waiting")  # of the answer to a lease
 
 
@@ -43,10 +45,16 @@ class Connected(Client):
     `leases` = the newest of each cursor of the user."""
 
     def __init__(
-        self, world: World, user: str, protocol: ServerProtocol | None, connect: Connect,
-        hear: Callable[[Command], None], epochs: dict[str, int], leases: dict[str, int],
+        self,
+        world: World,
+        user: str,
+        protocol: ServerProtocol | None,
+        connect: Connect,
+        hear: Callable[[Command], None],
+        epochs: dict[str, int],
+        leases: dict[str, int],
         number: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Raises AccessError."""
         self.epochs = epochs
         self.leases = leases

@@ -16,10 +16,55 @@ from amq.selectors import Selector, SelectorError
 from amq.selectors.lexer import SELECTOR_CHARACTERS_MAX
 
 WORDS = [
-    "a", "b", "JMSPriority", "JMSMessageID", '"x y"', "'red'", "'%_%'", "'!'", "''", "5", "7.5", "-3", "1e3", "0x1F",
-    "017", "9223372036854775808", "=", "<>", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "(", ")", "(", ")", ",",
-    "AND", "OR", "NOT", "BETWEEN", "IN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE", "AND", "OR", "NOT", "=", "a",
-]  # fmt: skip
+    "a",
+    "b",
+    "JMSPriority",
+    "JMSMessageID",
+    '"x y"',
+    "'red'",
+    "'%_%'",
+    "'!'",
+    "''",
+    "5",
+    "7.5",
+    "-3",
+    "1e3",
+    "0x1F",
+    "017",
+    "9223372036854775808",
+    "=",
+    "<>",
+    "<",
+    "<=",
+    ">",
+    ">=",
+    "+",
+    "-",
+    "*",
+    "/",
+    "%",
+    "(",
+    ")",
+    "(",
+    ")",
+    ",",
+    "AND",
+    "OR",
+    "NOT",
+    "BETWEEN",
+    "IN",
+    "LIKE",
+    "ESCAPE",
+    "IS",
+    "NULL",
+    "TRUE",
+    "FALSE",
+    "AND",
+    "OR",
+    "NOT",
+    "=",
+    "a",
+]
 VALUES = st.sampled_from(["", "red", "5", "-7.5", "1e999", "true", "nan", "'", "%", "a" * 200]) | st.text(max_size=5)
 
 
@@ -73,7 +118,7 @@ HOSTILE = [
     filled('"', '"'),
     filled("a * "),
     filled("a = 1 AND NOT (b IS NULL OR "),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("selector", HOSTILE, ids=range(len(HOSTILE)))

@@ -49,20 +49,27 @@ KEYS = st.sampled_from(["a", "b", "c", "type", "other", "more", "JMSType", "repl
 TYPED = st.sampled_from(VALUES) | st.sampled_from([Int32(1), 2, Float32(1), 0.0, math.nan, True, False, b"x", b"1"])
 IDS = st.none() | st.sampled_from(VALUES) | st.sampled_from([b"", b"x"])
 ENVELOPES = st.builds(
-    Envelope, st.just(""), IDS, st.sampled_from(["", "x", "1", "queue://x"]), st.sampled_from(["", "x", "1", "true"]),
-    st.just(0), st.none(),
-)  # fmt: skip
+    Envelope,
+    st.just(""),
+    IDS,
+    st.sampled_from(["", "x", "1", "queue://x"]),
+    st.sampled_from(["", "x", "1", "true"]),
+    st.just(0),
+    st.none(),
+)
 MESSAGES = st.one_of(
     st.builds(
         lambda properties, priority: Message("topic://t", b"", properties or None, priority=priority),
-        st.dictionaries(KEYS, st.sampled_from(VALUES)), st.integers(3, 6),
+        st.dictionaries(KEYS, st.sampled_from(VALUES)),
+        st.integers(3, 6),
     ),
     st.builds(
         lambda properties, envelope: Message("topic://t", b"", properties or None, envelope=envelope),
-        st.dictionaries(KEYS, TYPED), ENVELOPES,
+        st.dictionaries(KEYS, TYPED),
+        ENVELOPES,
     ),
     st.builds(lambda properties: tiny("topic://t", b"", properties), st.dictionaries(KEYS, TYPED)),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=100)

@@ -58,8 +58,12 @@ class Counted(str):
 
 
 PATTERNS = [
-    "%_a%", "%" + "_a%" * 500, "%" + "ab%" * 500 + "c", "%" + "_" * 500 + "a%b_%", "x" + "%__a__%" * 300 + "x_x",
-]  # fmt: skip
+    "%_a%",
+    "%" + "_a%" * 500,
+    "%" + "ab%" * 500 + "c",
+    "%" + "_" * 500 + "a%b_%",
+    "x" + "%__a__%" * 300 + "x_x",
+]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -95,10 +99,15 @@ def test_a_piece_that_is_dear_to_find_is_not_looked_for_in_very_long_texts() -> 
     assert Selector("p LIKE '%_acb%'").matches(Message("queue://q", b"", {"p": "x" * 100_000 + "acb"}))
 
 
-@pytest.mark.parametrize("text", [
-    " OR ".join(["a"] * 101), " AND ".join(["a = 1"] * 101), "(" * 49 + "a" + ")" * 49 + " OR b" * 60,
-    "1 = " + "+".join(["a"] * 40) + " OR 1 =" + "*".join(["a"] * 40) + " OR 2 = " + "-".join(["a"] * 30),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        " OR ".join(["a"] * 101),
+        " AND ".join(["a = 1"] * 101),
+        "(" * 49 + "a" + ")" * 49 + " OR b" * 60,
+        "1 = " + "+".join(["a"] * 40) + " OR 1 =" + "*".join(["a"] * 40) + " OR 2 = " + "-".join(["a"] * 30),
+    ],
+)
 def test_a_selector_with_too_many_terms_is_refused_before_it_is_compiled(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

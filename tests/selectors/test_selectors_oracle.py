@@ -26,9 +26,10 @@ INTEGERS = st.integers(-20, 20) | st.sampled_from([2**31, 2**53 + 1, 2**62, 2**6
 FLOATS = st.integers(-80, 80).map(lambda n: n / 8) | st.sampled_from([1e10, -2.5e3, 9007199254740992.0, 1e300, -1e300])
 CHARACTERS = st.text("ab", max_size=5) | st.text("ab%_!'", max_size=6)
 ROW = st.tuples(
-    *[st.none() | INTEGERS | FLOATS] * len(NUMBERS), *[st.none() | CHARACTERS] * len(TEXTS),
+    *[st.none() | INTEGERS | FLOATS] * len(NUMBERS),
+    *[st.none() | CHARACTERS] * len(TEXTS),
     *[st.none() | st.booleans()] * len(TRUTHS),
-)  # fmt: skip
+)
 Row = tuple[float | str | bool | None, ...]
 
 

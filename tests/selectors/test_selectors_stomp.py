@@ -10,10 +10,20 @@ from amq.protocols.stomp.server import StompServer
 from amq.selectors import Selector
 
 SENT = {
-    "destination": "/queue/orders", "priority": "7", "expires": "1700000000000", "persistent": "false", "type": "order",
-    "correlation-id": "c:1", "reply-to": "/queue/answers", "JMSXGroupID": "g", "price": "7.50", "urgent": "true",
-    "content-type": "text/plain", "_AMQ_DUPL_ID": "d-1", "x-trace": "a\nb",
-}  # fmt: skip
+    "destination": "/queue/orders",
+    "priority": "7",
+    "expires": "1700000000000",
+    "persistent": "false",
+    "type": "order",
+    "correlation-id": "c:1",
+    "reply-to": "/queue/answers",
+    "JMSXGroupID": "g",
+    "price": "7.50",
+    "urgent": "true",
+    "content-type": "text/plain",
+    "_AMQ_DUPL_ID": "d-1",
+    "x-trace": "a\nb",
+}
 
 
 @pytest.mark.parametrize(

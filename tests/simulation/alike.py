@@ -37,9 +37,12 @@ class Piece:
     async def send(self, producer: aio.Producer, timeout_s: float) -> None:
         if self.alike:
             await producer.send_many(
-                self.bodies, text=self.text, priority=self.priority, time_to_live=self.time_to_live_s,
+                self.bodies,
+                text=self.text,
+                priority=self.priority,
+                time_to_live=self.time_to_live_s,
                 timeout=timeout_s,
-            )  # fmt: skip
+            )
         else:
             await producer.send(self.bodies[0], duplicate_id=self.ids[0], timeout=timeout_s)
 
@@ -64,9 +67,14 @@ class Mixer:
             text, width = dice.random() < 0.5, dice.randint(1, WIDTH_MAX)
             bodies = [name.encode().ljust(dice.randint(1, WIDTH_MAX) if text else width, b".") for name in names]
             piece = Piece(
-                dice.choice((queue, queue, SECOND)), names, bodies, True, text, dice.choice((4, 4, 9)),
+                dice.choice((queue, queue, SECOND)),
+                names,
+                bodies,
+                True,
+                text,
+                dice.choice((4, 4, 9)),
                 dice.choice((0.0, 0.0, YEARS_S)),
-            )  # fmt: skip
+            )
             pieces.insert(dice.randint(0, len(pieces)), piece)
         return pieces
 

@@ -61,10 +61,12 @@ class Bulky(Feature):
             committed(broker, batch)
 
         with (
-            patch.object(Follower, "__init__", init), patch.object(Broker, "committed", see),
-            patch.object(effect, "SLICE_RECORDS", SLICE), patch.object(groups, "LATE_RECORDS", SLICE),
+            patch.object(Follower, "__init__", init),
+            patch.object(Broker, "committed", see),
+            patch.object(effect, "SLICE_RECORDS", SLICE),
+            patch.object(groups, "LATE_RECORDS", SLICE),
             patch.object(readying, "SLICE_MESSAGES", SLICE),
-        ):  # fmt: skip
+        ):
             yield
 
     def _slowly(self, vfs: SimVfs, apply: Apply) -> Apply:

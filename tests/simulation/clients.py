@@ -59,9 +59,13 @@ class Application:
         assert self.process is not None
         try:
             connection = await aio.connect(
-                self._url, timeout=CALL_S, clock=self.process, rng=Random(self.rng.getrandbits(64)),
-                client_id=self.client_id, names=SimNames(self.process),
-            )  # fmt: skip
+                self._url,
+                timeout=CALL_S,
+                clock=self.process,
+                rng=Random(self.rng.getrandbits(64)),
+                client_id=self.client_id,
+                names=SimNames(self.process),
+            )
             try:
                 await self.work(connection)
             finally:
@@ -84,9 +88,16 @@ class Producer(Application):
     """Sends numbered messages, each confirmed before the next, or in pipelined bursts."""
 
     def __init__(
-        self, name: str, url: str, oracle: Oracle, rng: Random, queue: str, burst: int, body_bytes: int,
+        self,
+        name: str,
+        url: str,
+        oracle: Oracle,
+        rng: Random,
+        queue: str,
+        burst: int,
+        body_bytes: int,
         pause_s: float = 0.3,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(name, url, oracle, rng)
         self._pause_s = pause_s
         self._queue = queue
@@ -122,9 +133,12 @@ class Producer(Application):
                 for message_id in burst:
                     body = message_id.encode().ljust(self.rng.randint(1, self._body_bytes), b".")
                     await producer.send(
-                        body, headers=self.headers(message_id), duplicate_id=message_id, wait=self._burst == 1,
+                        body,
+                        headers=self.headers(message_id),
+                        duplicate_id=message_id,
+                        wait=self._burst == 1,
                         timeout=CALL_S,
-                    )  # fmt: skip
+                    )
                 await producer.flush(CALL_S)
             except FlushError as error:
                 failed = {message_id for message_id, _ in error.failures}
@@ -224,9 +238,16 @@ class Consumer(Application):
     """
 
     def __init__(
-        self, name: str, url: str, oracle: Oracle, rng: Random, queue: str, prefetch: int, *more: str,
+        self,
+        name: str,
+        url: str,
+        oracle: Oracle,
+        rng: Random,
+        queue: str,
+        prefetch: int,
+        *more: str,
         late: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(name, url, oracle, rng)
         self._queue = queue
         self._more = list(more)

@@ -87,9 +87,7 @@ class Participant(Application):
         self._number = 0
         self._mixer = Mixer(Random(f"{name} of {manager.seed}"))
 
-    def _branch(
-        self, pieces: list[Piece], acks: list[str], owner: str = "", batch: int = 0, xid: str = ""
-    ) -> Branch:  # fmt: skip
+    def _branch(self, pieces: list[Piece], acks: list[str], owner: str = "", batch: int = 0, xid: str = "") -> Branch:
         self._number += 1
         timeout_s = self.rng.choice((0, 0, None, 1.0))
         sends = [message_id for piece in pieces for message_id in piece.ids]

@@ -26,9 +26,18 @@ POSTGRES = Mount("postgresql", False, 0.0, False, False, 0.0, 1e9, True)
 PHASES = ("sent", "locked", "committed")
 KINDS = ("chunk", "chunk", "claim", "name")
 BLOWS = (
-    "kill", "pause", "pause_and_lose", "lose", "lose", "lose_host", "late_and_lose", "pause_and_lose_lock",
-    "crash_server", "fail_over", "cancel",
-)  # fmt: skip
+    "kill",
+    "pause",
+    "pause_and_lose",
+    "lose",
+    "lose",
+    "lose_host",
+    "late_and_lose",
+    "pause_and_lose_lock",
+    "crash_server",
+    "fail_over",
+    "cancel",
+)
 # For the rules of "A store in a database": (phase, statement, blow, shortest, longest in periods).
 WORST = {
     "late insert": ("locked", "chunk", "late_and_lose", 0.1, 0.5),
@@ -178,9 +187,12 @@ class SqlWorld(World):
     aside: Mapping[str, type[Feature]] = {NAME: Database}
 
     def __init__(
-        self, seed: int, faults: list[Fault] | None = None, focus: tuple[str, ...] = (),
+        self,
+        seed: int,
+        faults: list[Fault] | None = None,
+        focus: tuple[str, ...] = (),
         features: tuple[str, ...] | None = (NAME,),
-    ) -> None:  # fmt: skip
+    ) -> None:
         dice = Random(f"database of {seed}")
         self._ready_at = 0.0
         super().__init__(seed, faults, focus, features)

@@ -99,9 +99,7 @@ class SimVfs(Vfs):
             raise fail(errno.EISDIR, path)
         self.cache.revalidate(inode)
         self._next_fd += 1
-        self._files[self._next_fd] = file = OpenFile(
-            inode, self.cache, self.process, path, bool(flags & os.O_ACCMODE)
-        )
+        self._files[self._next_fd] = file = OpenFile(inode, self.cache, self.process, path, bool(flags & os.O_ACCMODE))
         self.cache.files.append(file)
         fd = self._next_fd
         self._end("open", path)

@@ -49,9 +49,21 @@ LONGEST = ("hang", "hang", "cut_holder", "hang_at_call")  # what a slave ends, i
 OF_HOLDERS = (*LONGEST, "hang", "hang_at_call", "hang_all", "mute_server", "hang_and_kill", "hang_and_mute", "blind")
 REMOTE = ("cut_holder", "mute_server", "hang_and_mute", "blind")  # where all brokers are on one host these hit all
 STRIKES = (
-    "pause", "pause", "stall", "outlast", "outlast", "outlast", "outlast_and_lose", "outlast_and_lose", "kill",
-    "cut_store", "pause_and_lose", "stall_and_lose", "lose_locks", "power_off",
-)  # fmt: skip
+    "pause",
+    "pause",
+    "stall",
+    "outlast",
+    "outlast",
+    "outlast",
+    "outlast_and_lose",
+    "outlast_and_lose",
+    "kill",
+    "cut_store",
+    "pause_and_lose",
+    "stall_and_lose",
+    "lose_locks",
+    "power_off",
+)
 
 
 @dataclass(slots=True)
@@ -432,10 +444,16 @@ def _blind(world: World, fault: Fault) -> None:
 
 
 KINDS: dict[str, Callable[[World, Fault], None]] = {
-    "hang": _hang, "hang_at_call": _hang_at_call, "hang_replacing": _hang_replacing, "hang_all": _hang_all,
-    "mute_server": _mute_server, "hang_and_mute": _hang_and_mute, "cut_holder": _cut_holder,
-    "hang_and_kill": _hang_and_kill, "blind": _blind,
-}  # fmt: skip
+    "hang": _hang,
+    "hang_at_call": _hang_at_call,
+    "hang_replacing": _hang_replacing,
+    "hang_all": _hang_all,
+    "mute_server": _mute_server,
+    "hang_and_mute": _hang_and_mute,
+    "cut_holder": _cut_holder,
+    "hang_and_kill": _hang_and_kill,
+    "blind": _blind,
+}
 
 
 def outlast(world: World, process: Process, seconds: float) -> None:

@@ -188,9 +188,14 @@ class JmsConnection:
         self._numbers = 0
         self._values = 0
         self._info = structure(
-            table.CONNECTION_INFO, id=self.id, client_id=f"client of {id}", user_name="", password="",
-            fault_tolerant=True, failover_reconnect=False,
-        )  # fmt: skip
+            table.CONNECTION_INFO,
+            id=self.id,
+            client_id=f"client of {id}",
+            user_name="",
+            password="",
+            fault_tolerant=True,
+            failover_reconnect=False,
+        )
 
     # -- the line -----------------------------------------------------------------------------------------------------
 

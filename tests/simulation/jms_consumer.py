@@ -42,8 +42,19 @@ class Got:
     how often it failed, `failures` = as the client counts on."""
 
     __slots__ = (
-        "counter", "destination", "epoch", "failures", "id", "key", "line", "message", "name", "seen", "store", "text"
-    )  # fmt: skip
+        "counter",
+        "destination",
+        "epoch",
+        "failures",
+        "id",
+        "key",
+        "line",
+        "message",
+        "name",
+        "seen",
+        "store",
+        "text",
+    )
 
     def __init__(self, line: Line, found: Structure) -> None:
         message = self.message = found.fields["message"]
@@ -172,9 +183,11 @@ class JmsProducer:
     def __init__(self, session: JmsSession, queue: str) -> None:
         self.session = session
         self.id = structure(
-            table.PRODUCER_ID, connection=session.connection.name, session=session.number,
+            table.PRODUCER_ID,
+            connection=session.connection.name,
+            session=session.number,
             value=session.connection.new_value(),
-        )  # fmt: skip
+        )
         self.name = producer_text(self.id)
         self.destination = structure(table.QUEUE, name=queue)
         self.number = 0
@@ -191,9 +204,15 @@ class JmsProducer:
         if is_text:
             body = len(body).to_bytes(4, "big") + body
         return structure(
-            table.TEXT_MESSAGE if is_text else table.BYTES_MESSAGE, producer=self.id, destination=self.destination,
-            id=id, persistent=True, priority=4, content=body, timestamp=1_700_000_000_000,
-        )  # fmt: skip
+            table.TEXT_MESSAGE if is_text else table.BYTES_MESSAGE,
+            producer=self.id,
+            destination=self.destination,
+            id=id,
+            persistent=True,
+            priority=4,
+            content=body,
+            timestamp=1_700_000_000_000,
+        )
 
     async def send(self, message: Structure, sync: bool) -> None:
         """In the transaction of its session, where that has some. Raises Refused."""
@@ -294,9 +313,11 @@ class JmsConsumer:
         """It wants as much as before, once it has cleaned up."""
         if self._is_held and not self._is_dirty and self._connection.line is not None:
             self._is_held = False
-            self._connection.line.say(structure(
-                table.CONSUMER_CONTROL, consumer=self.id, destination=self.destination, prefetch=self.prefetch
-            ))  # fmt: skip
+            self._connection.line.say(
+                structure(
+                    table.CONSUMER_CONTROL, consumer=self.id, destination=self.destination, prefetch=self.prefetch
+                )
+            )
 
     # -- what the program does ----------------------------------------------------------------------------------------
 
@@ -332,9 +353,9 @@ class JmsConsumer:
         if self._connection.line is None:
             self.waiting.append(None)
             return
-        await self._connection.send(structure(
-            table.MESSAGE_PULL, consumer=self.id, destination=self.destination, timeout=int(1000 * timeout_s)
-        ))  # fmt: skip
+        await self._connection.send(
+            structure(table.MESSAGE_PULL, consumer=self.id, destination=self.destination, timeout=int(1000 * timeout_s))
+        )
 
     async def _next(self, timeout_s: float) -> Got | None:
         interruptions = self._connection.interruptions
@@ -427,7 +448,13 @@ class JmsConsumer:
         self._told.log(f"{self._connection.name}: ack {kind} of {[got.seq for got in some]}{within}")
         first = None if kind == INDIVIDUAL else some[0].message.fields["id"]
         return structure(
-            table.MESSAGE_ACK, destination=some[-1].destination, transaction=transaction, consumer=self.id, kind=kind,
-            first=first, last=some[-1].message.fields["id"], count=len(some),
+            table.MESSAGE_ACK,
+            destination=some[-1].destination,
+            transaction=transaction,
+            consumer=self.id,
+            kind=kind,
+            first=first,
+            last=some[-1].message.fields["id"],
+            count=len(some),
             cause=Throwable("java.lang.Throwable", cause) if cause else None,
-        )  # fmt: skip
+        )

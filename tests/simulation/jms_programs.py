@@ -42,9 +42,11 @@ class JmsApplication(Application):
     async def once(self) -> None:
         self._connections += 1
         jms = JmsConnection(
-            f"ID:{self.name}-{self._connections}:1", self.feature.addresses, Random(self.rng.getrandbits(64)),
+            f"ID:{self.name}-{self._connections}:1",
+            self.feature.addresses,
+            Random(self.rng.getrandbits(64)),
             self.feature.configured(self.rng),
-        )  # fmt: skip
+        )
         try:
             await jms.open()
             await self.use(jms)

@@ -148,8 +148,9 @@ class Leases(Feature):
         """Do `parts`, of one group, all that they must for the leases that end there, and nothing else?"""
         wanted = Counter(
             (HELD_SCHEME + SOURCE, "" if end.committed else SOURCE, seq)
-            for end in ends for seq in self.known[end.xid].seqs
-        )  # fmt: skip
+            for end in ends
+            for seq in self.known[end.xid].seqs
+        )
         found: Counter[tuple[str, str, int]] = Counter()
         for part in parts:
             if isinstance(part, Consumed):
@@ -250,9 +251,14 @@ class Reader(Application):
         while True:
             count = 20 if self.stopping else self.rng.choice((1, 3, 20))
             lease = await connection.lease(
-                address(QUEUE), self._cursor, after=self._done, messages=count, lease_timeout=self._timeout_s,
-                epoch=self._epoch, timeout=CALL_S,
-            )  # fmt: skip
+                address(QUEUE),
+                self._cursor,
+                after=self._done,
+                messages=count,
+                lease_timeout=self._timeout_s,
+                epoch=self._epoch,
+                timeout=CALL_S,
+            )
             if not lease.number:
                 await self.nap(LOOK_S)
                 continue

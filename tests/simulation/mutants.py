@@ -499,4 +499,3 @@ def the_youngest_is_dropped() -> AbstractContextManager[object]:
 def _both(one: AbstractContextManager[object], other: AbstractContextManager[object]) -> Iterator[None]:
     with one, other:
         yield
-

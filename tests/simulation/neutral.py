@@ -306,9 +306,9 @@ class NeutralMover(NeutralConsumer):
                 moved.append(f"moved-{_id(each)}")
                 self.oracle.sending(moved[-1], TARGET, self.name, len(self.oracle.sent))
                 self.oracle.sent[moved[-1]].may_be_early = True
-                said.append(wire.send(
-                    f"queue://{TARGET}", moved[-1].encode(), session, duplicate_id=moved[-1], transaction="t"
-                ))  # fmt: skip
+                said.append(
+                    wire.send(f"queue://{TARGET}", moved[-1].encode(), session, duplicate_id=moved[-1], transaction="t")
+                )
             if not self.stopping and self.rng.random() < 0.2:
                 await wire.do(*said, wire.abort("t", session))
                 self.oracle.counts["sessions' transactions aborted"] += 1

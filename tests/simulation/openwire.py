@@ -87,9 +87,11 @@ class OpenWire(Feature):
     def configured(self, dice: Random) -> Options:
         """A connection as its program wants it."""
         return Options(
-            version=dice.choice((12, 12, 11, 10)), sync_acks=dice.random() < 0.5,
-            doubts=dice.choice(("invents", "asks", "asks", "repeats")), clean_up_s=dice.choice((0.0, 0.0, 0.05, 0.5)),
-        )  # fmt: skip
+            version=dice.choice((12, 12, 11, 10)),
+            sync_acks=dice.random() < 0.5,
+            doubts=dice.choice(("invents", "asks", "asks", "repeats")),
+            clean_up_s=dice.choice((0.0, 0.0, 0.05, 0.5)),
+        )
 
     # -- what programs see --------------------------------------------------------------------------------------------
 

@@ -75,12 +75,16 @@ def shrink(result: Result) -> Result:
 def report(result: Result, lines: int = 60) -> str:
     """What a person needs to go on: seed, promise, the smallest schedule, the end of the history."""
     features = ",".join(result.features)
-    return "\n".join((
-        f"seed {result.seed} on {result.mount}: {result.violation}",
-        f"replay it: python -m tests.simulation --seed {result.seed} --features '{features}'",
-        "faults:", *(f"  {fault}" for fault in result.faults),
-        "history:", *result.tail[-lines:],
-    ))  # fmt: skip
+    return "\n".join(
+        (
+            f"seed {result.seed} on {result.mount}: {result.violation}",
+            f"replay it: python -m tests.simulation --seed {result.seed} --features '{features}'",
+            "faults:",
+            *(f"  {fault}" for fault in result.faults),
+            "history:",
+            *result.tail[-lines:],
+        )
+    )
 
 
 def _pool() -> ProcessPoolExecutor:

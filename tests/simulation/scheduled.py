@@ -91,12 +91,18 @@ class Scheduled(Feature):
     def _group(self, broker: Broker, group: Group) -> None:
         messages = [part for part in group.records if isinstance(part, Message)]
         waiting = [message for message in messages if message.destination == SCHEDULE]
-        again = {message.properties[JOB_ID]: message for message in waiting
-                 if message.properties and JOB_ID in message.properties}  # fmt: skip
+        again = {
+            message.properties[JOB_ID]: message
+            for message in waiting
+            if message.properties and JOB_ID in message.properties
+        }
         delivered = [job_of(message) for message in messages if message.destination == TARGET]
-        fired = [self._rows[seq] for part in group.records
-                 if isinstance(part, Consumed) and part.reason == FIRED and part.destination == SCHEDULE
-                 for seq in part.seqs]  # fmt: skip
+        fired = [
+            self._rows[seq]
+            for part in group.records
+            if isinstance(part, Consumed) and part.reason == FIRED and part.destination == SCHEDULE
+            for seq in part.seqs
+        ]
         if sorted(delivered) != sorted(job_of(row) for row in fired):
             self._broken(f"{[job_of(row) for row in fired]} fell due, delivered are {delivered}")
         for row in fired:

@@ -186,9 +186,25 @@ def connecting(
 
 
 _METHODS = (
-    "open", "close", "pread", "pwrite", "fdatasync", "fsync", "fsync_directory", "drop_cache", "fstat", "stat",
-    "listdir", "mkdir", "link", "unlink", "ftruncate", "allocate", "try_lock", "free_bytes",
-)  # fmt: skip
+    "open",
+    "close",
+    "pread",
+    "pwrite",
+    "fdatasync",
+    "fsync",
+    "fsync_directory",
+    "drop_cache",
+    "fstat",
+    "stat",
+    "listdir",
+    "mkdir",
+    "link",
+    "unlink",
+    "ftruncate",
+    "allocate",
+    "try_lock",
+    "free_bytes",
+)
 
 
 class SqlDoor(SqlVfs):

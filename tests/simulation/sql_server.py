@@ -156,8 +156,9 @@ class SqlServer(Server):
         assert request.plan is not None
         return any(
             other is not request.backend and (exclusive or theirs)
-            for key, exclusive in request.plan.keys(request.asked) for other, theirs in self._held.get(key, ())
-        )  # fmt: skip
+            for key, exclusive in request.plan.keys(request.asked)
+            for other, theirs in self._held.get(key, ())
+        )
 
     def _begin(self, request: Request) -> None:
         """Lock its rows, and run it."""
@@ -368,5 +369,3 @@ def _removed(tables: SqlTables, place: tuple[str, str], file: int) -> None:
     tables.names.pop(place, None)
     tables.files.pop(file, None)
     tables.chunks.pop(file, None)
-
-

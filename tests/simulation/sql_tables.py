@@ -311,8 +311,9 @@ def _first_row(call: Call) -> None:
 @_statement(
     r"WITH fence AS \(UPDATE amq_store SET fence = %\(digest\)s, server = .*"
     r"INSERT INTO amq_chunk AS c \(file, start, data\) VALUES",
-    "claim", lambda asked: [STORE_ROW, *_chunk_keys(asked)],
-)  # fmt: skip
+    "claim",
+    lambda asked: [STORE_ROW, *_chunk_keys(asked)],
+)
 def _claim(call: Call) -> None:
     asked, identity, synchronous = call.asked, call.server.identity, call.server.synchronous
 
@@ -413,8 +414,9 @@ def _read(call: Call) -> Rows:
     first = max((start for start in rows if start <= offset), default=0)
     return [
         (start, rows[start][max(offset - start, 0) :][: end - max(start, offset)])
-        for start in sorted(rows) if first <= start < end
-    ]  # fmt: skip
+        for start in sorted(rows)
+        if first <= start < end
+    ]
 
 
 @_statement(r"SELECT extent FROM amq_file WHERE id = ")
@@ -467,8 +469,9 @@ def _truncate(call: Call) -> Rows:
     return [(file,)]
 
 
-@_statement(r"INSERT INTO amq_chunk AS c \(file, start, data\) SELECT f.id, .* FROM fence, amq_file f", "chunk",
-            _chunk_keys)  # fmt: skip
+@_statement(
+    r"INSERT INTO amq_chunk AS c \(file, start, data\) SELECT f.id, .* FROM fence, amq_file f", "chunk", _chunk_keys
+)
 def _write(call: Call) -> Rows:
     asked, file = call.asked, call.asked["file"]
     if not call.passed or file not in call.seen.files:

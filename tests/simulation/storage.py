@@ -31,9 +31,19 @@ class Inode:
     """A file or a directory. `unstable`: writes since the last commit, (offset, bytes) or (size, None) = length set."""
 
     __slots__ = (
-        "allocated", "data", "durable", "durable_names", "gone", "holder", "liar", "links", "names", "number",
-        "unstable", "version",
-    )  # fmt: skip
+        "allocated",
+        "data",
+        "durable",
+        "durable_names",
+        "gone",
+        "holder",
+        "liar",
+        "links",
+        "names",
+        "number",
+        "unstable",
+        "version",
+    )
 
     def __init__(self, number: int, directory: bool) -> None:
         self.number = number

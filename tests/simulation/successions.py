@@ -41,17 +41,19 @@ class Successions(Feature):
 
     def options(self) -> dict[str, Any]:
         return {
-            "failback_delay_s": self.dice.choice((0.2, 1.0, 4.0)), "allow_failback": self.dice.random() < 0.8,
+            "failback_delay_s": self.dice.choice((0.2, 1.0, 4.0)),
+            "allow_failback": self.dice.random() < 0.8,
             "failover_on_shutdown": self.dice.random() < 0.6,
-        }  # fmt: skip
+        }
 
     def prepare(self, world: World) -> None:
         self._world = world
         for slot in world.slots:
             slot.config = replace(
-                slot.config, priority=self.dice.choice((0, 0, 1, 2)),
+                slot.config,
+                priority=self.dice.choice((0, 0, 1, 2)),
                 slave_follow_interval_s=self.dice.choice((0.02, 0.25)),  # a slave that does not follow is never ready
-            )  # fmt: skip
+            )
         for _ in range(self.dice.randint(ORDERS_MIN, ORDERS_MAX)):
             world.scheduler.at(self.dice.uniform(1.0, FAULTS_S), partial(self._operate, self.dice.random()))
 

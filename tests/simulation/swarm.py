@@ -21,11 +21,19 @@ from tests.simulation.upgrade import Upgrade
 
 CHANCE = 0.12
 FEATURES: dict[str, type[Feature]] = {
-    "groups": Groups, "two-phase": TwoPhase, "durable": Durables, "scheduled": Scheduled,
-    "leases": Leases, "kept": Kept, "bulky": Bulky, "neutral": Neutral,
+    "groups": Groups,
+    "two-phase": TwoPhase,
+    "durable": Durables,
+    "scheduled": Scheduled,
+    "leases": Leases,
+    "kept": Kept,
+    "bulky": Bulky,
+    "neutral": Neutral,
     "successions": Successions,
-    "glitched": Glitched, "hung": Hung, "openwire": OpenWire,
-}  # fmt: skip
+    "glitched": Glitched,
+    "hung": Hung,
+    "openwire": OpenWire,
+}
 OWN_DICE = ("glitched", "hung", "openwire")  # the seeds of earlier features keep their histories
 ASIDE: dict[str, type[Feature]] = {"upgrade": Upgrade}  # no seed has these; a test asks for them
 
@@ -33,10 +41,7 @@ ASIDE: dict[str, type[Feature]] = {"upgrade": Upgrade}  # no seed has these; a t
 def choose(seed: int) -> tuple[str, ...]:
     """Names of those of that seed."""
     dice = Random(f"features of {seed}")
-    found = [
-        name for name in FEATURES
-        if (Random(f"{name} of {seed}") if name in OWN_DICE else dice).random() < CHANCE
-    ]  # fmt: skip
+    found = [name for name in FEATURES if (Random(f"{name} of {seed}") if name in OWN_DICE else dice).random() < CHANCE]
     if "two-phase" in found and "openwire" in found:  # each knows its own prepared transactions alone
         found.remove("openwire")
     return tuple(found)

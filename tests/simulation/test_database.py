@@ -14,10 +14,20 @@ QUICK_SEEDS = (21, 25)  # a failover that loses commits, and one that loses none
 DEEP_SEEDS = range(9, 26)  # `python -m tests.simulation` goes on without an end
 OTHERS = ("two-phase", "durable", "leases", "successions", "neutral")
 WANTED = {
-    "epochs": 65, "confirmed": 4_000, "locks lost": 12, "checkpoints read": 50, "trims": 350,
-    "failovers": 2, "failovers that lost commits": 1, "statement cancel": 1, "statement lose": 3,
-    "statement late_and_lose": 1, "statement pause_and_lose": 1, "crash_server": 1, "restart_server": 6,
-}  # fmt: skip
+    "epochs": 65,
+    "confirmed": 4_000,
+    "locks lost": 12,
+    "checkpoints read": 50,
+    "trims": 350,
+    "failovers": 2,
+    "failovers that lost commits": 1,
+    "statement cancel": 1,
+    "statement lose": 3,
+    "statement late_and_lose": 1,
+    "statement pause_and_lose": 1,
+    "crash_server": 1,
+    "restart_server": 6,
+}
 
 
 @pytest.mark.parametrize("seed", QUICK_SEEDS)

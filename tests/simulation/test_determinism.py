@@ -19,9 +19,14 @@ for seed in {seeds}:
 
 def digests(hash_seed: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(seeds=SEEDS)], cwd=ROOT, env={"PYTHONHASHSEED": hash_seed},
-        capture_output=True, text=True, check=True, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-c", PROGRAM.format(seeds=SEEDS)],
+        cwd=ROOT,
+        env={"PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     return done.stdout.split()
 
 

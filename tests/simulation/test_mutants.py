@@ -9,32 +9,58 @@ from tests.simulation.world import Result
 
 SEEDS = range(1, 181)  # one seed in twenty or thirty catches a mutant that another rule stands before, or that is rare
 QUICK = (
-    "claim_not_looked_at", "acknowledgements_not_in_the_journal", "a_message_comes_again_under_its_id",
+    "claim_not_looked_at",
+    "acknowledgements_not_in_the_journal",
+    "a_message_comes_again_under_its_id",
     "any_server_is_as_good",
-)  # fmt: skip
+)
 
 # Seeds that catch those that few seeds catch: tried first, which saves most of the time. Any other will do as well; the
 # test prints where each was caught, for when the histories of seeds have changed.
 CAUGHT_AT = {
-    "damage_taken_for_a_torn_tail": 85, "lease_moved_from_the_end_of_the_check": 53,
-    "a_repeated_commit_is_rolled_back": 39, "own_period_instead_of_the_old_masters": 35,
-    "a_candidate_that_hangs_is_left_alone": 33, "torn_batch_accepted": 23, "a_replaced_lock_file_needs_no_claim": 23,
-    "the_oldest_is_dropped_for_good": 19, "the_youngest_is_dropped": 19, "claim_written_after_the_wait": 17,
-    "the_lease_is_not_looked_at_inside_a_group": 16, "time_in_which_a_slave_stood_still_is_silence": 16,
-    "what_a_consumer_left_comes_again_under_its_id": 16, "no_fence_in_the_database": 16,
-    "a_claim_is_not_the_fence": 16, "journal_without_the_fence": 16, "what_was_prefetched_counts_as_seen": 14,
-    "what_is_staged_together_does_not_hold_its_segment": 11, "a_candidate_that_works_gives_no_signs": 10,
-    "passive_slaves_try": 9, "lease_on_the_wall_clock": 8, "epoch_not_exclusive": 8,
-    "segments_deleted_before_the_mark_is_committed": 7, "a_warning_passed_over": 7, "an_error_is_silence": 6,
-    "pid_alone_proves_death": 5, "seal_measures_old_segments_again": 5, "master_reads_past_the_seal": 5,
-    "epochs_look_like_those_of_0_1": 5, "what_is_written_looks_like_0_1": 5, "a_broker_of_0_1_does_not_refuse": 5,
-    "messages_copied_behind_their_acknowledgement": 4, "a_bucket_is_free_while_its_owner_holds_some_of_it": 4,
-    "the_broker_repeats_nothing": 4, "a_transaction_stays_open_between_two_statements": 4,
-    "memory_trusted_after_a_failed_sync": 3, "confirmed_at_once": 3,
+    "damage_taken_for_a_torn_tail": 85,
+    "lease_moved_from_the_end_of_the_check": 53,
+    "a_repeated_commit_is_rolled_back": 39,
+    "own_period_instead_of_the_old_masters": 35,
+    "a_candidate_that_hangs_is_left_alone": 33,
+    "torn_batch_accepted": 23,
+    "a_replaced_lock_file_needs_no_claim": 23,
+    "the_oldest_is_dropped_for_good": 19,
+    "the_youngest_is_dropped": 19,
+    "claim_written_after_the_wait": 17,
+    "the_lease_is_not_looked_at_inside_a_group": 16,
+    "time_in_which_a_slave_stood_still_is_silence": 16,
+    "what_a_consumer_left_comes_again_under_its_id": 16,
+    "no_fence_in_the_database": 16,
+    "a_claim_is_not_the_fence": 16,
+    "journal_without_the_fence": 16,
+    "what_was_prefetched_counts_as_seen": 14,
+    "what_is_staged_together_does_not_hold_its_segment": 11,
+    "a_candidate_that_works_gives_no_signs": 10,
+    "passive_slaves_try": 9,
+    "lease_on_the_wall_clock": 8,
+    "epoch_not_exclusive": 8,
+    "segments_deleted_before_the_mark_is_committed": 7,
+    "a_warning_passed_over": 7,
+    "an_error_is_silence": 6,
+    "pid_alone_proves_death": 5,
+    "seal_measures_old_segments_again": 5,
+    "master_reads_past_the_seal": 5,
+    "epochs_look_like_those_of_0_1": 5,
+    "what_is_written_looks_like_0_1": 5,
+    "a_broker_of_0_1_does_not_refuse": 5,
+    "messages_copied_behind_their_acknowledgement": 4,
+    "a_bucket_is_free_while_its_owner_holds_some_of_it": 4,
+    "the_broker_repeats_nothing": 4,
+    "a_transaction_stays_open_between_two_statements": 4,
+    "memory_trusted_after_a_failed_sync": 3,
+    "confirmed_at_once": 3,
     "a_prepared_transaction_gives_back_nothing_when_it_is_rolled_back": 3,
-    "what_is_acknowledged_in_a_prepared_transaction_stays_in_its_queue": 3, "what_shall_never_time_out_does": 3,
-    "nobody_waits_behind_a_replaced_lock_file": 3, "late_acknowledgements_are_confirmed": 3,
-}  # fmt: skip
+    "what_is_acknowledged_in_a_prepared_transaction_stays_in_its_queue": 3,
+    "what_shall_never_time_out_does": 3,
+    "nobody_waits_behind_a_replaced_lock_file": 3,
+    "late_acknowledgements_are_confirmed": 3,
+}
 
 
 @pytest.mark.parametrize("name", QUICK)

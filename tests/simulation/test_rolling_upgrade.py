@@ -13,9 +13,15 @@ FEATURES = ("upgrade",)
 QUICK_SEEDS = (3, 4)
 DEEP_SEEDS = range(5, 18)  # `python -m tests.simulation --features upgrade` goes on without an end
 WANTED = {
-    "epochs of 0.1": 17, "epochs of today": 22, "masters of 0.1": 15, "refused": 8, "installed": 30,
-    "confirmed": 2_200, "locks lost": 8, "checkpoints read": 18,
-}  # fmt: skip
+    "epochs of 0.1": 17,
+    "epochs of today": 22,
+    "masters of 0.1": 15,
+    "refused": 8,
+    "installed": 30,
+    "confirmed": 2_200,
+    "locks lost": 8,
+    "checkpoints read": 18,
+}
 
 
 @pytest.mark.parametrize("seed", QUICK_SEEDS)

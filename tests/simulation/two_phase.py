@@ -110,8 +110,13 @@ class TwoPhase(Feature):
 
     def stored(self, name: str) -> list[str]:
         """Ids with which that application sent something that is committed, as it was told."""
-        return [message_id for branch in self.branches.values() if branch.told and branch.coordinator == name
-                for message_id in branch.sends if message_id not in branch.alike]  # fmt: skip
+        return [
+            message_id
+            for branch in self.branches.values()
+            if branch.told and branch.coordinator == name
+            for message_id in branch.sends
+            if message_id not in branch.alike
+        ]
 
     def decide(self, branch: Branch, commit: bool) -> None:
         """Unless somebody has decided."""
@@ -258,8 +263,9 @@ class TwoPhase(Feature):
     def _is_left_out(self, branch: Branch) -> bool:
         """Was the commit of its batch, or of a later one, tried without it?"""
         tried = self.jobs[branch.owner].tried if branch.owner else {}
-        return any(batch >= branch.batch and any(branch.xid not in xids for xids in sets)
-                   for batch, sets in tried.items())  # fmt: skip
+        return any(
+            batch >= branch.batch and any(branch.xid not in xids for xids in sets) for batch, sets in tried.items()
+        )
 
     def _mark(self, marker: Marker, committed: frozenset[str]) -> None:
         tried = self.jobs[marker.owner].tried.get(marker.batch, [])
@@ -302,8 +308,11 @@ class TwoPhase(Feature):
                 self._broken(f"batch {batch} of {owner} was committed, and epoch {epoch} does not know it")
         for owner, (marker, _) in broker.state.prepared.markers.items():
             if marker.batch > self._markers.get(owner, -1) and not owner.startswith(LEASE):  # or it is an epoch
-                ended = {each.xid for each in self.branches.values()
-                         if (each.owner, each.batch) == (owner, marker.batch) and each.ended}  # fmt: skip
+                ended = {
+                    each.xid
+                    for each in self.branches.values()
+                    if (each.owner, each.batch) == (owner, marker.batch) and each.ended
+                }
                 self._mark(marker, frozenset(ended))
 
     def _end_unseen(self, branch: Branch, found: dict[str, dict[int, Message]], epoch: int) -> None:

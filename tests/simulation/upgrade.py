@@ -194,10 +194,12 @@ class Upgrade(Feature):
         assert self._world is not None
         with ExitStack() as patches:
             for owner, name, see in (
-                (broker, "committed", see_committed), (broker, "__init__", see_begin),
-                (connection, "deliver", see_deliver), (locker, "_write_claim", see_claim),
+                (broker, "committed", see_committed),
+                (broker, "__init__", see_begin),
+                (connection, "deliver", see_deliver),
+                (locker, "_write_claim", see_claim),
                 (module("service"), "watch", self._world._watch),
-            ):  # fmt: skip
+            ):
                 patches.enter_context(patch.object(owner, name, see))
             yield
 

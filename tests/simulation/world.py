@@ -133,9 +133,12 @@ class World:
     aside: Mapping[str, type[Feature]] = ASIDE
 
     def __init__(
-        self, seed: int, faults: list[Fault] | None = None, focus: tuple[str, ...] = (),
+        self,
+        seed: int,
+        faults: list[Fault] | None = None,
+        focus: tuple[str, ...] = (),
         features: tuple[str, ...] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.seed = seed
         rng = Random(seed)
         self.rng = Random(rng.getrandbits(64))
@@ -148,9 +151,12 @@ class World:
         self.server.sync_directory(self.server.root)
         self.oracle = Oracle(self.scheduler, self.server)
         self.network = Network(
-            self.scheduler, Random(rng.getrandbits(64)), rng.choice((0.0005, 0.002, 0.02)),
-            rng.choice((0.0, 0.05, 0.5)), rng.choice((0.0, 0.0, 0.002, 0.02)),
-        )  # fmt: skip
+            self.scheduler,
+            Random(rng.getrandbits(64)),
+            rng.choice((0.0005, 0.002, 0.02)),
+            rng.choice((0.0, 0.05, 0.5)),
+            rng.choice((0.0, 0.0, 0.002, 0.02)),
+        )
         self.stall_chance = rng.choice((0.0, 0.0, 0.0005, 0.003))
         self.short_chance = rng.choice((0.0, 0.0, 0.1))
         self.vfs_latency_s = rng.choice((0.0002, 0.001, 0.01))
@@ -199,15 +205,24 @@ class World:
             machine = self.machines[i % hosts]
             period_s = self.period_s * (rng.choice((0.3, 1.0, 2.0)) if uneven else 1.0)
             config = BrokerConfig(
-                name=f"broker{i}", store=STORE, transports=(f"stomp://{machine.name}:{PORT + i}",),
-                lock_keep_alive_period_s=period_s, lock_acquire_sleep_interval_s=rng.choice((0.1, 0.5)),
-                journal_segment_size_bytes=segment_bytes, journal_reserve_bytes=64 << 10,
-                store_free_floor_bytes=128 << 10, maximum_redeliveries=-1, heart_beat_send_s=1.0,
-                heart_beat_receive_s=1.0, journal_batch_size_bytes=rng.choice((2 << 10, 1 << 20)),
-                transaction_timeout_s=20.0, memory_limit_bytes=memory_limit_bytes,
+                name=f"broker{i}",
+                store=STORE,
+                transports=(f"stomp://{machine.name}:{PORT + i}",),
+                lock_keep_alive_period_s=period_s,
+                lock_acquire_sleep_interval_s=rng.choice((0.1, 0.5)),
+                journal_segment_size_bytes=segment_bytes,
+                journal_reserve_bytes=64 << 10,
+                store_free_floor_bytes=128 << 10,
+                maximum_redeliveries=-1,
+                heart_beat_send_s=1.0,
+                heart_beat_receive_s=1.0,
+                journal_batch_size_bytes=rng.choice((2 << 10, 1 << 20)),
+                transaction_timeout_s=20.0,
+                memory_limit_bytes=memory_limit_bytes,
                 checkpoint_distance_bytes=checkpoint_distance_bytes,
-                slave_follow_interval_s=dice.choice((0.0, 0.02, 0.25)), **limits,
-            )  # fmt: skip
+                slave_follow_interval_s=dice.choice((0.0, 0.02, 0.25)),
+                **limits,
+            )
             self.slots.append(Slot(f"broker{i}", machine, config))
 
     def _deafness(self) -> dict[int, float]:
@@ -242,10 +257,12 @@ class World:
         # Of what the limit allows beyond six segments half is promised: more than the ids of a run take.
         store_limit_bytes = dice.choice((0, 0, 16, 20)) * max(segment_bytes, 8 << 10)
         options = {
-            "queue_limit_bytes": queue_limit_bytes, "queue_limit_policy": dice.choice(POLICIES),
-            "store_limit_bytes": store_limit_bytes, "producer_flow_control": dice.choice(("block", "fail")),
+            "queue_limit_bytes": queue_limit_bytes,
+            "queue_limit_policy": dice.choice(POLICIES),
+            "store_limit_bytes": store_limit_bytes,
+            "producer_flow_control": dice.choice(("block", "fail")),
             "destinations": (DestinationOptions(f"{DLQ}>", {"queue_limit_bytes": 0}),),
-        }  # fmt: skip
+        }
         for feature in self._made:
             options |= feature.options()
             options["destinations"] += feature.destinations
@@ -311,10 +328,17 @@ class World:
     async def _broker_main(self, slot: Slot, process: Process, vfs: SimVfs) -> None:
         release = slot.running
         service = release.service(
-            release.config(slot.config), anybody, vfs=vfs, clock=process, host=HostDoor(process),
-            entropy=Random(process.rng.getrandbits(64)), threads=process, make_runner=process.runner,
-            replace_process=lambda: self._replace(slot, process), probe=self._probe if self.deaf else None,
-        )  # fmt: skip
+            release.config(slot.config),
+            anybody,
+            vfs=vfs,
+            clock=process,
+            host=HostDoor(process),
+            entropy=Random(process.rng.getrandbits(64)),
+            threads=process,
+            make_runner=process.runner,
+            replace_process=lambda: self._replace(slot, process),
+            probe=self._probe if self.deaf else None,
+        )
         slot.service = service
         service.events.listen(release.role_changed, lambda event: self.oracle.log(f"{slot.name} is {event.role}"))
         await service.start()
@@ -417,9 +441,7 @@ class World:
         strike(self, fault, slot, process)
 
     @contextmanager
-    def _watch(
-        self, vfs: SimVfs, _store: str, wake: Callable[[], None], *_queue: object
-    ) -> Iterator[OSError | None]:
+    def _watch(self, vfs: SimVfs, _store: str, wake: Callable[[], None], *_queue: object) -> Iterator[OSError | None]:
         """In place of `amq.lock.waker.watch`: the kernel of a local file system tells who waits for the lock file.
         Nobody waits in the queue of a database: a wake-up proves nothing, and polling finds the lock as well."""
         if self.mount.kind != "local":
@@ -526,9 +548,17 @@ class World:
         counts["locks lost"] = sum(cache.locks_lost for cache in self.caches)
         counts["torn writes"] = self.server.torn_writes
         return Result(
-            self.seed, self.oracle.violation, self.oracle.digest(), self.faults, self.mount.kind, counts,
-            self.scheduler.now, self.scheduler.steps, list(self.oracle.tail), self.features,
-        )  # fmt: skip
+            self.seed,
+            self.oracle.violation,
+            self.oracle.digest(),
+            self.faults,
+            self.mount.kind,
+            counts,
+            self.scheduler.now,
+            self.scheduler.steps,
+            list(self.oracle.tail),
+            self.features,
+        )
 
     def _tear_down(self) -> None:
         for machine in self.machines:

@@ -39,9 +39,12 @@ def main() -> None:
     spark.range(100).selectExpr("cast(id as string) as value").repartition(2, "value").write.text(f"{directory}/in")
     rows = spark.readStream.format("text").load(f"{directory}/in").selectExpr("length(value) as size", "value")
     query = (
-        rows.writeStream.format("parquet").option("path", f"{directory}/out")
-        .option("checkpointLocation", f"{directory}/checkpoint").trigger(availableNow=True).start()
-    )  # fmt: skip
+        rows.writeStream.format("parquet")
+        .option("path", f"{directory}/out")
+        .option("checkpointLocation", f"{directory}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
     found = spark.read.parquet(f"{directory}/out")
     assert found.groupBy("size").count().orderBy("size").collect() == [(1, 10), (2, 90)]

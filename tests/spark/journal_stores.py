@@ -54,10 +54,15 @@ def fill(world: World, rounds: int) -> None:
         for each in plain:
             world.journal.append(each)
         rich = message(
-            world, "queue://a", properties={"correlation-id": f"k{number}", "café": "\N{SNOWMAN}"}, priority=9,
-            content_type="text/plain", duplicate_id=owned("ann", f"ID:{number}"),
-            expires_ms=1_800_000_000_000, content=TEXT,
-        )  # fmt: skip
+            world,
+            "queue://a",
+            properties={"correlation-id": f"k{number}", "café": "\N{SNOWMAN}"},
+            priority=9,
+            content_type="text/plain",
+            duplicate_id=owned("ann", f"ID:{number}"),
+            expires_ms=1_800_000_000_000,
+            content=TEXT,
+        )
         copy = message(world, "queue://c", seq=plain[0].seq)
         dead = Group([Consumed("queue://a", DEAD_LETTERED, [plain[3].seq]), message(world, "queue://DLQ")])
         world.journal.append_record(Group([rich, Consumed("queue://b", ACKED, [plain[1].seq])], f"out{number}", 5))

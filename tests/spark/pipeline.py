@@ -46,9 +46,12 @@ class Pipeline:
         given = {"url": self.url, "destination": f"/queue/{QUEUE}", "windowRows": "40", **self.options, **options}
         checkpoint = str(self.directory / self.checkpoint)
         return (
-            rows.writeStream.format("amq").options(**given).option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True).start()
-        )  # fmt: skip
+            rows.writeStream.format("amq")
+            .options(**given)
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
 
     def run(self, spark: Any, **options: object) -> Any:
         """Run it to its end. Raises what Spark raises."""
@@ -59,10 +62,15 @@ class Pipeline:
     def drive(self, session: Path, master: str, **conf: str) -> Driver:
         """A driver of its own, started, that runs it. `conf`: settings of Spark, with _ for the dots."""
         words = {
-            "directory": str(self.directory), "url": self.url, "partitions": self.partitions, "options": self.options,
-            "checkpoint": self.checkpoint, "session": str(session), "master": master,
+            "directory": str(self.directory),
+            "url": self.url,
+            "partitions": self.partitions,
+            "options": self.options,
+            "checkpoint": self.checkpoint,
+            "session": str(session),
+            "master": master,
             "conf": {f"spark.{name.replace('_', '.')}": value for name, value in conf.items()},
-        }  # fmt: skip
+        }
         return Driver(words)
 
 
@@ -75,9 +83,13 @@ class Driver:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-SEc", LEASH, sys.executable, "-m", "tests.spark.pipeline", json.dumps(words)],
-                cwd=ROOT, env=os.environ | environment(Path(words["session"])), start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+                cwd=ROOT,
+                env=os.environ | environment(Path(words["session"])),
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
 
     def kill(self) -> None:
         """kill -9 of all. Workers have process groups of their own, and one that lives on would commit."""

@@ -73,10 +73,14 @@ def _environment(directory: Path, jvm_options: str) -> dict[str, str]:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "log4j2.properties").write_text(QUIET)
     return {
-        "SPARK_HOME": str(_home()), "SPARK_CONF_DIR": str(_home() / "conf"), "SPARK_SUBMIT_OPTS": jvm_options,
-        "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": str(_home()),
+        "SPARK_CONF_DIR": str(_home() / "conf"),
+        "SPARK_SUBMIT_OPTS": jvm_options,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONWARNINGS": "ignore",
-    }  # fmt: skip
+    }
 
 
 @functools.cache
@@ -111,10 +115,15 @@ def _make_classes() -> None:
         made = Path(directory, "classes")
         options = f'{JVM_OPTIONS} -Xlog:cds=off "-XX:ArchiveClassesAtExit={made}"'
         done = subprocess.run(
-            [sys.executable, "-m", "tests.spark.archive", directory], cwd=ROOT, check=False,
+            [sys.executable, "-m", "tests.spark.archive", directory],
+            cwd=ROOT,
+            check=False,
             env=os.environ | _environment(Path(directory), options),
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         assert done.returncode == 0, done.stdout
         made.touch()
         made.rename(_classes())
@@ -124,15 +133,23 @@ def settings(directory: Path, master: str) -> dict[str, str]:
     """Configuration of such a session. `local-cluster` needs the same for its executors."""
     logs = f"-Dlog4j2.configurationFile=file:{directory}/log4j2.properties"
     return {
-        "spark.master": master, "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.log.level": "ERROR",
-        "spark.driver.extraJavaOptions": logs, "spark.executor.extraJavaOptions": f"{logs} {_jvm_options()}",
-        "spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2", "spark.driver.memory": "1g",
+        "spark.master": master,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.log.level": "ERROR",
+        "spark.driver.extraJavaOptions": logs,
+        "spark.executor.extraJavaOptions": f"{logs} {_jvm_options()}",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",
+        "spark.driver.memory": "1g",
         "spark.executor.memory": "900m",
-        "spark.local.dir": str(directory / "local"), "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.local.dir": str(directory / "local"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.python.unix.domain.socket.enabled": "true",  # over TCP a task waits for delayed ACKs, 30 ms
-    }  # fmt: skip
+    }
 
 
 def start(directory: Path, master: str, **conf: str) -> Any:

@@ -37,8 +37,19 @@ class Cluster:
     def __enter__(self) -> Self:
         self._start_master()
         for number in (2, 3):
-            words = ["--host", f"127.0.0.{number}", "--webui-port", "0", "--cores", "1", "--memory", "1g", "--work-dir",
-                     str(self._directory / f"work-{number}"), self.url]  # fmt: skip
+            words = [
+                "--host",
+                f"127.0.0.{number}",
+                "--webui-port",
+                "0",
+                "--cores",
+                "1",
+                "--memory",
+                "1g",
+                "--work-dir",
+                str(self._directory / f"work-{number}"),
+                self.url,
+            ]
             self._workers.append(self._start("worker.Worker", words))
         return self
 
@@ -81,8 +92,9 @@ class Cluster:
         command = [f"{self._environ['SPARK_HOME']}/bin/spark-class", f"{_MAIN}.{name}", *words]
         log = (self._directory / f"{name}.log").open("ab")
         with log:
-            return subprocess.Popen(command, env=self._environ, cwd=self._directory, stdin=subprocess.DEVNULL,
-                                    stdout=log, stderr=log)  # fmt: skip
+            return subprocess.Popen(
+                command, env=self._environ, cwd=self._directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
 
 
 def _command(pid: int) -> bytes:

@@ -80,8 +80,10 @@ def test_rows_equal_those_of_the_broker(brokers: Brokers, caplog: pytest.LogCapt
     assert told(caplog) == (0, {})
     assert rows_of(broker, store=str(broker.store)) == wanted
     assert told(caplog) == (ROWS, {})
-    some = {"startingOffsets": json.dumps({QUEUE: wanted[20]["offset"]}),
-            "endingOffsets": json.dumps({QUEUE: wanted[250]["offset"]})}  # fmt: skip
+    some = {
+        "startingOffsets": json.dumps({QUEUE: wanted[20]["offset"]}),
+        "endingOffsets": json.dumps({QUEUE: wanted[250]["offset"]}),
+    }
     chosen = [row for row in wanted if wanted[20]["offset"] < row["offset"] <= wanted[250]["offset"]]
     assert rows_of(broker, **some) == rows_of(broker, store=str(broker.store), **some) == chosen
     time = wanted[150]["timestamp"]
@@ -131,7 +133,7 @@ def test_what_the_store_does_not_show_comes_from_the_broker(
     shutil.copytree(broker.store, mount)
     for segment in (mount / "journal").glob("*.seg"):
         data = bytearray(segment.read_bytes())
-        at = data.index(b"n\": \"150\"")  # in the properties of a message
+        at = data.index(b'n": "150"')  # in the properties of a message
         data[at + 5] ^= 1
         segment.write_bytes(data)
     assert numbers(rows_of(broker, store=str(mount))) == in_order()
@@ -141,17 +143,13 @@ def test_what_the_store_does_not_show_comes_from_the_broker(
     assert told(caplog) == (0, {"no-mount": ROWS})
 
 
-def test_a_user_without_the_right_gets_them_from_the_broker(
-    brokers: Brokers, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_user_without_the_right_gets_them_from_the_broker(brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
     broker = filled(brokers)
     assert numbers(rows_of(broker, store=str(broker.store))) == in_order()
     assert told(caplog) == (0, {"not-permitted": ROWS})
 
 
-def test_messages_that_are_not_stored_come_from_the_broker(
-    brokers: Brokers, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_messages_that_are_not_stored_come_from_the_broker(brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
     broker = brokers.master("a", **ALLOWED)
     with amq.connect(f"stomp://127.0.0.1:{broker.port}") as connection, connection.session() as session:
         producer = session.producer(QUEUE)
@@ -202,6 +200,10 @@ def test_stretches_that_follow_each_other_are_one_browse() -> None:
     parts = [Stretch("a", (4, n), (4, n)) for n in range(4)] + [Stretch("b", (4, 4), (4, 9))]
     found = [*batch.joined([parts[0], parts[1], run, run, parts[2], parts[3], parts[4]])]
     assert found == [
-        Stretch("a", (4, 0), (4, 1)), run, run, Stretch("a", (4, 2), (4, 3)), Stretch("b", (4, 4), (4, 9)),
-    ]  # fmt: skip
+        Stretch("a", (4, 0), (4, 1)),
+        run,
+        run,
+        Stretch("a", (4, 2), (4, 3)),
+        Stretch("b", (4, 4), (4, 9)),
+    ]
     assert [*batch.joined([])] == []

@@ -88,8 +88,15 @@ def test_each_message_comes_once_on_a_cluster(brokers: Brokers, tmp_path: Path) 
     print(f"seed {seed}: {kinds}")
     group = Group(brokers)
     store, sent, kills, reads = group.master.store, 0, Counter[str](), Counter[str]()
-    options = {"url": group.url, "destination": QUEUE, "subscription": "c", "store": str(store), "minPartitions": "4",
-               "maxOffsetsPerTrigger": "500", "pollInterval": "20ms"}  # fmt: skip
+    options = {
+        "url": group.url,
+        "destination": QUEUE,
+        "subscription": "c",
+        "store": str(store),
+        "minPartitions": "4",
+        "maxOffsetsPerTrigger": "500",
+        "pollInterval": "20ms",
+    }
     directory = tmp_path / "run"
     directory.mkdir()
     with Cluster(os.environ | environment(tmp_path / "spark"), tmp_path) as cluster:

@@ -28,26 +28,33 @@ NAMES = st.sampled_from(["a", "b", "colour", "grün", "correlation-id", 'q"uote'
 VALUES = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.none()
 ROWS = st.lists(
     st.tuples(
-        st.sampled_from(["/queue/a", "/queue/b"]), st.text(max_size=5, alphabet="xyü\0"), VALUES,
+        st.sampled_from(["/queue/a", "/queue/b"]),
+        st.text(max_size=5, alphabet="xyü\0"),
+        VALUES,
         st.dictionaries(NAMES, VALUES, max_size=4) | st.none(),
     ),
-    min_size=1, max_size=12,
-)  # fmt: skip
+    min_size=1,
+    max_size=12,
+)
 
 
 def batch_of(rows: list[tuple[str, str, str | None, dict[str, str | None] | None]], kind: Any = MAP) -> Any:
     headers = [None if each is None else list(each.items()) for _, _, _, each in rows]
     if kind is PAIRS:
         headers = [
-            None if each is None
+            None
+            if each is None
             else [{"key": name, "value": None if value is None else value.encode()} for name, value in each]
             for each in headers
-        ]  # fmt: skip
-    return pa.record_batch({
-        "destination": pa.array([row[0] for row in rows], pa.string()),
-        "value": pa.array([row[1] for row in rows], pa.string()),
-        "key": pa.array([row[2] for row in rows], pa.string()), "headers": pa.array(headers, kind),
-    })  # fmt: skip
+        ]
+    return pa.record_batch(
+        {
+            "destination": pa.array([row[0] for row in rows], pa.string()),
+            "value": pa.array([row[1] for row in rows], pa.string()),
+            "key": pa.array([row[2] for row in rows], pa.string()),
+            "headers": pa.array(headers, kind),
+        }
+    )
 
 
 def wanted(rows: list[tuple[str, str, str | None, dict[str, str | None] | None]]) -> list[Row]:
@@ -92,8 +99,10 @@ def test_the_checksum_does_not_depend_on_order_nor_on_batches(rows: Any, random:
         return sum(table.checksum() for table in columns.tables_of(batch, ALL, None)) % (1 << 64)
 
     whole = checksum(batch_of(rows))
-    shuffled = [(*row[:3], None if row[3] is None else dict(random.sample(list(row[3].items()), len(row[3]))))
-                for row in random.sample(rows, len(rows))]  # fmt: skip
+    shuffled = [
+        (*row[:3], None if row[3] is None else dict(random.sample(list(row[3].items()), len(row[3]))))
+        for row in random.sample(rows, len(rows))
+    ]
     parts = [part for part in (shuffled[:cut], shuffled[cut:]) if part]
     assert sum(checksum(batch_of(part, PAIRS)) for part in parts) % (1 << 64) == whole
     for place, (destination, body, key, headers) in enumerate(rows):

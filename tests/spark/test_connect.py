@@ -24,9 +24,14 @@ def test_rows_go_both_ways(brokers: Brokers, tmp_path: Path) -> None:
     broker = brokers.master()
     given = {"directory": str(tmp_path), "url": f"stomp://127.0.0.1:{broker.port}", "rows": 100}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.connect_driver", json.dumps(given)], cwd=ROOT, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=QUERY_S_MAX, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.spark.connect_driver", json.dumps(given)],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=QUERY_S_MAX,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found == {"kind": "pyspark.sql.connect.session", "looked": 100, "streamed": 100}

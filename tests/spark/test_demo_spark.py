@@ -86,11 +86,20 @@ def test_a_host_without_java_is_told_what_is_needed(tmp_path: Path, home: str) -
 
 def verdict(**changes: Any) -> Verdict:
     facts: dict[str, Any] = {
-        "rows": 10, "arrived": 10, "seconds": 1.0, "lost": 0, "duplicated": 0, "foreign": 0,
-        "kills": [Kill("a", "b", 2, 0.1, "ingest", 5), Kill("b", "a", 3, 0.1, "drain", 5)], "left": 0, "problems": [],
-        "spark_kills": ["driver of drain"], "spark_kills_planned": ["driver of drain"], "rows_per_s": {"drain": 1200},
+        "rows": 10,
+        "arrived": 10,
+        "seconds": 1.0,
+        "lost": 0,
+        "duplicated": 0,
+        "foreign": 0,
+        "kills": [Kill("a", "b", 2, 0.1, "ingest", 5), Kill("b", "a", 3, 0.1, "drain", 5)],
+        "left": 0,
+        "problems": [],
+        "spark_kills": ["driver of drain"],
+        "spark_kills_planned": ["driver of drain"],
+        "rows_per_s": {"drain": 1200},
         "direct": 10,
-    }  # fmt: skip
+    }
     return Verdict(**facts | changes)
 
 
@@ -106,12 +115,17 @@ def test_a_good_verdict() -> None:
 @pytest.mark.parametrize(
     "flaw",
     [
-        {"spark_kills": []}, {"lost": 1}, {"duplicated": 1}, {"foreign": 1}, {"left": 1}, {"problems": ["x"]},
+        {"spark_kills": []},
+        {"lost": 1},
+        {"duplicated": 1},
+        {"foreign": 1},
+        {"left": 1},
+        {"problems": ["x"]},
         {"kills": []},
         {"kills": [Kill("a", "b", 2, 0.1, "ingest", 5)]},
         {"kills": [Kill("a", "b", 2, 0.1, "ingest", 5), Kill("b", "", 0, 0.0, "drain", 5)]},
     ],
-)  # fmt: skip
+)
 def test_each_broken_promise_spoils_the_verdict(flaw: dict[str, Any]) -> None:
     assert not verdict(**flaw).ok
     assert sum(not good for good, _ in verdict(**flaw).sentences()) == 1

@@ -26,11 +26,13 @@ ROUNDS = 4  # of kills of each kind
 DRIVER_KILLS = ("planned", "read", "marked")
 PER_ROUND = 400
 OPTIONS = {
-    "directReads": "*", "journalSegmentSize": "64KiB", "lockKeepAlivePeriod": "2s",
+    "directReads": "*",
+    "journalSegmentSize": "64KiB",
+    "lockKeepAlivePeriod": "2s",
     # Ids that are remembered keep a segment, too: of small messages they are half of it. But all that a producer has in
     # flight when the master is killed must be known.
     "duplicateWindow": str(PER_ROUND + 100),
-}  # fmt: skip
+}
 
 
 class Group:
@@ -58,8 +60,15 @@ class Run:
 
     def __init__(self, directory: Path, url: str, store: Path) -> None:
         self.directory = directory
-        given = {"url": url, "destination": QUEUE, "subscription": "c", "store": str(store), "minPartitions": "3",
-                 "maxOffsetsPerTrigger": "150", "pollInterval": "20ms"}  # fmt: skip
+        given = {
+            "url": url,
+            "destination": QUEUE,
+            "subscription": "c",
+            "store": str(store),
+            "minPartitions": "3",
+            "maxOffsetsPerTrigger": "150",
+            "pollInterval": "20ms",
+        }
         self._command = [sys.executable, "-m", "tests.spark.direct_driver", str(directory), json.dumps(given)]
         self.kills = 0
         self._process = self._start()

@@ -39,9 +39,18 @@ def url(*brokers: Broker) -> str:
 def options(where: str, output: Path | str, **changes: Any) -> dict[str, Any]:
     """As the command line has them."""
     given = {
-        "url": where, "user": "", "password": "", "destination": QUEUE, "subscription": "drain", "output": str(output),
-        "checkpoint": "", "store": "", "interval": None, "text": True, "option": [("maxOffsetsPerTrigger", "1000")],
-    }  # fmt: skip
+        "url": where,
+        "user": "",
+        "password": "",
+        "destination": QUEUE,
+        "subscription": "drain",
+        "output": str(output),
+        "checkpoint": "",
+        "store": "",
+        "interval": None,
+        "text": True,
+        "option": [("maxOffsetsPerTrigger", "1000")],
+    }
     return given | changes
 
 
@@ -116,9 +125,16 @@ def test_a_queue_through_a_takeover_and_again(spark: Any, brokers: Brokers, tmp_
     assert {bytes(row.value) for row in spark.read.parquet(str(output)).collect()} == {b"3010", b"\xff"}
     bounds = dict.fromkeys(("starting_offset", "ending_offset", "starting_timestamp", "ending_timestamp"))
     again = bounds | {
-        "url": where, "user": "", "password": "", "delivery": "exactly-once", "store": None, "parquet": str(output),
-        "source": ["queue://orders"], "destination": "/queue/again", "ordered": True,
-    }  # fmt: skip
+        "url": where,
+        "user": "",
+        "password": "",
+        "delivery": "exactly-once",
+        "store": None,
+        "parquet": str(output),
+        "source": ["queue://orders"],
+        "destination": "/queue/again",
+        "ordered": True,
+    }
     assert patiently(lambda: load("replay").run(spark, again, str)) == {"messages": 2, "bytes": 5}
     with amq.connect(where) as connection, connection.session() as session:
         browser = session.browser("/queue/again")
@@ -141,10 +157,14 @@ def test_a_topic_without_end_whose_driver_is_killed(spark: Any, brokers: Brokers
     words += ["--interval", "10ms", "--master", "local[1]", "--option", "maxOffsetsPerTrigger=500"]
     with (tmp_path / "log").open("wb") as log:
         driver = subprocess.Popen(
-            command("pipeline", "run", "drain", *words), cwd=ROOT, start_new_session=True, stdout=log, stderr=log,
+            command("pipeline", "run", "drain", *words),
+            cwd=ROOT,
+            start_new_session=True,
+            stdout=log,
+            stderr=log,
             stdin=subprocess.DEVNULL,
             env=os.environ | environment(tmp_path / "driver") | busy(tmp_path),
-        )  # fmt: skip
+        )
     try:
         wait_for((output / "_checkpoint" / "offsets" / "1").exists, driver, tmp_path / "log")
     finally:
@@ -165,7 +185,7 @@ def busy(directory: Path) -> dict[str, str]:
     python = directory / "python"
     python.write_text(
         f"#!/bin/sh\ncase $* in *streaming_source*) mkdir {directory}/was-late && sleep 11;; esac\n"
-        f"exec {sys.executable} \"$@\"\n"
+        f'exec {sys.executable} "$@"\n'
     )
     python.chmod(0o755)
     return {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
@@ -185,12 +205,17 @@ def wait_for(there: Callable[[], bool], driver: subprocess.Popen[bytes], log: Pa
 @pytest.mark.parametrize(
     ("written", "planned", "committed", "fits"),
     [
-        ([], [], [], True), ([], ["0"], [], True), (["0"], ["0"], [], True), (["0"], ["0"], ["0"], True),
+        ([], [], [], True),
+        ([], ["0"], [], True),
+        (["0"], ["0"], [], True),
+        (["0"], ["0"], ["0"], True),
         (["0", ".0.crc", "9.compact", "10"], ["9", "10", "11"], ["9", "10"], True),
-        (["9.compact"], ["0"], [], False), (["0"], [], [], False), ([], ["0"], ["0"], False),
+        (["9.compact"], ["0"], [], False),
+        (["0"], [], [], False),
+        ([], ["0"], ["0"], False),
         (["8"], ["8", "9"], ["8", "9"], False),
     ],
-)  # fmt: skip
+)
 def test_a_checkpoint_and_an_output_belong_together(
     written: list[str], planned: list[str], committed: list[str], fits: bool
 ) -> None:
@@ -227,12 +252,20 @@ class Query:
             return True
         number, rows = self._rows.pop(0)
         idle = {"batchId": number + 1, "numInputRows": 0}
-        told = {"waiting": {"/queue/a": 7, "/queue/b": 1}, "waitingBytes": {"/queue/a": 2_000_000}, "leased": rows,
-                "direct": 10 * number, "fallback": number}  # fmt: skip
+        told = {
+            "waiting": {"/queue/a": 7, "/queue/b": 1},
+            "waitingBytes": {"/queue/a": 2_000_000},
+            "leased": rows,
+            "direct": 10 * number,
+            "fallback": number,
+        }
         done = {
-            "batchId": number, "numInputRows": rows, "durationMs": {"triggerExecution": 500},
-            "processedRowsPerSecond": 1234.5, "sources": [{"latestOffset": json.dumps(told)}],
-        }  # fmt: skip
+            "batchId": number,
+            "numInputRows": rows,
+            "durationMs": {"triggerExecution": 500},
+            "processedRowsPerSecond": 1234.5,
+            "sources": [{"latestOffset": json.dumps(told)}],
+        }
         self.recentProgress = [*self.recentProgress[-2:-1], done, idle]
         return False
 
@@ -256,8 +289,13 @@ def test_micro_batches_are_counted_once_though_spark_forgets_them(tmp_path: Path
     status = json.loads(shown.output)
     names = ("state", "messages", "waiting", "waiting_bytes", "leased", "last_per_s")
     assert {name: status[name] for name in names} == {
-        "state": "ended", "messages": 1010, "waiting": 8, "waiting_bytes": 2_000_000, "leased": 3, "last_per_s": 1234,
-    }  # fmt: skip
+        "state": "ended",
+        "messages": 1010,
+        "waiting": 8,
+        "waiting_bytes": 2_000_000,
+        "leased": 3,
+        "last_per_s": 1234,
+    }
     assert "waiting bytes: 2,000,000" in CliRunner().invoke(commands, ["status", "--checkpoint", str(tmp_path)]).output
     query = Query(1, error=ValueError("it died"))
     with pytest.raises(ValueError, match="it died"):
@@ -276,9 +314,9 @@ def test_the_list_shows_the_figures_of_all_runs(tmp_path: Path) -> None:
         name: str(place) for name, place in places.items()
     }
     for each in shown:
-        status = CliRunner().invoke(
-            commands, ["status", "--checkpoint", str(places[each["pipeline"]]), "--json"]
-        ).output  # fmt: skip
+        status = (
+            CliRunner().invoke(commands, ["status", "--checkpoint", str(places[each["pipeline"]]), "--json"]).output
+        )
         assert each == json.loads(status)
     text = CliRunner(env={"COLUMNS": "200"}).invoke(commands, given).output
     for word in ("1,234", "2,000,000", "bytes waiting", str(places["drain"])):
@@ -323,9 +361,13 @@ def test_a_source_that_is_not_up_in_time_is_started_again() -> None:
 def test_options() -> None:
     given = options("u", "/o", password="secret", option=[("includeHeaders", "true"), ("failOnDataLoss", "false")])
     assert drain.source_settings(given) == {
-        "url": "u", "password": "secret", "destination": QUEUE, "subscription": "drain", "includeHeaders": "true",
+        "url": "u",
+        "password": "secret",
+        "destination": QUEUE,
+        "subscription": "drain",
+        "includeHeaders": "true",
         "failOnDataLoss": "false",
-    }  # fmt: skip
+    }
     assert drain._checkpoint(given) == "/o/_checkpoint"
     assert drain._checkpoint(given | {"checkpoint": "/c"}) == "/c"
 

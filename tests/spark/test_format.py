@@ -44,9 +44,12 @@ def test_a_frame_that_cannot_become_messages_is_refused(spark: Any, columns: str
 def test_a_stream_fails_with_what_is_wrong(spark: Any, tmp_path: Path) -> None:
     stream = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
     query = (
-        stream.writeStream.format("amq").option("url", "stomp://127.0.0.1:1").option("delivery", "twice")
-        .option("checkpointLocation", str(tmp_path)).start()
-    )  # fmt: skip
+        stream.writeStream.format("amq")
+        .option("url", "stomp://127.0.0.1:1")
+        .option("delivery", "twice")
+        .option("checkpointLocation", str(tmp_path))
+        .start()
+    )
     with pytest.raises(Exception, match="option 'delivery' must be one of exactly-once, dedup, at-least-once"):
         query.awaitTermination(60)
 

@@ -63,8 +63,10 @@ def test_options_choose_rows_and_columns(world: World) -> None:
     assert set(messages["kind"].to_pylist()) == {"message"}
     some = table(reader(world, kinds="consumed, moved", destination="/queue/a,queue://b", includevalue="false"))
     assert set(zip(some["kind"].to_pylist(), some["destination"].to_pylist(), strict=True)) == {
-        ("consumed", "queue://a"), ("consumed", "queue://b"), ("moved", "queue://b"),
-    }  # fmt: skip
+        ("consumed", "queue://a"),
+        ("consumed", "queue://b"),
+        ("moved", "queue://b"),
+    }
     assert "value" not in some.column_names
     offsets = table(reader(world, startingoffset=str(FIRST + 5), endingoffset=str(FIRST + 9)))["offset"].to_pylist()
     assert set(offsets) == {FIRST + 5, FIRST + 6, FIRST + 7, FIRST + 8}
@@ -111,22 +113,34 @@ def moment(ms: int) -> datetime:
 def keeps(given: Filter, row: dict[str, Any]) -> bool:
     """What Spark would do with a row."""
     value, bound = row[given.attribute[0]], given.value  # type: ignore[attr-defined]
-    return bool({
-        EqualTo: lambda: value == bound, In: lambda: value in bound, GreaterThan: lambda: value > bound,
-        GreaterThanOrEqual: lambda: value >= bound, LessThan: lambda: value < bound,
-        LessThanOrEqual: lambda: value <= bound,
-    }[type(given)]())  # fmt: skip
+    return bool(
+        {
+            EqualTo: lambda: value == bound,
+            In: lambda: value in bound,
+            GreaterThan: lambda: value > bound,
+            GreaterThanOrEqual: lambda: value >= bound,
+            LessThan: lambda: value < bound,
+            LessThanOrEqual: lambda: value <= bound,
+        }[type(given)]()
+    )
 
 
 KNOWN = [
-    EqualTo(("destination",), "queue://b"), In(("destination",), ("queue://a", "queue://DLQ")),
-    EqualTo(("kind",), "moved"), In(("kind",), ("consumed", "nonsense")), EqualTo(("offset",), FIRST + 17),
-    GreaterThan(("offset",), FIRST + 200), GreaterThanOrEqual(("offset",), FIRST + 200),
-    LessThan(("offset",), FIRST + 200), LessThanOrEqual(("offset",), FIRST + 200),
-    EqualTo(("timestamp",), moment(40)), GreaterThan(("timestamp",), moment(40)),
-    GreaterThanOrEqual(("timestamp",), moment(40)), LessThan(("timestamp",), moment(40)),
+    EqualTo(("destination",), "queue://b"),
+    In(("destination",), ("queue://a", "queue://DLQ")),
+    EqualTo(("kind",), "moved"),
+    In(("kind",), ("consumed", "nonsense")),
+    EqualTo(("offset",), FIRST + 17),
+    GreaterThan(("offset",), FIRST + 200),
+    GreaterThanOrEqual(("offset",), FIRST + 200),
+    LessThan(("offset",), FIRST + 200),
+    LessThanOrEqual(("offset",), FIRST + 200),
+    EqualTo(("timestamp",), moment(40)),
+    GreaterThan(("timestamp",), moment(40)),
+    GreaterThanOrEqual(("timestamp",), moment(40)),
+    LessThan(("timestamp",), moment(40)),
     LessThanOrEqual(("timestamp",), moment(40)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("given", KNOWN, ids=lambda given: f"{type(given).__name__} {given.attribute[0]}")
@@ -142,10 +156,16 @@ def test_a_filter_that_is_pushed_down_leaves_what_spark_would(world: World, give
 def test_filters_that_are_not_known_are_left_to_spark(world: World) -> None:
     pushed = reader(world, pushdown="true")
     unknown: list[Filter] = [
-        EqualTo(("messageId",), "x"), IsNotNull(("offset",)), Not(EqualTo(("offset",), 1)),
-        EqualNullSafe(("offset",), None), EqualTo(("headers", "offset"), "x"), In(("offset",), (1, 2)),
-        GreaterThan(("timestamp",), datetime(2026, 1, 1)), EqualTo(("offset",), None), LessThan(("kind",), "z"),  # noqa: DTZ001
-    ]  # fmt: skip
+        EqualTo(("messageId",), "x"),
+        IsNotNull(("offset",)),
+        Not(EqualTo(("offset",), 1)),
+        EqualNullSafe(("offset",), None),
+        EqualTo(("headers", "offset"), "x"),
+        In(("offset",), (1, 2)),
+        GreaterThan(("timestamp",), datetime(2026, 1, 1)),  # noqa: DTZ001
+        EqualTo(("offset",), None),
+        LessThan(("kind",), "z"),
+    ]
     known = EqualTo(("offset",), FIRST + 3)
     assert list(pushed.pushFilters([unknown[0], known, *unknown[1:]])) == unknown
     assert set(table(pushed)["offset"].to_pylist()) == {FIRST + 3}

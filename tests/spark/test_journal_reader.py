@@ -89,12 +89,21 @@ def rows_of(record: Record, wall_ms: int) -> Iterator[dict[str, Any]]:
         shown = as_text(record)  # as consumers of text see it
         properties = headers(shown)
         yield {
-            "kind": "message", "key": properties.get("correlation-id"), "value": shown.body, "offset": record.seq,
-            "destination": record.destination.replace("sent://", ""), "queue": record.queue_name,
-            "timestamp": record.timestamp_ms, "messageId": given(record.duplicate_id) or None, "redelivered": False,
-            "headers": list(properties.items()), "bodyBytes": len(shown.body), "priority": record.priority,
-            "contentType": shown.content_type or None, "expires": record.expires_ms or None,
-        }  # fmt: skip
+            "kind": "message",
+            "key": properties.get("correlation-id"),
+            "value": shown.body,
+            "offset": record.seq,
+            "destination": record.destination.replace("sent://", ""),
+            "queue": record.queue_name,
+            "timestamp": record.timestamp_ms,
+            "messageId": given(record.duplicate_id) or None,
+            "redelivered": False,
+            "headers": list(properties.items()),
+            "bodyBytes": len(shown.body),
+            "priority": record.priority,
+            "contentType": shown.content_type or None,
+            "expires": record.expires_ms or None,
+        }
     elif isinstance(record, Consumed):
         reason, queue = REASONS[record.reason], record.destination
         same = {"kind": "consumed", "reason": reason, "queue": queue, "destination": queue, "timestamp": wall_ms}
@@ -102,12 +111,26 @@ def rows_of(record: Record, wall_ms: int) -> Iterator[dict[str, Any]]:
     elif isinstance(record, Redelivered):
         queue = record.destination
         for seq, deliveries, failures in record.counts:
-            yield {"kind": "redelivered", "offset": seq, "deliveries": deliveries, "failures": failures,
-                   "queue": queue, "destination": queue, "redelivered": True, "timestamp": wall_ms}  # fmt: skip
+            yield {
+                "kind": "redelivered",
+                "offset": seq,
+                "deliveries": deliveries,
+                "failures": failures,
+                "queue": queue,
+                "destination": queue,
+                "redelivered": True,
+                "timestamp": wall_ms,
+            }
     elif isinstance(record, Moved):
         for seq in record.seqs:
-            yield {"kind": "moved", "offset": seq, "queue": record.source, "target": record.target,
-                   "destination": record.source.replace("sent://", ""), "timestamp": wall_ms}  # fmt: skip
+            yield {
+                "kind": "moved",
+                "offset": seq,
+                "queue": record.source,
+                "target": record.target,
+                "destination": record.source.replace("sent://", ""),
+                "timestamp": wall_ms,
+            }
 
 
 def plain(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -130,9 +153,14 @@ def test_rows_are_what_the_records_say(world: World) -> None:
     assert sorted(found, key=order) == right
 
 
-@pytest.mark.parametrize(("expires_ms", "shown"), [
-    (253_402_300_799_999, "9999-12-31T23:59:59.999000+00:00"), (253_402_300_800_000, None), (2**63 - 1, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("expires_ms", "shown"),
+    [
+        (253_402_300_799_999, "9999-12-31T23:59:59.999000+00:00"),
+        (253_402_300_800_000, None),
+        (2**63 - 1, None),
+    ],
+)
 def test_who_expires_after_the_last_moment_there_is_never_does(
     tmp_path: Path, expires_ms: int, shown: str | None
 ) -> None:
@@ -186,14 +214,19 @@ EVERYTHING = Wanted()
 @pytest.mark.parametrize(
     "narrow",
     [
-        {"kinds": frozenset({MESSAGES})}, {"kinds": frozenset({LEFT, "moved"})}, {"kinds": frozenset()},
-        {"destinations": frozenset({"queue://b"})}, {"destinations": frozenset({"queue://DLQ", "topic://news"})},
-        {"offsets": ((1 << 44) + 50, (1 << 44) + 90)}, {"offsets": (2 << 44, journal.SEQ_MAX)},
-        {"times_us": (1_700_000_000_050_000, 1_700_000_000_099_000)}, {"times_us": (-1, 1_600_000_000_000_000)},
+        {"kinds": frozenset({MESSAGES})},
+        {"kinds": frozenset({LEFT, "moved"})},
+        {"kinds": frozenset()},
+        {"destinations": frozenset({"queue://b"})},
+        {"destinations": frozenset({"queue://DLQ", "topic://news"})},
+        {"offsets": ((1 << 44) + 50, (1 << 44) + 90)},
+        {"offsets": (2 << 44, journal.SEQ_MAX)},
+        {"times_us": (1_700_000_000_050_000, 1_700_000_000_099_000)},
+        {"times_us": (-1, 1_600_000_000_000_000)},
         {"kinds": frozenset({MESSAGES}), "destinations": frozenset({"queue://a"}), "offsets": (0, 1 << 45)},
     ],
     ids=["messages", "left", "no-kind", "queue", "destinations", "offsets", "epochs", "times", "never", "each"],
-)  # fmt: skip
+)
 def test_what_is_wanted_is_what_a_filter_leaves(world: World, narrow: dict[str, Any]) -> None:
     wanted = EVERYTHING.within(**narrow)
 
@@ -381,9 +414,13 @@ def test_extended_messages_are_as_consumers_of_text_see_them(world: World) -> No
     found = [row for row in rows(world) if row["kind"] == "message" and row["key"] is not None]
     first = next(row for row in found if row["key"] == "ID:AMQP_BINARY:01FF")
     assert dict(first["headers"]) == {
-        "correlation-id": "ID:AMQP_BINARY:01FF", "reply-to": "/queue/r", "type": "order", "n": "7", "yes": "true",
+        "correlation-id": "ID:AMQP_BINARY:01FF",
+        "reply-to": "/queue/r",
+        "type": "order",
+        "n": "7",
+        "yes": "true",
         "raw": "AA==",
-    }  # fmt: skip
+    }
     assert (first["value"], first["contentType"], first["bodyBytes"]) == (b"extended", "a/b", 8)
     maps = [row for row in found if row["key"] == "c-1"]
     assert {row["contentType"] for row in maps} == {"application/json"}

@@ -70,16 +70,29 @@ class FakeBroker:
         self.together.append(len(wanted))
         return [
             self.lease(
-                each.destination, each.cursor, messages=each.messages, after=each.after, epoch=each.epoch,
-                skip=each.skip, size=each.size,
+                each.destination,
+                each.cursor,
+                messages=each.messages,
+                after=each.after,
+                epoch=each.epoch,
+                skip=each.skip,
+                size=each.size,
             )
             for each in wanted
-        ]  # fmt: skip
+        ]
 
     def lease(
-        self, destination: str, cursor: str, *, messages: int, after: int = 0, take: bool = False, epoch: int = 0,
-        skip: int = 0, size: int = 0,
-    ) -> Lease:  # fmt: skip
+        self,
+        destination: str,
+        cursor: str,
+        *,
+        messages: int,
+        after: int = 0,
+        take: bool = False,
+        epoch: int = 0,
+        skip: int = 0,
+        size: int = 0,
+    ) -> Lease:
         assert (destination, cursor) == (A, "c")
         if take:
             self.epoch += 1
@@ -361,8 +374,11 @@ def test_available_now_begins_no_subscription_that_hides_what_is_lost(
 
 
 def test_a_task_gets_no_connection() -> None:
-    copy = pickle.loads(pickle.dumps(source.AmqStreamReader(read(SourceOptions, {
-        "url": "stomp://a:1", "destination": A, "subscription": "c"}))))  # fmt: skip
+    copy = pickle.loads(
+        pickle.dumps(
+            source.AmqStreamReader(read(SourceOptions, {"url": "stomp://a:1", "destination": A, "subscription": "c"}))
+        )
+    )
     assert copy._connection is None
     stream = reader(FakeBroker(1))
     assert stream.__getstate__()["_connection"] is None
@@ -370,19 +386,26 @@ def test_a_task_gets_no_connection() -> None:
     stream.stop()
 
 
-@pytest.mark.parametrize(("kind", "given", "why"), [
-    (source.AmqStreamReader, {}, "option 'subscription' is missing: it must name the cursor"),
-    (source.AmqStreamReader, {"subscription": "c", "endingOffsets": '{"/queue/a": 1}'}, "'endingOffsets' is for batch"),
-    (source.AmqStreamReader, {"subscription": "c", "startingTimestamp": "1"}, "'startingTimestamp' is for batch"),
-    (source.AmqStreamReader, {"subscription": "c", "startingOffsets": "latest"}, "or JSON for a queue"),
-    (source.AmqStreamReader, {"subscription": "c", "startingOffsets": '{"/queue/a": 7}'}, "these are numbers"),
-    (batch.AmqReader, {"startingOffsets": "latest"}, "must be earliest or JSON for a batch"),
-    (batch.AmqReader, {"startingOffsets": '{"v": 1}'}, "'startingOffsets' must have numbers of messages"),
-    (batch.AmqReader, {"endingOffsets": '{"v": 1}'}, "'endingOffsets' must have numbers of messages"),
-    (batch.AmqReader, {"endingOffsets": "earliest"}, "'endingOffsets' must be latest or JSON"),
-    (source.AmqStreamReader, {"subscription": "c", "endingOffsets": "earliest"}, "'endingOffsets' is for batch"),
-    (batch.AmqReader, {"destination": "/topic/t"}, "must be a queue for a batch read"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "given", "why"),
+    [
+        (source.AmqStreamReader, {}, "option 'subscription' is missing: it must name the cursor"),
+        (
+            source.AmqStreamReader,
+            {"subscription": "c", "endingOffsets": '{"/queue/a": 1}'},
+            "'endingOffsets' is for batch",
+        ),
+        (source.AmqStreamReader, {"subscription": "c", "startingTimestamp": "1"}, "'startingTimestamp' is for batch"),
+        (source.AmqStreamReader, {"subscription": "c", "startingOffsets": "latest"}, "or JSON for a queue"),
+        (source.AmqStreamReader, {"subscription": "c", "startingOffsets": '{"/queue/a": 7}'}, "these are numbers"),
+        (batch.AmqReader, {"startingOffsets": "latest"}, "must be earliest or JSON for a batch"),
+        (batch.AmqReader, {"startingOffsets": '{"v": 1}'}, "'startingOffsets' must have numbers of messages"),
+        (batch.AmqReader, {"endingOffsets": '{"v": 1}'}, "'endingOffsets' must have numbers of messages"),
+        (batch.AmqReader, {"endingOffsets": "earliest"}, "'endingOffsets' must be latest or JSON"),
+        (source.AmqStreamReader, {"subscription": "c", "endingOffsets": "earliest"}, "'endingOffsets' is for batch"),
+        (batch.AmqReader, {"destination": "/topic/t"}, "must be a queue for a batch read"),
+    ],
+)
 def test_refused(kind: type, given: dict[str, str], why: str) -> None:
     options = read(SourceOptions, {"url": "stomp://a:1", "destination": A, **given})
     with pytest.raises(OptionError, match=why):

@@ -18,21 +18,52 @@ GOOD: dict[type, dict[str, str]] = {
     JournalOptions: {"path": "/mnt/amq"},
 }
 BAD_VALUES = {
-    "url": "tcp://a:1", "destination": "a,,b", "delivery": "once", "idStrategy": "hash", "windowRows": "0",
-    "sendTimeout": "soon", "txTimeout": "0s", "persistent": "maybe", "priority": "10", "timeToLive": "-1s",
-    "startingOffsets": "first", "endingOffsets": "[1]", "startingTimestamp": "yesterday", "maxOffsetsPerTrigger": "ten",
-    "minPartitions": "-2", "ack": "auto", "failOnDataLoss": "2", "includeHeaders": "", "prefetch": "0",
-    "pollInterval": "200 mb", "pushdown": "1.5", "user": "", "password": " ", "idColumn": "", "subscription": "",
-    "path": "", "kinds": "messages", "startingOffset": "-1", "endingOffset": "1.5", "endingTimestamp": "noon",
-    "includeValue": "?", "logMetrics": "loud", "txnAppId": "a,b", "txnVersion": "-1", "store": "",
-    "maxBytesPerTrigger": "much", "minOffsetsPerTrigger": "few", "maxTriggerDelay": "0s",
-}  # fmt: skip
+    "url": "tcp://a:1",
+    "destination": "a,,b",
+    "delivery": "once",
+    "idStrategy": "hash",
+    "windowRows": "0",
+    "sendTimeout": "soon",
+    "txTimeout": "0s",
+    "persistent": "maybe",
+    "priority": "10",
+    "timeToLive": "-1s",
+    "startingOffsets": "first",
+    "endingOffsets": "[1]",
+    "startingTimestamp": "yesterday",
+    "maxOffsetsPerTrigger": "ten",
+    "minPartitions": "-2",
+    "ack": "auto",
+    "failOnDataLoss": "2",
+    "includeHeaders": "",
+    "prefetch": "0",
+    "pollInterval": "200 mb",
+    "pushdown": "1.5",
+    "user": "",
+    "password": " ",
+    "idColumn": "",
+    "subscription": "",
+    "path": "",
+    "kinds": "messages",
+    "startingOffset": "-1",
+    "endingOffset": "1.5",
+    "endingTimestamp": "noon",
+    "includeValue": "?",
+    "logMetrics": "loud",
+    "txnAppId": "a,b",
+    "txnVersion": "-1",
+    "store": "",
+    "maxBytesPerTrigger": "much",
+    "minOffsetsPerTrigger": "few",
+    "maxTriggerDelay": "0s",
+}
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(kind, name) for kind in KINDS for name in options.declared(kind)],
+    ("kind", "name"),
+    [(kind, name) for kind in KINDS for name in options.declared(kind)],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
-)  # fmt: skip
+)
 def test_a_bad_value_is_refused_with_name_value_and_example(kind: type, name: str) -> None:
     value = BAD_VALUES[name]
     with pytest.raises(OptionError) as caught:

@@ -73,16 +73,32 @@ def history(path: Path) -> tuple[World, int]:
 def test_audit(spark: Any, tmp_path: Path) -> None:
     world, begun_ms = history(tmp_path / "store")
     output = tmp_path / "out"
-    options = {"store": world.store, "output": str(output), "destination": [], "starting_timestamp": None,
-               "ending_timestamp": None}  # fmt: skip
+    options = {
+        "store": world.store,
+        "output": str(output),
+        "destination": [],
+        "starting_timestamp": None,
+        "ending_timestamp": None,
+    }
     audit, said = load("audit"), []
     audit.check(options)
     figures = audit.run(spark, options, said.append)
     assert figures == {
-        "destinations": 2, "messages": 14, "bytes": 1300 + 70_000, "redelivered": 1, "acked": 7, "expired": 1,
-        "dead_lettered": 0, "purged": 0, "fired": 0, "rolled_back": 1, "prepared": 1, "waiting": 4,
-        "left_before": 1, "page": str(output / "audit.html"),
-    }  # fmt: skip
+        "destinations": 2,
+        "messages": 14,
+        "bytes": 1300 + 70_000,
+        "redelivered": 1,
+        "acked": 7,
+        "expired": 1,
+        "dead_lettered": 0,
+        "purged": 0,
+        "fired": 0,
+        "rolled_back": 1,
+        "prepared": 1,
+        "waiting": 4,
+        "left_before": 1,
+        "page": str(output / "audit.html"),
+    }
     assert said == ["14 messages of 2 destinations"]
     rows = {row["destination"]: row for row in spark.read.parquet(str(output / "destinations")).toArrow().to_pylist()}
     orders = rows["queue://orders"]
@@ -105,8 +121,11 @@ def test_audit(spark: Any, tmp_path: Path) -> None:
     assert text.count("<svg") == 2
     assert "<b>" not in text
     assert "http" not in text.replace("http://www.w3.org", ""), "it loads nothing"
-    some = options | {"destination": ["queue://orders"], "starting_timestamp": begun_ms + 6000,
-                      "ending_timestamp": begun_ms + 9000}  # fmt: skip
+    some = options | {
+        "destination": ["queue://orders"],
+        "starting_timestamp": begun_ms + 6000,
+        "ending_timestamp": begun_ms + 9000,
+    }
     figures = audit.run(spark, some, said.append)
     assert (figures["messages"], figures["acked"], figures["waiting"]) == (3, 1, 2)
     nothing = audit.run(spark, options | {"destination": ["queue://none"]}, said.append)
@@ -127,8 +146,12 @@ def test_audit_of_a_durable_subscription(spark: Any, tmp_path: Path) -> None:
     world.journal.append_record(Consumed("queue://orders", ACKED, [5]))
     world.commit()
     world.end()
-    options = {"store": world.store, "output": str(tmp_path / "out"), "starting_timestamp": None,
-               "ending_timestamp": None}  # fmt: skip
+    options = {
+        "store": world.store,
+        "output": str(tmp_path / "out"),
+        "starting_timestamp": None,
+        "ending_timestamp": None,
+    }
     figures = load("audit").run(spark, options | {"destination": []}, str)
     assert (figures["messages"], figures["waiting"], figures["left_before"]) == (2, 2, 1)
     figures = load("audit").run(spark, options | {"destination": ["topic://news"]}, str)
@@ -136,8 +159,10 @@ def test_audit_of_a_durable_subscription(spark: Any, tmp_path: Path) -> None:
 
 
 def test_a_curve_shows_what_happened() -> None:
-    points = [{"second": 100, "sent_messages": 4, "left_messages": 0},
-              {"second": 120, "sent_messages": 0, "left_messages": 2}]  # fmt: skip
+    points = [
+        {"second": 100, "sent_messages": 4, "left_messages": 0},
+        {"second": 120, "sent_messages": 0, "left_messages": 2},
+    ]
     drawn = page.chart(points, 10)
     sent, left = (line.split('"')[0].split() for line in drawn.split('points="')[1:])
     heights = [[float(point.partition(",")[2]) for point in line] for line in (sent, left)]
@@ -175,9 +200,14 @@ def test_files_to_a_queue_and_the_journal_to_another(spark: Any, brokers: Broker
     (inbox / "1.txt").write_text("\n".join(lines[:400]) + "\n")
     ingest = load("ingest")
     options = shared | {
-        "input": str(inbox), "format": "text", "destination": "/queue/in", "value": "", "key": "",
-        "checkpoint": str(tmp_path / "checkpoint"), "option": [("maxFilesPerTrigger", "1")],
-    }  # fmt: skip
+        "input": str(inbox),
+        "format": "text",
+        "destination": "/queue/in",
+        "value": "",
+        "key": "",
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "option": [("maxFilesPerTrigger", "1")],
+    }
     ingest.check(options)
     assert ingest.run(spark, options, str)["messages"] == 400
     (inbox / "2.txt").write_text("\n".join(lines[400:]) + "\n")
@@ -204,8 +234,17 @@ def test_files_to_a_queue_and_the_journal_to_another(spark: Any, brokers: Broker
 
     replay = load("replay")
     bounds = dict.fromkeys(("starting_offset", "ending_offset", "starting_timestamp", "ending_timestamp"))
-    again = shared | bounds | {"store": str(brokers.store), "parquet": None, "source": ["queue://in"],
-                               "destination": "/queue/again", "ordered": True}  # fmt: skip
+    again = (
+        shared
+        | bounds
+        | {
+            "store": str(brokers.store),
+            "parquet": None,
+            "source": ["queue://in"],
+            "destination": "/queue/again",
+            "ordered": True,
+        }
+    )
     again["ending_offset"] = last_offset(brokers.store) + 1  # behind it stands what `received` sends
     assert received(master, "/queue/in", 601) == sorted(lines)
     replay.check(again)
@@ -275,8 +314,10 @@ def test_a_session_of_spark_connect_is_refused(master: str, environ: dict[str, s
 
 
 def test_commands_load_no_spark() -> None:
-    code = "import sys; from pyspark_amq.pipelines import NAMES, load; [load(name) for name in NAMES]; " \
-           "print([name for name in sys.modules if name.split('.')[0] in ('pyspark', 'pyarrow', 'numpy', 'pandas')])"
+    code = (
+        "import sys; from pyspark_amq.pipelines import NAMES, load; [load(name) for name in NAMES]; "
+        "print([name for name in sys.modules if name.split('.')[0] in ('pyspark', 'pyarrow', 'numpy', 'pandas')])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -315,8 +356,12 @@ def test_an_audit_writes_where_its_page_can_stand(tmp_path: Path) -> None:
     store, output = made(tmp_path / "store").store, "s3a://lake/audit"
     done = subprocess.run(
         command("pipeline", "run", "audit", "--store", store, "--output", output),
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=DEADLINE_S,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+    )
     assert (done.returncode, "s3a://lake/audit: is a URI" in one_line(done)) == (1, True)
     assert not (tmp_path / "s3a:").exists()
 
@@ -335,7 +380,7 @@ def test_what_java_says_is_no_internal_error(monkeypatch: pytest.MonkeyPatch) ->
     """Of what PySpark has no name for: a file system that is not there, a job that was aborted."""
     protocol = pytest.importorskip("py4j.protocol")
     java = (
-        'An error occurred while calling o35.getFileSystem.\n: org.apache.hadoop.fs.UnsupportedFileSystemException: No '
+        "An error occurred while calling o35.getFileSystem.\n: org.apache.hadoop.fs.UnsupportedFileSystemException: No "
         'FileSystem for scheme "s4"\n\tat org.apache…'
     )
 

@@ -20,8 +20,7 @@ ORDER = "id BIGINT, note STRING"
 AVRO = "org.apache.spark:spark-avro_2.13:4.2.0"  # docs/spark.md names it
 # FileDescriptorSet of: syntax = "proto3"; message Order { int64 id = 1; string note = 2; }
 ORDER_DESCRIPTOR = bytes.fromhex(
-    "0a340a076f2e70726f746f22210a054f72646572120a0a026964180120012803120c0a046e6f746518022001280962067072"
-    "6f746f33"
+    "0a340a076f2e70726f746f22210a054f72646572120a0a026964180120012803120c0a046e6f7465180220012809620670726f746f33"
 )
 
 
@@ -46,8 +45,10 @@ def stream(spark: Any, tmp_path: Path, where: str, queue: str, schema: str = "",
         found.clear()
         query = (
             rows.writeStream.foreachBatch(lambda batch, _: found.extend(batch.collect()))
-            .option("checkpointLocation", str(tmp_path / queue.replace("/", "_"))).trigger(availableNow=True).start()
-        )  # fmt: skip
+            .option("checkpointLocation", str(tmp_path / queue.replace("/", "_")))
+            .trigger(availableNow=True)
+            .start()
+        )
         query.awaitTermination()
 
     patiently(run)
@@ -66,8 +67,9 @@ def test_what_has_kafkas_shape_comes_back_in_it(spark: Any, tmp_path: Path, wher
     found = stream(spark, tmp_path, where, "/queue/kafka", f"headers {PAIRS}, value binary, key binary")
     assert sorted(
         (bytes(row.value), bytes(row.key), [(each.key, bytes(each.value)) for each in row.headers[1:]])
-        for row in found if row.key is not None
-    ) == sorted((value, key, headers or []) for key, value, headers in given if key is not None)  # fmt: skip
+        for row in found
+        if row.key is not None
+    ) == sorted((value, key, headers or []) for key, value, headers in given if key is not None)
     assert {row.headers[0].key for row in found if row.key is not None} == {"correlation-id"}
     assert sorted(bytes(row.value) for row in found) == sorted(value for _, value, _ in given)
     assert all(row.headers == [] for row in found if row.key is None)

@@ -75,7 +75,7 @@ def test_a_batch_with_all_columns(spark: Any, brokers: Brokers, delivery: str) -
         "concat('/queue/', IF(id % 2 = 0, 'even', 'odd')) AS destination",
         "IF(id < 100, CAST(id AS STRING), NULL) AS key",
         "IF(id < 50, map('a:b', 'c\\n', 'gone', NULL), NULL) AS headers",
-    )  # fmt: skip
+    )
     with logged(spark) as metrics:
         frame.write.format("amq").mode("append").options(url=url(port), delivery=delivery, windowRows="30").save()
     outcome = "committed" if delivery == "exactly-once" else "sent"
@@ -111,8 +111,13 @@ def test_a_task_that_fails_is_run_again_whole(spark: Any, brokers: Brokers, tmp_
         frame = spark.range(0, 200, 1, 2).selectExpr("CAST(id AS STRING) AS value")
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 20)
         try:
-            (frame.select(fails_once("value").alias("value")).write.format("amq").mode("append")
-             .options(url=proxy.url, destination=f"/queue/{QUEUE}", windowRows="20").save())  # fmt: skip
+            (
+                frame.select(fails_once("value").alias("value"))
+                .write.format("amq")
+                .mode("append")
+                .options(url=proxy.url, destination=f"/queue/{QUEUE}", windowRows="20")
+                .save()
+            )
         finally:
             spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert Path(flag).exists()
@@ -249,9 +254,11 @@ def test_drivers_are_killed_on_both_sides_of_a_commit(
     with Proxy(master.port, kill_master) as a, Proxy(slave.port) as b:
         where = f"failover:(stomp://127.0.0.1:{a.port},stomp://127.0.0.1:{b.port})"
         first = Pipeline(tmp_path, where, partitions=4, options={"logMetrics": "true"}).drive(
-            tmp_path_factory.mktemp("cluster"), "local-cluster[2,1,900]",
-            sql_files_maxPartitionBytes="600", sql_files_openCostInBytes="0",  # each file has many parts to shuffle
-        )  # fmt: skip
+            tmp_path_factory.mktemp("cluster"),
+            "local-cluster[2,1,900]",
+            sql_files_maxPartitionBytes="600",
+            sql_files_openCostInBytes="0",  # each file has many parts to shuffle
+        )
         kill_driver(b, first, 1, Fate.CUT_BEFORE)
         assert [(each["batch"], each["rows"], each["outcome"]) for each in told(first)] == [("0", "300", "committed")]
         assert not master.alive
@@ -305,9 +312,12 @@ def test_two_attempts_of_a_task_stage_at_the_same_time(
     with Proxy(port, hook) as proxy:
         options = {"sendTimeout": f"{QUERY_S_MAX}s", "logMetrics": "true"}
         driver = Pipeline(tmp_path, f"{proxy.url}&nested.heartBeat=0", partitions=2, options=options).drive(
-            tmp_path_factory.mktemp("speculation"), TWO_HOSTS, speculation="true", speculation_multiplier="1",
+            tmp_path_factory.mktemp("speculation"),
+            TWO_HOSTS,
+            speculation="true",
+            speculation_multiplier="1",
             speculation_efficiency_enabled="false",
-        )  # fmt: skip
+        )
         with driver:
             assert driver.wait() == 0, driver.log()
     assert {batch: both >= {"1/0", "1/1"} for batch, both in at_commit.items()} == {"0": True, "1": True, "2": False}

@@ -108,8 +108,11 @@ def test_a_stream_through_failures(spark: Any, brokers: Brokers, tmp_path: Path)
             assert frame.rdd.getNumPartitions() == 3
             with amq.connect(where) as connection, connection.session(ack="auto") as session:
                 consumer = session.consumer(QUEUE, prefetch=10)
-                consumed.extend(int(message.body) for message in (consumer.receive(DEADLINE_S) for _ in range(300))
-                                if message is not None)  # fmt: skip
+                consumed.extend(
+                    int(message.body)
+                    for message in (consumer.receive(DEADLINE_S) for _ in range(300))
+                    if message is not None
+                )
         if batch == 1:
             master.kill()
             assert values(frame) == attempts[0], "another batch on the next master"
@@ -142,9 +145,12 @@ def test_a_driver_that_is_killed(spark: Any, brokers: Brokers, tmp_path: Path) -
     told = tmp_path / "told"
     told.mkdir()
     given = {
-        "directory": str(tmp_path / "driver"), "options": stream.options, "checkpoint": stream.checkpoint, "die_in": 1,
+        "directory": str(tmp_path / "driver"),
+        "options": stream.options,
+        "checkpoint": stream.checkpoint,
+        "die_in": 1,
         "told": str(told),
-    }  # fmt: skip
+    }
     command = [sys.executable, "-m", "tests.spark.source_driver", json.dumps(given)]
     driver = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
     try:

@@ -74,8 +74,10 @@ def test_the_newer_query_has_the_cursor_also_on_the_next_master(brokers: Brokers
 
 
 OF_STREAMS = {
-    "maxOffsetsPerTrigger": "8", "maxBytesPerTrigger": "8", "minOffsetsPerTrigger": "8",
-}  # fmt: skip
+    "maxOffsetsPerTrigger": "8",
+    "maxBytesPerTrigger": "8",
+    "minOffsetsPerTrigger": "8",
+}
 
 
 @pytest.mark.parametrize("name", OF_STREAMS)
@@ -114,10 +116,13 @@ def test_a_schema_that_is_not_ours_is_refused(given: str, why: str) -> None:
 def parsed(text: str) -> StructType:
     """`text` as a schema, without a JVM."""
     kinds: dict[str, DataType] = {
-        "binary": BinaryType(), "string": StringType(), "long": LongType(), "int": IntegerType(),
+        "binary": BinaryType(),
+        "string": StringType(),
+        "long": LongType(),
+        "int": IntegerType(),
         "map<string,binary>": MapType(StringType(), BinaryType()),
         "array<struct<key:string,value:binary>>": ArrayType(StructType().add("key", "string").add("value", "binary")),
-    }  # fmt: skip
+    }
     fields = StructType()
     for field in text.split(", "):
         name, kind = field.removesuffix(" not null").split(" ", 1)

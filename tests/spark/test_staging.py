@@ -172,10 +172,12 @@ def test_a_checksum_looks_at_all_that_is_sent() -> None:
     assert one == of("/queue/a", [b"2", b"1"], [None, {"l": "w", "k": "v"}])
     assert of("/queue/a", [b"1", b"2"]) == of("/queue/a", [b"1", b"2"], [None, None])
     others = [
-        of("/queue/b", [b"1", b"2"], [{"k": "v", "l": "w"}, None]), of("/queue/a", [b"1", b"2"]),
+        of("/queue/b", [b"1", b"2"], [{"k": "v", "l": "w"}, None]),
+        of("/queue/a", [b"1", b"2"]),
         of("/queue/a", [b"1", b"2"], [None, {"k": "v", "l": "w"}]),
-        of("/queue/a", [b"1", b"2"], [{"k": "v", "l": "x"}, None]), of("/queue/a", [b"1", b"3"]),
-    ]  # fmt: skip
+        of("/queue/a", [b"1", b"2"], [{"k": "v", "l": "x"}, None]),
+        of("/queue/a", [b"1", b"3"]),
+    ]
     assert len({one, *others}) == 6
 
 
@@ -252,8 +254,9 @@ def test_orphans_expire(brokers: Brokers) -> None:
 def test_the_master_is_killed_between_chunks(brokers: Brokers, delivery: str, killed_at: int) -> None:
     """The task goes on with the next master; Spark would not notice."""
     master, slave = brokers.master("a"), brokers.slave("b")
-    part, given = Part("q", 0, 0, 0), options(
-        f"failover:(stomp://127.0.0.1:{master.port},stomp://127.0.0.1:{slave.port})", delivery=delivery
+    part, given = (
+        Part("q", 0, 0, 0),
+        options(f"failover:(stomp://127.0.0.1:{master.port},stomp://127.0.0.1:{slave.port})", delivery=delivery),
     )
 
     def killing() -> Iterable[Any]:

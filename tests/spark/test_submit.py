@@ -90,13 +90,22 @@ def test_executors_get_amq_from_spark_submit(brokers: Brokers, tmp_path: Path) -
         conf = settings(tmp_path / "spark", url) | {"spark.executorEnv.PYTHONPATH": ""}  # not theirs
         done = subprocess.run(
             [
-                f"{environ['SPARK_HOME']}/bin/spark-submit", "--master", conf.pop("spark.master"),
+                f"{environ['SPARK_HOME']}/bin/spark-submit",
+                "--master",
+                conf.pop("spark.master"),
                 *(word for name, value in conf.items() for word in ("--conf", f"{name}={value}")),
-                "--py-files", archive, *map(str, words),
+                "--py-files",
+                archive,
+                *map(str, words),
             ],
             env=environ | {"PYSPARK_PYTHON": str(executor), "PYSPARK_DRIVER_PYTHON": str(python)},
-            cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=QUERY_S_MAX, check=False,
-        )  # fmt: skip
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=QUERY_S_MAX,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 
@@ -104,8 +113,17 @@ def test_executors_get_amq_from_spark_submit(brokers: Brokers, tmp_path: Path) -
         *_, figures = submit(cluster.url, executor, job, where, brokers.store, tmp_path)
         assert json.loads(figures) == {"journal": 500, "bare": True}
         *said, figures = submit(
-            cluster.url, driver, main, "drain",
-            "--url", where, "--destination", "/queue/orders", "--output", output, "--text"
+            cluster.url,
+            driver,
+            main,
+            "drain",
+            "--url",
+            where,
+            "--destination",
+            "/queue/orders",
+            "--output",
+            output,
+            "--text",
         )
     assert any(line.startswith("amq: micro-batch 0: 500 messages, ") for line in said)
     assert json.loads(figures)["messages"] == 500

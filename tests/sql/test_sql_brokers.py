@@ -159,6 +159,7 @@ def test_commands_say_that_the_server_cannot_be_reached(words: list[str]) -> Non
     assert "Connection refused" in done.stderr
     assert done.stderr.endswith("[STORE_UNUSABLE]\n")
 
+
 def test_commands_of_a_role_without_rights_say_so_and_the_doctor_says_the_cure(
     server: Postgres, url: str, database: str
 ) -> None:
@@ -229,9 +230,11 @@ def checked(brokers: Brokers, producer: Producer) -> None:
 def test_a_master_that_stands_still_is_replaced_and_its_insert_is_refused_by_the_server(tmp_path: Path) -> None:
     """As the server's own log shows it: the plan of the statement, and how many rows it made."""
     explain = {
-        "session_preload_libraries": "auto_explain", "auto_explain.log_min_duration": "0",
-        "auto_explain.log_analyze": "on", "auto_explain.log_timing": "off",
-    }  # fmt: skip
+        "session_preload_libraries": "auto_explain",
+        "auto_explain.log_min_duration": "0",
+        "auto_explain.log_analyze": "on",
+        "auto_explain.log_timing": "off",
+    }
     with (
         postgres(**explain) as server,
         Brokers(tmp_path, server.url("postgres"), hungMasterTimeout="2s", logFormat="json") as brokers,
@@ -306,17 +309,17 @@ def test_a_promoted_standby(tmp_path: Path, kind: str) -> None:
 
 def _promote(primary: Postgres, standby: Postgres, directory: Path, kind: str) -> None:
     host = f"{primary.directory},{standby.directory}"
-    url = (
-        f"postgresql://owner@/postgres?host={host}&port={primary.port},{standby.port}"
-        "&target_session_attrs=read-write"
-    )
+    url = f"postgresql://owner@/postgres?host={host}&port={primary.port},{standby.port}&target_session_attrs=read-write"
     primary.ask("CREATE TABLE before_all ()")
     primary.run("pg_basebackup", "-D", standby.data, "-R", "-d", primary.conninfo("postgres"), "-c", "fast")
     standby.start()
     if kind != "asynchronous":
         _wait_for_standby(primary, "*")
-    _until(lambda: primary.ask("SELECT 1 FROM pg_stat_replication WHERE sync_state = %s",
-                               ["async" if kind == "asynchronous" else "sync"]))  # fmt: skip
+    _until(
+        lambda: primary.ask(
+            "SELECT 1 FROM pg_stat_replication WHERE sync_state = %s", ["async" if kind == "asynchronous" else "sync"]
+        )
+    )
     with Brokers(directory, url) as brokers:
         pair = [brokers.master("a"), brokers.slave("b")]
         with pair[0].connect() as connection:

@@ -171,9 +171,7 @@ def histories(
 
 @pytest.mark.deep
 @pytest.mark.usefixtures("lying")
-def test_every_fault_before_every_statement(
-    server: Postgres, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_fault_before_every_statement(server: Postgres, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     played = 0
     for world in histories(server, database, monkeypatch):
         world.check()

@@ -70,8 +70,10 @@ def test_brokers_work_over_it(server: Postgres, tmp_path: Path) -> None:
         brokers.slave("b").wait_ready()
         with master.connect() as connection:
             send(connection, b"kept")
-        used = server.ask("SELECT DISTINCT encrypted, principal FROM pg_stat_gssapi JOIN pg_stat_activity USING (pid) "
-                          "WHERE application_name = 'amq'")  # fmt: skip
+        used = server.ask(
+            "SELECT DISTINCT encrypted, principal FROM pg_stat_gssapi JOIN pg_stat_activity USING (pid) "
+            "WHERE application_name = 'amq'"
+        )
         assert used == [(True, "owner@AMQ.TEST")]
         master.kill()
         slave = next(broker for broker in brokers.brokers.values() if broker is not master)

@@ -113,9 +113,10 @@ class World:
         self._working = self._succeeded = False
         real = sql_vfs._run
         patch.setattr(
-            sql_vfs, "_run",
+            sql_vfs,
+            "_run",
             lambda session, statement, asked: self._call(lambda: real(session, statement, asked), session),
-        )  # fmt: skip
+        )
 
     def play(self) -> bool:
         """True where the old master made that many calls."""
@@ -215,9 +216,12 @@ def files_fence(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("lying")
 @pytest.mark.parametrize("mutant", [no_wait, files_fence], ids=lambda mutant: mutant.__name__)
 def test_without_the_wait_some_history_breaks_the_promise(
-    server: Postgres, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    server: Postgres,
+    database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     mutant: Callable[[pytest.MonkeyPatch], None],
-) -> None:  # fmt: skip
+) -> None:
     mutant(monkeypatch)
     with pytest.raises(Violation):
         for world in histories(server, database, tmp_path, monkeypatch, STILL):

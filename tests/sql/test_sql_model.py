@@ -123,11 +123,13 @@ def dialogue(make: Open, store: str, promote: Callable[[], Any]) -> list[Any]:
     said += [old.try_lock(again), new.try_lock(theirs), old.close(again), new.try_lock(theirs)]
     claim(new, store, b"new")
     said += [
-        write(old, segment, (b"late", 250)), answer(lambda: old.ftruncate(segment, 3)),
+        write(old, segment, (b"late", 250)),
+        answer(lambda: old.ftruncate(segment, 3)),
         answer(lambda: old.unlink(f"{store}/journal/s")),
         answer(lambda: old.open(f"{store}/journal/t", os.O_RDWR | os.O_CREAT | os.O_EXCL)),
-        answer(lambda: old.link(f"{store}/epochs/.t", f"{store}/epochs/2")), sorted(old.listdir(f"{store}/journal")),
-    ]  # fmt: skip
+        answer(lambda: old.link(f"{store}/epochs/.t", f"{store}/epochs/2")),
+        sorted(old.listdir(f"{store}/journal")),
+    ]
     said += [answer(lambda: old.ftruncate(temporary, 3)), old.stat(f"{store}/epochs/1").st_size]
     mine = new.open(f"{store}/journal/s", os.O_RDWR)
     said += [write(new, mine, (b"mine", 250)), new.pread(mine, 400, 240), answer(lambda: new.ftruncate(mine, 103))]
@@ -253,5 +255,7 @@ def test_what_a_lagging_standby_of_the_model_lacks() -> None:
             lab.server.fail_over()
             reader = PlainVfs(lab.server)
             stored = reader.pread(reader.open(f"{STORE}/journal/s", os.O_RDONLY), 9, 0)
-            assert (said, stored) == ([errno.errorcode[errno.EIO] if cancelled else None],
-                                      b"1" if synchronous and not cancelled else b"")  # fmt: skip
+            assert (said, stored) == (
+                [errno.errorcode[errno.EIO] if cancelled else None],
+                b"1" if synchronous and not cancelled else b"",
+            )

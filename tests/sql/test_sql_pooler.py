@@ -45,9 +45,7 @@ def pooler(server: Postgres, database: str, mode: str, ignored: str) -> Iterator
     assert PGBOUNCER is not None, "PgBouncer is not installed: apt-get install pgbouncer"
     port = free_port()
     settings = server.directory / f"pgbouncer-{port}.ini"
-    settings.write_text(
-        SETTINGS.format(server=server.port, password=PASSWORD, port=port, mode=mode, ignored=ignored)
-    )
+    settings.write_text(SETTINGS.format(server=server.port, password=PASSWORD, port=port, mode=mode, ignored=ignored))
     log = settings.with_suffix(".log")
     with log.open("wb") as out:
         process = subprocess.Popen(unprivileged(PGBOUNCER, settings), stdin=subprocess.DEVNULL, stdout=out, stderr=out)
@@ -73,9 +71,11 @@ def test_a_pooler_is_refused(server: Postgres, database: str, tmp_path: Path, mo
     with pooler(server, database, mode, ignored) as url:
         listen = ["--transport", "stomp://127.0.0.1:0"]
         for words in (
-            ["doctor", url], ["store", "init", "--store", url], ["start", "--store", url, *listen],
+            ["doctor", url],
+            ["store", "init", "--store", url],
+            ["start", "--store", url, *listen],
             ["start", "--store", str(tmp_path / "store"), "-o", f"locker={url}", *listen],
-        ):  # fmt: skip
+        ):
             done = CliRunner().invoke(main, words)
             assert (done.exit_code, "leads to a pooler" in done.output) == (4, True), done.output
             assert "STORE_UNSAFE" in done.output

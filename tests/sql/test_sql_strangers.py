@@ -1,5 +1,4 @@
-"""Another role of the same server, which has no rights on the tables of the store: what it tries, and what comes of it.
-"""
+"""Another role of the same server, without rights on the tables of the store, tries to harm it."""
 
 from __future__ import annotations
 
@@ -80,8 +79,13 @@ def test_a_stranger_that_waits_for_the_lock_does_not_stop_the_next_broker(
             while server.ask("SELECT 1 FROM pg_locks WHERE NOT granted AND pid = %s", [waiting.info.backend_pid]) == []:
                 continue
             door.close(lock)  # a clean end, or a kill: the stranger is next
-            while server.ask("SELECT 1 FROM pg_locks WHERE granted AND locktype = 'advisory' AND pid = %s",
-                             [waiting.info.backend_pid]) == []:  # fmt: skip
+            while (
+                server.ask(
+                    "SELECT 1 FROM pg_locks WHERE granted AND locktype = 'advisory' AND pid = %s",
+                    [waiting.info.backend_pid],
+                )
+                == []
+            ):
                 continue
             door = open_store(url)
             lock = door.open(f"{url}/lock", os.O_RDWR)
@@ -160,14 +164,24 @@ def test_tables_that_come_before_ours_in_the_search_path_are_not_used(
 
 
 NOT_PERMITTED = (
-    "SELECT * FROM amq_store", "UPDATE amq_store SET fence = ''", "DELETE FROM amq_chunk", "TRUNCATE amq_chunk",
-    "BEGIN; LOCK TABLE amq_store IN ACCESS SHARE MODE", "BEGIN; LOCK TABLE amq_store",
+    "SELECT * FROM amq_store",
+    "UPDATE amq_store SET fence = ''",
+    "DELETE FROM amq_chunk",
+    "TRUNCATE amq_chunk",
+    "BEGIN; LOCK TABLE amq_store IN ACCESS SHARE MODE",
+    "BEGIN; LOCK TABLE amq_store",
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'owner' AND pid <> pg_backend_pid()",
-    "ALTER TABLE amq_store DISABLE TRIGGER ALL", "DROP TABLE amq_store", "CREATE INDEX ON amq_chunk (start)",
-    "COPY amq_chunk TO STDOUT", "CREATE TABLE public.x (y int)", "CREATE SCHEMA x", "ALTER SYSTEM SET fsync = off",
-    "CREATE STATISTICS s ON file, start FROM amq_chunk", "ALTER ROLE owner SET fsync = off",
+    "ALTER TABLE amq_store DISABLE TRIGGER ALL",
+    "DROP TABLE amq_store",
+    "CREATE INDEX ON amq_chunk (start)",
+    "COPY amq_chunk TO STDOUT",
+    "CREATE TABLE public.x (y int)",
+    "CREATE SCHEMA x",
+    "ALTER SYSTEM SET fsync = off",
+    "CREATE STATISTICS s ON file, start FROM amq_chunk",
+    "ALTER ROLE owner SET fsync = off",
     "CREATE FUNCTION public.f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("statement", NOT_PERMITTED)
@@ -196,7 +210,7 @@ def test_a_store_that_was_made_has_the_newest_version(url: str) -> None:
     with pytest.raises(AmqError, match="schema"):
         tables = Tables("")
         with sessions.use(url) as session:
-            session.execute("CREATE SCHEMA \"it's\"; SET search_path = \"it's\"")
+            session.execute('CREATE SCHEMA "it\'s"; SET search_path = "it\'s"')
             tables.find(session)
 
 

@@ -56,8 +56,9 @@ def test_a_master_whose_server_shows_another_name_is_deposed_and_comes_back(
     options = {"locker": url} if kind == "locker" else {}
     with Brokers(tmp_path, url if kind == "store" else None, **options) as brokers:
         master = brokers.master("a")
-        used = secured.ask("SELECT DISTINCT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE datname = %s",
-                           [kind])  # fmt: skip
+        used = secured.ask(
+            "SELECT DISTINCT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE datname = %s", [kind]
+        )
         assert used == [(True,)]
         with master.connect() as connection:
             send(connection, b"kept")
@@ -77,10 +78,12 @@ def test_a_master_whose_server_shows_another_name_is_deposed_and_comes_back(
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ("ca", "did not sign"), ("name", "Use a name in the URL that the server's certificate has"),
-        ("no tls", "Set ssl = on"), ("no file", "does not exist"),
+        ("ca", "did not sign"),
+        ("name", "Use a name in the URL that the server's certificate has"),
+        ("no tls", "Set ssl = on"),
+        ("no file", "does not exist"),
     ],
-)  # fmt: skip
+)
 def test_a_server_that_is_not_the_one_meant_is_refused(
     secured: Postgres, authority: Authority, pair: Pair, tmp_path: Path, wrong: str, why: str
 ) -> None:
@@ -113,9 +116,12 @@ def test_a_certificate_of_the_client_is_its_login(secured: Postgres, authority: 
     with Brokers(tmp_path, f"{url}&sslcert={client.certificate}&sslkey={client.key}") as brokers:
         with brokers.master("a").connect() as connection:
             send(connection, b"1")
-        assert {row[0] for row in secured.ask(
-            "SELECT client_dn FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'certified'"
-        )} == {"/C=DE/O=example/CN=certified"}  # fmt: skip
+        assert {
+            row[0]
+            for row in secured.ask(
+                "SELECT client_dn FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'certified'"
+            )
+        } == {"/C=DE/O=example/CN=certified"}
     code, _, told = doctor(url)
     assert (code, "client certificate" in told) == (exits.STORE, True), told
 
@@ -130,8 +136,10 @@ def test_the_doctor_says_whether_the_connection_is_encrypted_and_verified(
     assert doctor(secured.url("postgres"))[1]["found"] == "unencrypted, on this host"
     assert doctor(secured.tcp_url("postgres", "sslmode=disable"))[1]["level"] == "ok"
     for mode, why in (
-        ("disable", "can be read"), ("require", "anybody on the way"), ("verify-ca", "any holder of a certificate")
-    ):  # fmt: skip
+        ("disable", "can be read"),
+        ("require", "anybody on the way"),
+        ("verify-ca", "any holder of a certificate"),
+    ):
         options = [f"sslmode={mode}", *([f"sslrootcert={authority.trust}"] if mode == "verify-ca" else [])]
         found = doctor(secured.tcp_url("postgres", *options, host=_address()))[1]
         assert (found["level"], why in found["why"]) == ("warning", True), found

@@ -19,8 +19,12 @@ def test_a_url_names_a_server_a_database_and_options() -> None:
         "&queryTimeout=30&passwordFile=/etc/amq/secret"
     )
     assert found.parameters == DEFAULTS | {
-        "host": "db.example.com", "port": "5433", "user": "amq", "dbname": "shop", "sslmode": "verify-full",
-    }  # fmt: skip
+        "host": "db.example.com",
+        "port": "5433",
+        "user": "amq",
+        "dbname": "shop",
+        "sslmode": "verify-full",
+    }
     assert (found.table_prefix, found.create_tables_on_startup, found.query_timeout_s) == ("eu_", False, 30)
     assert found.password_file == "/etc/amq/secret"
     short = SqlUrl.parse("postgres://db/amq")

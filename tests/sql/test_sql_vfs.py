@@ -172,8 +172,9 @@ def test_writes_that_are_not_synced_are_seen_by_nobody_else_and_overlaps_are_ref
     with pytest.raises(OSError) as told:
         other.pread(reader, 1, 0)
     assert told.value.errno == errno.ESTALE
-    assert server.ask("SELECT (SELECT count(*) FROM amq_chunk WHERE file > 1), (SELECT count(*) FROM amq_file)",
-                      database=database) == [(0, 1)]  # fmt: skip
+    assert server.ask(
+        "SELECT (SELECT count(*) FROM amq_chunk WHERE file > 1), (SELECT count(*) FROM amq_file)", database=database
+    ) == [(0, 1)]
 
 
 # -- the fence ---------------------------------------------------------------------------------------------------------
@@ -272,8 +273,9 @@ def test_a_claim_waits_for_a_write_in_flight_and_gives_up(server: Postgres, data
 
 
 def _waits(server: Postgres, database: str) -> bool:
-    return bool(server.ask("SELECT 1 FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock'",
-                           [database]))  # fmt: skip
+    return bool(
+        server.ask("SELECT 1 FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock'", [database])
+    )
 
 
 # -- commits whose end is in doubt -------------------------------------------------------------------------------------
@@ -328,8 +330,11 @@ def test_a_lost_connection_ends_the_lock_and_what_is_written_through_it(server: 
     assert door.try_lock(lock)
     theirs = other.open(f"{url}/lock", os.O_RDWR)
     assert not other.try_lock(theirs)
-    server.ask("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND database = "
-               "(SELECT oid FROM pg_database WHERE datname = %s)", [database])  # fmt: skip
+    server.ask(
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND database = "
+        "(SELECT oid FROM pg_database WHERE datname = %s)",
+        [database],
+    )
     until = time.monotonic() + READY_S
     while not other.try_lock(theirs):
         assert time.monotonic() < until
@@ -466,9 +471,7 @@ def test_a_broker_needs_no_more_than_its_rights_on_four_tables(server: Postgres,
         with pytest.raises(OSError, match="permission denied") as told:
             SqlVfs(SqlUrl.parse(runtime)).listdir(runtime)
         assert told.value.errno == errno.EACCES
-        connection.execute(
-            f"GRANT SELECT, INSERT, UPDATE, DELETE ON {', '.join(in_public().names)} TO run_{database}"
-        )
+        connection.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {', '.join(in_public().names)} TO run_{database}")
     door = claimed(runtime, b"a")
     door.close(put(door, f"{runtime}/journal/s", b"1"))
     door.unlink(f"{runtime}/journal/s")
@@ -504,8 +507,7 @@ def test_another_server_is_refused_until_a_person_accepts_it(server: Postgres, d
 
 
 def test_a_server_that_lacks_what_was_seen_is_refused(server: Postgres, database: str) -> None:
-    """Whether this broker wrote it or read it, and whatever the row of the store says; what was trimmed is not missed.
-    """
+    """Whether this broker wrote it or read it, whatever the store's row says; trimmed files are not missed."""
     url = server.url(database)
     writer = claimed(url, b"a")
     for number, data in ((1, b"header"), (1, b"batch of a master"), (2, b"header")):

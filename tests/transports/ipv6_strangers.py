@@ -62,9 +62,12 @@ def stays_open(sock: socket.socket) -> str:
 def main(folder: Path) -> None:
     add_user(str(folder / "users"), "alice", "right")
     options = {
-        "usersFile": folder / "users", "anonymous": "no", "failedLoginsPerMinute": 3, "maxConnectionsPerAddress": 4,
+        "usersFile": folder / "users",
+        "anonymous": "no",
+        "failedLoginsPerMinute": 3,
+        "maxConnectionsPerAddress": 4,
         "auditLog": "all",
-    }  # fmt: skip
+    }
     broker = HomeBroker(folder / "store", "a", PORT, options).start()
     try:
         broker.wait_event("master: serving clients")

@@ -176,15 +176,24 @@ class Served:
             return Login(User("alice"), "password")
 
         self.hub: Any = SimpleNamespace(
-            clock=SystemClock(), turn=self._turn, epoch=world.epoch, config=world.config, loop=self._loop,
+            clock=SystemClock(),
+            turn=self._turn,
+            epoch=world.epoch,
+            config=world.config,
+            loop=self._loop,
             admit=lambda peer, owner, client, _: ClientConnection(world.broker, peer, owner, client),
-            lend=world.broker.lend, take_back=world.broker.take_back,
+            lend=world.broker.lend,
+            take_back=world.broker.take_back,
             translator=Translator(world.broker.memory, lambda: self.world.runner, world.broker.wake),
-            authenticate=authenticate, brokers=self._brokers, opened=self._opened, reopened=self._opened,
+            authenticate=authenticate,
+            brokers=self._brokers,
+            opened=self._opened,
+            reopened=self._opened,
             door=Doorkeeper(SystemClock(), lambda: world.config),
             places=Places(SystemClock(), lambda: world.config.max_connections),
-            closed=self._closed, parking=Parking(Random(1), lambda: self.hub.config),
-        )  # fmt: skip
+            closed=self._closed,
+            parking=Parking(Random(1), lambda: self.hub.config),
+        )
         world.on_wake = self._turn.wake
         self._turn.serve(world.broker, world.journal)
 
@@ -266,9 +275,12 @@ class Served:
 
 
 def serve(
-    path: Path, test: Callable[[Served], Awaitable[None]], protocols: Sequence[Protocol] = PROTOCOLS,
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop, **config: Any,
-) -> None:  # fmt: skip
+    path: Path,
+    test: Callable[[Served], Awaitable[None]],
+    protocols: Sequence[Protocol] = PROTOCOLS,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
+    **config: Any,
+) -> None:
     """Run `test` with a broker of that configuration, which serves `protocols`."""
     world = World(path, journal_segment_size_bytes=64 << 20, **config)
 

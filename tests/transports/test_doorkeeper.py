@@ -164,9 +164,15 @@ def test_a_real_broker_refuses_and_tells_without_secrets(tmp_path: Path) -> None
     add_user(str(users), "alice", SECRET)
     rules.write_text('[roles]\nshop = ["alice"]\n[queues.mine]\nwrite = ["shop"]\n')
     options = {
-        "usersFile": users, "anonymous": "no", "permissionsFile": rules, "failedLoginsPerMinute": 3, "auditLog": "all",
-        "maxConnectionsPerUser": 1, "maxConnectionsPerAddress": 4, "logLevel": "debug",
-    }  # fmt: skip
+        "usersFile": users,
+        "anonymous": "no",
+        "permissionsFile": rules,
+        "failedLoginsPerMinute": 3,
+        "auditLog": "all",
+        "maxConnectionsPerUser": 1,
+        "maxConnectionsPerAddress": 4,
+        "logLevel": "debug",
+    }
     with Brokers(tmp_path, **options) as brokers:
         broker = brokers.master()
         with broker.connect(login="alice", passcode=SECRET) as client:

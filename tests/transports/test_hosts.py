@@ -30,13 +30,21 @@ IN_A_NAMESPACE = (
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
-        ("10.0.0.1", "10.0.0.1"), ("::ffff:10.0.0.1", "10.0.0.1"), ("::ffff:a00:1", "10.0.0.1"), ("::1", "::/64"),
-        ("2001:db8::1", "2001:db8::/64"), ("2001:0DB8:0:0:ffff::", "2001:db8::/64"),
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("::ffff:a00:1", "10.0.0.1"),
+        ("::1", "::/64"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("2001:0DB8:0:0:ffff::", "2001:db8::/64"),
         ("2001:db8:0:1::1", "2001:db8:0:1::/64"),
-        ("fe80::1%eth0", "fe80::%eth0/64"), ("fe80::2%eth1", "fe80::%eth1/64"),
-        ("", ""), ("unknown", "unknown"), ("2001:db8::/64", "2001:db8::/64"), ("10.0.0.1:5", "10.0.0.1:5"),
+        ("fe80::1%eth0", "fe80::%eth0/64"),
+        ("fe80::2%eth1", "fe80::%eth1/64"),
+        ("", ""),
+        ("unknown", "unknown"),
+        ("2001:db8::/64", "2001:db8::/64"),
+        ("10.0.0.1:5", "10.0.0.1:5"),
     ],
-)  # fmt: skip
+)
 def test_an_address_counts_under_one_name(address: str, expected: str) -> None:
     assert counted(address) == expected
     assert counted(expected) == expected
@@ -45,10 +53,12 @@ def test_an_address_counts_under_one_name(address: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("peer", "expected"),
     [
-        (("10.0.0.1", 5), "10.0.0.1:5"), (("::ffff:10.0.0.1", 5, 0, 0), "10.0.0.1:5"),
-        (("2001:db8::1", 5, 0, 0), "[2001:db8::1]:5"), (("fe80::1%eth0", 5, 0, 2), "[fe80::1%eth0]:5"),
+        (("10.0.0.1", 5), "10.0.0.1:5"),
+        (("::ffff:10.0.0.1", 5, 0, 0), "10.0.0.1:5"),
+        (("2001:db8::1", 5, 0, 0), "[2001:db8::1]:5"),
+        (("fe80::1%eth0", 5, 0, 2), "[fe80::1%eth0]:5"),
     ],
-)  # fmt: skip
+)
 def test_a_peer_is_shown_as_a_url_has_it(peer: tuple[str, int], expected: str) -> None:
     assert shown(peer) == expected
 
@@ -121,11 +131,24 @@ def test_a_real_broker_counts_a_network_as_one(tmp_path: Path) -> None:
     """Each stranger connects from an address of its own, in a network namespace that has whole networks of them."""
     done = subprocess.run(
         [
-            "unshare", "--map-root-user", "--net", "sh", "-c", IN_A_NAMESPACE, "sh", sys.executable, "-m",
-            "tests.transports.ipv6_strangers", str(tmp_path),
+            "unshare",
+            "--map-root-user",
+            "--net",
+            "sh",
+            "-c",
+            IN_A_NAMESPACE,
+            "sh",
+            sys.executable,
+            "-m",
+            "tests.transports.ipv6_strangers",
+            str(tmp_path),
         ],
-        capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        check=False,
+    )
     if done.stderr.startswith("unshare:") and os.environ.get("CI") != "true":
         pytest.skip(f"this host lets nobody make a network namespace: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr

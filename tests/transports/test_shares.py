@@ -113,7 +113,7 @@ def rare(count: int) -> bytes:
 @pytest.mark.parametrize("kind", [small, rare, bad_selectors])
 def test_another_client_is_answered_before_a_flood_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[int], bytes]
-) -> None:  # fmt: skip
+) -> None:
     """All of the flood came in one read; each connection went on until its read was done."""
     monkeypatch.setattr(refusals, "REFUSALS_MAX", 1 << 20)
     count = 4000
@@ -260,36 +260,38 @@ def test_refused_commands_are_forgiven_with_time(tmp_path: Path, monkeypatch: py
     serve(tmp_path, test)
 
 
-
-
 def stomp_commands(dice: Random) -> bytes:
     """One of each kind that a connection survives, cheap and dear; few are usual sends."""
     n = dice.randrange(1000)
-    return dice.choice([
-        frame("SEND", {"destination": f"/queue/{n % 7}", "receipt": n}, b"x" * dice.choice([0, 9, 900])),
-        frame("SEND", {"destination": f"/topic/{n % 7}", **{f"p{i}": i for i in range(dice.choice([0, 40]))}}),
-        frame("SEND", {"destination": "/queue/a,/queue/b,/topic/c"}, b"y"),
-        frame("SEND", {"destination": "/queue/later", "AMQ_SCHEDULED_DELAY": 60_000}),
-        frame("SEND", {"destination": "/queue/map", "transformation": "jms-map-json"}, b'{"a":[1,2]}'),
-        frame("SUBSCRIBE", {"id": dice.random(), "destination": f"/queue/{n % 7}", "selector": f"a > {n}"}),
-        frame("SUBSCRIBE", {"id": dice.random(), "destination": f"/topic/{n % 7}"}),
-        frame("BEGIN", {"transaction": dice.random()}),
-        b"\n" * n,
-    ])  # fmt: skip
+    return dice.choice(
+        [
+            frame("SEND", {"destination": f"/queue/{n % 7}", "receipt": n}, b"x" * dice.choice([0, 9, 900])),
+            frame("SEND", {"destination": f"/topic/{n % 7}", **{f"p{i}": i for i in range(dice.choice([0, 40]))}}),
+            frame("SEND", {"destination": "/queue/a,/queue/b,/topic/c"}, b"y"),
+            frame("SEND", {"destination": "/queue/later", "AMQ_SCHEDULED_DELAY": 60_000}),
+            frame("SEND", {"destination": "/queue/map", "transformation": "jms-map-json"}, b'{"a":[1,2]}'),
+            frame("SUBSCRIBE", {"id": dice.random(), "destination": f"/queue/{n % 7}", "selector": f"a > {n}"}),
+            frame("SUBSCRIBE", {"id": dice.random(), "destination": f"/topic/{n % 7}"}),
+            frame("BEGIN", {"transaction": dice.random()}),
+            b"\n" * n,
+        ]
+    )
 
 
 def openwire_commands(dice: Random) -> bytes:
     """Nearly all are refused, for different reasons."""
     n = dice.randrange(1000)
     id = structure(table.CONSUMER_ID, connection="ID:host-1-1:1", session=1, value=n)
-    return dice.choice([
-        said(table.KEEP_ALIVE_INFO),
-        said(table.CONSUMER_INFO, n, True, id=id, destination=QUEUE, selector="(" * n + "a", prefetch=1),
-        said(table.CONSUMER_INFO, n, True, id=id, destination=QUEUE, selector=f"a{n} LIKE '%b%'", prefetch=1),
-        said(table.CONSUMER_INFO, n, True, id=id, destination=QUEUE, subscription_name="\x1b", prefetch=1),
-        said(table.REMOVE_INFO, n, True, id=id),
-        said(table.TRANSACTION_INFO, n, True, connection=ID, transaction=TRANSACTION, kind=n % 9),
-    ])  # fmt: skip
+    return dice.choice(
+        [
+            said(table.KEEP_ALIVE_INFO),
+            said(table.CONSUMER_INFO, n, True, id=id, destination=QUEUE, selector="(" * n + "a", prefetch=1),
+            said(table.CONSUMER_INFO, n, True, id=id, destination=QUEUE, selector=f"a{n} LIKE '%b%'", prefetch=1),
+            said(table.CONSUMER_INFO, n, True, id=id, destination=QUEUE, subscription_name="\x1b", prefetch=1),
+            said(table.REMOVE_INFO, n, True, id=id),
+            said(table.TRANSACTION_INFO, n, True, connection=ID, transaction=TRANSACTION, kind=n % 9),
+        ]
+    )
 
 
 def mixture(kind: Callable[[Random], bytes], seed: int, size: int) -> bytes:
@@ -304,7 +306,7 @@ def mixture(kind: Callable[[Random], bytes], seed: int, size: int) -> bytes:
 @pytest.mark.parametrize("kind", [stomp_commands, openwire_commands])
 def test_any_mixture_of_commands_gives_way_after_its_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[Random], bytes], seed: int
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(refusals, "REFUSALS_MAX", 1 << 20)
 
     async def test(served: Served, clock: Looked) -> None:
@@ -333,7 +335,7 @@ def test_any_mixture_of_commands_gives_way_after_its_share(
 @pytest.mark.parametrize("kind", [stomp_commands, openwire_commands, None])
 def test_no_step_takes_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[Random], bytes] | None
-) -> None:  # fmt: skip
+) -> None:
     """By the real clock, which a busy host holds up, and processor time, which it does not. None = smallest frames."""
     monkeypatch.setattr(refusals, "REFUSALS_MAX", 1 << 20)
     steps: list[float] = []

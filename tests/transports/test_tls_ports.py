@@ -33,9 +33,12 @@ def server(authority: Authority) -> Pair:
 
 def options(authority: Authority, server: Pair, **more: object) -> dict[str, Any]:
     return {
-        "scheme": "auto+ssl", "certificate": server.certificate, "certificateKey": server.key,
-        "trust": authority.trust, **more,
-    }  # fmt: skip
+        "scheme": "auto+ssl",
+        "certificate": server.certificate,
+        "certificateKey": server.key,
+        "trust": authority.trust,
+        **more,
+    }
 
 
 def client_context(authority: Authority, pair: Pair | None = None) -> ssl.SSLContext:
@@ -73,10 +76,22 @@ def test_openssl_gets_in(authority: Authority, server: Pair, tmp_path: Path) -> 
     with Brokers(tmp_path, **options(authority, server)) as brokers:
         broker = brokers.master()
         program = subprocess.Popen(
-            ["openssl", "s_client", "-connect", f"127.0.0.1:{broker.port}", "-CAfile", authority.trust,
-             "-verify_return_error", "-verify_hostname", "localhost", "-quiet"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [
+                "openssl",
+                "s_client",
+                "-connect",
+                f"127.0.0.1:{broker.port}",
+                "-CAfile",
+                authority.trust,
+                "-verify_return_error",
+                "-verify_hostname",
+                "localhost",
+                "-quiet",
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
         assert program.stdin is not None
         assert program.stdout is not None
         program.stdin.write(CONNECT)
@@ -278,7 +293,8 @@ def test_a_certificate_is_renewed_under_load(authority: Authority, server: Pair,
         status = json.loads(
             subprocess.run(
                 [sys.executable, "-m", "amq.cli.main", "status", "--store", brokers.store, "--json"],
-                check=True, capture_output=True,
+                check=True,
+                capture_output=True,
             ).stdout
-        )  # fmt: skip
+        )
         assert status["master"]["certificate"]["subject"] == "CN=server, O=example, C=DE"

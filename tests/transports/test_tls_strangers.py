@@ -76,9 +76,7 @@ def half(raw: Raw, number: int, dice: Random) -> None:
     raw.sock.sendall(kinds[number % len(kinds)])
 
 
-def test_twenty_half_handshakes_cost_at_most_ten_mebibytes(
-    authority: Authority, server: Pair, tmp_path: Path
-) -> None:
+def test_twenty_half_handshakes_cost_at_most_ten_mebibytes(authority: Authority, server: Pair, tmp_path: Path) -> None:
     dice, context = Random(7), client_context(authority)
     with Brokers(tmp_path, **options(authority, server, handshakeTimeout="60s")) as brokers, ExitStack() as stack:
         broker = brokers.master()

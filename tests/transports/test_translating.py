@@ -30,9 +30,15 @@ def native(number: int, kind: int, content: bytes, destination: str = "queue://a
     """As a client of OpenWire sends it."""
     id = structure(table.MESSAGE_ID, producer=PRODUCER, producer_sequence=number)
     found = structure(
-        kind, producer=PRODUCER, destination=structure(table.QUEUE, name="a"), id=id, persistent=True, priority=4,
-        content=content, **fields,
-    )  # fmt: skip
+        kind,
+        producer=PRODUCER,
+        destination=structure(table.QUEUE, name="a"),
+        id=id,
+        persistent=True,
+        priority=4,
+        content=content,
+        **fields,
+    )
     return openwire.message_of(openwire.read_message(table.encode(found), 12), destination, "")
 
 
@@ -109,8 +115,12 @@ def test_a_body_that_swells_is_inflated_in_a_thread_and_keeps_its_place(
         await served.rest()
         peer = await served.connect(CONNECT, subscribe(ack=ack))
         assert await reads(served, peer, 5) == [
-            (0, 100), (1, SWOLLEN), (2, 100), (3, SWOLLEN), (4, LOOP_BYTES_MAX),
-        ]  # fmt: skip
+            (0, 100),
+            (1, SWOLLEN),
+            (2, 100),
+            (3, SWOLLEN),
+            (4, LOOP_BYTES_MAX),
+        ]
         assert threaded.count(SWOLLEN) == 2
         assert served.hub.translator.held_bytes == 0
         await served.hang_up(peer)

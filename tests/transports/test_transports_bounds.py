@@ -17,9 +17,11 @@ from tests.transports.served import CONNECT, Peer, Served, frame, serve
 
 MIB = 1 << 20
 GENEROUS = {
-    "max_header_count": 100_000, "max_header_size_bytes": MIB, "max_header_block_size_bytes": MIB,
+    "max_header_count": 100_000,
+    "max_header_size_bytes": MIB,
+    "max_header_block_size_bytes": MIB,
     "max_frame_size_bytes": 100 * MIB,
-}  # fmt: skip
+}
 LIMIT = {"consumer_buffer_size_bytes": 64 << 10}
 SEND = b"SEND\ndestination:/topic/nobody\nreceipt:%d\n\nx\0"
 
@@ -254,7 +256,7 @@ def test_a_client_is_not_cut_for_what_the_broker_has_not_read(tmp_path: Path, mo
 
 def test_a_client_that_fills_two_whole_reads_gives_others_their_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     """libuv read on from its socket, up to 32 such buffers, before it looked at any other."""
     monkeypatch.setattr(shares, "SHARE_S", 60.0)
     monkeypatch.setattr(shares, "ROUND_S", 60.0)

@@ -34,11 +34,17 @@ def test_a_login_of_a_connection_that_closes_meanwhile_lets_nobody_in(tmp_path: 
 
         codecs: Any = SimpleNamespace(codec=lambda first, owner: StompServer(owner=owner))  # noqa: ARG005
         hub: Any = SimpleNamespace(
-            clock=SystemClock(), turn=turn, epoch=world.epoch, config=world.config, loop=loop,
-            authenticate=authenticate, opened=lambda _: True, closed=lambda _: None,
+            clock=SystemClock(),
+            turn=turn,
+            epoch=world.epoch,
+            config=world.config,
+            loop=loop,
+            authenticate=authenticate,
+            opened=lambda _: True,
+            closed=lambda _: None,
             door=Doorkeeper(SystemClock(), lambda: world.config),
             places=Places(SystemClock(), lambda: world.config.max_connections),
-        )  # fmt: skip
+        )
         turn.serve(world.broker, world.journal)
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
@@ -68,11 +74,22 @@ def test_a_login_of_a_connection_that_closes_meanwhile_lets_nobody_in(tmp_path: 
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
-        ("127.0.0.1", True), ("127.8.9.1", True), ("::1", True), ("::ffff:127.0.0.1", True), ("::1%lo", True),
-        ("::1:abcd", False), ("::ffff:10.0.0.1", False), ("10.0.0.1", False), ("1270.0.0.1", False),
-        ("fe80::1%eth0", False), ("::", False), ("0.0.0.0", False), ("", False), ("localhost", False),
+        ("127.0.0.1", True),
+        ("127.8.9.1", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("::1%lo", True),
+        ("::1:abcd", False),
+        ("::ffff:10.0.0.1", False),
+        ("10.0.0.1", False),
+        ("1270.0.0.1", False),
+        ("fe80::1%eth0", False),
+        ("::", False),
+        ("0.0.0.0", False),
+        ("", False),
+        ("localhost", False),
     ],
-)  # fmt: skip
+)
 def test_who_is_on_this_host(address: str, expected: bool) -> None:
     """`::1:abcd` begins as the loopback address does, and is that of another host."""
     assert is_loopback(address) is expected

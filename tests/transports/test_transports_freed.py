@@ -61,7 +61,10 @@ CASES: dict[str, list[bytes]] = {
     "topic pattern": [CONNECT, subscribe("/topic/>", **{"activemq.retroactive": "true"}), send("/topic/b")],
     "topic, transaction": [CONNECT, subscribe("/topic/a"), BEGIN, send("/topic/a", transaction="t"), COMMIT],
     "durable": [
-        CONNECT, subscribe("/topic/a", **DURABLE), send("/topic/a"), frame("UNSUBSCRIBE", {"id": 1, **DURABLE}),
+        CONNECT,
+        subscribe("/topic/a", **DURABLE),
+        send("/topic/a"),
+        frame("UNSUBSCRIBE", {"id": 1, **DURABLE}),
     ],
     "pattern": [CONNECT, subscribe("/queue/>", ack="auto"), send("/queue/new"), unsubscribe()],
     "pattern, open": [CONNECT, subscribe("/queue/>"), send("/queue/new")],
@@ -71,20 +74,28 @@ CASES: dict[str, list[bytes]] = {
     "transaction": [CONNECT, BEGIN, send("/queue/a", transaction="t"), COMMIT],
     "transaction, open": [CONNECT, BEGIN, send("/queue/a", transaction="t"), send("/topic/a", transaction="t")],
     "transaction, acknowledged": [
-        CONNECT, subscribe("/queue/>", ack="client"), send("/queue/a"), BEGIN, frame("ACK", {"id": "0-1"}),
+        CONNECT,
+        subscribe("/queue/>", ack="client"),
+        send("/queue/a"),
+        BEGIN,
+        frame("ACK", {"id": "0-1"}),
     ],
     "unknown transaction": [CONNECT, COMMIT],
     "prepared": [
-        CONNECT, BEGIN, send("/queue/p", transaction="t"),
+        CONNECT,
+        BEGIN,
+        send("/queue/p", transaction="t"),
         frame("COMMIT", {"transaction": "t", "amq-xid": "x", "amq-prepare": "true"}),
     ],
     "last value, ring": [CONNECT, subscribe("/queue/ring", ack="auto"), send("/queue/ring", k="1"), unsubscribe()],
     "expired": [CONNECT, subscribe("/queue/e"), send("/queue/e", expires=1)],
     "duplicates": [CONNECT, subscribe("/queue/d", ack="auto"), send("/queue/d", _AMQ_DUPL_ID="x"), unsubscribe()],
     "large": [
-        CONNECT, subscribe("/queue/l", ack="auto"), frame("SEND", {"destination": "/queue/l"}, b"x" * (3 << 19)),
+        CONNECT,
+        subscribe("/queue/l", ack="auto"),
+        frame("SEND", {"destination": "/queue/l"}, b"x" * (3 << 19)),
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)

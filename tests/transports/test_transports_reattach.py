@@ -204,11 +204,16 @@ def test_cut_at_any_byte_in_both_directions_each_byte_counts_once(
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"amq-reconnect-token": "0" * 32}, {"amq-received": 10**9}, {"amq-repeats-from": 10**9},
-        {"client-id": "other"}, {"amq-client-instance": "other"}, {"login": "mallory"}, {"accept-version": "1.1"},
+        {"amq-reconnect-token": "0" * 32},
+        {"amq-received": 10**9},
+        {"amq-repeats-from": 10**9},
+        {"client-id": "other"},
+        {"amq-client-instance": "other"},
+        {"login": "mallory"},
+        {"accept-version": "1.1"},
     ],
     ids=lambda wrong: next(iter(wrong)),
-)  # fmt: skip
+)
 def test_a_client_that_cannot_have_it_begins_anew_and_is_told_nothing(tmp_path: Path, wrong: dict[str, Any]) -> None:
     async def test(served: Served) -> None:
         async def authenticate(claim: Claim) -> Login:

@@ -39,9 +39,22 @@ class Browser(Subscription):
     shows_expired = False
     step_messages = 0  # looked at in one turn; 0 = STEP_MESSAGES
     __slots__ = (
-        "_batch", "_core", "_here", "_is_new", "_later", "_looking", "_moved", "_priority", "_range", "_seq",
-        "_stored_until", "_unsorted", "_until", "_waits", "done",
-    )  # fmt: skip
+        "_batch",
+        "_core",
+        "_here",
+        "_is_new",
+        "_later",
+        "_looking",
+        "_moved",
+        "_priority",
+        "_range",
+        "_seq",
+        "_stored_until",
+        "_unsorted",
+        "_until",
+        "_waits",
+        "done",
+    )
 
     def __init__(self, command: Subscribe, core: Core, owner: Owner, prefetch: int, queue: Queue | None = None) -> None:
         """`queue` = the one to be looked at, None = those that `command` names."""

@@ -94,8 +94,9 @@ class Limits:
             return None
         if message.persistent and self._store_is_full():
             if fails:
-                raise StoreFullError(f"{self._store_limit()}: the message was not stored, send it again later",
-                                     code="STORE_LIMIT")  # fmt: skip
+                raise StoreFullError(
+                    f"{self._store_limit()}: the message was not stored, send it again later", code="STORE_LIMIT"
+                )
             return STORE
         if queue is None or queue.taken_bytes < queue.limit_bytes:
             return None
@@ -133,8 +134,9 @@ class Limits:
             taken_bytes = queue.taken_bytes + (promised.taken_bytes if promised is not None else 0)
             if taken_bytes < queue.limit_bytes:
                 continue
-            freed = sum(queue.cost(message) for subscription, message in transaction.acks
-                        if subscription.queue is queue)  # fmt: skip
+            freed = sum(
+                queue.cost(message) for subscription, message in transaction.acks if subscription.queue is queue
+            )
             if taken_bytes - freed < queue.limit_bytes:
                 continue
             self._reach(queue)

@@ -57,9 +57,13 @@ class Peer(Protocol):
         """Deliver many messages, none of them large, for the first time, to a subscription that needs no credit."""
 
     def deliver_run(
-        self, subscription: Subscription, destination: str, run: RecordRun, seq: int,
+        self,
+        subscription: Subscription,
+        destination: str,
+        run: RecordRun,
+        seq: int,
         redelivered: Sequence[tuple[int, int]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Deliver plain messages together, as the journal has them, to a consumer that asked for runs. `seq` = that of
         the last one; `redelivered` = (place in the run, deliveries before) of those that were."""
 
@@ -149,12 +153,29 @@ class Retaining(Protocol):
 class Subscription:
     """`credit` = deliveries that may still be outstanding; `is_ready` = stands in the queue's line. Raises
     SelectorError where the command has a selector that cannot be understood. `prefix` = what stands before a message's
-    seq in its id, which selectors may name. """
+    seq in its id, which selectors may name."""
 
     __slots__ = (
-        "auto", "credit", "ended", "exclusive", "id", "in_transactions", "is_ready", "owner", "peer", "prefetch",
-        "priority", "queue", "redelivers", "refund", "selector", "sources", "unacked", "unlimited", "wire",
-    )  # fmt: skip
+        "auto",
+        "credit",
+        "ended",
+        "exclusive",
+        "id",
+        "in_transactions",
+        "is_ready",
+        "owner",
+        "peer",
+        "prefetch",
+        "priority",
+        "queue",
+        "redelivers",
+        "refund",
+        "selector",
+        "sources",
+        "unacked",
+        "unlimited",
+        "wire",
+    )
 
     def __init__(self, command: Subscribe, queue: Queue, owner: Owner, prefetch: int, prefix: str) -> None:
         self.id = command.id
@@ -261,11 +282,38 @@ class Queue:
     """One queue. `name` is the full destination name, `queue://orders`."""
 
     __slots__ = (
-        "_top", "acknowledged", "backlogs", "browsers", "delayed", "duplicates", "duplicates_pending", "enqueued",
-        "exclusive", "expiring", "guests", "is_diverted", "is_hidden", "leaving", "levels", "limit_bytes",
-        "may_hold_unowned", "messages", "name", "options", "outranked", "pending_bytes", "ranked", "ready",
-        "redelivered", "resident_bytes", "retention", "selection", "stays", "stored_bytes", "subscriptions",
-    )  # fmt: skip
+        "_top",
+        "acknowledged",
+        "backlogs",
+        "browsers",
+        "delayed",
+        "duplicates",
+        "duplicates_pending",
+        "enqueued",
+        "exclusive",
+        "expiring",
+        "guests",
+        "is_diverted",
+        "is_hidden",
+        "leaving",
+        "levels",
+        "limit_bytes",
+        "may_hold_unowned",
+        "messages",
+        "name",
+        "options",
+        "outranked",
+        "pending_bytes",
+        "ranked",
+        "ready",
+        "redelivered",
+        "resident_bytes",
+        "retention",
+        "selection",
+        "stays",
+        "stored_bytes",
+        "subscriptions",
+    )
 
     delays = True  # do messages that failed wait for `redeliveryDelay`?
     chooses = True  # may it have to choose which of several consumers gets a message?

@@ -47,9 +47,19 @@ class RetentionPolicy:
     """Of one queue. `options` = (name of the property that is the key, "" = none; how many may wait, 0 = any number)"""
 
     __slots__ = (
-        "_at", "_core", "_is_looking", "_is_used", "_key", "_newest", "_priority", "_queue", "_size", "_superseded",
-        "_unread", "options",
-    )  # fmt: skip
+        "_at",
+        "_core",
+        "_is_looking",
+        "_is_used",
+        "_key",
+        "_newest",
+        "_priority",
+        "_queue",
+        "_size",
+        "_superseded",
+        "_unread",
+        "options",
+    )
 
     def __init__(self, queue: Queue, core: Core, options: tuple[str, int]) -> None:
         self.options = options

@@ -81,7 +81,8 @@ def _shown(columns: list[array[int]], now_ms: int, moved: set[int]) -> list[arra
         return columns
     times = columns[4] if len(columns) > 4 else array("Q", bytes(8 * len(columns[0])))
     keep = [
-        row for row, (seq, expires_ms) in enumerate(zip(columns[0], times, strict=True))
+        row
+        for row, (seq, expires_ms) in enumerate(zip(columns[0], times, strict=True))
         if not 0 < expires_ms <= now_ms and seq not in moved
-    ]  # fmt: skip
+    ]
     return [array(column.typecode, [column[row] for row in keep]) for column in columns[:4]]

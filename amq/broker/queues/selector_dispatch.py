@@ -230,9 +230,14 @@ class _Scan:
     """
 
     def __init__(
-        self, selection: SelectorDispatch, owner: Dispatcher, pager: Pager, priority: int, in_line: list[Subscription],
+        self,
+        selection: SelectorDispatch,
+        owner: Dispatcher,
+        pager: Pager,
+        priority: int,
+        in_line: list[Subscription],
         now_ms: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._selection = selection
         self._dispatcher = owner
         self._pager = pager

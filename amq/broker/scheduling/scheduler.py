@@ -306,9 +306,19 @@ class Scheduler:
                     # Each delivery of a repeated message is another one, also to a client that looks for duplicates.
                     envelope = envelope._replace(message_id=f"{core.message_id_prefix}{message.seq}")
                 delivered = Message(
-                    schedule.target, message.body, {**kept, JOB_ID: job}, message.content_type, message.priority,
-                    message.persistent, now_ms, expires_ms, "", message.content, 0, envelope,
-                )  # fmt: skip
+                    schedule.target,
+                    message.body,
+                    {**kept, JOB_ID: job},
+                    message.content_type,
+                    message.priority,
+                    message.persistent,
+                    now_ms,
+                    expires_ms,
+                    "",
+                    message.content,
+                    0,
+                    envelope,
+                )
                 firing.add(self._routing.copies(delivered, route, None))
             for due_ms, rest in due.again if expires_ms == 0 or expires_ms > now_ms else ():
                 waits = {**rest, JOB_ID: job}
@@ -339,6 +349,16 @@ def _waiting(
     """The message that waits in the schedule of that name."""
     assert name.startswith(SCHEDULE_SCHEME)
     return Message(
-        name, message.body, properties, message.content_type, message.priority, persistent, timestamp_ms, due_ms, id,
-        message.content, 0, message.envelope,
-    )  # fmt: skip
+        name,
+        message.body,
+        properties,
+        message.content_type,
+        message.priority,
+        persistent,
+        timestamp_ms,
+        due_ms,
+        id,
+        message.content,
+        0,
+        message.envelope,
+    )

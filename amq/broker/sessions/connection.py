@@ -42,9 +42,13 @@ class ClientConnection:
     """Sessions by number; session 0 is there from the beginning to the end."""
 
     def __init__(
-        self, broker: Broker, peer: Peer, temporary: str = "", client: Client = NOBODY,
+        self,
+        broker: Broker,
+        peer: Peer,
+        temporary: str = "",
+        client: Client = NOBODY,
         traffic: Traffic | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`temporary` = what the names of this connection's temporary destinations begin with, "" = it has none.
         `traffic` = counts that it shares, None = it has its own."""
         self.broker = broker
@@ -73,7 +77,7 @@ class ClientConnection:
 
     def handle(
         self, commands: list[Command], session: Session | None = None, until_s: float = math.inf
-    ) -> list[Command]:  # fmt: skip
+    ) -> list[Command]:
         """Carry out `commands` in order: those of `session`, None = of session 0, up to an `InSession`. `Peer.fail` is
         told of each error, also of one that is our mistake. Returns those that are left at `until_s`, monotonic, for
         another call without a session."""
@@ -138,7 +142,7 @@ class ClientConnection:
         if len(self.sessions) >= SESSIONS_MAX:
             raise CommandError(
                 f"this connection has {SESSIONS_MAX} sessions already: use one for each thread",
-                code="SESSIONS_TOO_MANY"
+                code="SESSIONS_TOO_MANY",
             )
         self.sessions[command.session] = Session(self, command.session)
 

@@ -3,7 +3,7 @@
 Such a consumer says with its subscription how much credit it has, and gives more with each `Credit`; acknowledgements
 give none back. Invariant: it gets no more messages than it has asked for, and none after it is told that a `Credit`
 with `drain` is done. That is told only when what was on its way to it is delivered: so a consumer that asks, and takes
-that back at once, gets a message if there is one. """
+that back at once, gets a message if there is one."""
 
 from __future__ import annotations
 

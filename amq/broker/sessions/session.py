@@ -465,9 +465,7 @@ class Session:
         broker.quotas.began(self.user, subscription.selector)
         del selector
         if Subscribed in broker.events.heard and not command.browser:
-            broker.events.tell(
-                Subscribed(self._connection.id, command.id, command.sources, command.selector)
-            )
+            broker.events.tell(Subscribed(self._connection.id, command.id, command.sources, command.selector))
         if self._connection.is_writable:
             subscription.make_ready()
         broker.dirty[queue] = None
@@ -757,9 +755,7 @@ class Session:
         """The messages that `subscription` holds wait again, as if they had not been delivered."""
         held = list(subscription.unacked)
         if held and not isinstance(subscription, Browser):
-            self._settle_together(
-                Settle(held[-1], subscription.id, outcome=Outcome.RELEASED), subscription, held, None
-            )
+            self._settle_together(Settle(held[-1], subscription.id, outcome=Outcome.RELEASED), subscription, held, None)
 
     def _leave(self, subscription: Subscription, oldest: int | None) -> None:
         """`oldest` = seq of the delivery that counts as failed, if `subscription` holds it."""

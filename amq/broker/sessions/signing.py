@@ -26,5 +26,8 @@ def _send_many(session: Session, command: SendMany) -> None:
 
 # In place of `Session.HANDLERS` where the option is set.
 HANDLERS: Final[dict[type[Command], Callable[[Session, Any], None]]] = {
-    **Session.HANDLERS, Send: _send, SendToMany: _send, SendMany: _send_many,
-}  # fmt: skip
+    **Session.HANDLERS,
+    Send: _send,
+    SendToMany: _send,
+    SendMany: _send_many,
+}

@@ -82,8 +82,7 @@ class PreparedTransactions(dict[Key, tuple[Prepared, Segment]]):
         self.markers[marker.owner] = marker, segment
 
     def settle(self, trimmed: Trimmed) -> None:
-        """All is read. A transaction in a segment that counts no more ended long ago, and the record of that went too.
-        """
+        """All is read. A transaction in a segment that no longer counts ended long ago, and so did its record."""
         for key, (_, segment) in list(self.items()):
             if segment.key in trimmed:
                 self.remove(key)

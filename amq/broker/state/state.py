@@ -475,9 +475,11 @@ class State(ServingFold[Segment]):
         queue, count, expires_ms = self.queue(run.queue_name), len(run.bodies), run.like.expires_ms
         assert queue.is_hidden, "elsewhere they might not wait on disk"
         columns = [
-            array("Q", run.seqs), array("Q", [segment.code]) * count,
-            array("I", islice(accumulate(run.sizes, initial=run.offset), count)), run.sizes,
-        ]  # fmt: skip
+            array("Q", run.seqs),
+            array("Q", [segment.code]) * count,
+            array("I", islice(accumulate(run.sizes, initial=run.offset), count)),
+            run.sizes,
+        ]
         if expires_ms:
             columns.append(array("Q", [expires_ms]) * count)
             self.expiring[queue] = None

@@ -132,7 +132,10 @@ class Advisories:
         told = (each for client in self.clients() for each in client.facts() if isinstance(each, ProducerOpened))
         count = sum(each.destination == event.destination for each in told)
         return {
-            "event": what, "connectionId": event.connection, "producerId": event.producer, "producerCount": str(count)
+            "event": what,
+            "connectionId": event.connection,
+            "producerId": event.producer,
+            "producerCount": str(count),
         }
 
     def _queue_made(self, event: QueueMade) -> None:
@@ -239,9 +242,16 @@ class Advisories:
         id = core.message_id_prefix.removesuffix("-")
         facts = {**dict(zip(ORIGIN, (id, self.broker_name, self.broker_url), strict=True)), **facts}
         message = Message(
-            name, json.dumps(facts).encode(), facts, "application/json", DEFAULT_PRIORITY, False, core.clock.wall_ms(),
-            content=TEXT, envelope=Envelope(type="Advisory"),
-        )  # fmt: skip
+            name,
+            json.dumps(facts).encode(),
+            facts,
+            "application/json",
+            DEFAULT_PRIORITY,
+            False,
+            core.clock.wall_ms(),
+            content=TEXT,
+            envelope=Envelope(type="Advisory"),
+        )
         message.shared = Shared(None)
         return message
 

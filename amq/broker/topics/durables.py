@@ -65,8 +65,9 @@ class Durables:
                 raise StoreError(
                     f"the durable subscription {record.definition['name']!r} of client "
                     f"{record.definition['client_id']!r} has an impossible selector: the journal was not written by a "
-                    "broker; restore a backup", code="STORE_CORRUPT",
-                ) from error  # fmt: skip
+                    "broker; restore a backup",
+                    code="STORE_CORRUPT",
+                ) from error
             older = self._known.get(_key(record))
             self._keep(record)
             self._newest_seq = _seq(record)
@@ -144,10 +145,13 @@ class Durables:
         if command.selector:
             Selector(command.selector, self._core.message_id_prefix)
         definition = {
-            "client_id": client_id, "name": command.subscription_name, "topics": list(map(str, sources)),
-            "selector": command.selector, "message_id_prefix": self._core.message_id_prefix,
+            "client_id": client_id,
+            "name": command.subscription_name,
+            "topics": list(map(str, sources)),
+            "selector": command.selector,
+            "message_id_prefix": self._core.message_id_prefix,
             "no_local": command.no_local,
-        }  # fmt: skip
+        }
         exact = [each for each in sources if isinstance(each, str) and isinstance(source(each), Pattern)]
         if exact:
             definition["exact"] = exact
@@ -273,9 +277,7 @@ class Durables:
     def to_delete(self, name: str, client_id: str, user: str | None) -> Subscribed:
         """That subscription, which nobody uses: an operator may `end` it. `user` = to whom it belongs, "" = to nobody,
         None = no matter. Raises CommandError."""
-        found = [
-            each for key, each in self._known.items() if key[1:] == (client_id, name) and user in (None, key[0])
-        ]
+        found = [each for key, each in self._known.items() if key[1:] == (client_id, name) and user in (None, key[0])]
         if not found:
             raise self._unknown(name, client_id)
         if len(found) > 1:

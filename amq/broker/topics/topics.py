@@ -46,9 +46,19 @@ class TopicQueue(Queue):
     """The messages that wait for one subscription, `subscription`, which is the only one that this queue ever has."""
 
     __slots__ = (
-        "_limit_asked", "_topics", "discarded", "is_bounded", "is_closed", "is_slow", "limit", "no_local",
-        "retroactive", "selector", "sources", "subscription",
-    )  # fmt: skip
+        "_limit_asked",
+        "_topics",
+        "discarded",
+        "is_bounded",
+        "is_closed",
+        "is_slow",
+        "limit",
+        "no_local",
+        "retroactive",
+        "selector",
+        "sources",
+        "subscription",
+    )
 
     subscription: Subscription
     chooses = False
@@ -371,8 +381,7 @@ class Topics:
         return len(messages)
 
     def encodes(self, messages: list[Message]) -> None:
-        """The bytes that protocols write of these, which have waited, are kept until the end of the turn, for others.
-        """
+        """Keep the bytes that protocols write of these waiting messages until the end of the turn, for others."""
         for message in messages:
             assert message.shared is not None
             if message.shared.encoded is None:
@@ -498,11 +507,14 @@ class Topics:
                 names = tuple(map(str, queue.sources))
                 core.events.tell(SlowConsumer(number, queue.subscription.id, names, policy, queue.limit))
         if policy == "disconnect":
-            queue.subscription.owner.end_with(queue.subscription, CommandError(
-                f"the subscription to {queue.name} keeps no pace: more messages wait for it than pendingMessageLimit "
-                "and the free memory allow; consume faster, or ask for more by activemq.maximumPendingMessageLimit",
-                code="SLOW_CONSUMER",
-            ))  # fmt: skip
+            queue.subscription.owner.end_with(
+                queue.subscription,
+                CommandError(
+                    f"the subscription to {queue.name} is too slow: more messages wait for it than pendingMessageLimit "
+                    "and the free memory allow; consume faster, or ask for more by activemq.maximumPendingMessageLimit",
+                    code="SLOW_CONSUMER",
+                ),
+            )
             return
         messages = queue.take_oldest_messages(excess)
         for message in messages:

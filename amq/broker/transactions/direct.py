@@ -83,7 +83,13 @@ class PlacesBrowser(RowsBrowser):
     __slots__ = ("_bounds", "_direct", "_user")
 
     def __init__(
-        self, command: Subscribe, core: Core, owner: Owner, prefetch: int, queue: Queue | None, direct: DirectReads,
+        self,
+        command: Subscribe,
+        core: Core,
+        owner: Owner,
+        prefetch: int,
+        queue: Queue | None,
+        direct: DirectReads,
         user: User,
     ) -> None:
         if command.selector:
@@ -112,9 +118,13 @@ class PlacesBrowser(RowsBrowser):
     def _facts(self, page: Page) -> dict[str, Any]:
         rows = page.rows
         found: dict[str, Any] = {
-            "queue": wire_name(self.queue.name), "messages": len(rows), "others": page.others,
-            "first": page.first, "last": page.last, "size": sum(rows.sizes),
-        }  # fmt: skip
+            "queue": wire_name(self.queue.name),
+            "messages": len(rows),
+            "others": page.others,
+            "first": page.first,
+            "last": page.last,
+            "size": sum(rows.sizes),
+        }
         if self._bounds:
             return found
         if not all(self._direct.are_permitted(self._user, str(source)) for source in self.sources):

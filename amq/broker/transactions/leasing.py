@@ -94,7 +94,12 @@ class Leasing:
             core.await_duplicate(group, self._answering(waiter, command, None, name, user))
             return
         lease = Prepared(
-            f"{owner}:{number}", number, core.clock.wall_ms(), command.timeout_ms, owner, acks={name: seqs},
+            f"{owner}:{number}",
+            number,
+            core.clock.wall_ms(),
+            command.timeout_ms,
+            owner,
+            acks={name: seqs},
             user=user.name,
         )
         group = Group([Moved(name, HELD_SCHEME + name, seqs), lease])
@@ -178,9 +183,10 @@ class Leasing:
         """Those of a cursor of `user` whose end is not on its way, oldest first."""
         ending = self._two_phase.ending
         found = [
-            each for each in self._core.state.prepared.of_owner(owner)
+            each
+            for each in self._core.state.prepared.of_owner(owner)
             if name in each.acks and each.user in (user, "") and each.key not in ending
-        ]  # fmt: skip
+        ]
         return sorted(found, key=lambda each: each.seq)
 
     def _name(self, command: Lease | SettleLeases, client_id: str, user: str) -> str:
@@ -203,7 +209,7 @@ class Leasing:
             "waitingBytes": queue.stored_bytes if queue is not None else 0,
             "store": self._core.journal.store_uuid.hex()[:12],
             "epoch": max(0, self._newest_epoch(command.cursor, name, user.name)),
-        }  # fmt: skip
+        }
         reads = self._reads.get((user.name, _owner(command.cursor)))
         if reads is not None:
             facts["direct"], facts["fallback"] = reads
@@ -246,10 +252,15 @@ class Leasing:
             waiting = queues[name].waiting if name in queues else 0
             if (waiting or name in leased) and len(found) < QUEUES_MAX:
                 found[wire_name(name)] = waiting
-        return json.dumps({
-            "lease": 0, "messages": 0, "waiting": sum(found.values()), "queues": found,
-            "store": self._core.journal.store_uuid.hex()[:12],
-        })  # fmt: skip
+        return json.dumps(
+            {
+                "lease": 0,
+                "messages": 0,
+                "waiting": sum(found.values()),
+                "queues": found,
+                "store": self._core.journal.store_uuid.hex()[:12],
+            }
+        )
 
     # -- which messages -----------------------------------------------------------------------------------------------
 

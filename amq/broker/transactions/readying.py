@@ -40,9 +40,13 @@ class Readiness:
     """
 
     def __init__(
-        self, core: Core, durables: Durables, under_way: dict[Transaction, Readiness], transaction: Transaction,
+        self,
+        core: Core,
+        durables: Durables,
+        under_way: dict[Transaction, Readiness],
+        transaction: Transaction,
         prepares: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.records: list[Record] = []
         self.measured = Measured(array("Q"), {})
         self.pending_bytes: dict[str, int] = {}

@@ -49,9 +49,23 @@ class Transaction:
     `queued` is what was sent to queues, in order. `used_at` is monotonic seconds."""
 
     __slots__ = (
-        "_redelivery", "_topics", "acks", "core", "ending", "nacks", "name", "published", "queued", "readiness",
-        "released", "requeued", "sends_to_durables", "session", "size", "used_at",
-    )  # fmt: skip
+        "_redelivery",
+        "_topics",
+        "acks",
+        "core",
+        "ending",
+        "nacks",
+        "name",
+        "published",
+        "queued",
+        "readiness",
+        "released",
+        "requeued",
+        "sends_to_durables",
+        "session",
+        "size",
+        "used_at",
+    )
 
     def __init__(self, core: Core, topics: Topics, redelivery: Redelivery, name: str, session: int = 0) -> None:
         self.core = core
@@ -91,9 +105,11 @@ class Transaction:
     def settle(self, subscription: Subscription, messages: list[Message], outcome: Outcome) -> None:
         """These deliveries are over when it commits."""
         into = {
-            Outcome.ACCEPTED: self.acks, Outcome.REJECTED: self.nacks, Outcome.FAILED: self.requeued,
+            Outcome.ACCEPTED: self.acks,
+            Outcome.REJECTED: self.nacks,
+            Outcome.FAILED: self.requeued,
             Outcome.RELEASED: self.released,
-        }[outcome]  # fmt: skip
+        }[outcome]
         into += [(subscription, message) for message in messages]
         subscription.in_transactions += len(messages)
 

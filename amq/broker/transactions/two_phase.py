@@ -127,9 +127,14 @@ class TwoPhase:
             core.await_duplicate(None, Answer(waiter, READ_ONLY))
             return
         prepared = Prepared(
-            command.xid, core.next_seq(), core.clock.wall_ms(), self._timeout_ms(command.timeout_ms), command.owner,
-            command.batch, user=user,
-        )  # fmt: skip
+            command.xid,
+            core.next_seq(),
+            core.clock.wall_ms(),
+            self._timeout_ms(command.timeout_ms),
+            command.owner,
+            command.batch,
+            user=user,
+        )
         for subscription, message in transaction.acks:
             prepared.acks.setdefault(subscription.queue.name, []).append(message.seq)
         self._prepare(transaction, prepared, waiter)
@@ -260,10 +265,13 @@ class TwoPhase:
             listing, prepared = self._listings[0], self._core.state.prepared
             some = list(islice(listing.prepared, LOOKED_AT_MAX))
             listing.found += (
-                str(each.xid) for each in some
-                if each.key in prepared and each.key not in self.ending and not each.owner.startswith(LEASE)
+                str(each.xid)
+                for each in some
+                if each.key in prepared
+                and each.key not in self.ending
+                and not each.owner.startswith(LEASE)
                 and listing.rights.may_end(each)
-            )  # fmt: skip
+            )
             if len(some) < LOOKED_AT_MAX or len(listing.found) >= LISTED_MAX:
                 self._listings.popleft()
                 ids = islice(dict.fromkeys(listing.found), LISTED_MAX)
@@ -437,9 +445,10 @@ class TwoPhase:
         wanted = list(parts.values())
         chosen = {each.key for each in wanted}
         others = [
-            each for each in core.state.prepared.of_owner(owner)
+            each
+            for each in core.state.prepared.of_owner(owner)
             if each.batch <= batch and each.key not in chosen and each.key not in self.ending
-        ]  # fmt: skip
+        ]
         records = [record for each in wanted for record in self._commits(each)]
         records += [record for each in others for record in self._rollbacks(each)]
         marker = Marker(owner, batch, content)
@@ -478,10 +487,12 @@ class TwoPhase:
         """Roll back what is prepared for an owner, in groups of bounded size. The answer comes when all are done."""
         owner, batch, prepared = command.owner, command.batch, self._core.state.prepared
         wanted = [
-            each for each in prepared.of_owner(owner)
-            if batch in (None, each.batch) and each.key not in self.ending
+            each
+            for each in prepared.of_owner(owner)
+            if batch in (None, each.batch)
+            and each.key not in self.ending
             and (command.xids is None or each.xid in command.xids)
-        ]  # fmt: skip
+        ]
         answer, groups, messages = Answer(waiter, str(len(wanted))), [list[Prepared]()], 0
         for each in wanted:
             if messages >= GROUP_MESSAGES_MAX:
@@ -610,9 +621,12 @@ class TwoPhase:
 
     def _end_overdue(self, prepared: Prepared, reason: str) -> None:
         _log.warning(
-            "prepared transaction rolled back", xid=str(prepared.xid), owner=prepared.owner, user=prepared.user,
+            "prepared transaction rolled back",
+            xid=str(prepared.xid),
+            owner=prepared.owner,
+            user=prepared.user,
             reason=reason,
-        )  # fmt: skip
+        )
         group = Group(self._rollbacks(prepared))
         self.ending[prepared.key] = group, False
         self._core.append_group(group)
@@ -629,15 +643,23 @@ class TwoPhase:
     def shown(prepared: Prepared) -> Message:
         """The message that tells of it."""
         facts = {
-            "xid": str(prepared.xid), "owner": prepared.owner, "batch": prepared.batch,
-            "created_ms": prepared.created_ms, "timeout_ms": prepared.timeout_ms,
+            "xid": str(prepared.xid),
+            "owner": prepared.owner,
+            "batch": prepared.batch,
+            "created_ms": prepared.created_ms,
+            "timeout_ms": prepared.timeout_ms,
             "sends": {wire_name(name): len(seqs) for name, seqs in prepared.sends.items()},
             "acks": {wire_name(name): len(seqs) for name, seqs in prepared.acks.items()},
-        }  # fmt: skip
+        }
         message = Message(
-            PREPARED_NAME, json.dumps(facts).encode(), {"xid": str(prepared.xid)}, "application/json", persistent=False,
-            timestamp_ms=prepared.created_ms, content=TEXT,
-        )  # fmt: skip
+            PREPARED_NAME,
+            json.dumps(facts).encode(),
+            {"xid": str(prepared.xid)},
+            "application/json",
+            persistent=False,
+            timestamp_ms=prepared.created_ms,
+            content=TEXT,
+        )
         message.seq = prepared.seq
         return message
 

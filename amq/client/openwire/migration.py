@@ -45,9 +45,15 @@ class Migration:
     """`counts` = by queue. `on_event` is told what a person may want to know, `on_progress` how many are moved."""
 
     def __init__(
-        self, old: Side, new: Side, limits: Limits, patience_s: float, clock: Clock,
-        on_event: Callable[[str], None], on_progress: Callable[[int], None],
-    ) -> None:  # fmt: skip
+        self,
+        old: Side,
+        new: Side,
+        limits: Limits,
+        patience_s: float,
+        clock: Clock,
+        on_event: Callable[[str], None],
+        on_progress: Callable[[int], None],
+    ) -> None:
         self.counts: dict[str, Counts] = {}
         self.reconnects = 0
         self.compares = True  # does the new broker compare the ids of messages?

@@ -170,10 +170,18 @@ class Moving:
         content, properties = fields.get("content") or b"", fields.get("properties") or b""
         released = SCHEDULED in properties
         sent: dict[str, Any] = {
-            **fields, "producer": self._producer, "destination": queue_of(self._queue), "transaction": None,
-            "original_transaction": None, "persistent": True, "target_consumer": None, "path": None, "cluster": None,
-            "redelivery_counter": 0, "properties": _released(properties) if released else fields.get("properties"),
-        }  # fmt: skip
+            **fields,
+            "producer": self._producer,
+            "destination": queue_of(self._queue),
+            "transaction": None,
+            "original_transaction": None,
+            "persistent": True,
+            "target_consumer": None,
+            "path": None,
+            "cluster": None,
+            "redelivery_counter": 0,
+            "properties": _released(properties) if released else fields.get("properties"),
+        }
         size = len(content) + len(properties) + MESSAGE_BYTES
         held = _Held(found, size, len(content), not fields.get("persistent"), released)
         number = self._new.wire.send(Structure(message.type, sent), lambda answer: self._answered(number, answer))

@@ -206,10 +206,16 @@ def _log_in(peer: Peer, user: str, password: str) -> None:
     peer.wait(lambda: wire.version > 0, CONNECT_S, "does not say a word of OpenWire (is it the port for JMS clients?)")
     wire.send(structure(table.CONNECTION_CONTROL, fault_tolerant=True))
     try:
-        peer.request(structure(
-            table.CONNECTION_INFO, id=wire.id, client_id=wire.connection, user_name=user or None,
-            password=password or None, fault_tolerant=True,
-        ))  # fmt: skip
+        peer.request(
+            structure(
+                table.CONNECTION_INFO,
+                id=wire.id,
+                client_id=wire.connection,
+                user_name=user or None,
+                password=password or None,
+                fault_tolerant=True,
+            )
+        )
     except AccessError as error:
         raise AccessError(f"{error.description}: check the user and the password", code=error.code) from error
     wire.send(structure(table.SESSION_INFO, id=structure(table.SESSION_ID, connection=wire.connection, value=SESSION)))

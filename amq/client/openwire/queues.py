@@ -34,10 +34,16 @@ def consuming(
 ) -> Iterator[Structure]:
     """The id of a consumer that is there within the block. Raises AmqError."""
     id = structure(table.CONSUMER_ID, connection=peer.wire.connection, session=SESSION, value=value)
-    peer.request(structure(
-        table.CONSUMER_INFO, id=id, destination=destination, prefetch=prefetch, browser=browser,
-        asynchronous=destination.type == table.QUEUE,
-    ))  # fmt: skip
+    peer.request(
+        structure(
+            table.CONSUMER_INFO,
+            id=id,
+            destination=destination,
+            prefetch=prefetch,
+            browser=browser,
+            asynchronous=destination.type == table.QUEUE,
+        )
+    )
     yield id
     peer.request(structure(table.REMOVE_INFO, id=id, last_delivered=-1))
 
@@ -45,10 +51,17 @@ def consuming(
 def acknowledge(peer: Peer, found: Structure, consumer: Structure, kind: int) -> None:
     """The dispatch `found`, of one message, is dealt with."""
     id = found.fields["message"].get("id")
-    peer.wire.send(structure(
-        table.MESSAGE_ACK, destination=found.get("destination"), consumer=consumer, kind=kind,
-        first=id if kind == STANDARD else None, last=id, count=1,
-    ))  # fmt: skip
+    peer.wire.send(
+        structure(
+            table.MESSAGE_ACK,
+            destination=found.get("destination"),
+            consumer=consumer,
+            kind=kind,
+            first=id if kind == STANDARD else None,
+            last=id,
+            count=1,
+        )
+    )
 
 
 class Looking:

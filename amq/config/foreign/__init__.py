@@ -23,9 +23,15 @@ __all__ = ["Carried", "Foreign", "Line", "Report", "Status", "User", "read"]
 
 # Options that may contradict others; the first of them that helps is given up.
 _GIVEN_UP = (
-    "maxFrameSize", "maxTransactionSize", "journalBatchSize", "journalSegmentSize", "storeFreeFloor", "storeLimit",
-    "virtualTopicConsumers", "virtualTopics",
-)  # fmt: skip
+    "maxFrameSize",
+    "maxTransactionSize",
+    "journalBatchSize",
+    "journalSegmentSize",
+    "storeFreeFloor",
+    "storeLimit",
+    "virtualTopicConsumers",
+    "virtualTopics",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +78,12 @@ class Foreign:
 
 
 def read(
-    data: bytes, path: str, properties: Mapping[str, str], env: Mapping[str, str],
+    data: bytes,
+    path: str,
+    properties: Mapping[str, str],
+    env: Mapping[str, str],
     roles: Mapping[str, Iterable[str]] = MappingProxyType({}),
-) -> Foreign:  # fmt: skip
+) -> Foreign:
     """The configuration in `data`, the content of the file `path`. `properties` and `env` fill its placeholders in;
     `roles` = their users, which these brokers keep in another file.
 
@@ -90,9 +99,15 @@ def read(
         importing.report.add(None, "", Status.UNSUPPORTED, told)
     importing.report.sort()
     return Foreign(
-        kind, path, importing.values, importing.report, tuple(importing.users), importing.permissions,
-        importing.permissions_origins, importing.store_advice,
-    )  # fmt: skip
+        kind,
+        path,
+        importing.values,
+        importing.report,
+        tuple(importing.users),
+        importing.permissions,
+        importing.permissions_origins,
+        importing.store_advice,
+    )
 
 
 def _kind(root: Element, path: str) -> str:

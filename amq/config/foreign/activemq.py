@@ -38,8 +38,10 @@ NAMESPACE = "http://activemq.apache.org/schema/core"
 SPRING = "http://www.springframework.org/schema/beans"
 _JAVA = "it concerns Java or its management (JMX)"
 _JOURNAL = "the journal of amq does without it"
-_MASTERS = "amq has one master and no network of brokers: let the clients of all these brokers use one group, or move "\
-    "messages with a program of your own"  # fmt: skip
+_MASTERS = (
+    "amq has one master and no network of brokers: let the clients of all these brokers use one group, or move "
+    "messages with a program of your own"
+)
 
 BROKER = table(
     {
@@ -48,13 +50,15 @@ BROKER = table(
         "broker@brokerName": special(lambda part: _name(part)),
         "broker@dataDirectory": special(lambda part: _data_directory(part)),
         "broker@persistent": only(
-            "true", "messages are persistent unless their producers say otherwise",
+            "true",
+            "messages are persistent unless their producers say otherwise",
             "amq always has a store: let producers send non-persistent messages (persistent:false)",
         ),
         "broker@schedulerSupport": carry("schedulerSupport", boolean),
         "broker@useVirtualTopics": special(lambda part: _virtual_topics(part)),
         "broker@advisorySupport": only(
-            "true", "advisories are sent while somebody subscribes to them",
+            "true",
+            "advisories are sent while somebody subscribes to them",
             "advisories cannot be switched off; they cost nothing while nobody subscribes to them",
         ),
         "broker@deleteAllMessagesOnStartup": only(
@@ -149,11 +153,13 @@ PERSISTENCE = table(
         "kahaDB@maxFailoverProducersToTrack": natural("resent messages are known by their ids: see duplicateWindow"),
         "kahaDB@failoverProducersAuditDepth": natural("resent messages are known by their ids: see duplicateWindow"),
         "kahaDB@enableJournalDiskSyncs": only(
-            "true", "a message is on disk before it is confirmed",
+            "true",
+            "a message is on disk before it is confirmed",
             "a message is always on disk before it is confirmed: send persistent:false if it may be lost",
         ),
         "kahaDB@journalDiskSyncStrategy": only(
-            "always", "a message is on disk before it is confirmed",
+            "always",
+            "a message is on disk before it is confirmed",
             "a message is always on disk before it is confirmed: send persistent:false if it may be lost",
         ),
         "kahaDB@journalDiskSyncInterval": natural("a message is on disk before it is confirmed"),
@@ -163,7 +169,8 @@ PERSISTENCE = table(
         "kahaDB@checksumJournalFiles": natural("every record has a checksum, which is always checked"),
         "kahaDB@checkForCorruptJournalFiles": natural("every record has a checksum, which is always checked"),
         "kahaDB@purgeRecoveredXATransactionStrategy": only(
-            "never", "prepared transactions stay",
+            "never",
+            "prepared transactions stay",
             "prepared transactions stay until preparedTransactionTimeout; `amq transactions` ends them by hand",
         ),
         "kahaDB@stopOnError": natural("an error of the store ends the mastership, and a slave takes over"),
@@ -264,9 +271,7 @@ SECURITY = table(
 )
 
 
-def read(
-    root: Element, path: str, placeholders: Placeholders, roles: Mapping[str, Iterable[str]]
-) -> Importing:  # fmt: skip
+def read(root: Element, path: str, placeholders: Placeholders, roles: Mapping[str, Iterable[str]]) -> Importing:
     """`roles` = their users, as far as the file does not say. Raises ConfigError."""
     listening, policies, rights = Listening(), Policies(), Rules(roles)
     options = activemq_options(listening)

@@ -36,18 +36,26 @@ from amq.config.schema import DELAY_MS_MAX
 ALL = ">"
 _SUBSCRIBER = "a subscription decides: activemq.{} in its headers"
 _ADVISORY = "advisories are sent while somebody subscribes to them: docs/messaging.md has the list"
-_ONE_STRATEGY = "amq has one deadLetterStrategy for all queues, that of the entry for queue \">\""
+_ONE_STRATEGY = 'amq has one deadLetterStrategy for all queues, that of the entry for queue ">"'
 # Of options that a policy entry can set: what ActiveMQ does if the entry leaves it out.
 DEFAULTS: Mapping[str, object] = {
-    "expiredMessages": "dead-letter", "deadLetterNonPersistent": False, "prefetchSize": 1000, "groupBuckets": 1024,
-    "pendingMessageLimit": 0, "slowConsumerPolicy": "discard-oldest", "subscriptionRecoveryCount": 0,
-    "subscriptionRecoverySize": 0, "subscriptionRecoveryDuration": 0,
-}  # fmt: skip
+    "expiredMessages": "dead-letter",
+    "deadLetterNonPersistent": False,
+    "prefetchSize": 1000,
+    "groupBuckets": 1024,
+    "pendingMessageLimit": 0,
+    "slowConsumerPolicy": "discard-oldest",
+    "subscriptionRecoveryCount": 0,
+    "subscriptionRecoverySize": 0,
+    "subscriptionRecoveryDuration": 0,
+}
 # The same for a redelivery policy, whose map has rules of its own.
 REDELIVERY_DEFAULTS: Mapping[str, object] = {
-    "maximumRedeliveries": 6, "redeliveryDelay": 1000, "redeliveryBackOffMultiplier": 1,
+    "maximumRedeliveries": 6,
+    "redeliveryDelay": 1000,
+    "redeliveryBackOffMultiplier": 1,
     "maximumRedeliveryDelay": DELAY_MS_MAX,
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +81,9 @@ class Policies:
     def rules(self) -> dict[str, Rule]:
         """The table for what stands in <destinationPolicy>, <destinationInterceptors> and <redeliveryPlugin>."""
         return table(
-            _ENTRY, _TOPIC_POLICIES, _REDELIVERY,
+            _ENTRY,
+            _TOPIC_POLICIES,
+            _REDELIVERY,
             {
                 "policyEntry": special(self._entry),
                 "redeliveryPolicy": special(self._redelivery),
@@ -83,7 +93,7 @@ class Policies:
                 "virtualTopic": special(self._virtual_topic, whole=True),
                 **self._composites.rules(),
             },
-        )  # fmt: skip
+        )
 
     # -- entries ------------------------------------------------------------------------------------------------------
 
@@ -253,14 +263,20 @@ def _any_delay(part: Part) -> None:
 
 _ENTRY = table(
     {
-        "destinationPolicy": CONTAINER, "policyMap": CONTAINER, "policyEntries": CONTAINER, "defaultEntry": CONTAINER,
-        "policyEntry@queue": natural(), "policyEntry@tempQueue": natural(), "policyEntry@tempTopic": natural(),
+        "destinationPolicy": CONTAINER,
+        "policyMap": CONTAINER,
+        "policyEntries": CONTAINER,
+        "defaultEntry": CONTAINER,
+        "policyEntry@queue": natural(),
+        "policyEntry@tempQueue": natural(),
+        "policyEntry@tempTopic": natural(),
         "policyEntry@topic": natural(),
         "policyEntry@memoryLimit": natural(
             "destinations share the memory of memoryLimit, and persistent messages beyond it wait on disk"
         ),
         "policyEntry@producerFlowControl": only(
-            "true", "producers wait at memoryLimit and storeLimit",
+            "true",
+            "producers wait at memoryLimit and storeLimit",
             "producers of non-persistent messages wait at memoryLimit, because amq has no temporary store",
         ),
         "policyEntry@sendFailIfNoSpace": unsupported("set producerFlowControl, which holds for all destinations"),
@@ -278,7 +294,8 @@ _ENTRY = table(
             "consumers get messages in turn; one exclusive consumer (activemq.exclusive:true) gets all in order"
         ),
         "policyEntry@prioritizedMessages": only(
-            "true", "messages of higher priority come first",
+            "true",
+            "messages of higher priority come first",
             "messages of higher priority always come first: send all with one priority",
         ),
         "policyEntry@useConsumerPriority": only(
@@ -288,7 +305,8 @@ _ENTRY = table(
             "false", "a consumer is exclusive if it asks for it", "let consumers subscribe with activemq.exclusive:true"
         ),
         "policyEntry@alwaysRetroactive": only(
-            "false", "a consumer is retroactive if it asks for it",
+            "false",
+            "a consumer is retroactive if it asks for it",
             "let consumers subscribe with activemq.retroactive:true",
         ),
         "policyEntry@timeBeforeDispatchStarts": unsupported("delivery begins with the first consumer"),
@@ -353,7 +371,7 @@ _ENTRY = table(
         "networkBridgeFilterFactory": ignored("amq has no network of brokers", whole=True),
         "messageInterceptorStrategy": unsupported("amq changes no messages on their way", whole=True),
     },
-)  # fmt: skip
+)
 
 _TOPIC_POLICIES = table(
     {
@@ -396,16 +414,18 @@ _TOPIC_POLICIES = table(
         "virtualDestinations": CONTAINER,
         "mirroredQueue": unsupported("set divert for the queues that are to be mirrored", whole=True),
     },
-)  # fmt: skip
+)
 
 _REDELIVERY = {
     "redeliveryPlugin": CONTAINER,
     "redeliveryPlugin@fallbackToDeadLetter": only(
-        "true", "a message that no policy covers becomes a dead letter",
+        "true",
+        "a message that no policy covers becomes a dead letter",
         "a message that no policy covers becomes a dead letter: empty the queue with `amq dlq purge`",
     ),
     "redeliveryPlugin@sendToDlqIfMaxRetriesExceeded": only(
-        "true", "a message that fails too often becomes a dead letter",
+        "true",
+        "a message that fails too often becomes a dead letter",
         "a message that fails too often becomes a dead letter: empty the queue with `amq dlq purge`",
     ),
     "redeliveryPolicyMap": CONTAINER,
@@ -449,10 +469,8 @@ def _keep(part: Part, key: str, value: int) -> None:
 def _abort(part: Part) -> None:
     if part.scope.kind != "topic":
         part.tell(
-            Status.UNSUPPORTED, "a slow consumer of a queue stays: others get what it has no room for; set a smaller "
-            "prefetchSize",
-        )  # fmt: skip
+            Status.UNSUPPORTED,
+            "a slow consumer of a queue stays: others get what it has no room for; set a smaller prefetchSize",
+        )
         return
     part.importing.set(part, "slowConsumerPolicy", "disconnect", "at pendingMessageLimit, not after a time")
-
-

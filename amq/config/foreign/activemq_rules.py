@@ -67,8 +67,9 @@ class Rules:
         if any(attributes.get(key, "false").lower() == "true" for key in ("tempQueue", "tempTopic")):
             part.tell(Status.UNSUPPORTED, _TEMPORARY)
             return
-        named = [(section, attributes[key]) for section, key in ((QUEUES, "queue"), (TOPICS, "topic"))
-                 if key in attributes]  # fmt: skip
+        named = [
+            (section, attributes[key]) for section, key in ((QUEUES, "queue"), (TOPICS, "topic")) if key in attributes
+        ]
         if not named:
             part.tell(Status.UNSUPPORTED, "it names no queue and no topic")
         for section, text in named:
@@ -79,8 +80,10 @@ class Rules:
         self._add(part, REST_TEXT, BOTH)
 
     def _add(self, part: Part, pattern: str, sections: tuple[str, ...]) -> None:
-        rights = {right: role_names(part.importing.fill(part.element.attributes.get(right, ""), part.element, right))
-                  for right in RIGHTS}  # fmt: skip
+        rights = {
+            right: role_names(part.importing.fill(part.element.attributes.get(right, ""), part.element, right))
+            for right in RIGHTS
+        }
         patterns = [pattern]
         if TOPICS in sections and pattern == REST_TEXT:
             patterns.append(ADVISORIES)

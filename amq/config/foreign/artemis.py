@@ -58,7 +58,8 @@ CORE = table(
         "core": CONTAINER,
         "name": special(lambda part: _name(part)),
         "persistence-enabled": only(
-            "true", "messages are persistent unless their producers say otherwise",
+            "true",
+            "messages are persistent unless their producers say otherwise",
             "amq always has a store: let producers send non-persistent messages (persistent:false)",
         ),
         "journal-directory": special(lambda part: _store(part)),
@@ -70,7 +71,8 @@ CORE = table(
             "old journal files are deleted: see `amq journal export`", whole=True
         ),
         "journal-datasync": only(
-            "true", "a message is on disk before it is confirmed",
+            "true",
+            "a message is on disk before it is confirmed",
             "a message is always on disk before it is confirmed: send persistent:false if it may be lost",
         ),
         "journal-file-size": carry("journalSegmentSize", size),
@@ -192,7 +194,8 @@ HA = table(
         "failover-on-server-shutdown": carry("failoverOnShutdown", boolean),
         "wait-for-activation": carry("waitForActivation", boolean),
         "restart-backup": only(
-            "true", "a broker that handed over goes on as a slave",
+            "true",
+            "a broker that handed over goes on as a slave",
             "a broker that handed over goes on as a slave: stop it if it must not",
         ),
         "backup": special(lambda part: _backup(part)),
@@ -211,9 +214,7 @@ HA = table(
 )
 
 
-def read(
-    root: Element, path: str, placeholders: Placeholders, roles: Mapping[str, Iterable[str]]
-) -> Importing:  # fmt: skip
+def read(root: Element, path: str, placeholders: Placeholders, roles: Mapping[str, Iterable[str]]) -> Importing:
     """`roles` = their users, which Artemis keeps in artemis-roles.properties. Raises ConfigError."""
     listening, addresses, settings = Listening(), Addresses(), Settings(roles)
     options = artemis_options(listening)

@@ -56,7 +56,8 @@ class Addresses:
 
     def rules(self) -> dict[str, Rule]:
         return table(
-            _SETTING, _QUEUES,
+            _SETTING,
+            _QUEUES,
             {
                 "address-setting": special(self._setting),
                 "address-setting/max-size-bytes": special(self._limit),
@@ -73,7 +74,7 @@ class Addresses:
                 "address-setting/dead-letter-address address-setting/auto-create-dead-letter-resources "
                 "address-setting/dead-letter-queue-prefix",
             ),
-        )  # fmt: skip
+        )
 
     # -- settings -----------------------------------------------------------------------------------------------------
 
@@ -179,8 +180,9 @@ class Addresses:
         texts = {each.name: fill(each.text, each, each.name) for each in element.children}
         extra = [name for name in ("transformer", "transformer-class-name") if element.child(name)]
         if extra:
-            part.tell(Status.UNSUPPORTED, f"a divert of amq has no {extra[0]}: consume the address, and send on what "
-                      "it gives")  # fmt: skip
+            part.tell(
+                Status.UNSUPPORTED, f"a divert of amq has no {extra[0]}: consume the address, and send on what it gives"
+            )
             return
         condition = element.child("filter")
         try:
@@ -200,7 +202,7 @@ class Addresses:
             self._diverts.add(part, pattern, divert, told)
 
     def _kind(self, address: str) -> str:
-        """"queue" or "topic" where the name or its declaration says so, else ""."""
+        """ "queue" or "topic" where the name or its declaration says so, else ""."""
         match = _PREFIXES.match(address)
         if match is not None:
             return "topic" if "topic" in match[0] else "queue"
@@ -318,38 +320,44 @@ _RING = minus_one(natural("any number of messages may wait"), carry("ringSize", 
 _BUCKETS = minus_one(natural("groups have buckets: see groupBuckets"), carry("groupBuckets", integer))
 _SETTING = {
     "address-setting@match": natural(),
-    **_setting_rules({
-        "redelivery-delay": carry("redeliveryDelay", milliseconds),
-        "redelivery-delay-multiplier": carry("redeliveryBackOffMultiplier", factor),
-        "redelivery-collision-avoidance-factor": unsupported("delays are exact"),
-        "max-redelivery-delay": carry("maximumRedeliveryDelay", milliseconds),
-        "max-delivery-attempts": special(_attempts),
-        "auto-create-expiry-resources": only("false", "off", "amq has one expiry queue for the pattern: expiryQueue"),
-        "no-expiry": only("false", "messages expire", "a message with an expiry expires"),
-        "default-last-value-key": carry("lastValueKey"),
-        "default-last-value-queue": special(_last_value),
-        "last-value-queue": special(_last_value),
-        "default-ring-size": _RING,
-        "default-group-buckets": _BUCKETS,
-        "default-group-rebalance": carry("groupRebalance", boolean),
-        "slow-consumer-threshold": natural("see pendingMessageLimit"),
-        "slow-consumer-threshold-measurement-unit": natural("see pendingMessageLimit"),
-        "slow-consumer-check-period": natural("see pendingMessageLimit"),
-        "id-cache-size": unsupported("duplicateWindow holds for all destinations"),
-        "send-to-dla-on-no-route": only("false", "off", "a message to a queue always has a route"),
-        "redistribution-delay": natural("one master serves all consumers"),
-        "default-exclusive-queue": only(
-            "false", "a consumer is exclusive if it asks for it", "let consumers subscribe with activemq.exclusive:true"
-        ),
-        "default-non-destructive": only("false", "off", "let readers browse: browser:true"),
-        "default-max-consumers": only("-1", "no limit", "there is no limit for the number of consumers"),
-        "default-purge-on-no-consumers": only("false", "messages wait", "messages wait, or expire"),
-        "default-consumers-before-dispatch": only("0", "off", "delivery begins with the first consumer"),
-        "default-delay-before-dispatch": only("-1", "off", "delivery begins with the first consumer"),
-        "default-consumer-window-size": unsupported("set prefetchSize: amq counts messages, not bytes"),
-        "default-address-routing-type": natural("/queue/ and /topic/ in the name decide"),
-        "default-queue-routing-type": natural("/queue/ and /topic/ in the name decide"),
-    }),
+    **_setting_rules(
+        {
+            "redelivery-delay": carry("redeliveryDelay", milliseconds),
+            "redelivery-delay-multiplier": carry("redeliveryBackOffMultiplier", factor),
+            "redelivery-collision-avoidance-factor": unsupported("delays are exact"),
+            "max-redelivery-delay": carry("maximumRedeliveryDelay", milliseconds),
+            "max-delivery-attempts": special(_attempts),
+            "auto-create-expiry-resources": only(
+                "false", "off", "amq has one expiry queue for the pattern: expiryQueue"
+            ),
+            "no-expiry": only("false", "messages expire", "a message with an expiry expires"),
+            "default-last-value-key": carry("lastValueKey"),
+            "default-last-value-queue": special(_last_value),
+            "last-value-queue": special(_last_value),
+            "default-ring-size": _RING,
+            "default-group-buckets": _BUCKETS,
+            "default-group-rebalance": carry("groupRebalance", boolean),
+            "slow-consumer-threshold": natural("see pendingMessageLimit"),
+            "slow-consumer-threshold-measurement-unit": natural("see pendingMessageLimit"),
+            "slow-consumer-check-period": natural("see pendingMessageLimit"),
+            "id-cache-size": unsupported("duplicateWindow holds for all destinations"),
+            "send-to-dla-on-no-route": only("false", "off", "a message to a queue always has a route"),
+            "redistribution-delay": natural("one master serves all consumers"),
+            "default-exclusive-queue": only(
+                "false",
+                "a consumer is exclusive if it asks for it",
+                "let consumers subscribe with activemq.exclusive:true",
+            ),
+            "default-non-destructive": only("false", "off", "let readers browse: browser:true"),
+            "default-max-consumers": only("-1", "no limit", "there is no limit for the number of consumers"),
+            "default-purge-on-no-consumers": only("false", "messages wait", "messages wait, or expire"),
+            "default-consumers-before-dispatch": only("0", "off", "delivery begins with the first consumer"),
+            "default-delay-before-dispatch": only("-1", "off", "delivery begins with the first consumer"),
+            "default-consumer-window-size": unsupported("set prefetchSize: amq counts messages, not bytes"),
+            "default-address-routing-type": natural("/queue/ and /topic/ in the name decide"),
+            "default-queue-routing-type": natural("/queue/ and /topic/ in the name decide"),
+        }
+    ),
     **each_of(
         unsupported("set queueLimit, which counts bytes"),
         "address-setting/max-size-messages address-setting/max-size-bytes-reject-threshold",
@@ -395,7 +403,7 @@ _SETTING = {
         "address-setting/default-group-rebalance-pause-dispatch address-setting/default-group-first-key",
     ),
     "address-setting/enable-ingress-timestamp": natural("messages carry the time at which they came"),
-}  # fmt: skip
+}
 
 _NAMED = "a queue or topic exists as soon as somebody uses it"
 _QUEUES = table(
@@ -421,15 +429,18 @@ _QUEUES = table(
         "queue@consumers-before-dispatch": only("0", "off", "delivery begins with the first consumer"),
         "queue@delay-before-dispatch": only("-1", "off", "delivery begins with the first consumer"),
         "queue@enabled": only("true", "on", "queues cannot be switched off"),
-        "queue/durable": only("true", "messages are persistent unless their producers say otherwise",
-                              "let producers send non-persistent messages"),
+        "queue/durable": only(
+            "true",
+            "messages are persistent unless their producers say otherwise",
+            "let producers send non-persistent messages",
+        ),
         "queue/filter": unsupported("let consumers subscribe with a selector", whole=True),
         "queue/address": natural(),
         "queue/user": ignored("queues have no owner"),
         "address@type": natural("/queue/ and /topic/ in the name decide"),
     },
     each_of(natural("groups have buckets"), "queue@group-rebalance-pause-dispatch queue@group-first-key"),
-)  # fmt: skip
+)
 
 
 def _queue(part: Part) -> Scope:
@@ -441,5 +452,3 @@ def _queue(part: Part) -> Scope:
     except ValueError:
         return NOWHERE
     return Scope(name)
-
-

@@ -48,8 +48,9 @@ def _adapter(part: Part) -> None:
     beans = [each for each in part.importing.root.below() if each.name == "bean" and each.attributes.get("id") == name]
     texts = {
         each.attributes.get("name", ""): part.importing.fill(each.attributes.get("value", each.text), each, "value")
-        for bean in beans[:1] for each in bean.children
-    }  # fmt: skip
+        for bean in beans[:1]
+        for each in bean.children
+    }
     user = texts.get("username", texts.get("user", ""))
     _advise(part, (texts.get(key, "") for key in ("url", "jdbcUrl", "jdbcURL")), user)
 
@@ -78,4 +79,3 @@ def _locker(part: Part) -> None:
         part.tell(Status.UNSUPPORTED, DATABASE_LOCK)
     else:
         part.tell(Status.NATURAL, "the database that is the store holds the lock")
-

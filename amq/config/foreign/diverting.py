@@ -59,12 +59,14 @@ class Diverts:
             kind, words = each.divert.target.partition("://")[0], plain_name(each.divert.target).split(".")
             again = next(
                 (
-                    other for other in self._found
-                    if other.pattern != each.pattern and other.divert.source in ("", kind)
+                    other
+                    for other in self._found
+                    if other.pattern != each.pattern
+                    and other.divert.source in ("", kind)
                     and matches(parse_pattern(other.pattern or ">"), words)
                 ),
                 None,
-            )  # fmt: skip
+            )
             if again is not None:
                 each.part.tell(
                     Status.UNSUPPORTED,

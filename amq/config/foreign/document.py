@@ -103,9 +103,7 @@ class _Builder(handler.ContentHandler):
     def setDocumentLocator(self, locator: Locator) -> None:
         self._locator = locator
 
-    def startElementNS(
-        self, name: tuple[str | None, str], _qname: str | None, attributes: AttributesNSImpl
-    ) -> None:
+    def startElementNS(self, name: tuple[str | None, str], _qname: str | None, attributes: AttributesNSImpl) -> None:
         namespace, local = name
         self._count += 1
         if self._count > ELEMENTS_MAX:

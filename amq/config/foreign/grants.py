@@ -90,16 +90,20 @@ class Grants:
         if vacant:
             shown = ", ".join(map(names.shorten, vacant[:ROLES_TOLD])) + (", …" if len(vacant) > ROLES_TOLD else "")
             importing.report.add(
-                None, "", Status.UNSUPPORTED,
+                None,
+                "",
+                Status.UNSUPPORTED,
                 f"no user has the roles {shown}: give groups.properties or artemis-roles.properties with --roles FILE, "
                 "or write the users into [roles] of the permissions file",
-            )  # fmt: skip
+            )
 
     def _document(self) -> dict[str, Any]:
         document: dict[str, Any] = {
-            "roles": {role: list(self._users.get(role, ())) for role in self._named}, QUEUES: {}, TOPICS: {},
+            "roles": {role: list(self._users.get(role, ())) for role in self._named},
+            QUEUES: {},
+            TOPICS: {},
             "broker": {"manage": list(self._manage)},
-        }  # fmt: skip
+        }
         for (section, pattern), entry in self._entries.items():
             values: dict[str, Any] = {"only": True} if self._only else {}
             document[section][pattern] = values | {right: list(roles) for right, roles in entry.rights.items()}

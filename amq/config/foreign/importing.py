@@ -319,4 +319,3 @@ def table(*parts: Mapping[str, Rule]) -> dict[str, Rule]:
         assert not found.keys() & each.keys(), sorted(found.keys() & each.keys())
         found |= each
     return found
-

@@ -43,9 +43,12 @@ class Line:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "path": self.path, "line": self.line, "status": self.status.value, "options": list(self.options),
+            "path": self.path,
+            "line": self.line,
+            "status": self.status.value,
+            "options": list(self.options),
             "told": self.told,
-        }  # fmt: skip
+        }
 
 
 class Report:
@@ -56,9 +59,15 @@ class Report:
         self.lines: list[Line] = []
 
     def add(
-        self, element: Element | None, suffix: str, status: Status, told: str = "", options: tuple[str, ...] = (), *,
+        self,
+        element: Element | None,
+        suffix: str,
+        status: Status,
+        told: str = "",
+        options: tuple[str, ...] = (),
+        *,
         within: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Add a line, fit for a log: what the file holds may be long, or no text. `element` None = a default."""
         told = told if told.isprintable() else ascii(told)[1:-1]
         told = told if len(told) <= TOLD_CHARS_MAX else f"{told[:TOLD_CHARS_MAX]}…"

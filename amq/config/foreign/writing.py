@@ -50,8 +50,10 @@ def permissions_toml(read: Foreign) -> str:
     assert document is not None
     lines = [
         f"# Imported from {read.path}, a configuration of {TITLES[read.format]}, by `amq config import`.",
-        "# docs/security.md says what the entries mean.", "", "[roles]",
-    ]  # fmt: skip
+        "# docs/security.md says what the entries mean.",
+        "",
+        "[roles]",
+    ]
     lines += [f"{quote(role)} = {_names(users)}" for role, users in document["roles"].items()]
     for section in ("queues", "topics"):
         for pattern, values in document[section].items():

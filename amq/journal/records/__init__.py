@@ -59,17 +59,27 @@ from amq.journal.records.upkeep import DESTINATION, PREVIOUS, TRIMMED, Destinati
 TYPES: dict[int, type[BaseRecord]] = {
     kind: each
     for each in (
-        Destination, Consumed, Redelivered, Group, Duplicates, Outcomes, Trimmed, Previous, Multicast, Moved, Prepared,
-        Resolved, Marker, Subscribed,
+        Destination,
+        Consumed,
+        Redelivered,
+        Group,
+        Duplicates,
+        Outcomes,
+        Trimmed,
+        Previous,
+        Multicast,
+        Moved,
+        Prepared,
+        Resolved,
+        Marker,
+        Subscribed,
     )
     for kind in each.kinds
-}  # fmt: skip
+}
 KINDS = {kind: TYPES[kind].type_name if kind in TYPES else "message" for kind in sorted({MESSAGE, *TYPES})}
 
 
-class Fold(
-    Storing[S], Settling[S], Grouping[S], Remembering[S], Preparing[S], Subscribing[S], Trimming, Protocol[S]
-):  # fmt: skip
+class Fold(Storing[S], Settling[S], Grouping[S], Remembering[S], Preparing[S], Subscribing[S], Trimming, Protocol[S]):
     """All methods that the records of a journal call, with segments of type `S`."""
 
 
@@ -78,11 +88,59 @@ class ServingFold(Fold[S], Staging[S], Copying[S], Protocol[S]):
 
 
 __all__ = [
-    "ACKED", "CONSUMED", "DEAD_LETTERED", "DESTINATION", "DUPLICATES", "EXPIRED", "FIRED", "GROUP", "GROUP_HEAD",
-    "KINDS", "LEASE", "MARKER", "MESSAGE", "MOVED", "MULTICAST", "OUTCOMES", "PREPARED", "PREVIOUS", "PURGED",
-    "REASONS", "REDELIVERED", "RESOLVED", "TRIMMED", "TYPES", "BaseRecord",
-    "Consumed", "Content", "Copies", "Destination", "Duplicates", "Fold", "Group", "Marker", "Measured", "Moved",
-    "Multicast", "Outcomes", "Prepared", "Previous", "Record", "Redelivered", "Resolved", "Run", "ServingFold",
-    "Subscribed", "Trimmed", "describe", "destinations_of", "encode_record", "is_larger", "kind_name", "messages_in",
-    "place", "record_bytes", "takes_space",
-]  # fmt: skip
+    "ACKED",
+    "CONSUMED",
+    "DEAD_LETTERED",
+    "DESTINATION",
+    "DUPLICATES",
+    "EXPIRED",
+    "FIRED",
+    "GROUP",
+    "GROUP_HEAD",
+    "KINDS",
+    "LEASE",
+    "MARKER",
+    "MESSAGE",
+    "MOVED",
+    "MULTICAST",
+    "OUTCOMES",
+    "PREPARED",
+    "PREVIOUS",
+    "PURGED",
+    "REASONS",
+    "REDELIVERED",
+    "RESOLVED",
+    "TRIMMED",
+    "TYPES",
+    "BaseRecord",
+    "Consumed",
+    "Content",
+    "Copies",
+    "Destination",
+    "Duplicates",
+    "Fold",
+    "Group",
+    "Marker",
+    "Measured",
+    "Moved",
+    "Multicast",
+    "Outcomes",
+    "Prepared",
+    "Previous",
+    "Record",
+    "Redelivered",
+    "Resolved",
+    "Run",
+    "ServingFold",
+    "Subscribed",
+    "Trimmed",
+    "describe",
+    "destinations_of",
+    "encode_record",
+    "is_larger",
+    "kind_name",
+    "messages_in",
+    "place",
+    "record_bytes",
+    "takes_space",
+]

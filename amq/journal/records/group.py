@@ -66,9 +66,13 @@ class Group(BaseRecord):
     __slots__ = ("measured", "origin", "outcome_id", "places", "records", "seq")
 
     def __init__(
-        self, records: list[Record], outcome_id: str = "", seq: int = 0, origin: object = None,
+        self,
+        records: list[Record],
+        outcome_id: str = "",
+        seq: int = 0,
+        origin: object = None,
         measured: Measured | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.records = records
         self.measured = measured or Measured(array("Q"), {})
         self.outcome_id = outcome_id

@@ -48,9 +48,16 @@ def encode_message(message: Message, destination: int) -> Chunk:
     content_type = message.content_type.encode()
     duplicate_id = message.duplicate_id.encode()
     head = MESSAGE_HEAD.pack(
-        message.seq, destination, flags, message.priority, message.timestamp_ms,
-        message.expires_ms, len(content_type), len(duplicate_id), len(properties),
-    )  # fmt: skip
+        message.seq,
+        destination,
+        flags,
+        message.priority,
+        message.timestamp_ms,
+        message.expires_ms,
+        len(content_type),
+        len(duplicate_id),
+        len(properties),
+    )
     if len(message.body) > LARGE_BODY_BYTES:
         return LargeRecord(MESSAGE, (head, content_type, duplicate_id, properties, message.body))
     body = b"".join((head, content_type, duplicate_id, properties, message.body))
@@ -125,11 +132,17 @@ def renumbered(record: memoryview, destination: int) -> tuple[bytes, memoryview]
 def describe_message(message: Message, bodies: bool) -> dict[str, Any]:
     """See `BaseRecord.describe`: the body as text, or `body_base64` where it is not UTF-8."""
     facts: dict[str, Any] = {
-        "type": "message", "destination": message.destination, "seq": message.seq, "body_bytes": len(message.body),
-        "priority": message.priority, "timestamp_ms": message.timestamp_ms, "expires_ms": message.expires_ms,
-        "duplicate_id": given(message.duplicate_id), "content_type": message.content_type,
+        "type": "message",
+        "destination": message.destination,
+        "seq": message.seq,
+        "body_bytes": len(message.body),
+        "priority": message.priority,
+        "timestamp_ms": message.timestamp_ms,
+        "expires_ms": message.expires_ms,
+        "duplicate_id": given(message.duplicate_id),
+        "content_type": message.content_type,
         **describe_section(message),
-    }  # fmt: skip
+    }
     if user := owner_of(message.duplicate_id):
         facts["duplicate_id_user"] = user
     if bodies:
@@ -227,9 +240,16 @@ class Run(BaseRecord):
         """The records of its messages, each as `encode_message` makes it."""
         like, content_type = self.like, self.like.content_type.encode()
         head = MESSAGE_HEAD.pack(
-            0, ids[like.destination], like.content, like.priority, like.timestamp_ms, like.expires_ms,
-            len(content_type), 0, 0,
-        )[_U64.size :]  # fmt: skip
+            0,
+            ids[like.destination],
+            like.content,
+            like.priority,
+            like.timestamp_ms,
+            like.expires_ms,
+            len(content_type),
+            0,
+            0,
+        )[_U64.size :]
         parts: list[bytes] = []
         pack_seq, pack, pack_bytes = _U64.pack, RECORD.pack, _U32.pack
         if self.sections is None:

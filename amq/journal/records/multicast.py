@@ -76,9 +76,17 @@ class Multicast(BaseRecord):
         content_type, duplicate_id = message.content_type.encode(), message.duplicate_id.encode()
         name = message.destination.encode()
         head = _HEAD.pack(
-            seqs[0], len(seqs), flags, message.priority, message.timestamp_ms,
-            message.expires_ms, len(content_type), len(duplicate_id), len(properties), len(name),
-        )  # fmt: skip
+            seqs[0],
+            len(seqs),
+            flags,
+            message.priority,
+            message.timestamp_ms,
+            message.expires_ms,
+            len(content_type),
+            len(duplicate_id),
+            len(properties),
+            len(name),
+        )
         holders = _holders((ids[queue] for queue in self.queues), seqs)
         parts = (head, holders, name, content_type, duplicate_id, properties, message.body)
         if len(message.body) > LARGE_BODY_BYTES:
@@ -119,18 +127,35 @@ class _Layout:
     """
 
     __slots__ = (
-        "body", "content_type", "duplicate_id", "expires_ms", "flags", "holders", "name", "priority", "properties",
-        "start", "timestamp_ms",
-    )  # fmt: skip
+        "body",
+        "content_type",
+        "duplicate_id",
+        "expires_ms",
+        "flags",
+        "holders",
+        "name",
+        "priority",
+        "properties",
+        "start",
+        "timestamp_ms",
+    )
 
     def __init__(self, payload: bytes | memoryview, position: int, stop: int) -> None:
         self.start = position + RECORD_BYTES + _HEAD.size
         if self.start > stop:
             raise ValueError("record is too short")
         (
-            first, count, self.flags, self.priority, self.timestamp_ms, self.expires_ms, type_bytes, id_bytes,
-            property_bytes, name_bytes,
-        ) = _HEAD.unpack_from(payload, position + RECORD_BYTES)  # fmt: skip
+            first,
+            count,
+            self.flags,
+            self.priority,
+            self.timestamp_ms,
+            self.expires_ms,
+            type_bytes,
+            id_bytes,
+            property_bytes,
+            name_bytes,
+        ) = _HEAD.unpack_from(payload, position + RECORD_BYTES)
         self.name = self.start + count * _HOLDER.size
         self.content_type = self.name + name_bytes
         self.duplicate_id = self.content_type + type_bytes
@@ -175,9 +200,19 @@ def _message(payload: bytes | memoryview, at: _Layout, stop: int, bodies: bool) 
     if bodies and at.body > at.properties:
         properties, content, envelope = decode_section(bytes(payload[at.properties : at.body]), at.flags)
     message = Message(
-        str(payload[at.name : at.content_type], "utf-8"), b"", properties, "", at.priority, True, at.timestamp_ms,
-        at.expires_ms, duplicate_id, content, at.holders[0][1], envelope,
-    )  # fmt: skip
+        str(payload[at.name : at.content_type], "utf-8"),
+        b"",
+        properties,
+        "",
+        at.priority,
+        True,
+        at.timestamp_ms,
+        at.expires_ms,
+        duplicate_id,
+        content,
+        at.holders[0][1],
+        envelope,
+    )
     if bodies:
         message.content_type = str(payload[at.content_type : at.duplicate_id], "utf-8")
         message.body = bytes(payload[at.body : stop])

@@ -117,8 +117,13 @@ def decode_section(section: bytes | memoryview, flags: int) -> Section:
     if facts or not (native is None or _is_native(native)):
         raise ValueError("native form or further facts are none")
     envelope = Envelope(
-        id, correlation_id, reply_to, kind, sent_ms, Native(*native) if native else None  # type: ignore[arg-type, misc]
-    )  # fmt: skip
+        id,
+        correlation_id,
+        reply_to,
+        kind,
+        sent_ms,
+        Native(*native) if native else None,  # type: ignore[arg-type, misc]
+    )
     return properties, content, envelope  # type: ignore[return-value]
 
 

@@ -1,5 +1,4 @@
-"""Settlement: what becomes of messages. They leave, come back, or move to another queue. Spec: docs/journal-format.md.
-"""
+"""Settlement: messages leave, come back, or move to another queue. Spec: docs/journal-format.md."""
 
 from __future__ import annotations
 

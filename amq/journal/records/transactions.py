@@ -72,10 +72,19 @@ class Prepared(BaseRecord):
 
     def body(self) -> bytes:
         head = json.dumps(
-            [to_json(self.xid), self.seq, self.created_ms, self.timeout_ms, self.owner, self.batch,
-             {name: len(seqs) for name, seqs in self.sends.items()},
-             {name: len(seqs) for name, seqs in self.acks.items()}, self.ids, *([self.user] if self.user else ())]
-        ).encode()  # fmt: skip
+            [
+                to_json(self.xid),
+                self.seq,
+                self.created_ms,
+                self.timeout_ms,
+                self.owner,
+                self.batch,
+                {name: len(seqs) for name, seqs in self.sends.items()},
+                {name: len(seqs) for name, seqs in self.acks.items()},
+                self.ids,
+                *([self.user] if self.user else ()),
+            ]
+        ).encode()
         seqs = [seq for part in (self.sends, self.acks) for each in part.values() for seq in each]
         return _U32.pack(len(head)) + head + struct.pack(f"<{len(seqs)}Q", *seqs)
 
@@ -109,10 +118,17 @@ class Prepared(BaseRecord):
 
     def facts(self) -> dict[str, Any]:
         return {
-            "xid": str(self.xid), "seq": self.seq, "created_ms": self.created_ms, "timeout_ms": self.timeout_ms,
-            "owner": self.owner, "batch": self.batch, "sends": self.sends, "acks": self.acks, "ids": self.ids,
+            "xid": str(self.xid),
+            "seq": self.seq,
+            "created_ms": self.created_ms,
+            "timeout_ms": self.timeout_ms,
+            "owner": self.owner,
+            "batch": self.batch,
+            "sends": self.sends,
+            "acks": self.acks,
+            "ids": self.ids,
             **({"user": self.user} if self.user else {}),
-        }  # fmt: skip
+        }
 
 
 class Resolved(BaseRecord):

@@ -124,10 +124,16 @@ def _read_any(data: bytes, version: int) -> Ack:
     cause = found.get("cause")
     reason = f"{cause.name or 'java.lang.Throwable'}: {cause.message}" if cause is not None else ""
     return Ack(
-        found.get("command_id", 0), found.get("response_required", False), _as_field(found.get("transaction")),
-        _as_field(found.get("consumer")), found.get("kind", 0), first, last, found.get("count", 0),
+        found.get("command_id", 0),
+        found.get("response_required", False),
+        _as_field(found.get("transaction")),
+        _as_field(found.get("consumer")),
+        found.get("kind", 0),
+        first,
+        last,
+        found.get("count", 0),
         reason[:REASON_CHARACTERS_MAX],
-    )  # fmt: skip
+    )
 
 
 def _as_field(found: table.Structure | None) -> bytes:
@@ -138,9 +144,25 @@ class Consumer:
     """One consumer. `session` is the broker's number of its session; `key` its id as a field."""
 
     __slots__ = (
-        "browses", "destination", "dispatched", "extension", "groups", "head", "held", "id", "in_transactions",
-        "is_pulling", "key", "newest_seen", "opening", "opening_name", "picks", "prefetch", "pulls", "session",
-    )  # fmt: skip
+        "browses",
+        "destination",
+        "dispatched",
+        "extension",
+        "groups",
+        "head",
+        "held",
+        "id",
+        "in_transactions",
+        "is_pulling",
+        "key",
+        "newest_seen",
+        "opening",
+        "opening_name",
+        "picks",
+        "prefetch",
+        "pulls",
+        "session",
+    )
 
     def __init__(
         self, id: str, key: bytes, session: int, prefetch: int, destination: table.Structure, browses: bool

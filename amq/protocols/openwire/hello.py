@@ -49,12 +49,20 @@ def read_hello(data: bytes) -> Hello:
 
 def hello(frame_bytes_max: int, server_name: str) -> bytes:
     """The broker's own WireFormatInfo, with its size."""
-    options = encode_map({
-        "TightEncodingEnabled": False, "CacheEnabled": False, "StackTraceEnabled": False,
-        "TcpNoDelayEnabled": True,  # without it the client waits for the acknowledgement of each small packet
-        "SizePrefixDisabled": False, "CacheSize": Int32(0), "MaxInactivityDuration": INACTIVITY_MS,
-        "MaxInactivityDurationInitalDelay": INITIAL_DELAY_MS, "MaxInactivityDurationInitialDelay": INITIAL_DELAY_MS,
-        "MaxFrameSize": frame_bytes_max, "ProviderName": server_name,
-    })  # fmt: skip
+    options = encode_map(
+        {
+            "TightEncodingEnabled": False,
+            "CacheEnabled": False,
+            "StackTraceEnabled": False,
+            "TcpNoDelayEnabled": True,  # without it the client waits for the acknowledgement of each small packet
+            "SizePrefixDisabled": False,
+            "CacheSize": Int32(0),
+            "MaxInactivityDuration": INACTIVITY_MS,
+            "MaxInactivityDurationInitalDelay": INITIAL_DELAY_MS,
+            "MaxInactivityDurationInitialDelay": INITIAL_DELAY_MS,
+            "MaxFrameSize": frame_bytes_max,
+            "ProviderName": server_name,
+        }
+    )
     data = bytes((WIRE_FORMAT_INFO,)) + MAGIC + INT.pack(VERSION_MAX) + optional_bytes(options)
     return INT.pack(len(data)) + data

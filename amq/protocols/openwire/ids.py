@@ -59,9 +59,13 @@ class MessageIds:
         if fresh:
             self._sequence = sequence = self._sequence + 1
         return own_id(
-            message, f"ID:amq-{identity.epoch}-{identity.connection}", sequence, self.name_of(message.seq),
-            identity.store, version,
-        )  # fmt: skip
+            message,
+            f"ID:amq-{identity.epoch}-{identity.connection}",
+            sequence,
+            self.name_of(message.seq),
+            identity.store,
+            version,
+        )
 
     def name_of(self, seq: int) -> int:
         """The number of a message that has a new id: hardly ever that of the same one on another connection."""

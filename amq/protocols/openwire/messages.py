@@ -67,9 +67,13 @@ _COMMAND: Final = struct.Struct(">i?")
 _TAIL: Final = struct.Struct(">qq")  # brokerInTime, brokerOutTime
 _BARE: Final = b"\0\0\0\0\0"  # a command id and "no response required", in a message inside a dispatch
 _CONTENT_OF: Final = {
-    table.MESSAGE: NONE, table.BYTES_MESSAGE: BYTES, table.MAP_MESSAGE: MAP, table.OBJECT_MESSAGE: OBJECT,
-    table.STREAM_MESSAGE: STREAM, table.TEXT_MESSAGE: TEXT,
-}  # fmt: skip
+    table.MESSAGE: NONE,
+    table.BYTES_MESSAGE: BYTES,
+    table.MAP_MESSAGE: MAP,
+    table.OBJECT_MESSAGE: OBJECT,
+    table.STREAM_MESSAGE: STREAM,
+    table.TEXT_MESSAGE: TEXT,
+}
 _TYPE_OF: Final = {content: type for type, content in _CONTENT_OF.items()} | {OBJECT: table.BYTES_MESSAGE}
 _SEEN: Final = frozenset({GROUP_ID, GROUP_SEQ})  # properties that the broker sees and that stand in the native data too
 MESSAGE_TYPES: Final = frozenset(_CONTENT_OF)
@@ -136,8 +140,19 @@ class Known:
         if size < at + _USUAL.size + 5:
             return None
         (
-            sequence, _, original, group, _, correlation, persistent, expiration, priority, reply, _, kind,
-        ) = _USUAL.unpack_from(data, at)  # fmt: skip
+            sequence,
+            _,
+            original,
+            group,
+            _,
+            correlation,
+            persistent,
+            expiration,
+            priority,
+            reply,
+            _,
+            kind,
+        ) = _USUAL.unpack_from(data, at)
         cut = at + _USUAL.size
         if original or group or correlation or reply or kind or not data[cut]:
             return None
@@ -158,18 +173,24 @@ class Known:
         structure, target, compressed, _, path, _, user, _, _, cluster, _, _, _ = _USUAL_END.unpack_from(data, end)
         if structure or target or path or user or cluster:
             return None
-        if properties and (
-            data.find(SCHEDULED, rest, end) >= 0 or cut - start + size - rest > SECTION_BYTES_MAX // 2
-        ):
+        if properties and (data.find(SCHEDULED, rest, end) >= 0 or cut - start + size - rest > SECTION_BYTES_MAX // 2):
             return None
         flags = _HAS_CONTENT | (_IS_COMPRESSED if compressed else 0)
         head = _HEAD.pack(data[start], flags, self.id_start, at + 10 - start, cut - 6 - start)
         message = Message(
-            self.name, data[begin:rest], None, "", priority if priority < 9 else 9, persistent != 0, 0,
-            expiration if expiration > 0 else 0, f"{producer}:{sequence}" if producer and persistent else "",
-            _CONTENT_OF[data[start]], 0,
+            self.name,
+            data[begin:rest],
+            None,
+            "",
+            priority if priority < 9 else 9,
+            persistent != 0,
+            0,
+            expiration if expiration > 0 else 0,
+            f"{producer}:{sequence}" if producer and persistent else "",
+            _CONTENT_OF[data[start]],
+            0,
             Envelope("", None, "", "", 0, Native(NAME, b"".join((head, data[start + 6 : cut], data[rest:size])))),
-        )  # fmt: skip
+        )
         return message, properties
 
 
@@ -245,9 +266,23 @@ def _read(data: bytes) -> Incoming:
     head = _HEAD.pack(type, flags, id_start - 6, id_end - 6, cut - 6)
     native = b"".join((head, data[6:cut], data[rest:]))
     return Incoming(
-        command_id, wants_response, producer, destination, transaction, id_producer, id_sequence, id_text, group,
-        group_sequence, persistent, expiration, priority, content or b"", properties or b"", native,
-    )  # fmt: skip
+        command_id,
+        wants_response,
+        producer,
+        destination,
+        transaction,
+        id_producer,
+        id_sequence,
+        id_text,
+        group,
+        group_sequence,
+        persistent,
+        expiration,
+        priority,
+        content or b"",
+        properties or b"",
+        native,
+    )
 
 
 def _identity(data: bytes, at: int, type: int) -> tuple[bytes, int]:
@@ -307,9 +342,7 @@ def _bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
     return data[at + 5 : end], end
 
 
-def message_of(
-    found: Incoming, destination: str, duplicate_id: str, properties_max: int = PROPERTIES_MAX
-) -> Message:
+def message_of(found: Incoming, destination: str, duplicate_id: str, properties_max: int = PROPERTIES_MAX) -> Message:
     """The message for `destination`, a full name. Raises ValueError where it cannot be stored, CommandError where it
     has more properties than that."""
     count = count_of(found.properties)
@@ -326,10 +359,19 @@ def message_of(
     if len(found.native) > SECTION_BYTES_MAX // 2:
         raise ValueError(f"its properties and headers have more than {SECTION_BYTES_MAX // 2} bytes: use the body")
     return Message(
-        destination, found.content, properties, "", min(found.priority, 9), found.persistent, 0,
-        max(found.expiration, 0), storable(duplicate_id), _CONTENT_OF[found.native[0]], 0,
+        destination,
+        found.content,
+        properties,
+        "",
+        min(found.priority, 9),
+        found.persistent,
+        0,
+        max(found.expiration, 0),
+        storable(duplicate_id),
+        _CONTENT_OF[found.native[0]],
+        0,
         Envelope("", None, "", "", 0, Native(NAME, found.native)),
-    )  # fmt: skip
+    )
 
 
 # -- the neutral form -------------------------------------------------------------------------------------------------
@@ -363,9 +405,12 @@ def _head(message: Message) -> tuple[Properties, Envelope]:
         properties[USER_ID] = user
     correlation_id = found.get("correlation_id")
     return properties, Envelope(
-        given_id(message) or id_text(found.get("id")), correlation_id, _reply_to(found.get("reply_to")),
-        found.get("type", ""), max(0, found.get("timestamp", 0)),
-    )  # fmt: skip
+        given_id(message) or id_text(found.get("id")),
+        correlation_id,
+        _reply_to(found.get("reply_to")),
+        found.get("type", ""),
+        max(0, found.get("timestamp", 0)),
+    )
 
 
 def _reply_to(destination: Structure | None) -> str:
@@ -460,9 +505,12 @@ def own_id(message: Message, producer: str, sequence: int, name: int, store: str
     if not text:
         text = id_text(_fields(message).get("id")) if is_openwire(message) else f"{store}-{message.seq}"
     id = structure(
-        table.MESSAGE_ID, text=text, producer=structure(table.PRODUCER_ID, connection=producer),
-        producer_sequence=sequence, broker_sequence=name,
-    )  # fmt: skip
+        table.MESSAGE_ID,
+        text=text,
+        producer=structure(table.PRODUCER_ID, connection=producer),
+        producer_sequence=sequence,
+        broker_sequence=name,
+    )
     return table.nested(id, version)
 
 
@@ -504,10 +552,20 @@ def dispatch_as_it_came(opening: bytes, message: Message, redelivered: int) -> b
     rest = data[cut:]
     content = _LENGTH.pack(1, len(body)) if flags & _HAS_CONTENT else b"\0"
     size = len(opening) + 7 + cut - _HEAD.size + len(content) + len(body) + len(rest) + 4
-    return b"".join((
-        INT.pack(size), opening, _STARTS[type], data[_HEAD.size : id_end - 8], LONG.pack(message.seq), data[id_end:cut],
-        content, body, rest, INT.pack(redelivered),
-    ))  # fmt: skip
+    return b"".join(
+        (
+            INT.pack(size),
+            opening,
+            _STARTS[type],
+            data[_HEAD.size : id_end - 8],
+            LONG.pack(message.seq),
+            data[id_end:cut],
+            content,
+            body,
+            rest,
+            INT.pack(redelivered),
+        )
+    )
 
 
 def _as_it_came(message: Message, data: bytes, id: bytes) -> Written:
@@ -583,11 +641,15 @@ def _translated(message: Message, version: int, id: bytes) -> Written:
         fields["original_destination"] = destination_in(text(original))
     reply_to = properties.pop("reply-to", "") or envelope.reply_to
     fields.update(
-        destination=destination_of(message.destination), persistent=message.persistent, priority=message.priority,
-        expiration=message.expires_ms, timestamp=envelope.sent_ms or message.timestamp_ms,
-        arrival=message.timestamp_ms, correlation_id=envelope.correlation_text,
+        destination=destination_of(message.destination),
+        persistent=message.persistent,
+        priority=message.priority,
+        expiration=message.expires_ms,
+        timestamp=envelope.sent_ms or message.timestamp_ms,
+        arrival=message.timestamp_ms,
+        correlation_id=envelope.correlation_text,
         type=text(properties.pop("type", "")) or envelope.type or None,
-    )  # fmt: skip
+    )
     if isinstance(reply_to, str) and is_destination(reply_to):
         fields["reply_to"] = destination_of(reply_to)
     if message.content_type and message.content_type != JSON_TYPE:

@@ -12,12 +12,15 @@ from amq.destination import Pattern, Source, bars, plain_name, source
 from amq.errors import CommandError
 from amq.protocols.openwire.table import QUEUE, TEMP_QUEUE, TEMP_TOPIC, TOPIC, Structure, nested, structure
 
-_SCHEMES: Final = {
-    QUEUE: "queue://", TOPIC: "topic://", TEMP_QUEUE: "temp-queue://", TEMP_TOPIC: "temp-topic://"
-}  # fmt: skip
+_SCHEMES: Final = {QUEUE: "queue://", TOPIC: "topic://", TEMP_QUEUE: "temp-queue://", TEMP_TOPIC: "temp-topic://"}
 _OWN_SCHEMES: Final = {
-    "openwire": "tcp", "tcp": "tcp", "auto": "tcp", "openwire+ssl": "ssl", "ssl": "ssl", "auto+ssl": "ssl",
-}  # fmt: skip
+    "openwire": "tcp",
+    "tcp": "tcp",
+    "auto": "tcp",
+    "openwire+ssl": "ssl",
+    "ssl": "ssl",
+    "auto+ssl": "ssl",
+}
 _TYPES: Final = {scheme: type for type, scheme in _SCHEMES.items()}
 
 

@@ -24,8 +24,21 @@ from amq.protocols.openwire.wire import (
 from amq.values import DEPTH_MAX, VALUES_MAX, Float32, Int8, Int16, Int32, Nested, Value
 
 (
-    _NULL, _BOOLEAN, _BYTE, _CHAR, _SHORT, _INT, _LONG, _DOUBLE, _FLOAT, _TEXT, _BYTES, _MAP, _LIST, _LONG_TEXT,
-) = range(14)  # fmt: skip
+    _NULL,
+    _BOOLEAN,
+    _BYTE,
+    _CHAR,
+    _SHORT,
+    _INT,
+    _LONG,
+    _DOUBLE,
+    _FLOAT,
+    _TEXT,
+    _BYTES,
+    _MAP,
+    _LIST,
+    _LONG_TEXT,
+) = range(14)
 ENTRY_BYTES_MIN: Final = 3  # of a map: the length of a name, and the type of a value
 NESTED_VALUES_MAX: Final = 10_000  # in maps and lists among the properties of a message, which nobody can select
 _READERS: Final[dict[int, Callable[[Reader], Nested]]] = {

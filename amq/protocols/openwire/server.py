@@ -114,9 +114,13 @@ class OpenWireServer:
     has_more = False
 
     def __init__(
-        self, body_bytes_max: int = 100 << 20, identity: Identity | None = None, server_name: str = "amq",
-        rebalances: bool = False, properties_max: int = PROPERTIES_MAX,
-    ) -> None:  # fmt: skip
+        self,
+        body_bytes_max: int = 100 << 20,
+        identity: Identity | None = None,
+        server_name: str = "amq",
+        rebalances: bool = False,
+        properties_max: int = PROPERTIES_MAX,
+    ) -> None:
         self._properties_max = properties_max
         self.unsaid = b""
         self.patience_ms: tuple[int, int] | None = None
@@ -216,9 +220,7 @@ class OpenWireServer:
         frames.at = at
         return left
 
-    def _send(
-        self, producer: Producer, data: bytes, start: int, at: int, end: int, commands: list[Command]
-    ) -> bool:
+    def _send(self, producer: Producer, data: bytes, start: int, at: int, end: int, commands: list[Command]) -> bool:
         """A message in the form that is known of its producer; False = it must be read in general. Raises ValueError,
         struct.error, IndexError, CommandError."""
         known, session, transaction = producer.known, producer.session, ""
@@ -335,8 +337,10 @@ class OpenWireServer:
         self._frames.bytes_max = STRANGER_BYTES_MAX
         identity = self._identity
         info = structure(
-            table.BROKER_INFO, id=structure(table.BROKER_ID, value=identity.store), name=identity.broker,
-        )  # fmt: skip
+            table.BROKER_INFO,
+            id=structure(table.BROKER_ID, value=identity.store),
+            name=identity.broker,
+        )
         self.unsaid += hello(self._frame_bytes_max, self._server_name) + frame(info, found.version)
         # A side that hears nothing for the whole interval gives up; the broker waits for twice what it is told.
         self.patience_ms = found.inactivity_ms // 2, found.inactivity_ms // 3
@@ -354,10 +358,19 @@ class OpenWireServer:
             raise ProtocolError("ConnectionInfo names no connection", code="FRAME_INVALID")
         command_id = found.get("command_id", 0)
         assert self.patience_ms is not None
-        commands.append(Connect(
-            storable(found.get("user_name", "")), found.get("password", ""), storable(found.get("client_id", "")), "",
-            self.patience_ms, id.get("value"), None, Answer(command_id), exclusive=True,
-        ))  # fmt: skip
+        commands.append(
+            Connect(
+                storable(found.get("user_name", "")),
+                found.get("password", ""),
+                storable(found.get("client_id", "")),
+                "",
+                self.patience_ms,
+                id.get("value"),
+                None,
+                Answer(command_id),
+                exclusive=True,
+            )
+        )
         self._connection, self._connect_id = id, command_id
         self._tolerates_faults = self._tolerates_faults or found.get("fault_tolerant", False)
         self._ids.known_to = self._identity.newest_seq if found.get("failover_reconnect") else -1
@@ -502,15 +515,26 @@ class OpenWireServer:
         prefetch, session = max(0, found.get("prefetch", 0)), self._sessions.get(id.get("session", 0), 0)
         consumer = Consumer(text, key, session, prefetch, destination, bool(found.get("browser")))
         self._in(session, commands)
-        commands.append(Subscribe(
-            text, named if len(named) > 1 else named[0], True, prefetch, found.get("selector", ""),
-            Opening(found, self._consumers, key), consumer, browser=consumer.browses,
-            subscription_name=storable(found.get("subscription_name", "")),
-            credit=None if prefetch or consumer.browses else 0, exclusive=bool(found.get("exclusive")),
-            priority=found.get("priority", 0), no_local=bool(found.get("no_local")),
-            retroactive=bool(found.get("retroactive")), pending_limit=max(-1, found.get("pending_limit", 0)),
-            redelivers=True,
-        ))  # fmt: skip
+        commands.append(
+            Subscribe(
+                text,
+                named if len(named) > 1 else named[0],
+                True,
+                prefetch,
+                found.get("selector", ""),
+                Opening(found, self._consumers, key),
+                consumer,
+                browser=consumer.browses,
+                subscription_name=storable(found.get("subscription_name", "")),
+                credit=None if prefetch or consumer.browses else 0,
+                exclusive=bool(found.get("exclusive")),
+                priority=found.get("priority", 0),
+                no_local=bool(found.get("no_local")),
+                retroactive=bool(found.get("retroactive")),
+                pending_limit=max(-1, found.get("pending_limit", 0)),
+                redelivers=True,
+            )
+        )
         self._consumers[key] = consumer
 
     def _consumer_control(self, found: Structure, commands: list[Command]) -> None:
@@ -669,9 +693,12 @@ class OpenWireServer:
     # ---- replies and deliveries → bytes
 
     def connected(
-        self, session: str, heartbeat_ms: tuple[int, int], brokers: Sequence[str] = (),  # noqa: ARG002
+        self,
+        session: str,  # noqa: ARG002
+        heartbeat_ms: tuple[int, int],  # noqa: ARG002
+        brokers: Sequence[str] = (),
         reattachable: Reattachable | None = None,  # noqa: ARG002
-    ) -> bytes:  # fmt: skip
+    ) -> bytes:
         """Answer to Connect. `brokers` = where the group is."""
         return _response(self._connect_id) + self.brokers(brokers)
 
@@ -723,9 +750,11 @@ class OpenWireServer:
             return b""
         del self._consumers[consumer.key]
         control = structure(
-            table.CONSUMER_CONTROL, destination=consumer.destination, close=True,
+            table.CONSUMER_CONTROL,
+            destination=consumer.destination,
+            close=True,
             consumer=table.read_nested(Reader(consumer.key), self._version),
-        )  # fmt: skip
+        )
         return frame(control, self._version)
 
     def subscription(self, command: Subscribe, session: int) -> Consumer:  # noqa: ARG002
@@ -770,9 +799,10 @@ class OpenWireServer:
             after = after[:-1] + (b"\1" if first else b"\0")
         size = len(consumer.head) + len(destination) + len(written.before) + len(written.body) + len(after) + 4
         return (
-            b"".join((INT.pack(size), consumer.head, destination, written.before)), written.body,
+            b"".join((INT.pack(size), consumer.head, destination, written.before)),
+            written.body,
             after + INT.pack(redelivered),
-        )  # fmt: skip
+        )
 
     def end_of_browse(self, consumer: Consumer) -> bytes:
         """The browse of this consumer has shown everything."""
@@ -786,9 +816,14 @@ class OpenWireServer:
         return frame(structure(table.KEEP_ALIVE_INFO), self._version)
 
 
-_BEFORE_LOGIN: Final = frozenset({
-    table.CONNECTION_INFO, table.KEEP_ALIVE_INFO, table.CONNECTION_CONTROL, table.SHUTDOWN_INFO,
-})  # fmt: skip
+_BEFORE_LOGIN: Final = frozenset(
+    {
+        table.CONNECTION_INFO,
+        table.KEEP_ALIVE_INFO,
+        table.CONNECTION_CONTROL,
+        table.SHUTDOWN_INFO,
+    }
+)
 _NO_CAUSE: Final = "javax.jms.JMSException: the client gave the message up, and did not say why"
 _OUTCOMES: Final = {POISON: Outcome.REJECTED, EXPIRED: Outcome.EXPIRED}
 

@@ -123,9 +123,14 @@ class Transactions:
             self._open[key].is_spoiled = True
 
     def end(
-        self, kind: int, key: bytes, id: Structure, receipt: object, read_only: object,
+        self,
+        kind: int,
+        key: bytes,
+        id: Structure,
+        receipt: object,
+        read_only: object,
         taken: dict[Consumer, dict[int, int]],
-    ) -> list[Step]:  # fmt: skip
+    ) -> list[Step]:
         """The commands for a prepare, commit or rollback. `read_only` = the token for the answer that there is nothing
         to prepare; what is acknowledged is noted in `taken`. Raises CommandError."""
         found = self._open.pop(key, None)

@@ -17,10 +17,27 @@ from amq.remembered import Remembered
 
 # Never taken from a message's properties: the broker's own headers on a MESSAGE, and those that Message has fields for.
 # (A header without a name is none.)
-RESERVED: Final = frozenset({
-    "", "ack", "browser", "content-length", "content-type", "destination", "expires", "JMSXDeliveryCount", "message-id",
-    "persistent", "priority", "receipt", "redelivered", "subscription", "timestamp", "transaction", "_AMQ_DUPL_ID",
-})  # fmt: skip
+RESERVED: Final = frozenset(
+    {
+        "",
+        "ack",
+        "browser",
+        "content-length",
+        "content-type",
+        "destination",
+        "expires",
+        "JMSXDeliveryCount",
+        "message-id",
+        "persistent",
+        "priority",
+        "receipt",
+        "redelivered",
+        "subscription",
+        "timestamp",
+        "transaction",
+        "_AMQ_DUPL_ID",
+    }
+)
 
 _NAMES_BYTES_MAX: Final = 256 << 10  # of names whose lines are remembered, for each connection
 # 1.0 has no escapes: what would end a line, a name or the frame is replaced, or the message could not be delivered.
@@ -66,9 +83,7 @@ class Deliveries:
         self._bare = DeliveryFormat("", header_line("message-id", message_id_prefix, version)[:-1], "")
         self._wire_names: Remembered[str] = Remembered(_NAMES_BYTES_MAX)  # full name → "\ndestination:…\ntimestamp:"
 
-    def format(
-        self, subscription: str, index: int, explicit_ack: bool, destination: str = ""
-    ) -> DeliveryFormat:
+    def format(self, subscription: str, index: int, explicit_ack: bool, destination: str = "") -> DeliveryFormat:
         """For the subscription that the client calls `subscription` ("" = it gave no id) and the codec `index`."""
         version = self._version
         start = "MESSAGE\n"
@@ -100,7 +115,11 @@ class Deliveries:
         if message.priority != DEFAULT_PRIORITY:
             optional = f"{optional}priority:{message.priority}\n"
         if (
-            message.content_type or message.duplicate_id or message.expires_ms or message.properties or redelivered
+            message.content_type
+            or message.duplicate_id
+            or message.expires_ms
+            or message.properties
+            or redelivered
             or message.envelope is not None
         ):
             optional += self._rare_headers(message, redelivered)

@@ -99,7 +99,7 @@ def _kind(part: str) -> tuple[str, str]:
     """Kind and name that `part`, which has no known prefix, probably means; empty where it looks like neither."""
     found = _LIKE_A_PREFIX.fullmatch(part.strip())
     kinds = get_close_matches(found[1].lower(), _KINDS, 1, 0.7) if found else []
-    return (kinds[0], found[2]) if found and kinds else ("", "")  # fmt: skip
+    return (kinds[0], found[2]) if found and kinds else ("", "")
 
 
 def _meant(part: str) -> str:

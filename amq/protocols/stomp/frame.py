@@ -23,10 +23,28 @@ COMMAND_BYTES_MAX: Final = 16  # the longest command of the specifications has 1
 
 # These are written before the peers have agreed on a version, so their headers are never escaped.
 UNESCAPED_COMMANDS: Final = frozenset({"CONNECT", "STOMP", "CONNECTED"})
-_COMMANDS: Final = frozenset({
-    "ABORT", "ACK", "BEGIN", "COMMIT", "CONNECT", "CONNECTED", "CREDIT", "DISCONNECT", "ERROR", "MESSAGE", "MESSAGES",
-    "NACK", "RECEIPT", "SEND", "SENDMANY", "STOMP", "SUBSCRIBE", "UNSUBSCRIBE",
-})  # fmt: skip
+_COMMANDS: Final = frozenset(
+    {
+        "ABORT",
+        "ACK",
+        "BEGIN",
+        "COMMIT",
+        "CONNECT",
+        "CONNECTED",
+        "CREDIT",
+        "DISCONNECT",
+        "ERROR",
+        "MESSAGE",
+        "MESSAGES",
+        "NACK",
+        "RECEIPT",
+        "SEND",
+        "SENDMANY",
+        "STOMP",
+        "SUBSCRIBE",
+        "UNSUBSCRIBE",
+    }
+)
 # Content-length counts in these. Clients answer with all headers of a MESSAGE, and in any other frame no body follows.
 _WITH_BODIES: Final = frozenset({"ERROR", "MESSAGE", "MESSAGES", "SEND", "SENDMANY"})
 LINE_END_BYTES: Final = 2  # may stand where no body may be
@@ -64,8 +82,11 @@ class Limits:
 # A client should accept these: a delivery is larger than the SEND that it came from, by the headers that the broker
 # adds and by escapes where the sender's version needed none. The broker limits the size of a body (`maxFrameSize`).
 DELIVERY_LIMITS: Final = Limits(
-    header_count_max=1100, header_bytes_max=24 * 1024, header_block_bytes_max=256 * 1024, body_bytes_max=1 << 30,
-)  # fmt: skip
+    header_count_max=1100,
+    header_bytes_max=24 * 1024,
+    header_block_bytes_max=256 * 1024,
+    body_bytes_max=1 << 30,
+)
 
 
 class Frame:
@@ -268,9 +289,7 @@ class FrameReader:
         if text is None or (frame.command not in _WITH_BODIES and frame.command in _COMMANDS):
             return -1
         if not (text.isascii() and text.isdecimal()):
-            raise ProtocolError(
-                f"content-length {text[:40]!r} is not a number of bytes", code="CONTENT_LENGTH_INVALID"
-            )
+            raise ProtocolError(f"content-length {text[:40]!r} is not a number of bytes", code="CONTENT_LENGTH_INVALID")
         digits = text.lstrip("0") or "0"
         if len(digits) > 19 or int(digits) > self.limits.body_bytes_max:
             raise self._body_too_big(f"content-length {digits[:20]} says a body")

@@ -25,9 +25,12 @@ def asked(headers: Mapping[str, str]) -> Reattach | None:
     if WINDOW not in headers:
         return None
     return Reattach(
-        _count(headers, WINDOW), _count(headers, WINDOW_BYTES), headers.get(TOKEN, ""),
-        _count(headers, RECEIVED_BYTES), _count(headers, REPEATS_FROM),
-    )  # fmt: skip
+        _count(headers, WINDOW),
+        _count(headers, WINDOW_BYTES),
+        headers.get(TOKEN, ""),
+        _count(headers, RECEIVED_BYTES),
+        _count(headers, REPEATS_FROM),
+    )
 
 
 def asking(reattach: Reattach) -> list[tuple[str, str]]:

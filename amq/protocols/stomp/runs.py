@@ -215,9 +215,13 @@ class RunFormat(DeliveryFormat):
         self.lines = subscription + id_prefix, version, owner
 
     def run(
-        self, destination: str, records: bytes | memoryview, sizes: Sequence[int], seq: int,
+        self,
+        destination: str,
+        records: bytes | memoryview,
+        sizes: Sequence[int],
+        seq: int,
         redelivered: Sequence[tuple[int, int]],
-    ) -> bytes:  # fmt: skip
+    ) -> bytes:
         """The MESSAGES frame of these `records` of the journal, which follow each other and have these `sizes`. The
         last is that of message `seq`; `redelivered` = (place in the run, deliveries before this one) of those that were
         delivered before."""

@@ -67,9 +67,7 @@ class _Subscription:
 
     __slots__ = ("acknowledges", "destination", "first", "id", "index", "named", "transformation")
 
-    def __init__(
-        self, id: str, index: int, destination: str, ack: str, named: bool, transformation: str
-    ) -> None:
+    def __init__(self, id: str, index: int, destination: str, ack: str, named: bool, transformation: str) -> None:
         self.id = id
         self.index = index  # never used twice in a connection
         self.destination = destination
@@ -100,20 +98,28 @@ class StompServer:
     has_more = False
 
     def __init__(
-        self, limits: Limits | None = None, message_id_prefix: str = "ID:", server_name: str = "amq",
-        default_persistent: bool = True, identity: tuple[tuple[str, str], ...] = (), owner: str = "0-0.",
+        self,
+        limits: Limits | None = None,
+        message_id_prefix: str = "ID:",
+        server_name: str = "amq",
+        default_persistent: bool = True,
+        identity: tuple[tuple[str, str], ...] = (),
+        owner: str = "0-0.",
         strict_destinations: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert message_id_prefix
         assert not message_id_prefix[-1].isdigit()
         assert server_name.isprintable()
         self.version = "1.0"  # agreed on; until then what every client understands
         self.confirmed = 0  # so many bytes of ours the client says it has
         self._limits = limits or Limits()
-        self._reader = FrameReader(replace(
-            self._limits, body_bytes_max=LINE_END_BYTES,
-            header_block_bytes_max=min(self._limits.header_block_bytes_max, _STRANGER_HEADERS_BYTES_MAX),
-        ))  # fmt: skip
+        self._reader = FrameReader(
+            replace(
+                self._limits,
+                body_bytes_max=LINE_END_BYTES,
+                header_block_bytes_max=min(self._limits.header_block_bytes_max, _STRANGER_HEADERS_BYTES_MAX),
+            )
+        )
         self._message_id_prefix = message_id_prefix
         self._server_name = server_name
         self._default_persistent = default_persistent
@@ -301,9 +307,14 @@ class StompServer:
         self._takes_runs = version == "1.2" and runs.is_asked(headers)
         get = headers.get
         return Connect(
-            get("login", ""), get("passcode", ""), get("client-id", ""), get("host", ""), heartbeat_ms,
-            get("amq-client-instance", ""), reattaching.asked(headers) if version == "1.2" else None,
-        )  # fmt: skip
+            get("login", ""),
+            get("passcode", ""),
+            get("client-id", ""),
+            get("host", ""),
+            heartbeat_ms,
+            get("amq-client-instance", ""),
+            reattaching.asked(headers) if version == "1.2" else None,
+        )
 
     def _checked_send(self, headers: dict[str, str], body: bytes) -> Send:
         _check_lengths(headers)
@@ -342,9 +353,19 @@ class StompServer:
                     headers["reply-to"] = reply_to(headers["reply-to"], self._owner)
                 envelope = lift(headers)
         message = Message(
-            destination, body, headers or None, content_type, priority, persistent, 0, expires_ms, duplicate_id,
-            content, 0, envelope,
-        )  # fmt: skip
+            destination,
+            body,
+            headers or None,
+            content_type,
+            priority,
+            persistent,
+            0,
+            expires_ms,
+            duplicate_id,
+            content,
+            0,
+            envelope,
+        )
         if TRANSFORMATION in headers:
             message = transformation.sent(message, headers[TRANSFORMATION])
         if len(names) > 1:
@@ -416,8 +437,7 @@ class StompServer:
         )
 
     def _acknowledged(self, command: str, headers: dict[str, str]) -> tuple[int, str, int | None]:
-        """Seq and subscription id of the message that an ACK or NACK means, and where the range begins that it covers.
-        """
+        """Seq and subscription id of the message that an ACK or NACK names, and the first seq that it covers."""
         if self.version == "1.2":
             id = headers.get("id", "")
             if not id:
@@ -493,9 +513,12 @@ class StompServer:
     # ---- replies and deliveries → bytes
 
     def connected(
-        self, session: str, heartbeat_ms: tuple[int, int], brokers: Sequence[str] = (),
+        self,
+        session: str,
+        heartbeat_ms: tuple[int, int],
+        brokers: Sequence[str] = (),
         reattachable: Reattachable | None = None,
-    ) -> bytes:  # fmt: skip
+    ) -> bytes:
         """Answer to Connect. `heartbeat_ms` = (what the broker can send, what it wants); `brokers` = where the group
         is."""
         headers = [("version", self.version), ("session", session), ("server", self._server_name), *self._identity]

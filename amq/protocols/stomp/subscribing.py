@@ -20,9 +20,7 @@ RUNS: Final = "amq-runs"  # many messages in one frame: see `amq.protocols.stomp
 RUNS_VERSION: Final = "1"
 BOUNDS: Final = "bounds"  # value of the header `places`
 # Options without that prefix.
-_OURS: Final = (
-    "browse-after", "browse-until", "credit", "cursor", "epoch", "lease", "places", "positions", RUNS
-)  # fmt: skip
+_OURS: Final = ("browse-after", "browse-until", "credit", "cursor", "epoch", "lease", "places", "positions", RUNS)
 _PRIORITY_MIN, _PRIORITY_MAX = -128, 127  # a byte in ActiveMQ
 _PENDING_MAX: Final = 100_000_000
 _INT32_MAX: Final = 2**31 - 1
@@ -49,9 +47,17 @@ def subscribe(
         options.setdefault("noLocal", headers["no-local"])
     options |= {name: headers[name] for name in _OURS if name in headers}
     return Subscribe(
-        id, sources, ack != ACK_AUTO, prefetch, headers.get("selector", ""), receipt, token, browser=browser,
-        subscription_name=subscription_name(headers), **typed(options, ack, sources, browser),
-    )  # fmt: skip
+        id,
+        sources,
+        ack != ACK_AUTO,
+        prefetch,
+        headers.get("selector", ""),
+        receipt,
+        token,
+        browser=browser,
+        subscription_name=subscription_name(headers),
+        **typed(options, ack, sources, browser),
+    )
 
 
 def ack_mode(headers: Mapping[str, str]) -> str:
@@ -71,11 +77,13 @@ def typed(options: Mapping[str, str], ack: str, sources: tuple[Source, ...], bro
     """The fields of `Subscribe` that these options set; others are ignored, as ActiveMQ does. Raises ProtocolError,
     CommandError."""
     fields: dict[str, Any] = {
-        "exclusive": _option_boolean(options, "exclusive"), "no_local": _option_boolean(options, "noLocal"),
-        "retroactive": _option_boolean(options, "retroactive"), "shared": _option_boolean(options, "shared"),
+        "exclusive": _option_boolean(options, "exclusive"),
+        "no_local": _option_boolean(options, "noLocal"),
+        "retroactive": _option_boolean(options, "retroactive"),
+        "shared": _option_boolean(options, "shared"),
         "priority": _option_number(options, "priority", _PRIORITY_MIN, _PRIORITY_MAX),
         "pending_limit": _option_number(options, "maximumPendingMessageLimit", -1, _PENDING_MAX),
-    }  # fmt: skip
+    }
     if "credit" in options:
         if ack == ACK_AUTO or browser or is_wildcard(sources):
             raise CommandError(

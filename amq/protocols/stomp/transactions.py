@@ -46,10 +46,13 @@ def commit(headers: dict[str, str], receipt: object, body: bytes = b"") -> Comma
         if ("owner" in given) != ("batch" in given):
             raise ProtocolError("COMMIT has one of owner and batch: give both or none", code="HEADER_MISSING")
         return Prepare(
-            transaction("COMMIT", headers), parse(_required("COMMIT", headers, "xid")),
-            _number("timeout", headers["timeout"]) if "timeout" in given else None, headers.get("owner", ""),
-            _number("batch", headers.get("batch", "0")), receipt,
-        )  # fmt: skip
+            transaction("COMMIT", headers),
+            parse(_required("COMMIT", headers, "xid")),
+            _number("timeout", headers["timeout"]) if "timeout" in given else None,
+            headers.get("owner", ""),
+            _number("batch", headers.get("batch", "0")),
+            receipt,
+        )
     if "transaction" in headers:
         raise ProtocolError("COMMIT has a transaction and an xid: what is prepared has no name but its xid")
     if "xid" in given:

@@ -40,21 +40,43 @@ ERROR: Final = "transformation-error"
 BODY_BYTES_MAX: Final = 64 << 10
 _BYTE, _XML, _JSON = "jms-byte", ("jms-xml", "jms-map-xml"), ("jms-json", "jms-map-json")
 _NAMES: Final = (
-    _BYTE, *_XML, *_JSON, "jms-object-xml", "jms-object-json", "jms-advisory-xml", "jms-advisory-json",
-)  # fmt: skip
+    _BYTE,
+    *_XML,
+    *_JSON,
+    "jms-object-xml",
+    "jms-object-json",
+    "jms-advisory-xml",
+    "jms-advisory-json",
+)
 _MAPS: Final = {"jms-xml": "jms-map-xml", "jms-json": "jms-map-json"}  # names of both maps and objects
 
 # Tag → the value of its text. `to` in the other direction goes by the first of the same class.
 _READ: Final[dict[str, Callable[[str], Nested]]] = {
-    "string": str, "int": lambda text: Int32(int(text)), "long": int, "boolean": lambda text: _boolean(text),
-    "double": float, "float": lambda text: Float32(float(text)), "short": lambda text: Int16(int(text)),
-    "byte": lambda text: Int8(int(text)), "char": str, "null": lambda text: None,  # noqa: ARG005
+    "string": str,
+    "int": lambda text: Int32(int(text)),
+    "long": int,
+    "boolean": lambda text: _boolean(text),
+    "double": float,
+    "float": lambda text: Float32(float(text)),
+    "short": lambda text: Int16(int(text)),
+    "byte": lambda text: Int8(int(text)),
+    "char": str,
+    "null": lambda text: None,  # noqa: ARG005
     "byte-array": lambda text: base64.b64decode(text, validate=True),
-}  # fmt: skip
+}
 _TAGS: Final[dict[type, str]] = {
-    bool: "boolean", Int8: "byte", Int16: "short", Int32: "int", int: "long", Float32: "float", float: "double",
-    bytes: "byte-array", list: "list", dict: "map", type(None): "null",
-}  # fmt: skip
+    bool: "boolean",
+    Int8: "byte",
+    Int16: "short",
+    Int32: "int",
+    int: "long",
+    Float32: "float",
+    float: "double",
+    bytes: "byte-array",
+    list: "list",
+    dict: "map",
+    type(None): "null",
+}
 _LISTS: Final = frozenset({"list", "linked-list", "vector"})
 _NOT_IN_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -63,9 +85,7 @@ def asked(headers: Mapping[str, str]) -> str:
     """The transformation that a SUBSCRIBE asks for, "" = none. Raises ProtocolError."""
     name = headers.get(TRANSFORMATION, "").lower()
     if name and name not in _NAMES:
-        raise ProtocolError(
-            f"transformation {name[:40]!r} is none of {', '.join(_NAMES)}", code="HEADER_INVALID"
-        )
+        raise ProtocolError(f"transformation {name[:40]!r} is none of {', '.join(_NAMES)}", code="HEADER_INVALID")
     return name
 
 
@@ -262,10 +282,11 @@ def _escaped(text: str) -> str:
 def _to_json(value: Nested) -> Any:
     if isinstance(value, dict):
         entries = [
-            {"string": [name, each]} if _TAGS.get(each.__class__) is None
+            {"string": [name, each]}
+            if _TAGS.get(each.__class__) is None
             else {"string": name, _TAGS[each.__class__]: _to_json(each)}
             for name, each in value.items()
-        ]  # fmt: skip
+        ]
         return {"entry": entries}
     if isinstance(value, list):
         tags: dict[str, list[Any]] = {}

@@ -31,8 +31,9 @@ def ids(number: int) -> tuple[Structure, Structure, Structure]:
     session = {"connection": ID.get("value"), "session": number}
     return (
         structure(table.SESSION_ID, connection=ID.get("value"), value=number),
-        structure(table.PRODUCER_ID, **session, value=1), structure(table.CONSUMER_ID, **session, value=1),
-    )  # fmt: skip
+        structure(table.PRODUCER_ID, **session, value=1),
+        structure(table.CONSUMER_ID, **session, value=1),
+    )
 
 
 def live(server: OpenWireServer, number: int, seqs: count[int]) -> None:
@@ -43,12 +44,13 @@ def live(server: OpenWireServer, number: int, seqs: count[int]) -> None:
     sent = message(sequence=number, content=None)
     fields = sent.fields | {"producer": producer, "transaction": transaction}
     commands = server.receive(
-        said(table.SESSION_INFO, id=session) + said(table.PRODUCER_INFO, id=producer, destination=QUEUE)
+        said(table.SESSION_INFO, id=session)
+        + said(table.PRODUCER_INFO, id=producer, destination=QUEUE)
         + said(table.CONSUMER_INFO, id=consumer, destination=QUEUE, prefetch=10)
         + said(table.DESTINATION_INFO, destination=temporary, kind=0)
         + said(table.TRANSACTION_INFO, connection=ID, transaction=transaction, kind=0)
         + frame(structure(table.TEXT_MESSAGE, **fields))
-    )  # fmt: skip
+    )
     [opening] = [each for each in commands if isinstance(each, OpenSession)]
     [subscribing] = [each for each in commands if isinstance(each, Subscribe)]
     wire = server.subscription(subscribing, opening.session)
@@ -56,16 +58,25 @@ def live(server: OpenWireServer, number: int, seqs: count[int]) -> None:
     stored.seq = next(seqs)
     [dispatch] = frames(server.delivery(wire, stored, 0))
     id = dispatch.get("message").get("id")
-    ack = server.receive(said(
-        table.MESSAGE_ACK, consumer=consumer, destination=QUEUE, kind=2, count=1, first=id, last=id,
-        transaction=transaction,
-    ))  # fmt: skip
+    ack = server.receive(
+        said(
+            table.MESSAGE_ACK,
+            consumer=consumer,
+            destination=QUEUE,
+            kind=2,
+            count=1,
+            first=id,
+            last=id,
+            transaction=transaction,
+        )
+    )
     ended = server.receive(
         said(table.TRANSACTION_INFO, connection=ID, transaction=transaction, kind=2)
         + said(table.DESTINATION_INFO, destination=temporary, kind=1)
-        + said(table.REMOVE_INFO, id=consumer) + said(table.REMOVE_INFO, id=producer)
+        + said(table.REMOVE_INFO, id=consumer)
+        + said(table.REMOVE_INFO, id=producer)
         + said(table.REMOVE_INFO, id=session)
-    )  # fmt: skip
+    )
     assert any(isinstance(each, Settle) for each in ack + ended), "the message is acknowledged"
     server.unsaid = b""
 

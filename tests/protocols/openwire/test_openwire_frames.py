@@ -39,10 +39,16 @@ def test_any_split_gives_the_same_frames(said: list[bytes], data: st.DataObject)
     assert not frames.pending
 
 
-@pytest.mark.parametrize(("size", "code"), [
-    (0, "FRAME_INVALID"), (-1, "FRAME_INVALID"), (-(1 << 31), "FRAME_INVALID"), (101, "FRAME_TOO_LARGE"),
-    ((1 << 31) - 1, "FRAME_TOO_LARGE"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("size", "code"),
+    [
+        (0, "FRAME_INVALID"),
+        (-1, "FRAME_INVALID"),
+        (-(1 << 31), "FRAME_INVALID"),
+        (101, "FRAME_TOO_LARGE"),
+        ((1 << 31) - 1, "FRAME_TOO_LARGE"),
+    ],
+)
 def test_sizes_that_are_refused(size: int, code: str) -> None:
     frames = Frames(100)
     frames.push(framed(bytes(100)) + INT.pack(size))

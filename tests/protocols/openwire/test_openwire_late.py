@@ -96,9 +96,10 @@ def opened_with(*seqs: int) -> tuple[OpenWireServer, list[int]]:
     """A connection with a consumer that was given these messages, and the names that it knows them by."""
     server = opened()
     (subscribe,) = (
-        each for each in server.receive(said(table.CONSUMER_INFO, 9, id=OTHER, destination=QUEUE, prefetch=10))
+        each
+        for each in server.receive(said(table.CONSUMER_INFO, 9, id=OTHER, destination=QUEUE, prefetch=10))
         if isinstance(each, Subscribe)
-    )  # fmt: skip
+    )
     facts = server.subscription(subscribe, 1)
     for seq in seqs:
         message = Message("queue://orders", b"x")
@@ -116,8 +117,11 @@ def outcomes(server: OpenWireServer, last: int) -> dict[int, Outcome]:
 def test_a_consumer_that_ends_has_seen_what_was_dispatched_before_the_last() -> None:
     server, names = opened_with(8, 9, 3, 10)
     assert outcomes(server, names[2]) == {
-        8: Outcome.RETURNED, 9: Outcome.RETURNED, 3: Outcome.RETURNED, 10: Outcome.RELEASED
-    }  # fmt: skip
+        8: Outcome.RETURNED,
+        9: Outcome.RETURNED,
+        3: Outcome.RETURNED,
+        10: Outcome.RELEASED,
+    }
 
 
 def test_an_older_message_that_came_later_was_not_seen() -> None:
@@ -128,9 +132,7 @@ def test_an_older_message_that_came_later_was_not_seen() -> None:
     assert outcomes(server, names[0]) == {3: Outcome.RELEASED}
 
 
-def own_ids(
-    last: int, acknowledges: Sequence[int] = (), is_usual: bool = True, *, failover: bool = True
-) -> list[bool]:  # fmt: skip
+def own_ids(last: int, acknowledges: Sequence[int] = (), is_usual: bool = True, *, failover: bool = True) -> list[bool]:
     """Which of the messages 6 to 9 have other ids when they come again, after a consumer that had 7, 8 and 9 ended."""
     server = opened(fault_tolerant=failover)
     (send,) = (each for each in server.receive(frame(message(), 12)) if isinstance(each, Send))

@@ -181,15 +181,20 @@ def test_properties_that_are_none() -> None:
 
 def test_what_other_protocols_see() -> None:
     found = message(
-        content=INT.pack(6) + encode_text("😀"), correlation_id="c-1", type="order", timestamp=123, priority=7,
-        reply_to=structure(table.TEMP_QUEUE, name="ID:1:1"), group_id="g", group_sequence=3, user_id="alice",
+        content=INT.pack(6) + encode_text("😀"),
+        correlation_id="c-1",
+        type="order",
+        timestamp=123,
+        priority=7,
+        reply_to=structure(table.TEMP_QUEUE, name="ID:1:1"),
+        group_id="g",
+        group_sequence=3,
+        user_id="alice",
         properties=encode_map({"color": "red", "count": Int16(5)}),
-    )  # fmt: skip
+    )
     seen = neutral(received(found))
     assert (seen.content, seen.body.decode(), seen.priority) == (TEXT, "😀", 7)
-    assert seen.properties == {
-        "color": "red", "count": 5, "JMSXGroupID": "g", "JMSXGroupSeq": 3, "JMSXUserID": "alice"
-    }  # fmt: skip
+    assert seen.properties == {"color": "red", "count": 5, "JMSXGroupID": "g", "JMSXGroupSeq": 3, "JMSXUserID": "alice"}
     assert seen.envelope is not None
     assert seen.envelope[:5] == Envelope("ID:host-1-1:1:1:1:1", "c-1", "temp-queue://ID:1:1", "order", 123)[:5]
 
@@ -219,12 +224,19 @@ def test_a_user_that_the_broker_names_counts() -> None:
 MAP_BODY: dict[str, Nested] = {"a": Int32(5), "b": [True, None]}
 
 
-@pytest.mark.parametrize(("type", "content", "kind", "expected"), [
-    (table.TEXT_MESSAGE, INT.pack(2) + b"hi", TEXT, b"hi"), (table.TEXT_MESSAGE, INT.pack(0), TEXT, b""),
-    (table.TEXT_MESSAGE, None, TEXT, b""), (table.BYTES_MESSAGE, b"\0\xff", BYTES, b"\0\xff"),
-    (table.MAP_MESSAGE, encode_map(MAP_BODY), MAP, MAP_BODY), (table.MAP_MESSAGE, None, MAP, {}),
-    (table.STREAM_MESSAGE, encode_stream([1, "x"]), STREAM, [1, "x"]), (table.MESSAGE, None, NONE, b""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("type", "content", "kind", "expected"),
+    [
+        (table.TEXT_MESSAGE, INT.pack(2) + b"hi", TEXT, b"hi"),
+        (table.TEXT_MESSAGE, INT.pack(0), TEXT, b""),
+        (table.TEXT_MESSAGE, None, TEXT, b""),
+        (table.BYTES_MESSAGE, b"\0\xff", BYTES, b"\0\xff"),
+        (table.MAP_MESSAGE, encode_map(MAP_BODY), MAP, MAP_BODY),
+        (table.MAP_MESSAGE, None, MAP, {}),
+        (table.STREAM_MESSAGE, encode_stream([1, "x"]), STREAM, [1, "x"]),
+        (table.MESSAGE, None, NONE, b""),
+    ],
+)
 @pytest.mark.parametrize("compressed", [False, True])
 def test_bodies(type: int, content: bytes | None, kind: int, expected: object, compressed: bool) -> None:
     sent = content

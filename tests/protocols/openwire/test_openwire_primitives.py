@@ -24,11 +24,17 @@ from amq.values import encode as encode_neutral
 
 texts = st.text(max_size=20)
 simple = st.one_of(
-    st.none(), st.booleans(), texts, st.binary(max_size=20), st.integers(-128, 127).map(Int8),
-    st.integers(-(1 << 15), (1 << 15) - 1).map(Int16), st.integers(-(1 << 31), (1 << 31) - 1).map(Int32),
-    st.integers(-(1 << 63), (1 << 63) - 1), st.floats(allow_nan=False),
+    st.none(),
+    st.booleans(),
+    texts,
+    st.binary(max_size=20),
+    st.integers(-128, 127).map(Int8),
+    st.integers(-(1 << 15), (1 << 15) - 1).map(Int16),
+    st.integers(-(1 << 31), (1 << 31) - 1).map(Int32),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+    st.floats(allow_nan=False),
     st.floats(width=32, allow_nan=False).map(Float32),
-)  # fmt: skip
+)
 values = st.recursive(
     simple, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4), max_leaves=12
 )
@@ -58,8 +64,19 @@ def test_streams_come_back(found: list[Nested]) -> None:
 def test_bytes_of_every_type() -> None:
     """As the marshallers of ActiveMQ write them."""
     said: list[Nested] = [
-        None, True, Int8(-1), Int16(258), Int32(1), 1, 1.0, Float32(1.0), "é", b"\1", {"a": None}, [False],
-    ]  # fmt: skip
+        None,
+        True,
+        Int8(-1),
+        Int16(258),
+        Int32(1),
+        1,
+        1.0,
+        Float32(1.0),
+        "é",
+        b"\1",
+        {"a": None},
+        [False],
+    ]
     assert encode_stream(said).hex(" ") == (
         "00 01 01 02 ff 04 01 02 05 00 00 00 01 06 00 00 00 00 00 00 00 01 07 3f f0 00 00 00 00 00 00 08 3f 80 00 00 "
         "09 00 02 c3 a9 0a 00 00 00 01 01 0b 00 00 00 01 00 01 61 00 0c 00 00 00 01 01 00"
@@ -89,11 +106,21 @@ def test_no_map() -> None:
     assert decode_map(None) == decode_map(b"") == decode_map(INT.pack(-1)) == decode_map(INT.pack(0)) == {}
 
 
-@pytest.mark.parametrize("data", [
-    INT.pack(-2), INT.pack(1), INT.pack(0) + b"x", INT.pack(1) + b"\0\1a\x0e", INT.pack(1) + b"\0\1a\xff",
-    INT.pack((1 << 31) - 1) + b"\0\1a\1\1", INT.pack(1) + b"\0\1a\x0c\xff\xff\xff\xff",
-    INT.pack(1) + b"\0\1a\x0a\xff\xff\xff\xff", INT.pack(1) + b"\0\1\xff\1\1", INT.pack(1) + b"\0\1a\x09\0\5abc",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "data",
+    [
+        INT.pack(-2),
+        INT.pack(1),
+        INT.pack(0) + b"x",
+        INT.pack(1) + b"\0\1a\x0e",
+        INT.pack(1) + b"\0\1a\xff",
+        INT.pack((1 << 31) - 1) + b"\0\1a\1\1",
+        INT.pack(1) + b"\0\1a\x0c\xff\xff\xff\xff",
+        INT.pack(1) + b"\0\1a\x0a\xff\xff\xff\xff",
+        INT.pack(1) + b"\0\1\xff\1\1",
+        INT.pack(1) + b"\0\1a\x09\0\5abc",
+    ],
+)
 def test_what_is_no_map(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode_map(data)
@@ -125,10 +152,30 @@ def test_a_count_takes_no_memory_before_its_values_are_there() -> None:
         tracemalloc.stop()
 
 
-@given(st.binary(max_size=60) | st.lists(st.sampled_from([
-    b"\0", b"\1", b"\x09", b"\0\1a", b"\x0b", b"\x0c", b"\x0d", b"\0\0\0\1", b"\0\0\0\2", b"\x0a", b"\xff\xff\xff\xff",
-    struct.pack(">d", 1.5), b"\x07", b"\x03",
-]), max_size=20).map(b"".join))  # fmt: skip
+@given(
+    st.binary(max_size=60)
+    | st.lists(
+        st.sampled_from(
+            [
+                b"\0",
+                b"\1",
+                b"\x09",
+                b"\0\1a",
+                b"\x0b",
+                b"\x0c",
+                b"\x0d",
+                b"\0\0\0\1",
+                b"\0\0\0\2",
+                b"\x0a",
+                b"\xff\xff\xff\xff",
+                struct.pack(">d", 1.5),
+                b"\x07",
+                b"\x03",
+            ]
+        ),
+        max_size=20,
+    ).map(b"".join)
+)
 def test_any_bytes(data: bytes) -> None:
     for decode in (decode_map, decode_stream, properties_of):
         try:

@@ -144,10 +144,18 @@ def said_plain(type: int) -> bytes:
     return frame(structure(type))
 
 
-@pytest.mark.parametrize("data", [
-    b"\0\0\0\1\0", greeting(5), INT.pack(4097), b"CONNECT\n\n\0", INT.pack(13) + b"\1ActiveMR" + bytes(4),
-    greeting()[:-1] + b"\xff", NO_FRAME,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0\0\0\1\0",
+        greeting(5),
+        INT.pack(4097),
+        b"CONNECT\n\n\0",
+        INT.pack(13) + b"\1ActiveMR" + bytes(4),
+        greeting()[:-1] + b"\xff",
+        NO_FRAME,
+    ],
+)
 def test_first_words_that_are_none(data: bytes) -> None:
     commands = OpenWireServer().receive(data + bytes(20))
     assert isinstance(only(commands, Malformed), Malformed)
@@ -331,12 +339,18 @@ def test_errors_of_one_way_commands_are_told_to_the_connection() -> None:
 
 
 CONVERSATION = [
-    greeting(MaxInactivityDuration=30_000), login(fault_tolerant=True), said(table.SESSION_INFO, 2, id=SESSION),
-    said(table.PRODUCER_INFO, 3, True, id=PRODUCER, window=1000), *SYNCHRONOUS.values(), KEEP_ALIVE,
-    frame(message(transaction=TRANSACTION)), frame(message(table.MAP_MESSAGE, content=b"\0\0\0\1\0\1a\1\1")),
+    greeting(MaxInactivityDuration=30_000),
+    login(fault_tolerant=True),
+    said(table.SESSION_INFO, 2, id=SESSION),
+    said(table.PRODUCER_INFO, 3, True, id=PRODUCER, window=1000),
+    *SYNCHRONOUS.values(),
+    KEEP_ALIVE,
+    frame(message(transaction=TRANSACTION)),
+    frame(message(table.MAP_MESSAGE, content=b"\0\0\0\1\0\1a\1\1")),
     said(table.CONSUMER_INFO, 4, True, id=CONSUMER, destination=QUEUE, selector="a = 1", subscription_name="s"),
-    said(table.MESSAGE_PULL, 5, consumer=CONSUMER, timeout=-1), said(table.SHUTDOWN_INFO),
-]  # fmt: skip
+    said(table.MESSAGE_PULL, 5, consumer=CONSUMER, timeout=-1),
+    said(table.SHUTDOWN_INFO),
+]
 
 
 @st.composite
@@ -393,10 +407,19 @@ def consumer_of(server: OpenWireServer) -> Subscribe:
 
 def acknowledged(server: OpenWireServer, id: Structure, transaction: Structure | None = None) -> list[Command]:
     consumer = structure(table.CONSUMER_ID, connection="ID:host-1-1:1", session=1, value=2)
-    return server.receive(said(
-        table.MESSAGE_ACK, 20, destination=QUEUE, transaction=transaction, consumer=consumer, kind=2, first=id, last=id,
-        count=1,
-    ))  # fmt: skip
+    return server.receive(
+        said(
+            table.MESSAGE_ACK,
+            20,
+            destination=QUEUE,
+            transaction=transaction,
+            consumer=consumer,
+            kind=2,
+            first=id,
+            last=id,
+            count=1,
+        )
+    )
 
 
 def committed(server: OpenWireServer) -> list[Command]:

@@ -25,11 +25,22 @@ from tests.sampling import only
 
 VERSIONS = (6, 9, 10, 11, 12)
 texts = st.none() | st.text(max_size=12)
-small = st.sampled_from([
-    table.QUEUE, table.TOPIC, table.TEMP_QUEUE, table.TEMP_TOPIC, table.CONNECTION_ID, table.SESSION_ID,
-    table.CONSUMER_ID, table.PRODUCER_ID, table.BROKER_ID, table.XA_TRANSACTION_ID, table.MESSAGE_ID,
-    table.LOCAL_TRANSACTION_ID,
-])  # fmt: skip
+small = st.sampled_from(
+    [
+        table.QUEUE,
+        table.TOPIC,
+        table.TEMP_QUEUE,
+        table.TEMP_TOPIC,
+        table.CONNECTION_ID,
+        table.SESSION_ID,
+        table.CONSUMER_ID,
+        table.PRODUCER_ID,
+        table.BROKER_ID,
+        table.XA_TRANSACTION_ID,
+        table.MESSAGE_ID,
+        table.LOCAL_TRANSACTION_ID,
+    ]
+)
 
 
 def whole(bits: int) -> st.SearchStrategy[int]:
@@ -41,10 +52,16 @@ def structures(draw: st.DrawFn, type: int, version: int = 12, depth: int = 0) ->
     """Any structure of that type, with all fields of that version."""
     inner = st.none() if depth > 1 else st.none() | small.flatmap(lambda each: structures(each, version, depth + 1))
     kinds: dict[str, st.SearchStrategy[Any]] = {
-        "s": texts, "b": st.booleans(), "y": whole(8), "i": whole(32), "l": whole(64),
-        "B": st.none() | st.binary(max_size=12), "o": inner, "a": st.none() | st.lists(inner, max_size=2),
+        "s": texts,
+        "b": st.booleans(),
+        "y": whole(8),
+        "i": whole(32),
+        "l": whole(64),
+        "B": st.none() | st.binary(max_size=12),
+        "o": inner,
+        "a": st.none() | st.lists(inner, max_size=2),
         "T": st.none() | st.builds(Throwable, texts, texts),
-    }  # fmt: skip
+    }
     return Structure(type, {name: draw(kinds[kind]) for name, kind, since in FIELDS[type] if since <= version})
 
 
@@ -68,9 +85,13 @@ def test_every_cut_is_refused() -> None:
         assert decode(whole_one).fields.keys() == {name for name, _, _ in fields}
 
 
-@given(st.binary(max_size=80) | st.sampled_from(sorted(FIELDS)).flatmap(
-    lambda type: st.binary(max_size=120).map(lambda data: bytes((type,)) + data)
-), st.sampled_from(VERSIONS))  # fmt: skip
+@given(
+    st.binary(max_size=80)
+    | st.sampled_from(sorted(FIELDS)).flatmap(
+        lambda type: st.binary(max_size=120).map(lambda data: bytes((type,)) + data)
+    ),
+    st.sampled_from(VERSIONS),
+)
 def test_any_bytes(data: bytes, version: int) -> None:
     try:
         found = decode(data, version)
@@ -113,21 +134,35 @@ def test_a_recorded_message() -> None:
     )
     producer = structure(table.PRODUCER_ID, connection=CONNECTION, value=1, session=1)
     found = structure(
-        table.TEXT_MESSAGE, command_id=7, response_required=True, producer=producer,
+        table.TEXT_MESSAGE,
+        command_id=7,
+        response_required=True,
+        producer=producer,
         destination=structure(table.QUEUE, name="F1"),
-        id=structure(table.MESSAGE_ID, producer=producer, producer_sequence=1), persistent=True, priority=4,
-        timestamp=0x1A2090C5881, content=b"\0\0\0\2m1",
-    )  # fmt: skip
+        id=structure(table.MESSAGE_ID, producer=producer, producer_sequence=1),
+        persistent=True,
+        priority=4,
+        timestamp=0x1A2090C5881,
+        content=b"\0\0\0\2m1",
+    )
     assert frame(found) == recorded
     assert encode(decode(recorded[4:])) == recorded[4:]
 
 
-@pytest.mark.parametrize(("type", "name", "since"), [
-    (table.CONSUMER_INFO, "client_id", 10), (table.MESSAGE_ID, "text", 10), (table.MESSAGE_ACK, "cause", 7),
-    (table.CONNECTION_INFO, "client_ip", 8), (table.CONNECTION_INFO, "failover_reconnect", 6),
-    (table.CONSUMER_CONTROL, "destination", 6), (table.REMOVE_INFO, "last_delivered", 5),
-    (table.SUBSCRIPTION_INFO, "no_local", 11), (table.TEXT_MESSAGE, "group_first", 10),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("type", "name", "since"),
+    [
+        (table.CONSUMER_INFO, "client_id", 10),
+        (table.MESSAGE_ID, "text", 10),
+        (table.MESSAGE_ACK, "cause", 7),
+        (table.CONNECTION_INFO, "client_ip", 8),
+        (table.CONNECTION_INFO, "failover_reconnect", 6),
+        (table.CONSUMER_CONTROL, "destination", 6),
+        (table.REMOVE_INFO, "last_delivered", 5),
+        (table.SUBSCRIPTION_INFO, "no_local", 11),
+        (table.TEXT_MESSAGE, "group_first", 10),
+    ],
+)
 def test_fields_come_with_their_version(type: int, name: str, since: int) -> None:
     blank = structure(type)
     assert name not in decode(encode(blank, since - 1), since - 1).fields

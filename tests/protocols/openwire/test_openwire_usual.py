@@ -70,13 +70,26 @@ def sent(draw: st.DrawFn, sequence: int) -> bytes:
     if draw(st.booleans()):
         fields["transaction"] = TRANSACTION
     if draw(st.integers(0, 3)) == 0:
-        fields |= draw(st.fixed_dictionaries({}, optional={
-            "content": st.binary(max_size=8), "group_id": st.text(max_size=3),
-            "correlation_id": st.text(max_size=3), "user_id": st.text(max_size=3), "expiration": st.just(7),
-            "compressed": st.booleans(), "persistent": st.booleans(), "priority": st.integers(0, 12),
-            "response_required": st.booleans(), "command_id": st.integers(0, 99),
-            "properties": st.sampled_from([b"", b"?", encode_map({"AMQ_SCHEDULED_DELAY": 5}), encode_map({"a": "b"})]),
-        }))  # fmt: skip
+        fields |= draw(
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "content": st.binary(max_size=8),
+                    "group_id": st.text(max_size=3),
+                    "correlation_id": st.text(max_size=3),
+                    "user_id": st.text(max_size=3),
+                    "expiration": st.just(7),
+                    "compressed": st.booleans(),
+                    "persistent": st.booleans(),
+                    "priority": st.integers(0, 12),
+                    "response_required": st.booleans(),
+                    "command_id": st.integers(0, 99),
+                    "properties": st.sampled_from(
+                        [b"", b"?", encode_map({"AMQ_SCHEDULED_DELAY": 5}), encode_map({"a": "b"})]
+                    ),
+                },
+            )
+        )
     producer = draw(st.sampled_from([PRODUCER, PRODUCER, OTHER]))
     id = structure(table.MESSAGE_ID, producer=producer, producer_sequence=sequence)
     kind = draw(st.sampled_from([table.TEXT_MESSAGE, table.BYTES_MESSAGE]))
@@ -90,23 +103,31 @@ def acknowledged(draw: st.DrawFn) -> bytes:
     first = draw(st.sampled_from([last, last, last, 1]))
     ids = [
         structure(
-            table.MESSAGE_ID, producer=draw(st.sampled_from([PRODUCER, PRODUCER, OTHER])), producer_sequence=seq,
-            broker_sequence=seq, text=draw(st.sampled_from([None, None, None, "ID:x"])),
+            table.MESSAGE_ID,
+            producer=draw(st.sampled_from([PRODUCER, PRODUCER, OTHER])),
+            producer_sequence=seq,
+            broker_sequence=seq,
+            text=draw(st.sampled_from([None, None, None, "ID:x"])),
         )
         for seq in (first, last)
-    ]  # fmt: skip
+    ]
     return said(
-        table.MESSAGE_ACK, draw(st.integers(0, 99)), draw(st.integers(0, 5)) == 0, destination=QUEUE,
-        consumer=CONSUMER, kind=draw(st.sampled_from([2, 2, 2, 4, 0, 1, 5])), first=ids[0], last=ids[1], count=1,
+        table.MESSAGE_ACK,
+        draw(st.integers(0, 99)),
+        draw(st.integers(0, 5)) == 0,
+        destination=QUEUE,
+        consumer=CONSUMER,
+        kind=draw(st.sampled_from([2, 2, 2, 4, 0, 1, 5])),
+        first=ids[0],
+        last=ids[1],
+        count=1,
         transaction=draw(st.sampled_from([None, None, None, TRANSACTION])),
-    )  # fmt: skip
+    )
 
 
 @given(found=st.data())
 def test_both_ways_say_the_same(found: st.DataObject) -> None:
-    pieces = [
-        found.draw(st.one_of(sent(number), acknowledged())) for number in range(found.draw(st.integers(1, 12)))
-    ]
+    pieces = [found.draw(st.one_of(sent(number), acknowledged())) for number in range(found.draw(st.integers(1, 12)))]
     stream = bytearray(b"".join(pieces))
     if found.draw(st.integers(0, 4)) == 0:  # damage
         stream[found.draw(st.integers(0, len(stream) - 1))] ^= found.draw(st.integers(1, 255))
@@ -126,9 +147,7 @@ def test_both_ways_say_the_same(found: st.DataObject) -> None:
 def _told(commands: Sequence[Command]) -> list[object]:
     """An error is told apart by its type and text."""
     return [
-        (type(each).__name__, repr(getattr(each, "error", None)))
-        if hasattr(each, "error")
-        else facts(each)
+        (type(each).__name__, repr(getattr(each, "error", None))) if hasattr(each, "error") else facts(each)
         for each in commands
     ]
 
@@ -137,10 +156,15 @@ def test_what_is_usual_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> N
     server = prepared(opened())
     server.receive(frame(message(sequence=1)))  # the first one is read in general, and known from then on
     ack = said(
-        table.MESSAGE_ACK, 9, destination=QUEUE, consumer=CONSUMER, kind=2, count=1,
+        table.MESSAGE_ACK,
+        9,
+        destination=QUEUE,
+        consumer=CONSUMER,
+        kind=2,
+        count=1,
         first=structure(table.MESSAGE_ID, producer=PRODUCER, producer_sequence=3, broker_sequence=3),
         last=structure(table.MESSAGE_ID, producer=PRODUCER, producer_sequence=3, broker_sequence=3),
-    )  # fmt: skip
+    )
     monkeypatch.setattr(server, "_receive", lambda *_: pytest.fail("it is read in general"))
     send, settle = server.receive(frame(message(sequence=2, content=b"\0\0\0\1a")) + ack)[-2:]
     assert isinstance(send, Send)

@@ -21,11 +21,22 @@ from amq.protocols.openwire.wire import (
 any_text = st.text(st.characters(exclude_categories=()))
 
 
-@pytest.mark.parametrize(("text", "data"), [
-    ("", b""), ("abc", b"abc"), ("\0", b"\xc0\x80"), ("a\0b", b"a\xc0\x80b"), ("é", b"\xc3\xa9"),
-    ("é\0", b"\xc3\xa9\xc0\x80"), ("€", b"\xe2\x82\xac"), ("\uffff", b"\xef\xbf\xbf"),
-    ("😀", b"\xed\xa0\xbd\xed\xb8\x80"), ("\U0010ffff", b"\xed\xaf\xbf\xed\xbf\xbf"), ("\ud83d", b"\xed\xa0\xbd"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        ("", b""),
+        ("abc", b"abc"),
+        ("\0", b"\xc0\x80"),
+        ("a\0b", b"a\xc0\x80b"),
+        ("é", b"\xc3\xa9"),
+        ("é\0", b"\xc3\xa9\xc0\x80"),
+        ("€", b"\xe2\x82\xac"),
+        ("\uffff", b"\xef\xbf\xbf"),
+        ("😀", b"\xed\xa0\xbd\xed\xb8\x80"),
+        ("\U0010ffff", b"\xed\xaf\xbf\xed\xbf\xbf"),
+        ("\ud83d", b"\xed\xa0\xbd"),
+    ],
+)
 def test_text_is_written_as_java_writes_it(text: str, data: bytes) -> None:
     assert encode_text(text) == data
     assert decode_text(data) == text
@@ -78,10 +89,23 @@ def test_a_text_has_so_many_bytes_and_no_more() -> None:
         short_text(longest + "é")
 
 
-@pytest.mark.parametrize("read", [
-    Reader.boolean, Reader.unsigned_byte, Reader.byte, Reader.short, Reader.unsigned_short, Reader.integer, Reader.long,
-    Reader.single, Reader.double, Reader.text, Reader.long_text, lambda reader: reader.take(1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "read",
+    [
+        Reader.boolean,
+        Reader.unsigned_byte,
+        Reader.byte,
+        Reader.short,
+        Reader.unsigned_short,
+        Reader.integer,
+        Reader.long,
+        Reader.single,
+        Reader.double,
+        Reader.text,
+        Reader.long_text,
+        lambda reader: reader.take(1),
+    ],
+)
 def test_nothing_is_read_behind_the_end(read: object) -> None:
     assert callable(read)
     with pytest.raises(ValueError, match="are wanted where 0 are left"):
