@@ -22,8 +22,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from amq.lock.presence import read_presence
-from amq.stores import open_vfs
+from amq.store.open import open_vfs
+from amq.store.presence import read_presence
 from bench.wire import Connection, WireError
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -26,9 +26,9 @@ from urllib.parse import quote
 
 from rich.table import Table
 
-from amq.lock.presence import read_presence
 from amq.management.client import ManagementClient
-from amq.vfs import SystemVfs
+from amq.store.files.vfs import SystemVfs
+from amq.store.presence import read_presence
 from bench import brokers, cli, host
 from bench.load import Load, LoadError, Result
 from bench.throughput import QUICK, ROWS, Bench, Row, Scale, Turn, add_turns, summarise, table

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from amq.message import Message
+from amq.core.message import Message
 from amq.selectors import Selector, SelectorIndex
 
 ROUNDS = 7

@@ -27,7 +27,7 @@ from rich.table import Table
 
 import amq
 from amq.client.uri import parse
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from bench import brokers, cli, host, plain
 from bench.load import LoadError
 from bench.stats import Spread, spread

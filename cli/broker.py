@@ -24,7 +24,7 @@ from amq.cli.orders import WAIT_S, OrderError, hand_over
 from amq.cli.output import examples, json_option, print_json, print_table, size_text
 from amq.cli.queues import print_message
 from amq.cli.store import read_status
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 from amq.management.client import ManagementClient, part
 from amq.management.routes import NO_CLIENT
 

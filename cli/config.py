@@ -18,9 +18,9 @@ from amq.cli.own_logins import OwnLogins
 from amq.config import BrokerConfig, Kind, Setting, load
 from amq.config.destinations import TABLE
 from amq.config.toml import quote, value_text
-from amq.errors import ConfigError
-from amq.lock.host import Owner, SystemHost
+from amq.core.errors import ConfigError
 from amq.security import LoginGate
+from amq.store.host import Owner, SystemHost
 
 
 @click.group(

@@ -12,7 +12,7 @@ from amq.cli import exits
 from amq.cli.foreign_users import check_users
 from amq.cli.output import counted, examples, json_option, print_json
 from amq.config.reading import is_xml, read_bytes
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 from amq.security import add_user, list_users
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from amq.cli.demo_traffic import Receiver, Sender
 from amq.cli.demo_view import REFRESH_S, Picture, PlainView
 from amq.cli.output import console as terminal
 from amq.cli.output import examples, json_option
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 
 LINES = 100_000  # of the text that the demo makes if no file is given
 AHEAD_LINES_MAX = 5000  # the sender stays so close to the receiver, so that it is busy when the master dies

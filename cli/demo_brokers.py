@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 
 STOP_S = 20.0
 MASTER, SLAVE, STARTING, DEAD = "master", "slave", "starting", "dead"

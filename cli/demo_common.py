@@ -22,7 +22,7 @@ from amq.cli.demo_view import REFRESH_S, LiveView, PlainView
 from amq.cli.output import console, print_json
 from amq.cli.store import read_sealing, vfs_of
 from amq.cli.text import raw
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from amq.journal.hidden import real_name
 from amq.journal.inspect import inspect
 from amq.protocols.stomp.destination import full_name

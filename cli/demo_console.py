@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 
 from amq.cli.demo_brokers import STOP_S, free_port, leashed
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 
 _LAST_BYTES = 300  # of its log, shown where it fails
 _CONNECT_S = 1.0

@@ -29,7 +29,7 @@ from amq.cli.demo_brokers import leashed
 from amq.cli.demo_common import DemoGroup
 from amq.cli.demo_view import REFRESH_S, Picture, PlainView
 from amq.cli.output import examples, json_option
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from pyspark_amq.pipelines.drain import written_files
 from pyspark_amq.pipelines.frame import need_spark
 from pyspark_amq.pipelines.progress import CHECKPOINT

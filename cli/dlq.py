@@ -24,7 +24,7 @@ from amq.cli.clients import Failovers, Seconds, connection_options, open_connect
 from amq.cli.management import asks_broker, open_working_client, show, texts
 from amq.cli.output import examples, is_terminal, json_option, print_json, print_listing, size_text, wall_text
 from amq.client import Connection, Message, Session
-from amq.errors import AccessError, CommandError, TransactionRolledBackError
+from amq.core.errors import AccessError, CommandError, TransactionRolledBackError
 from amq.management.client import ManagementClient
 from amq.management.listing import Row
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from amq.destination import QUEUE_SCHEME, means, source
+from amq.core.destination import QUEUE_SCHEME, means, source
 from amq.management.client import ManagementClient, part
 from amq.management.listing import Row
 

@@ -12,8 +12,8 @@ import click
 
 from amq.cli import exits
 from amq.cli.output import examples, is_terminal, json_option, print_json, print_table
-from amq.errors import StoreError
-from amq.store_name import is_directory
+from amq.core.errors import StoreError
+from amq.store.name import is_directory
 
 if TYPE_CHECKING:
     from amq.doctor import Report

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from amq.errors import (
+from amq.core.errors import (
     AccessError,
     AmqError,
     CommandError,

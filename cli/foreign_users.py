@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from amq.config.reading import is_xml, read_bytes
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 from amq.security import PasswordHash, Users, check_name, hash_password
 from amq.security.permissions import Permissions
 

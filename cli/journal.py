@@ -28,7 +28,7 @@ from amq.cli.journal_stat import compact, stat
 from amq.cli.output import counted, examples, json_option, print_json, print_table, size_text
 from amq.cli.store import check_store, read_sealing, vfs_of
 from amq.config import BrokerConfig
-from amq.errors import CorruptError, StoreError
+from amq.core.errors import CorruptError, StoreError
 from amq.journal.inspect import Found, Inspection, Problem, SegmentReport, foreign_files
 from amq.journal.records import KINDS, Destination, Group, Record, describe, destinations_of, kind_name
 from amq.journal.space import RESERVE_NAME

@@ -12,7 +12,7 @@ import click
 from amq.cli.output import console, is_terminal
 from amq.cli.store import check_store, read_sealing, vfs_of
 from amq.config import BrokerConfig, load
-from amq.errors import StoreError
+from amq.core.errors import StoreError
 from amq.journal.inspect import Inspection, Problem, Progress, SegmentReport, inspect
 from amq.journal.liveness import Liveness
 

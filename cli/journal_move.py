@@ -15,9 +15,9 @@ from amq.cli import exits
 from amq.cli.journal_common import canonical, options_option, progress, read_config, store_option, told_missing
 from amq.cli.output import console, counted, examples, is_terminal, size_text
 from amq.cli.store import check_store, read_sealing, vfs_of
-from amq.clock import SystemClock
 from amq.config import BrokerConfig
-from amq.errors import AmqError
+from amq.core.errors import AmqError
+from amq.doors.clock import SystemClock
 from amq.journal.export import Export, store_uuid
 from amq.journal.interchange import Header, Writer, check_whole
 from amq.journal.liveness import Liveness

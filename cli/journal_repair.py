@@ -12,13 +12,13 @@ from amq.cli import exits
 from amq.cli.journal_common import options_option, read_config, store_option
 from amq.cli.output import counted, examples, json_option, print_json, print_table, size_text
 from amq.cli.store import check_store, vfs_of
-from amq.clock import SystemClock
-from amq.errors import StoreError
+from amq.core.errors import StoreError
+from amq.doors.clock import SystemClock
+from amq.doors.threads import SystemThreads
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.salvage import Damage
-from amq.lock.host import SystemHost
-from amq.threads import SystemThreads
-from amq.vfs import Vfs
+from amq.store.files.vfs import Vfs
+from amq.store.host import SystemHost
 
 if TYPE_CHECKING:
     from amq.maintenance.repair import Plan

@@ -20,7 +20,7 @@ from amq.cli.journal_common import (
 )
 from amq.cli.output import duration_text, examples, json_option, print_json, print_table, size_text
 from amq.cli.store import store_version, vfs_of
-from amq.clock import SystemClock
+from amq.doors.clock import SystemClock
 from amq.journal.compaction_plan import COPY, FREE, Step, counting, ids_by_segment, plan
 from amq.journal.hidden import told_name
 from amq.journal.inspect import Inspection

@@ -19,7 +19,7 @@ import structlog
 
 from amq.config import BrokerConfig
 from amq.config.reload import Outcome, Reload
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 from amq.security import LoginGate
 
 PATIENCE_S = 10.0

@@ -30,7 +30,7 @@ from typing import Any, cast
 
 from amq.client import tls
 from amq.client.uri import BrokerUri
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 
 HEAD_BYTES = 28
 STAMP_BYTES = 16

@@ -19,7 +19,7 @@ from click.shell_completion import CompletionItem
 import amq
 from amq.cli import exits
 from amq.cli.text import guarded
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 
 # command → (module in this package, one line for `amq --help`); the function has the command's name
 COMMANDS = {

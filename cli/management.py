@@ -12,11 +12,11 @@ import click
 
 from amq.cli.output import console, is_terminal, print_json, print_table, size_text
 from amq.cli.store import read_status
-from amq.errors import AmqError, TransportError
-from amq.lock.presence import BrokerPresence
-from amq.lock.status import StoreStatus
+from amq.core.errors import AmqError, TransportError
 from amq.management.client import ManagementClient
 from amq.management.listing import Row
+from amq.store.presence import BrokerPresence
+from amq.store.status import StoreStatus
 
 LIST_LIMIT: Final = 1000
 WATCH_S: Final = 2.0

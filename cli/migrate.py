@@ -14,8 +14,8 @@ from amq.cli.output import counted, examples, json_option, print_json, print_tab
 from amq.client.openwire.addresses import parse
 from amq.client.openwire.migration import Migration, Side
 from amq.client.openwire.moving import Counts, Limits
-from amq.clock import SystemClock
-from amq.errors import AmqError
+from amq.core.errors import AmqError
+from amq.doors.clock import SystemClock
 
 PASSWORD_BYTES_MAX = 4096
 WINDOW_MAX = 10_000  # half of the ids that a queue of the new broker remembers by default

@@ -14,10 +14,10 @@ import click
 
 from amq.cli.output import examples, json_option, print_json
 from amq.cli.store import read_status, vfs_of
-from amq.errors import AmqError
-from amq.lock.orders import HAND_OVER, OPERATOR, STOP, TAKE_OVER, WITHDRAWN, Answer, Order, give
-from amq.lock.presence import BROKERS_DIRECTORY, BrokerPresence, read_presence
-from amq.lock.status import StoreStatus
+from amq.core.errors import AmqError
+from amq.store.orders import HAND_OVER, OPERATOR, STOP, TAKE_OVER, WITHDRAWN, Answer, Order, give
+from amq.store.presence import BROKERS_DIRECTORY, BrokerPresence, read_presence
+from amq.store.status import StoreStatus
 
 POLL_S = 0.05
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from amq.config import BrokerConfig
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 from amq.security import LoginGate, Way
 
 KEYS: Final = frozenset(

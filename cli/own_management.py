@@ -16,9 +16,9 @@ import structlog
 
 import amq
 from amq.broker.events import RoleChanged
-from amq.clock import SystemClock
 from amq.config import BrokerConfig
-from amq.errors import AmqError, ConfigError
+from amq.core.errors import AmqError, ConfigError
+from amq.doors.clock import SystemClock
 from amq.management.counting import Counting
 from amq.management.history import History
 from amq.management.listing import Row
@@ -28,9 +28,9 @@ from amq.management.routes import ROUTES
 from amq.management.server import ManagementServer
 from amq.management.slices import Slices
 from amq.management.views import counted
+from amq.node.member import BrokerService
 from amq.security.login import Authenticate, Claim, Login
 from amq.security.permissions import Permissions
-from amq.service import BrokerService
 from amq.transports.doorkeeper import Doorkeeper
 
 NONE, AUTO = "none", "auto"  # values of managementSocket

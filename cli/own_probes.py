@@ -6,9 +6,9 @@ import structlog
 
 from amq.config import BrokerConfig
 from amq.config.transport_url import host_and_port
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 from amq.management.probes import Condition, ProbeServer
-from amq.service import BrokerService
+from amq.node.member import BrokerService
 
 _log = structlog.get_logger("amq.management")
 

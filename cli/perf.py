@@ -24,7 +24,7 @@ from amq.cli.output import counted, examples, json_option, print_json, print_tab
 from amq.cli.status import ask
 from amq.client import ConnectError
 from amq.client.uri import BrokerUri
-from amq.errors import AccessError
+from amq.core.errors import AccessError
 
 _EPILOG = examples(
     "amq perf",

@@ -14,8 +14,8 @@ from amq.broker.actions import Action
 from amq.broker.permitted import FileRules
 from amq.cli import exits
 from amq.cli.output import examples, json_option, print_json
-from amq.destination import parts
-from amq.errors import ProtocolError
+from amq.core.destination import parts
+from amq.core.errors import ProtocolError
 from amq.protocols.stomp.destination import full_name
 from amq.security.explained import ExplainedPermissions, Reason
 from amq.security.login import User

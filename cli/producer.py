@@ -25,7 +25,7 @@ from amq.cli.clients import (
 )
 from amq.cli.output import counted, examples, json_option, print_json
 from amq.client import FlushError, Producer
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 
 LAST_FLUSH_S = 1.0  # after Ctrl-C, wait so long for outstanding confirmations
 _EPILOG = examples(

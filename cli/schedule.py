@@ -24,7 +24,7 @@ from amq.cli.output import (
     wall_text,
 )
 from amq.client import Connection, Message
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 
 LIST_LIMIT = 100
 PREFETCH = 100

@@ -28,10 +28,10 @@ from amq.cli.own_probes import OwnProbes
 from amq.config import BrokerConfig, load
 from amq.config.reload import Reload
 from amq.config.watch import FileWatcher
-from amq.errors import AmqError, ConfigError
+from amq.core.errors import AmqError, ConfigError
+from amq.node.member import BrokerService, Role
 from amq.security import LoginGate
 from amq.security.permissions import Permissions
-from amq.service import BrokerService, Role
 from amq.transports.places import FILES_MIN, files_warning
 
 _log = structlog.get_logger("amq.process")

@@ -28,18 +28,18 @@ from amq.cli.output import (
 from amq.cli.store import check_store, vfs_of
 from amq.client import ConnectError, tls
 from amq.client.uri import BrokerUri
-from amq.clock import SystemClock
 from amq.config import group
 from amq.config.transport_url import reachable
-from amq.errors import AmqError, StoreError
+from amq.core.errors import AmqError, StoreError
+from amq.doors.clock import SystemClock
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import list_segments
-from amq.lock.host import Owner
-from amq.lock.presence import BrokerPresence
-from amq.lock.status import StoreStatus, silence, store_status
 from amq.protocols.stomp.frame import Frame, FrameReader, encode
-from amq.store_name import full_name
-from amq.vfs import Vfs
+from amq.store.files.vfs import Vfs
+from amq.store.host import Owner
+from amq.store.name import full_name
+from amq.store.presence import BrokerPresence
+from amq.store.status import StoreStatus, silence, store_status
 
 SECONDS_MAX = 253_402_300_799  # the year 9999
 _EPILOG = examples(

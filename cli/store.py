@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
-from amq.errors import StoreError
+from amq.core.errors import StoreError
 from amq.journal.inspect import Sealing
-from amq.lock.epoch import EPOCHS_DIRECTORY, read_newest_epoch
-from amq.lock.status import StoreStatus, store_status
-from amq.store_name import full_name
-from amq.stores import open_vfs
-from amq.vfs import ToolVfs, Vfs
+from amq.store.epoch import EPOCHS_DIRECTORY, read_newest_epoch
+from amq.store.files.vfs import ToolVfs, Vfs
+from amq.store.name import full_name
+from amq.store.open import open_vfs
+from amq.store.status import StoreStatus, store_status
 
 
 @cache

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from amq.cli.output import examples, json_option, print_json
-from amq.errors import StoreError
-from amq.store_name import is_directory
-from amq.stores import open_vfs
+from amq.core.errors import StoreError
+from amq.store.name import is_directory
+from amq.store.open import open_vfs
 
 if TYPE_CHECKING:
-    from amq.sql.sessions import Session, Sessions
+    from amq.store.postgres.sessions import Session, Sessions
 
 _URL = "postgresql://owner@db.example.com/amq"
 _option = click.option(
@@ -96,8 +96,8 @@ def _opened(store: str) -> Iterator[tuple[Sessions, Session]]:
     if is_directory(store):
         raise StoreError(f"{store} is a directory: brokers make such a store themselves", code="STORE_UNUSABLE")
     open_vfs(store)  # says what is missing where psycopg is
-    from amq.sql.sessions import Sessions
-    from amq.sql.url import SqlUrl
+    from amq.store.postgres.sessions import Sessions
+    from amq.store.postgres.url import SqlUrl
 
     sessions = Sessions(SqlUrl.parse(store))
     session = sessions.open(store)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import structlog
 
 from amq.config import BrokerConfig
+from amq.core.errors import AmqError, StoreError
 from amq.doctor import Level, Report, examine_quickly
 from amq.doctor.filesystems import ALONE_TOPIC
-from amq.errors import AmqError, StoreError
-from amq.lock.others import check_own
-from amq.store_name import is_directory
-from amq.vfs import SystemVfs
+from amq.store.files.others import check_own
+from amq.store.files.vfs import SystemVfs
+from amq.store.name import is_directory
 
 _log = structlog.get_logger("amq.process")
 

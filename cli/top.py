@@ -22,7 +22,7 @@ from amq.cli.management import WATCH_S, broker_options, open_client
 from amq.cli.output import console, examples, json_option, print_json, size_text, wall_text
 from amq.cli.store import read_status
 from amq.cli.text import visible
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from amq.management.listing import Row
 
 ROWS = 20

@@ -7,7 +7,7 @@ import sys
 import click
 
 from amq.cli.output import examples, json_option, print_json
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 from amq.security import add_user, list_users, remove_user
 
 users_option = click.option("--users", metavar="FILE", required=True, envvar="AMQ_USERS_FILE", help="The users file.")

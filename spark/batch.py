@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from amq.client import Connection, Message, Run
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
 from amq.journal import places
 from pyspark_amq import messages, offsets, records
 from pyspark_amq.direct import Direct, StoreFiles

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amq.client import Columns as Sent
-from amq.message import LARGE_BODY_BYTES
+from amq.core.message import LARGE_BODY_BYTES
 from pyspark_amq.frames import BINARY_KEY, KEY_HEADER, Columns, Rows, SchemaError
 
 FRAME_ROWS, FRAME_BYTES = 2000, 1 << 20  # in one frame, about

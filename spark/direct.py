@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from amq.client import Run
-from amq.errors import ConfigError, CorruptError, StoreError
+from amq.core.errors import ConfigError, CorruptError, StoreError
 from amq.journal import places
 from amq.journal.format import HEADER_BYTES, RECORD_BYTES, crc32, segment_name
 from amq.journal.records.message import MESSAGE
 from amq.journal.records.section import EXTENDED
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import read_at, read_header
-from amq.vfs import SystemVfs, Vfs
+from amq.store.files.vfs import SystemVfs, Vfs
 from pyspark_amq.journal import MESSAGE_HEAD
 from pyspark_amq.records import heads_of
 

@@ -13,7 +13,7 @@ from hashlib import blake2b
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructType
 
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 from pyspark_amq.options import BY_CONTENT, SinkOptions
 
 KEY_HEADER = "correlation-id"  # column `key` ↔ this header

@@ -29,7 +29,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amq.errors import CorruptError, StoreError
+from amq.core.errors import CorruptError, StoreError
+from amq.core.message import CORRELATION_ID, THREAD_BYTES_MAX, Copy, Message, headers, plain
+from amq.core.ownership import given
 from amq.journal.decoder import Decoder
 from amq.journal.format import BATCH_BYTES, RECORD, RECORD_BYTES, segment_key
 from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME
@@ -40,10 +42,8 @@ from amq.journal.records.multicast import Multicast
 from amq.journal.records.section import EXTENDED
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import Batch, list_segments, read_batches, read_file, read_header
-from amq.lock.epoch import EPOCHS_DIRECTORY, read_newest_epoch
-from amq.message import CORRELATION_ID, THREAD_BYTES_MAX, Copy, Message, headers, plain
-from amq.ownership import given
-from amq.vfs import SystemVfs, Vfs
+from amq.store.epoch import EPOCHS_DIRECTORY, read_newest_epoch
+from amq.store.files.vfs import SystemVfs, Vfs
 from pyspark_amq.options import CAME_BACK, JOURNAL_KINDS, LEFT, MESSAGES, MOVES
 
 ROWS_PER_BATCH = 16_384
@@ -56,7 +56,7 @@ EXPIRES_MS_MAX = 253_402_300_799_999  # the end of the year 9999
 _Numbers = npt.NDArray[Any]
 _TIMESTAMP = pa.timestamp("us", "UTC")
 _HEADERS = pa.map_(pa.string(), pa.string())
-_USER = r"\A\x00[^\x00]*\x00"  # before an id: see `amq.ownership`
+_USER = r"\A\x00[^\x00]*\x00"  # before an id: see `amq.core.ownership`
 # The head of a message's record in a segment, with its framing: `records.message.FRAMED_MESSAGE`.
 MESSAGE_HEAD = np.dtype(
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from amq.destination import REST_TEXT, WORD_TEXT
+from amq.core.destination import REST_TEXT, WORD_TEXT
 
 
 def given(option: str | Mapping[str, Any] | None) -> Mapping[str, Any]:

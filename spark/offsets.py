@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 
 VERSION = 1
 

@@ -18,8 +18,8 @@ from typing import Any, Final, TypeVar
 
 from amq.client.uri import parse as parse_url
 from amq.config import units
-from amq.destination import REST_TEXT, WORD_TEXT
-from amq.errors import AmqError, ConfigError, ProtocolError
+from amq.core.destination import REST_TEXT, WORD_TEXT
+from amq.core.errors import AmqError, ConfigError, ProtocolError
 from amq.protocols.stomp.destination import full_name
 
 EXACTLY_ONCE, DEDUP, AT_LEAST_ONCE = "exactly-once", "dedup", "at-least-once"

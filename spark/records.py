@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amq.client import Run
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
 from amq.journal.format import RECORD_BYTES
 from amq.journal.records.message import MESSAGE
 from pyspark_amq import messages

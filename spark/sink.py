@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from amq.client import Connection
-from amq.errors import AmqError, CommandError
+from amq.core.errors import AmqError, CommandError
 from pyspark_amq import frames
 from pyspark_amq.options import EXACTLY_ONCE, OptionError, SinkOptions, full_names, refusal
 from pyspark_amq.staging import Part, Staged, connect, stage

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from amq.client import Connection, Lease, LeaseRequest
 from amq.client.leases import MESSAGES_MAX
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 from pyspark_amq import messages, offsets
 from pyspark_amq.direct import Direct
 from pyspark_amq.names import given, is_pattern, is_topic

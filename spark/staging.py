@@ -20,7 +20,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 import amq
 from amq.client import Connection, Producer
-from amq.errors import TransactionRolledBackError
+from amq.core.errors import TransactionRolledBackError
 from pyspark_amq import frames
 from pyspark_amq.columns import Table, tables_of
 from pyspark_amq.frames import Columns

@@ -22,8 +22,8 @@ from pyspark.sql.datasource import InputPartition
 
 import amq
 from amq.client import Browser, CallTimeoutError, Connection, LeaseRequest, Run
-from amq.destination import wire_name
-from amq.errors import AmqError, CommandError
+from amq.core.destination import wire_name
+from amq.core.errors import AmqError, CommandError
 from pyspark_amq import messages, records
 from pyspark_amq.direct import Direct, StoreFiles
 from pyspark_amq.offsets import Slice

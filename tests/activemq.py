@@ -17,7 +17,7 @@ from amq.client.errors import ConnectError
 from amq.client.openwire.addresses import parse
 from amq.client.openwire.peer import connect
 from amq.client.tls import Contexts
-from amq.clock import SystemClock
+from amq.doors.clock import SystemClock
 from bench.brokers import PROBE_PAUSE_S, START_TIMEOUT_S, ActiveMqBroker, BrokerError, broker_class
 from tests.ports import free_port
 

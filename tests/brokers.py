@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from amq.lock.presence import read_presence
-from amq.stores import open_vfs
+from amq.store.open import open_vfs
+from amq.store.presence import read_presence
 from bench.wire import Connection
 from tests.ports import free_port
 from tests.preloaded import ROOT, AmqProcess

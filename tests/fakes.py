@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from amq.vfs import SystemVfs, Vfs
+from amq.store.files.vfs import SystemVfs, Vfs
 
 
 class FakeClock:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from amq.lock.epoch import Epoch, link_epoch, make_epochs_directory
-from amq.lock.host import Owner
-from amq.vfs import SystemVfs
+from amq.store.epoch import Epoch, link_epoch, make_epochs_directory
+from amq.store.files.vfs import SystemVfs
+from amq.store.host import Owner
 from tests.fakes import FakeHost
 
 OWNER = Owner.make(FakeHost(), name="a", uuid="u", transport_urls=(), lock_keep_alive_period_s=2.0)

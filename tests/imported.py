@@ -21,16 +21,16 @@ from amq.client.openwire.addresses import parse
 from amq.client.openwire.peer import Peer, connect
 from amq.client.openwire.wire import SESSION
 from amq.client.tls import Contexts
-from amq.clock import SystemClock
 from amq.config import load
-from amq.errors import AmqError
+from amq.core.errors import AmqError
+from amq.doors.clock import SystemClock
+from amq.node.member import BrokerService, Role
 from amq.protocols.openwire import table
 from amq.protocols.openwire.consumers import INDIVIDUAL, POISON
 from amq.protocols.openwire.primitives import decode_map, encode_map
 from amq.protocols.openwire.table import Structure, structure
 from amq.protocols.stomp.frame import FrameReader, Limits, encode
 from amq.security import LoginGate
-from amq.service import BrokerService, Role
 from tests.openwire_client import text_content
 from tests.ports import free_port
 

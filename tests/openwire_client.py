@@ -13,12 +13,12 @@ from amq.client.openwire.peer import Peer, connect
 from amq.client.openwire.queues import INDIVIDUAL, acknowledge, consuming, queue_of
 from amq.client.openwire.wire import SESSION
 from amq.client.tls import Contexts
-from amq.clock import SystemClock
+from amq.core.values import Float32, Int8, Int16, Int32
+from amq.doors.clock import SystemClock
 from amq.protocols.openwire import table
 from amq.protocols.openwire.primitives import encode_map, encode_stream
 from amq.protocols.openwire.table import Structure, structure
 from amq.protocols.openwire.wire import INT, encode_text
-from amq.values import Float32, Int8, Int16, Int32
 
 _numbers = itertools.count(1)
 PROPERTIES = {

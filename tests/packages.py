@@ -121,7 +121,7 @@ def version_of(python: str) -> str:
 def try_bare(python: str, wheel: Path, directory: Path) -> None:
     place = directory / f"bare-{version_of(python)}"
     bin = install(python, place, str(wheel))
-    ask = "import amq, sys; print(amq.__file__); import amq.client, amq.client.aio, amq.service"
+    ask = "import amq, sys; print(amq.__file__); import amq.client, amq.client.aio, amq.node.member"
     assert run(bin / "python", "-c", ask, cwd=place).startswith(str(place))
     assert "amq start" in run(bin / "amq", "help", "start", cwd=place)
     assert "_AMQ_COMPLETE" in run(bin / "amq", "completion", "bash", cwd=place)

@@ -33,7 +33,7 @@ PR_SET_CHILD_SUBREAPER = 36
 REQUEST_BYTES_MAX = 128 << 10
 OF_THE_INTERPRETER = ("PYTHON", "LC_", "LD_", "COVERAGE_")  # variables that count when it starts, and these:
 ALSO = ("LANG", "LANGUAGE", "TZ")
-COMMANDS = ("amq.cli.main", "amq.cli.start", "amq.service")  # what they import is there already in each process
+COMMANDS = ("amq.cli.main", "amq.cli.start", "amq.node.member")  # what they import is there already in each process
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from amq.config.schema import BrokerConfig
+from amq.node.member import BrokerService, Role
 from amq.protocols.stomp.frame import Frame, FrameReader, Limits, encode
 from amq.security.login import Claim, Login, User
-from amq.service import BrokerService, Role
 from tests.ports import free_port
 
 PATIENCE_S = 20.0

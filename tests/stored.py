@@ -10,16 +10,16 @@ from amq.broker.queues.queue import Queue
 from amq.broker.state.state import State
 from amq.broker.state.window import Window, Windows
 from amq.config.schema import BrokerConfig
+from amq.core.message import Message
+from amq.core.ownership import owner_of
 from amq.journal.live import Segment
 from amq.journal.reader import read_messages
 from amq.journal.records import Trimmed
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, seal
 from amq.journal.segment import FILL
-from amq.lock.epoch import Epoch
-from amq.message import Message
-from amq.ownership import owner_of
-from amq.slave import Slave
-from amq.vfs import Vfs
+from amq.node.following import Slave
+from amq.store.epoch import Epoch
+from amq.store.files.vfs import Vfs
 from tests.fakes import FakeClock
 
 NOTHING = Trimmed()

@@ -14,23 +14,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import amq.group
-import amq.service
+import amq.node.group
+import amq.node.member
 from amq.broker.events import Events, GroupChanged
 from amq.config import load
 from amq.config.addresses import LIST_CHARS_MAX, URLS_MAX, bounded
 from amq.config.group import PUBLISHED_BYTES_MAX
 from amq.config.option import ADDRESSES_MAX
 from amq.config.transport_url import ADDRESS_CHARS_MAX
-from amq.group import MEET_S, Group
-from amq.lock.host import Owner
-from amq.lock.presence import RECORD_BYTES, Presence, read_presence
+from amq.doors.threads import SystemThreads
+from amq.node.group import MEET_S, Group
+from amq.node.member import Role
 from amq.protocols.openwire.names import own_url
 from amq.protocols.stomp.frame import Frame, FrameReader, Limits
-from amq.service import Role
-from amq.threads import SystemThreads
+from amq.store.files.vfs import SystemVfs
+from amq.store.host import Owner
+from amq.store.presence import RECORD_BYTES, Presence, read_presence
 from amq.transports.announcer import STEP, Announcer
-from amq.vfs import SystemVfs
 from tests.fakes import FakeClock, FakeHost
 from tests.service_world import services, until
 from tests.transports.served import Peer, Served, frame, serve
@@ -160,7 +160,7 @@ def test_files_that_cannot_be_read_change_nothing(store: Store, monkeypatch: pyt
         raise OSError(5, "the server is away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(amq.group, "read_presence", fail)
+        patched.setattr(amq.node.group, "read_presence", fail)
         assert store.group.neighbours() == ("stomp://b:1",)
     store.stack.close()
     assert store.group.neighbours() == ()
@@ -353,7 +353,7 @@ def test_a_client_that_does_not_read_is_told_once_it_has_read(tmp_path: Path) ->
 
 
 def test_a_client_is_told_who_comes_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(amq.service, "MEET_S", 0.02)
+    monkeypatch.setattr(amq.node.member, "MEET_S", 0.02)
 
     async def main() -> None:
         async with services(tmp_path) as world:

@@ -9,7 +9,7 @@ import pytest
 from brokers import DEADLINE_S, Brokers
 
 import amq
-from amq.clock import SystemClock
+from amq.doors.clock import SystemClock
 
 BEFORE_1970 = "import time\ntime.time_ns = lambda: -86_400_000_000_000\n"
 

@@ -18,10 +18,10 @@ from starlette.routing import Route
 
 import amq as client
 from amq.cli.main import main
-from amq.clock import SystemClock
 from amq.config.schema import OPTIONS
 from amq.console.app import Console
 from amq.console.link import Link
+from amq.doors.clock import SystemClock
 from amq.management.probes import LIVE, MASTER, READY
 from tests.brokers import ROOT, Broker, Brokers
 from tests.ports import free_port

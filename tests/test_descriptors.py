@@ -14,9 +14,9 @@ import pytest
 from brokers import DEADLINE_S, Broker, Brokers
 from traffic import Producer, connect_any, send
 
-from amq.lock.presence import read_presence
 from amq.management.client import ManagementClient
-from amq.stores import open_vfs
+from amq.store.open import open_vfs
+from amq.store.presence import read_presence
 from amq.transports.places import RESERVE
 
 pytestmark = pytest.mark.deep

@@ -9,8 +9,8 @@ from urllib.parse import quote
 import pytest
 
 from amq.broker.names import check_made
-from amq.destination import NAME_BYTES_MAX, QUEUE_SCHEME, flaw
-from amq.errors import AmqError, CommandError, ProtocolError
+from amq.core.destination import NAME_BYTES_MAX, QUEUE_SCHEME, flaw
+from amq.core.errors import AmqError, CommandError, ProtocolError
 from amq.maintenance.importing import _check_access
 from amq.protocols.openwire.names import destinations
 from amq.protocols.openwire.table import QUEUE, structure

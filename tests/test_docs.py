@@ -31,12 +31,15 @@ CODE_LINK = re.compile(r"\bdocs/[\w-]+\.md\b")
 PAGES_TO_REWRITE: set[str] = set()
 CODE_IN_PLAIN_ENGLISH = (
     "amq/*.py",
+    "amq/core",
+    "amq/doors",
+    "amq/node",
     "amq/broker",
     "amq/client",
     "amq/config",
     "amq/doctor",
     "amq/journal",
-    "amq/lock",
+    "amq/store",
     "amq/maintenance",
     "amq/protocols",
     "amq/security",

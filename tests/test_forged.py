@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from amq.broker.core import SEQ_EPOCH_SHIFT
+from amq.core.message import Message
 from amq.journal.format import SegmentHeader, segment_name
 from amq.journal.records import Destination, Previous, Record, encode_record
 from amq.journal.records.subscription import Subscribed
-from amq.lock.epoch import EPOCH_MAX
-from amq.message import Message
+from amq.store.epoch import EPOCH_MAX
 from tests.brokers import Brokers
 from tests.cli.amq_process import amq
 from tests.fuzz import corpus

@@ -12,7 +12,7 @@ import amq
 from amq import aio
 from amq.client import Connection
 from amq.client.leases import LeaseRequest
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 from tests.brokers import DEADLINE_S, Brokers
 from tests.test_two_phase import drain, url
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import amq
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from tests.brokers import DEADLINE_S, Broker, Brokers
 
 LIMIT_KIB = 64

@@ -12,7 +12,7 @@ from brokers import DEADLINE_S, Brokers
 from relay import relayed
 
 import amq
-from amq.errors import AccessError, CommandError
+from amq.core.errors import AccessError, CommandError
 
 pytestmark = pytest.mark.deep
 QUIET = {"heartBeatSend": "1s", "heartBeatReceive": "1h"}  # the broker waits for ever, the client does not

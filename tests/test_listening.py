@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 import structlog
 
-import amq.group
+import amq.node.group
 from amq.config import load
 from amq.config.schema import BrokerConfig
-from amq.errors import TransportError
-from amq.group import BACK_OFF_S_MAX, FREE_PATIENCE_S, PROBE_S, Group
-from amq.lock.host import Owner
-from amq.lock.presence import Presence, read_presence
-from amq.service import Role
-from amq.threads import SystemThreads
+from amq.core.errors import TransportError
+from amq.doors.threads import SystemThreads
+from amq.node.group import BACK_OFF_S_MAX, FREE_PATIENCE_S, PROBE_S, Group
+from amq.node.member import Role
+from amq.store.files.vfs import SystemVfs
+from amq.store.host import Owner
+from amq.store.presence import Presence, read_presence
 from amq.transports.probe import Refusal, refusals
-from amq.vfs import SystemVfs
 from tests.fakes import FakeClock, FakeHost
 from tests.ports import free_port
 from tests.service_world import PATIENCE_S, Services, services, until
@@ -230,8 +230,8 @@ def test_a_slave_that_cannot_listen_says_so_and_lets_another_take_over(tmp_path:
 
 
 def test_a_group_without_a_better_broker_waits_for_the_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amq.master.LISTEN_PATIENCE_S", 0.1)
-    monkeypatch.setattr("amq.group.PROBE_S", PROBE_S / 20)
+    monkeypatch.setattr("amq.node.mastership.LISTEN_PATIENCE_S", 0.1)
+    monkeypatch.setattr("amq.node.group.PROBE_S", PROBE_S / 20)
 
     async def scenario(world: Services) -> None:
         first, _ = await world.master("a")

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq import message as messages
-from amq import values
-from amq.destination import wire_name
-from amq.errors import CommandError
-from amq.message import (
+from amq.core import message as messages
+from amq.core import values
+from amq.core.destination import wire_name
+from amq.core.errors import CommandError
+from amq.core.message import (
     BYTES,
     MAP,
     NONE,
@@ -34,7 +34,7 @@ from amq.message import (
     neutral,
     plain,
 )
-from amq.values import Int32, Nested
+from amq.core.values import Int32, Nested
 from tests.typed import ENVELOPES, TEXTS, facts, reads, tiny, typed
 from tests.typed import messages as any_messages
 

@@ -14,7 +14,7 @@ import pytest
 
 import amq
 from amq.client.openwire.peer import Peer
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from amq.protocols.openwire import table
 from amq.protocols.openwire.table import Structure, structure
 from amq.protocols.openwire.transactions import BEGIN, COMMIT_ONE

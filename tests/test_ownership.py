@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from amq.ownership import NAMES, SEPARATOR, given, owned, owner_of
+from amq.core.ownership import NAMES, SEPARATOR, given, owned, owner_of
 from amq.protocols import commands
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/security.md"

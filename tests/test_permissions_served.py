@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from amq.client.openwire.queues import consuming
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from amq.protocols.openwire import table
 from amq.protocols.openwire.table import Structure, structure
 from amq.security.users_edit import add_user

@@ -15,7 +15,7 @@ from relay import Cut, Cutter, relayed
 
 import amq
 from amq.client import EventKind, aio
-from amq.errors import TransactionRolledBackError
+from amq.core.errors import TransactionRolledBackError
 
 NEVER = 1 << 40
 OPTIONS = "?reconnectWindow=20000&timeout=30000&updateURIsSupported=false"  # or they would leave the relay out

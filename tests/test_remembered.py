@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from amq.message import Message
+from amq.core.message import Message
+from amq.core.remembered import ENTRY_BYTES, Remembered
 from amq.protocols.stomp.server import StompServer
-from amq.remembered import ENTRY_BYTES, Remembered
 
 
 def test_it_forgets_all_where_it_would_be_too_large() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from amq.security.users_edit import add_user
 from bench.wire import WireError
 from tests.brokers import ROOT, Broker, Brokers

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import amq
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from amq.security.users_edit import add_user
 from tests.cli.amq_process import amq as run_amq
 from tests.cli.amq_process import running

@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 import structlog
 
-import amq.replay
-import amq.service
+import amq.node.member
+import amq.node.replay
 from amq.broker.events import JournalRead, RoleChanged
 from amq.config.schema import BrokerConfig
 from amq.journal.format import HEADER_BYTES
 from amq.journal.recovery import Followed
-from amq.lock.epoch import read_epochs
-from amq.lock.presence import BrokerPresence, Presence, read_presence
-from amq.service import HUNG_ON_SMB, BrokerService, Role
-from amq.vfs import SystemVfs
+from amq.node.member import HUNG_ON_SMB, BrokerService, Role
+from amq.store.epoch import read_epochs
+from amq.store.files.vfs import SystemVfs
+from amq.store.presence import BrokerPresence, Presence, read_presence
 from tests.fakes import FakeClock, FaultyVfs, open_files
 from tests.ports import free_port
 from tests.service_world import PATIENCE_S, PERIOD_S, Services, anybody, services, until
@@ -264,7 +264,7 @@ def test_name_in_use_is_refused(tmp_path: Path) -> None:
 
 
 def test_port_in_use_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amq.service.LISTEN_PATIENCE_S", 0.1)
+    monkeypatch.setattr("amq.node.member.LISTEN_PATIENCE_S", 0.1)
 
     async def scenario(world: Services) -> None:
         server = await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", free_port())
@@ -409,7 +409,7 @@ def test_a_slave_that_is_wrong_about_the_journal_does_not_make_it_damaged(
             await client.store(body)
         second, other_port = await world.start("b")
         await until(lambda: second.role is Role.SLAVE)
-        monkeypatch.setattr("amq.slave.Slave.followed", lambda *_: wrong)
+        monkeypatch.setattr("amq.node.following.Slave.followed", lambda *_: wrong)
         with structlog.testing.capture_logs() as logs:
             await first.stop()
             await until(lambda: second.role is not Role.SLAVE)
@@ -476,7 +476,7 @@ def test_a_hand_over_raises_no_alarm(tmp_path: Path) -> None:
 
 
 def test_a_takeover_that_takes_long_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(amq.service, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(amq.node.member, "TELL_AFTER_S", 0.0)
     told: list[BrokerPresence] = []
     tell = Presence.tell
 
@@ -542,7 +542,7 @@ def test_a_replay_that_hangs_in_the_store_gives_the_mastership_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checks go through: without a limit nobody would ever serve."""
-    monkeypatch.setattr(amq.replay, "CALL_S_MAX", 0.5)
+    monkeypatch.setattr(amq.node.replay, "CALL_S_MAX", 0.5)
     vfs = FaultyVfs()
     replaced = threading.Event()
 
@@ -592,7 +592,7 @@ def test_masterships_that_fail_are_tried_again_after_longer_and_longer_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the cause: here each claim cannot be synced, then each segment."""
-    monkeypatch.setattr(amq.service, "PAUSE_S_MAX", 0.4)
+    monkeypatch.setattr(amq.node.member, "PAUSE_S_MAX", 0.4)
     vfs = FaultyVfs()
 
     async def scenario(world: Services) -> None:
@@ -619,7 +619,7 @@ def test_the_pause_after_a_mastership_that_lasted_is_short_again(tmp_path: Path)
     service = BrokerService(config, anybody, clock=clock)
     pauses = [service._pause() for _ in range(6)]
     assert pauses == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
-    clock.advance(amq.service.FAILING_S - 1)
+    clock.advance(amq.node.member.FAILING_S - 1)
     assert service._pause() == 10.0
-    clock.advance(amq.service.FAILING_S)
+    clock.advance(amq.node.member.FAILING_S)
     assert service._pause() == 1.0

@@ -19,9 +19,9 @@ from traffic import drain
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints
 from amq.journal.follower import DivergedError, Follower
 from amq.journal.recovery import JOURNAL_DIRECTORY, seal
-from amq.lock.epoch import EPOCHS_DIRECTORY, Epoch
-from amq.slave import LIST_EVERY_S, PAUSE_S_MAX, Slave
-from amq.vfs import SystemVfs
+from amq.node.following import LIST_EVERY_S, PAUSE_S_MAX, Slave
+from amq.store.epoch import EPOCHS_DIRECTORY, Epoch
+from amq.store.files.vfs import SystemVfs
 from tests.broker.world import World
 from tests.fakes import FaultyVfs
 from tests.files import OWNER, flip, write_epoch

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from amq.errors import AmqError, StoreError
-from amq.lock.host import Owner
-from amq.lock.presence import Presence, read_presence
-from amq.lock.status import store_status
-from amq.service import Role
-from amq.vfs import NotAFileError, SystemVfs
+from amq.core.errors import AmqError, StoreError
+from amq.node.member import Role
+from amq.store.files.vfs import NotAFileError, SystemVfs
+from amq.store.host import Owner
+from amq.store.presence import Presence, read_presence
+from amq.store.status import store_status
 from tests.fakes import FakeHost
 from tests.service_world import PATIENCE_S, Services, services
 

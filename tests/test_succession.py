@@ -16,9 +16,21 @@ from brokers import DEADLINE_S, ROOT, SERVING, Broker, Brokers
 
 import amq
 from amq.config.schema import BrokerConfig
-from amq.group import Group
-from amq.lock.host import Owner
-from amq.lock.orders import (
+from amq.doors.threads import SystemThreads
+from amq.node.group import Group
+from amq.node.succession import (
+    ANSWER_S,
+    EAGER_S,
+    FAILBACK_WINDOW_S,
+    FAILBACKS_KEPT,
+    HOLD_BACK_S,
+    OTHERS_S,
+    Departure,
+    Succession,
+)
+from amq.store.files.vfs import SystemVfs
+from amq.store.host import Owner
+from amq.store.orders import (
     FAILBACK,
     HAND_OVER,
     OPERATOR,
@@ -31,19 +43,7 @@ from amq.lock.orders import (
     give,
     order_path,
 )
-from amq.lock.presence import Presence, read_presence
-from amq.succession import (
-    ANSWER_S,
-    EAGER_S,
-    FAILBACK_WINDOW_S,
-    FAILBACKS_KEPT,
-    HOLD_BACK_S,
-    OTHERS_S,
-    Departure,
-    Succession,
-)
-from amq.threads import SystemThreads
-from amq.vfs import SystemVfs
+from amq.store.presence import Presence, read_presence
 from tests.fakes import FakeClock, FakeHost
 
 PERIOD_S = 2.0

@@ -20,64 +20,31 @@ CODE = ("amq", "cli", "spark", "bench", "examples", "tests", "nfs-test")
 FUNCTION_LINES_MAX = 100
 
 # Who may import whom; docs/architecture.md says why. A name with a dot allows that one module of a room.
-LEAVES = {
-    "errors",
-    "histogram",
-    "destination",
-    "message",
-    "values",
-    "xid",
-    "clock",
-    "threads",
-    "remembered",
-    "ownership",
-}
+LEAVES = {"core", "doors"}
 IMPORTS: dict[str, set[str]] = {
-    "errors": set(),
-    "destination": set(),
-    "message": {"errors", "destination", "values"},
-    "values": set(),
-    "xid": set(),
-    "ownership": set(),
-    "remembered": set(),
-    "clock": set(),
-    "histogram": set(),
-    "threads": set(),
-    "store_name": set(),
-    "vfs": {"errors", "clock"},
-    "config": {"errors", "clock", "destination", "selectors", "store_name", "tls", "toml_places"},
-    "tls": set(),
-    "toml_places": set(),
-    "sql": LEAVES | {"vfs"},
-    "stores": LEAVES | {"vfs", "sql", "lock", "store_name"},
-    "security": {"errors", "clock", "threads", "destination", "tls", "toml_places"},
-    "lock": LEAVES | {"vfs"},
-    "journal": LEAVES | {"vfs", "config"},
-    "selectors": {"errors", "message", "ownership", "values"},
+    "core": set(),
+    "doors": set(),
+    "store": LEAVES,
+    "config": LEAVES | {"selectors", "store.name"},
+    "security": LEAVES,
+    "journal": LEAVES | {"config", "store.files.vfs"},
+    "selectors": {"core"},
     "broker": LEAVES | {"journal", "security", "config", "selectors", "protocols.commands"},
-    "protocols": {"errors", "destination", "message", "values", "xid", "remembered", "ownership"},
+    "protocols": {"core"},
     "transports": LEAVES | {"protocols", "broker", "journal", "security", "config"},
-    "client": LEAVES | {"protocols", "transports", "tls"},
-    "served": {"errors", "config", "protocols"},
-    "master": LEAVES | {"vfs", "config", "security", "journal", "broker", "protocols", "transports", "served"},
-    "slave": LEAVES | {"vfs", "config", "journal", "broker", "lock"},
-    "replay": LEAVES | {"config", "journal", "broker", "lock", "slave"},
-    "group": LEAVES | {"vfs", "config", "lock", "transports.probe"},
-    "succession": LEAVES | {"vfs", "config", "lock", "group"},
-    "service": LEAVES
-    | {"vfs", "config", "security", "journal", "broker", "lock", "master", "slave", "replay", "group", "succession"}
-    | {"transports.probe", "served", "stores"},
+    "client": LEAVES | {"protocols", "transports"},
+    "node": LEAVES | {"store", "config", "security", "journal", "broker", "protocols", "transports"},
     "management": LEAVES | {"broker", "config", "journal", "security", "selectors", "protocols.commands"},
-    "console": LEAVES | {"vfs", "stores", "management", "lock", "security.login"},
-    "maintenance": LEAVES | {"vfs", "stores", "config", "journal", "lock", "broker", "master", "service"},
-    "doctor": LEAVES | {"vfs", "store_name", "stores", "sql", "config", "lock", "client", "security", "tls"},
+    "console": LEAVES | {"store", "management", "security.login"},
+    "maintenance": LEAVES | {"store", "config", "journal", "broker", "node"},
+    "doctor": LEAVES | {"store", "config", "client", "security"},
     "cli": LEAVES
-    | {"vfs", "stores", "sql", "config", "security", "journal", "lock", "service", "client", "protocols", "doctor"}
-    | {"maintenance", "broker.events", "broker.actions", "broker.permitted", "management", "console"}
-    | {"transports.doorkeeper", "transports.places", "store_name"},
-    "spark": LEAVES | {"client", "journal", "config", "vfs", "lock.epoch", "protocols.stomp.destination"},
+    | {"store", "config", "security", "journal", "node", "client", "protocols", "doctor", "maintenance"}
+    | {"broker.events", "broker.actions", "broker.permitted", "management", "console"}
+    | {"transports.doorkeeper", "transports.places"},
+    "spark": LEAVES | {"client", "journal", "config", "store.epoch", "store.files.vfs", "protocols.stomp.destination"},
     "__main__": {"cli"},
-    "": {"client", "errors"},  # amq/__init__.py: the client's names, loaded when first used
+    "": {"client", "core.errors"},  # amq/__init__.py: the client's names, loaded when first used
 }
 PROTOCOLS_BANNED_IMPORTS = {"socket", "asyncio", "os", "time", "threading", "select", "ssl", "random", "datetime"}
 
@@ -100,20 +67,20 @@ def _ban(names: str, where: str, cure: str, doors: str = "") -> Ban:
 
 
 # The simulation runs these.
-REPLAYED = "amq/lock/ amq/journal/ amq/broker/ amq/service.py amq/master.py amq/group.py amq/succession.py"
+REPLAYED = "amq/store/ amq/journal/ amq/broker/ amq/node/"
 BANS = (
     _ban(
         "time.time time.time_ns datetime.datetime.now datetime.datetime.utcnow datetime.datetime.today "
         "datetime.date.today",
         "amq/",
         "take a Clock and ask its wall_ms()",
-        "amq/clock.py",
+        "amq/doors/clock.py",
     ),
     _ban(
         "time.monotonic time.monotonic_ns time.perf_counter time.perf_counter_ns",
         "amq/",
         "take a Clock and ask its monotonic(): the simulation has its own time",
-        "amq/clock.py amq/config/",  # watching a file is no part of any history
+        "amq/doors/clock.py amq/config/",  # watching a file is no part of any history
     ),
     _ban("time.sleep", "amq/ spark/", "wait on an Event or a Condition, so that a stop can wake you"),
     _ban(
@@ -124,7 +91,7 @@ BANS = (
         "tempfile.mkstemp",
         REPLAYED,
         "go through the Vfs that you were given: the simulation has its own file system",
-        "amq/lock/host.py amq/lock/waker.py",  # doors themselves: to /proc, to the kernel's file events
+        "amq/store/host.py amq/store/files/waker.py amq/store/files/vfs.py amq/store/postgres/",  # doors themselves
     ),
     _ban(
         "uuid.uuid1 uuid.uuid4 os.urandom secrets.token_bytes secrets.token_hex",
@@ -429,13 +396,13 @@ BAD = [
     (check_text, "amq/a.py", "\tx = 1\n"),
     (check_text, "bench/a.py", f"# {SHY_WORDS[0]}: later\n"),
     (check_docstring, "amq/a.py", "x = 1\n"),
-    (check_imports, "amq/journal/a.py", "from amq.lock import lease\n"),
+    (check_imports, "amq/journal/a.py", "from amq.store import lease\n"),
     (check_imports, "amq/broker/a.py", "import amq.protocols.stomp.frame\n"),
-    (check_imports, "amq/clock.py", "from amq import errors\n"),
-    (check_imports, "amq/service.py", "def f():\n    from amq import client\n"),
+    (check_imports, "amq/doors/clock.py", "from amq import errors\n"),
+    (check_imports, "amq/node/member.py", "def f():\n    from amq import client\n"),
     (check_imports, "amq/broker/a.py", "import cli\n"),
-    (check_imports, "amq/master.py", "import tests.fakes\n"),
-    (check_imports, "amq/master.py", "from pyspark_amq import options\n"),
+    (check_imports, "amq/node/mastership.py", "import tests.fakes\n"),
+    (check_imports, "amq/node/mastership.py", "from pyspark_amq import options\n"),
     (check_bans, "spark/a.py", "import os\nos.environ['X']\n"),
     (check_imports, "amq/protocols/a.py", "import asyncio\n"),
     (check_imports, "amq/protocols/stomp/a.py", "from os import path\n"),
@@ -446,7 +413,7 @@ BAD = [
     (check_bans, "amq/a.py", "import time\nclock = time.monotonic\n"),
     (check_bans, "amq/a.py", "import time\ntime.sleep(1)\n"),
     (check_bans, "amq/journal/a.py", "import os\nos.fsync(1)\n"),
-    (check_bans, "amq/lock/a.py", "from os import rename\nrename('a', 'b')\n"),
+    (check_bans, "amq/store/a.py", "from os import rename\nrename('a', 'b')\n"),
     (check_bans, "amq/broker/a.py", "with open('x') as f:\n    pass\n"),
     (check_bans, "amq/a.py", "print('x')\n"),
     (check_bans, "tests/a.py", "import random\nrandom.choice([1])\n"),
@@ -463,11 +430,11 @@ BAD = [
 GOOD = [
     (check_sizes, "amq/a.py", "def f():\n" + "    x = 1\n" * 99),
     (check_imports, "amq/broker/a.py", "from amq.protocols.commands import Send\nfrom amq.broker import queue\n"),
-    (check_imports, "cli/a.py", "import amq\nfrom amq.cli import exits\nfrom amq.service import BrokerService\n"),
+    (check_imports, "cli/a.py", "import amq\nfrom amq.cli import exits\nfrom amq.node.member import BrokerService\n"),
     (check_imports, "cli/a.py", "from pyspark_amq.pipelines import load\n"),
     (check_bans, "spark/pipelines/__main__.py", "import os\nos.environ['X']\n"),
     (check_imports, "tests/a.py", "import amq.broker, bench.wire, asyncio\n"),
-    (check_bans, "amq/clock.py", "import time\nnow = time.monotonic\n"),
+    (check_bans, "amq/doors/clock.py", "import time\nnow = time.monotonic\n"),
     (check_bans, "amq/broker/a.py", "def f(clock, vfs):\n    clock.time()\n    vfs.open('x', 0)\n"),
     (check_bans, "amq/a.py", "if __name__ == '__main__':\n    print('x')\n"),
     (check_bans, "bench/a.py", "import time, random\ntime.sleep(1)\nrandom.Random(1).choice([1])\n"),

@@ -14,7 +14,7 @@ import pytest
 import amq
 from amq import aio
 from amq.client import Session
-from amq.errors import CommandError, TransactionRolledBackError
+from amq.core.errors import CommandError, TransactionRolledBackError
 from tests.brokers import DEADLINE_S, Broker, Brokers
 from tests.sampling import sampled
 

@@ -21,9 +21,9 @@ from traffic import QUEUE, Producer, drain, send
 import amq
 from amq.journal.checkpoint import list_checkpoints
 from amq.journal.format import HEADER
-from amq.lock.presence import read_presence
 from amq.security.users_edit import add_user
-from amq.vfs import SystemVfs
+from amq.store.files.vfs import SystemVfs
+from amq.store.presence import read_presence
 from bench.wire import Connection
 
 pytestmark = pytest.mark.deep

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amq import values
-from amq.values import DEPTH_MAX, VALUES_MAX, Float32, Int8, Int16, Int32, Nested, Value
+from amq.core import values
+from amq.core.values import DEPTH_MAX, VALUES_MAX, Float32, Int8, Int16, Int32, Nested, Value
 from tests.typed import NESTED, VALUES, typed
 
 

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from amq.journal import checkpoint, format, interchange
-from amq.lock import epoch, presence
-from amq.lock.document import newest_format
+from amq.store import epoch, presence
+from amq.store.document import newest_format
 
 PAGE = Path(__file__).parents[1] / "docs" / "versions.md"
 

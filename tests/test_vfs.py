@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from amq import vfs
-from amq.vfs import SystemVfs
+from amq.store.files import vfs
+from amq.store.files.vfs import SystemVfs
 
 
 @pytest.fixture

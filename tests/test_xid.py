@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq.xid import OUTCOMES, AnyXid, Xid, from_json, outcome_id, parse, to_json
+from amq.core.xid import OUTCOMES, AnyXid, Xid, from_json, outcome_id, parse, to_json
 
 parts = st.binary(max_size=64)
 binary = st.builds(Xid, st.integers(-(1 << 31), (1 << 31) - 1), parts, parts)

@@ -11,9 +11,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from amq import values
-from amq.message import NONE, TEXT, Content, Envelope, Head, Message, Native, Reader, register
-from amq.values import Float32, Int8, Int16, Int32, Nested, Value
+from amq.core import values
+from amq.core.message import NONE, TEXT, Content, Envelope, Head, Message, Native, Reader, register
+from amq.core.values import Float32, Int8, Int16, Int32, Nested, Value
 
 TINY = "tiny"
 reads: Counter[str] = Counter()

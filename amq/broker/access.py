@@ -16,8 +16,8 @@ from weakref import WeakValueDictionary
 from amq.broker.actions import Action as Action
 from amq.broker.names import is_temporary
 from amq.broker.scheduling.scheduler import MANAGEMENT
-from amq.destination import parts, wire_name
-from amq.errors import AccessError
+from amq.core.destination import parts, wire_name
+from amq.core.errors import AccessError
 from amq.protocols.commands import (
     Abort,
     AbortBatch,

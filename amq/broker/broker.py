@@ -45,16 +45,16 @@ from amq.broker.transactions.leasing import Leasing
 from amq.broker.transactions.readying import Readying
 from amq.broker.transactions.transaction import Transaction
 from amq.broker.transactions.two_phase import Preparing, TwoPhase
-from amq.clock import Clock
 from amq.config.schema import BrokerConfig
-from amq.destination import wire_name
-from amq.errors import CommandError, StoreFullError
+from amq.core.destination import wire_name
+from amq.core.errors import CommandError, StoreFullError
+from amq.core.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Message, heads
+from amq.doors.clock import Clock
 from amq.journal.batch import Confirm, OpenBatch, Waiter
 from amq.journal.hidden import is_prepared
 from amq.journal.journal import Journal
 from amq.journal.records import EXPIRED, PURGED, Consumed, Copies, Group, Marker, Prepared, Record, Trimmed
 from amq.journal.records.message import Run
-from amq.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Message, heads
 from amq.security.permissions import Permissions
 
 PAUSED_MAX = 10_000

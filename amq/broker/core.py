@@ -20,15 +20,15 @@ from amq.broker.state.state import State
 from amq.broker.storage.pins import Pins
 from amq.broker.transactions.effect import Effect
 from amq.broker.transactions.refused import Refused
-from amq.clock import Clock
 from amq.config.schema import BrokerConfig
+from amq.core.message import LARGE_BODY_BYTES, Message
+from amq.doors.clock import Clock
 from amq.journal.batch import OpenBatch, Waiter
 from amq.journal.hidden import HELD_SCHEME
 from amq.journal.journal import Journal
 from amq.journal.records import Consumed, Group, Record
 from amq.journal.records.message import Run
 from amq.journal.records.multicast import Multicast
-from amq.message import LARGE_BODY_BYTES, Message
 
 SEQ_EPOCH_SHIFT = 44  # a seq is epoch << 44 | counter: unique for ever, growing, also past those of earlier masters
 

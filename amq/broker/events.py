@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import structlog
 
-from amq.destination import Source
+from amq.core.destination import Source
 
 FAILURES_MAX = 10  # of one listener
 LISTENERS_MAX = 100  # of one kind of event: each is a part of the broker or of the console, not a client

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amq.message import Message
+from amq.core.message import Message
 
 MESSAGE_OVERHEAD_BYTES = 600  # objects and index entries of one message in memory, measured on CPython 3.11
 PAGING_SHARE = 0.7  # of the limit may be taken by what waits; the rest is for what is on its way

@@ -1,10 +1,10 @@
-"""Names: which kinds of destinations the broker has, and the requests that each allows. See `amq.destination`."""
+"""Names: which kinds of destinations the broker has, and the requests that each allows. See `amq.core.destination`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amq.destination import (
+from amq.core.destination import (
     ANY_REST,
     QUEUE_SCHEME,
     TEMPORARY_QUEUE_SCHEME,
@@ -17,10 +17,10 @@ from amq.destination import (
     told,
     wire_name,
 )
-from amq.errors import AccessError, CommandError
+from amq.core.errors import AccessError, CommandError
+from amq.core.message import SUBSCRIPTION_SCHEME as SUBSCRIPTION_SCHEME
 from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME
 from amq.journal.hidden import real_name as real_name
-from amq.message import SUBSCRIPTION_SCHEME as SUBSCRIPTION_SCHEME
 
 SCHEDULE_SCHEME = "schedule://"  # see `amq.broker.scheduling.schedule`: to be browsed, and nothing else
 PREPARED_NAME = QUEUE_SCHEME + "AMQ.Prepared"  # browsed, it shows what is prepared

@@ -21,7 +21,7 @@ from amq.broker.names import (
     is_temporary,
 )
 from amq.broker.transactions.rights import demands
-from amq.destination import Pattern, source
+from amq.core.destination import Pattern, source
 from amq.security.login import User
 from amq.security.permissions import BATCHES_SCHEME, Permissions, Right
 

@@ -15,8 +15,8 @@ from typing import Protocol
 from amq.broker.access import Access
 from amq.broker.core import Core
 from amq.broker.topics.durables import Durables
-from amq.destination import QUEUE_SCHEME
-from amq.errors import AccessError
+from amq.core.destination import QUEUE_SCHEME
+from amq.core.errors import AccessError
 from amq.protocols.commands import Command, Send, SendMany, SendToMany, Subscribe
 from amq.security.login import User
 from amq.selectors import Selector

@@ -14,8 +14,8 @@ from typing import Final
 from amq.broker.queues.queue import Queue
 from amq.config.checks import has_logins
 from amq.config.schema import BrokerConfig
-from amq.message import Message
-from amq.ownership import given, is_owned
+from amq.core.message import Message
+from amq.core.ownership import given, is_owned
 
 _LIBRARY: Final = re.compile("[0-9a-f]{24}-[0-9]+")  # see `amq.client.machine`
 

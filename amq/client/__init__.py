@@ -19,7 +19,7 @@ from amq.client.leases import Lease, LeaseRequest
 from amq.client.requests import ConnectionEvent, EventKind
 from amq.client.session import Browser, Consumer, Message, Producer, Session
 from amq.client.two_phase import PreparedTransaction
-from amq.errors import (
+from amq.core.errors import (
     AccessError,
     AmqError,
     CommandError,

@@ -59,9 +59,9 @@ from amq.client.two_phase import (
     rolled_back,
 )
 from amq.client.uri import BrokerUri, parse
-from amq.clock import Clock, SystemClock
-from amq.errors import AmqError, TransactionRolledBackError
-from amq.message import DEFAULT_PRIORITY
+from amq.core.errors import AmqError, TransactionRolledBackError
+from amq.core.message import DEFAULT_PRIORITY
+from amq.doors.clock import Clock, SystemClock
 
 log = logging.getLogger("amq.client")
 T = TypeVar("T")

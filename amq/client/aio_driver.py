@@ -27,7 +27,7 @@ from amq.client.names import NAMES, Answer, Names
 from amq.client.requests import ConnectionEvent, Gate, open_gate
 from amq.client.states import State
 from amq.client.tls import Contexts, Layer
-from amq.clock import Clock
+from amq.doors.clock import Clock
 
 log = logging.getLogger("amq.client")
 Listener = Callable[[ConnectionEvent], object]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from amq.client.core import VERSION, ProducerCore, as_bytes, rare_headers
-from amq.errors import CommandError
-from amq.message import DEFAULT_PRIORITY, LARGE_BODY_BYTES
+from amq.core.errors import CommandError
+from amq.core.message import DEFAULT_PRIORITY, LARGE_BODY_BYTES
 from amq.protocols.stomp.frame import escape
 
 PIECE_MESSAGES = 1000  # written at once

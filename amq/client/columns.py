@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from amq.client import bulk
 from amq.client.core import RESERVED_HEADERS, VERSION, rare_headers
-from amq.errors import CommandError, ProtocolError
-from amq.message import LARGE_BODY_BYTES
+from amq.core.errors import CommandError, ProtocolError
+from amq.core.message import LARGE_BODY_BYTES
 from amq.protocols.stomp import runs
 from amq.protocols.stomp.frame import Limits, escape
 

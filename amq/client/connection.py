@@ -27,8 +27,8 @@ from amq.client.session import Session
 from amq.client.states import State
 from amq.client.two_phase import PREPARED_QUEUE, PreparedTransaction, abort_batch, commit_batch, finish, rolled_back
 from amq.client.uri import BrokerUri, parse
-from amq.clock import Clock, SystemClock
-from amq.errors import AmqError
+from amq.core.errors import AmqError
+from amq.doors.clock import Clock, SystemClock
 
 log = logging.getLogger("amq.client")
 

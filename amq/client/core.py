@@ -22,8 +22,8 @@ from amq.client.errors import (
     transaction_refused,
 )
 from amq.client.requests import Gate, Kind, Request, SendOwner, open_gate
-from amq.errors import AmqError, CommandError, TransactionRolledBackError
-from amq.message import DEFAULT_PRIORITY, LARGE_BODY_BYTES
+from amq.core.errors import AmqError, CommandError, TransactionRolledBackError
+from amq.core.message import DEFAULT_PRIORITY, LARGE_BODY_BYTES
 from amq.protocols.stomp.frame import Frame, encode, escape
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 
 SECONDS_MAX = 10**10  # some 300 years
 DELAY, PERIOD, REPEAT, CRON = (f"AMQ_SCHEDULED_{what}" for what in ("DELAY", "PERIOD", "REPEAT", "CRON"))

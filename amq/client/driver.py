@@ -30,8 +30,8 @@ from amq.client.names import NAMES, Answer, Names
 from amq.client.requests import ConnectionEvent, Gate, open_gate
 from amq.client.states import State
 from amq.client.tls import Contexts, Layer
-from amq.clock import Clock
-from amq.errors import AmqError, CommandError
+from amq.core.errors import AmqError, CommandError
+from amq.doors.clock import Clock
 
 RECEIVE_BYTES = 256 * 1024
 CONGESTED_BYTES = 1024 * 1024  # unsent bytes above which senders wait for the kernel

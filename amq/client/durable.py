@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from amq.client.requests import Kind, Request
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 from amq.protocols.stomp.frame import encode
 
 if TYPE_CHECKING:

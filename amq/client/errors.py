@@ -1,7 +1,7 @@
 """The errors of the client, each with a code and the cure.
 
 Errors that the broker reports (`AccessError`, `StoreFullError`, `TransactionRolledBackError`, …) are those of
-`amq.errors`: `broker_error` maps the `code` header of an ERROR frame to them.
+`amq.core.errors`: `broker_error` maps the `code` header of an ERROR frame to them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from amq.errors import (
+from amq.core.errors import (
     AccessError,
     AmqError,
     CommandError,

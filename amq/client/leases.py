@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amq.client.core import Subscription
 from amq.client.requests import Kind, Request
-from amq.errors import CommandError, ProtocolError
+from amq.core.errors import CommandError, ProtocolError
 from amq.protocols.stomp.frame import Frame, encode
 from amq.protocols.stomp.runs import HEADER, MESSAGES, VERSION
 from amq.protocols.stomp.runs import MESSAGES_MAX as MAX

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from amq.client.errors import DeliveryLostError, FlushError
 from amq.client.requests import AFTER_LOSS, AfterLoss, Gate, Kind, Request, SendOwner, open_gate
-from amq.errors import AmqError, CommandError
+from amq.core.errors import AmqError, CommandError
 
 UNTOLD_MAX = 10_000  # failures of sends with `wait=False`; the next such send raises them
 

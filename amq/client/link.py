@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from amq.client.uri import BrokerUri
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
 from amq.protocols.commands import Reattach
 from amq.protocols.stomp import reattaching, runs
 from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameReader, encode

@@ -48,7 +48,7 @@ from amq.client.reconnect import Reconnector
 from amq.client.requests import ConnectionEvent, EventKind, Gate, Kind, Request, SendOwner, open_gate
 from amq.client.states import Event, Lifecycle, State
 from amq.client.uri import SCHEME, TLS_SCHEME, BrokerUri, BrokerUrl
-from amq.errors import AmqError, CommandError, ProtocolError, StoreFullError, TransactionRolledBackError
+from amq.core.errors import AmqError, CommandError, ProtocolError, StoreFullError, TransactionRolledBackError
 from amq.protocols.stomp.frame import Frame, encode
 from amq.protocols.stomp.reattaching import RECEIVED
 from amq.protocols.stomp.runs import MESSAGES

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from amq.client.core import DUPLICATE_ID_HEADER, Delivery
-from amq.message import DEFAULT_PRIORITY
+from amq.core.message import DEFAULT_PRIORITY
 
 SessionT = TypeVar("SessionT")
 

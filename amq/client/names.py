@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from amq.clock import Clock, SystemClock
+from amq.doors.clock import Clock, SystemClock
 
 KEPT_S = 60.0  # a late answer
 

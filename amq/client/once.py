@@ -9,7 +9,7 @@ it can be made again.
 from __future__ import annotations
 
 from amq.client.core import EXACTLY_ONCE, SessionCore
-from amq.errors import CommandError, TransactionRolledBackError
+from amq.core.errors import CommandError, TransactionRolledBackError
 
 ATTEMPTS_MAX = 10
 ALREADY_COMMITTED = "ALREADY_COMMITTED"

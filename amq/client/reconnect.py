@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from amq.client.members import Members
 from amq.client.uri import BrokerUri
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 
 CAUSES_SHOWN_MAX = 10
 CAUSE_CHARACTERS_MAX = 300

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from amq.client.uri import BrokerUri
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 
 Gate = list[Callable[[], object]]
 

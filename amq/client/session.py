@@ -36,8 +36,8 @@ from amq.client.message import ReceivedMessage
 from amq.client.once import ATTEMPTS_MAX, Once
 from amq.client.requests import SendOwner
 from amq.client.two_phase import prepare_headers
-from amq.errors import AmqError, TransactionRolledBackError
-from amq.message import DEFAULT_PRIORITY
+from amq.core.errors import AmqError, TransactionRolledBackError
+from amq.core.message import DEFAULT_PRIORITY
 from amq.protocols.stomp.runs import MESSAGES, Run, read_run
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from amq.client.message import ReceivedMessage
 from amq.client.session import Consumer, Message, Producer
-from amq.clock import Clock, SystemClock
+from amq.doors.clock import Clock, SystemClock
 
 SYSTEM: Final = "amq"
 TEMPORARY: Final = "(temporary)"  # a name for each would be a series for each

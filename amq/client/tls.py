@@ -17,7 +17,7 @@ from typing import Final
 from amq.client.errors import ConnectError, UriError
 from amq.client.options import TransportOptions
 from amq.client.uri import BrokerUri, BrokerUrl
-from amq.tls import new_context, read_password, words
+from amq.doors.tls import new_context, read_password, words
 
 RECORD_BYTES: Final = 16 << 10  # of plain text, at most
 _EXPIRED, _NOT_YET_VALID, _WRONG_NAMES, _UNKNOWN_CA = 10, 9, (62, 64), (18, 19, 20, 21)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amq.client.requests import Kind, Request
-from amq.errors import CommandError, ProtocolError
+from amq.core.errors import CommandError, ProtocolError
 from amq.protocols.stomp.frame import encode
 
 if TYPE_CHECKING:

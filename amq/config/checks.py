@@ -11,9 +11,9 @@ from amq.config.patterns import parse_pattern
 from amq.config.schema import BY_KEY, BrokerConfig
 from amq.config.transport_url import host_and_port, parse_transport_url
 from amq.config.units import format_size
-from amq.destination import ANY_REST, ANY_WORD
-from amq.store_name import is_directory
-from amq.tls import is_protected
+from amq.core.destination import ANY_REST, ANY_WORD
+from amq.doors.tls import is_protected
+from amq.store.name import is_directory
 
 # (the smaller one, the larger one, why)
 _AT_MOST = (

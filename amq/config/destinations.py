@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from amq.config.option import Value
 from amq.config.patterns import parse_pattern
-from amq.destination import ANY_REST, ANY_WORD, matches
+from amq.core.destination import ANY_REST, ANY_WORD, matches
 
 if TYPE_CHECKING:
     from amq.config.schema import BrokerConfig

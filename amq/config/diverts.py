@@ -15,8 +15,8 @@ import re
 from dataclasses import dataclass
 
 from amq.config.patterns import parse_pattern
-from amq.destination import ANY_REST, ANY_WORD, QUEUE_SCHEME, TOPIC_SCHEME
-from amq.errors import SelectorError
+from amq.core.destination import ANY_REST, ANY_WORD, QUEUE_SCHEME, TOPIC_SCHEME
+from amq.core.errors import SelectorError
 from amq.selectors import Selector
 
 DIVERTS_MAX = 32  # of one destination: each costs every message to it a look at its selector

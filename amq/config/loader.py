@@ -22,9 +22,9 @@ from amq.config.option import SECTIONS, Kind, Option, Value
 from amq.config.patterns import parse_pattern
 from amq.config.reading import is_xml, read_bytes
 from amq.config.schema import BY_KEY, OPTIONS, BrokerConfig
-from amq.errors import ConfigError
-from amq.store_name import is_directory
-from amq.toml_places import Places
+from amq.core.errors import ConfigError
+from amq.core.toml_places import Places
+from amq.store.name import is_directory
 
 if TYPE_CHECKING:
     from amq.config.foreign import Foreign

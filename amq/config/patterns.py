@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amq.destination import ANY_REST, ANY_WORD, REST_TEXT, WORD_TEXT, pattern_words
+from amq.core.destination import ANY_REST, ANY_WORD, REST_TEXT, WORD_TEXT, pattern_words
 
 TEXT_CHARS_MAX = 4096  # of the value of an option
 

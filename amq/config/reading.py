@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amq.config import names
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 
 TOML_BYTES_MAX = 64 << 10  # see loader.LINE_CHARS_MAX
 XML_BYTES_MAX = 1 << 20

@@ -18,7 +18,7 @@ from amq.config.destinations import TABLE
 from amq.config.option import Option
 from amq.config.schema import OPTIONS, BrokerConfig
 from amq.config.watch import FileWatcher
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 
 __all__ = ["Change", "Difference", "FileWatcher", "Outcome", "Reload", "Reloader", "apply_live", "diff"]
 

@@ -23,7 +23,7 @@ from watchdog.events import (
 )
 from watchdog.observers.inotify import InotifyObserver
 
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 
 SETTLE_S = 0.1  # far more than an event needs to arrive
 STOP_PATIENCE_S = 2.0  # for a thread that may hang in a file system

@@ -20,14 +20,14 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from amq.clock import Clock
 from amq.console import jolokia, metrics
 from amq.console.callers import BehindProxies, address_of, is_local
 from amq.console.hosts import MISDIRECTED, Hosts
 from amq.console.link import OPERATION_S, PROBE_S, Link, trial
 from amq.console.logins import Logins
 from amq.console.pages import STATIC, Pages
-from amq.errors import AccessError, AmqError, TransportError
+from amq.core.errors import AccessError, AmqError, TransportError
+from amq.doors.clock import Clock
 from amq.management.openapi import PREFIX
 from amq.management.resources import problem, status_of
 from amq.security.login import User

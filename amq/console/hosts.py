@@ -20,7 +20,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from amq.errors import AccessError
+from amq.core.errors import AccessError
 from amq.security.login import ANONYMOUS, User
 
 MISDIRECTED: Final = "MISDIRECTED"

@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from amq.console.link import Link
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from amq.management.listing import Row
 from amq.security.login import User
 

@@ -16,15 +16,15 @@ from typing import Any, Final, TypeVar
 import anyio
 from anyio import CapacityLimiter, to_thread
 
-from amq.clock import Clock
-from amq.errors import AmqError, TransportError
-from amq.lock.epoch import Epoch, read_epochs
-from amq.lock.presence import BrokerPresence
-from amq.lock.status import StoreStatus, store_status
+from amq.core.errors import AmqError, TransportError
+from amq.doors.clock import Clock
 from amq.management.client import ManagementClient
 from amq.management.listing import Row
 from amq.security.login import User
-from amq.stores import open_vfs
+from amq.store.epoch import Epoch, read_epochs
+from amq.store.open import open_vfs
+from amq.store.presence import BrokerPresence
+from amq.store.status import StoreStatus, store_status
 
 THREADS_MAX: Final = 24
 STORE_S: Final = 3.0

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import quote, urlencode
 
+from amq.core.message import ORIGINAL_DESTINATION
 from amq.management.listing import Row
 from amq.management.operations import CAUSE, REASON
 from amq.management.routes import NO_CLIENT
-from amq.message import ORIGINAL_DESTINATION
 
 
 class Column(NamedTuple):

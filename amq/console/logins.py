@@ -14,9 +14,9 @@ import math
 import secrets
 from typing import Final
 
-from amq.clock import Clock
 from amq.console.link import Link
-from amq.errors import AccessError
+from amq.core.errors import AccessError
+from amq.doors.clock import Clock
 from amq.management.listing import Row
 from amq.security.login import User
 

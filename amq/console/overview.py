@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from amq.console.link import Seen
 from amq.console.words import counted, shown, size_text, span_text, time_text
-from amq.lock.epoch import Epoch
-from amq.lock.presence import MASTER, BrokerPresence
 from amq.management.listing import Row
+from amq.store.epoch import Epoch
+from amq.store.presence import MASTER, BrokerPresence
 
 EPOCHS_SHOWN: Final = 12
 NAMES_MAX: Final = 8  # lines of the drawing

@@ -19,7 +19,6 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from amq.clock import Clock
 from amq.console import overview
 from amq.console.callers import address_of, is_local
 from amq.console.hosts import Hosts
@@ -28,7 +27,8 @@ from amq.console.lists import LISTS, PAGES, SEND, Listed, queue_href, topic_href
 from amq.console.logins import user_of, valid_s
 from amq.console.sessions import COOKIE, Session, Sessions
 from amq.console.words import counted, linked, shown, time_text
-from amq.errors import AccessError, AmqError
+from amq.core.errors import AccessError, AmqError
+from amq.doors.clock import Clock
 from amq.management.listing import Row
 from amq.management.openapi import PREFIX
 from amq.security.login import ANONYMOUS

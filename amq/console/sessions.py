@@ -12,7 +12,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Final
 
-from amq.clock import Clock
+from amq.doors.clock import Clock
 from amq.security.login import User
 
 COOKIE: Final = "amq-session"

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from amq.doctor import examine as directory
 from amq.doctor.examine import Doors
 from amq.doctor.finding import Finding, Level, Report
-from amq.store_name import is_directory
-from amq.stores import locker_of
+from amq.store.name import is_directory
+from amq.store.open import locker_of
 
 __all__ = ["Finding", "Level", "Report", "examine", "examine_quickly"]
 

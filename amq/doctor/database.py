@@ -8,13 +8,13 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from amq.clock import Clock, SystemClock
 from amq.config import BrokerConfig
 from amq.doctor.finding import Finding, Level, Report, unfit
 from amq.doctor.probes import Times
-from amq.sql.schema import STEPS
-from amq.sql.sessions import Session, Sessions
-from amq.sql.url import SqlUrl
+from amq.doors.clock import Clock, SystemClock
+from amq.store.postgres.schema import STEPS
+from amq.store.postgres.sessions import Session, Sessions
+from amq.store.postgres.url import SqlUrl
 
 VERSION_MIN = 120_000  # PostgreSQL 12, as server_version_num
 SYNCS, BUDGET_S = 200, 1.0

@@ -1,7 +1,7 @@
 """The store directory itself: who could put files of their own into it.
 
 A user who may write to the store can replace the lock, the journal and the claims. A broker opens no symbolic link in
-its store (`amq.vfs`), but a directory in it that is a link leads elsewhere, too.
+its store (`amq.store.files.vfs`), but a directory in it that is a link leads elsewhere, too.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import os
 import pwd
 import stat
 
+from amq.core.errors import StoreError
 from amq.doctor.finding import Finding, Level, unfit
-from amq.errors import StoreError
-from amq.lock.others import check_own
-from amq.vfs import SystemVfs
+from amq.store.files.others import check_own
+from amq.store.files.vfs import SystemVfs
 
 SUBDIRECTORIES = ("journal", "epochs", "brokers", "checkpoints")
 NOBODY = 65534  # what a file server shows where it does not tell users apart

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from random import Random, SystemRandom
 from typing import Any
 
-from amq.clock import Clock, SystemClock
 from amq.config.schema import BrokerConfig
 from amq.doctor import probes
 from amq.doctor.clocks import PeerRate, Rate, judge_clocks
@@ -29,9 +28,10 @@ from amq.doctor.hands import LocalHands, clean
 from amq.doctor.machine import Machine, SystemMachine
 from amq.doctor.mounts import find_mount
 from amq.doctor.remote import HELLO, ChildHands, NotSharedError, PeerError, RemoteHands, connect
-from amq.lock.host import Host, SystemHost
-from amq.threads import SystemThreads, Threads
-from amq.vfs import SystemVfs, Vfs
+from amq.doors.clock import Clock, SystemClock
+from amq.doors.threads import SystemThreads, Threads
+from amq.store.files.vfs import SystemVfs, Vfs
+from amq.store.host import Host, SystemHost
 
 SYNCS_MAX = 200
 CHECKS_MAX = 50

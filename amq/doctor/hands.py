@@ -13,10 +13,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from amq.clock import Clock
-from amq.lock.document import read_file
-from amq.threads import Threads
-from amq.vfs import Vfs, listdir_fresh, write_all
+from amq.doors.clock import Clock
+from amq.doors.threads import Threads
+from amq.store.document import read_file
+from amq.store.files.vfs import Vfs, listdir_fresh, write_all
 
 PREFIX = "amq-doctor-"
 OPERATIONS = frozenset(("lock", "unlock", "put", "read", "link", "look", "listed", "remove", "time"))

@@ -11,10 +11,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from amq.clock import Clock
 from amq.doctor.finding import Finding, Level, unfit
 from amq.doctor.hands import Hands
-from amq.vfs import Vfs, write_all
+from amq.doors.clock import Clock
+from amq.store.files.vfs import Vfs, write_all
 
 ROUNDS = 10
 FREE_PATIENCE_S = 5.0

@@ -22,11 +22,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
 
-from amq.clock import Clock, SystemClock
+from amq.core.errors import AmqError
 from amq.doctor.hands import LocalHands
-from amq.errors import AmqError
-from amq.threads import SystemThreads, Threads
-from amq.vfs import SystemVfs, Vfs
+from amq.doors.clock import Clock, SystemClock
+from amq.doors.threads import SystemThreads, Threads
+from amq.store.files.vfs import SystemVfs, Vfs
 
 VERSION = 1
 LINE_BYTES_MAX = 64 << 10

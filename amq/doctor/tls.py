@@ -15,10 +15,10 @@ from amq.client.errors import ConnectError, UriError
 from amq.client.options import TransportOptions
 from amq.client.tls import client_context, reason_of, server_name
 from amq.client.uri import BrokerUri, BrokerUrl
-from amq.clock import Clock, SystemClock
 from amq.doctor.finding import Finding, Level, worst
+from amq.doors.clock import Clock, SystemClock
+from amq.doors.tls import NO_CHECK_TIME, VERSIONS
 from amq.security.credentials import EXPIRES_SOON_S, Shown
-from amq.tls import NO_CHECK_TIME, VERSIONS
 
 ALERT_WAIT_S: Final = 0.5  # in TLS 1.3 a broker looks at the client's certificate after the client is ready
 DAY_S: Final = 86_400

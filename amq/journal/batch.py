@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Protocol
 
-from amq.errors import CorruptError
+from amq.core.errors import CorruptError
 from amq.journal.format import Chunk
 from amq.journal.live import Segment
 from amq.journal.records import Record

@@ -19,11 +19,11 @@ import sys
 from collections.abc import Generator
 from contextlib import suppress
 
-from amq.errors import CorruptError, NewerFormatError
+from amq.core.errors import CorruptError, NewerFormatError
 from amq.journal.follower import Position
 from amq.journal.format import HEADER_BYTES, crc32
 from amq.journal.records import Trimmed
-from amq.vfs import Vfs, write_all
+from amq.store.files.vfs import Vfs, write_all
 
 CHECKPOINTS_DIRECTORY = "checkpoints"
 CHECKPOINTS_KEPT = 2

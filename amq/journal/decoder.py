@@ -7,7 +7,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from amq.errors import CorruptError, NewerFormatError
+from amq.core.errors import CorruptError, NewerFormatError
 from amq.journal.format import RECORD, RECORD_BYTES, crc32
 from amq.journal.records import TYPES, Record
 from amq.journal.records.group import GROUP, GROUP_HEAD, Group

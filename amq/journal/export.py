@@ -15,7 +15,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 
-from amq.errors import CorruptError, StoreError
+from amq.core.errors import CorruptError, StoreError
+from amq.core.message import SUBSCRIPTION_SCHEME, Message
+from amq.core.xid import Key
 from amq.journal.hidden import HELD_SCHEME, RETAINED_SCHEME, SENT_SCHEME, real_name
 from amq.journal.inspect import ROUNDS_MAX, Inspection, Progress, Sealing, inspect
 from amq.journal.interchange import IDS_PER_LINE, Batch, Durable, Exported, Ids, InDoubt, Item
@@ -26,9 +28,7 @@ from amq.journal.records.multicast import Multicast, Raw
 from amq.journal.records.subscription import Subscribed
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import list_segments, read_at, read_file, read_header
-from amq.message import SUBSCRIPTION_SCHEME, Message
-from amq.vfs import Vfs
-from amq.xid import Key
+from amq.store.files.vfs import Vfs
 
 OPEN_FILES_MAX = 16
 

@@ -20,14 +20,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from amq.errors import AmqError, CorruptError, StoreError
+from amq.core.errors import AmqError, CorruptError, StoreError
 from amq.journal.decoder import Decoder
 from amq.journal.format import BATCH_BYTES, HEADER_BYTES, SegmentHeader, decode_batch_header, segment_key, segment_name
 from amq.journal.live import Segment
 from amq.journal.records import Previous, Record, Trimmed
 from amq.journal.recovery import JOURNAL_DIRECTORY, Followed, Recovered, check_complete
 from amq.journal.segment import batch_at, list_segments, read_at, read_header
-from amq.vfs import Vfs
+from amq.store.files.vfs import Vfs
 
 PIECE_BYTES = 4 << 20  # read at once
 LOOK_BYTES = 64 << 10  # read to see whether there is anything new

@@ -35,8 +35,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from amq.errors import CorruptError, NewerFormatError, StoreError
-from amq.message import LARGE_BODY_BYTES
+from amq.core.errors import CorruptError, NewerFormatError, StoreError
+from amq.core.message import LARGE_BODY_BYTES
 
 MAGIC = b"AMQJRNL\x01"
 VERSION = 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amq.message import SUBSCRIPTION_SCHEME
+from amq.core.message import SUBSCRIPTION_SCHEME
 
 # Hidden queues: nobody can address them, all in them waits on disk alone, and no ids are remembered for them. There are
 # two for each queue: what was sent to it, and what was acknowledged of it, in prepared transactions.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from amq.errors import CorruptError, StoreError
+from amq.core.errors import CorruptError, StoreError
 from amq.journal.decoder import Decoder
 from amq.journal.format import (
     BATCH_BYTES,
@@ -33,7 +33,7 @@ from amq.journal.liveness import Liveness
 from amq.journal.records import PREVIOUS, Previous, Record, Trimmed
 from amq.journal.recovery import JOURNAL_DIRECTORY, missing_before, newest_mark
 from amq.journal.segment import list_segments, read_file, read_header
-from amq.vfs import Vfs
+from amq.store.files.vfs import Vfs
 
 ROUNDS_MAX = 8  # looks at a store that changes while we look
 SEALED, OPEN, EMPTY, IGNORED, GONE = "sealed", "open", "empty", "ignored", "gone"

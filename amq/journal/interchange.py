@@ -24,11 +24,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
-from amq.errors import CommandError, StoreError
-from amq.journal.hidden import RETAINED_SCHEME
-from amq.journal.records import Content, describe
-from amq.journal.records.subscription import checked
-from amq.message import (
+from amq.core.errors import CommandError, StoreError
+from amq.core.message import (
     CONTENTS,
     DEFAULT_PRIORITY,
     SUBSCRIPTION_SCHEME,
@@ -41,8 +38,11 @@ from amq.message import (
     headers,
     lift,
 )
-from amq.values import Value, are_texts, from_typed_json
-from amq.xid import AnyXid, Key, from_json, key_from_json, key_of, to_json
+from amq.core.values import Value, are_texts, from_typed_json
+from amq.core.xid import AnyXid, Key, from_json, key_from_json, key_of, to_json
+from amq.journal.hidden import RETAINED_SCHEME
+from amq.journal.records import Content, describe
+from amq.journal.records.subscription import checked
 
 KIND = "journal export"
 VERSION = 1

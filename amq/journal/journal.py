@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
 
-from amq.clock import Clock
 from amq.config.schema import BrokerConfig
-from amq.errors import CommandError, CorruptError
-from amq.histogram import Histogram
+from amq.core.errors import CommandError, CorruptError
+from amq.core.histogram import Histogram
+from amq.core.message import Message
+from amq.doors.clock import Clock
 from amq.journal import format as journal_format
 from amq.journal.batch import JournalOwner, OpenBatch, Waiter
 from amq.journal.checkpoint import CheckpointFile
@@ -46,8 +47,7 @@ from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered
 from amq.journal.segment import FILL, PREPARE_AT, OpenSegment, SegmentMaker, finish_segment
 from amq.journal.space import RESERVE_NAME, StoreLimit, measure
 from amq.journal.writer import JobRunner
-from amq.message import Message
-from amq.vfs import FULL_ERRNOS, NothingWrittenError, Vfs, write_all
+from amq.store.files.vfs import FULL_ERRNOS, NothingWrittenError, Vfs, write_all
 
 # A batch of so few records may be synced on the event loop, where the disk answers within this time (running mean).
 # Measured: a lone client with a window of 1 gains a factor of 1.6, at 0.1 ms a sync.

@@ -14,6 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from amq.core.message import SUBSCRIPTION_SCHEME, Copy, Message
+from amq.core.ownership import owner_of
+from amq.core.xid import Key
 from amq.journal.format import RECORD, RECORD_BYTES, segment_key
 from amq.journal.hidden import is_hidden
 from amq.journal.records import (
@@ -31,9 +34,6 @@ from amq.journal.records import (
     destinations_of,
     place,
 )
-from amq.message import SUBSCRIPTION_SCHEME, Copy, Message
-from amq.ownership import owner_of
-from amq.xid import Key
 
 CHUNK_BITS = 5
 CHUNK = 1 << CHUNK_BITS

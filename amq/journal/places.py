@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import accumulate, islice
 from typing import NamedTuple
 
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
 
 VERSION = 1
 SEGMENTS_MAX = 1 << 16

@@ -14,7 +14,8 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple, Protocol, Self, TypeVar
 
-from amq.errors import CorruptError
+from amq.core.errors import CorruptError
+from amq.core.message import LARGE_BODY_BYTES, Message
 from amq.journal.format import (
     BATCH_BYTES,
     HEADER_BYTES,
@@ -30,8 +31,7 @@ from amq.journal.records.message import MESSAGE, MESSAGE_BYTES, body_offset, dec
 from amq.journal.records.multicast import MULTICAST, MULTICAST_BYTES, decode_copy, multicast_body_offset
 from amq.journal.segment import read_at, read_header
 from amq.journal.writer import JobRunner
-from amq.message import LARGE_BODY_BYTES, Message
-from amq.vfs import Vfs
+from amq.store.files.vfs import Vfs
 
 T = TypeVar("T")
 Found = Callable[[list[Message] | None, Exception | None], None]  # messages that were read, or why not

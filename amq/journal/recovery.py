@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from amq.errors import CorruptError, StoreError
+from amq.core.errors import CorruptError, StoreError
 from amq.journal.decoder import raw_records
 from amq.journal.format import (
     BATCH_BYTES,
@@ -25,7 +25,7 @@ from amq.journal.format import (
 from amq.journal.live import Segment
 from amq.journal.records import PREVIOUS, TRIMMED, Previous, Trimmed
 from amq.journal.segment import check_size, list_segments, read_at, read_batches, read_file, read_header
-from amq.vfs import Vfs, close_all
+from amq.store.files.vfs import Vfs, close_all
 
 JOURNAL_DIRECTORY = "journal"
 PROBE_NAME = ".seal.probe"  # only the holder of the lock seals

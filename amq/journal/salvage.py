@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from amq.errors import CorruptError, NewerFormatError, StoreError
+from amq.core.errors import CorruptError, NewerFormatError, StoreError
+from amq.core.message import Message
 from amq.journal.decoder import Decoder
 from amq.journal.format import (
     BATCH,
@@ -50,8 +51,7 @@ from amq.journal.records import GROUP, Consumed, Destination, Group, Moved, Reco
 from amq.journal.records.message import MESSAGE
 from amq.journal.records.multicast import MULTICAST, Multicast, numbers_in
 from amq.journal.segment import read_file
-from amq.message import Message
-from amq.vfs import Vfs
+from amq.store.files.vfs import Vfs
 
 LOST_DESTINATION = "queue://amq.repair.{epoch}.{number}"  # where messages go whose destination's name is lost
 SEQ_GAP_MAX = 1 << 40  # a greater one is between two epochs and says nothing

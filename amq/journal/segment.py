@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from amq.errors import CorruptError, StoreError
+from amq.core.errors import CorruptError, StoreError
 from amq.journal.format import (
     BATCH_BYTES,
     BATCH_MAGIC,
@@ -22,7 +22,7 @@ from amq.journal.format import (
     parse_segment_name,
     segment_name,
 )
-from amq.vfs import FULL_ERRNOS, Vfs, listdir_fresh, write_all
+from amq.store.files.vfs import FULL_ERRNOS, Vfs, listdir_fresh, write_all
 
 # A segment is given space in so many steps: what is set aside and not written yet is hardly more than what is written,
 # and a write seldom has to ask for any.

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from amq.config.schema import BrokerConfig
 from amq.journal.live import Segment
-from amq.vfs import Vfs, write_all
+from amq.store.files.vfs import Vfs, write_all
 
 RESERVE_NAME = "reserve"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from amq.threads import Threads
+from amq.doors.threads import Threads
 
 Job = Callable[[], Any]
 Done = Callable[[Any, Exception | None], None]  # (what the job returned, the error that ended it)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from amq.broker.state.snapshot import load
 from amq.broker.state.state import State
 from amq.config.schema import BrokerConfig
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, parse_checkpoint_name, read_checkpoint
 from amq.journal.follower import Follower
 from amq.journal.format import HEADER_BYTES, segment_name
 from amq.journal.inspect import GONE, Inspection, Sealing
-from amq.vfs import Vfs
+from amq.store.files.vfs import Vfs
 
 
 @dataclass(slots=True)

@@ -22,20 +22,20 @@ from amq.broker.scheduling.scheduler import check_scheduled
 from amq.broker.transactions.transaction import memory_bytes
 from amq.broker.waiters import Call
 from amq.config.schema import BrokerConfig
-from amq.destination import bars
-from amq.errors import AccessError, AmqError, CommandError, OwnershipLostError, StoreFullError
+from amq.core.destination import bars
+from amq.core.errors import AccessError, AmqError, CommandError, OwnershipLostError, StoreFullError
+from amq.core.message import Copy, Message, Shared
+from amq.core.xid import Key
+from amq.doors.threads import SystemThreads
 from amq.journal.batch import Waiter
 from amq.journal.export import store_uuid
 from amq.journal.hidden import RETAINED_SCHEME
 from amq.journal.interchange import Batch, Durable, Exported, Ids, InDoubt, Item, Reader, read_lines
 from amq.journal.records import Duplicates, Group, Marker, Prepared, Redelivered
 from amq.journal.writer import JournalThread
-from amq.master import Master
-from amq.message import Copy, Message, Shared
-from amq.service import BrokerService, Role
-from amq.stores import open_vfs
-from amq.threads import SystemThreads
-from amq.xid import Key
+from amq.node.mastership import Master
+from amq.node.member import BrokerService, Role
+from amq.store.open import open_vfs
 
 NAME = "amq-journal-import"
 UNLIMITED = 1 << 62

@@ -21,9 +21,10 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from amq.clock import Clock
 from amq.config.schema import BrokerConfig
-from amq.errors import AmqError, CorruptError, StoreError, StoreFullError
+from amq.core.errors import AmqError, CorruptError, StoreError, StoreFullError
+from amq.doors.clock import Clock
+from amq.doors.threads import Event
 from amq.journal.batch import Confirm, OpenBatch
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, parse_checkpoint_name
 from amq.journal.export import MessageReader
@@ -37,15 +38,14 @@ from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, lock_segments
 from amq.journal.salvage import Damage, Salvage
 from amq.journal.segment import RESERVE_STEPS, list_segments
 from amq.journal.writer import Done, Job
-from amq.lock.document import decode, encode, read_file
-from amq.lock.epoch import EPOCH_MAX, EPOCHS_DIRECTORY, Epoch, epoch_numbers, epoch_path, newest_number, read_epoch
-from amq.lock.host import Host, Owner
-from amq.lock.lease import Lease
-from amq.lock.others import check_own
-from amq.lock.presence import Presence
-from amq.lock.shared_file import HEARTBEAT_OFFSET, LOCK_FILE, SharedFileLocker, read_record
-from amq.threads import Event
-from amq.vfs import FULL_ERRNOS, ToolVfs, Vfs, close_all, write_all
+from amq.store.document import decode, encode, read_file
+from amq.store.epoch import EPOCH_MAX, EPOCHS_DIRECTORY, Epoch, epoch_numbers, epoch_path, newest_number, read_epoch
+from amq.store.files.others import check_own
+from amq.store.files.shared_file import HEARTBEAT_OFFSET, LOCK_FILE, SharedFileLocker, read_record
+from amq.store.files.vfs import FULL_ERRNOS, ToolVfs, Vfs, close_all, write_all
+from amq.store.host import Host, Owner
+from amq.store.lease import Lease
+from amq.store.presence import Presence
 
 NAME = "amq-journal-repair"
 KEPT_PREFIX = "journal.before-repair-"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
-from amq.errors import AccessError, AmqError, CommandError, TransportError
+from amq.core.errors import AccessError, AmqError, CommandError, TransportError
 from amq.management.listing import LIMIT_MAX, Row
 from amq.management.openapi import PREFIX
 from amq.security.login import User

@@ -14,8 +14,8 @@ from collections import Counter
 from typing import Final
 
 from amq.broker.events import Connected, DeadLettered, Discarded, Events, Expired, QueueForgotten, RoleChanged
-from amq.clock import Clock
-from amq.histogram import Histogram
+from amq.core.histogram import Histogram
+from amq.doors.clock import Clock
 from amq.management.listing import Row
 
 REASONS_MAX: Final = 20

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from amq.broker.queues.queue import NO_LIMIT, Queue, Subscription
-from amq.destination import QUEUE_SCHEME, plain_name
+from amq.core.destination import QUEUE_SCHEME, plain_name
 from amq.management.listing import Row
 from amq.management.messages import PAGE_MAX, Found, Look
 from amq.management.resources import Context

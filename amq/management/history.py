@@ -26,8 +26,8 @@ from amq.broker.events import (
     StoreLimitLeft,
     StoreLimitReached,
 )
-from amq.clock import Clock
-from amq.destination import wire_name
+from amq.core.destination import wire_name
+from amq.doors.clock import Clock
 from amq.management.listing import Row, Table
 
 KEPT: Final = 100

@@ -15,7 +15,7 @@ from heapq import merge
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 from amq.management.slices import Slices, pieces
 
 LIMIT_MAX: Final = 500

@@ -13,15 +13,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from amq import values
 from amq.broker.actions import Action
 from amq.broker.broker import Broker
 from amq.broker.queues.browser import Browser
 from amq.broker.queues.queue import PRIORITIES, Queue, Subscription
-from amq.destination import wire_name
-from amq.errors import CommandError
-from amq.management.listing import Row, invalid
-from amq.message import (
+from amq.core import values
+from amq.core.destination import wire_name
+from amq.core.errors import CommandError
+from amq.core.message import (
     BINARY_ID,
     CONTENTS,
     LOOP_BYTES_MAX,
@@ -33,6 +32,7 @@ from amq.message import (
     bare,
     neutral,
 )
+from amq.management.listing import Row, invalid
 from amq.protocols.commands import Failure, Range, Subscribe
 from amq.selectors import Selector
 

@@ -19,11 +19,11 @@ from amq.broker.broker import Broker
 from amq.broker.names import check_queue, is_topic
 from amq.broker.queues.queue import Queue
 from amq.broker.queues.redelivery import CAUSE as CAUSE
-from amq.destination import QUEUE_SCHEME, wire_name
-from amq.errors import AccessError, AmqError, CommandError, StoreFullError
+from amq.core.destination import QUEUE_SCHEME, wire_name
+from amq.core.errors import AccessError, AmqError, CommandError, StoreFullError
+from amq.core.message import ORIGINAL_DESTINATION, Message, Shared, without
 from amq.journal.records import ACKED, PURGED, Consumed, Group
 from amq.management.messages import Found, Look, message_of, origin_of, seq_of, take, take_seqs
-from amq.message import ORIGINAL_DESTINATION, Message, Shared, without
 
 STEP_MESSAGES: Final = 100
 STEP_BYTES: Final = 64 << 10  # of messages in memory that a purge takes at once

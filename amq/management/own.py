@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from amq.config.option import Setting
 from amq.config.schema import BrokerConfig
-from amq.destination import ANY_WORD, QUEUE_SCHEME, TOPIC_SCHEME
+from amq.core.destination import ANY_WORD, QUEUE_SCHEME, TOPIC_SCHEME
 from amq.management import history
 from amq.management.history import History
 from amq.management.listing import Row, Table

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import h11
 
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 
 CONNECTIONS_MAX: Final = 16
 HEAD_BYTES_MAX: Final = 4 << 10

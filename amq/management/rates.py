@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from amq.clock import Clock
+from amq.doors.clock import Clock
 from amq.management.listing import Row
 from amq.management.slices import Slices, pieces
 from amq.management.views import Counted

@@ -20,8 +20,8 @@ from amq.broker.actions import Action
 from amq.broker.broker import Broker
 from amq.broker.sessions.traffic import Traffic
 from amq.config.schema import BrokerConfig
-from amq.destination import QUEUE_SCHEME, TOPIC_SCHEME
-from amq.errors import AccessError, AmqError, CommandError
+from amq.core.destination import QUEUE_SCHEME, TOPIC_SCHEME
+from amq.core.errors import AccessError, AmqError, CommandError
 from amq.management import own
 from amq.management.history import History
 from amq.management.listing import Query, Row, invalid
@@ -45,7 +45,7 @@ class Caller(NamedTuple):
 
 
 class Serving(Protocol):
-    """A mastership, as `amq.master.Master` has it."""
+    """A mastership, as `amq.node.mastership.Master` has it."""
 
     broker: Broker
     connections: Any  # number → Connected, see `amq.management.views`

@@ -12,8 +12,9 @@ from amq.broker.actions import Action
 from amq.broker.names import SCHEDULE_SCHEME, check_made
 from amq.broker.queues.queue import Queue
 from amq.broker.queues.redelivery import CAUSE
-from amq.destination import QUEUE_SCHEME, flaw, plain_name, wire_name
-from amq.errors import AccessError, CommandError
+from amq.core.destination import QUEUE_SCHEME, flaw, plain_name, wire_name
+from amq.core.errors import AccessError, CommandError
+from amq.core.message import BYTES, TEXT, Message, check
 from amq.management import operations, views
 from amq.management.hints import hints
 from amq.management.listing import Query, Row, invalid, number, text_of
@@ -50,7 +51,6 @@ from amq.management.resources import (
     within,
 )
 from amq.management.slices import pieces
-from amq.message import BYTES, TEXT, Message, check
 
 OPERATION_S: Final = 3600.0
 COUNT_S: Final = 5.0  # for a preview, or for groups of dead letters

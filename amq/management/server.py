@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import h11
 import structlog
 
-from amq.errors import AmqError, ConfigError
+from amq.core.errors import AmqError, ConfigError
 from amq.management.listing import Row, invalid
 from amq.management.resources import Caller, Resources, problem, status_of
 from amq.management.slices import Slices, pieces

@@ -11,7 +11,7 @@ from itertools import islice
 from types import TracebackType
 from typing import TypeVar
 
-from amq.clock import Clock
+from amq.doors.clock import Clock
 
 SLICE_S = 0.0005
 SLICE_ROWS = 500  # looked at in one round at most

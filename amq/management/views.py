@@ -14,7 +14,7 @@ from amq.broker.broker import Broker
 from amq.broker.queues.queue import NO_LIMIT, Queue, Subscription
 from amq.broker.sessions.traffic import Traffic
 from amq.broker.topics.wildcards import WildcardSubscription
-from amq.destination import QUEUE_SCHEME, TOPIC_SCHEME, plain_name, told, wire_name
+from amq.core.destination import QUEUE_SCHEME, TOPIC_SCHEME, plain_name, told, wire_name
 from amq.journal.live import Segment
 from amq.journal.records import Prepared
 from amq.journal.records.subscription import Subscribed

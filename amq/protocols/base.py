@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
-from amq.message import Batch, Message
+from amq.core.message import Batch, Message
 from amq.protocols.commands import Command, Failure, Reattachable, Scope, Subscribe
 
 ALL_FRAMES: Final = sys.maxsize

@@ -5,7 +5,7 @@ sockets or threads. A connection (one socket, one user, one client id) has sessi
 transactions. A producer is nothing that the broker keeps. The commands of a read are those of session 0, up to an
 `InSession`.
 
-Destinations are full names (`queue://x`), or patterns: see `amq.destination`. `receipt` is the protocol's own token for
+Destinations are full names (`queue://x`), or patterns: see `amq.core.destination`. `receipt` is a protocol's token for
 "tell me when this is done": any value, None = nobody asks. The session makes a waiter of it. `transaction` is the
 client's name for an open transaction of its connection ("" = none): all sessions of that share it."""
 
@@ -15,9 +15,9 @@ from collections.abc import Collection, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
-from amq.destination import Pattern, Source
-from amq.message import HeaderColumns, Message, alike
-from amq.xid import AnyXid
+from amq.core.destination import Pattern, Source
+from amq.core.message import HeaderColumns, Message, alike
+from amq.core.xid import AnyXid
 
 CREDIT_MAX = 999_999_999  # messages that a consumer can ask for at once
 OLDEST = 0  # the oldest delivery that a consumer holds
@@ -521,8 +521,8 @@ class ForgetOutcome(Command):
 
 
 class ListPrepared(Command):
-    """Which transactions are prepared, of those that the user may finish? The answer is their ids, as `amq.xid` writes
-    them, with a line end between."""
+    """Which transactions are prepared, of those that the user may finish? The answer is their ids, as `amq.core.xid`
+    writes them, with a line end between."""
 
     __slots__ = ()
 

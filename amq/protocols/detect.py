@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
 
 FIRST_BYTES_MAX: Final = 64
 

@@ -13,7 +13,7 @@ import hmac
 import secrets
 import threading
 
-from amq.errors import AccessError
+from amq.core.errors import AccessError
 from amq.security.login import ANONYMOUS, NAME_CHARS_MAX, refusal
 from amq.security.users import (
     COST_N,

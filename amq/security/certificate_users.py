@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 from amq.security.credentials import Name, java_name, short
 from amq.security.login import ANONYMOUS, Certificate, Claim, Login, User, is_name, refusal
 

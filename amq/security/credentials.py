@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import Any, Final, Protocol
 
-from amq.clock import Clock, SystemClock
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
+from amq.doors.clock import Clock, SystemClock
+from amq.doors.tls import NO_CHECK_TIME, AlertingContext, new_context, read_password, words
 from amq.security import files
-from amq.tls import NO_CHECK_TIME, AlertingContext, new_context, read_password, words
 
 EXPIRES_SOON_S: Final = 30 * 86_400
 FILE_BYTES_MAX: Final = 4 << 20

@@ -25,14 +25,14 @@ from ldap3.core import exceptions as failures
 from ldap3.utils.conv import escape_filter_chars
 from ldap3.utils.dn import escape_rdn
 
-from amq.clock import Clock, SystemClock
-from amq.errors import AccessError, ConfigError
+from amq.core.errors import AccessError, ConfigError
+from amq.doors.clock import Clock, SystemClock
+from amq.doors.tls import read_password
 from amq.security import files
 from amq.security.login import ROLES_CHARS_MAX, ROLES_MAX, Claim, Login, User, is_name, refusal, unavailable
 from amq.security.questions import Questions
 from amq.security.trust import trusting
 from amq.security.users import PASSWORD_CHARS_MAX
-from amq.tls import read_password
 
 THREADS_MAX: Final = 4
 PATIENCE: Final = 3.0  # time-outs that a login may take, however slowly the directory speaks

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from amq.core.toml_places import Places
 from amq.security.login import User
 from amq.security.permissions import Entry, Permissions, Right, shown_keys
-from amq.toml_places import Places
 
 
 @dataclass(frozen=True, slots=True)

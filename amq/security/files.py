@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 
 
 def why_not(error: OSError | ValueError) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 from amq.security.authentication import Authenticator
 from amq.security.certificate_users import CertificateUsers
 from amq.security.login import Claim, Login, Way

@@ -23,11 +23,11 @@ from urllib.parse import urlsplit
 import jwt
 import structlog
 
-from amq.clock import Clock
-from amq.errors import AmqError
+from amq.core.errors import AmqError
+from amq.doors.clock import Clock
+from amq.doors.threads import SystemThreads
+from amq.doors.tls import is_protected
 from amq.security.login import refusal, unavailable
-from amq.threads import SystemThreads
-from amq.tls import is_protected
 
 ASK_S: Final = 60.0  # between two questions that were answered
 ASK_AGAIN_S: Final = 10.0  # after one that was not

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
-from amq.errors import AccessError, AmqError
+from amq.core.errors import AccessError, AmqError
 
 ANONYMOUS: Final = "anonymous"  # the name of a client without a login; no user can have it
 NAME_CHARS_MAX: Final = 256

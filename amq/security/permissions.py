@@ -32,11 +32,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Self
 
-from amq.destination import ANY_REST, ANY_WORD, QUEUE_SCHEME, TOPIC_SCHEME, matches, pattern_words, specificity
-from amq.errors import ConfigError
+from amq.core.destination import ANY_REST, ANY_WORD, QUEUE_SCHEME, TOPIC_SCHEME, matches, pattern_words, specificity
+from amq.core.errors import ConfigError
+from amq.core.toml_places import Places
 from amq.security import files
 from amq.security.login import User
-from amq.toml_places import Places
 
 FILE_BYTES_MAX: Final = 4 << 20
 ENTRIES_MAX: Final = 10_000

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 
 import jwt
 
-from amq.clock import Clock, SystemClock
-from amq.errors import AccessError
+from amq.core.errors import AccessError
+from amq.doors.clock import Clock, SystemClock
 from amq.security.issuer_keys import IssuerKeys
 from amq.security.login import ROLES_CHARS_MAX, ROLES_MAX, Claim, Login, User, is_name, refusal
 from amq.security.trust import trusting

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ssl
 
-from amq.errors import ConfigError
-from amq.tls import new_context, words
+from amq.core.errors import ConfigError
+from amq.doors.tls import new_context, words
 
 
 def trusting(path: str) -> ssl.SSLContext:

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 from amq.security import files
 from amq.security.login import ANONYMOUS, NAME_CHARS_MAX
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 from amq.security import files
 from amq.security.users import check_name, entries, hash_password, parse_users, read_file
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from amq.errors import SelectorError
+from amq.core.errors import SelectorError
 from amq.selectors.index import SelectorIndex
 from amq.selectors.selector import Selector
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from amq.message import Message, head
-from amq.ownership import given
+from amq.core.message import Message, head
+from amq.core.ownership import given
 from amq.selectors import syntax, values
 from amq.selectors.syntax import (
     Always,

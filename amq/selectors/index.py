@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from amq.message import Message, head
+from amq.core.message import Message, head
 from amq.selectors.selector import Selector
 from amq.selectors.syntax import (
     DEFAULTS,

@@ -9,7 +9,7 @@ import math
 import re
 from typing import Final, NamedTuple
 
-from amq.errors import SelectorError
+from amq.core.errors import SelectorError
 from amq.selectors.values import INT64_MAX
 
 SELECTOR_CHARACTERS_MAX: Final = 10 * 1024  # a STOMP header cannot be longer

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Final, NamedTuple, NoReturn
 
-from amq.message import Envelope
+from amq.core.message import Envelope
 from amq.selectors import syntax
 from amq.selectors.lexer import END, NAME, NUMBER, STRING, TOO_LARGE, failure, tokens
 from amq.selectors.syntax import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from amq.message import CORRELATION_ID, REPLY_TO, TYPE
+from amq.core.message import CORRELATION_ID, REPLY_TO, TYPE
 from amq.selectors.values import LikePattern
 
 DEPTH_MAX: Final = 50

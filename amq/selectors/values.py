@@ -1,7 +1,7 @@
 """Values of selectors: numbers from strings, arithmetic, LIKE patterns.
 
-A property is text, a number, a truth or bytes (`amq.values`). Text counts as a number or a truth where one is needed
-and it is one; no other value is taken for one of another type. Numbers are `int` in the range of 64 bits (exact) or
+A property is text, a number, a truth or bytes (`amq.core.values`). Text counts as a number or a truth where one is
+needed and it is one; no other value is taken for one of another type. Numbers are `int` of 64 bits (exact) or
 `float` (approximate); NaN stands for NULL and for a string that is no number. Invariant: nothing here raises, whatever
 a message holds, and each call takes time linear in its input; only a LIKE search for a piece that has `_` between two
 characters takes the product of both lengths, so that both are limited.
@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from amq.values import Text, Value
+from amq.core.values import Text, Value
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 NAN: Final = math.nan

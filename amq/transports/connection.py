@@ -26,9 +26,9 @@ from amq.broker.queues.redelivery import shown
 from amq.broker.sessions.connection import LOOK_AFTER, ClientConnection
 from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic
-from amq.errors import AccessError, AmqError, ProtocolError
+from amq.core.errors import AccessError, AmqError, ProtocolError
+from amq.core.message import LARGE_BODY_BYTES, Batch, CostlyError, Message
 from amq.journal.reader import RecordRun
-from amq.message import LARGE_BODY_BYTES, Batch, CostlyError, Message
 from amq.protocols.base import ServerProtocol
 from amq.protocols.commands import (
     Command,

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 
 import structlog
 
-from amq.clock import Clock
-from amq.errors import AccessError, AmqError
+from amq.core.errors import AccessError, AmqError
+from amq.doors.clock import Clock
 from amq.transports.bucket import Bucket
 from amq.transports.hosts import counted
 

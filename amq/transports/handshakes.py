@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from amq.errors import AccessError
+from amq.core.errors import AccessError
 from amq.transports.hosts import shown
 
 GIVES_WAY_S: Final = 1.0

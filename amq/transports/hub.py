@@ -9,9 +9,9 @@ from typing import Protocol, TypeVar
 from amq.broker.queues.queue import Peer, Queue
 from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.links import Client
-from amq.clock import Clock
 from amq.config.schema import BrokerConfig
-from amq.message import Message
+from amq.core.message import Message
+from amq.doors.clock import Clock
 from amq.protocols.base import ServerProtocol
 from amq.security.login import Claim, Login
 from amq.transports.doorkeeper import Doorkeeper

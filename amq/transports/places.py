@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from amq.clock import Clock
+from amq.doors.clock import Clock
 
 RESERVE: Final = 96  # descriptors that no client gets
 FILES_MIN: Final = 160  # with fewer a broker does not start

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amq.clock import Clock
+from amq.doors.clock import Clock
 from amq.transports.parking import Lifeline
 from amq.transports.stream import Stream
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
 from amq.transports.bucket import Bucket
 
 REFUSALS_MAX: Final = 1000  # at once,

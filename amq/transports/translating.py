@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 
 from amq.broker.memory import Memory
 from amq.broker.queues.queue import Queue, Subscription
+from amq.core.message import LARGE_BODY_BYTES, THREAD_BYTES_MAX, Content, Message, bare, with_content
 from amq.journal.writer import JobRunner
-from amq.message import LARGE_BODY_BYTES, THREAD_BYTES_MAX, Content, Message, bare, with_content
 from amq.protocols.base import ServerProtocol
 
 Translate = Callable[[Message], Message]  # for one kind of consumers; equal ones are equal

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from amq.cli.demo_brokers import leashed
 from amq.cli.demo_common import DemoGroup, Kill
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 
 FOLDER = Path(__file__).resolve().parent
 PROGRAMS = [

@@ -16,7 +16,7 @@ from functools import partial
 
 import amq
 from amq.client.errors import DeliveryLostError
-from amq.errors import StoreFullError
+from amq.core.errors import StoreFullError
 from bench.wire import Connection as WireConnection
 from bench.wire import Frame, WireError
 from lab.broker import Broker

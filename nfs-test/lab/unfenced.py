@@ -11,8 +11,8 @@ import math
 import os
 
 from amq.cli.main import main
-from amq.lock.lease import Lease, Verdict, Watchdog
-from amq.vfs import SystemVfs
+from amq.store.files.vfs import SystemVfs
+from amq.store.lease import Lease, Verdict, Watchdog
 
 _try_lock = SystemVfs.try_lock
 _check = Lease.check

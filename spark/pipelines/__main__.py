@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from pyspark_amq.pipelines import NAMES, load
 from pyspark_amq.pipelines.frame import command
 

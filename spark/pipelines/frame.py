@@ -24,7 +24,7 @@ import click
 
 from amq.client import connect
 from amq.config import units
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from pyspark_amq import PYSPARK_MIN
 from pyspark_amq.options import AT_LEAST_ONCE, DEDUP, EXACTLY_ONCE, BrokerOptions, SinkOptions, full_names, read
 from pyspark_amq.pipelines.progress import ENDED, FAILED, Progress, Say

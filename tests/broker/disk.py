@@ -8,7 +8,7 @@ from typing import Any
 
 from amq.journal.format import HEADER_BYTES
 from amq.journal.writer import Done, Job
-from amq.vfs import SystemVfs
+from amq.store.files.vfs import SystemVfs
 
 
 class ProcessFiles(SystemVfs):

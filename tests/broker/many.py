@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from amq.broker.queues.queue import Subscription
-from amq.destination import Source
-from amq.errors import AmqError
-from amq.message import Message
+from amq.core.destination import Source
+from amq.core.errors import AmqError
+from amq.core.message import Message
 from amq.protocols.commands import (
     CloseSession,
     Command,

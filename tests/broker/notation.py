@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from amq.destination import Pattern, Source, source
-from amq.errors import AccessError
+from amq.core.destination import Pattern, Source, source
+from amq.core.errors import AccessError
 from amq.protocols.commands import OLDEST, Command, Credit, Outcome, Send, SendMany, SendToMany, Settle, Subscribe
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, typed
 

@@ -14,7 +14,7 @@ from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, read
 from amq.journal.follower import DivergedError, Follower
 from amq.journal.live import Segment
 from amq.journal.recovery import Recovered, seal
-from amq.vfs import Vfs
+from amq.store.files.vfs import Vfs
 from tests.stored import stored_state
 
 

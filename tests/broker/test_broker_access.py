@@ -12,9 +12,9 @@ from amq.broker.access import DEMANDS, FREE, REMEMBERED_MAX, Action
 from amq.broker.queues.limits import MEMORY
 from amq.broker.scheduling.scheduler import MANAGEMENT
 from amq.broker.sessions.session import Session
-from amq.destination import ANY_WORD, Pattern
-from amq.errors import AccessError
-from amq.message import Message
+from amq.core.destination import ANY_WORD, Pattern
+from amq.core.errors import AccessError
+from amq.core.message import Message
 from amq.protocols import commands
 from amq.protocols.commands import (
     AbortBatch,

@@ -10,7 +10,7 @@ import pytest
 
 from amq.broker.topics.advisories import ORIGIN
 from amq.broker.topics.known import IDLE_S, TOPICS_MAX
-from amq.message import headers
+from amq.core.message import headers
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.world import Client, World
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from amq.broker.actions import Action
+from amq.core.xid import AnyXid, Xid
 from amq.journal.inspect import inspect
 from amq.journal.records import Prepared
 from amq.protocols.commands import Command, Finish, ForgetOutcome, ListPrepared, Prepare
 from amq.protocols.stomp.subscribing import ACK_AUTO
-from amq.xid import AnyXid, Xid
 from tests.broker.test_broker_two_phase import commit_batch, drain, finish, listed, prepare, prepared
 from tests.broker.world import Client, World
 

@@ -10,7 +10,7 @@ import pytest
 
 from amq.broker.queues import browser, paging
 from amq.broker.queues.viewing import ROWS_MIN
-from amq.message import Message
+from amq.core.message import Message
 from amq.protocols.commands import Finish, Prepare, Send
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
 from tests.broker.notation import Ack, Nack

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
+from amq.core.message import HeaderColumns, Message, headers
 from amq.journal.recovery import JOURNAL_DIRECTORY
-from amq.message import HeaderColumns, Message, headers
 from amq.protocols.commands import Commit, Finish, Prepare, Send, SendMany
 from amq.protocols.stomp.subscribing import ACK_INDIVIDUAL
 from tests.broker.world import World

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from amq.broker.memory import cost
-from amq.message import Message, head, heads, lift
-from amq.values import Nested
+from amq.core.message import Message, head, heads, lift
+from amq.core.values import Nested
 from tests.typed import tiny
 
 COUNT = 100

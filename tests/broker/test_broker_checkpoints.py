@@ -11,7 +11,7 @@ import pytest
 
 from amq.config.schema import BrokerConfig
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints
-from amq.lock.epoch import Epoch
+from amq.store.epoch import Epoch
 from tests.broker.world import World
 from tests.files import OWNER
 from tests.maintenance.test_moving import VFS

@@ -10,8 +10,8 @@ import pytest
 
 from amq.broker.queues import browser, selector_dispatch
 from amq.broker.topics import wildcards
-from amq.destination import Pattern, pattern_words
-from amq.message import Message
+from amq.core.destination import Pattern, pattern_words
+from amq.core.message import Message
 from amq.protocols.commands import Credit, Outcome, Scope, Send, Subscribe, Unsubscribe
 from tests.broker.many import ManyClient
 from tests.broker.world import World

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.message import TEXT
+from amq.core.message import TEXT
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
 from tests.broker.world import Client, World
 

@@ -14,7 +14,7 @@ import pytest
 
 from amq.broker.access import Action
 from amq.broker.transactions import direct
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
 from amq.journal import places
 from amq.journal.format import segment_name
 from amq.journal.places import Places

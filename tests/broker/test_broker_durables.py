@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amq.errors import CommandError, ProtocolError
+from amq.core.errors import CommandError, ProtocolError
 from amq.journal.records import Subscribed
 from amq.protocols.commands import Finish, Prepare, Unsubscribe
 from amq.protocols.stomp.destination import full_name as wire_to_full

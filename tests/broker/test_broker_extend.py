@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.destination import ANY_WORD, Pattern, Source
-from amq.message import Message
+from amq.core.destination import ANY_WORD, Pattern, Source
+from amq.core.message import Message
 from amq.protocols.commands import CloseSession, Credit, Extend, Nothing, OpenSession, Scope, Send, Subscribe
 from tests.broker.many import ManyClient
 from tests.broker.world import World

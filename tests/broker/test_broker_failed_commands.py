@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amq.broker.sessions import session
-from amq.message import Message
+from amq.core.message import Message
 from amq.protocols.commands import Lease, Send
 from tests.broker.world import Client, World
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from amq.errors import CorruptError
+from amq.core.errors import CorruptError
 from amq.journal.checkpoint import list_checkpoints
 from amq.journal.follower import Follower
 from amq.journal.format import SegmentHeader
 from amq.journal.recovery import JOURNAL_DIRECTORY, seal
 from amq.journal.segment import create_segment
-from amq.lock.epoch import Epoch
-from amq.slave import LIST_EVERY_S, Slave
+from amq.node.following import LIST_EVERY_S, Slave
+from amq.store.epoch import Epoch
 from tests.broker.world import Client, World
 from tests.files import OWNER, write_epoch
 from tests.stored import stored_state

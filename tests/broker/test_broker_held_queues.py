@@ -12,8 +12,8 @@ import pytest
 
 from amq.broker.transactions import effect
 from amq.config.destinations import DestinationOptions
+from amq.core.message import Message
 from amq.journal.records import group as groups
-from amq.message import Message
 from amq.protocols.commands import CommitBatch, Credit, Lease, Prepare, SendMany
 from tests.broker.notation import Ack, Nack
 from tests.broker.test_broker_large_transactions import BODIES, begin, until_in_effect

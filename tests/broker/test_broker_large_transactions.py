@@ -10,11 +10,11 @@ from collections.abc import Callable
 import pytest
 
 from amq.broker.transactions import effect
+from amq.core.message import TEXT, Message
 from amq.journal import format as journal_format
 from amq.journal.live import Segment
 from amq.journal.records import Group, Record, encode_record, messages_in
 from amq.journal.records import group as groups
-from amq.message import TEXT, Message
 from amq.protocols.commands import Finish, Prepare, SendMany
 from amq.protocols.stomp.subscribing import ACK_CLIENT, ACK_INDIVIDUAL
 from tests.broker.notation import Ack

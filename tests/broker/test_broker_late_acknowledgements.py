@@ -3,8 +3,8 @@ again."""
 
 from __future__ import annotations
 
-from amq.destination import ANY_WORD, Pattern, Source
-from amq.message import Message
+from amq.core.destination import ANY_WORD, Pattern, Source
+from amq.core.message import Message
 from amq.protocols.commands import Begin, Commit, Send, Settle, SettleAgain
 from tests.broker.many import ManyClient
 from tests.broker.world import World

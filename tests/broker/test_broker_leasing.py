@@ -11,7 +11,7 @@ import pytest
 
 from amq.broker.names import PREPARED_NAME
 from amq.broker.transactions import leasing
-from amq.message import LARGE_BODY_BYTES
+from amq.core.message import LARGE_BODY_BYTES
 from amq.protocols.commands import CommitBatch, Lease, Prepare, SettleLeases
 from amq.protocols.stomp.subscribing import ACK_AUTO, RUNS, RUNS_VERSION
 from tests.broker.notation import sources

@@ -9,7 +9,7 @@ import pytest
 
 from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.links import Client as Who
-from amq.errors import AccessError
+from amq.core.errors import AccessError
 from amq.protocols.commands import Nothing
 from amq.security.login import User
 from amq.security.permissions import Permissions

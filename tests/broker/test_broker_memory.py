@@ -11,7 +11,7 @@ import pytest
 from amq.broker.events import Event, MemoryLimitLeft, MemoryLimitReached
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, Memory
 from amq.broker.sessions.session import STALLED_BYTES_MAX
-from amq.message import Message, Shared
+from amq.core.message import Message, Shared
 from amq.protocols.commands import Begin, Commit, Disconnect, Send
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.notation import Ack, Nack

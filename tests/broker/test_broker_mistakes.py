@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amq.message import SHORT_BYTES_MAX as MAX
+from amq.core.message import SHORT_BYTES_MAX as MAX
 from amq.protocols.commands import Command, Connect, Prepare, Subscribe
 from amq.protocols.stomp.frame import Limits
 from amq.protocols.stomp.server import StompServer

@@ -19,8 +19,8 @@ from amq.broker.state import snapshot
 from amq.broker.storage import checkpointing
 from amq.broker.storage.trimming import Trimmer
 from amq.broker.transactions import effect
+from amq.core.message import Message
 from amq.journal.records import group as groups
-from amq.message import Message
 from amq.protocols.commands import Abort, Begin, Commit, Send, Unsubscribe
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
 from tests.broker.model import DLQ, MAYBE, NO, YES, Item, Model, Sub, Tx

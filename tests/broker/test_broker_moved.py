@@ -12,8 +12,8 @@ import pytest
 
 from amq.broker.names import shelves
 from amq.broker.waiters import Unasked
+from amq.core.message import Message
 from amq.journal.records import ACKED, Consumed, Group, Moved, Record, Redelivered
-from amq.message import Message
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.world import Client, World
 from tests.sampling import sampled

@@ -19,9 +19,9 @@ from amq.broker.queues.queue import Queue
 from amq.broker.state import snapshot
 from amq.broker.state.snapshot import dump
 from amq.broker.state.state import State as Stored
+from amq.core.message import Message
 from amq.journal.live import Segment
 from amq.journal.records import Moved, Record
-from amq.message import Message
 from tests.broker.test_snapshot import ACTIONS, NAMES, State, action, chunks, contents, loaded
 
 

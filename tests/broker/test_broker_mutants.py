@@ -21,7 +21,7 @@ from amq.broker.queues.queue import Queue
 from amq.broker.state import snapshot, state
 from amq.broker.state.state import State
 from amq.broker.storage import checkpointing, copying, trimming
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from amq.journal import checkpoint, compaction, follower, journal
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, HEAD, ROWS, encode_head, list_checkpoints
 from amq.journal.follower import DivergedError

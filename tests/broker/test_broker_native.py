@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from amq import values
 from amq.config.destinations import DestinationOptions
-from amq.message import MAP, ORIGINAL_DESTINATION, TEXT, Envelope, Message, Native, heads, without
+from amq.core import values
+from amq.core.message import MAP, ORIGINAL_DESTINATION, TEXT, Envelope, Message, Native, heads, without
+from amq.core.values import Int32, Nested, Value
 from amq.protocols.commands import Send
 from amq.protocols.stomp.delivery import Deliveries
 from amq.protocols.stomp.frame import Frame, FrameReader
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
-from amq.values import Int32, Nested, Value
 from tests.broker.notation import Ack
 from tests.broker.test_broker_dead_letters import consumer
 from tests.broker.test_broker_scheduling import later

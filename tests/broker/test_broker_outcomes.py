@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.destination import Pattern, pattern_words
-from amq.message import Message
+from amq.core.destination import Pattern, pattern_words
+from amq.core.message import Message
 from amq.protocols.commands import (
     OLDEST,
     Abort,

@@ -11,7 +11,7 @@ import pytest
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.queues.queue import Queue
 from amq.config.schema import BrokerConfig
-from amq.message import Message
+from amq.core.message import Message
 from amq.protocols.commands import Send
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.notation import Ack

@@ -16,8 +16,8 @@ from amq.broker.queues.browser import Browser
 from amq.broker.queues.queue import Subscription
 from amq.broker.transactions.direct import PlacesBrowser
 from amq.config.destinations import DestinationOptions
-from amq.destination import Pattern, source
-from amq.message import Message
+from amq.core.destination import Pattern, source
+from amq.core.message import Message
 from amq.protocols.commands import (
     AbortBatch,
     Begin,

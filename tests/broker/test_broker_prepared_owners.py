@@ -10,6 +10,7 @@ import pytest
 
 from amq.broker.broker import Broker
 from amq.broker.transactions import two_phase
+from amq.core.xid import OwnedXid, Xid
 from amq.journal.records import LEASE, Prepared
 from amq.protocols.commands import (
     Begin,
@@ -24,7 +25,6 @@ from amq.protocols.commands import (
     Subscribe,
 )
 from amq.security.permissions import Permissions
-from amq.xid import OwnedXid, Xid
 from tests.broker.world import Client, World
 
 RULES = """

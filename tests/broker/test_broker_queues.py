@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from amq.broker.queues.queue import Queue
-from amq.message import Message
+from amq.core.message import Message
 from amq.protocols.commands import Send, Subscribe
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
 from tests.broker.notation import Ack

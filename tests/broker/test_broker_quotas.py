@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from amq.destination import source
-from amq.message import Message
+from amq.core.destination import source
+from amq.core.message import Message
 from amq.protocols.commands import Send, SendToMany, Subscribe, Unsubscribe
 from amq.selectors import selector as selector_module
 from tests.broker.world import Client, World

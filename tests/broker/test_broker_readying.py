@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from amq.broker.transactions import effect, readying
+from amq.core.message import TEXT, Copy, Message
 from amq.journal.records import Record, encode_record, record_bytes
 from amq.journal.records import group as groups
 from amq.journal.records.message import Run
 from amq.journal.records.multicast import Multicast
-from amq.message import TEXT, Copy, Message
 from amq.protocols.commands import Commit, Finish, Prepare, Send, SendMany
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.world import Client, World

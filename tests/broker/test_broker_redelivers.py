@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.destination import ANY_WORD, Pattern, Source
-from amq.errors import CommandError
-from amq.message import Message
+from amq.core.destination import ANY_WORD, Pattern, Source
+from amq.core.errors import CommandError
+from amq.core.message import Message
 from amq.protocols.commands import (
     Abort,
     Begin,

@@ -17,8 +17,8 @@ from amq.broker.queues.redelivery import Redelivery, delay_s
 from amq.config.destinations import DestinationOptions
 from amq.config.loader import load
 from amq.config.schema import BrokerConfig
-from amq.errors import ConfigError
-from amq.message import LARGE_BODY_BYTES, Message
+from amq.core.errors import ConfigError
+from amq.core.message import LARGE_BODY_BYTES, Message
 from amq.protocols.commands import Outcome, Settle, Subscribe
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT
 from tests.broker.test_broker_dead_letters import consumer, send

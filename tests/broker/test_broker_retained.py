@@ -10,11 +10,11 @@ from collections.abc import Callable
 import pytest
 
 from amq.broker.events import Expired, QueueForgotten, QueueMade
+from amq.core.message import Copy, Message
 from amq.journal.hidden import RETAINED_SCHEME, is_hidden, real_name, told_name
 from amq.journal.inspect import inspect
 from amq.journal.records import PURGED, Consumed, Group, Record
 from amq.journal.records.multicast import Multicast
-from amq.message import Copy, Message
 from amq.protocols.stomp.destination import full_name as wire_to_full
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.world import World

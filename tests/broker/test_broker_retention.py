@@ -13,8 +13,8 @@ from amq.broker.queues.queue import FEW, Queue
 from amq.broker.queues.retention import KEYS_SPARE, UNREAD_ROWS
 from amq.broker.waiters import Unasked
 from amq.config.destinations import DestinationOptions
+from amq.core.message import Message
 from amq.journal.records import PURGED, Consumed, Group, Moved
-from amq.message import Message
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.world import Client, World
 from tests.sampling import sampled

@@ -12,7 +12,7 @@ import pytest
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.topics.routing import ROUTES_BYTES_MAX
 from amq.config.destinations import DestinationOptions
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.test_broker_two_phase import finish, prepare
 from tests.broker.world import Client, World

@@ -9,8 +9,8 @@ import pytest
 from amq.broker.queues.backlog import CHUNK_ROWS
 from amq.broker.scheduling import scheduler
 from amq.config.destinations import DestinationOptions
+from amq.core.message import TEXT
 from amq.journal.checkpoint import list_checkpoints
-from amq.message import TEXT
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.test_broker_dead_letters import consumer, send
 from tests.broker.test_broker_disk import fill_disk, low_on_disk, room_again

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amq.broker.scheduling.timing import TIME_MAX_MS
-from amq.message import Message
+from amq.core.message import Message
 from amq.protocols.commands import Send
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.test_broker_dead_letters import consumer

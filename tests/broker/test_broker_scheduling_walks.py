@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from amq.broker.scheduling.scheduler import FULL_MS
-from amq.message import Message
+from amq.core.message import Message
 from amq.protocols.commands import Send
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.test_broker_disk import low_on_disk, room_again

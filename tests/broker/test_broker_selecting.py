@@ -8,7 +8,7 @@ import pytest
 
 from amq.broker import selecting
 from amq.broker.queues.browser import STEP_MESSAGES
-from amq.message import Message
+from amq.core.message import Message
 from amq.protocols.commands import Send, Subscribe
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from amq.selectors import compiler

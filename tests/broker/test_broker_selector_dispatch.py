@@ -9,7 +9,7 @@ import pytest
 
 from amq.broker.queues import selector_dispatch as picking
 from amq.broker.queues.groups import GROUP_ID, GROUP_SEQ
-from amq.message import Message
+from amq.core.message import Message
 from amq.protocols.commands import Send, Subscribe
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from amq.selectors import Selector

@@ -11,7 +11,7 @@ import pytest
 
 from amq.broker.queues.groups import GROUP_ID, GROUP_SEQ
 from amq.broker.queues.queue import Subscription
-from amq.message import Message
+from amq.core.message import Message
 from amq.protocols.commands import Send
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
 from tests.broker.notation import Ack

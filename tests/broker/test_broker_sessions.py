@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from amq.broker.sessions import connection
-from amq.message import Message
+from amq.core.message import Message
 from amq.protocols.commands import (
     Abort,
     Begin,

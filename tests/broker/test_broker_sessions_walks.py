@@ -18,9 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from amq.broker.queues import browser, selector_dispatch
 from amq.broker.topics import wildcards
-from amq.destination import Pattern, pattern_words
-from amq.errors import CommandError
-from amq.message import Message
+from amq.core.destination import Pattern, pattern_words
+from amq.core.errors import CommandError
+from amq.core.message import Message
 from amq.protocols.commands import (
     OLDEST,
     Abort,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.message import TEXT, USER_ID, Message
+from amq.core.message import TEXT, USER_ID, Message
 from amq.protocols.commands import Commit, Send, SendMany, SendToMany, Subscribe
 from tests.broker.world import Client, World
 

@@ -12,8 +12,8 @@ from amq.broker.events import SlowConsumer
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.queues.queue import Subscription
 from amq.broker.topics.topics import BATCH_BYTES_MAX, FRAME_BYTES
-from amq.destination import matches, pattern_words
-from amq.message import LARGE_BODY_BYTES, Batch
+from amq.core.destination import matches, pattern_words
+from amq.core.message import LARGE_BODY_BYTES, Batch
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.world import Client, World
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from amq.core.ownership import owned
 from amq.journal.inspect import inspect
 from amq.journal.liveness import Liveness
-from amq.ownership import owned
 from amq.protocols.commands import Begin, Commit
 from amq.protocols.stomp.subscribing import ACK_CLIENT, ACK_INDIVIDUAL
 from tests.broker.notation import Ack

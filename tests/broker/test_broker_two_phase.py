@@ -11,9 +11,9 @@ import pytest
 
 from amq.broker.names import PREPARED_NAME
 from amq.config.destinations import DestinationOptions
+from amq.core.xid import AnyXid
 from amq.protocols.commands import CommitBatch, Finish, Prepare
 from amq.protocols.stomp.subscribing import ACK_AUTO
-from amq.xid import AnyXid
 from tests.broker.world import Client, World
 from tests.sampling import sampled
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from amq.broker.scheduling import cron
 from amq.broker.scheduling.cron import Cron
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 
 RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -16,13 +16,13 @@ from amq.broker.state import snapshot
 from amq.broker.state.snapshot import Block, dump, load
 from amq.broker.state.state import State as Stored
 from amq.config.schema import BrokerConfig
-from amq.errors import CorruptError
+from amq.core.errors import CorruptError
+from amq.core.message import Message
 from amq.journal.checkpoint import COUNTS, DUPLICATES, END, HEAD, OUTCOMES, QUEUE, ROWS, encode_head
 from amq.journal.follower import Position
 from amq.journal.format import segment_name
 from amq.journal.live import Segment
 from amq.journal.records import Consumed, Group, Moved, Record, Redelivered, Trimmed
-from amq.message import Message
 
 POSITION = Position(1, 2, 500, 200, 7, 0xC0FFEE, {1: "queue://a"})
 CONFIG = BrokerConfig(store="/nowhere", duplicate_window=4, outcome_window=4)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.topics.topics import TopicQueue
-from amq.message import Message
+from amq.core.message import Message
 
 if TYPE_CHECKING:
     from tests.broker.world import World

@@ -15,7 +15,6 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from amq import message as messages
 from amq.broker.broker import Broker
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.queues.queue import Queue, Subscription
@@ -25,14 +24,15 @@ from amq.broker.state.window import ID_BYTES
 from amq.broker.topics.wildcards import Member
 from amq.broker.transactions.transaction import Transaction
 from amq.config.schema import BrokerConfig
-from amq.errors import AmqError, CorruptError
+from amq.core import message as messages
+from amq.core.errors import AmqError, CorruptError
+from amq.core.message import Batch, Copy, Message
 from amq.journal.batch import Confirm, OpenBatch
 from amq.journal.journal import Journal
 from amq.journal.reader import RecordRun
 from amq.journal.records import Record
 from amq.journal.records.message import decode_message
 from amq.journal.recovery import JOURNAL_DIRECTORY, seal
-from amq.message import Batch, Copy, Message
 from amq.protocols.commands import (
     Abort,
     Begin,

@@ -22,7 +22,7 @@ from amq.cli.clients import parse_headers
 from amq.client import ConnectionEvent, EventKind
 from amq.client.errors import ConnectionLostError, FlushError
 from amq.client.uri import BrokerUri
-from amq.errors import StoreFullError
+from amq.core.errors import StoreFullError
 from tests.ports import free_port
 
 pytestmark = pytest.mark.deep

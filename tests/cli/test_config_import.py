@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from amq.cli.foreign_users import read_users
 from amq.cli.main import main
 from amq.config import load
-from amq.errors import AccessError
+from amq.core.errors import AccessError
 from amq.security import Claim, LoginGate, Users
 
 FILES = Path(__file__).parent.parent / "config" / "foreign"

@@ -23,8 +23,8 @@ from amq.cli.demo import Kill, Verdict
 from amq.cli.demo_common import left_in
 from amq.cli.demo_console import DemoConsole
 from amq.cli.demo_traffic import Receiver
-from amq.errors import AmqError
-from amq.message import Message
+from amq.core.errors import AmqError
+from amq.core.message import Message
 from tests.files import write_epoch
 from tests.journal.journal_world import World
 from tests.processes import naming

@@ -17,8 +17,8 @@ from structlog.testing import capture_logs
 
 from amq.cli import doctor, exits, main, store_check
 from amq.config.schema import BrokerConfig
+from amq.core.errors import StoreError
 from amq.doctor import Finding, Level, Report
-from amq.errors import StoreError
 
 
 @pytest.fixture

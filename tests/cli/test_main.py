@@ -25,7 +25,7 @@ from amq.client.errors import (
     TransactionRetryError,
     UriError,
 )
-from amq.errors import (
+from amq.core.errors import (
     AccessError,
     AmqError,
     ConfigError,
@@ -40,9 +40,9 @@ from amq.errors import (
 @pytest.mark.parametrize(
     ("words", "absent"),
     [
-        (["--help"], ("rich", "structlog", "uvloop", "asyncio", "amq.client", "amq.service")),
+        (["--help"], ("rich", "structlog", "uvloop", "asyncio", "amq.client", "amq.node.member")),
         (["start", "--help"], ("amq.client", "amq.cli.demo")),
-        (["status", "--help"], ("uvloop", "amq.service", "amq.broker")),
+        (["status", "--help"], ("uvloop", "amq.node.member", "amq.broker")),
     ],
 )
 def test_only_what_is_needed_is_imported(words: list[str], absent: tuple[str, ...]) -> None:

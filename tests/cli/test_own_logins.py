@@ -8,7 +8,7 @@ import pytest
 
 from amq.cli.own_logins import OwnLogins
 from amq.config import load
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 from amq.security import LoginGate
 
 WAYS = {

@@ -19,11 +19,11 @@ from traffic import send
 from amq.cli.output import duration_text, size_text, wall_text
 from amq.cli.status import ask
 from amq.client.uri import BrokerUri
-from amq.clock import SystemClock
-from amq.lock.host import Owner, SystemHost
-from amq.lock.presence import Presence
-from amq.lock.shared_file import SharedFileLocker
-from amq.vfs import SystemVfs
+from amq.doors.clock import SystemClock
+from amq.store.files.shared_file import SharedFileLocker
+from amq.store.files.vfs import SystemVfs
+from amq.store.host import Owner, SystemHost
+from amq.store.presence import Presence
 from tests.ports import free_port
 
 pytestmark = pytest.mark.deep

@@ -11,7 +11,7 @@ from fake_broker import Group
 from test_faces import Q, run
 
 from amq.client import ConnectionClosedError
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 
 
 @pytest.fixture(params=[SyncFace, AsyncFace], ids=lambda face: face.name)

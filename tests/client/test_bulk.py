@@ -11,8 +11,8 @@ from faces import AsyncFace, SyncFace
 from fake_broker import Group
 
 from amq.client import bulk
-from amq.errors import CommandError, TransactionRolledBackError
-from amq.message import LARGE_BODY_BYTES
+from amq.core.errors import CommandError, TransactionRolledBackError
+from amq.core.message import LARGE_BODY_BYTES
 from amq.protocols.stomp.frame import Frame, FrameReader
 
 PATIENCE_S = 20

@@ -24,7 +24,7 @@ from amq.client import (
     FailoverTimeoutError,
     UriError,
 )
-from amq.errors import CommandError, TransactionRolledBackError
+from amq.core.errors import CommandError, TransactionRolledBackError
 
 Q = "/queue/q"
 PATIENCE_S = 20

@@ -14,8 +14,8 @@ from amq.client import DeliveryLostError
 from amq.client.core import ProducerCore
 from amq.client.link import Link, connect_frame
 from amq.client.uri import parse
-from amq.errors import ProtocolError, TransactionRolledBackError
-from amq.message import LARGE_BODY_BYTES
+from amq.core.errors import ProtocolError, TransactionRolledBackError
+from amq.core.message import LARGE_BODY_BYTES
 from amq.protocols.stomp.frame import Frame, encode
 from tests.large import large_from
 from tests.sampling import sampled

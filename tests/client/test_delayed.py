@@ -10,7 +10,7 @@ from fake_broker import Broker, Store
 from test_faces import failover, run
 
 from amq.client.delayed import delayed
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 
 PREFIX = "AMQ_SCHEDULED_"
 

@@ -9,7 +9,7 @@ from faces import AsyncFace, SyncFace
 from fake_broker import CUT, Broker, Conversation, Store
 from test_faces import failover, run
 
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 from amq.protocols.stomp.frame import Frame, encode
 
 CONFIRMED = "confirmed"

@@ -10,7 +10,7 @@ from fake_broker import CARRY_OUT_AND_CUT, CUT, IGNORE, Conversation
 from test_faces import PATIENCE_S, Group, run
 
 from amq.client import CommitOutcomeUnknownError, DeliveryLostError
-from amq.errors import CommandError, TransactionRolledBackError
+from amq.core.errors import CommandError, TransactionRolledBackError
 from amq.protocols.stomp.frame import Frame, encode
 
 

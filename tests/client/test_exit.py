@@ -17,7 +17,7 @@ from world import World
 import amq
 from amq.client.core import ProducerCore
 from amq.client.states import State
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 from amq.protocols.stomp.frame import Frame, encode
 from tests.sampling import only
 

@@ -27,7 +27,7 @@ from amq.client import (
     UriError,
     aio,
 )
-from amq.errors import AccessError, AmqError, CommandError, ProtocolError, TransactionRolledBackError
+from amq.core.errors import AccessError, AmqError, CommandError, ProtocolError, TransactionRolledBackError
 from amq.protocols.stomp.frame import Frame, encode
 
 Q = "/queue/q"

@@ -20,7 +20,7 @@ from amq.client import (
     EventKind,
     FailoverTimeoutError,
 )
-from amq.errors import TransactionRolledBackError
+from amq.core.errors import TransactionRolledBackError
 from tests.sampling import only
 
 OUT = "/queue/out"

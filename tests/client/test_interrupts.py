@@ -20,7 +20,7 @@ from fake_broker import Broker, Store
 
 import amq
 from amq.client import ConnectError, FailoverTimeoutError, aio, driver, link
-from amq.errors import TransactionRolledBackError
+from amq.core.errors import TransactionRolledBackError
 
 Q = "/queue/q"
 PATIENCE_S = 20

@@ -24,7 +24,7 @@ from amq.client.errors import (
 from amq.client.machine import DISCONNECT_S_MAX, PRIORITY_PROBE_EVERY_S, REFUSALS_MAX
 from amq.client.requests import EventKind
 from amq.client.states import State
-from amq.errors import AccessError, ProtocolError, SelectorError
+from amq.core.errors import AccessError, ProtocolError, SelectorError
 from amq.protocols.commands import Failure
 from amq.protocols.stomp.frame import Frame, FrameReader, encode
 from amq.protocols.stomp.server import StompServer

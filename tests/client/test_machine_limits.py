@@ -7,7 +7,7 @@ from fake_broker import Conversation
 from world import World
 
 from amq.client.core import ProducerCore
-from amq.errors import StoreFullError, TransactionRolledBackError
+from amq.core.errors import StoreFullError, TransactionRolledBackError
 from amq.protocols.stomp.frame import Frame, encode
 
 TWO = "failover:(stomp://a:1,stomp://b:2)?randomize=false"

@@ -12,7 +12,7 @@ from amq.client.link import Link
 from amq.client.requests import Request
 from amq.client.states import State
 from amq.client.uri import parse
-from amq.errors import AmqError, ProtocolError
+from amq.core.errors import AmqError, ProtocolError
 from amq.protocols.stomp.frame import Frame, encode
 
 TWO = "failover:(stomp://a:1,stomp://b:2)?randomize=false"

@@ -13,7 +13,7 @@ from amq.client.core import ProducerCore, SessionCore
 from amq.client.errors import DeliveryLostError
 from amq.client.requests import EventKind, Request
 from amq.client.states import State
-from amq.errors import AmqError, TransactionRolledBackError
+from amq.core.errors import AmqError, TransactionRolledBackError
 from amq.protocols.stomp.frame import Frame
 
 URL = "failover:(stomp://a:1,stomp://b:2)?randomize=false&nested.connectTimeout=200&nested.heartBeat=500"

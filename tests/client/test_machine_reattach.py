@@ -13,7 +13,7 @@ from amq.client.machine import Machine
 from amq.client.requests import EventKind
 from amq.client.states import State
 from amq.client.uri import parse
-from amq.errors import TransactionRolledBackError
+from amq.core.errors import TransactionRolledBackError
 from amq.protocols.stomp.frame import FrameReader, encode
 
 URL = "failover:(stomp://a:1)?reconnectWindow=5000&confirmationWindowSize=1000&randomize=false"

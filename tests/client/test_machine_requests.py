@@ -16,7 +16,7 @@ from amq.client.errors import (
     DeliveryLostError,
 )
 from amq.client.requests import EventKind
-from amq.errors import AccessError, CommandError, ProtocolError, TransactionRolledBackError
+from amq.core.errors import AccessError, CommandError, ProtocolError, TransactionRolledBackError
 from amq.protocols.stomp.frame import Frame, encode
 
 TWO = "failover:(stomp://a:1,stomp://b:2)?randomize=false"

@@ -17,7 +17,7 @@ from amq.client.machine import LIST_EVERY_S, LIST_PATIENCE_S
 from amq.client.members import LEARNED_MAX, LIST_CHARACTERS_MAX, REFUSED_SHOWN_MAX, Members
 from amq.client.states import State
 from amq.client.uri import BrokerUri, BrokerUrl, parse
-from amq.errors import AccessError
+from amq.core.errors import AccessError
 from amq.protocols.stomp.frame import Frame, encode
 from tests.client.fake_broker import Conversation
 

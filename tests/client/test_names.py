@@ -11,7 +11,7 @@ from test_faces import AsyncFace, SyncFace, run
 
 from amq.client import ConnectError
 from amq.client.names import Address, Answer, Names, Take
-from amq.clock import SystemClock
+from amq.doors.clock import SystemClock
 from tests.ports import free_port
 
 ADDRESS = ("localhost", 61613)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from amq.client.errors import ConnectionLostError
 from amq.client.openwire.wire import Wire
-from amq.errors import AccessError, AmqError, CommandError, ProtocolError
+from amq.core.errors import AccessError, AmqError, CommandError, ProtocolError
 from amq.protocols.openwire import table
 from amq.protocols.openwire.hello import hello
 from amq.protocols.openwire.table import Structure, Throwable, frame, structure

@@ -12,7 +12,7 @@ from fake_broker import Group
 from test_faces import Q, refuse_bad, run
 
 from amq.client import FlushError, ledger
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 
 
 @pytest.fixture(params=[SyncFace, AsyncFace], ids=lambda face: face.name)

@@ -14,7 +14,7 @@ from test_failure_semantics import bodies, received, url
 
 import amq
 from amq.client import ConnectionClosedError
-from amq.errors import CommandError, TransactionRolledBackError
+from amq.core.errors import CommandError, TransactionRolledBackError
 from amq.protocols.stomp.frame import Frame
 from tests.sampling import only
 

@@ -10,7 +10,7 @@ from fake_broker import IGNORE, Broker, Conversation, Store
 from test_faces import failover, run
 
 from amq.client import CallTimeoutError, DeliveryLostError
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 from amq.protocols.stomp.frame import Frame, encode
 
 Q = "/queue/q"

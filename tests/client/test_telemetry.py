@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import amq
 from amq.client.telemetry import TEMPORARY, Telemetry
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from tests.brokers import Brokers
 
 

@@ -14,8 +14,8 @@ from amq.config.loader import load
 from amq.config.patterns import parse_pattern
 from amq.config.reload import Reload
 from amq.config.schema import BrokerConfig
-from amq.destination import matches
-from amq.errors import ConfigError
+from amq.core.destination import matches
+from amq.core.errors import ConfigError
 
 FILE = """\
 [queues]

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amq.config import BY_KEY, OPTIONS, SECTIONS, BrokerConfig, load, loader
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from amq.config import BY_KEY, BrokerConfig, load
 from amq.config.reload import FileWatcher, Outcome, Reload, Reloader, apply_live, diff
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 
 DEADLINE_S = 30.0
 

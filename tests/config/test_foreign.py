@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from amq.config import BY_KEY, BrokerConfig, foreign, load
 from amq.config.foreign import Foreign, Status, activemq, activemq_policies, artemis, convert, writing
 from amq.config.reading import TOML_BYTES_MAX
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 
 FILES = Path(__file__).parent / "foreign"
 PROPERTIES = {"activemq.data": "/data", "feeder.password": "feed me"}

@@ -13,8 +13,8 @@ import pytest
 from amq.cli.main import main
 from amq.config import BY_KEY, foreign, load
 from amq.config.foreign import activemq, activemq_policies, artemis
-from amq.errors import ConfigError
-from amq.served import PROTOCOLS
+from amq.core.errors import ConfigError
+from amq.node.catalogue import PROTOCOLS
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "amq/config/foreign").glob("*.py"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from amq.config import foreign, load
 from amq.config.foreign import document
 from amq.config.reading import XML_BYTES_MAX, is_xml
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 
 LAUGHS = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
 

@@ -14,7 +14,7 @@ from amq.cli.foreign_users import read_permissions
 from amq.cli.main import main
 from amq.config import foreign, load
 from amq.config.foreign import Foreign, Status, grants, writing
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 from amq.security.login import User
 from amq.security.permissions import Permissions, Right
 

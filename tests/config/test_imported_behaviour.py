@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from amq.clock import SystemClock
 from amq.config.foreign import activemq, activemq_policies, artemis, artemis_addresses
 from amq.config.foreign.importing import CONTAINER, Rule
+from amq.doors.clock import SystemClock
 from tests.imported import Client, OpenWire, Refused, Stomp, broker_of
 
 ROOT = Path(__file__).parents[2]

@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 
-from amq.clock import SystemClock
 from amq.console.app import Console
 from amq.console.link import Link
-from amq.errors import AccessError
+from amq.core.errors import AccessError
+from amq.doors.clock import SystemClock
 from amq.security.login import Claim, Login, User
 from tests.management.managed import Managed, managed
 

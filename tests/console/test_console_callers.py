@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from amq.console.callers import NAMED, checked
-from amq.errors import AccessError
+from amq.core.errors import AccessError
 from amq.security.login import Authenticate, Claim, Login, User
 from tests.cli.amq_process import amq
 from tests.console.consoles import by_password, client_of

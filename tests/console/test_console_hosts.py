@@ -9,10 +9,10 @@ import httpx
 import pytest
 from brokers import Brokers
 
-from amq.clock import SystemClock
 from amq.console.app import HEADERS, Console
 from amq.console.hosts import Hosts, host_of
 from amq.console.link import Link
+from amq.doors.clock import SystemClock
 from tests.console.browsers import browser_page, console, send
 from tests.console.consoles import client_of, run
 from tests.management.managed import Managed

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amq.console.link import SHARED_MAX, SHARED_S, Link
-from amq.errors import AmqError, CommandError
+from amq.core.errors import AmqError, CommandError
 from amq.security.login import User
 from tests.fakes import FakeClock
 from tests.management.managed import Managed, run

@@ -22,8 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from amq.console import metrics
 from amq.console.metrics import Text
-from amq.errors import AccessError
-from amq.histogram import BOUNDS_S, Histogram
+from amq.core.errors import AccessError
+from amq.core.histogram import BOUNDS_S, Histogram
 from amq.security.login import Claim
 from tests.console.consoles import client_of, run
 from tests.management.managed import Managed

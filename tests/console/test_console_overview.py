@@ -11,9 +11,9 @@ import httpx
 from amq.console.link import Seen
 from amq.console.metrics import broker_text
 from amq.console.overview import EPOCHS_SHOWN, NAMES_MAX, WIDTH, alarms, drawing, takeovers
-from amq.lock.epoch import Epoch
-from amq.lock.host import Owner
-from amq.lock.status import StoreStatus
+from amq.store.epoch import Epoch
+from amq.store.host import Owner
+from amq.store.status import StoreStatus
 from tests.console.consoles import by_password, client_of, run
 from tests.console.test_console_pages import log_in
 from tests.management.managed import Managed

@@ -18,7 +18,7 @@ import pytest
 from brokers import SERVING, Broker, Brokers
 
 import amq as client
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from tests.console.browsers import HEIGHT, WIDTH, browser_page, console, log_in, shot
 
 pytestmark = pytest.mark.deep

@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from amq.clock import SystemClock
 from amq.console.link import Link
 from amq.console.logins import Logins
-from amq.errors import AccessError
+from amq.core.errors import AccessError
+from amq.doors.clock import SystemClock
 from amq.security.login import Claim, User
 from amq.security.permissions import Permissions
 from tests.console.consoles import USERS, by_password, client_of, run

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from amq.vfs import IN_STORE, LockPlace
+from amq.store.files.vfs import IN_STORE, LockPlace
 
 SECTOR_BYTES = 512
 ROOT = 1

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from operator import contains
 from typing import Any, Protocol
 
+from amq.core.xid import XID_COMMITTED, XID_ROLLED_BACK
 from amq.journal.inspect import Inspection
 from amq.journal.records import LEASE
-from amq.lock.epoch import read_newest_epoch
 from amq.protocols.commands import CommitBatch, Finish, Lease
-from amq.xid import XID_COMMITTED, XID_ROLLED_BACK
+from amq.store.epoch import read_newest_epoch
 from tests.broker.world import full_name
 from tests.crash.disk import Call, Disk, DiskVfs, Image, Remains
 from tests.crash.oracle import BROKEN, COMMIT, MARK, PUT, ROLL_BACK, Effect, Fixed, State, Violation, observed

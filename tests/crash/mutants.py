@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from amq import service
 from amq.broker import core
 from amq.broker.queues import redelivery
 from amq.broker.state import prepared, snapshot, state
@@ -10,7 +9,9 @@ from amq.broker.storage import checkpointing, trimming
 from amq.broker.transactions import commits, leasing, two_phase
 from amq.journal import compaction, follower, journal, recovery, segment
 from amq.journal.records import message, settlement
-from amq.lock import epoch, shared_file
+from amq.node import member as service
+from amq.store import epoch
+from amq.store.files import shared_file
 from tests.mutant import Mutant
 
 MUTANTS = (

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from amq.broker.state.state import State as Stored
-from amq.errors import AmqError
+from amq.core.errors import AmqError
+from amq.core.xid import XID_COMMITTED, XID_ROLLED_BACK
 from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME
 from amq.journal.live import Segment
 from amq.journal.records import Trimmed
-from amq.vfs import Vfs
-from amq.xid import XID_COMMITTED, XID_ROLLED_BACK
+from amq.store.files.vfs import Vfs
 from tests.broker.world import full_name
 from tests.stored import NOTHING, stored
 

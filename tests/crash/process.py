@@ -1,6 +1,6 @@
 """A broker process on a `Disk`: the real locker, takeover, recovery, journal and broker, driven step by step.
 
-Start-up takes the road of `amq.service`: make the store, lock, take over (claim, wait, seal, link), replay, serve.
+Start-up takes the road of `amq.node.member`: make the store, lock, take over (claim, wait, seal, link), replay, serve.
 Invariant: a client's receipt is told to `decided` at the end of the turn in which the client got it.
 """
 
@@ -15,11 +15,11 @@ from zlib import crc32
 from amq.broker.broker import Broker
 from amq.config.schema import BrokerConfig
 from amq.journal.journal import Journal
-from amq.lock.epoch import Epoch
-from amq.lock.host import Owner
-from amq.lock.shared_file import SharedFileLocker
-from amq.service import BrokerService
-from amq.slave import Slave
+from amq.node.following import Slave
+from amq.node.member import BrokerService
+from amq.store.epoch import Epoch
+from amq.store.files.shared_file import SharedFileLocker
+from amq.store.host import Owner
 from tests.broker.disk import StepRunner
 from tests.broker.world import Client, World
 from tests.crash.disk import Disk, DiskVfs

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from tests.broker.world import Client
 from tests.crash.disk import Disk
 from tests.crash.oracle import BROKEN, OUTCOME, PUT, REMEMBER, TAKE, Effect, Operation, Oracle, Violation

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amq.vfs import SystemVfs, Vfs
+from amq.store.files.vfs import SystemVfs, Vfs
 from tests.crash.disk import WRITE, Disk, DiskVfs, Image, Remains
 from tests.crash.workloads import WORKLOADS
 from tests.sampling import sampled

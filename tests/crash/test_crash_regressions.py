@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amq.errors import StoreError
+from amq.core.errors import StoreError
 from amq.journal.format import HEADER_BYTES, SegmentHeader, decode_header
 from amq.journal.records import Trimmed
 from tests.journal.journal_world import World

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
+from amq.core.message import Message
 from amq.journal.records import LEASE
 from amq.journal.records.message import Run
-from amq.message import Message
 from amq.protocols.commands import CommitBatch, Finish, Lease, Prepare, SendMany, SettleLeases
 from tests.broker.world import full_name
 from tests.crash.oracle import COMMIT, MARK, PREPARE, ROLL_BACK, Branch, Effect

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from amq.broker.storage import checkpointing
+from amq.core.message import LARGE_BODY_BYTES
 from amq.journal import format
 from amq.journal.live import Segment
 from amq.journal.records import group, message
-from amq.message import LARGE_BODY_BYTES
 from tests.crash.disk import WRITE
 from tests.crash.script import Script, body_of
 from tests.crash.two_phase import batches, leases, moves_in_checkpoints, prepared_until_full, two_phase

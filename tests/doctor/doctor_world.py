@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from amq.doctor.machine import SystemMachine
-from amq.vfs import SystemVfs
+from amq.store.files.vfs import SystemVfs
 
 # id, parent, device, root, point, options, optional fields - type, source, options: as kernel 6.1 wrote or writes them
 ROOT = "27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard\n"

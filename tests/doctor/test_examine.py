@@ -30,7 +30,7 @@ from amq.doctor.clocks import Rate, judge_clocks
 from amq.doctor.examine import Doors
 from amq.doctor.finding import Finding, Level, Report, worst
 from amq.doctor.remote import ChildHands
-from amq.vfs import SystemVfs
+from amq.store.files.vfs import SystemVfs
 
 
 def doors(line: str = EXT4, vfs: Any = None, files: dict[str, str] | None = None, **more: Any) -> Doors:

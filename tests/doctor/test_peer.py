@@ -19,8 +19,8 @@ from amq.doctor.examine import Doors, examine
 from amq.doctor.finding import Level
 from amq.doctor.peer import serve_peer
 from amq.doctor.remote import HELLO, NotSharedError, PeerError, connect
-from amq.lock.host import SystemHost
-from amq.vfs import SystemVfs, Vfs
+from amq.store.files.vfs import SystemVfs, Vfs
+from amq.store.host import SystemHost
 
 RUN = "ab" * 16
 NONCE = "cd" * 16

@@ -12,13 +12,13 @@ import pytest
 from doctor_world import LyingVfs
 from fakes import FakeClock, FaultyVfs
 
-from amq.clock import SystemClock
 from amq.doctor import probes
 from amq.doctor.finding import Finding, Level
 from amq.doctor.hands import PREFIX, Hands, LocalHands, clean
 from amq.doctor.remote import ChildHands
-from amq.threads import SystemThreads
-from amq.vfs import SystemVfs, Vfs
+from amq.doors.clock import SystemClock
+from amq.doors.threads import SystemThreads
+from amq.store.files.vfs import SystemVfs, Vfs
 
 RUN = "0123456789abcdef" * 2
 OTHER_RUN = "f" * 32

@@ -7,6 +7,8 @@ import struct
 from amq.broker.state.snapshot import dump
 from amq.broker.state.state import State
 from amq.config.schema import BrokerConfig
+from amq.core.message import Copy, Message
+from amq.core.values import Int32
 from amq.journal.checkpoint import HEAD, CheckpointFile, encode_head
 from amq.journal.follower import Position
 from amq.journal.format import HAS_TRIM_MARK, SegmentHeader, encode_batch, segment_name
@@ -31,10 +33,6 @@ from amq.journal.records import (
 from amq.journal.records.message import encode_message
 from amq.journal.records.multicast import Multicast
 from amq.journal.records.subscription import Subscribed
-from amq.lock.document import encode
-from amq.lock.host import Owner
-from amq.lock.shared_file import RECORD_BYTES, RELEASE_OFFSET
-from amq.message import Copy, Message
 from amq.protocols.openwire import table
 from amq.protocols.openwire.primitives import encode_map
 from amq.protocols.openwire.table import Structure, frame, structure
@@ -42,8 +40,10 @@ from amq.protocols.openwire.table import encode as encode_structure
 from amq.protocols.openwire.wire import optional_bytes
 from amq.protocols.stomp.runs import pack
 from amq.security.users import PasswordHash
-from amq.values import Int32
-from amq.vfs import SystemVfs
+from amq.store.document import encode
+from amq.store.files.shared_file import RECORD_BYTES, RELEASE_OFFSET
+from amq.store.files.vfs import SystemVfs
+from amq.store.host import Owner
 
 HEADER = SegmentHeader(1, 1, bytes(16), 0xC0FFEE)
 IDS = {"queue://a": 1, "queue://b": 2}

@@ -16,7 +16,8 @@ from amq.client.errors import UriError
 from amq.client.uri import parse
 from amq.config.schema import BrokerConfig
 from amq.config.transport_url import parse_transport_url
-from amq.errors import ConfigError, OwnershipLostError, ProtocolError, SelectorError, StoreError
+from amq.core.errors import ConfigError, OwnershipLostError, ProtocolError, SelectorError, StoreError
+from amq.core.message import Message, neutral
 from amq.journal.checkpoint import read_checkpoint
 from amq.journal.decoder import Decoder
 from amq.journal.follower import replay
@@ -25,11 +26,6 @@ from amq.journal.inspect import Inspection
 from amq.journal.liveness import Liveness
 from amq.journal.records.section import decode_section, encode_sections
 from amq.journal.recovery import seal
-from amq.lock.epoch import read_epochs, read_newest_epoch
-from amq.lock.host import Owner
-from amq.lock.shared_file import SharedFileLocker
-from amq.lock.status import store_status
-from amq.message import Message, neutral
 from amq.protocols.commands import SendMany
 from amq.protocols.detect import detect
 from amq.protocols.openwire.messages import message_of, read_message, write
@@ -39,6 +35,10 @@ from amq.protocols.stomp.runs import read_run
 from amq.protocols.stomp.server import StompServer
 from amq.security.users import parse_users
 from amq.selectors import Selector
+from amq.store.epoch import read_epochs, read_newest_epoch
+from amq.store.files.shared_file import SharedFileLocker
+from amq.store.host import Owner
+from amq.store.status import store_status
 from tests.crash.disk import ROOT, Disk, DiskVfs, Image
 from tests.fakes import FakeClock, FakeHost
 from tests.fuzz import corpus

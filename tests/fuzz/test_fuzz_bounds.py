@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.errors import StoreError
+from amq.core.errors import StoreError
 from amq.journal.decoder import Decoder
 from amq.journal.format import BATCH, BATCH_BYTES, RECORD, crc32, frame_record, segment_name
 from amq.journal.inspect import Inspection

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from amq.broker.state.snapshot import dump, load
 from amq.broker.state.state import State
 from amq.config.schema import BrokerConfig
-from amq.errors import StoreError
+from amq.core.errors import StoreError
+from amq.core.message import Message
+from amq.core.xid import Xid
 from amq.journal.checkpoint import HEAD, encode_head
 from amq.journal.follower import Position, replay
 from amq.journal.format import SegmentHeader, segment_name
@@ -35,8 +37,6 @@ from amq.journal.records import (
 from amq.journal.records.multicast import Multicast
 from amq.journal.records.subscription import Subscribed
 from amq.journal.recovery import seal
-from amq.message import Message
-from amq.xid import Xid
 from tests.fuzz import corpus
 from tests.fuzz.targets import STORE, store
 from tests.fuzz.test_fuzz_structured import refusal

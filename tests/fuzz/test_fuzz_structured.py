@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amq.errors import StoreError
+from amq.core.errors import StoreError
 from amq.journal.format import BATCH, RECORD_BYTES, SegmentHeader, crc32, frame_record, segment_name
 from amq.journal.records import Previous
-from amq.lock.document import encode
-from amq.lock.epoch import read_newest_epoch
-from amq.lock.host import SystemHost
-from amq.lock.shared_file import RECORD_BYTES as LOCK_RECORD_BYTES
-from amq.lock.shared_file import RELEASE_OFFSET
+from amq.store.document import encode
+from amq.store.epoch import read_newest_epoch
+from amq.store.files.shared_file import RECORD_BYTES as LOCK_RECORD_BYTES
+from amq.store.files.shared_file import RELEASE_OFFSET
+from amq.store.host import SystemHost
 from tests.fuzz import corpus
 from tests.fuzz.targets import STORE, TARGETS, recover, store
 

@@ -21,7 +21,7 @@ import amq
 from amq.client.core import PREFETCH_DEFAULT
 from amq.client.errors import DeliveryLostError
 from amq.client.requests import ConnectionEvent, EventKind
-from amq.errors import TransactionRolledBackError
+from amq.core.errors import TransactionRolledBackError
 
 RETRY_S = 0.05
 ATTEMPTS_MAX = 10

@@ -133,7 +133,7 @@ def test_groups_stay_in_order_through_the_death_of_the_master(brokers: Brokers) 
                     continue
                 try:
                     message.ack(wait=True)
-                except amq.errors.AmqError:
+                except amq.core.errors.AmqError:
                     continue  # it comes again
                 done.setdefault(message.headers["JMSXGroupID"], []).append(int(message.text))
             if sum(map(len, done.values())) > 40 and first.alive:

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from amq.core.message import Message
 from amq.journal.follower import Follower, Start, replay
 from amq.journal.live import Segment
 from amq.journal.records import Record
-from amq.message import Message
-from amq.vfs import SystemVfs, Vfs
+from amq.store.files.vfs import SystemVfs, Vfs
 from tests.journal.journal_world import World
 
 ALL = 1 << 30

@@ -10,7 +10,8 @@ from typing import Any
 from amq.broker.queues.backlog import Place
 from amq.broker.waiters import Call
 from amq.config.schema import BrokerConfig
-from amq.errors import CorruptError
+from amq.core.errors import CorruptError
+from amq.core.message import Message
 from amq.journal.batch import Confirm, OpenBatch
 from amq.journal.follower import replay
 from amq.journal.journal import Journal
@@ -18,8 +19,7 @@ from amq.journal.live import Segment
 from amq.journal.reader import read_messages
 from amq.journal.records import Record
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, seal
-from amq.message import Message
-from amq.vfs import SystemVfs, Vfs
+from amq.store.files.vfs import SystemVfs, Vfs
 from tests.broker.disk import StepRunner
 from tests.fakes import FakeClock
 from tests.stored import with_files

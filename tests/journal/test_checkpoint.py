@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from amq.errors import CorruptError, NewerFormatError, StoreError
+from amq.core.errors import CorruptError, NewerFormatError, StoreError
 from amq.journal.checkpoint import (
     CHECKPOINTS_DIRECTORY,
     CHECKPOINTS_KEPT,
@@ -30,7 +30,7 @@ from amq.journal.checkpoint import (
 )
 from amq.journal.follower import Position
 from amq.journal.records import Trimmed
-from amq.vfs import SystemVfs, Vfs
+from amq.store.files.vfs import SystemVfs, Vfs
 from tests.fakes import FaultyVfs
 
 BLOCKS = [(QUEUE, b"queue://a"), (QUEUE, b""), (END, b"[]")]

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq import values
-from amq.errors import CorruptError
+from amq.core import values
+from amq.core.errors import CorruptError
+from amq.core.message import BYTES, MAP, TEXT, Copy, Envelope, Message, Native, lift
+from amq.core.values import Float32, Int32, Nested, Value
 from amq.journal.decoder import Decoder
 from amq.journal.format import frame_record
 from amq.journal.records import Destination, encode_record, record_bytes
 from amq.journal.records.message import MESSAGE, MESSAGE_HEAD, body_offset, encode_message
 from amq.journal.records.multicast import Multicast
 from amq.journal.records.section import EXTENDED
-from amq.message import BYTES, MAP, TEXT, Copy, Envelope, Message, Native, lift
-from amq.values import Float32, Int32, Nested, Value
 from tests.typed import TEXTS, facts, messages, typed
 
 NAME = Destination(1, "queue://a").encode({})

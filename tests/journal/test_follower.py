@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from amq.errors import CorruptError
+from amq.core.errors import CorruptError
+from amq.core.message import Message
 from amq.journal.follower import LOOK_BYTES, PIECE_BYTES, DivergedError, Follower
 from amq.journal.format import BATCH_BYTES, HEADER_BYTES
 from amq.journal.live import Segment
 from amq.journal.records import Record, Trimmed
 from amq.journal.recovery import seal
-from amq.message import Message
-from amq.vfs import SystemVfs
+from amq.store.files.vfs import SystemVfs
 from tests.broker.disk import ProcessFiles
 from tests.fakes import FaultyVfs
 from tests.journal.follower_world import ALL, CountingVfs, Reader, path_of, replayed, upto, write

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from amq.journal.follower import DivergedError
 from amq.journal.records import Trimmed
 from amq.journal.recovery import seal
-from amq.vfs import SystemVfs
+from amq.store.files.vfs import SystemVfs
 from tests.journal.follower_world import Reader, Slow, replayed, upto, write
 from tests.journal.journal_world import World
 from tests.sampling import sampled
@@ -101,7 +101,7 @@ def play(path: Path, start: int, call: int, steps: int) -> bool:
 
 
 def followed(reader: Reader) -> Reader:
-    """As `amq.slave` does it: what went wrong may pass, and who has diverged begins anew."""
+    """As `amq.node.following` does it: what went wrong may pass, and who has diverged begins anew."""
     try:
         reader.follow()
     except DivergedError:

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amq.errors import CorruptError
+from amq.core.errors import CorruptError
 from amq.journal.follower import DivergedError, Position, Start
 from amq.journal.format import HEADER_BYTES
 from amq.journal.live import Segment
 from amq.journal.records import Trimmed
 from amq.journal.recovery import Followed, seal
-from amq.vfs import SystemVfs
+from amq.store.files.vfs import SystemVfs
 from tests.journal.follower_world import ALL, CountingVfs, Reader, path_of, replayed, upto, write
 from tests.journal.journal_world import World
 

@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from journal_world import World
 
-from amq.errors import CorruptError, StoreError
+from amq.core.errors import CorruptError, StoreError
+from amq.core.message import Message
+from amq.core.ownership import owned
 from amq.journal.format import BATCH_BYTES, HEADER_BYTES, VERSION
 from amq.journal.inspect import (
     EMPTY,
@@ -45,9 +47,7 @@ from amq.journal.records import (
     kind_name,
 )
 from amq.journal.segment import read_batches, read_file, read_header
-from amq.message import Message
-from amq.ownership import owned
-from amq.vfs import SystemVfs
+from amq.store.files.vfs import SystemVfs
 from tests.files import flip, patch
 
 

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amq.errors import StoreError
+from amq.core.errors import StoreError
+from amq.core.message import BYTES, Envelope, Message
+from amq.core.message import TEXT as SENT_AS_TEXT
+from amq.core.values import Int32
 from amq.journal.interchange import (
     VERSION,
     Batch,
@@ -24,9 +27,6 @@ from amq.journal.interchange import (
     check_whole,
     read_lines,
 )
-from amq.message import BYTES, Envelope, Message
-from amq.message import TEXT as SENT_AS_TEXT
-from amq.values import Int32
 from tests.typed import facts, typed
 from tests.typed import messages as typed_messages
 

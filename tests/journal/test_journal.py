@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from amq.core.message import Message
+from amq.doors.threads import SystemThreads
 from amq.journal.journal import INLINE_SYNC_S_MAX, Journal, SyncError
 from amq.journal.records import Consumed, Group
 from amq.journal.segment import BLOCK_BYTES, SMALL_BATCH_BYTES, ZEROS_BYTES
 from amq.journal.space import RESERVE_NAME
 from amq.journal.writer import JournalThread
-from amq.message import Message
-from amq.threads import SystemThreads
-from amq.vfs import FULL_ERRNOS
+from amq.store.files.vfs import FULL_ERRNOS
 from tests.fakes import FaultyVfs, open_files
 from tests.journal.journal_world import Waiter, World
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amq.core.message import Message
 from amq.journal.format import batch_pieces, encode_batch, gathered, pieces_of
 from amq.journal.records import ACKED, Consumed, Group, Record, encode_record
-from amq.message import Message
 from tests.fakes import FaultyVfs
 from tests.journal.journal_world import Waiter, World
 from tests.large import large_from

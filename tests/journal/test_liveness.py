@@ -12,6 +12,7 @@ from journal_world import World
 
 from amq.broker.state.window import ID_BYTES
 from amq.broker.storage import trimming
+from amq.core.message import Message
 from amq.journal import compaction_plan
 from amq.journal.compaction_plan import COPY, FREE, KEEP, plan
 from amq.journal.format import frame_record
@@ -31,7 +32,6 @@ from amq.journal.records import (
     encode_record,
 )
 from amq.journal.records.subscription import Subscribed
-from amq.message import Message
 from tests.broker.world import World as BrokerWorld
 
 IDS = {"queue://a": 1, "queue://b": 2, "queue://DLQ.a": 3}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from amq.errors import CorruptError
+from amq.core.errors import CorruptError
 from amq.journal.segment import SEGMENT_BYTES_MAX, check_size
-from amq.service import Role
+from amq.node.member import Role
 from tests.cli.amq_process import amq
 from tests.service_world import PATIENCE_S, Services
 

@@ -12,7 +12,9 @@ import second_reading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq.errors import CorruptError, NewerFormatError
+from amq.core.errors import CorruptError, NewerFormatError
+from amq.core.message import TEXT, HeaderColumns, Message
+from amq.core.xid import Xid
 from amq.journal.decoder import Decoder
 from amq.journal.format import frame_record
 from amq.journal.records import (
@@ -40,9 +42,7 @@ from amq.journal.records.message import Run
 from amq.journal.records.multicast import Multicast
 from amq.journal.records.section import encode_sections
 from amq.journal.records.subscription import Subscribed
-from amq.message import TEXT, HeaderColumns, Message
 from amq.protocols.commands import SendMany
-from amq.xid import Xid
 from tests.typed import facts as typed_facts
 from tests.typed import messages as typed_messages
 

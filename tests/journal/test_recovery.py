@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from amq.errors import CorruptError, NewerFormatError, StoreError
+from amq.core.errors import CorruptError, NewerFormatError, StoreError
 from amq.journal.follower import replay
 from amq.journal.format import BATCH_BYTES, HEADER_BYTES, SegmentHeader, encode_batch
 from amq.journal.live import Segment
 from amq.journal.records import Previous, Trimmed
 from amq.journal.recovery import lock_segments, seal
 from amq.journal.segment import create_segment, list_segments, read_batches, read_file, read_header
-from amq.vfs import SystemVfs
+from amq.store.files.vfs import SystemVfs
 from tests.files import flip, patch
 from tests.journal.journal_world import Waiter, World
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from journal_world import World
 
-from amq.errors import CorruptError
+from amq.core.errors import CorruptError
 from amq.journal.reader import Scan
 
 

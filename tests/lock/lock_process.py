@@ -74,13 +74,13 @@ class Process:
 
 
 def main(store: str, name: str, period_s: float) -> None:
-    from amq.clock import SystemClock
-    from amq.errors import AmqError
-    from amq.lock.epoch import Epoch, link_epoch, make_epochs_directory
-    from amq.lock.host import Owner, SystemHost
-    from amq.lock.presence import Presence
-    from amq.lock.shared_file import SharedFileLocker
-    from amq.vfs import SystemVfs
+    from amq.core.errors import AmqError
+    from amq.doors.clock import SystemClock
+    from amq.store.epoch import Epoch, link_epoch, make_epochs_directory
+    from amq.store.files.shared_file import SharedFileLocker
+    from amq.store.files.vfs import SystemVfs
+    from amq.store.host import Owner, SystemHost
+    from amq.store.presence import Presence
 
     vfs, clock, host = SystemVfs(), SystemClock(), SystemHost()
     owner = Owner.make(host, name=name, uuid=str(uuid.uuid4()), transport_urls=(), lock_keep_alive_period_s=period_s)

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from fakes import FakeClock, FakeHost, FaultyVfs
 
-from amq.errors import OwnershipLostError
-from amq.lock.epoch import Epoch
-from amq.lock.host import Owner
-from amq.lock.lease import Lease
-from amq.lock.locker import Mastership
-from amq.lock.shared_file import SharedFileLocker
+from amq.core.errors import OwnershipLostError
+from amq.store.epoch import Epoch
+from amq.store.files.shared_file import SharedFileLocker
+from amq.store.host import Owner
+from amq.store.lease import Lease
+from amq.store.locker import Mastership
 
 PERIOD_S = 3.0
 STEP_S = 0.01

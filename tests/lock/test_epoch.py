@@ -13,9 +13,9 @@ from fakes import FakeHost, FaultyVfs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq.errors import CorruptError, NewerFormatError
-from amq.lock.document import decode, decode_any, encode
-from amq.lock.epoch import (
+from amq.core.errors import CorruptError, NewerFormatError
+from amq.store.document import decode, decode_any, encode
+from amq.store.epoch import (
     Epoch,
     epoch_path,
     link_epoch,
@@ -24,8 +24,8 @@ from amq.lock.epoch import (
     read_epochs,
     read_newest_epoch,
 )
-from amq.lock.host import Owner
-from amq.vfs import SystemVfs, listdir_fresh
+from amq.store.files.vfs import SystemVfs, listdir_fresh
+from amq.store.host import Owner
 
 VFS = SystemVfs()
 OWNER = Owner.make(FakeHost(), name="a", uuid="u", transport_urls=("stomp://a:1",), lock_keep_alive_period_s=2.0)

@@ -13,12 +13,12 @@ import pytest
 from fakes import FakeClock, FakeHost
 from lock_world import PERIOD_S, Broker
 
-from amq.errors import ConfigError
-from amq.lock.document import encode
-from amq.lock.host import Owner, SystemHost, provably_gone
-from amq.lock.presence import TELL_S, NameInUseError, Presence, read_presence
-from amq.lock.status import silence, store_status
-from amq.vfs import SystemVfs
+from amq.core.errors import ConfigError
+from amq.store.document import encode
+from amq.store.files.vfs import SystemVfs
+from amq.store.host import Owner, SystemHost, provably_gone
+from amq.store.presence import TELL_S, NameInUseError, Presence, read_presence
+from amq.store.status import silence, store_status
 
 HERE = FakeHost(running=frozenset({(1, 1)}))
 

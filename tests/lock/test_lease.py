@@ -7,8 +7,8 @@ import math
 import pytest
 from fakes import FakeClock
 
-from amq.errors import OwnershipLostError
-from amq.lock.lease import Lease, Verdict, Watchdog
+from amq.core.errors import OwnershipLostError
+from amq.store.lease import Lease, Verdict, Watchdog
 
 PERIOD_S = 2.0
 TICK_S = 0.25

@@ -12,9 +12,9 @@ from fakes import FakeClock
 from lock_world import PERIOD_S, Broker, segment
 from test_safety_rules import check_sealed, lying
 
-from amq.errors import OwnershipLostError
-from amq.lock.epoch import Epoch
-from amq.vfs import SystemVfs
+from amq.core.errors import OwnershipLostError
+from amq.store.epoch import Epoch
+from amq.store.files.vfs import SystemVfs
 from tests.sampling import sampled
 
 TICK_S = 0.02

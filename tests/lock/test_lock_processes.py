@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from lock_process import Process
 
-from amq.clock import SystemClock
-from amq.lock.epoch import read_epochs
-from amq.lock.host import Owner, SystemHost
-from amq.lock.presence import read_presence
-from amq.lock.shared_file import SharedFileLocker
-from amq.lock.status import store_status
-from amq.lock.waker import RETRY_DELAYS_S, watch
-from amq.vfs import SystemVfs
+from amq.doors.clock import SystemClock
+from amq.store.epoch import read_epochs
+from amq.store.files.shared_file import SharedFileLocker
+from amq.store.files.vfs import SystemVfs
+from amq.store.files.waker import RETRY_DELAYS_S, watch
+from amq.store.host import Owner, SystemHost
+from amq.store.presence import read_presence
+from amq.store.status import store_status
 
 pytestmark = pytest.mark.deep
 LONG_S = 600.0  # a period that no test could wait for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from amq.lock.locker import TRANSITIONS, LockerEvent, LockerState
+from amq.store.locker import TRANSITIONS, LockerEvent, LockerState
 
 PAGE = Path(__file__).parents[2] / "docs" / "master-slave.md"
 

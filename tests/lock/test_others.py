@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from amq.config.schema import BrokerConfig
+from amq.core.errors import StoreError
 from amq.doctor.directory import judge_directory
-from amq.errors import StoreError
-from amq.lock.others import check_own
-from amq.service import BrokerService, Role
-from amq.vfs import SystemVfs
+from amq.node.member import BrokerService, Role
+from amq.store.files.others import check_own
+from amq.store.files.vfs import SystemVfs
 from tests.activemq import activemq
 from tests.cli.amq_process import amq
 from tests.ports import free_port

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from amq.config.schema import BrokerConfig
-from amq.lock.host import Owner
-from amq.lock.orders import STOP, Order, Orders, give
-from amq.lock.presence import TELL_S, NameInUseError, Presence, read_presence
-from amq.service import BrokerService, Role
-from amq.vfs import SystemVfs
+from amq.node.member import BrokerService, Role
+from amq.store.files.vfs import SystemVfs
+from amq.store.host import Owner
+from amq.store.orders import STOP, Order, Orders, give
+from amq.store.presence import TELL_S, NameInUseError, Presence, read_presence
 from tests.fakes import FakeHost, FaultyVfs
 from tests.ports import free_port
 from tests.service_world import PATIENCE_S, anybody

@@ -17,13 +17,13 @@ import pytest
 from fakes import FakeClock, FakeHost
 from lock_world import PERIOD_S, Broker, never_pause, segment
 
-from amq.errors import OwnershipLostError
-from amq.lock import shared_file
-from amq.lock.document import encode
-from amq.lock.epoch import Epoch, epoch_path, read_newest_epoch
-from amq.lock.lease import Lease
-from amq.lock.shared_file import CLAIM_FILE, LOCK_FILE, SharedFileLocker
-from amq.vfs import SystemVfs
+from amq.core.errors import OwnershipLostError
+from amq.store.document import encode
+from amq.store.epoch import Epoch, epoch_path, read_newest_epoch
+from amq.store.files import shared_file
+from amq.store.files.shared_file import CLAIM_FILE, LOCK_FILE, SharedFileLocker
+from amq.store.files.vfs import SystemVfs
+from amq.store.lease import Lease
 
 
 class Violation(AssertionError):

@@ -11,11 +11,11 @@ import pytest
 from fakes import FakeClock, FakeHost
 from lock_world import PERIOD_S, STEP_S, Broker, never_pause
 
-from amq.errors import CorruptError, NewerFormatError, OwnershipLostError, StoreError, StoreFullError
-from amq.lock.epoch import EPOCHS_KEPT, epoch_path, read_epochs, read_newest_epoch
-from amq.lock.locker import TRANSITIONS, LockerEvent, LockerState, LockerStateError, next_state
-from amq.lock.shared_file import CLAIM_FILE, LOCK_FILE
-from amq.vfs import SystemVfs
+from amq.core.errors import CorruptError, NewerFormatError, OwnershipLostError, StoreError, StoreFullError
+from amq.store.epoch import EPOCHS_KEPT, epoch_path, read_epochs, read_newest_epoch
+from amq.store.files.shared_file import CLAIM_FILE, LOCK_FILE
+from amq.store.files.vfs import SystemVfs
+from amq.store.locker import TRANSITIONS, LockerEvent, LockerState, LockerStateError, next_state
 
 
 class Crash(BaseException):

@@ -15,12 +15,12 @@ from lock_world import PERIOD_S, Broker, segment
 from test_lock_interleavings import at_call
 from test_safety_rules import check_sealed
 
-from amq.errors import OwnershipLostError
-from amq.lock import shared_file
-from amq.lock import silence as silence_module
-from amq.lock.epoch import Epoch, read_newest_epoch
-from amq.lock.shared_file import SharedFileLocker
-from amq.lock.silence import PERIODS, STEPS, Sign, Silence
+from amq.core.errors import OwnershipLostError
+from amq.store import silence as silence_module
+from amq.store.epoch import Epoch, read_newest_epoch
+from amq.store.files import shared_file
+from amq.store.files.shared_file import SharedFileLocker
+from amq.store.silence import PERIODS, STEPS, Sign, Silence
 from tests.sampling import sampled
 
 TIMEOUT_S = 20.0

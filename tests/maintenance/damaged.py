@@ -11,13 +11,13 @@ import pytest
 
 from amq.broker.state.state import State
 from amq.config.schema import BrokerConfig
-from amq.errors import StoreError
+from amq.core.errors import StoreError
 from amq.journal.checkpoint import list_checkpoints
 from amq.journal.format import HEADER_BYTES
 from amq.journal.segment import read_batches, read_header
-from amq.lock.epoch import read_newest_epoch
 from amq.maintenance.repair import Plan, Repair, make_plan
-from amq.vfs import Vfs
+from amq.store.epoch import read_newest_epoch
+from amq.store.files.vfs import Vfs
 from tests.fakes import FakeClock, FakeHost, FaultyVfs
 from tests.maintenance.test_moving import VFS, load_all, replayed, sealing
 from tests.stored import started

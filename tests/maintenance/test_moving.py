@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from amq.broker.state.state import State
 from amq.config.schema import BrokerConfig
-from amq.errors import AmqError, StoreError
+from amq.core.errors import AmqError, StoreError
+from amq.core.message import TEXT, Message
+from amq.core.ownership import owned
 from amq.journal.export import Export, MessageReader, store_uuid
 from amq.journal.follower import replay
 from amq.journal.hidden import RETAINED_SCHEME
@@ -25,12 +27,10 @@ from amq.journal.liveness import Liveness, Place
 from amq.journal.records import Content, Marker
 from amq.journal.records.subscription import Subscribed
 from amq.journal.recovery import seal
-from amq.lock.epoch import read_newest_epoch
 from amq.maintenance.importing import Import, Result
-from amq.message import TEXT, Message
-from amq.ownership import owned
 from amq.protocols.commands import CommitBatch
-from amq.vfs import SystemVfs, Vfs
+from amq.store.epoch import read_newest_epoch
+from amq.store.files.vfs import SystemVfs, Vfs
 from tests.broker.test_broker_retained import retain
 from tests.broker.world import World
 from tests.fakes import FakeClock, FaultyVfs

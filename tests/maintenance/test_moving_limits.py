@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from amq.config.schema import BrokerConfig
-from amq.errors import AmqError, StoreError, StoreFullError
+from amq.core.errors import AmqError, StoreError, StoreFullError
+from amq.core.message import Message
 from amq.journal.interchange import Durable, Exported
 from amq.maintenance import importing
 from amq.maintenance.importing import Import, Result
-from amq.message import Message
 from tests.fakes import FaultyVfs
 from tests.journal.test_interchange import message
 from tests.maintenance.test_moving import PERIOD_S, VFS, lines, load

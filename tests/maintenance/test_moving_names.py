@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from amq.broker.state.state import State
-from amq.destination import Pattern, pattern_words
+from amq.core.destination import Pattern, pattern_words
+from amq.core.message import SUBSCRIPTION_SCHEME, Message
 from amq.journal.hidden import RETAINED_SCHEME
 from amq.journal.interchange import Durable, Exported
-from amq.message import SUBSCRIPTION_SCHEME, Message
 from amq.protocols.commands import Begin, Outcome, Prepare, Send, SendToMany
 from tests.broker.many import ManyClient
 from tests.broker.test_broker_retained import retain

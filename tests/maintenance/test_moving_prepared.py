@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from amq.broker.names import wire_name
-from amq.errors import AmqError, StoreError
+from amq.core.errors import AmqError, StoreError
+from amq.core.message import Message
+from amq.core.xid import Xid
 from amq.journal.export import MessageReader
 from amq.journal.interchange import Exported, InDoubt, Item, Reader
 from amq.journal.liveness import Place
-from amq.message import Message
 from amq.protocols.commands import Lease
 from amq.protocols.stomp.subscribing import ACK_AUTO
-from amq.xid import Xid
 from tests.broker.notation import Ack
 from tests.broker.test_broker_two_phase import drain, finish, listed, prepare
 from tests.broker.world import World

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amq.errors import AmqError, NewerFormatError, StoreError, StoreFullError
+from amq.core.errors import AmqError, NewerFormatError, StoreError, StoreFullError
+from amq.core.message import Message
+from amq.core.xid import Xid
 from amq.journal.format import HEADER_BYTES, RECORD_BYTES, SegmentHeader
 from amq.journal.liveness import Liveness
 from amq.journal.records import Content, Marker
 from amq.journal.records.message import encode_message
 from amq.journal.salvage import Salvage
-from amq.lock.epoch import epoch_path, read_newest_epoch
 from amq.maintenance.repair import ROOM_BYTES, is_whole
-from amq.message import Message
-from amq.xid import Xid
+from amq.store.epoch import epoch_path, read_newest_epoch
 from tests.broker.test_broker_retained import retain
 from tests.broker.test_broker_two_phase import commit_batch, finish, prepared, with_order
 from tests.broker.world import World as BrokerWorld

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from amq.errors import StoreError
+from amq.core.errors import StoreError
 from amq.journal.format import BATCH_BYTES
-from amq.lock.epoch import EPOCHS_KEPT, Epoch, epoch_path, link_epoch, prune_epochs, read_newest_epoch
 from amq.maintenance.repair import KEPT_PREFIX, is_whole, unfinished
+from amq.store.epoch import EPOCHS_KEPT, Epoch, epoch_path, link_epoch, prune_epochs, read_newest_epoch
 from tests.broker.disk import ProcessFiles
 from tests.files import OWNER, flip, patch
 from tests.maintenance.damaged import (

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from amq.cli.own_management import OwnManagement
-from amq.clock import SystemClock
 from amq.config.schema import BrokerConfig
+from amq.doors.clock import SystemClock
 from amq.management.client import ManagementClient
 from amq.management.listing import Row
 from amq.management.resources import Caller, Resources
 from amq.management.routes import ROUTES
 from amq.management.slices import Slices
+from amq.node.member import BrokerService, Role
 from amq.security.login import Authenticate, User
-from amq.service import BrokerService, Role
 from tests.ports import free_port
 from tests.service_world import PATIENCE_S, Client, anybody
 

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from amq.broker.actions import Action
-from amq.errors import AccessError
+from amq.core.errors import AccessError
 from amq.management.resources import Caller, Request
 from amq.management.routes import ROUTES, nothing
 from amq.security.login import User

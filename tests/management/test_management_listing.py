@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from amq.clock import SystemClock
-from amq.errors import CommandError
+from amq.core.errors import CommandError
+from amq.doors.clock import SystemClock
 from amq.management.listing import LIMIT_MAX, Query, Table
 from amq.management.slices import SLICE_ROWS, Slices
 from tests.fakes import FakeClock

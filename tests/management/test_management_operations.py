@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from amq.management.listing import Row
 from tests.management.managed import Managed, run
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from amq.broker.events import Events, MemoryLimitReached, QueueLimitReached, RoleChanged, StoreFull
-from amq.errors import AccessError, CommandError
+from amq.core.errors import AccessError, CommandError
 from amq.management.history import KEPT, TEXT_CHARS_MAX, History
 from amq.management.resources import Caller
 from amq.security.login import User

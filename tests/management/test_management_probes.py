@@ -13,7 +13,7 @@ from contextlib import suppress
 import pytest
 from brokers import DEADLINE_S, Brokers
 
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 from amq.management import probes
 from amq.management.probes import CONNECTIONS_MAX, HEAD_BYTES_MAX, Condition, ProbeServer, told
 from tests.ports import free_port

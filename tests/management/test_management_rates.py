@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amq.errors import AccessError, CommandError
+from amq.core.errors import AccessError, CommandError
 from amq.management.rates import DAY, EVERY_S, HOUR, MINUTE, NAMES_MAX, Rates, Series
 from amq.management.resources import Caller
 from amq.management.slices import Slices

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from amq.errors import AmqError, ConfigError
+from amq.core.errors import AmqError, ConfigError
 from amq.management import server as management_server
 from amq.management.client import ManagementClient
 from amq.management.server import BODY_BYTES_MAX, CONNECTIONS_MAX, ManagementServer

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from amq.broker.actions import Action
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from amq.management.client import part
 from amq.management.resources import Caller, Request
 from amq.management.routes import ROUTES

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any, NamedTuple
 
-from amq.destination import Source
+from amq.core.destination import Source
 from amq.protocols.commands import Outcome, Reattach, Reattachable, Scope
 from tests.neutral.wire import HEAD, MAGIC, Op, frame, packed_source, unpack
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any, Final
 
-from amq.message import BYTES, TEXT, Content, Envelope, Message, Native, Reader, check, neutral, register
-from amq.ownership import given
-from amq.values import Properties, are_texts, decode_map, encode
+from amq.core.message import BYTES, TEXT, Content, Envelope, Message, Native, Reader, check, neutral, register
+from amq.core.ownership import given
+from amq.core.values import Properties, are_texts, decode_map, encode
 
 NAME: Final = "neutral"
 BIG: Final = range(1 << 62)

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from amq.errors import AmqError, CommandError, ProtocolError
-from amq.message import Batch, Message
+from amq.core.errors import AmqError, CommandError, ProtocolError
+from amq.core.message import Batch, Message
+from amq.node.catalogue import Served, Surroundings
 from amq.protocols.base import ALL_FRAMES
 from amq.protocols.commands import (
     CREDIT_MAX,
@@ -41,7 +42,6 @@ from amq.protocols.commands import (
     Subscribe,
     Unsubscribe,
 )
-from amq.served import Served, Surroundings
 from tests.neutral.messages import BIG, NAME, checked, own, read_message, told
 from tests.neutral.wire import FRAME_BYTES_MAX, HEAD, MAGIC, Op, frame, read_source, unpack
 

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amq import values
-from amq.destination import ANY_WORD, Pattern
-from amq.message import Message
+from amq.core import values
+from amq.core.destination import ANY_WORD, Pattern
+from amq.core.message import Message
 from amq.protocols.commands import Command, Disconnect, InSession, Malformed, Outcome, Send
 from tests.neutral.client import NeutralClient
 from tests.neutral.server import NeutralServer

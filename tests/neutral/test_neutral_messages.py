@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from amq import values
-from amq.message import BYTES, MAP, TEXT
+from amq.core import values
+from amq.core.message import BYTES, MAP, TEXT
+from amq.core.values import Float32, Int8, Int16, Int32
 from amq.protocols.commands import Scope
-from amq.values import Float32, Int8, Int16, Int32
 from tests.neutral.world import link, play, stomp
 from tests.transports.served import Served
 

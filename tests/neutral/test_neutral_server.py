@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from amq.broker.sessions import connection
-from amq.destination import ANY_REST, ANY_WORD, Pattern
-from amq.errors import ProtocolError
+from amq.core.destination import ANY_REST, ANY_WORD, Pattern
+from amq.core.errors import ProtocolError
+from amq.node.catalogue import Codecs
 from amq.protocols.commands import Outcome, Scope
 from amq.protocols.detect import detect
-from amq.served import Codecs
 from tests.neutral.client import NeutralClient
 from tests.neutral.server import NEUTRAL, NeutralServer
 from tests.neutral.wire import MAGIC, Op, frame

@@ -2,7 +2,7 @@
 
 A connection begins with MAGIC. Then both sides send frames: a length (4 bytes, of what follows), an operation (1), the
 number of a session (2), the client's number of the command, or of the command that is answered (4, 0 = none), and
-a list of values, as `amq.values` encodes them: numbers keep their types.
+a list of values, as `amq.core.values` encodes them: numbers keep their types.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import struct
 from enum import IntEnum
 from typing import Any, Final
 
-from amq import values
-from amq.destination import ANY_REST, ANY_WORD, Pattern, Source
+from amq.core import values
+from amq.core.destination import ANY_REST, ANY_WORD, Pattern, Source
 
 MAGIC: Final = b"\x01NEUTRAL"
 HEAD: Final = struct.Struct(">IBHI")

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from amq.served import PROTOCOLS
+from amq.node.catalogue import PROTOCOLS
 from tests.neutral.client import Delivered, NeutralClient
 from tests.neutral.server import NEUTRAL
 from tests.transports.served import Peer, Served, frame, serve

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from amq.destination import ANY_REST, ANY_WORD, Pattern
-from amq.errors import AmqError
-from amq.message import BYTES, TEXT, Envelope, Message, lift
+from amq.core.destination import ANY_REST, ANY_WORD, Pattern
+from amq.core.errors import AmqError
+from amq.core.message import BYTES, TEXT, Envelope, Message, lift
+from amq.core.xid import Xid, Xids
 from amq.protocols.commands import (
     OLDEST,
     Abort,
@@ -38,7 +39,6 @@ from amq.protocols.commands import (
 )
 from amq.protocols.stomp.frame import Limits
 from amq.protocols.stomp.server import StompServer
-from amq.xid import Xid, Xids
 
 PREFIX = "ID:1f3a-"
 ALL = ("1.0", "1.1", "1.2")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
 from amq.protocols.detect import FIRST_BYTES_MAX, detect
 
 KNOWN = [

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amq.client.two_phase import _HEADER_CHARACTERS, _listed
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
+from amq.core.xid import Xids
 from amq.protocols.commands import CommitBatch, Malformed
 from amq.protocols.stomp import runs, transactions
 from amq.protocols.stomp.frame import Limits, encode
 from amq.protocols.stomp.server import StompServer
-from amq.xid import Xids
 
 
 def carried(xids: list[str]) -> tuple[list[str], bool]:

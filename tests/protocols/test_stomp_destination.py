@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
 from amq.protocols.commands import Malformed, Send
 from amq.protocols.stomp.destination import full_name, wire_name
 from amq.protocols.stomp.server import StompServer

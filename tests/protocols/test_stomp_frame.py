@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
 from amq.protocols.stomp.frame import DELIVERY_LIMITS, VERSIONS, Frame, FrameReader, Limits, encode, escape, unescape
 
 Headers = list[tuple[str, str]]

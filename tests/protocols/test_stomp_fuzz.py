@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stomp_cases import PREFIX, SMALL, one_by_one, opened
 from test_stomp_server import deliver, general_path_only
 
-from amq.message import BYTES, TEXT, Message
+from amq.core.message import BYTES, TEXT, Message
 from amq.protocols.commands import Command, Disconnect, Failure, Malformed, Send
 from amq.protocols.stomp.frame import DELIVERY_LIMITS, VERSIONS, FrameReader, encode
 from amq.protocols.stomp.server import StompServer

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq import values
-from amq.message import BYTES, MAP, NONE, OBJECT, STREAM, TEXT, Batch, Envelope, Message, Native, Shared
+from amq.core import values
+from amq.core.message import BYTES, MAP, NONE, OBJECT, STREAM, TEXT, Batch, Envelope, Message, Native, Shared
+from amq.core.values import Float32, Int8, Int32, Value
 from amq.protocols.commands import Send
 from amq.protocols.stomp.delivery import RESERVED, Deliveries
 from amq.protocols.stomp.frame import Frame, FrameReader, encode
 from amq.protocols.stomp.server import StompServer
-from amq.values import Float32, Int8, Int32, Value
 from tests.typed import TEXTS, messages, reads, tiny
 
 VERSIONS = ["1.1", "1.2"]

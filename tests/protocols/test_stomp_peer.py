@@ -6,8 +6,8 @@ import pytest
 from stomp_cases import opened
 from test_stomp_server import deliver
 
-from amq.errors import CommandError
-from amq.message import Message
+from amq.core.errors import CommandError
+from amq.core.message import Message
 from amq.protocols.commands import Failure, Send, Settle
 
 utils = pytest.importorskip("stomp.utils")

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stomp_cases import PREFIX, SMALL, one_by_one, plain
 
+from amq.core.message import LARGE_BODY_BYTES, Message
 from amq.journal.records.message import decode_message, encode_message
-from amq.message import LARGE_BODY_BYTES, Message
 from amq.protocols.commands import Command, Malformed, SendMany, Subscribe
 from amq.protocols.stomp import runs
 from amq.protocols.stomp.delivery import RESERVED

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stomp_cases import CASES, PREFIX, SMALL, Case, connect, one_by_one, opened, plain
 
-from amq.errors import CommandError, ProtocolError
-from amq.message import TEXT, Batch, Message, Shared
+from amq.core.errors import CommandError, ProtocolError
+from amq.core.message import TEXT, Batch, Message, Shared
+from amq.core.remembered import ENTRY_BYTES
 from amq.protocols.base import ServerProtocol
 from amq.protocols.commands import Begin, Command, Connect, Failure, Malformed, Subscribe
 from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameReader, Limits
 from amq.protocols.stomp.server import _DESTINATIONS_BYTES_MAX, StompServer
-from amq.remembered import ENTRY_BYTES
 
 EVERY = [pytest.param(case, version, id=f"{case.name} {version}") for case in CASES for version in case.versions]
 

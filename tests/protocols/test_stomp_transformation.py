@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq.errors import ProtocolError
-from amq.message import BYTES, MAP, OBJECT, TEXT, Envelope, Message, Shared
+from amq.core.errors import ProtocolError
+from amq.core.message import BYTES, MAP, OBJECT, TEXT, Envelope, Message, Shared
+from amq.core.values import Float32, Int8, Int16, Int32, Nested, decode_map, encode
 from amq.protocols.stomp import transformation
 from amq.protocols.stomp.delivery import Deliveries
 from amq.protocols.stomp.frame import FrameReader
 from amq.protocols.stomp.transformation import BODY_BYTES_MAX, asked, sent, shown
-from amq.values import Float32, Int8, Int16, Int32, Nested, decode_map, encode
 
 XML = (
     b"<map>\n  <entry>\n    <string>name</string>\n    <string>Dejan</string>\n  </entry>\n"

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from amq.broker.scheduling.scheduler import ACTION, JOB_ID, MANAGEMENT
 from amq.broker.scheduling.timing import DELAY
-from amq.destination import QUEUE_SCHEME, TOPIC_SCHEME
-from amq.errors import CommandError
-from amq.message import Message
+from amq.core.destination import QUEUE_SCHEME, TOPIC_SCHEME
+from amq.core.errors import CommandError
+from amq.core.message import Message
 from amq.protocols.base import ServerProtocol
 from amq.protocols.commands import (
     Abort,

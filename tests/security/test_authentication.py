@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amq.errors import AccessError, ConfigError
+from amq.core.errors import AccessError, ConfigError
 from amq.security import ANONYMOUS, Authenticator, Claim, LoginGate, PasswordHash, Users, authentication
 from amq.security import users as users_module
 

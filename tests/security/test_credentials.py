@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from amq.clock import SystemClock
-from amq.errors import AccessError, ConfigError
+from amq.core.errors import AccessError, ConfigError
+from amq.doors.clock import SystemClock
 from amq.security.certificate_users import CertificateUsers, parse_name, parts_of
 from amq.security.credentials import Credentials, Shown, java_name
 from tests.certificates import Authority, Pair, needs_openssl

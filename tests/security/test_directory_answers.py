@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from amq.errors import AccessError
+from amq.core.errors import AccessError
 from amq.security import Claim
 from amq.security.directory import PATIENCE, Directory
 from tests.certificates import Authority, needs_openssl

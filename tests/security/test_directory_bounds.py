@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("ldap3")
 
-from amq.errors import AccessError
+from amq.core.errors import AccessError
 from amq.security import Claim
 from amq.security.directory import ANSWERS_BYTES_MAX, Directory
 from tests.security.test_ldap_directory import Settings

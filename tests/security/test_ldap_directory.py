@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from amq.config import load
-from amq.errors import AccessError, ConfigError
+from amq.core.errors import AccessError, ConfigError
 from amq.security import ANONYMOUS, Claim, Login, LoginGate, directory
 from amq.security.directory import REMEMBER_S, SKIP_S, Directory
 from amq.security.users_edit import add_user

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq.destination import QUEUE_SCHEME, TOPIC_SCHEME, matches, pattern_words
-from amq.errors import ConfigError
+from amq.core.destination import QUEUE_SCHEME, TOPIC_SCHEME, matches, pattern_words
+from amq.core.errors import ConfigError
 from amq.security import permissions
 from amq.security.login import User
 from amq.security.permissions import Entry, Permissions, Right

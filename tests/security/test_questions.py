@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from amq.errors import AccessError, AmqError
+from amq.core.errors import AccessError, AmqError
 from amq.security.questions import Questions
 
 

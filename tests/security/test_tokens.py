@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amq.errors import AccessError, ConfigError
+from amq.core.errors import AccessError, ConfigError
 from amq.security import ANONYMOUS, Claim, Login, LoginGate, issuer_keys, tokens
 from amq.security.issuer_keys import ASK_AGAIN_S, ASK_S, FRESH_S, KEYS_MAX, STALE_S
 from amq.security.login import ROLES_MAX

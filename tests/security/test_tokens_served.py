@@ -10,7 +10,7 @@ import jwt
 import pytest
 
 from amq.config import load
-from amq.errors import AmqError, ConfigError
+from amq.core.errors import AmqError, ConfigError
 from bench.wire import WireError
 from tests.brokers import Broker, Brokers
 from tests.oidc import Issuer

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amq.message import Message
-from amq.ownership import NAMES as KINDS
+from amq.core.message import Message
+from amq.core.ownership import NAMES as KINDS
 from amq.protocols import commands
 from amq.protocols.commands import Command, MakeTemporary, RemoveTemporary, Send, Subscribe
 from tests.broker.world import World
@@ -120,7 +120,7 @@ def everything(protocol: str, name: str) -> list[Step]:
 
 
 def names_of(command: Command) -> set[str]:
-    """The fields of `command` that carry a name, as `amq.ownership.NAMES` has them."""
+    """The fields of `command` that carry a name, as `amq.core.ownership.NAMES` has them."""
     kind = command.__class__
     found = {f"{kind.__name__}.{field}" for field in fields_of(kind) if getattr(command, field)}
     if isinstance(command, Send) and not command.message.duplicate_id:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 from amq.security import PasswordHash, Users, add_user, hash_password, list_users, remove_user
 from amq.security.users import parse_users
 

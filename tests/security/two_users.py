@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from amq.destination import TOPIC_SCHEME
-from amq.errors import AmqError
-from amq.message import Message
+from amq.core.destination import TOPIC_SCHEME
+from amq.core.errors import AmqError
+from amq.core.message import Message
 from amq.protocols.base import ServerProtocol
 from amq.protocols.commands import Command, Connect, Send
 from amq.security.permissions import Permissions

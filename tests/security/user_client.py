@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 
 from amq.broker.queues.queue import Subscription
-from amq.destination import QUEUE_SCHEME
-from amq.errors import AmqError
-from amq.message import Message
+from amq.core.destination import QUEUE_SCHEME
+from amq.core.errors import AmqError
+from amq.core.message import Message
 from amq.protocols.base import ServerProtocol
 from amq.protocols.commands import Command, Connect, Failure, Scope, Subscribe
 from tests.broker.world import Client, World

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amq.message import Message
+from amq.core.message import Message
 from amq.selectors import Selector, SelectorError
 from amq.selectors.lexer import SELECTOR_CHARACTERS_MAX
 

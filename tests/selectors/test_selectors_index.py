@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amq.message import Envelope, Message
+from amq.core.message import Envelope, Message
+from amq.core.values import Float32, Int32
 from amq.selectors import Selector, SelectorIndex
-from amq.values import Float32, Int32
 from tests.typed import tiny
 
 VALUES = ["x", "y", "1", "1.0", "2", "it's", "true", ""]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from amq.errors import SelectorError
-from amq.message import Message
+from amq.core.errors import SelectorError
+from amq.core.message import Message
 from amq.selectors import Selector, values
 from amq.selectors.values import LikePattern
 

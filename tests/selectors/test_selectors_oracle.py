@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amq.message import Envelope, Message
+from amq.core.message import Envelope, Message
+from amq.core.values import texts
 from amq.selectors import Selector
-from amq.values import texts
 from tests.typed import tiny
 
 NUMBERS, TEXTS, TRUTHS = ("n", "m", "k"), ("s", "t"), ("f", "g")

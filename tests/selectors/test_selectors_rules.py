@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from amq.errors import AmqError
-from amq.message import Message, lift
+from amq.core.errors import AmqError
+from amq.core.message import Message, lift
 from amq.selectors import Selector, SelectorError
 from amq.selectors.lexer import SELECTOR_CHARACTERS_MAX
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq.message import Envelope, Message
+from amq.core.message import Envelope, Message
+from amq.core.values import Float32, Int8, Int32, Value
 from amq.selectors import Selector
-from amq.values import Float32, Int8, Int32, Value
 from tests.typed import VALUES, reads, tiny
 
 T, F, U = True, False, None

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from random import Random
 
 from amq.client import aio
+from amq.core.message import DEFAULT_PRIORITY, TEXT, Message
 from amq.journal.records import Group, Prepared
 from amq.journal.records.message import Run
-from amq.message import DEFAULT_PRIORITY, TEXT, Message
 from tests.simulation.limits import identity
 from tests.simulation.oracle import Oracle
 

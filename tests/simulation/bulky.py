@@ -23,7 +23,7 @@ from amq.journal.follower import Apply, Follower, Start
 from amq.journal.live import Segment
 from amq.journal.records import Group, Record
 from amq.journal.records import group as groups
-from amq.vfs import Vfs
+from amq.store.files.vfs import Vfs
 from tests.simulation.clients import Consumer, TransactedProducer
 from tests.simulation.door import SimVfs
 from tests.simulation.features import Feature, Make

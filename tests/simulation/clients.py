@@ -13,7 +13,7 @@ from random import Random
 from amq.client import aio
 from amq.client.errors import CommitOutcomeUnknownError, FlushError
 from amq.client.names import Address, Names, Take
-from amq.errors import AmqError, TransactionRolledBackError
+from amq.core.errors import AmqError, TransactionRolledBackError
 from tests.simulation.limits import DEAD, is_dead_letter_queue
 from tests.simulation.oracle import Oracle
 from tests.simulation.scheduler import Process

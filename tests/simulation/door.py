@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from amq.vfs import IN_STORE, LockPlace, Vfs
+from amq.store.files.vfs import IN_STORE, LockPlace, Vfs
 from tests.simulation.hosts import HostCache, OpenFile
 from tests.simulation.scheduler import Process
 from tests.simulation.storage import Stat, fail, resized

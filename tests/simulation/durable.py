@@ -18,11 +18,11 @@ from amq.broker.names import SUBSCRIPTION_SCHEME
 from amq.broker.queues.queue import Subscription
 from amq.client import aio
 from amq.config.destinations import DestinationOptions
+from amq.core.message import Message
+from amq.core.ownership import given
 from amq.journal.batch import OpenBatch
 from amq.journal.records import Group, Record
 from amq.journal.records.multicast import Multicast
-from amq.message import Message
-from amq.ownership import given
 from amq.transports.connection import Connection
 from tests.neutral.client import Delivered
 from tests.simulation.clients import CALL_S, Consumer, Producer, application_id

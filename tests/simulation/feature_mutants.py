@@ -33,22 +33,22 @@ from amq.broker.transactions.two_phase import TwoPhase
 from amq.broker.waiters import Call
 from amq.client.leases import LeaseSubscription
 from amq.config.schema import BrokerConfig
+from amq.core.message import SUBSCRIPTION_SCHEME, Copy, Message, alike
 from amq.journal.format import SegmentHeader
 from amq.journal.records import Consumed, Group, Moved, Prepared, Record, Resolved
 from amq.journal.records.message import Run
-from amq.lock import document, silence
-from amq.lock.epoch import Epoch
-from amq.lock.lease import Lease
-from amq.lock.locker import LockerEvent
-from amq.lock.orders import Order, Orders
-from amq.lock.shared_file import RECORD_BYTES, SharedFileLocker
-from amq.lock.silence import Sign, Silence
-from amq.message import SUBSCRIPTION_SCHEME, Copy, Message, alike
+from amq.node.following import Progress
+from amq.node.replay import Replay
+from amq.node.succession import Succession
 from amq.protocols.commands import CloseSession, CommitBatch, Prepare, SendMany
 from amq.protocols.commands import Lease as LeaseCommand
-from amq.replay import Replay
-from amq.slave import Progress
-from amq.succession import Succession
+from amq.store import document, silence
+from amq.store.epoch import Epoch
+from amq.store.files.shared_file import RECORD_BYTES, SharedFileLocker
+from amq.store.lease import Lease
+from amq.store.locker import LockerEvent
+from amq.store.orders import Order, Orders
+from amq.store.silence import Sign, Silence
 from amq.transports.connection import Connection
 from amq.transports.reattachment import ReattachableConnection
 from tests.simulation import upgrade

@@ -14,7 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from amq.client import ConnectionEvent, EventKind, aio
-from amq.errors import AmqError, ProtocolError
+from amq.core.errors import AmqError, ProtocolError
 from tests.simulation.clients import Consumer, Mover, Producer, TransactedProducer
 from tests.simulation.features import Feature, Make
 from tests.simulation.limits import DLQ

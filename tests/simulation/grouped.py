@@ -10,7 +10,7 @@ from typing import Any
 
 from amq.broker.queues.groups import GROUP_ID
 from amq.broker.queues.queue import Subscription
-from amq.message import Message
+from amq.core.message import Message
 from amq.transports.connection import Connection
 from tests.simulation.clients import Consumer, Mover, Producer
 from tests.simulation.features import Feature, Make

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-import amq.service
-from amq.lock.shared_file import SharedFileLocker
-from amq.service import Role
+import amq.node.member
+from amq.node.member import Role
+from amq.store.files.shared_file import SharedFileLocker
 from tests.simulation.faults import FAULTS_S, Fault
 from tests.simulation.features import Feature
 from tests.simulation.hosts import OpenFile
@@ -248,7 +248,7 @@ class Hung(Feature):
     def settings(self) -> Iterator[None]:
         from tests.simulation.world import World
 
-        replacing, on_call, locking = SharedFileLocker.replace, World._on_call, amq.service.lock_segments
+        replacing, on_call, locking = SharedFileLocker.replace, World._on_call, amq.node.member.lock_segments
 
         def see_replace(locker: SharedFileLocker, silent_s: float, goes_on: Callable[[], bool]) -> bool:
             slot = self._slot(locker)
@@ -290,7 +290,7 @@ class Hung(Feature):
             patches.enter_context(patch.object(SharedFileLocker, "replace", see_replace))
             patches.enter_context(patch.object(World, "_on_call", see_call))
             if self._slow:
-                patches.enter_context(patch.object(amq.service, "lock_segments", lock_slowly))
+                patches.enter_context(patch.object(amq.node.member, "lock_segments", lock_slowly))
             yield
 
     def _slot(self, locker: SharedFileLocker) -> Slot:

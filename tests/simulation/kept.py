@@ -14,10 +14,10 @@ from amq.broker.broker import Broker
 from amq.broker.queues.queue import Subscription
 from amq.client import aio
 from amq.config.destinations import DestinationOptions
+from amq.core.message import Message
+from amq.core.ownership import given
 from amq.journal.batch import OpenBatch
 from amq.journal.records import PURGED, Consumed
-from amq.message import Message
-from amq.ownership import given
 from amq.transports.connection import Connection
 from tests.simulation.clients import CALL_S, Consumer, Producer
 from tests.simulation.features import Feature, Make

@@ -21,13 +21,13 @@ from amq.broker.transactions.leasing import LEASE
 from amq.client import aio
 from amq.client.leases import Lease
 from amq.config.destinations import DestinationOptions
-from amq.errors import CommandError
+from amq.core.errors import CommandError
+from amq.core.message import Message
+from amq.core.ownership import owned
+from amq.core.xid import XID_COMMITTED, XID_ROLLED_BACK
 from amq.journal.batch import OpenBatch
 from amq.journal.records import Consumed, Group, Moved, Prepared, Resolved
-from amq.message import Message
-from amq.ownership import owned
 from amq.transports.connection import Connection
-from amq.xid import XID_COMMITTED, XID_ROLLED_BACK
 from tests.simulation.clients import CALL_S, Application, Consumer, Producer, address, application_id
 from tests.simulation.features import Feature, Make
 from tests.simulation.oracle import Oracle

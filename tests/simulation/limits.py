@@ -14,11 +14,11 @@ from amq.broker.broker import Broker
 from amq.broker.names import SCHEDULE_SCHEME
 from amq.broker.queues.queue import QUEUE_SCHEME, Queue
 from amq.broker.scheduling.scheduler import JOB_ID
+from amq.core.message import SUBSCRIPTION_SCHEME, TEXT, Message
+from amq.core.ownership import given
 from amq.journal.batch import OpenBatch
 from amq.journal.records import DEAD_LETTERED, Consumed, Group, Record
 from amq.journal.records.message import Run
-from amq.message import SUBSCRIPTION_SCHEME, TEXT, Message
-from amq.ownership import given
 from amq.protocols.openwire.messages import is_openwire
 
 if TYPE_CHECKING:

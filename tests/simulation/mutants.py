@@ -14,8 +14,8 @@ from unittest.mock import patch
 import amq.journal.follower
 import amq.journal.recovery
 import amq.journal.segment
-import amq.lock.shared_file
-import amq.service
+import amq.node.member
+import amq.store.files.shared_file
 from amq.broker.broker import Broker
 from amq.broker.queues.queue import Queue
 from amq.broker.queues.redelivery import Redelivery
@@ -23,7 +23,8 @@ from amq.broker.state.serving import NoServer
 from amq.broker.state.state import State
 from amq.broker.storage.trimming import Trimmer
 from amq.broker.waiters import Call
-from amq.errors import OwnershipLostError
+from amq.core.errors import OwnershipLostError
+from amq.core.message import Message
 from amq.journal import journal as journal_module
 from amq.journal.follower import Follower
 from amq.journal.format import BATCH_BYTES, Chunk, SegmentHeader, batch_pieces, decode_batch_header
@@ -32,13 +33,12 @@ from amq.journal.live import Segment
 from amq.journal.records import Consumed, Duplicates, Group, Record, Trimmed
 from amq.journal.recovery import list_segments
 from amq.journal.segment import OpenSegment
-from amq.lock.epoch import Epoch, epoch_path
-from amq.lock.lease import Lease
-from amq.lock.locker import LockerEvent
-from amq.lock.shared_file import SharedFileLocker
-from amq.message import Message
+from amq.store.epoch import Epoch, epoch_path
+from amq.store.files.shared_file import SharedFileLocker
+from amq.store.files.vfs import Vfs, write_all
+from amq.store.lease import Lease
+from amq.store.locker import LockerEvent
 from amq.transports.turn import Turn
-from amq.vfs import Vfs, write_all
 
 Mutant = Callable[[], AbstractContextManager[object]]
 MUTANTS: dict[str, Mutant] = {}
@@ -204,7 +204,7 @@ def pid_alone_proves_death() -> AbstractContextManager[object]:
     def gone(owner: Any, host: Any) -> bool:
         return not host.is_running(owner.pid, owner.pid_start)
 
-    return _patch(amq.lock.shared_file, "provably_gone", gone)
+    return _patch(amq.store.files.shared_file, "provably_gone", gone)
 
 
 @mutant
@@ -212,7 +212,7 @@ def seal_before_the_wait() -> AbstractContextManager[object]:
     real = SharedFileLocker._take_over
 
     def take_over(locker: SharedFileLocker, pause: Any, seal: Callable[[Epoch | None], Mapping[str, int]]) -> Any:
-        previous = amq.lock.shared_file.read_newest_epoch(locker._vfs, locker._store)
+        previous = amq.store.files.shared_file.read_newest_epoch(locker._vfs, locker._store)
         sealed = seal(previous)
         return real(locker, pause, lambda _previous: sealed)
 
@@ -241,24 +241,24 @@ def claim_written_after_the_wait() -> AbstractContextManager[object]:
 
 @mutant
 def epoch_not_exclusive() -> AbstractContextManager[object]:
-    real = amq.lock.shared_file.link_epoch
+    real = amq.store.files.shared_file.link_epoch
 
     def link(vfs: Vfs, store: str, epoch: Epoch, attempt: str) -> bool:
         with suppress(FileNotFoundError):
             vfs.unlink(epoch_path(store, epoch.number))
         return real(vfs, store, epoch, attempt)
 
-    return _patch(amq.lock.shared_file, "link_epoch", link)
+    return _patch(amq.store.files.shared_file, "link_epoch", link)
 
 
 @mutant
 def old_segments_not_synced_before_the_seal() -> AbstractContextManager[object]:
-    return _patch(amq.service, "lock_segments", lambda _vfs, _store, _sign: [])
+    return _patch(amq.node.member, "lock_segments", lambda _vfs, _store, _sign: [])
 
 
 @mutant
 def seal_measures_old_segments_again() -> AbstractContextManager[object]:
-    real = amq.service.seal
+    real = amq.node.member.seal
 
     def seal(
         vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int], followed: Any = None, sign: Any = None
@@ -270,8 +270,8 @@ def seal_measures_old_segments_again() -> AbstractContextManager[object]:
                 sealed[name] = amq.journal.recovery._measure(vfs, os.path.join(directory, name), None).end
         return sealed
 
-    no_assertion = patch.object(amq.lock.shared_file, "all", lambda _parts: True, create=True)
-    return _both(_patch(amq.service, "seal", seal), no_assertion)
+    no_assertion = patch.object(amq.store.files.shared_file, "all", lambda _parts: True, create=True)
+    return _both(_patch(amq.node.member, "seal", seal), no_assertion)
 
 
 @mutant

@@ -17,7 +17,7 @@ from random import Random
 
 from amq.broker.queues.queue import Subscription
 from amq.config.destinations import DestinationOptions
-from amq.message import Message
+from amq.core.message import Message
 from amq.protocols.commands import Outcome
 from amq.transports.connection import Connection
 from tests.neutral.client import Delivered, Failed, NeutralClient

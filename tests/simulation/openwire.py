@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from amq.broker.broker import Broker
 from amq.broker.queues.queue import Subscription
 from amq.config.destinations import DestinationOptions
+from amq.core.message import Message
 from amq.journal.batch import OpenBatch
 from amq.journal.records import Group
-from amq.message import Message
 from amq.transports.connection import Connection
 from tests.simulation.clients import Consumer, Producer, TransactedProducer
 from tests.simulation.features import Feature, Make

@@ -21,7 +21,8 @@ from amq.broker.queues.queue import Queue, Subscription
 from amq.broker.state.state import State
 from amq.client.link import Link
 from amq.client.machine import Machine
-from amq.errors import AmqError
+from amq.core.errors import AmqError
+from amq.core.message import Message
 from amq.journal.batch import OpenBatch
 from amq.journal.checkpoint import CheckpointFile
 from amq.journal.follower import DivergedError, replay
@@ -29,9 +30,8 @@ from amq.journal.inspect import inspect
 from amq.journal.records import Consumed, Copies, Group, Record, Trimmed
 from amq.journal.records.message import Run
 from amq.journal.records.multicast import Multicast
-from amq.lock.epoch import read_epoch, read_newest_epoch
-from amq.message import Message
-from amq.slave import Slave
+from amq.node.following import Slave
+from amq.store.epoch import read_epoch, read_newest_epoch
 from amq.transports.connection import Connection
 from tests.simulation.limits import DEAD, LimitsOracle, identity
 from tests.simulation.scheduler import Scheduler

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from amq.errors import AmqError
+from amq.core.errors import AmqError
 from amq.journal.format import HEADER_BYTES, segment_key
 from amq.journal.recovery import JOURNAL_DIRECTORY, newest_mark
 from amq.journal.segment import list_segments, read_batches, read_header
-from amq.lock.epoch import epoch_path, read_newest_epoch
+from amq.store.epoch import epoch_path, read_newest_epoch
 from tests.simulation.faults import Fault
 from tests.simulation.oracle import STORE, Rot
 from tests.simulation.storage import PlainVfs

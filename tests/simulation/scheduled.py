@@ -18,9 +18,9 @@ from amq.broker.scheduling.scheduler import JOB_ID
 from amq.broker.scheduling.timing import DELAY, PERIOD, REPEAT
 from amq.client import aio
 from amq.config.destinations import DestinationOptions
+from amq.core.message import Message
 from amq.journal.batch import OpenBatch
 from amq.journal.records import FIRED, Consumed, Group
-from amq.message import Message
 from tests.simulation.clients import Consumer, Producer, application_id
 from tests.simulation.features import Feature, Make
 from tests.simulation.oracle import Oracle

@@ -1,4 +1,4 @@
-"""The client's side of the modelled PostgreSQL: what `amq/sql` uses of a psycopg connection, and the door of a broker.
+"""The client's side of the modelled PostgreSQL: what `amq/store/postgres` uses of psycopg, and a broker's door.
 
 The code under test is `SqlVfs` and `Sessions` as they are: `connecting` puts `SimSession` in the place of a connection.
 """
@@ -15,9 +15,9 @@ from unittest.mock import patch
 
 import psycopg
 
-from amq.sql.sessions import Session
-from amq.sql.url import SqlUrl
-from amq.sql.vfs import SqlVfs
+from amq.store.postgres.sessions import Session
+from amq.store.postgres.url import SqlUrl
+from amq.store.postgres.vfs import SqlVfs
 from tests.simulation.hosts import HostCache
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.sql_server import Backend, Reply, Request, SqlServer, lost
@@ -181,7 +181,7 @@ def connecting(
         return session
 
     green = SimpleNamespace(Lock=lambda: GreenLock(scheduler))
-    with patch.object(Session, "connect", connect), patch("amq.sql.vfs.threading", green):
+    with patch.object(Session, "connect", connect), patch("amq.store.postgres.vfs.threading", green):
         yield
 
 

@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any
 from unittest.mock import patch
 
-from amq.sql import vfs as sql_vfs
-from amq.sql.sessions import Session, Sessions
-from amq.sql.vfs import SqlVfs
+from amq.store.postgres import vfs as sql_vfs
+from amq.store.postgres.sessions import Session, Sessions
+from amq.store.postgres.vfs import SqlVfs
 from tests.simulation.database import NAME
 from tests.simulation.mutants import Mutant
 from tests.simulation.sql_client import SimSession

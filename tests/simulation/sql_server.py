@@ -4,7 +4,7 @@ commits that take time, connections that end, failover.
 Invariants: what a statement does nobody else sees before its commit; its locks are held until then. A commit that was
 answered is in the write-ahead log, in order; the standby has a beginning of that log, and where it is synchronous every
 commit that was answered or can be seen. A statement takes the locks of all its rows at once, so none waits for another
-in a circle; the statements of `amq/sql` lock the row of the store first and do not, either.
+in a circle; the statements of `amq/store/postgres` lock the row of the store first and do not, either.
 """
 
 from __future__ import annotations

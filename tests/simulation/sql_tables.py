@@ -1,4 +1,4 @@
-"""The tables of a store, and what each statement of `amq/sql` does to them at READ COMMITTED.
+"""The tables of a store, and what each statement of `amq/store/postgres` does to them at READ COMMITTED.
 
 A statement is known by its text; an unknown one is an error, so that no new statement goes unmodelled. Each names the
 rows that it locks. It reads `seen`, the tables as they were when it began, and of the rows that it locks the newest

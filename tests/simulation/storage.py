@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from random import Random
 
-from amq.vfs import Vfs
+from amq.store.files.vfs import Vfs
 
 SECTOR_BYTES = 512
 

@@ -12,11 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from amq.errors import AmqError
-from amq.lock.orders import HAND_OVER, OPERATOR, STOP, TAKE_OVER, WITHDRAWN, Order, Orders, give
-from amq.lock.presence import MASTER, read_presence
-from amq.lock.shared_file import LOCK_FILE, RELEASE_OFFSET, SharedFileLocker, read_record
-from amq.succession import EAGER_S, Departure, Succession
+from amq.core.errors import AmqError
+from amq.node.succession import EAGER_S, Departure, Succession
+from amq.store.files.shared_file import LOCK_FILE, RELEASE_OFFSET, SharedFileLocker, read_record
+from amq.store.orders import HAND_OVER, OPERATOR, STOP, TAKE_OVER, WITHDRAWN, Order, Orders, give
+from amq.store.presence import MASTER, read_presence
 from tests.simulation.door import SimVfs
 from tests.simulation.faults import FAULTS_S
 from tests.simulation.features import Feature

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from amq.errors import OwnershipLostError, StoreError
+from amq.core.errors import OwnershipLostError, StoreError
 from amq.journal.recovery import seal
-from amq.lock.epoch import Epoch, make_epochs_directory
-from amq.service import Role
-from amq.vfs import listdir_fresh
+from amq.node.member import Role
+from amq.store.epoch import Epoch, make_epochs_directory
+from amq.store.files.vfs import listdir_fresh
 from tests.fakes import FakeClock, FaultyVfs
 from tests.lock.lock_world import Broker
 from tests.service_world import PATIENCE_S, services

@@ -22,6 +22,9 @@ from amq.broker.queues.queue import Subscription
 from amq.broker.state import snapshot
 from amq.broker.transactions import two_phase
 from amq.broker.transactions.leasing import LEASE
+from amq.core.message import Message
+from amq.core.ownership import owned
+from amq.core.xid import outcome_id, parse
 from amq.journal.batch import OpenBatch
 from amq.journal.hidden import is_prepared
 from amq.journal.records import (
@@ -34,10 +37,7 @@ from amq.journal.records import (
     Resolved,
 )
 from amq.journal.records.message import Run
-from amq.message import Message
-from amq.ownership import owned
 from amq.transports.connection import Connection
-from amq.xid import outcome_id, parse
 from tests.simulation.alike import SECOND, Contents, messages_of
 from tests.simulation.clients import Consumer, Producer
 from tests.simulation.coordinators import WORKERS, Branch, Coordinator, Job, PreparedMover, Recoverer, Worker

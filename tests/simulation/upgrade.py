@@ -32,8 +32,8 @@ from amq.journal.format import BATCH_BYTES, HEADER_BYTES
 from amq.journal.records import Record
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import read_batches, read_file, read_header
-from amq.lock.document import decode
-from amq.lock.epoch import epoch_path
+from amq.store.document import decode
+from amq.store.epoch import epoch_path
 from tests.older import unpack
 from tests.simulation.faults import FAULTS_S
 from tests.simulation.features import Feature

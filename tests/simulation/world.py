@@ -29,11 +29,11 @@ from amq.broker.events import RoleChanged
 from amq.config.destinations import DestinationOptions
 from amq.config.schema import BrokerConfig
 from amq.config.transport_url import parse_transport_url
-from amq.errors import AmqError
-from amq.message import LARGE_BODY_BYTES
+from amq.core.errors import AmqError
+from amq.core.message import LARGE_BODY_BYTES
+from amq.node.catalogue import PROTOCOLS
+from amq.node.member import BrokerService, Role
 from amq.security.login import Claim, Login, User
-from amq.served import PROTOCOLS
-from amq.service import BrokerService, Role
 from amq.transports.probe import Refusal
 from tests.large import large_from
 from tests.neutral.server import NEUTRAL
@@ -442,7 +442,7 @@ class World:
 
     @contextmanager
     def _watch(self, vfs: SimVfs, _store: str, wake: Callable[[], None], *_queue: object) -> Iterator[OSError | None]:
-        """In place of `amq.lock.waker.watch`: the kernel of a local file system tells who waits for the lock file.
+        """In place of `amq.store.files.waker.watch`: the kernel of a local file system wakes who waits for the lock.
         Nobody waits in the queue of a database: a wake-up proves nothing, and polling finds the lock as well."""
         if self.mount.kind != "local":
             yield OSError("no file events on a network")
@@ -473,7 +473,13 @@ class World:
 
         oracle, scheduler = self.oracle, self.scheduler
         large = large_from(LARGE_BYTES if self.seed % LARGE_EVERY == 0 else LARGE_BODY_BYTES)
-        with self._quiet(), oracle.observing(), large, patch("amq.service.watch", self._watch), ExitStack() as settings:
+        with (
+            self._quiet(),
+            oracle.observing(),
+            large,
+            patch("amq.node.member.watch", self._watch),
+            ExitStack() as settings,
+        ):
             settings.enter_context(self._settings())
             for feature in self._made:
                 settings.enter_context(feature.settings())

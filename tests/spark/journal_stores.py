@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from amq import values
+from amq.core import values
+from amq.core.message import BYTES, MAP, TEXT, Copy, Envelope, Message, Native
+from amq.core.ownership import owned
+from amq.core.values import Int32, Value
 from amq.journal.records import ACKED, DEAD_LETTERED, Consumed, Group, Marker, Moved, Prepared, Redelivered, Resolved
 from amq.journal.records.multicast import Multicast
-from amq.message import BYTES, MAP, TEXT, Copy, Envelope, Message, Native
-from amq.ownership import owned
-from amq.values import Int32, Value
 from pyspark_amq.journal import SEQ_EPOCH_BITS
 from tests.files import write_epoch
 from tests.journal.journal_world import World

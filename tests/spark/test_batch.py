@@ -17,7 +17,7 @@ pytest.importorskip("pyarrow", reason="no pyarrow: run make .venv/.installed-tes
 import amq
 from amq.broker.transactions import direct as broker_direct
 from amq.client import Run
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
 from pyspark_amq import batch
 from pyspark_amq.batch import NOT_PERSISTENT, AmqReader, Page, Pages, Stretch
 from pyspark_amq.direct import CHECKSUM

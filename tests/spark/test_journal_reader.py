@@ -15,15 +15,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from amq.errors import CorruptError, StoreError
+from amq.core.errors import CorruptError, StoreError
+from amq.core.message import Copy, Message, headers
+from amq.core.message import plain as as_text
+from amq.core.ownership import given
 from amq.journal.format import BATCH_BYTES, HEADER_BYTES
 from amq.journal.inspect import Inspection
 from amq.journal.records import REASONS, Consumed, Group, Moved, Record, Redelivered, Trimmed
 from amq.journal.records.multicast import Multicast
-from amq.message import Copy, Message, headers
-from amq.message import plain as as_text
-from amq.ownership import given
-from amq.vfs import SystemVfs
+from amq.store.files.vfs import SystemVfs
 from pyspark_amq import journal
 from pyspark_amq.journal import Wanted
 from pyspark_amq.options import JOURNAL_KINDS, LEFT, MESSAGES

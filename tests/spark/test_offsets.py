@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amq.client import Lease, LeaseRequest
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 from pyspark_amq import batch, offsets, source, tasks
 from pyspark_amq.offsets import Offset, OffsetError, Slice
 from pyspark_amq.options import OptionError, SourceOptions, read

@@ -21,9 +21,9 @@ from click.testing import CliRunner
 from traffic import drain
 
 from amq.cli.main import main
+from amq.core.message import Copy, Message
 from amq.journal.records import ACKED, EXPIRED, Consumed, Group, Moved, Record, Redelivered
 from amq.journal.records.multicast import Multicast
-from amq.message import Copy, Message
 from pyspark_amq import journal
 from pyspark_amq.pipelines import NAMES, frame, load, page
 from tests.cli.amq_process import amq, amq_json, command, one_line
@@ -417,7 +417,7 @@ def test_what_a_task_says_is_what_the_user_reads() -> None:
     spark_says = (
         "An exception was thrown from Python worker. Please see the stack trace below.\n"
         "Traceback (most recent call last):\n  File …\n"
-        "amq.errors.CorruptError: /s/journal/1.seg: offset 64: batch 1 fails its checksum\n\tat org.apache…"
+        "amq.core.errors.CorruptError: /s/journal/1.seg: offset 64: batch 1 fails its checksum\n\tat org.apache…"
     )
     assert frame._reason(RuntimeError(spark_says)) == "/s/journal/1.seg: offset 64: batch 1 fails its checksum"
     assert frame._reason(RuntimeError("Path does not exist\nand more")) == "Path does not exist"

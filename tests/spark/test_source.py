@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import amq
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 from pyspark_amq import options
 from pyspark_amq.batch import AmqReader
 from tests.brokers import DEADLINE_S, ROOT, Broker, Brokers

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 import amq
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 from pyspark_amq import tasks
 from pyspark_amq.batch import AmqReader
 from pyspark_amq.data_source import AmqDataSource

@@ -17,7 +17,7 @@ pytest.importorskip("pyspark", reason="no PySpark: run make .venv/.installed-tes
 from pyspark.sql.types import StringType, StructField, StructType  # noqa: E402
 
 import amq  # noqa: E402
-from amq.errors import AmqError, CommandError, TransactionRolledBackError  # noqa: E402
+from amq.core.errors import AmqError, CommandError, TransactionRolledBackError  # noqa: E402
 from pyspark_amq import columns, frames, sink, staging  # noqa: E402
 from pyspark_amq.frames import Columns  # noqa: E402
 from pyspark_amq.options import OptionError, SinkOptions, read  # noqa: E402

@@ -8,10 +8,10 @@ from contextlib import suppress
 from fakes import FakeClock, FakeHost
 
 from amq.journal.segment import list_segments
-from amq.lock.epoch import Epoch
-from amq.lock.host import Owner
-from amq.lock.shared_file import SharedFileLocker
-from amq.vfs import LockPlace, Vfs
+from amq.store.epoch import Epoch
+from amq.store.files.shared_file import SharedFileLocker
+from amq.store.files.vfs import LockPlace, Vfs
+from amq.store.host import Owner
 
 PERIOD_S = 3.0
 BATCH = b"batch of ours\n"

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 
 from amq.cli import exits
 from amq.cli.main import main
-from amq.lock.presence import read_presence
-from amq.lock.status import store_status
-from amq.stores import open_vfs
+from amq.store.open import open_vfs
+from amq.store.presence import read_presence
+from amq.store.status import store_status
 from bench.wire import WireError
 from tests.brokers import Brokers
 from tests.ports import free_port

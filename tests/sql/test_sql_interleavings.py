@@ -18,12 +18,12 @@ import psycopg
 import pytest
 from fakes import FakeClock
 
-from amq.errors import OwnershipLostError
-from amq.lock.epoch import read_newest_epoch
-from amq.sql import vfs as sql_vfs
-from amq.sql.sessions import Session
-from amq.sql.url import SqlUrl
-from amq.sql.vfs import SqlVfs
+from amq.core.errors import OwnershipLostError
+from amq.store.epoch import read_newest_epoch
+from amq.store.postgres import vfs as sql_vfs
+from amq.store.postgres.sessions import Session
+from amq.store.postgres.url import SqlUrl
+from amq.store.postgres.vfs import SqlVfs
 from tests.postgres import Postgres, needs_postgres
 from tests.sql.candidates import BATCH, Candidate, Violation
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from amq.lock import waker
-from amq.lock.waker import watch
-from amq.sql.vfs import _QUEUE
-from amq.vfs import SystemVfs
+from amq.store.files import waker
+from amq.store.files.vfs import SystemVfs
+from amq.store.files.waker import watch
+from amq.store.postgres.vfs import _QUEUE
 from tests.brokers import Brokers
 from tests.postgres import READY_S, Postgres, needs_postgres
 from tests.sampling import sampled

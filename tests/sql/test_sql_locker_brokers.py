@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from amq.cli.main import main
-from amq.stores import locker_of
+from amq.store.open import locker_of
 from bench.wire import WireError
 from tests.brokers import Broker, Brokers
 from tests.postgres import READY_S, needs_postgres, postgres

@@ -19,15 +19,15 @@ import psycopg
 import pytest
 from fakes import FakeClock, FakeHost
 
-from amq.errors import OwnershipLostError, StoreError
-from amq.lock.epoch import Epoch, read_newest_epoch
-from amq.lock.shared_file import SharedFileLocker
-from amq.sql import vfs as sql_vfs
-from amq.sql.locker import SqlLockedVfs
-from amq.sql.sessions import Session
-from amq.sql.url import SqlUrl
-from amq.stores import open_vfs
-from amq.vfs import SystemVfs
+from amq.core.errors import OwnershipLostError, StoreError
+from amq.store.epoch import Epoch, read_newest_epoch
+from amq.store.files.shared_file import SharedFileLocker
+from amq.store.files.vfs import SystemVfs
+from amq.store.open import open_vfs
+from amq.store.postgres import vfs as sql_vfs
+from amq.store.postgres.locker import SqlLockedVfs
+from amq.store.postgres.sessions import Session
+from amq.store.postgres.url import SqlUrl
 from tests.postgres import Postgres, needs_postgres, postgres
 from tests.sql.candidates import BATCH, Candidate, Violation
 

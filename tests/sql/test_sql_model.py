@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from test_sql_vfs import FENCES, answer, conversation
 
-from amq.errors import StoreError
-from amq.sql import vfs as sql_vfs
-from amq.sql.url import SqlUrl
-from amq.sql.vfs import SqlVfs
+from amq.core.errors import StoreError
+from amq.store.postgres import vfs as sql_vfs
+from amq.store.postgres.url import SqlUrl
+from amq.store.postgres.vfs import SqlVfs
 from tests.postgres import Postgres, needs_postgres
 from tests.simulation import sql_client, sql_tables
 from tests.simulation.database import POSTGRES, DatabaseHost

@@ -14,11 +14,11 @@ from amq.broker.state.state import State
 from amq.cli import exits
 from amq.cli.main import main
 from amq.config import BrokerConfig
-from amq.errors import StoreError
+from amq.core.errors import StoreError
 from amq.journal.follower import replay
 from amq.journal.recovery import seal
-from amq.lock.epoch import read_newest_epoch
-from amq.stores import open_vfs
+from amq.store.epoch import read_newest_epoch
+from amq.store.open import open_vfs
 from tests.brokers import Brokers
 from tests.maintenance.damaged import repair, repair_killed_at
 from tests.postgres import Postgres, needs_postgres

@@ -11,13 +11,13 @@ import psycopg
 import pytest
 from psycopg import errors
 
+from amq.core.errors import AmqError
 from amq.doctor.database import examine_database
 from amq.doctor.finding import Level
-from amq.errors import AmqError
-from amq.sql.schema import STEPS, Tables
-from amq.sql.sessions import Sessions
-from amq.sql.url import SqlUrl
-from amq.sql.vfs import SqlVfs
+from amq.store.postgres.schema import STEPS, Tables
+from amq.store.postgres.sessions import Sessions
+from amq.store.postgres.url import SqlUrl
+from amq.store.postgres.vfs import SqlVfs
 from tests.brokers import Brokers
 from tests.postgres import Postgres, needs_postgres
 from tests.sql.test_sql_vfs import claimed, open_store, put

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from amq.config import load
-from amq.errors import ConfigError
-from amq.sql.url import DEFAULTS, SqlUrl
-from amq.store_name import is_directory
-from amq.stores import open_vfs
+from amq.core.errors import ConfigError
+from amq.store.name import is_directory
+from amq.store.open import open_vfs
+from amq.store.postgres.url import DEFAULTS, SqlUrl
 
 
 def test_a_url_names_a_server_a_database_and_options() -> None:

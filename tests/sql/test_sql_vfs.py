@@ -14,13 +14,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from amq.errors import ConfigError, NewerFormatError, StoreError
-from amq.sql import vfs as sql_vfs
-from amq.sql.schema import STEPS, Tables
-from amq.sql.sessions import failure
-from amq.sql.url import SqlUrl
-from amq.sql.vfs import ROW_BYTES_MAX, SqlVfs
-from amq.vfs import NotAFileError, NothingWrittenError, SystemVfs, ToolVfs, Vfs
+from amq.core.errors import ConfigError, NewerFormatError, StoreError
+from amq.store.files.vfs import NotAFileError, NothingWrittenError, SystemVfs, ToolVfs, Vfs
+from amq.store.postgres import vfs as sql_vfs
+from amq.store.postgres.schema import STEPS, Tables
+from amq.store.postgres.sessions import failure
+from amq.store.postgres.url import SqlUrl
+from amq.store.postgres.vfs import ROW_BYTES_MAX, SqlVfs
 from tests.postgres import PASSWORD, READY_S, Postgres, needs_postgres
 
 pytestmark = needs_postgres

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import uvloop
 
 from amq.broker.sessions.connection import ClientConnection
-from amq.clock import SystemClock
+from amq.doors.clock import SystemClock
+from amq.node.catalogue import PROTOCOLS, Codecs, Surroundings
+from amq.node.catalogue import Served as Protocol
 from amq.security.login import Claim, Login, User
-from amq.served import PROTOCOLS, Codecs, Surroundings
-from amq.served import Served as Protocol
 from amq.transports.connection import Connection
 from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.parking import Parking

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from amq.errors import AccessError
+from amq.core.errors import AccessError
 from amq.security.users_edit import add_user
 from amq.transports import doorkeeper
 from amq.transports.doorkeeper import LINES_MAX, LINES_S, MINUTE_S, Doorkeeper

@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from amq.errors import AccessError
+from amq.core.errors import AccessError
 from amq.transports import doorkeeper
 from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.hosts import counted, shown

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amq.errors import AccessError
+from amq.core.errors import AccessError
 from amq.security.authentication import Authenticator
 from amq.security.login import Claim, Login, User
 from amq.security.passwords import Passwords

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
-from amq.errors import AccessError
+from amq.core.errors import AccessError
 from amq.protocols.openwire import table
 from amq.security.login import Claim, Login
 from amq.transports import doorkeeper

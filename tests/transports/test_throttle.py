@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq.errors import AccessError
+from amq.core.errors import AccessError
 from amq.security.users_edit import add_user
 from amq.transports import doorkeeper
 from amq.transports.bucket import Bucket

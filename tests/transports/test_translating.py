@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from amq import message as messages
+from amq.core import message as messages
+from amq.core.message import LARGE_BODY_BYTES, LOOP_BYTES_MAX, THREAD_BYTES_MAX, CostlyError, Message, neutral, plain
 from amq.management.messages import AS_IT_CAME, BODY_BYTES_SHOWN, Found, row_of
-from amq.message import LARGE_BODY_BYTES, LOOP_BYTES_MAX, THREAD_BYTES_MAX, CostlyError, Message, neutral, plain
 from amq.protocols.commands import Send
 from amq.protocols.openwire import messages as openwire
 from amq.protocols.openwire import table

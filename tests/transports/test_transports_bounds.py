@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amq.errors import AccessError
+from amq.core.errors import AccessError
 from amq.protocols.commands import Failure, Scope
 from amq.security.login import Claim, Login
 from amq.transports import connection as connection_module

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amq.clock import SystemClock
+from amq.doors.clock import SystemClock
 from amq.protocols.stomp.server import StompServer
 from amq.security.login import Claim, Login, User
 from amq.transports.connection import Connection

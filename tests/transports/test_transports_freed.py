@@ -12,7 +12,7 @@ import pytest
 from amq.broker.queues.queue import Queue, Subscription
 from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.session import Session
-from amq.message import Message
+from amq.core.message import Message
 from amq.protocols.stomp.frame import FrameReader
 from amq.protocols.stomp.server import StompServer
 from amq.transports.connection import Connection

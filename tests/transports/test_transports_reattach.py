@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import amq.transports.connection as connection_module
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
 from amq.protocols.stomp.reattaching import received
 from amq.security.login import Claim, Login, User
 from amq.transports.window import Window

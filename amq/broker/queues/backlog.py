@@ -13,7 +13,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
 
-from amq.message import Message
+from amq.core.message import Message
 
 CHUNK_ROWS = 2048
 NEVER = 1 << 63  # as first seq: no message

@@ -21,9 +21,9 @@ from amq.broker.memory import cost
 from amq.broker.queues.backlog import NEVER, Place
 from amq.broker.queues.queue import PRIORITIES, Looking, Owner, Queue, Subscription
 from amq.broker.waiters import Call
-from amq.destination import TEMPORARY_QUEUE_SCHEME, Pattern, Source
+from amq.core.destination import TEMPORARY_QUEUE_SCHEME, Pattern, Source
+from amq.core.message import LARGE_BODY_BYTES, Message
 from amq.journal.live import Segment
-from amq.message import LARGE_BODY_BYTES, Message
 from amq.protocols.commands import Range, Subscribe
 
 STEP_MESSAGES = 1000  # looked at in one turn

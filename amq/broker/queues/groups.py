@@ -11,8 +11,8 @@ from zlib import crc32
 
 from amq.broker.queues.backlog import NEVER
 from amq.broker.queues.queue import GROUP_ID, Subscription
-from amq.message import Message
-from amq.values import text
+from amq.core.message import Message
+from amq.core.values import text
 
 GROUP_SEQ = "JMSXGroupSeq"
 LAST_SEQ = "-1"  # as GROUP_SEQ: the last message of its group

@@ -20,9 +20,9 @@ from amq.broker.queues.redelivery import Redelivery
 from amq.broker.topics.durables import Durables
 from amq.broker.transactions.transaction import Transaction
 from amq.config.units import format_size
-from amq.errors import AmqError, StoreFullError, TransactionRolledBackError
+from amq.core.errors import AmqError, StoreFullError, TransactionRolledBackError
+from amq.core.message import Message
 from amq.journal.hidden import SENT_SCHEME, told_name
-from amq.message import Message
 
 MEMORY, STORE = "memory", "store"
 EFFECT = "effect"  # the end of a large transaction that takes effect

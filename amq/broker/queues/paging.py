@@ -19,10 +19,10 @@ from amq.broker.queues.backlog import Place
 from amq.broker.queues.queue import Queue
 from amq.broker.queues.rows import Rows
 from amq.broker.state.state import State
+from amq.core.message import LARGE_BODY_BYTES, Message
 from amq.journal.journal import Journal
 from amq.journal.live import Segment
 from amq.journal.reader import RecordRun
-from amq.message import LARGE_BODY_BYTES, Message
 
 AHEAD_BYTES_MAX = 1 << 20  # read at once for one queue
 AHEAD_ROWS = 2048

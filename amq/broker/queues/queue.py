@@ -22,12 +22,12 @@ from amq.broker.queues.backlog import NEVER, Backlog, Backlogs, Columns, Place, 
 from amq.broker.queues.viewer import Viewer
 from amq.broker.state.window import Window
 from amq.config.schema import BrokerConfig
-from amq.destination import QUEUE_SCHEME, plain_name
+from amq.core.destination import QUEUE_SCHEME, plain_name
+from amq.core.message import Batch, Message
 from amq.journal.hidden import is_hidden
 from amq.journal.live import Segment
 from amq.journal.reader import RecordRun
 from amq.journal.records import Record
-from amq.message import Batch, Message
 from amq.protocols.commands import OLDEST, Failure, Subscribe
 from amq.selectors import Selector
 

@@ -19,10 +19,10 @@ from amq.broker.core import Core
 from amq.broker.events import DeadLettered, Expired
 from amq.broker.queues.queue import Queue
 from amq.config.schema import BrokerConfig
-from amq.destination import wire_name
+from amq.core.destination import wire_name
+from amq.core.message import LARGE_BODY_BYTES, Message
 from amq.journal.batch import Waiter
 from amq.journal.records import DEAD_LETTERED, EXPIRED, PURGED, Consumed, Group, Redelivered
-from amq.message import LARGE_BODY_BYTES, Message
 
 OVERDUE = "expired"  # the reason in dead letters
 NO_ROOM_S = 5.0  # what cannot be moved, as the disk is full, waits so long, or until `expire` finds room for it

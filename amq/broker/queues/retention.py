@@ -18,8 +18,8 @@ from itertools import accumulate, islice
 from amq.broker.core import Core
 from amq.broker.queues.backlog import NEVER, Place
 from amq.broker.queues.queue import PRIORITIES, Dispatcher, Queue
+from amq.core.message import Message, header
 from amq.journal.records import PURGED, Consumed
-from amq.message import Message, header
 
 WINDOW_ROWS = 2048
 UNREAD_ROWS = 64  # messages that were moved here, read at once

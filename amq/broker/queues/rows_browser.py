@@ -10,8 +10,8 @@ from operator import attrgetter
 from amq.broker.queues.backlog import NEVER, Place
 from amq.broker.queues.browser import LOOK_ROWS, Browser
 from amq.broker.queues.rows import Rows
+from amq.core.message import Message
 from amq.journal.live import Segment
-from amq.message import Message
 
 # The columns of messages in memory.
 _PARTS = [*zip("QQII", map(attrgetter, ("seq", "segment.code", "offset", "size")), strict=True)]

@@ -16,8 +16,8 @@ from amq.broker.queues.browser import Browser, detached
 from amq.broker.queues.queue import Owner, Subscription
 from amq.broker.queues.rows import Rows
 from amq.broker.queues.rows_browser import RowsBrowser
+from amq.core.message import Message
 from amq.journal.reader import RecordRun
-from amq.message import Message
 from amq.protocols.commands import Subscribe
 
 RUN_MESSAGES_MAX = 4096  # in one frame

@@ -18,7 +18,7 @@ from amq.broker.queues.groups import Groups, ends_group
 from amq.broker.queues.paging import Pager
 from amq.broker.queues.queue import Dispatcher, Queue, Subscription
 from amq.broker.selecting import Selecting
-from amq.message import LARGE_BODY_BYTES, Message
+from amq.core.message import LARGE_BODY_BYTES, Message
 from amq.selectors import Selector
 
 STEPS_MAX = 5000  # messages looked at, and selectors asked, in one turn for one queue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from amq.message import Message
+from amq.core.message import Message
 
 
 class Viewer(Protocol):

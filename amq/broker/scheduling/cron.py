@@ -12,7 +12,7 @@ from calendar import monthrange
 from collections.abc import Iterator
 from datetime import date
 
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 
 EXAMPLE = '"30 8 * * 1-5" is half past eight on working days (minute hour day month weekday, UTC)'
 TEXT_CHARS_MAX = 200

@@ -15,8 +15,8 @@ from amq.broker.names import SCHEDULE_SCHEME
 from amq.broker.queues.backlog import NEVER, Columns
 from amq.broker.queues.queue import NO_LIMIT, Dispatcher, Queue
 from amq.config.schema import BrokerConfig
-from amq.destination import plain_name
-from amq.message import Message
+from amq.core.destination import plain_name
+from amq.core.message import Message
 
 
 def schedule_name(destination: str) -> str:

@@ -24,12 +24,12 @@ from amq.broker.topics.routing import Routing
 from amq.broker.topics.topics import Topics
 from amq.broker.transactions.commits import Commits
 from amq.broker.transactions.transaction import Transaction, memory_bytes
-from amq.destination import TOPIC_SCHEME, Pattern, plain_name, source
-from amq.errors import CommandError
+from amq.core.destination import TOPIC_SCHEME, Pattern, plain_name, source
+from amq.core.errors import CommandError
+from amq.core.message import Message, without
+from amq.core.values import Properties, text
 from amq.journal.batch import Waiter
 from amq.journal.records import FIRED, PURGED, Consumed, Group
-from amq.message import Message, without
-from amq.values import Properties, text
 
 MANAGEMENT = TOPIC_SCHEME + "ActiveMQ.Scheduler.Management"
 ACTION = "AMQ_SCHEDULER_ACTION"

@@ -12,8 +12,8 @@ from functools import partial
 from typing import NamedTuple
 
 from amq.broker.scheduling.cron import Cron
-from amq.errors import CommandError
-from amq.values import Properties, Value, text
+from amq.core.errors import CommandError
+from amq.core.values import Properties, Value, text
 
 DELAY, PERIOD, REPEAT = "AMQ_SCHEDULED_DELAY", "AMQ_SCHEDULED_PERIOD", "AMQ_SCHEDULED_REPEAT"
 CRON, DELIVERY = "AMQ_SCHEDULED_CRON", "_AMQ_SCHED_DELIVERY"

@@ -19,7 +19,7 @@ from amq.broker.sessions.links import NOBODY, Client
 from amq.broker.sessions.session import Session
 from amq.broker.sessions.traffic import Traffic
 from amq.broker.transactions.transaction import Transaction
-from amq.errors import AmqError, CommandError
+from amq.core.errors import AmqError, CommandError
 from amq.protocols.commands import (
     CloseSession,
     Command,

@@ -15,7 +15,7 @@ import re
 from typing import Final, NamedTuple, Protocol
 
 from amq.broker.core import Core
-from amq.errors import AccessError, AmqError
+from amq.core.errors import AccessError, AmqError
 from amq.security.login import NO_USER, User
 
 

@@ -17,8 +17,8 @@ from amq.broker.queues.queue import Owner, Subscription
 from amq.broker.topics.topics import TopicQueue
 from amq.broker.topics.wildcards import TOPICS, WildcardSubscription, WildcardSubscriptions
 from amq.broker.transactions.leasing import LeaseBrowser
-from amq.destination import Pattern
-from amq.errors import AccessError
+from amq.core.destination import Pattern
+from amq.core.errors import AccessError
 from amq.security.login import User
 
 

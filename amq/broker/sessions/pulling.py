@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 
 from amq.broker.core import Core
 from amq.broker.queues.queue import Subscription
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 from amq.journal.batch import Waiter
 from amq.protocols.commands import Credit
 

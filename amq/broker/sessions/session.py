@@ -26,11 +26,11 @@ from amq.broker.transactions import bulk, outcomes
 from amq.broker.transactions.rights import Rights
 from amq.broker.transactions.transaction import Transaction, memory_bytes
 from amq.broker.waiters import Call, Reply, Unasked
-from amq.destination import TEMPORARY_QUEUE_SCHEME, is_wildcard
-from amq.errors import CommandError, TransactionRolledBackError
+from amq.core.destination import TEMPORARY_QUEUE_SCHEME, is_wildcard
+from amq.core.errors import CommandError, TransactionRolledBackError
+from amq.core.message import Message, Shared
+from amq.core.ownership import owned
 from amq.journal.batch import Waiter
-from amq.message import Message, Shared
-from amq.ownership import owned
 from amq.protocols.commands import (
     Abort,
     Begin,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from amq.broker.sessions.session import Session
-from amq.message import USER_ID, Message
+from amq.core.message import USER_ID, Message
 from amq.protocols.commands import Command, Send, SendMany, SendToMany
 from amq.security.login import ANONYMOUS
 

@@ -17,9 +17,9 @@ from amq.broker.queues.queue import Dispatcher, Queue, Subscription
 from amq.broker.sessions.links import OWN_NAME, Links
 from amq.broker.topics.topics import TopicQueue, Topics
 from amq.config.schema import BrokerConfig
-from amq.destination import TEMPORARY_QUEUE_SCHEME, plain_name, wire_name
-from amq.errors import AccessError, CommandError
-from amq.message import Message
+from amq.core.destination import TEMPORARY_QUEUE_SCHEME, plain_name, wire_name
+from amq.core.errors import AccessError, CommandError
+from amq.core.message import Message
 from amq.protocols.commands import Subscribe
 
 QUEUES_MAX = 1000  # of one connection, about 3 MB: anybody who sends to a new name makes one

@@ -14,10 +14,10 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from amq.broker.state.window import ID_BYTES
+from amq.core.xid import AnyXid, Key, OwnedXid
 from amq.journal.follower import DivergedError
 from amq.journal.live import Segment
 from amq.journal.records import LEASE, Group, Marker, Prepared, Record, Trimmed
-from amq.xid import AnyXid, Key, OwnedXid
 
 
 class PreparedTransactions(dict[Key, tuple[Prepared, Segment]]):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from amq.broker.queues.queue import Queue
+from amq.core.message import Message
 from amq.journal.records import Copies, Group, Marker, Prepared, Trimmed
 from amq.journal.records.message import Run
-from amq.message import Message
 
 
 class Server(Protocol):

@@ -21,7 +21,8 @@ from amq.broker.queues.backlog import CHUNK_ROWS, TYPECODES, Backlogs, columns_o
 from amq.broker.queues.queue import PRIORITIES, Queue
 from amq.broker.state.state import State
 from amq.broker.state.window import Window, Windows
-from amq.errors import CorruptError
+from amq.core.errors import CorruptError
+from amq.core.message import Message
 from amq.journal.checkpoint import (
     COUNTS,
     DUPLICATES,
@@ -41,7 +42,6 @@ from amq.journal.format import segment_name
 from amq.journal.live import Segment
 from amq.journal.records import Content, Marker, Prepared
 from amq.journal.records.subscription import Subscribed
-from amq.message import Message
 
 _CODE = struct.Struct("<Q")
 _ROWS = struct.Struct("<BBI")  # priority, whether there is a column of expiry times, rows

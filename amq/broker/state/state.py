@@ -29,7 +29,8 @@ from amq.broker.state.subscription_table import SubscribedTable
 from amq.broker.state.window import Windows
 from amq.config.destinations import Policies
 from amq.config.schema import BrokerConfig
-from amq.destination import plain_name
+from amq.core.destination import plain_name
+from amq.core.message import SUBSCRIPTION_SCHEME, Copy, Message, Stub
 from amq.journal.follower import DivergedError
 from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME, is_hidden
 from amq.journal.live import Segment
@@ -50,7 +51,6 @@ from amq.journal.records import (
     place,
 )
 from amq.journal.recovery import Recovered
-from amq.message import SUBSCRIPTION_SCHEME, Copy, Message, Stub
 
 
 class State(ServingFold[Segment]):

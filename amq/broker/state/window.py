@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from itertools import chain
 
+from amq.core.ownership import owner_of
 from amq.journal.live import Segment
-from amq.ownership import owner_of
 
 ID_BYTES = 20  # of an id in the journal beside its characters: its seq, quotes, brackets
 

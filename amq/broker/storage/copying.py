@@ -12,13 +12,13 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from amq.broker.names import shelves
-from amq.errors import CorruptError
+from amq.core.errors import CorruptError
+from amq.core.message import Message
 from amq.journal.decoder import SEVERAL, raw_messages
 from amq.journal.reader import Payload, Scan
 from amq.journal.records import Copies, Redelivered
 from amq.journal.records.message import renumbered
 from amq.journal.records.multicast import Raw
-from amq.message import Message
 
 if TYPE_CHECKING:
     from amq.broker.queues.queue import Queue

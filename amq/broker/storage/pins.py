@@ -12,7 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterable
 from collections.abc import Set as AbstractSet
 
-from amq.clock import Clock
+from amq.doors.clock import Clock
 
 ENTRIES_MAX = 10_000
 

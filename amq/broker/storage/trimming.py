@@ -17,7 +17,8 @@ from itertools import islice
 
 from amq.broker.core import Core
 from amq.broker.storage.copying import Source
-from amq.errors import CorruptError
+from amq.core.errors import CorruptError
+from amq.core.xid import Key
 from amq.journal.compaction import (
     COPY_RATE,
     LIVE_FACTOR,
@@ -33,7 +34,6 @@ from amq.journal.live import Segment
 from amq.journal.reader import Payload
 from amq.journal.records import Copies, Duplicates, Group, Outcomes, Trimmed
 from amq.journal.records.subscription import Subscribed
-from amq.xid import Key
 
 PIECE_BYTES = 512 << 10  # looked at, and perhaps copied, at a time: a few milliseconds of the event loop
 # Copied and on their way to the journal: traffic stands behind no more than this, or what its last batch has paid for.

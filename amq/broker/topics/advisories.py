@@ -32,8 +32,8 @@ from amq.broker.events import (
 )
 from amq.broker.names import ADVISORY_PREFIX, is_stored, is_temporary
 from amq.broker.topics.topics import TopicQueue, Topics
-from amq.destination import TEMPORARY_QUEUE_SCHEME, Pattern, Source, plain_name, wire_name
-from amq.message import DEFAULT_PRIORITY, TEXT, Envelope, Message, Shared
+from amq.core.destination import TEMPORARY_QUEUE_SCHEME, Pattern, Source, plain_name, wire_name
+from amq.core.message import DEFAULT_PRIORITY, TEXT, Envelope, Message, Shared
 
 QUEUES_TOLD_MAX = 10_000  # to a new subscriber
 ORIGIN = ("originBrokerId", "originBrokerName", "originBrokerURL")  # of all advisories: the broker that tells

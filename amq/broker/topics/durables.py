@@ -26,15 +26,15 @@ from amq.broker.queues.queue import Owner, Peer, Queue, Subscription
 from amq.broker.topics.audience import Audience
 from amq.broker.topics.known import KnownTopics
 from amq.broker.waiters import Call
-from amq.destination import Pattern, Source, means, source, told, wire_name
-from amq.errors import CommandError, SelectorError, StoreError
+from amq.core.destination import Pattern, Source, means, source, told, wire_name
+from amq.core.errors import CommandError, SelectorError, StoreError
+from amq.core.message import Copier, Message, Shared
+from amq.core.remembered import Remembered
 from amq.journal.batch import Waiter
 from amq.journal.hidden import HELD_SCHEME
 from amq.journal.records import PURGED, Consumed, Group, Record
 from amq.journal.records.subscription import Subscribed
-from amq.message import Copier, Message, Shared
 from amq.protocols.commands import Subscribe
-from amq.remembered import Remembered
 from amq.security.login import owner_name
 from amq.selectors import Selector
 

@@ -1,6 +1,6 @@
 """Patterns: which of many subscriptions a name concerns, in time that grows with the name and not with their number.
 
-A tree of words. Invariant: `match` yields what `amq.destination.matches` says, each value once for each
+A tree of words. Invariant: `match` yields what `amq.core.destination.matches` says, each value once for each
 pattern under which it was added, and always in the same order.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
-from amq.destination import ANY_REST, ANY_WORD
+from amq.core.destination import ANY_REST, ANY_WORD
 
 T = TypeVar("T")
 

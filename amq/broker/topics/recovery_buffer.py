@@ -19,8 +19,8 @@ from amq.broker.core import Core
 from amq.broker.memory import cost
 from amq.broker.names import ADVISORY_PREFIX
 from amq.config.schema import BrokerConfig
-from amq.destination import TOPIC_SCHEME, Pattern, Source
-from amq.message import Message
+from amq.core.destination import TOPIC_SCHEME, Pattern, Source
+from amq.core.message import Message
 from amq.selectors import Selector
 
 SHARE_MAX = 1 / 4

@@ -18,10 +18,10 @@ from amq.broker.topics.topics import Topics
 from amq.broker.transactions.commits import Commits
 from amq.broker.transactions.transaction import Transaction, memory_bytes
 from amq.broker.waiters import Call
-from amq.errors import StoreFullError
+from amq.core.errors import StoreFullError
+from amq.core.message import Copy, Message, Shared
 from amq.journal.records import Record
 from amq.journal.records.subscription import Subscribed
-from amq.message import Copy, Message, Shared
 
 RECALLED_MAX = 1 << 20  # messages of one subscription
 PIECE_BYTES = 1 << 20  # of bodies that are stored together

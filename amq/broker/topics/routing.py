@@ -24,10 +24,10 @@ from amq.broker.transactions.commits import Commits
 from amq.broker.transactions.transaction import Transaction, memory_bytes
 from amq.broker.waiters import Together
 from amq.config.diverts import parse_diverts
-from amq.errors import AccessError
+from amq.core.errors import AccessError
+from amq.core.message import Copier, Message, Shared
+from amq.core.remembered import ENTRY_BYTES, Remembered
 from amq.journal.batch import Waiter
-from amq.message import Copier, Message, Shared
-from amq.remembered import ENTRY_BYTES, Remembered
 from amq.selectors import Selector
 
 ROUTES_BYTES_MAX = 4 << 20  # of names whose routes are remembered

@@ -27,13 +27,13 @@ from amq.broker.topics.known import KnownTopics
 from amq.broker.topics.patterns import Patterns
 from amq.broker.topics.recovery_buffer import RecoveryBuffer
 from amq.config.schema import BrokerConfig
-from amq.destination import Pattern, Source, means, told, words_of
-from amq.errors import CommandError
+from amq.core.destination import Pattern, Source, means, told, words_of
+from amq.core.errors import CommandError
+from amq.core.message import LARGE_BODY_BYTES, Batch, Message
+from amq.core.remembered import Remembered
 from amq.journal.batch import Waiter
 from amq.journal.records import Group
-from amq.message import LARGE_BODY_BYTES, Batch, Message
 from amq.protocols.commands import Subscribe
-from amq.remembered import Remembered
 from amq.selectors import Selector
 
 BATCH_BYTES_MAX = 256 << 10  # about what a consumer gets before its socket is looked at again

@@ -16,8 +16,8 @@ from amq.broker.core import Core
 from amq.broker.queues.queue import Queue, Subscription
 from amq.broker.topics.patterns import Patterns
 from amq.config.patterns import parse_pattern
-from amq.destination import ANY_REST, ANY_WORD, QUEUE_SCHEME, Pattern, matches, pattern_words, wire_name, words_of
-from amq.errors import AccessError
+from amq.core.destination import ANY_REST, ANY_WORD, QUEUE_SCHEME, Pattern, matches, pattern_words, wire_name, words_of
+from amq.core.errors import AccessError
 
 Makes = Callable[[str, Sequence[str]], None]
 _log = structlog.get_logger("amq.routing")

@@ -24,8 +24,8 @@ from amq.broker.names import is_stored
 from amq.broker.queues.queue import Looking, Owner, Queue, Subscription
 from amq.broker.topics.patterns import Patterns
 from amq.broker.topics.topics import Topics
-from amq.destination import Pattern, Source, is_of_queues, told, words_of
-from amq.message import Message
+from amq.core.destination import Pattern, Source, is_of_queues, told, words_of
+from amq.core.message import Message
 from amq.protocols.commands import Subscribe
 
 SLICE_QUEUES = 2000  # looked at, joined or woken in one turn: a few milliseconds

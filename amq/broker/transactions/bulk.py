@@ -12,7 +12,7 @@ from amq.broker.names import is_stored
 from amq.broker.scheduling.scheduler import SCHEDULING
 from amq.broker.topics.routing import Routing
 from amq.broker.transactions.transaction import Transaction
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 from amq.journal.records.message import Run
 from amq.journal.records.section import encode_sections
 from amq.protocols.commands import Command, Send, SendMany

@@ -9,11 +9,11 @@ from amq.broker.topics.topics import Topics
 from amq.broker.transactions import outcomes
 from amq.broker.transactions.transaction import Transaction, memory_bytes
 from amq.broker.waiters import Refusal
-from amq.errors import StoreFullError, TransactionRolledBackError
+from amq.core.errors import StoreFullError, TransactionRolledBackError
+from amq.core.message import Message
 from amq.journal.batch import Waiter
 from amq.journal.records import Group, takes_space
 from amq.journal.records.message import Run
-from amq.message import Message
 
 
 class Commits:

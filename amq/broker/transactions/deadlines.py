@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
 
+from amq.core.xid import Key
 from amq.journal.live import Segment
 from amq.journal.records import Prepared
-from amq.xid import Key
 
 SLACK = 1000  # entries of ended transactions that do not matter
 

@@ -16,10 +16,10 @@ from amq.broker.core import Core
 from amq.broker.queues.queue import Owner, Queue
 from amq.broker.queues.rows import Rows
 from amq.broker.queues.rows_browser import RowsBrowser
-from amq.destination import wire_name
-from amq.errors import CommandError
+from amq.core.destination import wire_name
+from amq.core.errors import CommandError
+from amq.core.message import Message
 from amq.journal import places
-from amq.message import Message
 from amq.protocols.commands import Subscribe
 from amq.security.login import User
 

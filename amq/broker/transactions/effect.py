@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from amq.broker.state.state import State
+from amq.core.message import Message
 from amq.journal.batch import OpenBatch
 from amq.journal.records import BaseRecord, Group, Record, is_larger
-from amq.message import Message
 
 SLICE_RECORDS = 2000  # a few milliseconds
 

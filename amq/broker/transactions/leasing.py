@@ -27,17 +27,17 @@ from amq.broker.topics.durables import Durables
 from amq.broker.transactions.direct import NOT_PERMITTED, DirectReads, PlacesBrowser
 from amq.broker.transactions.two_phase import PreparedBrowser, TwoPhase
 from amq.broker.waiters import Answer, Refusal
-from amq.destination import Pattern, Source, is_wildcard, told, wire_name
-from amq.errors import AccessError, CommandError
+from amq.core.destination import Pattern, Source, is_wildcard, told, wire_name
+from amq.core.errors import AccessError, CommandError
+from amq.core.message import Message
+from amq.core.ownership import owned
+from amq.core.xid import key_of
 from amq.journal.batch import Waiter
 from amq.journal.hidden import HELD_SCHEME, told_name
 from amq.journal.reader import RecordRun
 from amq.journal.records import LEASE, Group, Moved, Prepared
-from amq.message import Message
-from amq.ownership import owned
 from amq.protocols.commands import Lease, LeaseReading, SettleLeases, Subscribe
 from amq.security.login import NO_USER, User
-from amq.xid import key_of
 
 CURSOR_CHARACTERS_MAX = 256
 MESSAGES_MAX = 10_000  # in one lease: about 10 ms of the event loop

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from amq.broker import unowned
 from amq.broker.core import Core
-from amq.errors import CommandError, TransactionRolledBackError
+from amq.core.errors import CommandError, TransactionRolledBackError
+from amq.core.ownership import given, owned, owner_of
+from amq.core.xid import OUTCOMES
 from amq.journal.batch import Waiter
-from amq.ownership import given, owned, owner_of
-from amq.xid import OUTCOMES
 
 
 def name_of(core: Core, user: str, outcome_id: str) -> str:

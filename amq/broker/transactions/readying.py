@@ -14,11 +14,11 @@ from amq.broker import unowned
 from amq.broker.core import Core
 from amq.broker.topics.durables import Durables
 from amq.broker.transactions.transaction import Transaction, memory_bytes, records_of
+from amq.core.message import SUBSCRIPTION_SCHEME, Copy, Message
 from amq.journal.hidden import SENT_SCHEME
 from amq.journal.records import Measured, Prepared, Record, messages_in, record_bytes
 from amq.journal.records.message import Run
 from amq.journal.records.multicast import Multicast
-from amq.message import SUBSCRIPTION_SCHEME, Copy, Message
 
 SLICE_MESSAGES = 2000  # a few milliseconds
 

@@ -17,12 +17,12 @@ from amq.broker.names import is_queued
 from amq.broker.queues.queue import Queue, Subscription
 from amq.broker.queues.redelivery import Redelivery
 from amq.broker.topics.topics import Topics
-from amq.errors import TransactionRolledBackError
+from amq.core.errors import TransactionRolledBackError
+from amq.core.message import Copy, Message
+from amq.core.ownership import given
 from amq.journal.records import ACKED, Consumed, Group, Measured, Prepared, Record
 from amq.journal.records.message import Run
 from amq.journal.records.multicast import HOLDERS_MAX, Multicast
-from amq.message import Copy, Message
-from amq.ownership import given
 from amq.protocols.commands import Command, Outcome
 
 

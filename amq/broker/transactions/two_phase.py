@@ -26,8 +26,11 @@ from amq.broker.transactions.refused import Refused
 from amq.broker.transactions.rights import Rights
 from amq.broker.transactions.transaction import Ready, Transaction, memory_bytes, records_of
 from amq.broker.waiters import Answer, Refusal, Together
-from amq.destination import wire_name
-from amq.errors import AccessError, CommandError, StoreFullError, TransactionRolledBackError
+from amq.core.destination import wire_name
+from amq.core.errors import AccessError, CommandError, StoreFullError, TransactionRolledBackError
+from amq.core.message import SUBSCRIPTION_SCHEME, TEXT, Message
+from amq.core.ownership import owned
+from amq.core.xid import AnyXid, Key, Xid, key_of, outcome_id, parse, parts_of
 from amq.journal.batch import Waiter
 from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME
 from amq.journal.records import (
@@ -45,10 +48,7 @@ from amq.journal.records import (
     Resolved,
 )
 from amq.journal.records.message import Run
-from amq.message import SUBSCRIPTION_SCHEME, TEXT, Message
-from amq.ownership import owned
 from amq.protocols.commands import AbortBatch, CommitBatch, Finish, Prepare, Subscribe
-from amq.xid import AnyXid, Key, Xid, key_of, outcome_id, parse, parts_of
 
 XID_CHARACTERS_MAX = 512
 COMMITTED, DUPLICATE, READ_ONLY = "committed", "duplicate", "read-only"

@@ -17,8 +17,8 @@ from amq.client.openwire.peer import Peer, connect
 from amq.client.openwire.queues import OURS, Looking
 from amq.client.tls import Contexts
 from amq.client.uri import BrokerUrl
-from amq.clock import Clock
-from amq.errors import AmqError, CommandError
+from amq.core.errors import AmqError, CommandError
+from amq.doors.clock import Clock
 
 PAUSE_S: Final = 0.5  # between two tries to connect
 INTERRUPTED_S: Final = 5.0  # after Ctrl-C, to acknowledge what the new broker confirms

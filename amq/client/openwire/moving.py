@@ -16,7 +16,7 @@ from amq.client.errors import CallTimeoutError
 from amq.client.openwire.peer import Peer, pump
 from amq.client.openwire.queues import INDIVIDUAL, Looking, acknowledge, consuming, queue_of
 from amq.client.openwire.wire import SESSION
-from amq.errors import AmqError, CommandError
+from amq.core.errors import AmqError, CommandError
 from amq.protocols.openwire import table
 from amq.protocols.openwire.messages import SCHEDULED, id_text
 from amq.protocols.openwire.primitives import decode_map, encode_map

@@ -17,8 +17,8 @@ from amq.client.openwire.addresses import login_of
 from amq.client.openwire.wire import SESSION, Wire
 from amq.client.tls import Contexts, Layer
 from amq.client.uri import BrokerUrl
-from amq.clock import Clock
-from amq.errors import AccessError, AmqError, ProtocolError
+from amq.core.errors import AccessError, AmqError, ProtocolError
+from amq.doors.clock import Clock
 from amq.protocols.openwire import table
 from amq.protocols.openwire.table import Structure, structure
 

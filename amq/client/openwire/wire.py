@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from amq.client.errors import ConnectionLostError
-from amq.errors import AccessError, AmqError, CommandError, ProtocolError
+from amq.core.errors import AccessError, AmqError, CommandError, ProtocolError
 from amq.protocols.openwire import table
 from amq.protocols.openwire.frames import Frames
 from amq.protocols.openwire.hello import HELLO_BYTES_MAX, INACTIVITY_MS, MAGIC, VERSION_MIN, hello

@@ -17,7 +17,7 @@ from amq.config.foreign.importing import Carried, Importing, User
 from amq.config.foreign.placeholders import Placeholders
 from amq.config.foreign.report import Line, Report, Status
 from amq.config.schema import BY_KEY, BrokerConfig
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 
 __all__ = ["Carried", "Foreign", "Line", "Report", "Status", "User", "read"]
 

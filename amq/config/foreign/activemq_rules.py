@@ -11,7 +11,7 @@ from amq.config import names
 from amq.config.foreign.grants import BOTH, QUEUES, TOPICS, Grants, role_names, shown
 from amq.config.foreign.importing import CONTAINER, Importing, Part, Rule, ignored, natural, special, unsupported
 from amq.config.foreign.report import Status
-from amq.destination import REST_TEXT
+from amq.core.destination import REST_TEXT
 
 RIGHTS = ("read", "write", "admin")
 ADVISORIES = "ActiveMQ." + REST_TEXT

@@ -14,7 +14,7 @@ from amq.config.foreign.document import Element
 from amq.config.foreign.grants import BOTH, EVERYBODY, QUEUES, TOPICS, Entry, Grants, role_names, shown, tell
 from amq.config.foreign.importing import Importing, Part, Rule, special, unsupported
 from amq.config.foreign.report import Status
-from amq.destination import REST_TEXT, matches, pattern_words, specificity
+from amq.core.destination import REST_TEXT, matches, pattern_words, specificity
 
 MANAGEMENT = "activemq.management"  # the address where Artemis takes orders
 # type of a permission → (sections, our right)

@@ -13,7 +13,7 @@ from amq.config.foreign.convert import covers
 from amq.config.foreign.importing import Importing, Part, shown
 from amq.config.foreign.report import Status
 from amq.config.patterns import parse_pattern
-from amq.destination import ANY_REST, ANY_WORD, matches, plain_name
+from amq.core.destination import ANY_REST, ANY_WORD, matches, plain_name
 
 REPORTED_MAX = 100  # pairs of patterns: more say nothing new
 

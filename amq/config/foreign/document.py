@@ -16,7 +16,7 @@ import defusedxml.expatreader
 from defusedxml.common import DefusedXmlException
 
 from amq.config import names
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 
 DEPTH_MAX = 64
 ELEMENTS_MAX = 10_000

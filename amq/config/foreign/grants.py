@@ -17,8 +17,8 @@ from amq.config.foreign.importing import Importing, Part
 from amq.config.foreign.report import Status
 from amq.config.patterns import TEXT_CHARS_MAX
 from amq.config.toml import quote
-from amq.destination import ANY_REST, REST_TEXT, WORD_TEXT, pattern_words
-from amq.errors import ConfigError
+from amq.core.destination import ANY_REST, REST_TEXT, WORD_TEXT, pattern_words
+from amq.core.errors import ConfigError
 
 ENTRIES_MAX: Final = 10_000  # as amq.security.permissions
 EVERYBODY: Final = "*"

@@ -22,7 +22,7 @@ from amq.config.foreign.placeholders import Placeholders
 from amq.config.foreign.report import Report, Status
 from amq.config.option import Kind, Value
 from amq.config.schema import BY_KEY
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 
 VALUE_CHARS_MAX = 800  # so that its line in a TOML file is not too long
 PATTERNS_MAX = 500

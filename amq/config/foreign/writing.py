@@ -17,7 +17,7 @@ from amq.config.option import Kind
 from amq.config.reading import TOML_BYTES_MAX
 from amq.config.schema import BY_KEY, OPTIONS
 from amq.config.toml import quote, value_text
-from amq.errors import ConfigError
+from amq.core.errors import ConfigError
 
 TITLES = {"activemq": "ActiveMQ", "artemis": "Artemis", "hornetq": "HornetQ"}
 LEFT_OUT_MAX = 40  # unsupported parts that the file names

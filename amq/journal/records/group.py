@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
+from amq.core.message import LARGE_BODY_BYTES, Message
+from amq.core.ownership import given, owner_of
 from amq.journal.format import RECORD_BYTES, Chunk, LargeRecord, frame_record
 from amq.journal.live import Segment
 from amq.journal.records.base import BaseRecord, S
@@ -21,8 +23,6 @@ from amq.journal.records.record import (
     takes_space,
 )
 from amq.journal.records.settlement import Redelivered
-from amq.message import LARGE_BODY_BYTES, Message
-from amq.ownership import given, owner_of
 
 GROUP = 5
 GROUP_HEAD = struct.Struct("<QI")

@@ -15,12 +15,12 @@ from array import array
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from amq.core.message import LARGE_BODY_BYTES, TEXT, Message, alike
+from amq.core.ownership import given, owner_of
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32
 from amq.journal.hidden import is_hidden
 from amq.journal.records.base import BaseRecord, S
 from amq.journal.records.section import EXTENDED, decode_section, describe_section, encode_section
-from amq.message import LARGE_BODY_BYTES, TEXT, Message, alike
-from amq.ownership import given, owner_of
 
 MESSAGE = 2
 # seq, destination, flags, priority, timestamp ms, expires ms, bytes of: content type, duplicate id, properties

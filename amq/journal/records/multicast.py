@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
+from amq.core.message import LARGE_BODY_BYTES, TEXT, Copier, Copy, Envelope, Message
+from amq.core.values import Properties
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32, frame_record
 from amq.journal.records.base import BaseRecord, S
 from amq.journal.records.message import Storing, describe_message, tail_bytes
 from amq.journal.records.section import decode_section, encode_section
-from amq.message import LARGE_BODY_BYTES, TEXT, Copier, Copy, Envelope, Message
-from amq.values import Properties
 
 MULTICAST = 10
 HOLDERS_MAX = 20_000  # in one record; it stays small beside a large body

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from amq.core.message import Message
 from amq.journal.format import Chunk
 from amq.journal.records.base import BaseRecord
 from amq.journal.records.message import describe_message, encode_message, message_bytes
-from amq.message import Message
 
 Record = Message | BaseRecord
 

@@ -11,7 +11,7 @@ from itertools import islice
 from json.encoder import encode_basestring_ascii
 from typing import Any, Final, TypeAlias
 
-from amq.message import (
+from amq.core.message import (
     CONTENTS,
     CORRELATION_ID,
     REPLY_TO,
@@ -25,19 +25,19 @@ from amq.message import (
     headers,
     lift,
 )
-from amq.values import Nested, Properties, are_texts, are_values, decode_map, encode, to_typed_json
+from amq.core.values import Nested, Properties, are_texts, are_values, decode_map, encode, to_typed_json
 
 EXTENDED: Final = 0x80  # flag beside TEXT: the section is an encoded map of values
 _NOTHING: Final = Envelope()[:5]
 _COUNT: Final = struct.Struct("<I")
-# The beginning of {"n": [protocol, data]}, as `amq.values` encodes it.
+# The beginning of {"n": [protocol, data]}, as `amq.core.values` encodes it.
 _NATIVE_ONLY: Final = encode({"n": ["", b""]})[: -len(encode("")) - len(encode(b""))] + b"\x09"
 Section: TypeAlias = "tuple[Properties | None, int, Envelope | None]"  # properties, content and envelope
 
 
 def encode_section(message: Message) -> tuple[int, bytes]:
     """Flags of a message, and the section of its properties: the JSON object of headers where that says all there is.
-    Raises ValueError for what `amq.message.check` rejects."""
+    Raises ValueError for what `amq.core.message.check` rejects."""
     envelope, properties, content = message.envelope, message.properties or {}, message.content
     if envelope is None:
         return content, json.dumps(properties).encode() if properties else b""

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from amq.errors import NewerFormatError
+from amq.core.errors import NewerFormatError
 from amq.journal.format import frame_record
 from amq.journal.records.base import BaseRecord, Ids, S, decode_ids
 

@@ -6,11 +6,11 @@ import json
 import re
 from typing import Any, Protocol
 
-from amq.destination import Source, source
+from amq.core.destination import Source, source
+from amq.core.message import SUBSCRIPTION_SCHEME
 from amq.journal.format import frame_record
 from amq.journal.live import Segment
 from amq.journal.records.base import BaseRecord, S
-from amq.message import SUBSCRIPTION_SCHEME
 
 SUBSCRIBED = 15
 _QUEUE = re.compile(re.escape(SUBSCRIPTION_SCHEME) + r".*:[0-9]{1,20}", re.DOTALL)  # its age comes last

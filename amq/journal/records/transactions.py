@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
-from amq.errors import NewerFormatError
+from amq.core.errors import NewerFormatError
+from amq.core.ownership import owned
+from amq.core.xid import AnyXid, Key, Xid, from_json, key_of, outcome_id, to_json
 from amq.journal.format import RECORD_BYTES, frame_record
 from amq.journal.records.base import BaseRecord, S
-from amq.ownership import owned
-from amq.xid import AnyXid, Key, Xid, from_json, key_of, outcome_id, to_json
 
 PREPARED, RESOLVED, MARKER, MARKER_WITH_CONTENT = 12, 13, 14, 16
 LEASE = "lease:"  # xid and owner of a lease begin so, and of no other prepared transaction

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from amq.core.values import Int32, Value, text
 from amq.protocols.openwire import table
 from amq.protocols.openwire.names import destination_in, own_url
 from amq.protocols.openwire.table import Structure, structure
-from amq.values import Int32, Value, text
 
 TYPE: Final = "Advisory"
 PREFIX: Final = "topic://ActiveMQ.Advisory."

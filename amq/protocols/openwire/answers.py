@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from amq.core.xid import Xid, parse
 from amq.protocols.openwire import table
 from amq.protocols.openwire.consumers import Consumer
 from amq.protocols.openwire.failures import rolled_back, throwable, xa_exception
 from amq.protocols.openwire.table import Structure, Throwable, frame, structure
 from amq.protocols.openwire.transactions import READ_ONLY, structure_of
 from amq.protocols.openwire.wire import INT
-from amq.xid import Xid, parse
 
 
 class Answer:

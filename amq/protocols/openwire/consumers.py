@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from amq.errors import CommandError
+from amq.core.errors import CommandError
 from amq.protocols.commands import Command, Credit, Extend, Invalid, Nothing, Outcome, Settle, SettleAgain, SettleSet
 from amq.protocols.openwire import table
 from amq.protocols.openwire.table import VERSION_MAX, read_nested

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amq.errors import AccessError, AmqError, SelectorError, StoreFullError, TransactionRolledBackError
+from amq.core.errors import AccessError, AmqError, SelectorError, StoreFullError, TransactionRolledBackError
 from amq.protocols.openwire.table import Throwable
 
 _JMS: Final = "javax.jms."

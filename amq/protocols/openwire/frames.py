@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
 from amq.protocols.openwire.wire import INT
 
 HEAD_BYTES: Final = 16 << 10  # of a frame that is too large: they name its producer, destination and transaction

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
+from amq.core.values import Int32
 from amq.protocols.openwire.primitives import decode_map, encode_map
 from amq.protocols.openwire.table import VERSION_MAX, WIRE_FORMAT_INFO
 from amq.protocols.openwire.wire import INT, Reader, optional_bytes
-from amq.values import Int32
 
 MAGIC: Final = b"ActiveMQ"
 HELLO_BYTES_MAX: Final = 4096

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from amq.message import Message
+from amq.core.message import Message
 from amq.protocols.openwire.consumers import SEQ_BITS
 from amq.protocols.openwire.messages import given_id, is_openwire, own_id
 

@@ -17,8 +17,8 @@ from collections.abc import Container, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from amq.errors import CommandError
-from amq.message import (
+from amq.core.errors import CommandError
+from amq.core.message import (
     BYTES,
     JSON_TYPE,
     MAP,
@@ -39,6 +39,10 @@ from amq.message import (
     neutral,
     register,
 )
+from amq.core.values import Int32, Nested, Properties, Text, Value, text
+from amq.core.values import decode as decode_value
+from amq.core.values import decode_map as decode_values
+from amq.core.values import encode as encode_value
 from amq.protocols.openwire import advisories, table
 from amq.protocols.openwire.names import destination_in, destination_of, full_names, is_destination
 from amq.protocols.openwire.primitives import (
@@ -52,10 +56,6 @@ from amq.protocols.openwire.primitives import (
 from amq.protocols.openwire.table import FIELDS, VERSION_MAX, Structure, decode, read_nested, structure
 from amq.protocols.openwire.wire import INT, LONG, decode_text, encode_text, optional_bytes, storable, to_utf8
 from amq.protocols.openwire.wire import Reader as WireReader
-from amq.values import Int32, Nested, Properties, Text, Value, text
-from amq.values import decode as decode_value
-from amq.values import decode_map as decode_values
-from amq.values import encode as encode_value
 
 NAME: Final = "openwire"
 GROUP_ID, GROUP_SEQ = "JMSXGroupID", "JMSXGroupSeq"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from amq.destination import NAME_BYTES_MAX as NAME_BYTES_MAX
-from amq.destination import Pattern, Source, bars, plain_name, source
-from amq.errors import CommandError
+from amq.core.destination import NAME_BYTES_MAX as NAME_BYTES_MAX
+from amq.core.destination import Pattern, Source, bars, plain_name, source
+from amq.core.errors import CommandError
 from amq.protocols.openwire.table import QUEUE, TEMP_QUEUE, TEMP_TOPIC, TOPIC, Structure, nested, structure
 
 _SCHEMES: Final = {QUEUE: "queue://", TOPIC: "topic://", TEMP_QUEUE: "temp-queue://", TEMP_TOPIC: "temp-topic://"}

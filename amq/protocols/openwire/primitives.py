@@ -1,7 +1,7 @@
 """Primitive maps and lists: the typed values of which properties, map messages and stream messages consist.
 
-Invariant: what comes back from `decode_map` and `decode_stream` can be stored (`amq.values`); for anything else they
-raise ValueError. A Java `char` becomes a text of one character.
+Invariant: what comes back from `decode_map` and `decode_stream` can be stored (`amq.core.values`); for anything else
+they raise ValueError. A Java `char` becomes a text of one character.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from amq.core.values import DEPTH_MAX, VALUES_MAX, Float32, Int8, Int16, Int32, Nested, Value
 from amq.protocols.openwire.wire import (
     BYTE,
     DOUBLE,
@@ -21,7 +22,6 @@ from amq.protocols.openwire.wire import (
     encode_text,
     short_text,
 )
-from amq.values import DEPTH_MAX, VALUES_MAX, Float32, Int8, Int16, Int32, Nested, Value
 
 (
     _NULL,

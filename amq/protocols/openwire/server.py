@@ -12,9 +12,10 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
-from amq.destination import told
-from amq.errors import AmqError, CommandError, ProtocolError
-from amq.message import Batch, Message
+from amq.core.destination import told
+from amq.core.errors import AmqError, CommandError, ProtocolError
+from amq.core.message import Batch, Message
+from amq.core.remembered import Remembered
 from amq.protocols.base import ALL_FRAMES, RARE_FRAMES
 from amq.protocols.commands import (
     CloseProducer,
@@ -91,7 +92,6 @@ from amq.protocols.openwire.producers import Producer
 from amq.protocols.openwire.table import Structure, decode, frame, nested, structure
 from amq.protocols.openwire.transactions import BEGIN, END, FORGET, PREPARE, RECOVER, Step, Transactions
 from amq.protocols.openwire.wire import INT, Reader, storable
-from amq.remembered import Remembered
 
 STRANGER_BYTES_MAX: Final = 64 << 10  # of a frame before the login
 HEADERS_BYTES_MAX: Final = 1 << 20  # of a frame, beside what a body may have

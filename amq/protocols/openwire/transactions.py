@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from amq.errors import CommandError, TransactionRolledBackError
+from amq.core.errors import CommandError, TransactionRolledBackError
+from amq.core.xid import Xid
 from amq.protocols.commands import (
     Abort,
     Begin,
@@ -26,7 +27,6 @@ from amq.protocols.openwire import table
 from amq.protocols.openwire.consumers import Consumer
 from amq.protocols.openwire.table import Structure
 from amq.protocols.openwire.wire import storable
-from amq.xid import Xid
 
 BEGIN, PREPARE, COMMIT_ONE, COMMIT_TWO, ROLLBACK, RECOVER, FORGET, END = range(8)
 READ_ONLY: Final = 3  # what XA's prepare answers where there is nothing to commit

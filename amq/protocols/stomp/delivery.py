@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from amq.message import DEFAULT_PRIORITY, MAP, TEXT, Batch, Lifted, Message, headers, plain
-from amq.ownership import given
+from amq.core.message import DEFAULT_PRIORITY, MAP, TEXT, Batch, Lifted, Message, headers, plain
+from amq.core.ownership import given
+from amq.core.remembered import Remembered
 from amq.protocols.stomp.destination import wire_name
 from amq.protocols.stomp.frame import escape
 from amq.protocols.stomp.transformation import shown
-from amq.remembered import Remembered
 
 # Never taken from a message's properties: the broker's own headers on a MESSAGE, and those that Message has fields for.
 # (A header without a name is none.)

@@ -10,9 +10,9 @@ import re
 from difflib import get_close_matches
 from typing import Final
 
-from amq.destination import Pattern, Source, bars, parts, source
-from amq.destination import wire_name as public_name
-from amq.errors import AccessError, ProtocolError
+from amq.core.destination import Pattern, Source, bars, parts, source
+from amq.core.destination import wire_name as public_name
+from amq.core.errors import AccessError, ProtocolError
 
 _PREFIXES: Final = (
     ("/queue/", "queue://"),

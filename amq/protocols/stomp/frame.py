@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Final
 
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
 
 VERSIONS: Final = ("1.0", "1.1", "1.2")
 COMMAND_BYTES_MAX: Final = 16  # the longest command of the specifications has 11

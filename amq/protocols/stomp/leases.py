@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
 from amq.protocols.commands import Lease, SettleLeases
 from amq.protocols.stomp.destination import sources
 from amq.protocols.stomp.subscribing import number

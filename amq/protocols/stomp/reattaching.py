@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
 from amq.protocols.commands import Reattach, Reattachable
 from amq.protocols.stomp.frame import Frame
 

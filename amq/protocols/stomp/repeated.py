@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from amq.message import Message
+from amq.core.message import Message
 from amq.protocols.commands import Command, Send, SendMany
 
 WINDOW_BYTES = 64 << 10  # searched at once for frames without content-length

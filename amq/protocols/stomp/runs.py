@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final
 
-from amq.errors import ProtocolError
-from amq.message import CORRELATION_ID, LARGE_BODY_BYTES, LIFTED, HeaderColumns
+from amq.core.errors import ProtocolError
+from amq.core.message import CORRELATION_ID, LARGE_BODY_BYTES, LIFTED, HeaderColumns
 from amq.protocols.commands import Command, Send, SendMany
 from amq.protocols.stomp.delivery import RESERVED, DeliveryFormat, header_line
 from amq.protocols.stomp.destination import wire_name

@@ -14,9 +14,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from amq.destination import told
-from amq.errors import AmqError, ProtocolError
-from amq.message import BYTES, DEFAULT_PRIORITY, LIFTED, SHORT_BYTES_MAX, TEXT, Batch, Envelope, Message, lift, plain
+from amq.core.destination import told
+from amq.core.errors import AmqError, ProtocolError
+from amq.core.message import (
+    BYTES,
+    DEFAULT_PRIORITY,
+    LIFTED,
+    SHORT_BYTES_MAX,
+    TEXT,
+    Batch,
+    Envelope,
+    Message,
+    lift,
+    plain,
+)
+from amq.core.remembered import Remembered
 from amq.protocols.base import ALL_FRAMES, RARE_FRAMES
 from amq.protocols.commands import (
     CREDIT_MAX,
@@ -45,7 +57,6 @@ from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, subscription_n
 from amq.protocols.stomp.subscribing import boolean as _boolean
 from amq.protocols.stomp.subscribing import number as _number
 from amq.protocols.stomp.transformation import TRANSFORMATION, Translation
-from amq.remembered import Remembered
 
 _STRANGER_HEADERS_BYTES_MAX: Final = 64 << 10  # before CONNECT; a body is not allowed there
 _WITH_BODY: Final = frozenset({"SEND", "MESSAGE", "ERROR"})

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from amq.destination import Source, is_wildcard
-from amq.errors import CommandError, ProtocolError
+from amq.core.destination import Source, is_wildcard
+from amq.core.errors import CommandError, ProtocolError
 from amq.protocols.commands import CREDIT_MAX, LeaseReading, Range, Subscribe
 
 ACK_AUTO: Final = "auto"

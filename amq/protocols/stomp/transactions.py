@@ -10,10 +10,10 @@ import json
 import re
 from typing import Any, Final
 
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
+from amq.core.xid import Xids, parse
 from amq.protocols.commands import Abort, AbortBatch, Command, Commit, CommitBatch, Finish, Prepare
 from amq.protocols.stomp import leases
-from amq.xid import Xids, parse
 
 _MAX: Final = 2**63 - 1
 _CHECKSUM_MAX: Final = 2**64 - 1

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
-from amq.errors import ProtocolError
-from amq.message import (
+from amq.core.errors import ProtocolError
+from amq.core.message import (
     BYTES,
     LOOP_BYTES_MAX,
     MAP,
@@ -31,7 +31,7 @@ from amq.message import (
     plain,
     with_content,
 )
-from amq.values import DEPTH_MAX, Float32, Int8, Int16, Int32, Nested, decode_map, encode, text
+from amq.core.values import DEPTH_MAX, Float32, Int8, Int16, Int32, Nested, decode_map, encode, text
 
 TRANSFORMATION: Final = "transformation"
 ERROR: Final = "transformation-error"

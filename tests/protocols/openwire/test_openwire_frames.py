@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq.errors import ProtocolError
+from amq.core.errors import ProtocolError
 from amq.protocols.openwire.frames import HEAD_BYTES, Frames, TooLarge
 from amq.protocols.openwire.wire import INT
 

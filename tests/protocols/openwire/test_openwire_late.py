@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from amq.errors import StoreFullError, TransactionRolledBackError
-from amq.message import Message
+from amq.core.errors import StoreFullError, TransactionRolledBackError
+from amq.core.message import Message
 from amq.protocols.commands import (
     Command,
     Commit,

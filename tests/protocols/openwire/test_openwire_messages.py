@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from test_openwire_table import structures
 
-from amq.message import (
+from amq.core.message import (
     BYTES,
     MAP,
     NONE,
@@ -24,6 +24,8 @@ from amq.message import (
     neutral,
     without,
 )
+from amq.core.values import Int16, Int32, Nested
+from amq.core.values import decode as decode_value
 from amq.protocols.commands import Invalid, Send
 from amq.protocols.openwire import table
 from amq.protocols.openwire.consumers import Ack, Consumer, _read_any, read_ack
@@ -45,8 +47,6 @@ from amq.protocols.openwire.primitives import (
 from amq.protocols.openwire.server import OpenWireServer
 from amq.protocols.openwire.table import Structure, decode, encode, frame, read_nested, structure
 from amq.protocols.openwire.wire import INT, Reader, encode_text
-from amq.values import Int16, Int32, Nested
-from amq.values import decode as decode_value
 from tests.sampling import only
 
 TYPES = sorted(set(range(table.MESSAGE, table.BLOB_MESSAGE)))

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amq.core.values import DEPTH_MAX, VALUES_MAX, Float32, Int8, Int16, Int32, Nested
+from amq.core.values import encode as encode_neutral
 from amq.protocols.openwire.primitives import (
     decode_map,
     decode_stream,
@@ -19,8 +21,6 @@ from amq.protocols.openwire.primitives import (
     properties_of,
 )
 from amq.protocols.openwire.wire import INT
-from amq.values import DEPTH_MAX, VALUES_MAX, Float32, Int8, Int16, Int32, Nested
-from amq.values import encode as encode_neutral
 
 texts = st.text(max_size=20)
 simple = st.one_of(

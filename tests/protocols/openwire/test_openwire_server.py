@@ -24,8 +24,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amq.config.schema import BrokerConfig
-from amq.errors import CommandError, SelectorError, TransactionRolledBackError
-from amq.message import TEXT, Message
+from amq.core.errors import CommandError, SelectorError, TransactionRolledBackError
+from amq.core.message import TEXT, Message
+from amq.node.catalogue import PROTOCOLS, Surroundings
 from amq.protocols.commands import (
     Begin,
     Command,
@@ -50,7 +51,6 @@ from amq.protocols.openwire.primitives import encode_map
 from amq.protocols.openwire.server import STRANGER_BYTES_MAX, OpenWireServer
 from amq.protocols.openwire.table import Structure, frame, structure
 from amq.protocols.openwire.wire import INT
-from amq.served import PROTOCOLS, Surroundings
 
 KEEP_ALIVE = said(table.KEEP_ALIVE_INFO, 9, True)
 NO_FRAME = INT.pack(-1)

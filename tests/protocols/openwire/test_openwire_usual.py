@@ -10,14 +10,14 @@ from conversation import CONSUMER, PRODUCER, QUEUE, TRANSACTION, message, opened
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from amq.message import Message
+from amq.core.message import Message
+from amq.core.remembered import Remembered
 from amq.protocols.commands import Command, Malformed, Send, Settle
 from amq.protocols.openwire import table
 from amq.protocols.openwire.messages import message_of, read_message
 from amq.protocols.openwire.primitives import encode_map
 from amq.protocols.openwire.server import OpenWireServer
 from amq.protocols.openwire.table import decode, frame, structure
-from amq.remembered import Remembered
 
 OTHER = structure(table.PRODUCER_ID, connection="ID:host-1-1:1", session=1, value=2)
 _PLAIN = (str, int, bytes, bool, float, type(None), tuple, list, dict)

@@ -1,0 +1,1 @@
+"""The doors to the outside that the simulation replaces: clock, threads, TLS."""

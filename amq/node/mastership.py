@@ -1,0 +1,319 @@
+"""Master: everything that exists only while this broker is the master: queues, journal, connections, listening sockets.
+
+Lives on the event loop. Made from a finished replay, it ends in one of two ways: `stop` (in good order, everything
+committed) or `fence` (dirty: sockets closed at once, nothing written, state forgotten).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+
+import structlog
+
+from amq.broker.broker import Broker
+from amq.broker.events import Events, StoreFull, StoreHasRoom, StoreLimitLeft, StoreLimitReached
+from amq.broker.queues.queue import Peer
+from amq.broker.sessions.connection import ClientConnection
+from amq.broker.sessions.links import Client
+from amq.broker.sessions.traffic import Traffic
+from amq.broker.state.state import State
+from amq.config import addresses
+from amq.config.schema import BrokerConfig
+from amq.config.transport_url import TransportUrl, parse_transport_url, reachable
+from amq.core.errors import AmqError, CorruptError, TransportError
+from amq.doors.clock import Clock
+from amq.journal.journal import Journal
+from amq.journal.recovery import Recovered
+from amq.journal.writer import JobRunner
+from amq.node.catalogue import PROTOCOLS, Codecs, Served, Surroundings, served_at
+from amq.security.credentials import Credentials
+from amq.security.login import Authenticate, Claim, Login
+from amq.security.permissions import Permissions
+from amq.store.files.vfs import Vfs
+from amq.transports.announcer import Announcer
+from amq.transports.connection import Connection
+from amq.transports.doorkeeper import Doorkeeper
+from amq.transports.handshakes import Handshakes, TlsPort, listening_sockets
+from amq.transports.parking import Parking
+from amq.transports.places import Places, PlacesTakenError
+from amq.transports.reattachment import ReattachableConnection
+from amq.transports.translating import Translator
+from amq.transports.turn import Turn
+
+LISTEN_RETRY_S = 0.2
+LISTEN_PATIENCE_S = 5.0  # a port may still be in use by the process that was master a moment ago
+UPKEEP_S = 1.0
+GOODBYE_S = 0.5  # how long clients may take to close their side when the broker hands over
+_log = structlog.get_logger("amq.master")
+
+
+MakeRunner = Callable[[Callable[..., object]], JobRunner]  # from the event loop's `call_soon_threadsafe`
+
+
+class Master:
+    """One mastership. All of the journal was read into `state`; `valid()` tells whether the lease is valid now;
+    `failed(why)` is called when the journal cannot go on.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        vfs: Vfs,
+        clock: Clock,
+        name: str,
+        host_name: str,
+        epoch: int,
+        state: State,
+        recovered: Recovered,
+        valid: Callable[[], bool],
+        authenticate: Authenticate,
+        failed: Callable[[str, AmqError | None], None],
+        entropy: Random,
+        make_runner: MakeRunner,
+        events: Events,
+        protocols: Sequence[Served] = PROTOCOLS,
+        credentials: Credentials | None = None,
+        permissions: Permissions | None = None,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.loop = asyncio.get_running_loop()
+        self.turn = Turn(self.loop, valid)
+        self.connections: dict[int, Connection] = {}
+        self.parking: Parking[ReattachableConnection] = Parking(entropy, lambda: self.config)
+        self.urls: list[str] = []  # as clients write them
+        self.full = False  # the store's disk
+        self.accepted = 0
+        self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)  # by protocol
+        self.epoch = epoch
+        self._name = name
+        self._protocols = protocols
+        self._host_name = host_name
+        self.door = Doorkeeper(clock, lambda: self.config)
+        self.places = Places(clock, lambda: self.config.max_connections)
+        self._authenticate = authenticate
+        self._failed = failed
+        self._events = events
+        self._announcer = Announcer(self.loop, events)
+        self._neighbours: tuple[str, ...] = ()
+        self._servers: list[asyncio.Server | TlsPort] = []
+        self._credentials = credentials
+        self._handshakes = Handshakes(self.loop, lambda: self.config)
+        self._upkeep: asyncio.TimerHandle | None = None
+        self._runner = make_runner(self.loop.call_soon_threadsafe)
+        self._reader = make_runner(self.loop.call_soon_threadsafe)
+        store_uuid = recovered.store_uuid or entropy.randbytes(16)
+        self.message_id_prefix = f"ID:{store_uuid.hex()[:12]}-"
+        self.journal = Journal(
+            vfs,
+            clock,
+            self._runner,
+            self,
+            valid,
+            config.store,
+            epoch,
+            store_uuid,
+            recovered,
+            config,
+            entropy,
+            self._reader,
+        )
+        self.broker = broker = Broker(
+            state, self.journal, config, clock, epoch, self.turn.wake, recovered.read_bytes, events
+        )
+        broker.advisories.broker_name = name
+        broker.permit(permissions)
+        self.committed, self.rejected = broker.committed, broker.rejected
+        self.lend, self.take_back = broker.lend, broker.take_back
+        self.translator = Translator(broker.memory, partial(make_runner, self.loop.call_soon_threadsafe), broker.wake)
+        self.turn.serve(broker, self.journal)
+        self.journal.delete(recovered.unused)
+
+    async def listen(self, neighbours: tuple[str, ...] = ()) -> None:
+        """Open the transports. Raises TransportError where an address cannot be had. See `meet`."""
+        for text in self.config.transports:
+            url = parse_transport_url(text)
+            server = await self._open(url, text)
+            self._servers.append(server)
+            for opened in server.sockets:
+                host, port = opened.getsockname()[:2]
+                self.urls.append(reachable(str(TransportUrl(url.scheme, host, port)), self._host_name))
+        self.meet(neighbours)
+        self._upkeep = self.loop.call_later(UPKEEP_S, self._keep_up)
+
+    def meet(self, neighbours: tuple[str, ...]) -> None:
+        """The other brokers of the group are at `neighbours`: clients are told."""
+        self._neighbours = neighbours
+        own = addresses.of_broker(self.config, self.urls, self._host_name)
+        self.broker.advisories.broker_url = own[0] if own else ""
+        told = addresses.bounded((*own, *neighbours)) if self.config.update_cluster_clients else ()
+        self._announcer.change(told, self.connections.values())
+
+    async def _open(self, url: TransportUrl, text: str) -> asyncio.Server | TlsPort:
+        deadline = self.clock.monotonic() + LISTEN_PATIENCE_S
+        while True:
+            try:
+                make = partial(self._make_connection, served_at(self._protocols, url.carried), url.tls)
+                if url.tls:
+                    sockets = await listening_sockets(self.loop, url.host, url.port)
+                    return TlsPort(
+                        sockets, self._context, make, self._handshakes, self.door.arrive, self.places.is_reserved
+                    )
+                return await self.loop.create_server(make, url.host, url.port, backlog=4096, reuse_address=True)
+            except OSError as error:
+                if self.clock.monotonic() > deadline:
+                    raise TransportError(
+                        f"cannot listen on {text}: {error.strerror or error}; "
+                        "another program has the port, or the address is not of this host"
+                    ) from error
+            await asyncio.sleep(LISTEN_RETRY_S)
+
+    async def stop(self, timeout_s: float = 30.0) -> bool:
+        """End in good order: no new input, what came in is committed and confirmed. False where that took too long."""
+        self._close_servers()
+        for connection in list(self.connections.values()):
+            connection.pause_reading()
+        self.parking.close()
+        deadline = self.clock.monotonic() + timeout_s
+        while not (self.journal.idle() and not self.turn.unsent and not self.turn.shares.waiting):
+            if self.clock.monotonic() > deadline:
+                return False
+            self.turn.wake()
+            await asyncio.sleep(0.005)
+        for connection in list(self.connections.values()):
+            connection.resume_reading()
+            connection.close()
+        goodbye = self.clock.monotonic() + GOODBYE_S
+        while self.connections and self.clock.monotonic() < goodbye:
+            self.turn.wake()
+            await asyncio.sleep(0.005)
+        for connection in list(self.connections.values()):
+            connection.abort()
+        while not self.journal.idle():  # connections that closed gave messages back
+            if self.clock.monotonic() > deadline:
+                return False
+            self.turn.wake()
+            await asyncio.sleep(0.005)
+        self._end()
+        while self._runner.is_alive() or self._reader.is_alive() or self.translator.is_alive():
+            if self.clock.monotonic() > deadline:
+                return False
+            await asyncio.sleep(0.005)
+        return True
+
+    def fence(self) -> None:
+        """Ownership is lost or in doubt for too long: be gone. Writes nothing, waits for nothing."""
+        self._close_servers()
+        for connection in list(self.connections.values()):
+            connection.abort()
+        self.parking.close()
+        self._end()
+
+    def cut(self) -> None:
+        """Shut every client's socket down, from any thread, also while the event loop is stuck in the store."""
+        for connection in list(self.connections.values()):
+            connection.cut()
+
+    def _end(self) -> None:
+        self.turn.stop()
+        self._announcer.stop()
+        self.broker.stop_serving()
+        self.journal.abandon()
+        self._runner.close()
+        self._reader.close()
+        self.translator.close()
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+
+    def _close_servers(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        self._handshakes.close()
+
+    def _context(self) -> ssl.SSLContext | None:
+        """For new handshakes."""
+        return None if self._credentials is None else self._credentials.context
+
+    def lease_renewed(self) -> None:
+        """The lease had run out and was proved again: what waited for it goes on."""
+        self.journal.lease_renewed()
+        self.turn.wake()
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Take over the limits that may change while clients are served."""
+        self.config = config
+        self.broker.reconfigure(config)
+        self.meet(self._neighbours)
+
+    def permit(self, permissions: Permissions | None) -> None:
+        """From now on these decide who may do what; None = everybody may do everything."""
+        self.broker.permit(permissions)
+
+    # -- JournalOwner, beside `committed` and `rejected`, which are the broker's own --------------------------------
+
+    def store_full(self, full: bool) -> None:
+        self.full = full
+        store = self.config.store
+        self._events.tell(StoreFull(store, self.config.store_free_floor_bytes) if full else StoreHasRoom(store))
+
+    def store_at_limit(self, reached: bool) -> None:
+        limit = self.config.store_limit_bytes
+        self._events.tell(StoreLimitReached(limit) if reached else StoreLimitLeft(limit))
+
+    def failed(self, why: str, damage: CorruptError | None = None) -> None:
+        self._failed(why, damage)
+
+    # -- Hub ----------------------------------------------------------------------------------------------------------
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(self.config, self._name, self.epoch, self.message_id_prefix, self.broker.newest_seq)
+
+    def admit(self, peer: Peer, owner: str, client: Client, protocol: str) -> ClientConnection:
+        """Serve a client that has logged in by `protocol`. `owner` = what the names of its temporary destinations begin
+        with."""
+        return ClientConnection(self.broker, peer, owner, client, self.traffic[protocol])
+
+    async def authenticate(self, claim: Claim) -> Login:
+        return await self._authenticate(claim)
+
+    def brokers(self, loopback: bool, tls: bool = False) -> tuple[str, ...]:
+        """Where a client finds the group; () = it is not told."""
+        return self._announcer.brokers(loopback, tls)
+
+    def opened(self, connection: Connection) -> bool:
+        try:
+            gone = self.places.enter(connection, len(self.connections))
+        except PlacesTakenError:
+            return False
+        if gone is not None:
+            self.connections.pop(gone.number, None)
+        self.connections[connection.number] = connection
+        return True
+
+    def reopened(self, connection: Connection) -> None:
+        """It has a socket again: that of a connection which is closed now."""
+        self.connections[connection.number] = connection
+
+    def closed(self, connection: Connection) -> None:
+        self.connections.pop(connection.number, None)
+        self.places.leave(connection)
+        self.turn.unsent.pop(connection, None)
+
+    def _make_connection(self, protocols: Sequence[Served], has_arrived: bool) -> ReattachableConnection:
+        """`has_arrived`: the door was told before the TLS handshake."""
+        self.accepted += 1
+        made = ReattachableConnection(self, self.accepted, Codecs(protocols, self._surroundings))
+        made.has_arrived = has_arrived
+        return made
+
+    def _keep_up(self) -> None:
+        self.broker.sweep()
+        self.translator.step()
+        self.journal.check_space()
+        self._upkeep = self.loop.call_later(UPKEEP_S, self._keep_up)

@@ -1,0 +1,53 @@
+"""The one place that knows which kinds of stores there are: a directory, a database by its URL, or a directory whose
+lock is in a database.
+
+Everything above the door (`Vfs`) takes the door that `open_vfs` returns, and does not ask which one it is.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from amq.core.errors import AmqError, ConfigError
+from amq.store.epoch import EPOCHS_DIRECTORY, epoch_numbers, read_epoch
+from amq.store.files.vfs import SystemVfs, ToolVfs
+from amq.store.name import is_directory
+
+
+def open_vfs(store: str, locker: str | None = None) -> ToolVfs:
+    """The door to `store`. `locker` = URL of the database in which the lock is, "" = the lock is in the store, None =
+    as the last master had it. Raises ConfigError."""
+    if is_directory(store):
+        url = locker_of(store) if locker is None else locker
+        if not url:
+            return SystemVfs()
+    else:
+        url = store
+    try:
+        from amq.store.postgres.locker import SqlLockedVfs  # not for everybody: psycopg takes time to load
+        from amq.store.postgres.url import SqlUrl
+        from amq.store.postgres.vfs import SqlVfs
+    except ImportError as error:
+        raise ConfigError(
+            f"{url} needs psycopg, which cannot be loaded ({error}): pip install 'amq[sql]'", code="STORE_URL_INVALID"
+        ) from error
+    parsed = SqlUrl.parse(url)
+    return SqlLockedVfs(store, parsed) if is_directory(store) else SqlVfs(parsed)
+
+
+def locker_of(store: str) -> str:
+    """URL of the database in which the lock of directory `store` is, "" = in the store, or unknown.
+
+    As the newest epoch says that can be read: a command that repairs a damaged one must not take the wrong lock. An
+    error of the store itself meets whoever asked.
+    """
+    vfs = SystemVfs()
+    try:
+        numbers = epoch_numbers(vfs.listdir(os.path.join(store, EPOCHS_DIRECTORY)))
+    except OSError:
+        return ""
+    for number in reversed(numbers):
+        with suppress(AmqError, OSError):
+            return read_epoch(vfs, store, number).lock.url
+    return ""

@@ -1,0 +1,140 @@
+"""Orders of an operator, or of the master, to one broker, given through the store.
+
+Each broker reads `orders/NAME.json` at every lease check, as master and as slave. The giver of an order overwrites the
+file in place. It exists before anybody may want to write it, because a network client that has once seen no such name
+may see none for seconds, and is made again when somebody has removed it. Invariant: an order is for one start of one
+broker, by its uuid, and that broker sees it once.
+
+Nothing of this is needed for safety: an order makes a master stop in good order, or a slave try for the lock.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import structlog
+
+from amq.core.errors import AmqError, CorruptError, StoreError
+from amq.store.document import encode, field
+from amq.store.files.shared_file import RECORD_BYTES, read_record
+from amq.store.files.vfs import Vfs, write_all
+
+ORDERS_DIRECTORY = "orders"
+KIND = "order"
+HAND_OVER, TAKE_OVER, STOP, WITHDRAWN = "hand-over", "take-over", "stop", ""
+OPERATOR, FAILBACK = "operator", "failback"
+TEXT_CHARS_MAX = 200
+_log = structlog.get_logger("amq.lock")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One order to the broker that started as `uuid`.
+
+    id       unique; the answer in `brokers/NAME.json` repeats it
+    action   HAND_OVER (to a master: to slave `to`, or to the best one), TAKE_OVER (to a slave: take the lock as soon as
+             it is free), STOP, WITHDRAWN (the giver waits no longer)
+    by       who gives it, for people
+    why      of a TAKE_OVER: `OPERATOR` or `FAILBACK`
+    """
+
+    id: str
+    uuid: str
+    action: str
+    to: str = ""
+    by: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The reaction of a broker to order `id`. `state`: "refused" (with the reason), "asked" (it has asked a slave,
+    which has not answered yet), "ready" (it takes over when the lock is free), "handing over", "stopping".
+    """
+
+    id: str = ""
+    state: str = ""
+    reason: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        return asdict(self) if self.id else {}
+
+    @classmethod
+    def from_json(cls, found: object) -> Answer:
+        """Of a broker of any version: what cannot be read is no answer."""
+        if not isinstance(found, dict):
+            return cls()
+        return cls(*(str(found.get(key, "")) for key in ("id", "state", "reason")))
+
+
+class Orders:
+    """The orders for the broker `name`, which started as `uuid`. For the lease thread: every call may hang."""
+
+    def __init__(self, vfs: Vfs, store: str, name: str, uuid: str) -> None:
+        self._vfs = vfs
+        self._store = store
+        self._path = order_path(store, name)
+        self._uuid = uuid
+        self._seen = ""
+        self._trouble = ""
+
+    def open(self) -> None:
+        """Make the file, where it is missing. Raises OSError."""
+        with suppress(FileExistsError):
+            self._vfs.mkdir(os.path.join(self._store, ORDERS_DIRECTORY))
+        fd = self._vfs.open(self._path, os.O_RDWR | os.O_CREAT)
+        self._vfs.close(fd)
+
+    def look(self) -> Order | None:
+        """An order that this broker has not seen yet. A file that cannot be read costs an order, never a mastership: it
+        is logged, once.
+        """
+        try:
+            try:
+                order = self._read()
+            except FileNotFoundError:  # somebody removed it
+                order = None
+                if self._vfs.listdir(self._store):  # nothing at all is there where the file system is not mounted
+                    self.open()
+        except (AmqError, OSError) as error:
+            if str(error) != self._trouble and not isinstance(error, CorruptError):  # torn: being written just now
+                self._trouble = str(error)
+                _log.info("orders cannot be read", reason=self._trouble)
+            return None
+        if order is None or order.uuid != self._uuid or order.id == self._seen:
+            return None
+        self._seen = order.id
+        return order
+
+    def _read(self) -> Order | None:
+        body = read_record(self._vfs, self._path, KIND, 0)
+        if body is None:
+            return None
+        return Order(*(field(body, key, str, self._path) for key in ("id", "uuid", "action", "to", "by", "why")))
+
+
+def give(vfs: Vfs, store: str, name: str, order: Order) -> None:
+    """Write `order` for the broker `name`. Raises StoreError where that broker reads no orders, OSError."""
+    body: dict[str, Any] = {key: value[:TEXT_CHARS_MAX] for key, value in asdict(order).items()}
+    data = encode(KIND, body, RECORD_BYTES)
+    assert len(data) == RECORD_BYTES
+    path = order_path(store, name)
+    try:
+        fd = vfs.open(path, os.O_WRONLY)
+    except FileNotFoundError:
+        raise StoreError(
+            f"broker {name!r} takes no orders: it is of version 0.1; stop it on its host (SIGTERM)",
+            code="ORDER_REFUSED",
+        ) from None
+    try:
+        write_all(vfs, fd, data, 0)
+        vfs.fsync(fd)
+    finally:
+        vfs.close(fd)
+
+
+def order_path(store: str, name: str) -> str:
+    return os.path.join(store, ORDERS_DIRECTORY, f"{name}.json")

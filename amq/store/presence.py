@@ -1,0 +1,276 @@
+"""Presence: which brokers run on a store, and that each name is taken once.
+
+`brokers/<name>.json` describes a broker and is locked for as long as it runs, as slave and as master. Invariant: the
+lock says whether it runs, the content says what it is and how far it has come; the file of a broker that stopped stays
+and means nothing. A file that is removed while its broker runs is made again. It is the only file of the store that a
+slave writes while it waits.
+
+The content is a document of kind `broker`: `role`, `owner`, `details` (how far it is now), `facts` (what lasts: where
+it serves, its options, what it cannot do) and `store_version`, the newest version of a store that it reads. A reader
+ignores a fact or a detail that it does not know, and every one may be missing, so versions may differ.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import structlog
+
+from amq.core.errors import AmqError, CorruptError, NewerFormatError
+from amq.store import document
+from amq.store.document import decode, encode, read_all
+from amq.store.epoch import STORE_VERSION
+from amq.store.files.vfs import NotAFileError, Vfs, write_all
+from amq.store.host import Owner
+
+BROKERS_DIRECTORY = "brokers"
+KIND = "broker"
+MASTER = "master"
+RECORD_BYTES = 16 << 10
+TELL_S = 2.0  # between two writes of details: each is a small write and a sync on the file server
+READS_MAX = 3  # of a file that is just being written
+_SUFFIX = ".json"
+_log = structlog.get_logger("amq.lock")
+
+
+class NameInUseError(AmqError):
+    """A running broker on this store has the name already."""
+
+    code = "NAME_IN_USE"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPresence:
+    """A broker that runs on the store. `owner` is None (and `role` "") while it is just writing who it is. `details` is
+    what it last said of how far it is: "followed" of a slave, "reading" of one that takes over. `facts` is what else it
+    says of itself (see `amq.node.group.Facts`). `store_version` is the newest version of a store that it reads: 0.1
+    does not say so, and reads 1.
+    """
+
+    name: str
+    role: str
+    owner: Owner | None
+    details: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    store_version: int = STORE_VERSION
+
+    @property
+    def priority(self) -> int:
+        """The broker with the highest one should be master."""
+        found = self.facts.get("priority")
+        return found if isinstance(found, int) else 0
+
+    @property
+    def not_ready(self) -> str:
+        """Why this slave could not take over now, "" = it could."""
+        found = self.facts.get("not_ready")
+        return found if isinstance(found, str) else "is of an older version, or just starting"
+
+    @property
+    def management(self) -> str:
+        """Path of its management socket on its host, "" = it has none."""
+        found = self.facts.get("management")
+        return found if isinstance(found, str) else ""
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where it says that clients reach it; version 0.1 does not say."""
+        found = self.facts.get("addresses")
+        return [str(url) for url in found] if isinstance(found, list) else []
+
+
+class Presence:
+    """This broker's own entry. Close it last."""
+
+    def __init__(self, vfs: Vfs, path: str, fd: int, owner: Owner, facts: Mapping[str, Any]) -> None:
+        self._facts = dict(facts)
+        self._vfs = vfs
+        self._path = path
+        self._fd: int | None = fd
+        self._owner = owner
+        self._role = ""
+        self._details: dict[str, Any] = {}
+        self._told_at: float | None = None
+        self._kept_at: float | None = None
+        self._trouble = ""
+
+    @classmethod
+    def open(
+        cls, vfs: Vfs, store: str, owner: Owner, role: str = "slave", facts: Mapping[str, Any] = MappingProxyType({})
+    ) -> Presence:
+        """Take the name `owner.name` on `store`. Raises NameInUseError, OSError."""
+        path = os.path.join(store, BROKERS_DIRECTORY, owner.name + _SUFFIX)
+        fd = _take(vfs, store, path, owner)
+        try:
+            presence = cls(vfs, path, fd, owner, facts)
+            presence.update(role)
+        except BaseException:
+            vfs.close(fd)
+            raise
+        return presence
+
+    def update(self, role: str, facts: Mapping[str, Any] | None = None) -> None:
+        """Say which role this broker has now, and new `facts` if there are any; for people. Raises OSError."""
+        self._role, self._details = role, {}
+        if facts is not None:
+            self._facts = dict(facts)
+        self._write()
+
+    def tell(self, details: Callable[[], dict[str, Any]], now: float) -> bool:
+        """Say how far this broker is, where that was not said within `TELL_S` of `now`, monotonic. True where it was
+        time. Nothing depends on it: an error is logged, once.
+        """
+        if self._told_at is not None and now < self._told_at + TELL_S:
+            return False
+        self._told_at = now
+        self._say(details(), self._facts)
+        return True
+
+    def state(self, facts: Mapping[str, Any]) -> None:
+        """Say `facts`, where they are others than before. Nothing depends on it: an error is logged, once."""
+        self._say(self._details, dict(facts))
+
+    def keep(self, now: float) -> None:
+        """Make the file again where somebody has removed it, or put another one in its place: others would take this
+        broker for gone. Looks once in `TELL_S`, monotonic. Nothing depends on it: an error is logged, once."""
+        if self._kept_at is not None and now < self._kept_at + TELL_S:
+            return
+        self._kept_at = now
+        assert self._fd is not None
+        store = os.path.dirname(os.path.dirname(self._path))
+        try:
+            if _in_place(self._vfs, self._path, self._fd) or not self._vfs.listdir(store):
+                return  # nothing at all is there: the file system is not mounted
+            fd, lost = _take(self._vfs, store, self._path, self._owner), self._fd
+            self._fd = fd
+            self._vfs.close(lost)
+            self._write()
+            _log.warning("the file that says that this broker runs was removed: it is there again", path=self._path)
+        except (NameInUseError, OSError) as error:
+            self._details, self._facts = {}, {}  # the next beat says them anew
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                _log.warning("the file that says that this broker runs was removed", path=self._path, reason=str(error))
+
+    def _say(self, details: dict[str, Any], facts: dict[str, Any]) -> None:
+        if (details, facts) == (self._details, self._facts):
+            return
+        self._details, self._facts = details, facts
+        try:
+            self._write()
+        except OSError as error:
+            self._details, self._facts = {}, {}  # the file says something else now, or nothing
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                _log.info("cannot tell others how far this broker is", reason=self._trouble)
+
+    def _write(self) -> None:
+        assert self._fd is not None
+        body = {
+            "role": self._role,
+            "owner": self._owner.to_json(),
+            "details": self._details,
+            "facts": self._facts,
+            "store_version": STORE_VERSION,
+        }
+        without_urls = {"owner": self._owner.to_json() | {"transport_urls": []}}
+        for shorter in ({}, without_urls, without_urls | {"facts": {}}):
+            data = encode(KIND, body | shorter, RECORD_BYTES)
+            if len(data) <= RECORD_BYTES:
+                break
+        write_all(self._vfs, self._fd, data, 0)
+        self._vfs.fsync(self._fd)
+
+    def close(self) -> None:
+        """Give the name back. Raises OSError."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            self._vfs.close(fd)
+
+
+def _take(vfs: Vfs, store: str, path: str, owner: Owner) -> int:
+    """The locked file at `path`, which is made where it is missing. Raises NameInUseError, OSError."""
+    with suppress(FileExistsError):
+        vfs.mkdir(os.path.dirname(path))
+    while True:
+        fd = vfs.open(path, os.O_RDWR | os.O_CREAT)
+        try:
+            if not vfs.try_lock(fd):
+                raise NameInUseError(_in_use(vfs, fd, path, store, owner))
+            if _in_place(vfs, path, fd):
+                return fd
+        except BaseException:
+            vfs.close(fd)
+            raise
+        vfs.close(fd)  # somebody removed the file between our open and our lock
+
+
+def read_presence(vfs: Vfs, store: str) -> list[BrokerPresence]:
+    """The brokers that run on `store` now, by name. Read-only. Raises OSError."""
+    return _entries(vfs, store, running=True)
+
+
+def read_gone(vfs: Vfs, store: str) -> list[BrokerPresence]:
+    """The brokers that have run on `store` and do not run now, as they last described themselves, by name: those that
+    stopped, and those that died. Read-only. Raises OSError."""
+    return [each for each in _entries(vfs, store, running=False) if each.owner is not None]
+
+
+def _entries(vfs: Vfs, store: str, *, running: bool) -> list[BrokerPresence]:
+    directory = os.path.join(store, BROKERS_DIRECTORY)
+    try:
+        names = vfs.listdir(directory)
+    except FileNotFoundError:
+        return []
+    found = []
+    for name in sorted(names):
+        if not name.endswith(_SUFFIX):
+            continue
+        path = os.path.join(directory, name)
+        try:
+            fd = vfs.open(path, os.O_RDONLY)
+        except (FileNotFoundError, NotAFileError):  # NotAFileError: no broker runs as a FIFO or a link
+            continue
+        try:
+            if vfs.lock_held(fd) is running:
+                found.append(_read(vfs, fd, path, name.removesuffix(_SUFFIX)))
+        except NewerFormatError:
+            if running:
+                raise
+        finally:
+            vfs.close(fd)
+    return found
+
+
+def _read(vfs: Vfs, fd: int, path: str, name: str) -> BrokerPresence:
+    for _ in range(READS_MAX):
+        with suppress(CorruptError):
+            body: dict[str, Any] = decode(KIND, read_all(vfs, fd, RECORD_BYTES, 0), path)
+            owner = Owner.from_json(document.field(body, "owner", dict, path), path)
+            details, facts = (found if isinstance(found := body.get(key), dict) else {} for key in ("details", "facts"))
+            role, version = document.field(body, "role", str, path), body.get("store_version", 1)
+            return BrokerPresence(name, role, owner, details, facts, version if isinstance(version, int) else 1)
+    return BrokerPresence(name, "", None)
+
+
+def _in_use(vfs: Vfs, fd: int, path: str, store: str, owner: Owner) -> str:
+    try:
+        other = _read(vfs, fd, path, owner.name).owner
+    except AmqError:
+        other = None  # of a newer format: it runs, more cannot be said
+    who = other.describe(owner) if other is not None else "another broker"
+    return f"{who} already runs as {owner.name!r} on store {store}: give this one another name, or stop that one"
+
+
+def _in_place(vfs: Vfs, path: str, fd: int) -> bool:
+    try:
+        found = vfs.stat(path)
+    except FileNotFoundError:
+        return False
+    held = vfs.fstat(fd)
+    return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
