@@ -76,7 +76,7 @@ class Seen:
 
 
 class SqlError(OSError):
-    """What the database answered, as an error of a file. `strerror` is the server's text."""
+    """The answer of the database, as an error of a file. `strerror` is the server's text."""
 
 
 class Session(psycopg.Connection[Any]):
@@ -305,7 +305,7 @@ class Sessions:
 
 
 def _cure_of_tls(text: str) -> str:
-    """What to do about an error of TLS, which libpq tells by its text alone; "" = it is none of those."""
+    """The cure of an error of TLS, which libpq tells by its text alone; "" = another error."""
     return next((f". {cure}" for said, cure in _TLS_CURES if said in text), "")
 
 

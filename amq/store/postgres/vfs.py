@@ -7,7 +7,7 @@ Invariants:
 - Writes gather until the sync, which is that statement: what is not synced nobody sees. A write begins where a row
   begins and is as long, or lies where nothing is.
 - A descriptor carries the claim that was in force when it was opened. A descriptor that holds a lock writes through the
-  connection that holds it. What is written to `lock`, heartbeats and release marks, carries the newest claim of this
+  connection that holds it. Each write to `lock`, a heartbeat or a release mark, carries the newest claim of this
   broker: a compare-and-swap.
 """
 
@@ -424,7 +424,7 @@ class SqlVfs:
         return IN_STORE
 
     def identity(self) -> str:
-        """What tells these tables from all others: server, database and table. A standby has the same, a restored
+        """The identity of these tables: server, database and table. A standby has the same, a restored
         backup has not. Raises OSError, StoreError."""
         if not self._identity:
             ((self._identity,),) = self._ask(
@@ -443,7 +443,7 @@ class SqlVfs:
     # -- statements ---------------------------------------------------------------------------------------------------
 
     def _write(self, file: _File) -> None:
-        """What gathered, in one statement. Raises OSError; NothingWrittenError where surely nothing of it is stored."""
+        """Write the gathered rows in one statement. Raises OSError; NothingWrittenError if surely nothing is stored."""
         if not file.unsynced:
             return
         unsynced, file.unsynced, file.unsynced_bytes = file.unsynced, [], 0
@@ -641,7 +641,7 @@ def _run(session: Session, statement: bytes, asked: dict[str, Any]) -> list[Any]
 
 
 def _asked(directory: str, name: str) -> dict[str, Any]:
-    """What a statement that makes a name asks for: the directory itself is a name, too."""
+    """The condition of a statement that makes a name: the directory itself is a name, too."""
     above, _, parent = directory.rpartition("/")
     return {"directory": directory, "name": name, "above": above, "parent": parent}
 
