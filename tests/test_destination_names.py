@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import combinations, product
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from amq.broker.names import check_made
-from amq.core.destination import NAME_BYTES_MAX, QUEUE_SCHEME, flaw
+from amq.core.destination import (
+    NAME_BYTES_MAX,
+    QUEUE_SCHEME,
+    common,
+    covers,
+    flaw,
+    matches,
+    pattern_words,
+    specificity,
+)
 from amq.core.errors import AmqError, CommandError, ProtocolError
 from amq.maintenance.importing import _check_access
 from amq.protocols.openwire.names import destinations
@@ -89,3 +99,20 @@ def test_rest_makes_no_such_queue(tmp_path: Path) -> None:
             assert len(broker.broker.state.queues) == len(GOOD)
 
     asyncio.run(main())
+
+
+def test_patterns_have_one_order_and_know_what_they_share() -> None:
+    names = [tuple(words) for count in (1, 2, 3, 4) for words in product("abc", repeat=count)]
+    shapes = [words for count in (1, 2, 3) for words in product("ab*>", repeat=count) if ">" not in words[:-1]]
+    patterns = {
+        pattern_words(".".join(words)): {name for name in names if matches(pattern_words(".".join(words)), name)}
+        for words in shapes
+    }
+    for one, other in combinations(patterns, 2):
+        shared = common(one, other)
+        assert patterns[one] & patterns[other] == ({n for n in names if matches(shared, n)} if shared else set())
+        assert not covers(one, other) or patterns[other] <= patterns[one]
+        if patterns[one] & patterns[other]:
+            assert specificity(one) != specificity(other)
+        if shared and shared not in (one, other):
+            assert specificity(shared) < min(specificity(one), specificity(other))

@@ -9,13 +9,13 @@ specific than `*`, and `*` than `>`; so no two patterns that match one name are 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from amq.config.option import Value
 from amq.config.patterns import parse_pattern
-from amq.core.destination import ANY_REST, ANY_WORD, matches
+from amq.core.destination import matches, specificity
 
 if TYPE_CHECKING:
     from amq.config.schema import BrokerConfig
@@ -32,11 +32,6 @@ class DestinationOptions:
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
 
-def _specificity(pattern: Sequence[str]) -> tuple[int, ...]:
-    """Sorts the most specific first, among patterns that match one name."""
-    return tuple({ANY_WORD: 1, ANY_REST: 2}.get(word, 0) for word in pattern)
-
-
 class Policies:
     """Finds the options of a destination. One BrokerConfig for all destinations with the same ones."""
 
@@ -44,7 +39,7 @@ class Policies:
         self._config = config
         tables = [(parse_pattern(table.pattern), table) for table in config.destinations]
         # The least specific first: what follows overrides it.
-        self._tables = sorted(tables, key=lambda each: _specificity(each[0]), reverse=True)
+        self._tables = sorted(tables, key=lambda each: specificity(each[0]), reverse=True)
         self._made: dict[tuple[str, ...], BrokerConfig] = {}
 
     def of(self, name: str) -> BrokerConfig:

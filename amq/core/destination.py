@@ -68,14 +68,46 @@ def matches(pattern: Sequence[str], name: Sequence[str]) -> bool:
     return len(pattern) == len(name) and all(p in (ANY_WORD, word) for p, word in zip(pattern, name, strict=True))
 
 
-def specificity(pattern: Sequence[str]) -> tuple[bool, int, tuple[int, ...], int]:
-    """Sorts the most specific first, as Artemis does: a name, a pattern with `*` alone, one with a last `>`. Of two
-    with `>` it is the longer one, else the one with the first `*` further to the right.
+def specificity(pattern: Sequence[str]) -> tuple[int, ...]:
+    """Sorts the most specific first, among patterns that match one name: the first word that differs decides, a plain
+    word before `*`, `*` before `>`. The one rule for options, permissions and everything else that has patterns.
     """
-    ranks = tuple({ANY_WORD: 1, ANY_REST: 2}.get(word, 0) for word in pattern)
+    return tuple({ANY_WORD: 1, ANY_REST: 2}.get(word, 0) for word in pattern)
+
+
+def artemis_specificity(pattern: Sequence[str]) -> tuple[bool, int, tuple[int, ...], int]:
+    """The other rule, which Artemis has for its settings, and 0.1 had for permissions: a name first, a pattern with `*`
+    alone, one with a last `>`. Of two with `>` the longer one, else the one with the first `*` further to the right."""
     has_rest = pattern[-1] == ANY_REST
     length = sum(len(word.removeprefix("\0")) + 1 for word in pattern)
-    return has_rest, -length if has_rest else 0, ranks, -len(pattern)
+    return has_rest, -length if has_rest else 0, specificity(pattern), -len(pattern)
+
+
+def covers(wide: Sequence[str], narrow: Sequence[str]) -> bool:
+    """Does the pattern `wide` match all names that `narrow` matches?"""
+    for number, word in enumerate(wide):
+        if word == ANY_REST:
+            return len(narrow) >= number
+        if number >= len(narrow) or narrow[number] == ANY_REST:
+            return False
+        if word not in (ANY_WORD, narrow[number]):
+            return False
+    return len(wide) == len(narrow)
+
+
+def common(one: Sequence[str], other: Sequence[str]) -> tuple[str, ...] | None:
+    """The pattern of the names that both patterns match, None = there are none."""
+    words: list[str] = []
+    for number in range(max(len(one), len(other))):
+        left, right = (each[number] if number < len(each) else "" for each in (one, other))
+        if left == ANY_REST:
+            return (*words, *other[number:])
+        if right == ANY_REST:
+            return (*words, *one[number:])
+        if left != right and (not left or not right or ANY_WORD not in (left, right)):
+            return None
+        words.append(right if left == ANY_WORD else left)
+    return tuple(words)
 
 
 def source(text: str) -> Source:

@@ -30,9 +30,21 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import combinations
 from typing import Any, Final, Self
 
-from amq.core.destination import ANY_REST, ANY_WORD, QUEUE_SCHEME, TOPIC_SCHEME, matches, pattern_words, specificity
+from amq.core.destination import (
+    ANY_REST,
+    QUEUE_SCHEME,
+    TOPIC_SCHEME,
+    Pattern,
+    artemis_specificity,
+    common,
+    covers,
+    matches,
+    pattern_words,
+    specificity,
+)
 from amq.core.errors import ConfigError
 from amq.core.toml_places import Places
 from amq.security import files
@@ -42,6 +54,8 @@ FILE_BYTES_MAX: Final = 4 << 20
 ENTRIES_MAX: Final = 10_000
 REMEMBERED_MAX: Final = 10_000
 NAME_CHARS_REMEMBERED_MAX: Final = 256
+COMPARED_MAX: Final = 1000  # entries of which pairs are looked at: 0.1 s
+WARNINGS_MAX: Final = 10
 EVERYBODY: Final = "*"
 ADVISORY_WORD: Final = "ActiveMQ"  # the first word of the names of advisories
 BATCHES_SCHEME: Final = "batches://"  # before the name of an owner of batches
@@ -204,7 +218,35 @@ class Permissions:
             entries, roles, manage = _parse(found)
         except _MistakeError as error:
             raise ConfigError(f"{Places(path, text).find(*error.keys)}: {error}", code=_CODE) from error
-        return cls(entries, roles, manage, warnings, generation)
+        return cls(entries, roles, manage, (*warnings, *_reordered(entries, path)), generation)
+
+
+def _reordered(entries: Sequence[Entry], path: str) -> list[str]:
+    """Warnings: pairs of entries of which 0.1 asked the other one first, where that may change an answer.
+
+    An answer depends on the order only where one of the two has `only`. An entry with `only` for the names that both
+    match decides these alone, then and now: it ends the warning, too.
+    """
+    if len(entries) > COMPARED_MAX:
+        return []
+    closed = {(entry.scheme, entry.words) for entry in entries if entry.only}
+    warnings: list[str] = []
+    for one, other in combinations(sorted(entries, key=lambda each: specificity(each.words)), 2):
+        if one.scheme != other.scheme or not (one.only or other.only) or one.roles == other.roles:
+            continue
+        if artemis_specificity(one.words) <= artemis_specificity(other.words):
+            continue
+        names = common(one.words, other.words)
+        if names is None or (one.scheme, names) in closed:
+            continue
+        warnings.append(
+            f"{path}: for names that match both {shown_keys(one.keys)} and {shown_keys(other.keys)} the first one "
+            f"decides; 0.1 asked the second first. Write an entry for {Pattern(one.scheme, names)} with only = true "
+            "to say which rights you want there"
+        )
+        if len(warnings) == WARNINGS_MAX:
+            break
+    return warnings
 
 
 def _leaves_out(scheme: str, wide: Sequence[str], narrow: Sequence[str]) -> bool:
@@ -217,28 +259,12 @@ def _intersect(scheme: str, one: Sequence[str], other: Sequence[str]) -> bool:
     """Is there a name for which both patterns stand?"""
     if _leaves_out(scheme, one, other) or _leaves_out(scheme, other, one):
         return False
-    for a, b in zip(one, other, strict=False):
-        if ANY_REST in (a, b):
-            return True
-        if a != b and ANY_WORD not in (a, b):
-            return False
-    longer = max(one, other, key=len)
-    shorter = min(len(one), len(other))
-    return len(one) == len(other) or (len(longer) == shorter + 1 and longer[-1] == ANY_REST)
+    return common(one, other) is not None
 
 
 def _covers(scheme: str, wide: Sequence[str], narrow: Sequence[str]) -> bool:
     """Does `wide` stand for all names that `narrow` stands for?"""
-    if _leaves_out(scheme, wide, narrow):
-        return False
-    for number, word in enumerate(wide):
-        if word == ANY_REST:
-            return len(narrow) >= number
-        if number >= len(narrow) or narrow[number] == ANY_REST:
-            return False
-        if word not in (ANY_WORD, narrow[number]):
-            return False
-    return len(wide) == len(narrow)
+    return not _leaves_out(scheme, wide, narrow) and covers(wide, narrow)
 
 
 class _MistakeError(ValueError):

@@ -80,6 +80,38 @@ def test_entries_count_together_unless_one_says_only(
         assert rules.may(User(user), right, name) is granted
 
 
+ORDER = """[roles]
+eu = ["eve"]
+[queues."*.eu"]
+read = ["eu"]
+only = true
+[queues."orders.>"]
+read = ["*"]
+only = true
+"""
+
+
+def test_the_first_word_that_differs_decides_and_a_changed_order_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "permissions.toml"
+    path.write_text(ORDER)
+    rules = Permissions.read(str(path))
+    assert rules.may(User("alice"), Right.READ, "queue://orders.eu")  # 0.1 asked *.eu first
+    [warning] = rules.warnings
+    assert warning.startswith(f'{path}: for names that match both queues."orders.>" and queues."*.eu" the first one')
+    assert "queue://orders.eu with only = true" in warning
+    path.write_text(ORDER + '[queues."orders.eu"]\nread = ["eu"]\nonly = true\n')
+    rules = Permissions.read(str(path))
+    assert not rules.warnings
+    assert not rules.may(User("alice"), Right.READ, "queue://orders.eu")
+
+
+def test_warnings_of_the_order_are_few(tmp_path: Path) -> None:
+    path = tmp_path / "permissions.toml"
+    one = '[queues."*.{0}"]\nread = ["a"]\nonly = true\n[queues."{0}.>"]\nwrite = ["b"]\nonly = true\n'
+    path.write_text('[roles]\na = ["x"]\nb = ["y"]\n' + "".join(one.format(f"n{number}") for number in range(100)))
+    assert len(Permissions.read(str(path)).warnings) == permissions.WARNINGS_MAX
+
+
 def test_manage_is_of_the_broker(rules: Permissions) -> None:
     assert [rules.may_manage(User(user)) for user in ("alice", "bob", "eve")] == [False, True, False]
 

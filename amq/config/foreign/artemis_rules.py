@@ -14,7 +14,7 @@ from amq.config.foreign.document import Element
 from amq.config.foreign.grants import BOTH, EVERYBODY, QUEUES, TOPICS, Entry, Grants, role_names, shown, tell
 from amq.config.foreign.importing import Importing, Part, Rule, special, unsupported
 from amq.config.foreign.report import Status
-from amq.core.destination import REST_TEXT, matches, pattern_words, specificity
+from amq.core.destination import REST_TEXT, artemis_specificity, matches, pattern_words
 
 MANAGEMENT = "activemq.management"  # the address where Artemis takes orders
 # type of a permission → (sections, our right)
@@ -115,7 +115,9 @@ class Settings:
         words = MANAGEMENT.split(".")
         patterns = [pattern for pattern in self._managers if matches(pattern_words(pattern), words)]
         if patterns:
-            self._grants.manage(self._managers[min(patterns, key=lambda each: specificity(pattern_words(each)))])
+            closest = min(patterns, key=lambda each: artemis_specificity(pattern_words(each)))
+            self._grants.manage(self._managers[closest])
+        self._grants.as_artemis(importing)
         self._grants.finish(importing)
 
 

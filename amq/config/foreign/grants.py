@@ -17,7 +17,17 @@ from amq.config.foreign.importing import Importing, Part
 from amq.config.foreign.report import Status
 from amq.config.patterns import TEXT_CHARS_MAX
 from amq.config.toml import quote
-from amq.core.destination import ANY_REST, REST_TEXT, WORD_TEXT, pattern_words
+from amq.core.destination import (
+    ANY_REST,
+    REST_TEXT,
+    WORD_TEXT,
+    Pattern,
+    artemis_specificity,
+    common,
+    covers,
+    pattern_words,
+    specificity,
+)
 from amq.core.errors import ConfigError
 
 ENTRIES_MAX: Final = 10_000  # as amq.security.permissions
@@ -67,6 +77,27 @@ class Grants:
         """An entry for the same pattern comes later in the file, and counts alone."""
         for section in sections:
             self._entries.pop((section, pattern), None)
+
+    def as_artemis(self, importing: Importing) -> None:
+        """Artemis asks the most specific of several entries by another rule. Where that one is not the first one here,
+        give the names that both match an entry of their own, with the rights that they have there."""
+        for section in BOTH:
+            given = {pattern_words(name): entry for (of, name), entry in self._entries.items() if of == section}
+            known, unseen = dict(given), list(given)
+            while unseen:
+                one = unseen.pop()
+                for other in list(known):
+                    names = common(one, other)
+                    if names is None or names in known:
+                        continue
+                    theirs = given[min((each for each in given if covers(each, names)), key=artemis_specificity)]
+                    if known[min((each for each in known if covers(each, names)), key=specificity)] is theirs:
+                        continue
+                    if len(self._entries) >= ENTRIES_MAX:
+                        raise ConfigError(f"{importing.path}: needs more than {ENTRIES_MAX} rules: use fewer wildcards")
+                    known[names] = theirs
+                    self._entries[section, str(Pattern("", names))] = theirs
+                    unseen.append(names)
 
     def grant(self, entry: Entry, right: str, roles: Iterable[str]) -> None:
         known = entry.rights.setdefault(right, {})
