@@ -27,6 +27,7 @@ from amq.node.group import MEET_S, Group
 from amq.node.member import Role
 from amq.protocols.openwire.names import own_url
 from amq.protocols.stomp.frame import Frame, FrameReader, Limits
+from amq.store.files.election import FileElection
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner
 from amq.store.presence import RECORD_BYTES, Presence, read_presence
@@ -61,7 +62,9 @@ class Store:
 
     def group_of(self, *overrides: str) -> Group:
         config = load(overrides=overrides, store=str(self.path), name="me")
-        return Group(SystemVfs(), self.clock, FakeHost(), SystemThreads(), config, "me", None)
+        vfs, host = SystemVfs(), FakeHost()
+        election = FileElection(vfs, self.clock, host, config.store)
+        return Group(vfs, election, self.clock, host, SystemThreads(), config, "me", None)
 
     def other(self, name: str, url: str = "stomp://a:1", host: str = "alpha", **facts: Any) -> Presence:
         owner = Owner.make(

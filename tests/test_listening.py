@@ -21,6 +21,7 @@ from amq.core.errors import TransportError
 from amq.doors.threads import SystemThreads
 from amq.node.group import BACK_OFF_S_MAX, FREE_PATIENCE_S, PROBE_S, Group
 from amq.node.member import Role
+from amq.store.files.election import FileElection
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner
 from amq.store.presence import Presence, read_presence
@@ -88,7 +89,9 @@ class Store:
         self.clock = FakeClock()
         self.refused = refused
         self.probes = 0
-        self.group = Group(self.vfs, self.clock, FakeHost(), SystemThreads(), self.config(**options), "me", self._probe)
+        config, host = self.config(**options), FakeHost()
+        election = FileElection(self.vfs, self.clock, host, config.store)
+        self.group = Group(self.vfs, election, self.clock, host, SystemThreads(), config, "me", self._probe)
         self.stack = ExitStack()
 
     def config(self, **options: str) -> BrokerConfig:

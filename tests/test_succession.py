@@ -28,6 +28,7 @@ from amq.node.succession import (
     Departure,
     Succession,
 )
+from amq.store.files.election import FileElection
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner
 from amq.store.orders import (
@@ -63,7 +64,8 @@ class Member:
             lock_keep_alive_period_s=PERIOD_S,
         )
         self.config = BrokerConfig(name=name, store=self.store, **options)
-        self.group = Group(vfs, clock, host, SystemThreads(), self.config, name, None)
+        election = FileElection(vfs, clock, host, self.config.store)
+        self.group = Group(vfs, election, clock, host, SystemThreads(), self.config, name, None)
         self.succession = Succession(vfs, clock, Random(name), self.config, self.owner, self.group)
         self.not_ready = ""
         self.presence = Presence.open(vfs, self.store, self.owner, facts=self.facts())

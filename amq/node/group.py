@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from amq.config.transport_url import parse_transport_url
 from amq.core.errors import AmqError, TransportError
 from amq.doors.clock import Clock
 from amq.doors.threads import Threads
-from amq.store.files.shared_file import LOCK_FILE
+from amq.store.election import Election
 from amq.store.files.vfs import Vfs
 from amq.store.host import Host, is_here
 from amq.store.presence import MASTER, BrokerPresence, read_presence
@@ -96,11 +95,20 @@ class Group:
     """This broker among the others. `config` may be replaced while the broker runs."""
 
     def __init__(
-        self, vfs: Vfs, clock: Clock, host: Host, threads: Threads, config: BrokerConfig, name: str, probe: Probe | None
+        self,
+        vfs: Vfs,
+        election: Election,
+        clock: Clock,
+        host: Host,
+        threads: Threads,
+        config: BrokerConfig,
+        name: str,
+        probe: Probe | None,
     ) -> None:
         """`name` is this broker's; `probe` tells which transports cannot be opened, None = they always can."""
         self.config = config
         self._vfs = vfs
+        self._election = election
         self._clock = clock
         self._host = host
         self._threads = threads
@@ -306,11 +314,7 @@ class Group:
         counts as free: the patience runs, and then the locker meets the same error.
         """
         with suppress(OSError):
-            fd = self._vfs.open(os.path.join(self.config.store, LOCK_FILE), os.O_RDONLY)
-            try:
-                return self._vfs.lock_held(fd)
-            finally:
-                self._vfs.close(fd)
+            return self._election.is_held()
         return False
 
     # -- options that differ ------------------------------------------------------------------------------------------

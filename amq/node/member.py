@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
-import os
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing
@@ -42,15 +41,13 @@ from amq.node.succession import ASK_S, EAGER_POLL_S, Departure, Succession
 from amq.security.credentials import Credentials
 from amq.security.login import Authenticate
 from amq.security.permissions import Permissions
+from amq.store.election import RETRY_DELAYS_S
 from amq.store.epoch import Epoch
-from amq.store.files.others import check_own
-from amq.store.files.shared_file import SharedFileLocker
 from amq.store.files.vfs import NotAFileError, Vfs, close_all
-from amq.store.files.waker import RETRY_DELAYS_S, watch
 from amq.store.host import Host, Owner, SystemHost
 from amq.store.lease import Lease, Verdict, Watchdog
-from amq.store.locker import Mastership
-from amq.store.open import open_vfs
+from amq.store.locker import Locker, Mastership
+from amq.store.open import open_election, open_vfs
 from amq.store.presence import Presence
 from amq.store.silence import Silence
 from amq.transports.probe import refusals
@@ -118,6 +115,7 @@ class BrokerService:
         self._vfs = vfs or open_vfs(config.store, config.locker)
         self._clock = clock or SystemClock()
         self._host = host or SystemHost()
+        self._election = open_election(self._vfs, self._clock, self._host, config.store, (JOURNAL_DIRECTORY,))
         self._entropy = entropy or SystemRandom()
         self._threads = threads or SystemThreads()
         self._make_runner = make_runner or (lambda post: JournalThread(self._threads, post))
@@ -193,25 +191,21 @@ class BrokerService:
     def _compete(self) -> None:
         """Slave, master, slave again, until stopped. Everything here may hang in the store."""
         try:
-            self._make_store()
+            self._election.make()
             owner = self._owner()
-            with watch(
-                self._vfs, self.config.store, self._wake.set, self._threads, lambda: self.role is Role.SLAVE
-            ) as unwatched:
+            with self._election.watch(self._wake.set, self._threads, lambda: self.role is Role.SLAVE) as unwatched:
                 if unwatched is not None:
                     _log.info("no file events here, polling alone", reason=str(unwatched))
-                # One for all terms: it numbers its attempts, and no two may write the same claim.
-                locker = SharedFileLocker(
+                locker = self._election.locker(owner)
+                group = self._group = Group(
                     self._vfs,
+                    self._election,
                     self._clock,
                     self._host,
-                    self.config.store,
-                    owner,
-                    lambda place: open_vfs(self.config.store, place.url),
-                )
-                locker.check_place()
-                group = self._group = Group(
-                    self._vfs, self._clock, self._host, self._threads, self.config, owner.name, self._probe
+                    self._threads,
+                    self.config,
+                    owner.name,
+                    self._probe,
                 )
                 succession = self._succession = Succession(
                     self._vfs, self._clock, self._entropy, self.config, owner, group
@@ -249,24 +243,6 @@ class BrokerService:
         self._failed_at = now
         return self._pause_s
 
-    def _make_store(self) -> None:
-        for path in (self.config.store, os.path.join(self.config.store, JOURNAL_DIRECTORY)):
-            try:
-                self._vfs.mkdir(path)
-            except FileExistsError:
-                # It may be new, made by a broker that died before it could make the name durable.
-                if path == self.config.store:
-                    check_own(self._vfs, path)
-            except FileNotFoundError as error:
-                raise StoreError(
-                    f"{os.path.dirname(os.path.abspath(path))} does not exist: mount the shared file system or "
-                    "make the directory; a store is only made inside an existing one"
-                ) from error
-            try:
-                self._vfs.fsync_directory(os.path.dirname(path) or ".")
-            except PermissionError as error:
-                _log.info("cannot make the name of the store durable: left to the file system", reason=str(error))
-
     def _owner(self) -> Owner:
         return Owner.make(
             self._host,
@@ -276,7 +252,7 @@ class BrokerService:
             lock_keep_alive_period_s=self.config.lock_keep_alive_period_s,
         )
 
-    def _term(self, owner: Owner, locker: SharedFileLocker, group: Group, succession: Succession) -> None:
+    def _term(self, owner: Owner, locker: Locker, group: Group, succession: Succession) -> None:
         """Wait for the lock as a slave; if we get it, be the master until that ends."""
         presence = Presence.open(self._vfs, self.config.store, owner, facts=self._facts(group, succession))
         with closing(presence) as self._presence:
@@ -305,10 +281,10 @@ class BrokerService:
                 close_all(self._vfs, held)
                 locker.abandon()
 
-    def _wait_for_lock(self, locker: SharedFileLocker, group: Group, succession: Succession) -> bool:
+    def _wait_for_lock(self, locker: Locker, group: Group, succession: Succession) -> bool:
         """True with the lock; False when told to stop."""
         waited = False
-        silence = Silence(self._vfs, self._clock, self.config.store, self.config.lock_keep_alive_period_s)
+        silence = Silence(self._election.sign, self._clock, self.config.lock_keep_alive_period_s)
         while not self._stopping.is_set():
             self._wake.clear()
             if self._acquire(locker, group, succession, silence):
@@ -328,9 +304,7 @@ class BrokerService:
                         return False
         return False
 
-    def _acquire(
-        self, locker: SharedFileLocker, group: Group, succession: Succession, silence: Silence | None = None
-    ) -> bool:
+    def _acquire(self, locker: Locker, group: Group, succession: Succession, silence: Silence | None = None) -> bool:
         """Try once for the lock, where this slave may; also by replacing the file of a holder that is silent."""
         if not (group.competes() or self.config.fail_if_locked) or not succession.may_try(locker.release_mark()):
             if silence is not None:
@@ -422,7 +396,7 @@ class BrokerService:
                 _log.warning("the journal as followed cannot be used: measuring all of it", reason=str(error))
         return seal(self._vfs, self.config.store, number, known, sign=sign)
 
-    def _serve(self, locker: SharedFileLocker, mastership: Mastership, group: Group, succession: Succession) -> None:
+    def _serve(self, locker: Locker, mastership: Mastership, group: Group, succession: Succession) -> None:
         """Replay, serve, keep the lease alive, until stopped, fenced or deposed. A broker that cannot open its
         transports hands over like one that was asked to stop, and raises TransportError.
         """

@@ -1,8 +1,8 @@
 """The locker: the interface through which a service takes part in the election, and the one table of its states.
 
-Invariant: an event that the table does not allow raises and leaves the state unchanged. There is one implementation,
-`shared_file`; where its files are, in a directory or in a database, is the door's matter. A quorum service would be
-another one under the same table.
+Invariant: an event that the table does not allow raises and leaves the state unchanged. `files.shared_file` implements
+it on files; where these are, in a directory or in a database, is the door's matter. A quorum service would be another
+implementation under the same table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from amq.store.epoch import Epoch
 from amq.store.lease import Lease
@@ -108,6 +108,26 @@ class Locker(Protocol):
 
     def holder(self) -> str:
         """The apparent holder of the lock, for people; "" = unknown."""
+        ...
+
+    def release_mark(self) -> Mapping[str, Any] | None:
+        """The release mark of the newest epoch, where it says more than that the epoch is over: `to`, `failover`; None
+        = no such mark, or none that can be read. Raises OSError."""
+        ...
+
+    def can_replace(self) -> bool:
+        """Whether `replace` works on this store. Raises OSError."""
+        ...
+
+    def replace(self, silent_s: float, goes_on: Callable[[], bool]) -> bool:
+        """Take the lock from a holder that has given no sign of life for `silent_s` seconds. True = the lock is ours;
+        False where the holder, or another broker, was quicker. `goes_on()` looks once more, after this broker has
+        proved its own view of the store. Raises StoreError, OSError."""
+        ...
+
+    def sign(self) -> None:
+        """A sign of life of a candidate that waits or seals, to be called now and then. Raises OwnershipLostError,
+        OSError."""
         ...
 
     def take_over(

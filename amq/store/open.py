@@ -7,11 +7,16 @@ Everything above the door (`Vfs`) takes the door that `open_vfs` returns, and do
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 
 from amq.core.errors import AmqError, ConfigError
+from amq.doors.clock import Clock
+from amq.store.election import Election
 from amq.store.epoch import EPOCHS_DIRECTORY, epoch_numbers, read_epoch
-from amq.store.files.vfs import SystemVfs, ToolVfs
+from amq.store.files.election import FileElection
+from amq.store.files.vfs import SystemVfs, ToolVfs, Vfs
+from amq.store.host import Host
 from amq.store.name import is_directory
 
 
@@ -34,6 +39,11 @@ def open_vfs(store: str, locker: str | None = None) -> ToolVfs:
         ) from error
     parsed = SqlUrl.parse(url)
     return SqlLockedVfs(store, parsed) if is_directory(store) else SqlVfs(parsed)
+
+
+def open_election(vfs: Vfs, clock: Clock, host: Host, store: str, directories: Sequence[str]) -> Election:
+    """The election of the brokers of `store`, to which the door `vfs` leads. `directories` that a store must have."""
+    return FileElection(vfs, clock, host, store, directories, lambda place: open_vfs(store, place.url))
 
 
 def locker_of(store: str) -> str:

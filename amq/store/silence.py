@@ -8,54 +8,29 @@ silence: its heartbeat, the claim, the file that holds the lock.
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from amq.core.errors import AmqError
 from amq.doors.clock import Clock
-from amq.store.document import decode, read_all
-from amq.store.files.shared_file import CLAIM_FILE, HEARTBEAT_OFFSET, LOCK_FILE, RECORD_BYTES
-from amq.store.files.vfs import Vfs
-from amq.store.host import Owner
+from amq.store.election import Sign
 
 STEPS = 20  # looks within one time-out
 GAP_STEPS = 2  # of the time between two looks, this much counts at most
 PERIODS = 5  # of the holder's lockKeepAlivePeriod that a time-out has at least
 
 
-@dataclass(frozen=True, slots=True)
-class Sign:
-    """The last words of the holder of the lock, and the files (device and inode) in which they stand."""
-
-    lock_file: tuple[int, int]
-    heartbeat: bytes
-    claim_file: tuple[int, int] | None
-    claim: bytes
-
-    def period_s(self) -> float | None:
-        """The lockKeepAlivePeriod of the writer of the heartbeat, None where that cannot be told."""
-        try:
-            owner = decode("heartbeat", self.heartbeat, LOCK_FILE)["owner"]
-            return Owner.from_json(owner, LOCK_FILE).lock_keep_alive_period_s
-        except (AmqError, LookupError, AttributeError):
-            return None  # being written just now, or never written
-
-
 class Silence:
-    """Watches the lock of `store` for a broker whose own lockKeepAlivePeriod is `period_s`. For the lease thread:
-    `look` may hang in the store.
+    """Watches the holder of a lock for a broker whose own lockKeepAlivePeriod is `period_s`. `read()` returns the last
+    sign of life (`Election.sign`). For the lease thread: `look` may hang in the store.
 
-    sign      as last seen; None = no lock file, or no view of the store
+    sign      as last seen; None = there is none, or no view of the store
     silent_s  how long it was seen unchanged
     """
 
-    def __init__(self, vfs: Vfs, clock: Clock, store: str, period_s: float) -> None:
+    def __init__(self, read: Callable[[], Sign | None], clock: Clock, period_s: float) -> None:
         self.sign: Sign | None = None
         self.silent_s = 0.0
-        self._vfs = vfs
+        self._read = read
         self._clock = clock
-        self._lock_path = os.path.join(store, LOCK_FILE)
-        self._claim_path = os.path.join(store, CLAIM_FILE)
         self._own_period_s = self._period_s = period_s
         self._looked: float | None = None
 
@@ -99,25 +74,3 @@ class Silence:
 
     def _limit_s(self, timeout_s: float) -> float:
         return max(timeout_s, PERIODS * self._period_s)
-
-    def _read(self) -> Sign | None:
-        """None where there is no lock file. Both files are opened afresh and their cached pages dropped, so that the
-        answer is the server's. Raises OSError.
-        """
-        try:
-            lock = self._file(self._lock_path, HEARTBEAT_OFFSET)
-        except FileNotFoundError:
-            return None
-        try:
-            return Sign(*lock, *self._file(self._claim_path, 0))
-        except FileNotFoundError:
-            return Sign(*lock, None, b"")
-
-    def _file(self, path: str, offset: int) -> tuple[tuple[int, int], bytes]:
-        fd = self._vfs.open(path, os.O_RDONLY)
-        try:
-            self._vfs.drop_cache(fd)
-            found = self._vfs.fstat(fd)
-            return (found.st_dev, found.st_ino), read_all(self._vfs, fd, RECORD_BYTES, offset)
-        finally:
-            self._vfs.close(fd)

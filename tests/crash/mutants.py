@@ -12,6 +12,7 @@ from amq.journal.records import message, settlement
 from amq.node import member as service
 from amq.store import epoch
 from amq.store.files import shared_file
+from amq.store.files.election import FileElection
 from tests.mutant import Mutant
 
 MUTANTS = (
@@ -388,8 +389,8 @@ MUTANTS = (
     ),
     Mutant(
         "names of the store's directories not synced",
-        service.BrokerService,
-        "_make_store",
+        FileElection,
+        "make",
         'self._vfs.fsync_directory(os.path.dirname(path) or ".")',
         "pass",
         "queues",

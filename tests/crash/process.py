@@ -15,9 +15,11 @@ from zlib import crc32
 from amq.broker.broker import Broker
 from amq.config.schema import BrokerConfig
 from amq.journal.journal import Journal
+from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.node.following import Slave
 from amq.node.member import BrokerService
 from amq.store.epoch import Epoch
+from amq.store.files.election import FileElection
 from amq.store.files.shared_file import SharedFileLocker
 from amq.store.host import Owner
 from tests.broker.disk import StepRunner
@@ -69,7 +71,7 @@ class Process(World):
             BrokerService,
             SimpleNamespace(_vfs=self.vfs, config=self.config, _held=[], _slave=slave, _teller=lambda: lambda *_: None),
         )
-        BrokerService._make_store(service)
+        FileElection(self.vfs, self.clock, self._host, STORE, (JOURNAL_DIRECTORY,)).make()
         owner = Owner.make(
             self._host, name=self.name, uuid=f"uuid of {self.name}", transport_urls=(), lock_keep_alive_period_s=2.0
         )

@@ -13,10 +13,11 @@ import pytest
 from lock_process import Process
 
 from amq.doors.clock import SystemClock
+from amq.store.election import RETRY_DELAYS_S
 from amq.store.epoch import read_epochs
 from amq.store.files.shared_file import SharedFileLocker
 from amq.store.files.vfs import SystemVfs
-from amq.store.files.waker import RETRY_DELAYS_S, watch
+from amq.store.files.waker import watch
 from amq.store.host import Owner, SystemHost
 from amq.store.presence import read_presence
 from amq.store.status import store_status

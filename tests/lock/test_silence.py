@@ -19,8 +19,9 @@ from amq.core.errors import OwnershipLostError
 from amq.store import silence as silence_module
 from amq.store.epoch import Epoch, read_newest_epoch
 from amq.store.files import shared_file
+from amq.store.files.election import FileElection, FileSign
 from amq.store.files.shared_file import SharedFileLocker
-from amq.store.silence import PERIODS, STEPS, Sign, Silence
+from amq.store.silence import PERIODS, STEPS, Silence
 from tests.sampling import sampled
 
 TIMEOUT_S = 20.0
@@ -47,7 +48,8 @@ class Group:
             broker.locker.abandon()
 
     def watch(self, broker: Broker) -> Silence:
-        return Silence(broker.vfs, broker.clock, self.store, broker.owner.lock_keep_alive_period_s)
+        election = FileElection(broker.vfs, broker.clock, broker.host, self.store)
+        return Silence(lambda: election.sign(), broker.clock, broker.owner.lock_keep_alive_period_s)
 
     def take_over(self, broker: Broker, *, locked: bool = False) -> None:
         epoch = broker.become_master(locked=locked).epoch
@@ -339,11 +341,11 @@ def test_a_candidate_that_waits_for_a_long_lease_gives_signs(group: Group) -> No
 # -- the rules, taken out one by one ----------------------------------------------------------------------------------
 
 
-def _without(*fields: str) -> Callable[[Silence], Sign | None]:
-    real = Silence._read
+def _without(*fields: str) -> Callable[[FileElection], FileSign | None]:
+    real = FileElection.sign
 
-    def read(silence: Silence) -> Sign | None:
-        sign = real(silence)
+    def read(election: FileElection) -> FileSign | None:
+        sign = real(election)
         return sign and replace(sign, **{field: b"" if field in ("heartbeat", "claim") else (0, 0) for field in fields})
 
     return read
@@ -359,9 +361,9 @@ MUTANTS: dict[str, tuple[object, str, object, Callable[[Group], None]]] = {
     "a hanging store counts": (silence_module, "GAP_STEPS", math.inf, test_a_store_that_hangs_hardly_counts),
     "an error is silence": (Silence, "reset", lambda _silence: None, test_an_error_of_the_store_begins_anew),
     "any time-out": (silence_module, "PERIODS", 0, test_five_periods_of_the_master_pass_whatever_the_option_says),
-    "heartbeats not read": (Silence, "_read", _without("heartbeat"), test_each_heartbeat_ends_the_silence),
-    "claims not read": (Silence, "_read", _without("claim", "claim_file"), test_a_claim_ends_the_silence),
-    "files not compared": (Silence, "_read", _without("lock_file"), test_a_new_lock_file_ends_the_silence),
+    "heartbeats not read": (FileElection, "sign", _without("heartbeat"), test_each_heartbeat_ends_the_silence),
+    "claims not read": (FileElection, "sign", _without("claim", "claim_file"), test_a_claim_ends_the_silence),
+    "files not compared": (FileElection, "sign", _without("lock_file"), test_a_new_lock_file_ends_the_silence),
     "no last look": (Silence, "goes_on", lambda _silence: True, test_a_heartbeat_in_the_last_moment_saves_the_master),
     "view not proved": (
         shared_file,

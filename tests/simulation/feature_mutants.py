@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -44,11 +44,12 @@ from amq.protocols.commands import CloseSession, CommitBatch, Prepare, SendMany
 from amq.protocols.commands import Lease as LeaseCommand
 from amq.store import document, silence
 from amq.store.epoch import Epoch
+from amq.store.files.election import FileElection, FileSign
 from amq.store.files.shared_file import RECORD_BYTES, SharedFileLocker
 from amq.store.lease import Lease
 from amq.store.locker import LockerEvent
 from amq.store.orders import Order, Orders
-from amq.store.silence import Sign, Silence
+from amq.store.silence import Silence
 from amq.transports.connection import Connection
 from amq.transports.reattachment import ReattachableConnection
 from tests.simulation import upgrade
@@ -666,15 +667,15 @@ def time_in_which_a_slave_stood_still_is_silence() -> AbstractContextManager[obj
 
 @mutant_of("hung")
 def an_error_is_silence() -> AbstractContextManager[object]:
-    real = Silence._read
+    real = FileElection.sign
+    seen: dict[FileElection, FileSign | None] = {}
 
-    def read(watch: Silence) -> Sign | None:
-        try:
-            return real(watch)
-        except OSError:
-            return watch.sign
+    def read(election: FileElection) -> FileSign | None:
+        with suppress(OSError):
+            seen[election] = real(election)
+        return seen.get(election)
 
-    return patch.object(Silence, "_read", read)
+    return patch.object(FileElection, "sign", read)
 
 
 @mutant_of("hung")
@@ -684,13 +685,13 @@ def any_time_out_will_do() -> AbstractContextManager[object]:
 
 @mutant_of("hung")
 def a_heartbeat_is_no_sign() -> AbstractContextManager[object]:
-    real = Silence._read
+    real = FileElection.sign
 
-    def read(watch: Silence) -> Sign | None:
-        sign = real(watch)
+    def read(election: FileElection) -> FileSign | None:
+        sign = real(election)
         return sign and replace(sign, heartbeat=b"")
 
-    return patch.object(Silence, "_read", read)
+    return patch.object(FileElection, "sign", read)
 
 
 @mutant_of("hung")

@@ -477,7 +477,7 @@ class World:
             self._quiet(),
             oracle.observing(),
             large,
-            patch("amq.node.member.watch", self._watch),
+            patch("amq.store.files.election.watch", self._watch),
             ExitStack() as settings,
         ):
             settings.enter_context(self._settings())

@@ -22,9 +22,6 @@ from amq.doors.threads import SystemThreads, Threads
 from amq.store.files.shared_file import LOCK_FILE
 from amq.store.files.vfs import Vfs
 
-# The kernel tells of the close of a killed master's descriptor microseconds before it drops the lock: after an event,
-# try at these intervals (seconds) before going back to sleep.
-RETRY_DELAYS_S = (0.0, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.04)
 PAUSE_S = 1.0  # after the lock was found free, or could not be waited for: others may want it, or nobody
 _log = structlog.get_logger("amq.lock")
 ROLE_S = 0.1  # between two looks whether this broker is a slave again
