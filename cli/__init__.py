@@ -1,1 +1,1 @@
-"""The `amq` command: thin click commands over the package. Every command and option is in docs/cli.md."""
+"""The `amq` command: thin click commands over the package. `amq COMMAND --help` explains each."""

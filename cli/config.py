@@ -1,4 +1,4 @@
-"""`amq config show|check|import`: the configuration of a broker and the source of each value."""
+"""`amq config show|check|import|reference`: the configuration of a broker and the source of each value."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from amq.cli.own_certificate import OwnCertificate
 from amq.cli.own_logins import OwnLogins
 from amq.config import BrokerConfig, Kind, Setting, load
 from amq.config.destinations import TABLE
+from amq.config.reference import options_text
 from amq.config.toml import quote, value_text
 from amq.core.errors import ConfigError
 from amq.security import LoginGate
@@ -25,6 +26,7 @@ from amq.store.host import Owner, SystemHost
 
 @click.group(
     epilog=examples(
+        "amq config reference",
         "amq config show",
         "amq config show /etc/amq/amq.toml -o lockKeepAlivePeriod=5s",
         "amq config check /etc/amq/amq.toml",
@@ -34,11 +36,17 @@ from amq.store.host import Owner, SystemHost
 def config() -> None:
     """Show or check the configuration, or import that of another broker.
 
-    docs/configuration.md explains every option.
+    `amq config reference` explains every option.
     """
 
 
 config.add_command(import_)
+
+
+@config.command(epilog=examples("amq config reference | less"))
+def reference() -> None:
+    """Print every option: meaning, values, default, and reasons to change it, in Markdown."""
+    click.echo(options_text(), nl=False)
 
 
 @config.command(

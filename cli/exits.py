@@ -1,5 +1,5 @@
 """Exit codes, and the one place where an error becomes a line on stderr and a code. The table is part of the contract
-with scripts and supervisors: `EXIT_CODES` is what `--help` and docs/cli.md show.
+with scripts and supervisors: `EXIT_CODES` is what `--help` and the page docs/cli.md of the site show.
 """
 
 from __future__ import annotations

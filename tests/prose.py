@@ -7,10 +7,13 @@ Markdown: `make lint` runs proselint on it.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from amq.cli import reference
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [path for pages in ("*.md", "docs/*.md", "examples/*/*.md") for path in sorted(ROOT.glob(pages))]
@@ -28,6 +31,16 @@ _RELATIVE = re.compile(
     r"|(?:Of|To|For|By|From|With|In) (?:whom|what|which|who|whoever|whatever))\b[^.?!|]*[.?!|]?)",
     re.MULTILINE,
 )
+
+
+@functools.cache
+def _generated() -> dict[Path, str]:
+    return {ROOT / path: text for path, text in reference.pages(ROOT).items()}
+
+
+def text_of(page: Path) -> str:
+    """The page as the site shows it, with its generated part."""
+    return _generated().get(page) or page.read_text()
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -61,7 +74,7 @@ def main(directory: Path) -> None:
     for page in PAGES:
         copy = directory / page.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(of_document(page.read_text()))
+        copy.write_text(of_document(text_of(page)))
 
 
 if __name__ == "__main__":

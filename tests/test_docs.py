@@ -59,7 +59,7 @@ def source(*folders: str) -> str:
 
 def blocks(page: Path) -> Iterator[tuple[str, str]]:
     """(language, text) of each block of code; "" where it is only indented."""
-    text = page.read_text()
+    text = prose.text_of(page)
     for match in re.finditer(r"^ *```(\w*)\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL):
         yield match[1], match[2]
     rest = re.sub(r"^ *```(\w*)\n(.*?)^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -102,20 +102,20 @@ def test_every_page_is_reachable() -> None:
         page = left.pop()
         if page not in reached and page.suffix == ".md" and page.exists():
             reached.add(page)
-            left += [(page.parent / link.partition("#")[0]).resolve() for link in LINK.findall(page.read_text())]
+            left += [(page.parent / link.partition("#")[0]).resolve() for link in LINK.findall(prose.text_of(page))]
     assert set((ROOT / "docs").glob("*.md")) <= reached
 
 
 @pages
 def test_links_lead_somewhere(page: Path) -> None:
-    for link in LINK.findall(page.read_text()):
+    for link in LINK.findall(prose.text_of(page)):
         if re.match(r"https?:", link):
             continue
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{page.name} links to {link}, which is not there"
         if anchor:
-            headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            headings = re.findall(r"^#+ (.*)$", prose.text_of(target), re.MULTILINE)
             slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
             assert anchor in slugs, f"{page.name} links to {link}, but {target.name} has no such heading"
 
@@ -144,13 +144,15 @@ def test_commands_exist(page: Path) -> None:
 
 
 def test_every_command_and_option_is_in_the_manual() -> None:
-    manual = (ROOT / "docs" / "cli.md").read_text()
+    manual = prose.text_of(ROOT / "docs/cli.md")
     for path, command in all_commands(main):
         assert f"amq {' '.join(path)}" in manual
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 longest = max(parameter.opts, key=len)
-                assert longest in manual, f"docs/cli.md does not say what {longest} of amq {' '.join(path)} does"
+                assert longest in manual, (
+                    f"docs/cli.md of the site does not say what {longest} of amq {' '.join(path)} does"
+                )
 
 
 @pages
@@ -163,7 +165,7 @@ def test_python_compiles(page: Path) -> None:
 @pages
 def test_failover_urls_are_understood(page: Path) -> None:
     """Those of our client; one with tcp:// is for clients of ActiveMQ."""
-    for url in re.findall(r"""["'](failover:\([^"']*)["']""", page.read_text()):
+    for url in re.findall(r"""["'](failover:\([^"']*)["']""", prose.text_of(page)):
         (addresses if "tcp://" in url else uri).parse(url)  # for JMS clients, or for ours
 
 
@@ -171,7 +173,7 @@ def test_pictures_are_small_and_shown() -> None:
     """Each is drawn by bench/pictures.py, bench/churn.py or test_console_pictures.py; none loads anything."""
     shown = set()
     for page in PAGES:
-        shown |= {(page.parent / path).resolve() for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text())}
+        shown |= {(page.parent / path).resolve() for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", prose.text_of(page))}
     pictures = {each for each in (ROOT / "docs/pictures").iterdir() if each.suffix != ".json"}
     assert pictures == shown
     for picture in pictures:
@@ -188,7 +190,7 @@ def test_pictures_are_small_and_shown() -> None:
 @pages
 def test_sentences_begin_with_their_subject(page: Path) -> None:
     if page.name not in PAGES_TO_REWRITE:
-        found = prose.relative_sentences(prose.of_document(page.read_text()))
+        found = prose.relative_sentences(prose.of_document(prose.text_of(page)))
         bad = [f"{page.name}:{line}: {text}" for line, text in found]
         assert not bad, "name the subject first:\n" + "\n".join(bad)
 
@@ -227,7 +229,7 @@ def test_relative_sentences_are_found(text: str, found: list[str]) -> None:
 def test_codes_are_real() -> None:
     real = source("amq", "cli", "spark")
     for page in PAGES:
-        for code in re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", page.read_text()):
+        for code in re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", prose.text_of(page)):
             if not code.startswith(("AMQ_", "_AMQ", "F_", "O_", "CLOCK_")):
                 assert f'"{code}"' in real or re.search(rf"\b{code}\b", real), f"{page.name}: nothing says {code}"
 
@@ -277,7 +279,7 @@ def test_every_log_line_is_explained() -> None:
 @pages
 def test_make_targets_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for text in (*re.findall(r"`(make [^`]+)`", page.read_text()), *(block for _, block in blocks(page))):
+    for text in (*re.findall(r"`(make [^`]+)`", prose.text_of(page)), *(block for _, block in blocks(page))):
         for target in re.findall(r"^ *make ([a-z][a-z-]*)", text, re.MULTILINE):
             assert target in targets, f"{page.name}: there is no make {target}"
 

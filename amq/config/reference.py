@@ -1,6 +1,7 @@
-"""The option table as documents: conf/amq.toml and docs/configuration.md. `python -m amq.config.reference` writes both.
+"""The option table as documents: conf/amq.toml, which `python -m amq.config.reference` writes, and the second half of
+docs/configuration.md, which `make docs` adds to the site and `amq config reference` prints.
 
-Invariant: nothing about an option is written by hand in these two files; a test compares them with the table.
+Invariant: no text about one option is written by hand; a test compares conf/amq.toml with the table.
 """
 
 from __future__ import annotations
@@ -15,82 +16,9 @@ from amq.config.schema import BY_KEY, OPTIONS
 
 EXAMPLE_PATH = "conf/amq.toml"
 PAGE_PATH = "docs/configuration.md"
+_PLACEHOLDER = "<!-- `make docs` replaces the rest of this page. -->\n"
 _COMMENT_CHARS = 110
 _EXAMPLE_VALUES = {"store": "/mnt/shared/amq"}  # where the default, blank, would not show what to write
-
-_INTRODUCTION = """\
-# Configuration
-
-<!-- Generated from amq/config/schema.py by `python -m amq.config.reference`: change it there. -->
-
-A broker needs only the store directory that it shares with the other brokers of its group. All other options have a
-default.
-
-    amq start --store /mnt/shared/amq --transport stomp://0.0.0.0:61613
-
-`amq config show` prints the effective value of every option and its source. `amq config check FILE` finds the errors in
-a file. [conf/amq.toml](../conf/amq.toml) lists every option at its default, commented out.
-
-## Where values come from
-
-A later source wins over an earlier one:
-
-1. the defaults on this page;
-2. the TOML file given to `amq start`, each option below the section under which this page lists it, or the
-   [configuration of another broker](migration.md);
-3. environment variables: `AMQ_` and the name in capitals, so `AMQ_STORE_LIMIT` for `storeLimit`;
-4. `-o KEY=VALUE`, also `-o SECTION.KEY=VALUE`;
-5. `--store`, `--name` and `--transport`.
-
-A default follows the options that are set: `memoryLimit = 4MiB` alone lowers `maxFrameSize` and `maxTransactionSize`
-to 4 MiB, and a larger `maxFrameSize` raises `maxTransactionSize`. `amq config show` names such values. Only
-`memoryLimit` is never raised.
-
-The broker does not start with an unknown option, a wrong unit, a value out of range, or options that contradict each
-other. The error names each of them, with file and line, and says what to write instead. A variable that begins with
-`AMQ_` and resembles no option is ignored with a warning, because other programs use such names, too. `AMQ_URL`,
-`AMQ_LOGIN` and `AMQ_PASSCODE` belong to the client commands and cause no warning.
-
-Relative paths in the file are relative to the file's directory, elsewhere to the working directory. `~` is the home
-directory.
-
-## Options of single destinations
-
-    [destinations."orders.>"]
-    queueLimit = "2GiB"
-
-    [destinations."orders.audit"]
-    queueLimitPolicy = "fail"
-
-Options marked *single destinations* can have other values for some destinations. The name of such a table is a
-destination's name or a pattern. `.` separates words, `*` stands for one word, and `>` at the end for all further words,
-also none. `orders.>` matches `orders`, `orders.eu` and `orders.eu.north`; `orders.*` matches only the second of them.
-Write the name without `queue://`, and in quotes because of the dots.
-
-If several patterns match, each option comes from the most specific pattern that sets it. Patterns are compared word by
-word from the left: a word is more specific than `*`, and `*` than `>`. In the example `orders.audit` has the limit
-2 GiB and the policy fail. An option that no pattern sets has the value of its section. Such tables stand in the file
-only, and apply as soon as it is saved.
-
-## Units
-
-| Kind | Written as |
-|---|---|
-| duration | whole milliseconds (`2000`) or text with a unit: `"500ms"`, `"2s"`, `"1m"`, `"1.5h"`, `"1d"` |
-| size | bytes (`1048576`) or text with a unit: `"32MiB"`, `"1GiB"` (powers of 1024), `"10MB"` (powers of 1000) |
-| number | a whole number, no unit |
-| list of addresses | `["stomp://broker1.example.com:61613"]`, or blank; at most 8 |
-| list of URLs | `["stomp://0.0.0.0:61613"]`; with commas between in the environment and after `-o` |
-
-## Changes while the broker runs
-
-The broker watches the file. Options marked *live* apply as soon as it is saved, to new connections and to later actions
-of existing ones. The log names options that wait for a restart. A file with an error changes nothing, and the log
-reports it; so does a file whose live options contradict others that wait for a restart. SIGHUP also reads the file
-again: use it if the file system does not report changes, for example of a file edited on another host. The broker then
-always logs the result. If a file does not answer for 10 s (its mount hangs), the broker logs that and goes on.
-
-"""
 
 
 def example_file() -> str:
@@ -98,7 +26,7 @@ def example_file() -> str:
     lines = [
         "# Every option of an amq broker, at its default. Remove the # in front of an option to change it.",
         '# Durations: milliseconds or "500ms", "2s", "1m". Sizes: bytes or "64KiB", "32MiB", "1GiB", "10MB".',
-        "# Generated from amq/config/schema.py by `python -m amq.config.reference`; docs/configuration.md says more.",
+        "# Generated from amq/config/schema.py by `python -m amq.config.reference`; `amq config reference` says more.",
     ]
     for section, about in SECTIONS.items():
         lines += ["", *_comment(about), f"[{section}]"]
@@ -118,9 +46,16 @@ def example_file() -> str:
     return "\n".join(lines) + "\n"
 
 
-def reference_page() -> str:
-    """The text of docs/configuration.md."""
-    parts = [_INTRODUCTION]
+def complete(written: str, generated: str) -> str:
+    """The page of the site: `written` as it is in the repository, with `generated` in place of what ends it there."""
+    beginning, placeholder, _ = written.partition(_PLACEHOLDER)
+    assert placeholder, "the page has no place for the generated part"
+    return beginning + generated
+
+
+def options_text() -> str:
+    """Every option, by sections, in Markdown."""
+    parts = list[str]()
     for section, about in SECTIONS.items():
         parts.append(f"## [{section}]\n\n{about}\n\n")
         parts += [_entry(option) for option in OPTIONS if option.section == section]
@@ -147,11 +82,10 @@ def help_text(key: str) -> str:
 
 
 def main(root: str = ".") -> None:
-    """Write both files below `root`, the top of the repository."""
-    for path, text in ((EXAMPLE_PATH, example_file()), (PAGE_PATH, reference_page())):
-        target = Path(root, path)
-        target.parent.mkdir(exist_ok=True)
-        target.write_text(text, encoding="utf-8")
+    """Write conf/amq.toml below `root`, the top of the repository."""
+    target = Path(root, EXAMPLE_PATH)
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(example_file(), encoding="utf-8")
 
 
 def _entry(option: Option) -> str:

@@ -1,4 +1,4 @@
-"""docs/cli.md says what the program says, and every example in it is a command line that the program takes."""
+"""docs/cli.md of the site says what the program says, and every example in it is a command line that it takes."""
 
 from __future__ import annotations
 
@@ -10,23 +10,37 @@ from pathlib import Path
 import click
 import pytest
 from amq_process import ROOT
+from click.testing import CliRunner
 
 from amq.cli import reference
 from amq.cli.exits import EXIT_CODES
 from amq.cli.main import main
+from amq.config.reference import options_text
 
 COMMANDS = dict(reference.commands())
 LEAVES = {name: command for name, command in COMMANDS.items() if not isinstance(command, click.Group)}
 EXAMPLES = [(name, example) for name, command in COMMANDS.items() for example in reference.examples(command)]
 
 
-def test_the_page_is_up_to_date() -> None:
-    written = Path(ROOT, reference.PAGE_PATH).read_text(encoding="utf-8")
-    assert written == reference.page(), "run: python -m amq.cli.reference"
+def test_the_site_gets_both_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is what the repository has, with the generated part in place of the hint where to find it."""
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "docs").mkdir()
+    reference.write(str(tmp_path))
+    assert sorted(path.name for path in (tmp_path / "docs").iterdir()) == ["cli.md", "configuration.md"]
+    for path, text in reference.pages(Path(ROOT)).items():
+        assert (tmp_path / path).read_text(encoding="utf-8") == text
+        assert "make docs" not in text
+        assert "make docs" in Path(ROOT, path).read_text(encoding="utf-8")
+
+
+def test_the_command_prints_the_options() -> None:
+    result = CliRunner().invoke(main, ["config", "reference"])
+    assert (result.exit_code, result.output) == (0, options_text())
 
 
 def test_every_command_option_and_exit_code_is_on_the_page() -> None:
-    page = reference.page()
+    page = reference.commands_text()
     for name, command in COMMANDS.items():
         assert re.search(f"^##+ {name}$", page, re.MULTILINE)
         section = page.split(f"# {name}\n")[1]
@@ -63,6 +77,7 @@ def test_the_contract() -> None:
         "amq config show",
         "amq config check",
         "amq config import",
+        "amq config reference",
         "amq user add",
         "amq user remove",
         "amq user list",
@@ -158,4 +173,4 @@ def test_each_example_is_a_command_line(
         assert found is not None, rest[0]
         command, rest = found, rest[1:]
     with command.make_context("x", list(rest), parent=context) as made:
-        assert made.params
+        assert bool(made.params) == bool(command.params)

@@ -20,18 +20,30 @@ def each_option(*kinds: Kind) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("option", chosen, ids=lambda option: str(option.key))
 
 
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [(reference.EXAMPLE_PATH, reference.example_file()), (reference.PAGE_PATH, reference.reference_page())],
-)
-def test_generated_files_are_up_to_date(path: str, text: str) -> None:
-    assert (ROOT / path).read_text(encoding="utf-8") == text, "run: python -m amq.config.reference"
-
-
-def test_main_writes_both_files(tmp_path: Path) -> None:
+def test_the_example_file_is_up_to_date(tmp_path: Path) -> None:
+    written = (ROOT / reference.EXAMPLE_PATH).read_text(encoding="utf-8")
+    assert written == reference.example_file(), "run: python -m amq.config.reference"
     reference.main(str(tmp_path))
-    assert (tmp_path / "conf/amq.toml").read_text(encoding="utf-8") == reference.example_file()
-    assert (tmp_path / "docs/configuration.md").read_text(encoding="utf-8") == reference.reference_page()
+    assert (tmp_path / "conf/amq.toml").read_text(encoding="utf-8") == written
+
+
+def test_the_page_has_every_option_with_its_default() -> None:
+    written = (ROOT / reference.PAGE_PATH).read_text(encoding="utf-8")
+    page = reference.complete(written, reference.options_text())
+    assert page.startswith(written.partition("## The options")[0].rpartition("<!--")[0])
+    for option in OPTIONS:
+        entry = page.partition(f"\n### {option.key}\n")[2].partition("\n### ")[0]
+        assert option.help in entry
+        default = option.format(option.parse(option.default))
+        assert f"default `{default}`" in entry if default else "default blank" in entry
+        assert option.variable in entry
+    for section in SECTIONS:
+        assert f"\n## [{section}]\n" in page
+
+
+def test_a_page_without_a_place_for_the_options_is_found() -> None:
+    with pytest.raises(AssertionError, match="has no place"):
+        reference.complete("# Configuration\n", "options")
 
 
 def test_the_example_says_the_defaults(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ class Importing:
         self._hints += 1
         near = names.nearest(name[:80]) if self._hints <= HINTS_MAX else None
         if near is None:
-            return "docs/configuration.md has all options of amq"
+            return "`amq config reference` prints all options of amq"
         return f"the nearest option of amq is {near.key} in [{near.section}]"
 
     def _judge(self, key: str, raw: object, pattern: str) -> tuple[str, Value]:
