@@ -1,4 +1,4 @@
-"""The table of docs/high-availability.md: complete, in four kinds of answers, and behind nothing that has come.
+"""The table of docs/migration.md with the options for high availability: complete, in four kinds of answers, and up to date.
 
 Invariant: each option that the manuals of HornetQ, Artemis, AMQ 7, A-MQ and Sun MQ name for high availability is in
 the first column. Names in parentheses behind "Not yet" are those of what will come: once one exists, its row is wrong.
@@ -23,7 +23,7 @@ def _listed(separator: str, text: str) -> list[str]:
     return text.strip().replace("\n", separator).split(separator)
 
 
-PAGE = ROOT / "docs" / "high-availability.md"
+PAGE = ROOT / "docs" / "migration.md"
 ANSWERS = ("Yes", "Not needed", "Partly", "Not yet")
 PRODUCTS = {"HornetQ", "Artemis", "AMQ 7", "A-MQ", "Sun MQ", "–", "all but Sun MQ"}
 OPTIONS = _listed(
