@@ -1,4 +1,4 @@
-"""The table of docs/migration.md with the options for high availability: complete, in four kinds of answers, and up to date.
+"""The table in docs/migration.md of options for high availability: complete, in four kinds of answers, up to date.
 
 Invariant: each option that the manuals of HornetQ, Artemis, AMQ 7, A-MQ and Sun MQ name for high availability is in
 the first column. Names in parentheses behind "Not yet" are those of what will come: once one exists, its row is wrong.
