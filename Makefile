@@ -6,7 +6,7 @@
 #   make test    a sample of every area, five minutes; TEST_ARGS=tests/journal narrows it
 #   make test-deep   all other tests, half an hour
 #   make package   source distribution and wheel, tried in clean environments of each Python that is here
-#   make lint    ruff and mypy; codespell and proselint for the documents
+#   make lint    ruff, import-linter and mypy; codespell and proselint for the documents
 #   make docs    the documents as a site with search: build/site/index.html
 #   make sbom    what a broker host gets, as CycloneDX: build/amq.cdx.json; SBOM_EXTRAS=[spark] for more
 #   make audit   known vulnerabilities of the same packages
@@ -67,16 +67,18 @@ package: $(VENV)/.installed-test
 lint: $(VENV)/.installed-test
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m tests.lint
+	@# mypy and import-linter follow directories, not setup.cfg: show them cli/ and spark/ where they are installed.
+	@rm -rf build/mypy && mkdir -p build/mypy/amq
+	@ln -s $(CURDIR)/amq/* build/mypy/amq/ && ln -s $(CURDIR)/cli build/mypy/amq/cli
+	@ln -s $(CURDIR)/spark build/mypy/pyspark_amq
+	cd build/mypy && $(CURDIR)/$(BIN)/lint-imports --no-cache $(CURDIR)/importlinter.toml
 	$(BIN)/codespell
 	$(BIN)/hadolint conf/Containerfile
 	$(BIN)/kubernetes-validate --strict --quiet conf/kubernetes.yaml
 	@rm -rf build/prose
 	$(BIN)/python -m tests.prose build/prose
 	$(BIN)/proselint check --config proselint.json build/prose
-	@# mypy follows directories, not setup.cfg: show it cli/ and spark/ where they are installed.
-	@rm -rf build/mypy && mkdir -p build/mypy/amq
-	@ln -s $(CURDIR)/amq/* build/mypy/amq/ && ln -s $(CURDIR)/cli build/mypy/amq/cli
-	@ln -s $(CURDIR)/spark build/mypy/pyspark_amq
 	cd build/mypy && $(CURDIR)/$(BIN)/python -m mypy --config-file $(CURDIR)/pyproject.toml -p amq -p pyspark_amq
 	cd nfs-test && MYPYPATH=$(CURDIR)/build/mypy:$(CURDIR) $(CURDIR)/$(BIN)/python -m mypy \
 	  --config-file= --cache-dir=$(CURDIR)/.mypy_cache --strict --follow-imports=silent run.py lab

@@ -1,6 +1,7 @@
 """The prose of a document or of a Python file, without its code, and the sentences in it that are no plain English.
 
-`python -m tests.prose DIR` writes the prose of every document below DIR, line for line, for linters that know no
+`python -m tests.prose DIR`, a part of `make lint`, fails where a sentence of a document, or of a text in the code,
+begins with a relative clause. It writes the prose of every document below DIR, line for line, for linters that know no
 Markdown: `make lint` runs proselint on it.
 """
 
@@ -17,6 +18,7 @@ from amq.cli import reference
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [path for pages in ("*.md", "docs/*.md", "examples/*/*.md") for path in sorted(ROOT.glob(pages))]
+CODE = ("amq", "cli", "examples", "spark")
 _FENCED = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _INDENTED = re.compile(r"(?<=\n\n)(?:(?: {4}|\t).*\n|\n(?= {4}))+")
@@ -70,12 +72,23 @@ def relative_sentences(text: str) -> Iterator[tuple[int, str]]:
             yield line + 1, " ".join(match[1].split())
 
 
-def main(directory: Path) -> None:
+def complaints() -> Iterator[str]:
+    for page in PAGES:
+        for line, text in relative_sentences(of_document(text_of(page))):
+            yield f"{page.relative_to(ROOT)}:{line}: {text}"
+    for path in (path for folder in CODE for path in sorted((ROOT / folder).rglob("*.py"))):
+        for line, text in of_python(path.read_text()):
+            yield from (f"{path.relative_to(ROOT)}:{line}: {found}" for _, found in relative_sentences(text))
+
+
+def main(directory: Path) -> str | None:
     for page in PAGES:
         copy = directory / page.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(of_document(text_of(page)))
+    found = list(complaints())
+    return "\n".join(["name the subject first:", *found]) if found else None
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    sys.exit(main(Path(sys.argv[1])))

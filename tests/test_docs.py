@@ -14,7 +14,6 @@ from pathlib import Path
 import click
 import prose
 import pytest
-from test_tidy import IMPORTS, LEAVES
 
 import amq.client
 import amq.journal.format
@@ -26,29 +25,6 @@ from amq.config import names
 ROOT, PAGES = prose.ROOT, prose.PAGES
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE_LINK = re.compile(r"\bdocs/[\w-]+\.md\b")
-# The rule of sentences holds for every page but these, and for the Python files below these folders. Shorten the first
-# list and lengthen the second as text is rewritten.
-PAGES_TO_REWRITE: set[str] = set()
-CODE_IN_PLAIN_ENGLISH = (
-    "amq/*.py",
-    "amq/core",
-    "amq/doors",
-    "amq/node",
-    "amq/broker",
-    "amq/client",
-    "amq/config",
-    "amq/doctor",
-    "amq/journal",
-    "amq/store",
-    "amq/maintenance",
-    "amq/protocols",
-    "amq/security",
-    "amq/selectors",
-    "amq/transports",
-    "cli",
-    "examples",
-    "spark",
-)
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
@@ -187,45 +163,6 @@ def test_pictures_are_small_and_shown() -> None:
         assert not loads, f"{picture.name} loads something"
 
 
-@pages
-def test_sentences_begin_with_their_subject(page: Path) -> None:
-    if page.name not in PAGES_TO_REWRITE:
-        found = prose.relative_sentences(prose.of_document(prose.text_of(page)))
-        bad = [f"{page.name}:{line}: {text}" for line, text in found]
-        assert not bad, "name the subject first:\n" + "\n".join(bad)
-
-
-def test_pages_to_rewrite_are_pages() -> None:
-    assert {page.name for page in PAGES} >= PAGES_TO_REWRITE
-
-
-def test_sentences_in_the_code_begin_with_their_subject() -> None:
-    bad = []
-    for folder in CODE_IN_PLAIN_ENGLISH:
-        paths = sorted(ROOT.glob(folder if folder.endswith(".py") else f"{folder}/**/*.py"))
-        assert paths, f"{folder} has no Python"
-        for path in paths:
-            for line, text in prose.of_python(path.read_text()):
-                bad += [f"{path.relative_to(ROOT)}:{line}: {found}" for _, found in prose.relative_sentences(text)]
-    assert not bad, "name the subject first:\n" + "\n".join(bad)
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("Whoever waits is told.\n", ["Whoever waits is told."]),
-        ("One thing. What others hold\nthey finish.", ["What others hold they finish."]),
-        ("- What goes is gone\n", ["What goes is gone"]),
-        ("| a | Which ones, says the policy |", ["Which ones, says the policy |"]),
-        ("Of what is sent nothing is lost.", ["Of what is sent nothing is lost."]),
-        ("## What the log says\n\n**What is it?** A log. The broker does what it must.", []),
-        ("```\nWhat is in code is code.\n```\n\n    What is indented, too.\n", []),
-    ],
-)
-def test_relative_sentences_are_found(text: str, found: list[str]) -> None:
-    assert [sentence for _, sentence in prose.relative_sentences(prose.of_document(text))] == found
-
-
 def test_codes_are_real() -> None:
     real = source("amq", "cli", "spark")
     for page in PAGES:
@@ -299,14 +236,3 @@ def test_the_diagram_of_the_journal_is_that_of_the_code() -> None:
     diagram = docstring[docstring.index("    segment  =") : docstring.index("All integers")].rstrip()
     assert len(diagram.split("\n")) > 10
     assert diagram in (ROOT / "docs/journal-format.md").read_text()
-
-
-def test_the_table_of_imports_is_that_of_the_tests() -> None:
-    page = (ROOT / "docs/architecture.md").read_text()
-    table = page.partition("| room | may also import |")[2].partition("\n\n")[0]
-    documented = {}
-    for rooms, allowed in re.findall(r"^\| ([\w, ]+) \|(.*)\|$", table, re.MULTILINE):
-        for room in rooms.split(", "):
-            documented[room] = set() if "(" in allowed else set(allowed.strip().split(", ")) - {""}
-    rooms = {room for room in IMPORTS if room and not room.startswith("_")} - LEAVES
-    assert documented == {room: IMPORTS[room] - LEAVES for room in rooms}

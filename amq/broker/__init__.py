@@ -1,0 +1,1 @@
+"""The broker: destinations, transactions, subscriptions and sessions over the journal, without sockets."""

@@ -147,7 +147,7 @@ class Pages:
         return await self._link.ask(method, path, body, session.user, timeout_s)
 
     async def _look(self, request: Request, session: Session, path: str) -> Row:
-        """What a page shows. Its parts, which are fetched again and again, share answers with other viewers."""
+        """The answer that a page shows. Its parts, fetched again and again, share answers with other viewers."""
         if "part" in request.query_params:
             return await self._link.shared(path, session.user)
         return await self._ask(session, "GET", path)

@@ -66,7 +66,7 @@ class Counting:
         }
 
     def process(self) -> Row:
-        """What the kernel knows of this process. `open_files` is missing where they would have to be counted singly:
+        """Figures of the kernel on this process. `open_files` is missing where they would have to be counted singly:
         Linux before 6.2."""
         with open("/proc/self/statm") as file:
             pages = int(file.read().split()[1])

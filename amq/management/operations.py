@@ -2,8 +2,8 @@
 between, and says how much it did.
 
 Invariants: a message that is moved is at every moment in exactly one of the two queues, also after a crash, because the
-record that stores it there takes it out here. What consumers hold stays where it is. Messages that come meanwhile are
-left alone: an operation ends.
+record that stores it there takes it out here. Messages that consumers hold stay where they are. Messages that come
+meanwhile are left alone: an operation ends.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """Which messages of a queue are meant: those with `ids`, where there are any; of them what `selector` selects; at
-    most `limit`."""
+    """The messages of a queue that are meant: those with `ids`, where there are any; of them what `selector` selects;
+    at most `limit`."""
 
     ids: tuple[str, ...] = ()
     selector: str = ""
@@ -221,7 +221,7 @@ def retried(message: Message) -> str:
 
 
 async def _looked_at(broker: Broker, queue: Queue, selected: Selected) -> AsyncGenerator[list[Found], None]:
-    """Those that are meant and are there now, in parts of `MOVE_MESSAGES`."""
+    """The messages that are meant and are there now, in parts of `MOVE_MESSAGES`."""
     left, until = selected.limit, broker.newest_seq
     if selected.ids:
         for id in selected.ids[:left]:

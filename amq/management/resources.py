@@ -104,7 +104,7 @@ class Request(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What a handler works on. Its `broker` is that of the mastership in which the request came."""
+    """The things that a handler works on. Its `broker` is that of the mastership in which the request came."""
 
     source: Source
     serving: Serving

@@ -479,7 +479,7 @@ ROUTES: Final = [
     ),
     _get("/users", "Users of the users file, and their roles; also on a slave.", elsewhere, manage, LIST),
     _get("/rights", "The entries of the permissions file; also on a slave.", elsewhere, manage, LIST),
-    _get("/history", "What happened to this broker lately, from its start; also on a slave.", elsewhere, manage, LIST),
+    _get("/history", "The events of this broker lately, from its start; also on a slave.", elsewhere, manage, LIST),
     _get(
         RATES,
         "Messages in and out a second, and messages that wait: of the last hour, or day; also on a slave.",

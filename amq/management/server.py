@@ -2,7 +2,7 @@
 
 Invariants: only the broker's own account (and root) may connect, by the mode of the socket and by its peer's
 credentials. Requests, answers on their way and connections are bounded; a client that does not read, or does not finish
-a request, is closed. Whatever bytes come, the answer is HTTP or the end of the connection.
+a request, is closed. The answer to any bytes is HTTP or the end of the connection.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ class _Connection(asyncio.Protocol):
         return [*parts, b"]}"]
 
     def _refuse(self, status: int, why: str) -> None:
-        """What came is no request that can be answered: the last word."""
+        """Answer bytes that are not a request, and close the connection."""
         if self._task is not None or self._transport.is_closing():
             return
         body = json.dumps(problem(status, "REQUEST_INVALID", why)).encode()

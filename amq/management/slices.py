@@ -40,7 +40,7 @@ class Slices:
 
 
 class Work:
-    """What one viewer does."""
+    """The work of one viewer."""
 
     def __init__(self, slices: Slices) -> None:
         self._slices = slices

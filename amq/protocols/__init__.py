@@ -1,0 +1,1 @@
+"""Protocols: bytes to commands and commands to bytes, without I/O and without a clock."""
