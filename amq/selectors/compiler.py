@@ -45,7 +45,9 @@ Matches = Callable[[Message], bool]
 
 _SHAPES_MAX = 128  # each with its source and code: some 2 KB, 200 KB at most
 _OPERATIONS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "modulo"}
-_FUNCTIONS = {name: getattr(values, name) for name in (*_OPERATIONS.values(), "negate", "number", "same", "differ")}
+_FUNCTIONS = {
+    name: getattr(values, name) for name in (*_OPERATIONS.values(), "negate", "number", "converted", "same", "differ")
+}
 _LINES = (
     "  def matches(m):",
     "    p, e = m.properties or {}, m.envelope",
@@ -75,6 +77,10 @@ def _factory(source: str, constants: int) -> Callable[..., Any]:
 
 def _has_default(value: AsNumber) -> bool:
     return isinstance(value.text, Property) and value.text.name in syntax.DEFAULTS
+
+
+def _function(value: AsNumber) -> str:
+    return "converted" if value.is_converted else "number"
 
 
 class _Writer:
@@ -109,10 +115,11 @@ class _Writer:
         if isinstance(value, NumberHeader):
             return syntax.NUMBER_HEADERS[value.name]
         if isinstance(value, AsNumber):
+            function = _function(value)
             if _has_default(value):
                 assert isinstance(value.text, Property)
-                return f"number(p.get({self.constant(value.text.name)}, {syntax.DEFAULTS[value.text.name]}))"
-            return f"number({self.text(value.text)})"
+                return f"{function}(p.get({self.constant(value.text.name)}, {syntax.DEFAULTS[value.text.name]}))"
+            return f"{function}({self.text(value.text)})"
         if isinstance(value, Negation):
             return f"negate({self.number(value.operand)})"
         assert isinstance(value, Arithmetic)
@@ -129,7 +136,7 @@ class _Writer:
     def bound_number(self, value: NumberValue) -> tuple[str, str]:
         if isinstance(value, AsNumber) and not _has_default(value):
             test, name = self.bound_text(value.text)
-            return test, f"number({name})"
+            return test, f"{_function(value)}({name})"
         if isinstance(value, Number | NumberHeader):
             return "", self.number(value)
         name = self.variable()

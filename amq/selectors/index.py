@@ -214,6 +214,6 @@ def _seen(message: Message) -> dict[Name, object]:
 
 
 def _numeric(left: Value, values: tuple[int | float, ...]) -> _Places | None:
-    if isinstance(left, AsNumber) and (name := _name(left.text)) is not None:
+    if isinstance(left, AsNumber) and not left.is_converted and (name := _name(left.text)) is not None:
         return _Places(tuple((name, value) for value in values), True)
     return None

@@ -13,7 +13,7 @@ from amq.core.errors import SelectorError
 from amq.selectors.values import INT64_MAX
 
 SELECTOR_CHARACTERS_MAX: Final = 10 * 1024  # a STOMP header cannot be longer
-# ActiveMQ asks for it where properties are strings, as those of STOMP are. Here it is what happens anyway.
+# It lets texts of JMS producers be numbers. Properties of STOMP are strings, which count as numbers in any case.
 CONVERT_PREFIX: Final = "convert_string_expressions:"
 
 TOO_LARGE: Final = "SELECTOR_TOO_LARGE"

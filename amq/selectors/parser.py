@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from amq.core.message import Envelope
 from amq.selectors import syntax
-from amq.selectors.lexer import END, NAME, NUMBER, STRING, TOO_LARGE, failure, tokens
+from amq.selectors.lexer import CONVERT_PREFIX, END, NAME, NUMBER, STRING, TOO_LARGE, failure, tokens
 from amq.selectors.syntax import (
     DEPTH_MAX,
     TEXTS,
@@ -143,7 +143,7 @@ class _Parser:
             if math.isnan(converted):
                 self.fail("expected a number: only = and <> compare strings, and only with each other", at)
             return Number(converted)
-        return AsNumber(value) if isinstance(value, TEXTS) else value
+        return AsNumber(value, self.text.startswith(CONVERT_PREFIX)) if isinstance(value, TEXTS) else value
 
     # ---- conditions
 

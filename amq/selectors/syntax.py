@@ -49,9 +49,11 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class AsNumber:
-    """A text as a number. A text that is not a number makes a comparison FALSE and an arithmetic result NULL."""
+    """A text as a number. A text that is not a number makes a comparison FALSE and an arithmetic result NULL. With
+    `is_converted` a property is taken for a number that its producer has declared to be text."""
 
     text: TextValue
+    is_converted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

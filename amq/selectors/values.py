@@ -43,6 +43,12 @@ def number(text: Value | None) -> int | float:
         return NAN
 
 
+def converted(text: Value | None) -> int | float:
+    """The number that a property is, also where its producer has declared it to be text; NaN where it is none, or
+    None."""
+    return number(str(text) if text.__class__ is Text else text)
+
+
 def same(left: Value, right: Value) -> bool:
     """Are two properties equal?"""
     return left == right and _kind(left) is _kind(right)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amq.core.message import Envelope, Message
-from amq.core.values import Float32, Int8, Int32, Value
-from amq.selectors import Selector
+from amq.core.values import Float32, Int8, Int32, Text, Value
+from amq.selectors import Selector, SelectorIndex
 from tests.typed import VALUES, reads, tiny
 
 T, F, U = True, False, None
@@ -127,6 +127,25 @@ def value_of(selector: str, of: Message) -> bool | None:
 @pytest.mark.parametrize(("selector", "expected"), RULES)
 def test_rule(selector: str, expected: bool | None) -> None:
     assert value_of(selector, Message("queue://a", b"", PROPERTIES, seq=3, envelope=ENVELOPE)) is expected
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("word5 = 5", False),
+        ("convert_string_expressions:word5 = 5", True),
+        ("convert_string_expressions:NOT (word5 <> 5)", True),
+        ("convert_string_expressions:word5 IN (4, 5) AND word5 BETWEEN i AND 6 AND word5 + 1 = 6", True),
+        ("convert_string_expressions:word5 = '5' AND i = 5 AND s = 5", True),
+        ("convert_string_expressions:NOT (none = 5)", False),
+    ],
+)
+def test_text_of_a_producer_with_types_is_a_number_on_demand(selector: str, expected: bool) -> None:
+    message = Message("queue://a", b"", PROPERTIES | {"word5": Text("5")}, seq=3, envelope=ENVELOPE)
+    assert Selector(selector, "ID:x-").matches(message) is expected
+    index: SelectorIndex[int] = SelectorIndex()
+    index.add(1, Selector(selector, "ID:x-"))
+    assert bool(list(index.matching(message))) is expected
 
 
 def test_without_an_envelope_and_with_an_empty_one() -> None:

@@ -1,8 +1,10 @@
 package suite;
 
 import java.util.HashSet;
+import java.util.List;
 import java.util.Set;
 import javax.jms.*;
+import org.apache.activemq.command.ActiveMQMessage;
 
 /** The JMS header fields. */
 public final class Headers extends Theme {
@@ -147,5 +149,11 @@ public final class Headers extends Theme {
         MessageConsumer subscriber = session.createConsumer(topic(session));
         session.createProducer(topic(session)).send(message);
         equal(topic(session), next(subscriber).getJMSDestination());
+    }
+
+    @Case(differs = "our broker sends messages out as they came")
+    public void timesInTheBroker() throws Exception {
+        ActiveMQMessage got = (ActiveMQMessage) through(start());
+        equal(List.of(0L, 0L), List.of(got.getBrokerInTime(), got.getBrokerOutTime()));
     }
 }

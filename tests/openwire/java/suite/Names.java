@@ -166,4 +166,15 @@ public final class Names extends Theme {
         }
         equal(List.of("1"), rest(consumer));
     }
+
+    /** A consumer queue may stand for all topics below a name. */
+    @Case public void virtualTopicByAPattern() throws Exception {
+        Session session = auto();
+        MessageConsumer consumer = session.createConsumer(session.createQueue("Consumer.W.VirtualTopic." + id + ".>"));
+        for (String last : List.of("a", "b.c")) {
+            send(session, session.createTopic("VirtualTopic." + id + "." + last), last);
+        }
+        equal(List.of("a", "b.c"), nextTexts(consumer, 2));
+        nothing(consumer);
+    }
 }

@@ -213,4 +213,36 @@ public final class Redelivery extends Theme {
         equal(1, rollBackAll(session, session.createConsumer(queue(session))));
         equal("poison", nextText(dead()));
     }
+
+    /** On one connection a message that comes again equals the message that came first. */
+    private void equalsItself(int mode) throws Exception {
+        sendMarked("x");
+        Session session = connect().createSession(mode == Session.SESSION_TRANSACTED, mode);
+        MessageConsumer consumer = session.createConsumer(queue(session));
+        Message first = next(consumer);
+        if (session.getTransacted()) { session.rollback(); } else { session.recover(); }
+        Message again = next(consumer);
+        check(again.getJMSRedelivered(), "it is not redelivered");
+        equal(first.getJMSMessageID(), again.getJMSMessageID());
+        equal(first, again);
+        if (session.getTransacted()) { session.rollback(); }
+        consumer.close();
+        equal(first, next(session.createConsumer(queue(session))));
+    }
+
+    @Case public void equalsItselfInATransaction() throws Exception { equalsItself(Session.SESSION_TRANSACTED); }
+
+    @Case public void equalsItselfWithClientAck() throws Exception { equalsItself(CLIENT); }
+
+    @Case public void equalsItselfWithIndividualAck() throws Exception { equalsItself(INDIVIDUAL); }
+
+    @Case public void equalsItselfOnceItsSessionHasEnded() throws Exception {
+        sendMarked("x");
+        Connection connection = connect();
+        Session session = connection.createSession(false, CLIENT);
+        Message first = next(session.createConsumer(queue(session)));
+        session.close();
+        session = connection.createSession(false, AUTO);
+        equal(first, next(session.createConsumer(queue(session))));
+    }
 }

@@ -118,4 +118,15 @@ public final class Scheduling extends Theme {
         session.createProducer(queue(session)).send(message);
         equal("x", nextText(session.createConsumer(queue(session))));
     }
+
+    /** The scheduler's answer to "browse" would have messages of all users. */
+    @Case(differs = "our broker shows scheduled messages to those who manage it")
+    public void browsed() throws Exception {
+        Session session = auto();
+        Message ask = session.createMessage();
+        ask.setStringProperty(ScheduledMessage.AMQ_SCHEDULER_ACTION, ScheduledMessage.AMQ_SCHEDULER_ACTION_BROWSE);
+        ask.setJMSReplyTo(queue(session));
+        Topic to = session.createTopic(ScheduledMessage.AMQ_SCHEDULER_MANAGEMENT_DESTINATION);
+        fails(JMSException.class, () -> session.createProducer(to).send(ask));
+    }
 }

@@ -161,4 +161,22 @@ public final class Selectors extends Theme {
         fails(InvalidSelectorException.class, () -> session.createDurableSubscriber(topic(session), "s", "x x", false));
         fails(InvalidDestinationException.class, () -> session.unsubscribe("s"));
     }
+
+    @Case(differs = "our broker asks a selector once for each message, and keeps the answer")
+    public void redelivered() throws Exception {
+        Session session = auto();
+        fails(InvalidSelectorException.class, () -> session.createConsumer(queue(session), "JMSRedelivered = FALSE"));
+    }
+
+    @Case public void convertedStrings() throws Exception {
+        takes("convert_string_expressions:digits = 2", "2");
+    }
+
+    @Case public void convertedStringsInOrder() throws Exception {
+        takes("convert_string_expressions:digits > 2 AND digits BETWEEN 1 AND 3", "3");
+    }
+
+    @Case public void convertedTexts() throws Exception {
+        takes("convert_string_expressions:text > 2 OR digits = 1", "1");
+    }
 }

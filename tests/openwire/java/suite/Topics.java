@@ -142,4 +142,11 @@ public final class Topics extends Theme {
         connection.start();
         equal(numbers(0, 3), nextTexts(consumer, 3));
     }
+
+    @Case public void greaterTwice() throws Exception {
+        Session session = auto();
+        MessageConsumer consumer = session.createConsumer(session.createTopic(name() + ".*.>.>"));
+        send(session, topic(session, "b.c"), "deep");
+        equal("deep", nextText(consumer));
+    }
 }

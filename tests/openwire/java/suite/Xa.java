@@ -316,4 +316,46 @@ public final class Xa extends Theme {
         Session plain = connectAs(id).createSession(false, AUTO);
         equal(List.of("1"), rest(plain.createDurableSubscriber(topic(plain), "s")));
     }
+
+    @Case(differs = "our broker confirms again what is done: the first answer may have been lost")
+    public void committedAgain() throws Exception {
+        Id xid = prepared("1");
+        XAResource resource = xa().getXAResource();
+        resource.commit(xid, false);
+        resource.commit(xid, false);
+        equal(List.of("x"), left());
+    }
+
+    /** It is refused, and nothing of it takes place. */
+    private void notPrepared(Destination to, int mode, MessageConsumer consumer) throws Exception {
+        XASession session = xa();
+        XAResource resource = session.getXAResource();
+        Id xid = xid("1");
+        resource.start(xid, XAResource.TMNOFLAGS);
+        MessageProducer producer = session.createProducer(to);
+        producer.setDeliveryMode(mode);
+        producer.send(session.createTextMessage("x"));
+        resource.end(xid, XAResource.TMSUCCESS);
+        fails(XAException.XAER_PROTO, () -> resource.prepare(xid));
+        check(!recovered(resource, xid), "it is among the prepared");
+        nothing(consumer);
+    }
+
+    @Case(differs = "our broker prepares only what survives a takeover")
+    public void preparedToATopic() throws Exception {
+        Session listener = auto();
+        notPrepared(topic(listener), DeliveryMode.PERSISTENT, listener.createConsumer(topic(listener)));
+    }
+
+    @Case(differs = "our broker prepares only what survives a takeover")
+    public void preparedToADurableSubscriber() throws Exception {
+        Session listener = connectAs(id).createSession(false, AUTO);
+        notPrepared(topic(listener), DeliveryMode.PERSISTENT, listener.createDurableSubscriber(topic(listener), "d"));
+    }
+
+    @Case(differs = "our broker prepares only what survives a takeover")
+    public void preparedNotPersistent() throws Exception {
+        Session listener = auto();
+        notPrepared(queue(listener), DeliveryMode.NON_PERSISTENT, listener.createConsumer(queue(listener)));
+    }
 }
