@@ -3,7 +3,7 @@
     python memory_broker.py PORT [FLAW]
 
 Flaws, each on every 50th occasion: `lose` confirms a send and forgets it, `double` stores it twice, `corrupt` changes
-its body, `reorder` lets it overtake the one before, `undo` confirms an acknowledgement and delivers the message again.
+its body.
 """
 
 from __future__ import annotations
@@ -60,8 +60,6 @@ class Store:
         waiting.append(Message(next(self.seqs), body))
         if self.lies("double"):
             waiting.append(Message(next(self.seqs), body))
-        if self.lies("reorder") and len(waiting) > 1:
-            waiting[-1], waiting[-2] = waiting[-2], waiting[-1]
 
     def deliver(self, queue: str) -> None:
         waiting = self.queues.get(queue)
@@ -126,9 +124,7 @@ class Connection(asyncio.Protocol):
         subscription = self.subscriptions[ack.partition(".")[0]]
         acked = list(itertools.takewhile(lambda key: key != ack, subscription.unacked))
         for key in [*(acked if subscription.ack == "client" else ()), ack]:
-            message = subscription.unacked.pop(key)
-            if self.store.lies("undo"):
-                self.store.put_back(subscription.queue, [message])
+            del subscription.unacked[key]
         return subscription.queue
 
     def deliver(self, subscription: Subscription, message: Message) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from bench.console import ALONE, NO_LOAD, VIEWED, measure, p99
+from bench.console import ALONE, NO_LOAD, VIEWED, measure
 from bench.throughput import ROWS, Scale
 
 
@@ -20,9 +19,3 @@ def test_the_same_broker_is_measured_with_viewers_and_without(tmp_path: Path) ->
     assert all(found["count"] >= 2 for found in report["pages"].values())
     assert set(report["loop_lag_p99_s"]) == {VIEWED, ALONE, NO_LOAD}
     assert not list(tmp_path.iterdir()), "the store is gone"
-
-
-def test_the_99th_percentile_is_the_bound_of_its_bucket() -> None:
-    assert p99(Counter({0.001: 98, 0.005: 1, 0.1: 1})) == 0.005
-    assert p99(Counter({0.001: 98, 0.005: 0, 0.1: 2})) == 0.1
-    assert p99(Counter({0.001: 50, None: 50})) is None

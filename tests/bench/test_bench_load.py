@@ -6,7 +6,6 @@ import dataclasses
 import os
 import socket
 import ssl
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ import pytest
 
 from amq.cli import load as generator
 from bench import brokers
-from bench.load import ACKS, Load, LoadError, Result, main, run
+from bench.load import ACKS, Load, LoadError, Result, run
 from tests.certificates import Authority, needs_openssl
 
 
@@ -37,24 +36,6 @@ def test_both_sides(memory_port: int, ack: str) -> None:
     assert plausible(result)
     assert 0 < result.delivery_us["p50"] <= result.delivery_us["p99"] <= result.delivery_us["max"]
     assert 0 < result.confirm_us["p50"] <= result.confirm_us["max"]
-
-
-@pytest.mark.parametrize("window", [1, 2, 16, 1000])
-def test_windows(memory_port: int, window: int) -> None:
-    assert plausible(run(load(memory_port, window=window, size_bytes=28)))
-
-
-def test_messages_that_come_in_many_pieces(memory_port: int) -> None:
-    assert run(load(memory_port, messages=3, producers=1, size_bytes=1 << 19)).messages == 3
-
-
-def test_backlog(memory_port: int) -> None:
-    sent = run(load(memory_port, mode="send"))
-    assert plausible(sent)
-    assert not sent.delivery_us
-    drained = run(load(memory_port, mode="recv"))
-    assert plausible(drained)
-    assert not drained.confirm_us
 
 
 class SleepyParent:
@@ -135,42 +116,6 @@ def test_workers_that_are_done_before_the_parent_runs(
 def test_no_rate_for_a_liar(memory_kind: str, flaw: str, why: str) -> None:
     with brokers.Group(memory_kind, options={"flaw": flaw}) as group, pytest.raises(LoadError, match=why):
         run(load(group.ports[0], timeout_s=2.0))
-
-
-def test_undone_acknowledgement(memory_kind: str) -> None:
-    group = brokers.Group(memory_kind, options={"flaw": "undo"})
-    with group, pytest.raises(LoadError, match="more than once"):
-        run(load(group.ports[0]))
-
-
-def test_nobody_there() -> None:
-    with pytest.raises(LoadError, match="ConnectionRefusedError"):
-        run(load(brokers.free_port()))
-
-
-def test_broker_dies(memory_kind: str) -> None:
-    with brokers.Group(memory_kind) as group:
-        run(load(group.ports[0], mode="send"))
-        group.brokers[0].kill()
-        with pytest.raises(LoadError):
-            run(load(group.ports[0], mode="recv"))
-
-
-@pytest.mark.parametrize("wrong", [{"size_bytes": 27}, {"mode": "sideways"}, {"ack": "never"}, {"window": 0}])
-def test_senseless_loads(wrong: dict[str, object]) -> None:
-    with pytest.raises(LoadError):
-        load(1, **wrong)
-
-
-@pytest.mark.parametrize("address", ["localhost", "localhost:stomp", "127.0.0.1:"])
-def test_an_address_without_a_port_is_refused(
-    address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["load", address])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 2
-    assert f"{address!r}: write HOST:PORT" in capsys.readouterr().err
 
 
 @needs_openssl

@@ -28,15 +28,3 @@ def test_a_small_storm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert all(row["clients"] == 40 and 0 < row["half_s"] <= row["all_s"] for row in rows)
     assert all(row["probes"] and 0 < row["probe_p99_ms"] <= row["probe_max_ms"] for row in rows)
-
-
-def test_a_users_file_of_thousands_is_made_at_once(tmp_path: Path) -> None:
-    """And every line of it can be used."""
-    from amq.security import Users
-
-    path = tmp_path / "users"
-    logins.users_file(path, 5000)
-    users = Users.read(str(path))
-    assert len(users) == 5001
-    assert not users.warnings
-    assert users["u4999"].matches(logins.PASSWORD)

@@ -1,4 +1,4 @@
-"""The bench of scheduled messages, against a real broker: it counts, and says so where something is wrong."""
+"""The bench of scheduled messages, against a real broker: it counts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from bench import scheduling
-from bench.load import LoadError
-from bench.wire import Connection, encode
+from bench.wire import Connection
 from tests.brokers import Broker
 
 
@@ -27,17 +26,3 @@ def test_all_come_and_are_a_little_late(broker: Broker, consumer: Connection) ->
     late = scheduling.lateness_ms(consumer, 45, scheduling.TIMEOUT_S)
     assert len(late) == 45
     assert all(value >= -1 for value in late)
-
-
-def test_one_that_is_missing_is_told(broker: Broker, consumer: Connection) -> None:
-    with Connection(broker.port) as producer:
-        scheduling.schedule(producer, scheduling.NEAR_QUEUE, [1, 60_000], 1024)
-    with pytest.raises(LoadError, match="only 1 of 2 scheduled messages came"):
-        scheduling.lateness_ms(consumer, 2, 1.0)
-
-
-def test_one_that_is_early_is_told(broker: Broker, consumer: Connection) -> None:
-    with Connection(broker.port) as producer:
-        producer.send_bytes(encode("SEND", {"destination": scheduling.NEAR_QUEUE}, b"9999999999999;"))
-        with pytest.raises(LoadError, match="too early"):
-            scheduling.lateness_ms(consumer, 1, scheduling.TIMEOUT_S)
