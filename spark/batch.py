@@ -33,6 +33,7 @@ NOT_PERSISTENT = "not-persistent"  # messages that stand nowhere in the store
 
 _Place = tuple[int, int]  # priority and number of a message
 _BEFORE = (10, 0)  # the place before all messages
+TIME_MS_MAX = (1 << 63) // 1000  # Arrow's times are microseconds
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,10 @@ class AmqReader(DataSourceReader):
         self._options = options
         self._wanted = wanted or messages.shape(messages.schema(options.include_headers))
         self._destinations = options.destination.split(",")
+        self._times_ms = (
+            min(options.starting_timestamp_ms or 0, TIME_MS_MAX),
+            min(options.ending_timestamp_ms or TIME_MS_MAX, TIME_MS_MAX),
+        )
         if any(map(is_topic, self._destinations)) and options.subscription is None:
             why = "must be a queue for a batch read, or come with the option subscription: a topic holds no messages"
             raise refusal(SourceOptions, "destination", options.destination, why)
@@ -206,10 +211,12 @@ class AmqReader(DataSourceReader):
     def _rows(self, run: Run, partition: Pages, behind: _Place | None = None) -> Iterator[pa.RecordBatch]:
         """Those of a run that the options do not leave out, and that come behind a place."""
         columns = records.columns_of(run, self._wanted.names)
-        seqs, since_ms = columns["offset"].to_numpy(), self._options.starting_timestamp_ms or 0
+        seqs = columns["offset"].to_numpy()
         keep = (seqs > partition.after) & (seqs <= partition.until)
-        if since_ms:
-            keep &= columns["timestamp"].cast(pa.int64()).to_numpy() >= 1000 * since_ms
+        since_ms, before_ms = self._times_ms
+        if since_ms or before_ms < TIME_MS_MAX:
+            times_us = columns["timestamp"].cast(pa.int64()).to_numpy()
+            keep &= (times_us >= 1000 * since_ms) & (times_us < 1000 * before_ms)
         if behind is not None:
             priorities = records.heads_of(run)[0]["priority"]
             keep &= (priorities < behind[0]) | ((priorities == behind[0]) & (seqs > behind[1]))
@@ -238,13 +245,13 @@ class AmqReader(DataSourceReader):
 
     def _chosen(self, some: Sequence[Message], partition: Pages | Whole, behind: _Place) -> list[Message]:
         """Those of messages of one queue that the options do not leave out, and that come behind a place."""
-        since_ms = self._options.starting_timestamp_ms or 0
+        since_ms, before_ms = self._times_ms
         return [
             message
             for message in some
             if _order((message.priority, seq := messages.offset_of(message))) > _order(behind)
             and partition.after < seq <= partition.until
-            and int(message.headers.get("timestamp", "0")) >= since_ms
+            and since_ms <= int(message.headers.get("timestamp", "0")) < before_ms
         ]
 
     def _browse(self, connection: Connection, part: Whole) -> Iterator[Sequence[messages.Received]]:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from amq.client import Columns as Sent
 from amq.core.message import LARGE_BODY_BYTES
-from pyspark_amq.frames import BINARY_KEY, KEY_HEADER, Columns, Rows, SchemaError
+from pyspark_amq.frames import BINARY_KEY, KEY_HEADER, NULL_HEADER, Columns, Rows, SchemaError
 
 FRAME_ROWS, FRAME_BYTES = 2000, 1 << 20  # in one frame, about
 LISTS_MAX = 256  # of different names in one frame
@@ -165,10 +165,9 @@ class Table:
 
 def tables_of(batch: pa.RecordBatch, columns: Columns, destination: str | None) -> Iterator[Table]:
     """The rows of `batch`, grouped by destination. Raises SchemaError."""
-    value = batch.column("value")
-    if value.null_count:
-        raise SchemaError("column 'value' is null in a row: filter such rows out, or write coalesce(value, '')")
-    bodies = value.cast(pa.binary())
+    bodies = batch.column("value").cast(pa.binary())
+    if bodies.null_count:
+        bodies = bodies.fill_null(b"")
     ids = _ids_of(batch, columns.id)
     if destination is not None:
         yield _table(batch, columns, destination, bodies, ids)
@@ -191,8 +190,12 @@ def _table(
     batch: pa.RecordBatch, columns: Columns, destination: str, bodies: pa.Array, ids: Sequence[str] | None
 ) -> Table:
     names, values, counts = _pairs(batch) if columns.headers else _no_pairs(len(batch))
-    keys = _keys(batch.column("key")) if columns.key else pa.nulls(len(batch), pa.string())
-    names, values, counts = _with_keys(keys, names, values, counts)
+    keys = _text_or_spelled(batch.column("key"), "key") if columns.key else pa.nulls(len(batch), pa.string())
+    value = batch.column("value")
+    if value.null_count:
+        nulls = pc.if_else(value.is_null(), pa.scalar("true"), pa.scalar(None, pa.string()))
+        names, values, counts = _with_first(NULL_HEADER, nulls, names, values, counts)
+    names, values, counts = _with_first(KEY_HEADER, keys, names, values, counts)
     if not len(names):
         empty = pa.array([], pa.binary())
         return Table(destination, bodies, columns.text, (), np.zeros(0, np.int64), empty, None, ids)
@@ -226,7 +229,7 @@ def _pairs(batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, _Numbers]:
     names, values = structs.field(0), structs.field(1)
     if names.null_count:
         raise SchemaError("column 'headers' has a name that is null in a row: filter it out")
-    names, values = _text(names, "headers"), _text(values, "headers")
+    names, values = _text(names, "headers"), _text_or_spelled(values, "headers")
     if values.null_count:
         kept = values.is_valid()
         names, values, counts = names.filter(kept), values.filter(kept), _counts_of(kept, counts)
@@ -250,28 +253,28 @@ def _counts_of(kept: pa.Array, counts: _Numbers) -> _Numbers:
     return found
 
 
-def _keys(column: pa.Array) -> pa.Array:
-    """Keys as text. Bytes that are none are spelled, so that a reader has the same bytes again."""
+def _text_or_spelled(column: pa.Array, name: str) -> pa.Array:
+    """The column as text. Bytes that are none are spelled, so that a reader has the same bytes again."""
     if not pa.types.is_binary(column.type) and not pa.types.is_large_binary(column.type):
-        return _text(column, "key")
+        return _text(column, name)
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([None if key is None else _spelled(key) for key in column.to_pylist()], pa.string())
+        return pa.array([None if each is None else _spelled(each) for each in column.to_pylist()], pa.string())
 
 
-def _spelled(key: bytes) -> str:
+def _spelled(value: bytes) -> str:
     try:
-        return key.decode()
+        return value.decode()
     except UnicodeDecodeError:
-        return BINARY_KEY + key.hex().upper()
+        return BINARY_KEY + value.hex().upper()
 
 
-def _with_keys(
-    keys: pa.Array, names: pa.Array, values: pa.Array, counts: _Numbers
+def _with_first(
+    header: str, keys: pa.Array, names: pa.Array, values: pa.Array, counts: _Numbers
 ) -> tuple[pa.Array, pa.Array, _Numbers]:
-    """The same, where a row with a key has that as its first header. A key wins over a header of its name."""
-    ours = pc.equal(names, KEY_HEADER)
+    """The same, where a row with a key has that as its first `header`. A key wins over a header of its name."""
+    ours = pc.equal(names, header)
     if pc.any(ours).as_py():
         rows, places = np.repeat(np.arange(len(counts)), counts), np.full(len(counts), -1, np.int64)
         found = np.flatnonzero(ours.to_numpy(zero_copy_only=False))
@@ -283,7 +286,7 @@ def _with_keys(
     if not has_key.any():
         return names, values, counts
     if not len(names) and has_key.all():
-        return pa.repeat(KEY_HEADER, len(keys)), keys, np.ones(len(keys), np.int64)
+        return pa.repeat(header, len(keys)), keys, np.ones(len(keys), np.int64)
     total = counts + has_key
     firsts = (np.cumsum(total) - total)[has_key]
     places = np.empty(int(total.sum()), np.int64)
@@ -292,7 +295,7 @@ def _with_keys(
     places[is_other] = np.arange(len(names))
     places[firsts] = len(names) + np.flatnonzero(has_key)
     order = pa.array(places)
-    names = pa.concat_arrays([names, pa.repeat(KEY_HEADER, len(keys))]).take(order)
+    names = pa.concat_arrays([names, pa.repeat(header, len(keys))]).take(order)
     return names, pa.concat_arrays([values, keys]).take(order), total
 
 

@@ -97,9 +97,9 @@ class AmqDataSource(DataSource):
         """`df.writeStream.format("amq")`. In `complete` mode it sends all rows each time. Raises OptionError."""
         _refuse_table(self.name(), not self.options)
         options = _module("options")
-        writer: AmqStreamWriter = _module("sink").AmqStreamWriter(
-            options.read(options.SinkOptions, self.options), schema
-        )
+        sink = _module("sink")
+        writer: AmqStreamWriter = sink.AmqStreamWriter(options.read(options.SinkOptions, self.options), schema)
+        sink.refuse_continuous(self.options.get("checkpointLocation", ""))
         return writer
 
     def writer(self, schema: StructType, overwrite: bool) -> AmqBatchWriter:

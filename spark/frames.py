@@ -1,6 +1,6 @@
 """Rows of a DataFrame as messages: the meaning of columns, the chunks in which a task sends them, and ids of rows.
 
-Invariant: a row without a value or a destination is rejected; nothing is guessed. `pyspark_amq.columns` makes messages
+Invariant: a row without a destination is rejected; nothing is guessed. `pyspark_amq.columns` makes messages
 of columns.
 """
 
@@ -17,7 +17,8 @@ from amq.core.errors import ConfigError
 from pyspark_amq.options import BY_CONTENT, SinkOptions
 
 KEY_HEADER = "correlation-id"  # column `key` ↔ this header
-BINARY_KEY = "ID:AMQP_BINARY:"  # a key of bytes that are no text begins so, then hex
+NULL_HEADER = "amq-null"  # with the value "true" and no body: the column `value` is null
+BINARY_KEY = "ID:AMQP_BINARY:"  # a key, or a header, of bytes that are no text begins so, then hex
 CHUNK_BYTES = 8 << 20  # of rows that a task keeps until they are safe
 
 _TEXT, _TEXT_OR_BYTES = (StringType,), (StringType, BinaryType)

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from amq.client.core import RESERVED_HEADERS
-from pyspark_amq.frames import BINARY_KEY, KEY_HEADER, SchemaError
+from pyspark_amq.frames import BINARY_KEY, KEY_HEADER, NULL_HEADER, SchemaError
 
 BATCH_ROWS, BATCH_BYTES = 10_000, 16 << 20  # limits of one Arrow batch
 
@@ -40,6 +40,7 @@ OF_A_DELIVERY = RESERVED_HEADERS | {
     "subscription",
     "timestamp",
 }
+_LEFT_OUT = OF_A_DELIVERY | {NULL_HEADER}  # of column `headers`
 _TEXT, _BYTES = StringType(), BinaryType()
 _MAP = MapType(_TEXT, _TEXT)
 # As Kafka's source has them: first with bytes as values.
@@ -141,7 +142,7 @@ def batches(parts: Iterable[Sequence[Received]], wanted: pa.Schema) -> Iterator[
         headers = [message.headers for message in chunk]
         columns: dict[str, pa.Array] = {
             "key": pa.array([each.get(KEY_HEADER) for each in headers], pa.string()),
-            "value": pa.array([message.body for message in chunk], pa.binary()),
+            "value": pa.array(map(_value_of, chunk), pa.binary()),
             "destination": pa.array([message.destination for message in chunk], pa.string()),
             "offset": pa.array([offset_of(message) for message in chunk], pa.int64()),
             "timestamp": pa.array([1000 * int(each.get("timestamp", "0")) for each in headers], _ARROW[TimestampType]),
@@ -149,9 +150,13 @@ def batches(parts: Iterable[Sequence[Received]], wanted: pa.Schema) -> Iterator[
             "redelivered": pa.array([each.get("redelivered") == "true" for each in headers], pa.bool_()),
         }
         if HEADERS in wanted.names:
-            own = [[pair for pair in each.items() if pair[0] not in OF_A_DELIVERY] for each in headers]
+            own = [[pair for pair in each.items() if pair[0] not in _LEFT_OUT] for each in headers]
             columns[HEADERS] = pa.array(own, pa.map_(pa.string(), pa.string()))
         yield batch_of(columns, wanted)
+
+
+def _value_of(message: Received) -> bytes | None:
+    return message.body or (None if message.headers.get(NULL_HEADER) == "true" else b"")
 
 
 def batch_of(columns: Mapping[str, pa.Array], wanted: pa.Schema) -> pa.RecordBatch:
@@ -165,7 +170,7 @@ def _as(column: pa.Array, field: pa.Field) -> pa.Array:
     if column.type == kind:
         return column
     if field.name == "key":
-        return _bytes_of_keys(column)
+        return _bytes_of_texts(column)
     if field.name == HEADERS:
         return _headers_as(column, kind)
     try:
@@ -175,8 +180,8 @@ def _as(column: pa.Array, field: pa.Field) -> pa.Array:
         raise SchemaError(f"column '{field.name}' is not UTF-8 in a message: {cure}") from error
 
 
-def _bytes_of_keys(column: pa.Array) -> pa.Array:
-    """Keys as bytes: those that the sink had to spell, as they were."""
+def _bytes_of_texts(column: pa.Array) -> pa.Array:
+    """Keys, or values of headers, as bytes: those that the sink had to spell, as they were."""
     spelled = pc.starts_with(column, BINARY_KEY)
     found = column.cast(pa.binary())
     if not pc.any(spelled).as_py():
@@ -190,7 +195,7 @@ def _unspelled(text: str) -> bytes:
         try:
             return bytes.fromhex(text.removeprefix(BINARY_KEY))
         except ValueError:
-            pass  # somebody else's key that looks so
+            pass  # somebody else's text that looks so
     return text.encode()
 
 
@@ -200,7 +205,9 @@ def _headers_as(column: pa.MapArray, kind: pa.DataType) -> pa.Array:
     pair = kind.value_type
     start, stop = column.offsets[0].as_py(), column.offsets[-1].as_py()
     names = column.keys.slice(start, stop - start).cast(pair.field(0).type)
-    values = column.items.slice(start, stop - start).cast(pair.field(1).type)
+    values = column.items.slice(start, stop - start)
+    if values.type != pair.field(1).type:
+        values = _bytes_of_texts(values)
     structs = pa.StructArray.from_arrays([names, values], fields=[pair.field(0), pair.field(1)])
     offsets = pc.subtract(column.offsets, pa.scalar(start, pa.int32()))
     return pa.ListArray.from_arrays(offsets, structs, type=kind)

@@ -359,6 +359,13 @@ class SourceOptions(BrokerOptions):
         "for a batch read: only messages from this time on, milliseconds since 1970; instead of `startingOffsets`",
         "1767225600000",
     )
+    ending_timestamp_ms: int | None = _option(
+        "endingTimestamp",
+        _count,
+        None,
+        "for a batch read: only messages before this time, milliseconds since 1970; instead of `endingOffsets`",
+        "1767312000000",
+    )
     max_offsets_per_trigger: int | None = _option(
         "maxOffsetsPerTrigger",
         _count,
@@ -432,6 +439,9 @@ class SourceOptions(BrokerOptions):
         if self.starting_timestamp_ms is not None and self.starting_offsets is not None:
             why = "must not be given beside startingOffsets: keep one"
             raise refusal(SourceOptions, "startingTimestamp", str(self.starting_timestamp_ms), why)
+        if self.ending_timestamp_ms is not None and self.ending_offsets != LATEST:
+            why = "must not be given beside endingOffsets: keep one"
+            raise refusal(SourceOptions, "endingTimestamp", str(self.ending_timestamp_ms), why)
         least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
         if least is not None and most is not None and least > most:
             why = f"must not be more than maxOffsetsPerTrigger, {most}"

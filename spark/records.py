@@ -21,7 +21,7 @@ from amq.core.errors import ProtocolError
 from amq.journal.format import RECORD_BYTES
 from amq.journal.records.message import MESSAGE
 from pyspark_amq import messages
-from pyspark_amq.frames import KEY_HEADER
+from pyspark_amq.frames import KEY_HEADER, NULL_HEADER
 from pyspark_amq.journal import MESSAGE_HEAD
 from pyspark_amq.messages import Received
 
@@ -90,13 +90,28 @@ def columns_of(run: Run, names: Sequence[str]) -> dict[str, pa.Array]:
         known = np.zeros(len(heads), np.bool_)
         known[list(run.redelivered)] = True
         found["redelivered"] = pa.array(known)
-    if "key" in names or messages.HEADERS in names:
-        if (heads["property_bytes"] == 0).all():
-            pairs = Pairs.none(len(heads))
-        else:
-            pairs = pairs_of(part(_PARTS - 2).cast(pa.string()))
+    wants_pairs = "key" in names or messages.HEADERS in names
+    if not wants_pairs and "value" not in names:
+        return found
+    if (heads["property_bytes"] == 0).all():
+        pairs = Pairs.none(len(heads))
+    else:
+        sections = part(_PARTS - 2).cast(pa.string())
+        may_be_null = pc.any(pc.match_substring(sections, NULL_HEADER)).as_py()
+        pairs = pairs_of(sections) if wants_pairs or may_be_null else Pairs.none(len(heads))
+        if may_be_null and "value" in names:
+            found["value"] = _with_nulls(found["value"], pairs)
+        if may_be_null:
+            pairs = pairs.without(NULL_HEADER)
+    if wants_pairs:
         found["key"], found[messages.HEADERS] = pairs.value_of(KEY_HEADER), pairs.maps()
     return found
+
+
+def _with_nulls(values: pa.Array, pairs: Pairs) -> pa.Array:
+    """The same, with null where the sink wrote one."""
+    is_null = pc.and_(pc.equal(pairs.value_of(NULL_HEADER), "true"), pc.equal(pc.binary_length(values), 0))
+    return pc.if_else(pc.fill_null(is_null, False), pa.scalar(None, pa.binary()), values)
 
 
 class Pairs:
@@ -119,6 +134,13 @@ class Pairs:
         places = np.full(len(self._counts), -1, np.int64)
         places[rows[found]] = found
         return self._values.take(pa.array(places, mask=places < 0))
+
+    def without(self, name: str) -> Pairs:
+        """The same without the header `name`."""
+        kept = pc.not_equal(self._names, name)
+        rows = np.repeat(np.arange(len(self._counts)), self._counts)[kept.to_numpy(zero_copy_only=False)]
+        counts = np.bincount(rows, minlength=len(self._counts))
+        return Pairs(self._names.filter(kept), self._values.filter(kept), counts)
 
     def maps(self) -> pa.Array:
         """The headers of each message."""

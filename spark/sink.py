@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -31,6 +32,29 @@ log.setLevel(logging.INFO)  # Spark's workers add a handler, if logs are wanted
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # local properties of Spark's tasks
 CHECKSUM_MASK = (1 << 64) - 1
 DESTINATION_CHARACTERS_MAX = 100  # of an owner's name, which is part of each transaction's name
+
+
+CONTINUOUS = (
+    "a sink written in Python cannot be used with trigger(continuous=…): Spark would drop all rows. Write "
+    "trigger(processingTime='1 second') or trigger(availableNow=True), with a new checkpoint"
+)
+
+
+def refuse_continuous(checkpoint: str) -> None:
+    """Raises OptionError for a query with trigger(continuous=…), as far as the driver can see its checkpoint as local
+    files. Spark says nothing of the trigger to a format. But a micro-batch begins when its offset is in the checkpoint,
+    and its commit is not; a continuous query begins with neither."""
+    scheme, colon, path = checkpoint.partition(":")
+    directory = Path(path if colon and scheme == "file" else checkpoint)
+    if not (directory / "metadata").is_file():
+        return  # it is elsewhere
+    newest = [max(_numbers_in(directory / name), default=-1) for name in ("offsets", "commits")]
+    if newest[0] <= newest[1]:
+        raise OptionError(CONTINUOUS)
+
+
+def _numbers_in(directory: Path) -> list[int]:
+    return [int(each.name) for each in directory.iterdir() if each.name.isdecimal()] if directory.is_dir() else []
 
 
 class AmqStreamWriter(DataSourceStreamArrowWriter):
@@ -106,6 +130,8 @@ def owner_of(app_id: str, destination: str | None) -> str:
 
 def _staged(messages: Sequence[WriterCommitMessage | None], batch: int) -> list[Staged]:
     """The results of the tasks of one batch, in the order of partitions."""
+    if None in messages:  # Spark did not call `write`
+        raise OptionError(CONTINUOUS)
     found = [message for message in messages if isinstance(message, Staged)]
     assert len(found) == len(messages), "Spark commits only if every task succeeded"
     assert len({message.owner for message in found}) <= 1, "all tasks of a batch belong to one query"

@@ -50,10 +50,19 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """`wanted` = the columns of the rows, by `messages.shape`; None = all that the options name."""
         if options.subscription is None:
             raise refusal(SourceOptions, "subscription", "", "is missing: it must name the cursor of the stream")
-        for name in ("ending_offsets", "starting_timestamp_ms"):
-            if getattr(options, name) not in (LATEST, None):
-                field = "endingOffsets" if name == "ending_offsets" else "startingTimestamp"
-                raise refusal(SourceOptions, field, str(getattr(options, name)), "is for batch reads, not for streams")
+        if options.ending_offsets != LATEST:
+            why = "is for batch reads, not for streams"
+            raise refusal(SourceOptions, "endingOffsets", json.dumps(options.ending_offsets), why)
+        for name, value, sign in (
+            ("startingTimestamp", options.starting_timestamp_ms, ">="),
+            ("endingTimestamp", options.ending_timestamp_ms, "<"),
+        ):
+            if value is not None:
+                why = (
+                    "is for batch reads: a stream takes all messages, and would have to drop the others. Drop them by "
+                    f'.where("timestamp {sign} …") or leave them to other consumers'
+                )
+                raise refusal(SourceOptions, name, str(value), why)
         self._options = options
         self._wanted = wanted or messages.shape(messages.schema(options.include_headers))
         self._cursor = options.subscription

@@ -14,13 +14,17 @@ import pytest
 pytest.importorskip("pyspark", reason="no PySpark: run make .venv/.installed-test")
 pytest.importorskip("pyarrow", reason="no pyarrow: run make .venv/.installed-test")
 
+import pyarrow as pa
+
 import amq
 from amq.broker.transactions import direct as broker_direct
 from amq.client import Run
 from amq.core.errors import ProtocolError
 from pyspark_amq import batch
 from pyspark_amq.batch import NOT_PERSISTENT, AmqReader, Page, Pages, Stretch
+from pyspark_amq.columns import tables_of
 from pyspark_amq.direct import CHECKSUM
+from pyspark_amq.frames import Columns
 from pyspark_amq.options import SourceOptions, read
 from tests.brokers import Broker, Brokers
 
@@ -91,6 +95,39 @@ def test_rows_equal_those_of_the_broker(brokers: Brokers, caplog: pytest.LogCapt
     later = [row for row in wanted if row["timestamp"] >= time]
     assert rows_of(broker, startingTimestamp=since) == later
     assert rows_of(broker, startingTimestamp=since, store=str(broker.store)) == later
+    earlier = [row for row in wanted if row["timestamp"] < time]
+    assert rows_of(broker, endingTimestamp=since) == earlier
+    assert rows_of(broker, endingTimestamp=since, store=str(broker.store)) == earlier
+    assert rows_of(broker, startingTimestamp=since, endingTimestamp=since) == []
+
+
+def test_null_values_and_headers_of_bytes_are_read_as_they_were_written(brokers: Brokers) -> None:
+    """By the broker and from the store, alone and among messages with other headers."""
+    broker = brokers.master("a", **ALLOWED)
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    raw = [(None, [("a", b"\xff")]), (b"", []), (b"x", [("a", b"1")]), (None, [])]
+    raw += [(None if n % 7 == 0 else b"%d" % n, [(f"h{n % 90}", b"\xfe%d" % n)]) for n in range(200)]
+    pairs = [[{"key": key, "value": value} for key, value in each] for _, each in raw]
+    frame = pa.record_batch(
+        {"value": pa.array([value for value, _ in raw], pa.binary()), "headers": pa.array(pairs, kind)}
+    )
+    described = Columns(text=False, key=False, destination=False, headers=True, id=None)
+    with amq.connect(f"stomp://127.0.0.1:{broker.port}") as connection, connection.session(transacted=True) as session:
+        for table in tables_of(frame, described, QUEUE):
+            for piece in table.pieces():
+                sent = piece.sent()
+                assert sent is not None
+                session.producer(QUEUE).send_columns(sent)
+        session.commit()
+    given = {"url": f"stomp://127.0.0.1:{broker.port}", "destination": QUEUE}
+    fields = {"value": pa.field("value", pa.binary()), "headers": pa.field("headers", kind)}
+    for names in (["value", "headers"], ["value"], ["headers"]):
+        wanted = pa.schema([fields[name] for name in names])
+        for store in ({}, {"store": str(broker.store)}):
+            reader = AmqReader(read(SourceOptions, given | store), wanted)
+            rows = [row for part in reader.partitions() for each in reader.read(part) for row in each.to_pylist()]
+            columns = {"value": [value for value, _ in raw], "headers": pairs}
+            assert rows == [{name: columns[name][place] for name in names} for place in range(len(raw))]
 
 
 def test_a_queue_is_cut_into_pages(brokers: Brokers) -> None:

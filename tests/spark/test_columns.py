@@ -173,8 +173,34 @@ def test_headers_of_kafka_that_a_message_cannot_have(entries: Any, why: str) -> 
         list(columns.tables_of(batch, described, "/queue/a"))
 
 
-@pytest.mark.parametrize("name", ["value", "destination"])
-def test_a_row_without_what_it_needs(name: str) -> None:
+def test_a_row_without_a_destination() -> None:
     described = Columns(text=True, key=True, destination=True, headers=False, id=None)
-    with pytest.raises(SchemaError, match=f"column '{name}' is null"):
-        list(columns.tables_of(pa.record_batch({**ROW, name: pa.array([None], pa.string())}), described, None))
+    with pytest.raises(SchemaError, match="column 'destination' is null"):
+        list(columns.tables_of(pa.record_batch({**ROW, "destination": pa.array([None], pa.string())}), described, None))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+def test_a_value_that_is_null_is_a_header_and_no_body(kind: Any) -> None:
+    described = Columns(text=True, key=True, destination=False, headers=True, id=None)
+    batch = pa.record_batch(
+        {
+            "value": pa.array([None, b"", b"x", None], pa.binary()).cast(kind),
+            "key": ["k", None, "l", None],
+            "headers": pa.array([[("a", "1"), ("amq-null", "false")], None, [("b", "2")], None], MAP),
+        }
+    )
+    (table,) = columns.tables_of(batch, described, "/queue/a")
+    null = {"amq-null": "true"}
+    assert table.headers() == [{"correlation-id": "k", **null, "a": "1"}, None, {"correlation-id": "l", "b": "2"}, null]
+    assert table.bodies.to_pylist() == [b"", b"", b"x", b""]
+    (empty,) = columns.tables_of(batch.slice(1, 1), described, "/queue/a")
+    (null_alone,) = columns.tables_of(batch.slice(3), described, "/queue/a")
+    assert empty.checksum() != null_alone.checksum()
+
+
+def test_headers_of_bytes_that_are_no_text_are_spelled() -> None:
+    described = Columns(text=True, key=False, destination=False, headers=True, id=None)
+    entries = [{"key": "a", "value": b"\xff\x01"}, {"key": "b", "value": b"1"}, {"key": "c", "value": None}]
+    batch = pa.record_batch({"value": ["x"], "headers": pa.array([entries], PAIRS)})
+    (table,) = columns.tables_of(batch, described, "/queue/a")
+    assert table.headers() == [{"a": "ID:AMQP_BINARY:FF01", "b": "1"}]

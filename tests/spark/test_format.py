@@ -58,3 +58,56 @@ def test_a_queue_cannot_be_overwritten(spark: Any) -> None:
     rows = spark.createDataFrame([("x",)], "value string")
     with pytest.raises(Exception, match="cannot be overwritten"):
         rows.write.format("amq").mode("overwrite").options(url="stomp://127.0.0.1:1", destination="x").save()
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_a_continuous_stream_is_refused_before_it_reads(spark: Any, tmp_path: Path, scheme: str) -> None:
+    """Spark would drop its rows: it never calls the sink's `write`."""
+    stream = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
+    query = (
+        stream.writeStream.format("amq")
+        .options(url="stomp://127.0.0.1:1", destination="/queue/x")
+        .option("checkpointLocation", f"{scheme}{tmp_path / 'new'}")
+        .trigger(continuous="1 second")
+        .start()
+    )
+    with pytest.raises(Exception, match=r"cannot be used with trigger\(continuous=…\): .* trigger\(processingTime="):
+        query.awaitTermination(60)
+    assert list((tmp_path / "new" / "offsets").glob("*")) == []
+
+
+def test_a_commit_without_results_of_tasks_is_refused() -> None:
+    """Spark commits so where a continuous stream has its checkpoint on storage that the driver cannot list."""
+    from pyspark.sql.types import StructType
+
+    from pyspark_amq import sink
+    from pyspark_amq.options import OptionError, SinkOptions, read
+
+    options = read(SinkOptions, {"url": "stomp://127.0.0.1:1", "destination": "/queue/x"})
+    writer = sink.AmqStreamWriter(options, StructType().add("value", "string"))
+    with pytest.raises(OptionError, match=r"trigger\(continuous=…\)"):
+        writer.commit([None, None], 0)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "commits", "is_continuous"),
+    [([0], [], False), ([*range(12)], [*range(11)], False), ([], [], True), ([0, 1], [0, 1], True)],
+)
+def test_a_checkpoint_says_whether_a_micro_batch_began(
+    tmp_path: Path, offsets: list[int], commits: list[int], is_continuous: bool
+) -> None:
+    from pyspark_amq import sink
+    from pyspark_amq.options import OptionError
+
+    sink.refuse_continuous(str(tmp_path))  # nothing is there: the checkpoint is elsewhere
+    (tmp_path / "metadata").write_text("{}")
+    for name, numbers in (("offsets", offsets), ("commits", commits)):
+        (tmp_path / name).mkdir()
+        for number in numbers:
+            (tmp_path / name / str(number)).write_text("v1")
+            (tmp_path / name / f".{number}.crc").write_text("")
+    if not is_continuous:
+        sink.refuse_continuous(str(tmp_path))
+        return
+    with pytest.raises(OptionError):
+        sink.refuse_continuous(str(tmp_path))

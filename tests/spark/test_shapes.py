@@ -75,6 +75,15 @@ def test_what_has_kafkas_shape_comes_back_in_it(spark: Any, tmp_path: Path, wher
     assert all(row.headers == [] for row in found if row.key is None)
 
 
+def test_tombstones_and_bytes_in_headers_come_back(spark: Any, tmp_path: Path, where: str) -> None:
+    given = [(b"k%d" % n, None if n % 3 else b"", [("a", b"\xff%d" % n)]) for n in range(30)]
+    rows = spark.createDataFrame(given, f"key binary, value binary, headers {PAIRS}")
+    patiently(lambda: write(rows, where, "/queue/nulls"))
+    found = stream(spark, tmp_path, where, "/queue/nulls", f"key binary, value binary, headers {PAIRS}")
+    read = [(row.key, row.value, [(each.key, each.value) for each in row.headers[1:]]) for row in found]
+    assert sorted(read, key=str) == sorted(given, key=str)
+
+
 def test_text_and_maps_are_the_default(spark: Any, tmp_path: Path, where: str) -> None:
     rows = spark.range(100).selectExpr(
         "concat('k', id) AS key", "CAST(id AS STRING) AS value", "map('a', 'x', 'n', CAST(id AS STRING)) AS headers"

@@ -86,6 +86,48 @@ def test_options_of_streams_are_refused_in_a_batch_read(name: str) -> None:
         AmqReader(options(**{name: OF_STREAMS[name]}))
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (
+            {"startingTimestamp": "7"},
+            r"'startingTimestamp' is for batch reads: .*where\(\"timestamp >= …\"\).*, got '7'",
+        ),
+        ({"endingTimestamp": "7"}, r"'endingTimestamp' is for batch reads: .*where\(\"timestamp < …\"\)"),
+        ({"endingOffsets": '{"/queue/a": 7}'}, "'endingOffsets' is for batch reads, not for streams"),
+        ({"startingOffsets": "latest"}, "'startingOffsets' must be earliest or JSON for a queue"),
+        ({"startingOffsets": '{"/queue/a": 7}'}, "'startingOffsets' must be an offset of a stream, with leases"),
+        ({"subscription": ""}, "'subscription' must not be empty"),
+        ({"destination": "/queue/"}, "'destination' must be a destination"),
+    ],
+)
+def test_a_stream_that_cannot_be_read_ends_in_its_first_call(given: dict[str, str], why: str) -> None:
+    where = {"url": "stomp://127.0.0.1:1", "destination": QUEUE, "subscription": "c"}
+    with pytest.raises(ConfigError, match=why):
+        AmqDataSource(where | given).streamReader(schema(include_headers=False)).initialOffset()
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"startingOffsets": "latest"}, "'startingOffsets' must be earliest or JSON for a batch read"),
+        ({"endingOffsets": "earliest"}, "'endingOffsets' must be latest or JSON"),
+        ({"startingOffsets": '{"v": 1}'}, "'startingOffsets' must have numbers of messages by destination"),
+        (
+            {"startingOffsets": '{"/queue/b": 1}'},
+            "'startingOffsets' names '/queue/b', which the option destination does",
+        ),
+        ({"endingOffsets": '{"/queue/a": "x"}'}, "'endingOffsets' must have numbers by destination"),
+        ({"destination": "/topic/t"}, "'destination' must be a queue for a batch read, or come with .* subscription"),
+        ({"endingTimestamp": "7", "endingOffsets": '{"/queue/a": 7}'}, "must not be given beside endingOffsets"),
+    ],
+)
+def test_a_batch_read_that_cannot_be_done_ends_before_it_connects(given: dict[str, str], why: str) -> None:
+    where = {"url": "stomp://127.0.0.1:1", "destination": QUEUE}
+    with pytest.raises(ConfigError, match=why):
+        AmqDataSource(where | given).reader(schema(include_headers=False)).partitions()
+
+
 def test_a_schema_is_a_projection() -> None:
     source = AmqDataSource({"url": "stomp://127.0.0.1:1", "destination": QUEUE, "subscription": "c"})
     pairs = "headers array<struct<key:string,value:binary>>"
