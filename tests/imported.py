@@ -7,34 +7,43 @@ import itertools
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
 from amq.broker.queues.redelivery import DELAY
 from amq.cli.foreign_users import read_permissions, read_users
-from amq.client.errors import ConnectionLostError
+from amq.client.errors import CallTimeoutError
 from amq.client.openwire.addresses import parse
 from amq.client.openwire.peer import Peer, connect
 from amq.client.openwire.wire import SESSION
 from amq.client.tls import Contexts
-from amq.config import load
+from amq.config import foreign, load
+from amq.config.schema import BrokerConfig
 from amq.core.errors import AmqError
 from amq.doors.clock import SystemClock
+from amq.management.slices import Slices
+from amq.management.views import clients, totals
 from amq.node.member import BrokerService, Role
 from amq.protocols.openwire import table
 from amq.protocols.openwire.consumers import INDIVIDUAL, POISON
 from amq.protocols.openwire.primitives import decode_map, encode_map
 from amq.protocols.openwire.table import Structure, structure
+from amq.protocols.openwire.transactions import BEGIN
 from amq.protocols.stomp.frame import FrameReader, Limits, encode
 from amq.security import LoginGate
+from amq.security.permissions import Permissions
+from amq.store.files.vfs import Vfs
+from amq.store.open import open_vfs
+from amq.store.presence import BrokerPresence, read_presence
 from tests.openwire_client import text_content
 from tests.ports import free_port
 
 PATIENCE_S = 60.0
+Found = TypeVar("Found")
 
 _numbers = itertools.count(1)
 
@@ -53,34 +62,99 @@ class Got(NamedTuple):
     says_delay: bool
 
 
+class Running:
+    """A broker in this process. `store` is its directory, wherever the file has it."""
+
+    def __init__(self, port: int, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self.port = port
+        self.store = Path(config.store)
+        self._loop = loop
+        self.service: BrokerService
+
+    def call(self, made: Coroutine[Any, Any, Found]) -> Found:
+        """The result of a coroutine that runs on the event loop of the broker."""
+        return asyncio.run_coroutine_threadsafe(made, self._loop).result(PATIENCE_S)
+
+    def figures(self) -> dict[str, Any]:
+        """What the management interface tells of the whole broker, with `blocked` = clients that wait for room."""
+
+        async def look() -> dict[str, Any]:
+            assert self.service.master is not None
+            master = self.service.master
+            return {**totals(master.broker), **await clients(list(master.connections.values()), Slices(SystemClock()))}
+
+        return self.call(look())
+
+    def presence(self, name: str) -> BrokerPresence | None:
+        """What the broker of that name says of itself in the store, as `amq status` shows it. None = it does not run"""
+        running = read_presence(open_vfs(str(self.store)), str(self.store))
+        return next((each for each in running if each.name == name), None)
+
+    def becomes(self, role: Role) -> None:
+        async def wait() -> None:
+            found = await asyncio.wait_for(self.service.wait_for(role), PATIENCE_S)
+            assert found is role, self.service.failure
+
+        self.call(wait())
+
+    def stop(self) -> None:
+        if self.service.role is not Role.STOPPED:
+            self.call(self.service.stop())
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Ask again and again until `condition()`; an error after `PATIENCE_S`."""
+    clock = SystemClock()
+    end = clock.monotonic() + PATIENCE_S
+    while not condition():
+        assert clock.monotonic() < end, "it has not come true"
+        threading.Event().wait(0.005)
+
+
 @contextmanager
-def broker_of(xml: str, directory: Path) -> Iterator[int]:
-    """A master with that file; the placeholder ${port} in it is the port that is returned."""
+def broker_of(
+    xml: str,
+    directory: Path,
+    *options: str,
+    role: Role = Role.MASTER,
+    vfs: Vfs | None = None,
+    roles: Mapping[str, Sequence[str]] | None = None,
+) -> Iterator[Running]:
+    """A broker with that file, in that role. Placeholders in it: ${port}, and ${directory} for its store.
+
+    A file that says nothing of a directory gets a store beside it. `options` = as `amq start -o` has them;
+    `roles` = their users, as `amq config import --roles` takes them.
+    """
     port = free_port()
-    path = directory / "other.xml"
+    path = directory / f"{port}.xml"
     path.write_text(xml)
-    properties = {"port": str(port)}
-    config = load(str(path), {}, ["managementSocket=none"], store=str(directory / "store"), properties=properties)
+    properties = {"port": str(port), "directory": str(directory)}
+    store = None if "${directory}" in xml else str(directory / "store")
+    config = load(str(path), {}, ["managementSocket=none", *options], store=store, properties=properties)
     gate = LoginGate(config.users_file, config.anonymous, lambda file: read_users(file, str(path), properties))
     permissions = None
-    if config.permissions_file:
+    if roles:
+        found = foreign.read(xml.encode(), str(path), properties, {}, roles).permissions
+        assert found is not None
+        permissions = Permissions.of(found, str(path), 1)
+    elif config.permissions_file:
         permissions = read_permissions(config.permissions_file, str(path), properties)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="imported-broker")
     thread.start()
+    running = Running(port, config, loop)
 
-    async def serve() -> BrokerService:
-        service = BrokerService(config, gate.authenticate, permissions=permissions)
-        await service.start()
-        assert await asyncio.wait_for(service.wait_for(Role.MASTER), PATIENCE_S) is Role.MASTER, service.failure
-        return service
+    async def serve() -> None:
+        running.service = BrokerService(config, gate.authenticate, permissions=permissions, vfs=vfs)
+        await running.service.start()
 
     try:
-        service = asyncio.run_coroutine_threadsafe(serve(), loop).result()
+        running.call(serve())
         try:
-            yield port
+            running.becomes(role)
+            yield running
         finally:
-            asyncio.run_coroutine_threadsafe(service.stop(), loop).result(PATIENCE_S)
+            running.stop()
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
@@ -93,12 +167,14 @@ class Stomp:
 
     name = "stomp"
 
-    def __init__(self, port: int, user: str = "", password: str = "") -> None:
+    def __init__(self, port: int, user: str = "", password: str = "", client_id: str = "") -> None:
         self._sock = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
         self._reader = FrameReader(Limits(), "1.2")
         self._inboxes: dict[str, deque[Got]] = {}
         self._receipts: set[str] = set()
+        self.announced = ""  # the URLs of the other brokers
         login = [("login", user), ("passcode", password)] if user else []
+        login += [("client-id", client_id)] if client_id else []
         try:
             self._write("CONNECT", [("accept-version", "1.2"), ("host", "/"), *login])
             self._until(lambda: "" in self._receipts)
@@ -106,10 +182,33 @@ class Stomp:
             self.close()
             raise
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Its own end of the connection."""
+        host, port = self._sock.getsockname()[:2]
+        return host, port
+
     def send(self, kind: str, name: str, body: str, **properties: Any) -> None:
-        expires = [("expires", str(properties.pop("expires")))] if "expires" in properties else []
-        told = [(key, str(value)) for key, value in properties.items()]
-        self._ask("SEND", [("destination", f"/{kind}/{name}"), ("persistent", "true"), *expires, *told], body.encode())
+        self.send_all(kind, name, [body], **properties)()
+
+    def send_all(self, kind: str, name: str, bodies: list[str], **properties: Any) -> Callable[[], None]:
+        """Send without a wait; the result waits until all are confirmed. See `OpenWire.send_all` for `properties`."""
+        named = {"expires": "expires", "id": "_AMQ_DUPL_ID", "transaction": "transaction"}
+        persistent = "true" if properties.pop("persistent", True) else "false"
+        told = [(named.get(key, key), str(value)) for key, value in properties.items()]
+        fixed = [("destination", f"/{kind}/{name}"), ("persistent", persistent), *told]
+        receipts = {f"r{next(_numbers)}": body for body in bodies}
+        frames = [encode("SEND", [*fixed, ("receipt", id)], body.encode(), "1.2") for id, body in receipts.items()]
+        try:
+            self._sock.sendall(b"".join(frames))
+        except OSError as error:
+            raise Refused(str(error)) from error
+        return lambda: self._until(lambda: receipts.keys() <= self._receipts)
+
+    def begin(self) -> str:
+        name = f"t{next(_numbers)}"
+        self._ask("BEGIN", [("transaction", name)])
+        return name
 
     def subscribe(self, kind: str, name: str, prefetch: int = 0, retroactive: bool = False) -> str:
         id = str(next(_numbers))
@@ -167,6 +266,7 @@ class Stomp:
                 got = Got(bytes(frame.body).decode(), count, headers.get("JMSXUserID", ""), frame, DELAY in headers)
                 self._inboxes[headers["subscription"]].append(got)
             else:
+                self.announced = frame.headers.get("brokers", self.announced)
                 self._receipts.add(frame.headers.get("receipt-id", ""))
 
 
@@ -175,13 +275,13 @@ class OpenWire:
 
     name = "openwire"
 
-    def __init__(self, port: int, user: str = "", password: str = "") -> None:
+    def __init__(self, port: int, user: str = "", password: str = "", client_id: str = "") -> None:
         try:
             self._peer: Peer = connect(
                 parse(f"tcp://127.0.0.1:{port}"),
                 user,
                 password,
-                f"ID:imported-{next(_numbers)}:1",
+                client_id or f"ID:imported-{next(_numbers)}:1",
                 SystemClock(),
                 "the broker",
                 Contexts(),
@@ -194,23 +294,62 @@ class OpenWire:
         self._producer = structure(table.PRODUCER_ID, connection=wire.connection, session=SESSION, value=1)
         self._peer.request(structure(table.PRODUCER_INFO, id=self._producer))
 
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self._peer.sock.getsockname()[:2]
+        return host, port
+
     def send(self, kind: str, name: str, body: str, **properties: Any) -> None:
-        id = structure(table.MESSAGE_ID, producer=self._producer, producer_sequence=next(_numbers))
-        expires = properties.pop("expires", 0)
-        self._request(
-            structure(
+        self.send_all(kind, name, [body], **properties)()
+
+    def send_all(self, kind: str, name: str, bodies: list[str], **properties: Any) -> Callable[[], None]:
+        """Send without a wait; the result waits until all are confirmed.
+
+        Properties that are fields of a message: `expires`, `persistent`, `transaction`, JMSXGroupID, and `id`, by which
+        the broker knows a message that is sent again.
+        """
+        fields = {
+            "expiration": properties.pop("expires", 0),
+            "persistent": properties.pop("persistent", True),
+            "transaction": properties.pop("transaction", None),
+            "group_id": properties.pop("JMSXGroupID", None),
+        }
+        given = properties.pop("id", None)
+        answers: list[Structure | AmqError] = []
+        for body in bodies:
+            number = int(given) if given is not None else next(_numbers)
+            message = structure(
                 table.TEXT_MESSAGE,
-                id=id,
+                id=structure(table.MESSAGE_ID, producer=self._producer, producer_sequence=number),
                 producer=self._producer,
                 destination=_destination(kind, name),
-                persistent=True,
                 priority=4,
                 timestamp=SystemClock().wall_ms(),
-                expiration=expires,
                 content=text_content(body),
                 properties=encode_map(properties) if properties else None,
+                **fields,
             )
-        )
+            try:
+                self._peer.wire.send(message, answers.append)
+            except AmqError as error:  # it is larger than the broker says that it takes
+                raise Refused(str(error)) from error
+
+        def confirmed() -> None:
+            try:
+                self._peer.wait(lambda: len(answers) == len(bodies), PATIENCE_S, "does not confirm")
+                for answer in answers:
+                    if isinstance(answer, AmqError):
+                        raise answer
+            except AmqError as error:
+                raise Refused(str(error)) from error
+
+        self._peer.write()
+        return confirmed
+
+    def begin(self) -> Structure:
+        id = structure(table.LOCAL_TRANSACTION_ID, connection=self._peer.wire.id, value=next(_numbers))
+        self._request(structure(table.TRANSACTION_INFO, connection=self._peer.wire.id, transaction=id, kind=BEGIN))
+        return id
 
     def subscribe(self, kind: str, name: str, prefetch: int = 0, retroactive: bool = False) -> int:
         value = next(_numbers)
@@ -242,8 +381,9 @@ class OpenWire:
         self._peer.close()
 
     def wait_closed(self) -> None:
-        with pytest.raises(ConnectionLostError):
+        with pytest.raises(AmqError) as caught:
             self._peer.wait(lambda: False, PATIENCE_S, "does not close")
+        assert not isinstance(caught.value, CallTimeoutError)
 
     def _acknowledge(self, got: Got, kind: int) -> None:
         id = got.found.fields["message"].get("id")

@@ -36,6 +36,11 @@ def values(found: Foreign) -> dict[str, Any]:
     }
 
 
+def of_patterns(found: Foreign, key: str) -> dict[str, Any]:
+    """The values of one option, defaults too, by pattern."""
+    return {pattern: carried.value for (pattern, each), carried in found.values.items() if each == key}
+
+
 def broker(inside: str, attributes: str = "") -> Foreign:
     return read(f'<broker xmlns="{activemq.NAMESPACE}" {attributes}>{inside}</broker>')
 
@@ -663,6 +668,52 @@ def test_the_narrower_of_two_settings_counts() -> None:
         }
 
 
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(
+    ("element", "wide", "narrow", "key", "value"),
+    [
+        ("default-ring-size", "2", "-1", "ringSize", 0),
+        ("default-group-buckets", "1", "-1", "groupBuckets", 1024),
+        ("default-last-value-queue", "true", "false", "lastValueKey", ""),
+        ("slow-consumer-policy", "KILL", "NOTIFY", "slowConsumerPolicy", "discard-oldest"),
+    ],
+)
+def test_a_narrow_setting_that_says_none_counts_against_a_wider_one(
+    element: str, wide: str, narrow: str, key: str, value: object, order: int
+) -> None:
+    settings = [
+        f'<address-setting match="{match}"><{element}>{text}</{element}></address-setting>'
+        for match, text in (("a.#", wide), ("a.b.#", narrow), ("c.#", narrow))
+    ]
+    found = addresses(*settings[::order])
+    assert found.values[("a.b.>", key)].value == value
+    assert found.values[("a.>", key)].value != value
+    assert ("c.>", key) not in found.values
+    statuses = [line.status.value for line in found.report.told() if line.path.endswith(element)]
+    assert sorted(statuses) == ["carried", "carried", "natural"]
+
+
+def test_slow_consumers_of_artemis_miss_nothing_but_where_they_are_cut_off() -> None:
+    found = addresses(
+        '<address-setting match="a.#"><slow-consumer-policy>KILL</slow-consumer-policy></address-setting>',
+        '<address-setting match="a.b.#"><slow-consumer-policy>NOTIFY</slow-consumer-policy></address-setting>',
+    )
+    assert of_patterns(found, "pendingMessageLimit") == {"": 0, "a.>": 10_000, "a.b.>": 0}
+
+
+@pytest.mark.parametrize(
+    ("wide", "expected"),
+    [("", {"a.>": 10.0}), ("<max-redelivery-delay>70000</max-redelivery-delay>", {"": 70.0})],
+)
+def test_delays_of_artemis_grow_to_ten_times_the_first(wide: str, expected: dict[str, float]) -> None:
+    found = addresses(
+        f'<address-setting match="#">{wide}</address-setting>',
+        '<address-setting match="a.#"><redelivery-delay>1000</redelivery-delay></address-setting>',
+        '<address-setting match="b.#"><redelivery-delay>0</redelivery-delay></address-setting>',
+    )
+    assert of_patterns(found, "maximumRedeliveryDelay") == expected
+
+
 def test_a_policy_and_its_limit_may_stand_in_two_settings() -> None:
     found = addresses(
         '<address-setting match="a.b"><address-full-policy>BLOCK</address-full-policy></address-setting>',
@@ -802,7 +853,9 @@ ATTRIBUTES = st.dictionaries(
                 "BLOCK",
             ]
         ),
-        st.text(st.characters(codec="utf-8", exclude_characters='<&"\x00$#', exclude_categories=["Cc", "Cs"])),
+        st.text(
+            st.characters(codec="utf-8", exclude_characters='<&"\x00$#\ufffe\uffff', exclude_categories=["Cc", "Cs"])
+        ),
     ),
     max_size=4,
 )

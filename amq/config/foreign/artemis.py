@@ -76,7 +76,11 @@ CORE = table(
             "a message is always on disk before it is confirmed: send persistent:false if it may be lost",
         ),
         "journal-file-size": carry("journalSegmentSize", size),
-        "id-cache-size": carry("duplicateWindow", integer),
+        "id-cache-size": carry(
+            "duplicateWindow",
+            integer,
+            "of each queue and durable subscription; other subscribers get what is sent again",
+        ),
         "persist-id-cache": only("true", "ids of messages are in the journal", "ids of messages are in the journal"),
         "transaction-timeout": carry("transactionTimeout", milliseconds),
         "connection-ttl-override": minus_one(

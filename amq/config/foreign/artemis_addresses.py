@@ -6,7 +6,7 @@ In Artemis, as here, each setting of an address comes from the most specific pat
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from amq.config.diverts import Divert, diverts_text, parse_diverts
 from amq.config.foreign.convert import boolean, covers, factor, integer, milliseconds, queue_name, size
@@ -23,7 +23,6 @@ from amq.config.foreign.importing import (
     carry,
     each_of,
     ignored,
-    minus_one,
     natural,
     only,
     special,
@@ -31,7 +30,9 @@ from amq.config.foreign.importing import (
     unsupported,
 )
 from amq.config.foreign.report import Status
+from amq.config.option import Value
 from amq.config.patterns import parse_pattern
+from amq.config.schema import BY_KEY
 
 _PAGES = "messages beyond memoryLimit wait in the journal; there are no page files"
 _FORGOTTEN = "empty queues and topics are made when they are used, and forgotten by themselves"
@@ -41,7 +42,18 @@ _FAILED_STOMP = "the first delivery is no redelivery; JMS clients count: jms.red
 _NARROWER = "the narrower setting of that pattern, for queues alone, counts: queues and topics share their options here"
 # Names of Artemis and HornetQ in filters → those of JMS.
 _IDENTIFIER = re.compile(r"('[^']*')|\b(?:AMQ|HQ)(Priority|Timestamp|Expiration)\b")
+_PENDING = BY_KEY["pendingMessageLimit"].default
 _POLICIES = {"BLOCK": "block", "FAIL": "fail"}
+
+
+@dataclass(frozen=True, slots=True)
+class _None:
+    """`part` says that there is none of what `key` is for: our option is then `value`."""
+
+    part: Part
+    key: str
+    value: Value
+    told: str
 
 
 class Addresses:
@@ -53,6 +65,7 @@ class Addresses:
         self._diverts = Diverts()
         self._kinds: dict[str, set[str]] = {}  # declared address → "queue" (anycast), "topic" (multicast)
         self._topics_have: set[tuple[str, str]] = set()  # (pattern, element) of settings for topics alone
+        self._nones: list[_None] = []
 
     def rules(self) -> dict[str, Rule]:
         return table(
@@ -66,9 +79,31 @@ class Addresses:
                 "address-setting/retroactive-message-count": self._of_topics(
                     carry("subscriptionRecoveryCount", integer)
                 ),
-                "address-setting/slow-consumer-policy": self._of_topics(special(_slow)),
+                "address-setting/slow-consumer-policy": self._of_topics(
+                    self._or_none(
+                        "slowConsumerPolicy",
+                        "discard-oldest",
+                        "NOTIFY",
+                        "the log and advisories tell of slow consumers",
+                        special(_slow),
+                    )
+                ),
                 "divert": special(self._divert, whole=True),
             },
+            each_of(
+                self._or_none("ringSize", 0, "-1", "any number of messages may wait", carry("ringSize", integer)),
+                "address-setting/default-ring-size queue@ring-size",
+            ),
+            each_of(
+                self._or_none(
+                    "groupBuckets", 1024, "-1", "groups have buckets: see groupBuckets", carry("groupBuckets", integer)
+                ),
+                "address-setting/default-group-buckets queue@group-buckets",
+            ),
+            each_of(
+                self._or_none("lastValueKey", "", "false", "all messages wait", special(_last_value)),
+                "address-setting/default-last-value-queue address-setting/last-value-queue queue@last-value",
+            ),
             each_of(
                 special(self._dead_letter),
                 "address-setting/dead-letter-address address-setting/auto-create-dead-letter-resources "
@@ -133,6 +168,43 @@ class Addresses:
         """The setting of the most specific pattern that covers `pattern` and has it."""
         covering = [each for each in self._limits if name in self._limits[each] and _includes(each, pattern)]
         return self._limits[max(covering, key=len)][name] if covering else None
+
+    def _or_none(self, key: str, value: Value, none: str, told: str, otherwise: Rule) -> Rule:
+        """`otherwise`, unless the text is `none`. A setting that says so counts where a wider one says more."""
+
+        def handle(part: Part) -> None:
+            if part.value.lower() != none.lower():
+                otherwise.handle(part)
+            else:
+                part.tell(Status.CARRIED, "")
+                self._nones.append(_None(part, key, value, told))
+
+        return Rule(handle)
+
+    def _finish_nones(self, importing: Importing) -> None:
+        said = [pattern for pattern, _ in importing.values]
+        for each in self._nones:
+            pattern = each.part.scope.pattern
+            nowhere = each.part.scope == NOWHERE
+            if nowhere or any((wide, each.key) in importing.values and covers(wide, pattern) for wide in said):
+                importing.set(each.part, each.key, each.value)
+            else:
+                each.part.tell(Status.NATURAL, each.told)
+
+    def _finish_defaults(self, importing: Importing) -> None:
+        """Set defaults of Artemis that differ from ours and depend on what settings say."""
+        values = dict(importing.values)
+        for (pattern, key), carried in values.items():
+            if key == "slowConsumerPolicy":
+                kills = carried.value == "disconnect"
+                limit = _PENDING if kills else 0
+                told = "how far a slow consumer may fall back" if kills else "the consumer misses nothing"
+                importing.default("pendingMessageLimit", limit, told, pattern)
+            covering = (name == "maximumRedeliveryDelay" and _includes(each, pattern) for each, name in values)
+            if key == "redeliveryDelay" and isinstance(carried.value, float) and carried.value and not any(covering):
+                told = "Artemis waits ten times redelivery-delay at most"
+                importing.default("maximumRedeliveryDelay", f"{10 * round(1000 * carried.value)}ms", told, pattern)
+        importing.default("pendingMessageLimit", 0, "Artemis discards nothing that waits for a slow consumer")
 
     # -- dead letters -------------------------------------------------------------------------------------------------
 
@@ -252,6 +324,8 @@ class Addresses:
     def finish(self, importing: Importing) -> None:
         self._finish_limits(importing)
         self._finish_dead_letters(importing)
+        self._finish_nones(importing)
+        self._finish_defaults(importing)
         self._diverts.finish(importing)
 
 
@@ -302,22 +376,20 @@ def _slow(part: Part) -> None:
     if part.value.upper() == "KILL":
         part.importing.set(part, "slowConsumerPolicy", "disconnect", "at pendingMessageLimit, not below a rate")
     else:
-        part.tell(Status.NATURAL, "the log and advisories tell of slow consumers")
+        part.tell(Status.UNSUPPORTED, f'"{part.value}" is neither KILL nor NOTIFY')
 
 
 def _last_value(part: Part) -> None:
     if part.value.lower() == "true":
         part.importing.set(part, "lastValueKey", "_AMQ_LVQ_NAME")
     else:
-        part.tell(Status.NATURAL, "all messages wait")
+        part.tell(Status.UNSUPPORTED, f'"{part.value}" is neither true nor false')
 
 
 def _setting_rules(rules: dict[str, Rule]) -> dict[str, Rule]:
     return {f"address-setting/{name}": rule for name, rule in rules.items()}
 
 
-_RING = minus_one(natural("any number of messages may wait"), carry("ringSize", integer))
-_BUCKETS = minus_one(natural("groups have buckets: see groupBuckets"), carry("groupBuckets", integer))
 _SETTING = {
     "address-setting@match": natural(),
     **_setting_rules(
@@ -332,10 +404,6 @@ _SETTING = {
             ),
             "no-expiry": only("false", "messages expire", "a message with an expiry expires"),
             "default-last-value-key": carry("lastValueKey"),
-            "default-last-value-queue": special(_last_value),
-            "last-value-queue": special(_last_value),
-            "default-ring-size": _RING,
-            "default-group-buckets": _BUCKETS,
             "default-group-rebalance": carry("groupRebalance", boolean),
             "slow-consumer-threshold": natural("see pendingMessageLimit"),
             "slow-consumer-threshold-measurement-unit": natural("see pendingMessageLimit"),
@@ -415,10 +483,7 @@ _QUEUES = table(
         "queue": special(lambda part: _queue(part)),
         "queue@name": natural(),
         "address@name": natural(),
-        "queue@ring-size": _RING,
         "queue@last-value-key": carry("lastValueKey"),
-        "queue@last-value": special(_last_value),
-        "queue@group-buckets": _BUCKETS,
         "queue@group-rebalance": carry("groupRebalance", boolean),
         "queue@max-consumers": only("-1", "no limit", "there is no limit for the number of consumers"),
         "queue@exclusive": only(
