@@ -123,7 +123,7 @@ class FailoverOptions:
         least=-1,
     )
     warn_after_reconnect_attempts: int = _option(
-        "warnAfterReconnectAttempts", 10, "10", "log a warning each time so many rounds have failed; 0 = never"
+        "warnAfterReconnectAttempts", 10, "10", "log a warning each time this number of rounds has failed; 0 = never"
     )
     randomize: bool = _option(
         "randomize",
@@ -143,8 +143,8 @@ class FailoverOptions:
         "reconnectWindow",
         0,
         "–",
-        "how long the broker keeps what this client holds (unacknowledged messages, open transactions, temporary "
-        "queues) when the connection breaks without a takeover, so that the client gets it back. Other consumers get "
+        "how long the broker keeps the unacknowledged messages, open transactions and temporary queues of this client "
+        "when the connection breaks without a takeover, so that the client gets it back. Other consumers get "
         "the messages of a program that was killed only after this time. 0 = not at all; the `reconnectWindow` of the "
         "broker is the longest",
     )
