@@ -117,12 +117,12 @@ def decode_section(section: bytes | memoryview, flags: int) -> Section:
     if facts or not (native is None or _is_native(native)):
         raise ValueError("native form or further facts are none")
     envelope = Envelope(
-        id,
+        id,  # type: ignore[arg-type]
         correlation_id,
-        reply_to,
-        kind,
+        reply_to,  # type: ignore[arg-type]
+        kind,  # type: ignore[arg-type]
         sent_ms,
-        Native(*native) if native else None,  # type: ignore[arg-type, misc]
+        Native(*native) if native else None,  # type: ignore[misc]
     )
     return properties, content, envelope  # type: ignore[return-value]
 
