@@ -22,6 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from amq.store.files.board import FileBoard
 from amq.store.open import open_vfs
 from amq.store.presence import read_presence
 from bench.wire import Connection, WireError
@@ -171,7 +172,7 @@ class AmqBroker(Broker):
         """Until it says in the store that it has caught up, or that it is master."""
         store = self.url or str(self.store)
         vfs, deadline_s = open_vfs(store), time.monotonic() + START_TIMEOUT_S
-        while not any(each.name == self.name and not each.not_ready for each in read_presence(vfs, store)):
+        while not any(each.name == self.name and not each.not_ready for each in read_presence(FileBoard(vfs, store))):
             if time.monotonic() > deadline_s:
                 raise BrokerError(f"{self.name} does not catch up")
             time.sleep(0.05)

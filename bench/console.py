@@ -27,6 +27,7 @@ from urllib.parse import quote
 from rich.table import Table
 
 from amq.management.client import ManagementClient
+from amq.store.files.board import FileBoard
 from amq.store.files.vfs import SystemVfs
 from amq.store.presence import read_presence
 from bench import brokers, cli, host
@@ -216,7 +217,7 @@ def measure(
         progress(f"making {queues:,} queues")
         make_queues(broker.port, queues)
         bench = ConsoleBench(dict.fromkeys(kinds, broker), scale.seconds, size_bytes, scale.backlog)
-        (presence,) = read_presence(SystemVfs(), str(broker.store))
+        (presence,) = read_presence(FileBoard(SystemVfs(), str(broker.store)))
         bench.broker = stack.enter_context(ManagementClient(presence.management))
         bench.viewers = Viewers(stack.enter_context(console(broker)), viewers, "shop.00000")
         stack.callback(bench.viewers.close)

@@ -15,8 +15,10 @@ import click
 from amq.cli.output import examples, json_option, print_json
 from amq.cli.store import read_status, vfs_of
 from amq.core.errors import AmqError
+from amq.store.files.board import BROKERS_DIRECTORY
+from amq.store.open import open_board
 from amq.store.orders import HAND_OVER, OPERATOR, STOP, TAKE_OVER, WITHDRAWN, Answer, Order, give
-from amq.store.presence import BROKERS_DIRECTORY, BrokerPresence, read_presence
+from amq.store.presence import BrokerPresence, read_presence
 from amq.store.status import StoreStatus
 
 POLL_S = 0.05
@@ -83,7 +85,7 @@ def hand_over(store: str, to: str, wait_s: float) -> tuple[str, int]:
     master = before.master
     other, action = (master, HAND_OVER) if master is not None else (_waiting(before, to, store), TAKE_OVER)
     order = _order(other, action, to)
-    give(vfs_of(store), store, other.name, order)
+    give(open_board(vfs_of(store), store), other.name, order)
     found = _wait_until(lambda: _new_master(store, before, other, order), wait_s)
     if found is None:
         _withdraw(store, other)
@@ -122,7 +124,7 @@ def stop(store: str, name: str, wait_s: float, as_json: bool) -> None:
         _print({"name": name, "stopped": False, "seconds": 0.0}, f"{name} does not run", as_json)
         return
     order = _order(broker, STOP)
-    give(vfs_of(store), store, name, order)
+    give(open_board(vfs_of(store), store), name, order)
     if _wait_until(lambda: name not in {each.name for each in _running(store)} or None, wait_s) is None:
         _withdraw(store, broker)
         raise OrderError(_unanswered(store, broker, order, wait_s), code="ORDER_TIMEOUT")
@@ -144,7 +146,7 @@ def _order(broker: BrokerPresence, action: str, to: str = "") -> Order:
 
 
 def _withdraw(store: str, broker: BrokerPresence) -> None:
-    give(vfs_of(store), store, broker.name, _order(broker, WITHDRAWN))
+    give(open_board(vfs_of(store), store), broker.name, _order(broker, WITHDRAWN))
 
 
 def _wait_until(found: Callable[[], T | None], wait_s: float) -> T | None:
@@ -208,7 +210,7 @@ def _answer(brokers: list[BrokerPresence], broker: BrokerPresence) -> Answer:
 
 
 def _running(store: str) -> list[BrokerPresence]:
-    return read_presence(vfs_of(store), store)
+    return read_presence(open_board(vfs_of(store), store))
 
 
 def _print(facts: dict[str, Any], text: str, as_json: bool) -> None:

@@ -27,6 +27,7 @@ from amq.node.group import MEET_S, Group
 from amq.node.member import Role
 from amq.protocols.openwire.names import own_url
 from amq.protocols.stomp.frame import Frame, FrameReader, Limits
+from amq.store.files.board import FileBoard
 from amq.store.files.election import FileElection
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner
@@ -64,7 +65,7 @@ class Store:
         config = load(overrides=overrides, store=str(self.path), name="me")
         vfs, host = SystemVfs(), FakeHost()
         election = FileElection(vfs, self.clock, host, config.store)
-        return Group(vfs, election, self.clock, host, SystemThreads(), config, "me", None)
+        return Group(FileBoard(vfs, config.store), election, self.clock, host, SystemThreads(), config, "me", None)
 
     def other(self, name: str, url: str = "stomp://a:1", host: str = "alpha", **facts: Any) -> Presence:
         owner = Owner.make(
@@ -74,7 +75,7 @@ class Store:
             transport_urls=(url,),
             lock_keep_alive_period_s=1.0,
         )
-        presence = Presence.open(SystemVfs(), str(self.path), owner, "slave", facts)
+        presence = Presence.open(FileBoard(SystemVfs(), str(self.path)), owner, "slave", facts)
         self.stack.callback(presence.close)
         return presence
 
@@ -111,7 +112,7 @@ def test_the_longest_facts_fit_into_the_file(store: Store) -> None:
     store.other("b", **published).close()
     store.other("b", **published)
     assert (store.path / "brokers" / "b.json").stat().st_size <= RECORD_BYTES
-    (found,) = read_presence(SystemVfs(), str(store.path))
+    (found,) = read_presence(FileBoard(SystemVfs(), str(store.path)))
     assert found.facts["addresses"] == published["addresses"]
     assert [len(url) > 240 for url in found.facts["addresses"]] == [True] * ADDRESSES_MAX
 

@@ -21,6 +21,7 @@ from amq.core.errors import TransportError
 from amq.doors.threads import SystemThreads
 from amq.node.group import BACK_OFF_S_MAX, FREE_PATIENCE_S, PROBE_S, Group
 from amq.node.member import Role
+from amq.store.files.board import FileBoard
 from amq.store.files.election import FileElection
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner
@@ -91,7 +92,9 @@ class Store:
         self.probes = 0
         config, host = self.config(**options), FakeHost()
         election = FileElection(self.vfs, self.clock, host, config.store)
-        self.group = Group(self.vfs, election, self.clock, host, SystemThreads(), config, "me", self._probe)
+        self.group = Group(
+            FileBoard(self.vfs, config.store), election, self.clock, host, SystemThreads(), config, "me", self._probe
+        )
         self.stack = ExitStack()
 
     def config(self, **options: str) -> BrokerConfig:
@@ -105,7 +108,7 @@ class Store:
         owner = Owner.make(
             FakeHost(own_pid=7), name=name, uuid=name, transport_urls=(url,), lock_keep_alive_period_s=1.0
         )
-        presence = Presence.open(self.vfs, str(self.path), owner, role, facts)
+        presence = Presence.open(FileBoard(self.vfs, str(self.path)), owner, role, facts)
         self.stack.callback(presence.close)
         return presence
 
@@ -208,7 +211,7 @@ def test_options_that_differ_are_told_once(tmp_path: Path) -> None:
 
 def cannot_listen(world: Services, name: str) -> str:
     """What the broker says of itself in the store."""
-    for found in read_presence(SystemVfs(), str(world.store)):
+    for found in read_presence(FileBoard(SystemVfs(), str(world.store))):
         if found.name == name:
             return str(found.facts.get("cannot_listen", ""))
     return "it does not run"
@@ -245,7 +248,7 @@ def test_a_group_without_a_better_broker_waits_for_the_port(tmp_path: Path, monk
             await until(lambda: any(line["event"].startswith("no broker can serve") for line in logs))
             roles = set()
             while not any(line["event"].startswith("gave the mastership up") for line in logs):
-                roles |= {found.role for found in read_presence(SystemVfs(), str(world.store))}
+                roles |= {found.role for found in read_presence(FileBoard(SystemVfs(), str(world.store)))}
                 await asyncio.sleep(0.002)
             assert "master" not in roles, "it never served"
             assert any(line["event"].startswith("no broker can serve") for line in logs)
@@ -273,13 +276,13 @@ def test_facts_of_a_master(tmp_path: Path) -> None:
         port = free_port()
         service, _ = await world.start("a", port=port)
         await until(lambda: service.role is Role.MASTER)
-        (found,) = read_presence(SystemVfs(), str(world.store))
+        (found,) = read_presence(FileBoard(SystemVfs(), str(world.store)))
         assert (found.role, found.facts["urls"]) == ("master", [f"stomp://127.0.0.1:{port}"])
         assert found.facts["store_full"] is False
         service.reconfigure(load(overrides=["maximumRedeliveries=3"], store=str(world.store), name="a"))
 
         def told() -> bool:
-            (found,) = read_presence(SystemVfs(), str(world.store))
+            (found,) = read_presence(FileBoard(SystemVfs(), str(world.store)))
             return bool(found.facts["options"]["values"]["maximumRedeliveries"] == "3")
 
         await until(told)

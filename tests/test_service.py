@@ -23,6 +23,7 @@ from amq.journal.format import HEADER_BYTES
 from amq.journal.recovery import Followed
 from amq.node.member import HUNG_ON_SMB, BrokerService, Role
 from amq.store.epoch import read_epochs
+from amq.store.files.board import FileBoard
 from amq.store.files.vfs import SystemVfs
 from amq.store.presence import BrokerPresence, Presence, read_presence
 from tests.fakes import FakeClock, FaultyVfs, open_files
@@ -482,7 +483,7 @@ def test_a_takeover_that_takes_long_says_how_far_it_is(tmp_path: Path, monkeypat
 
     def seen(presence: Presence, *args: Any) -> bool:
         due = tell(presence, *args)
-        told.extend(read_presence(SystemVfs(), str(tmp_path / "store")))
+        told.extend(read_presence(FileBoard(SystemVfs(), str(tmp_path / "store"))))
         return due
 
     monkeypatch.setattr(Presence, "tell", seen)

@@ -13,6 +13,7 @@ import pytest
 
 from amq.core.errors import AmqError, StoreError
 from amq.node.member import Role
+from amq.store.files.board import FileBoard
 from amq.store.files.vfs import NotAFileError, SystemVfs
 from amq.store.host import Owner
 from amq.store.presence import Presence, read_presence
@@ -127,11 +128,11 @@ def test_a_broker_ends_with_the_name_of_what_is_no_file(
 def test_who_only_looks_passes_strangers_over(tmp_path: Path) -> None:
     vfs = SystemVfs()
     owner = Owner.make(FakeHost(), name="a", uuid="u", transport_urls=(), lock_keep_alive_period_s=1.0)
-    presence = Presence.open(vfs, str(tmp_path), owner)
+    presence = Presence.open(FileBoard(vfs, str(tmp_path)), owner)
     (tmp_path / "victim").write_bytes(VICTIM)
     for number, make in enumerate(STRANGERS):
         make(tmp_path / "brokers" / f"z{number}.json")
-    assert [found.name for found in read_presence(vfs, str(tmp_path))] == ["a"]
+    assert [found.name for found in read_presence(FileBoard(vfs, str(tmp_path)))] == ["a"]
     fifo(tmp_path / "lock")
     with pytest.raises(NotAFileError):
         store_status(vfs, str(tmp_path))

@@ -28,6 +28,7 @@ from amq.node.succession import (
     Departure,
     Succession,
 )
+from amq.store.files.board import FileBoard
 from amq.store.files.election import FileElection
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner
@@ -42,7 +43,6 @@ from amq.store.orders import (
     Order,
     Orders,
     give,
-    order_path,
 )
 from amq.store.presence import Presence, read_presence
 from tests.fakes import FakeClock, FakeHost
@@ -64,11 +64,12 @@ class Member:
             lock_keep_alive_period_s=PERIOD_S,
         )
         self.config = BrokerConfig(name=name, store=self.store, **options)
+        board = FileBoard(vfs, self.store)
         election = FileElection(vfs, clock, host, self.config.store)
-        self.group = Group(vfs, election, clock, host, SystemThreads(), self.config, name, None)
-        self.succession = Succession(vfs, clock, Random(name), self.config, self.owner, self.group)
+        self.group = Group(board, election, clock, host, SystemThreads(), self.config, name, None)
+        self.succession = Succession(board, clock, Random(name), self.config, self.owner, self.group)
         self.not_ready = ""
-        self.presence = Presence.open(vfs, self.store, self.owner, facts=self.facts())
+        self.presence = Presence.open(FileBoard(vfs, self.store), self.owner, facts=self.facts())
         self.succession.open()
 
     def facts(self) -> dict[str, Any]:
@@ -88,12 +89,12 @@ class Member:
 
     def order(self, action: str, to: str = "", number: int = 1) -> Order:
         order = Order(f"order {number}", self.owner.uuid, action, to, "me@here", OPERATOR)
-        give(SystemVfs(), self.store, self.name, order)
+        give(FileBoard(SystemVfs(), self.store), self.name, order)
         return order
 
     @property
     def answer(self) -> Answer:
-        (found,) = (each for each in read_presence(SystemVfs(), self.store) if each.name == self.name)
+        (found,) = (each for each in read_presence(FileBoard(SystemVfs(), self.store)) if each.name == self.name)
         return Answer.from_json(found.facts.get("answer"))
 
     def close(self) -> None:
@@ -240,13 +241,13 @@ def test_orders_that_fit_no_role_are_refused(circle: Circle) -> None:
 
 @pytest.mark.parametrize("content", [b"{", b"x" * 5000, b"", b'{"amq":"order"}', b"\0" * 4096])
 def test_what_is_no_order_is_ignored(tmp_path: Path, content: bytes) -> None:
-    orders = Orders(SystemVfs(), str(tmp_path), "a", "u")
+    orders = Orders(FileBoard(SystemVfs(), str(tmp_path)), "a", "u")
     orders.open()
-    Path(order_path(str(tmp_path), "a")).write_bytes(content)
+    Path(FileBoard(SystemVfs(), str(tmp_path)).place_of_slot("a")).write_bytes(content)
     assert orders.look() is None
-    give(SystemVfs(), str(tmp_path), "a", Order("1", "u", STOP, by="ü" * 9000))
+    give(FileBoard(SystemVfs(), str(tmp_path)), "a", Order("1", "u", STOP, by="ü" * 9000))
     assert orders.look() == Order("1", "u", STOP, by="ü" * 200)
-    assert os.path.getsize(order_path(str(tmp_path), "a")) <= 5000
+    assert os.path.getsize(FileBoard(SystemVfs(), str(tmp_path)).place_of_slot("a")) <= 5000
 
 
 # -- failback ---------------------------------------------------------------------------------------------------------
@@ -318,7 +319,11 @@ def test_an_operator_s_choice_lasts_until_the_preferred_broker_is_started_again(
 def test_a_failback_is_no_operator_s_choice(circle: Circle) -> None:
     chosen = circle.add("a", failback_delay_s=1.0)
     circle.add("b", priority=2)
-    give(SystemVfs(), chosen.store, "a", Order("1", chosen.owner.uuid, TAKE_OVER, by="c, master", why=FAILBACK))
+    give(
+        FileBoard(SystemVfs(), chosen.store),
+        "a",
+        Order("1", chosen.owner.uuid, TAKE_OVER, by="c, master", why=FAILBACK),
+    )
     assert not chosen.heed()
     chosen.succession.begins()
     assert circle.rounds(60) == Departure("b")
@@ -483,7 +488,7 @@ def test_kills_in_the_middle_of_hand_overs_lose_nothing(brokers: Brokers) -> Non
     with amq.connect(url(*members)) as connection:
         producer = connection.session().producer("/queue/q")
         for _ in range(12):
-            ready_or_master = [each.name for each in read_presence(SystemVfs(), str(brokers.store))]
+            ready_or_master = [each.name for each in read_presence(FileBoard(SystemVfs(), str(brokers.store)))]
             assert len(ready_or_master) == 3
             command = subprocess.Popen(
                 [sys.executable, "-m", "amq.cli.main", "handover", "--store", str(brokers.store), "--wait", "5"],

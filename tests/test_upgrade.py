@@ -22,6 +22,7 @@ import amq
 from amq.journal.checkpoint import list_checkpoints
 from amq.journal.format import HEADER
 from amq.security.users_edit import add_user
+from amq.store.files.board import FileBoard
 from amq.store.files.vfs import SystemVfs
 from amq.store.presence import read_presence
 from bench.wire import Connection
@@ -106,7 +107,7 @@ def taken_by(master: Broker, old: Broker, after: int = 0) -> None:
 
 def followed(slave: Broker) -> int:
     """How many messages it knows, by its own account."""
-    found = [each for each in read_presence(VFS, str(slave.store)) if each.name == slave.name]
+    found = [each for each in read_presence(FileBoard(VFS, str(slave.store))) if each.name == slave.name]
     return int(found[0].details.get("followed", {}).get("messages", 0)) if found else 0
 
 

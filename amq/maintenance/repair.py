@@ -40,6 +40,7 @@ from amq.journal.segment import RESERVE_STEPS, list_segments
 from amq.journal.writer import Done, Job
 from amq.store.document import decode, encode, read_file
 from amq.store.epoch import EPOCH_MAX, EPOCHS_DIRECTORY, Epoch, epoch_numbers, epoch_path, newest_number, read_epoch
+from amq.store.files.board import FileBoard
 from amq.store.files.others import check_own
 from amq.store.files.shared_file import HEARTBEAT_OFFSET, LOCK_FILE, SharedFileLocker, read_record
 from amq.store.files.vfs import FULL_ERRNOS, ToolVfs, Vfs, close_all, write_all
@@ -195,7 +196,7 @@ class Repair:
 
     def _run(self) -> Plan:
         check_own(self._vfs, self._store)
-        with closing(Presence.open(self._vfs, self._store, self._owner)):
+        with closing(Presence.open(FileBoard(self._vfs, self._store), self._owner)):
             try:
                 self._lock()
                 self._locker.claim()  # a store that fences takes no change without one

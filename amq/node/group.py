@@ -27,8 +27,8 @@ from amq.config.transport_url import parse_transport_url
 from amq.core.errors import AmqError, TransportError
 from amq.doors.clock import Clock
 from amq.doors.threads import Threads
+from amq.store.board import Board
 from amq.store.election import Election
-from amq.store.files.vfs import Vfs
 from amq.store.host import Host, is_here
 from amq.store.presence import MASTER, BrokerPresence, read_presence
 from amq.transports.probe import Refusal
@@ -96,7 +96,7 @@ class Group:
 
     def __init__(
         self,
-        vfs: Vfs,
+        board: Board,
         election: Election,
         clock: Clock,
         host: Host,
@@ -107,7 +107,7 @@ class Group:
     ) -> None:
         """`name` is this broker's; `probe` tells which transports cannot be opened, None = they always can."""
         self.config = config
-        self._vfs = vfs
+        self._board = board
         self._election = election
         self._clock = clock
         self._host = host
@@ -291,7 +291,7 @@ class Group:
         self._looked = self._clock.monotonic()
         found, self._is_read = [], False
         try:
-            found = read_presence(self._vfs, self.config.store)
+            found = read_presence(self._board)
             self._is_read = True
         except (AmqError, OSError) as error:  # AmqError: written by a newer version
             if str(error) != self._trouble:

@@ -47,7 +47,7 @@ from amq.store.files.vfs import NotAFileError, Vfs, close_all
 from amq.store.host import Host, Owner, SystemHost
 from amq.store.lease import Lease, Verdict, Watchdog
 from amq.store.locker import Locker, Mastership
-from amq.store.open import open_election, open_vfs
+from amq.store.open import open_board, open_election, open_vfs
 from amq.store.presence import Presence
 from amq.store.silence import Silence
 from amq.transports.probe import refusals
@@ -116,6 +116,7 @@ class BrokerService:
         self._clock = clock or SystemClock()
         self._host = host or SystemHost()
         self._election = open_election(self._vfs, self._clock, self._host, config.store, (JOURNAL_DIRECTORY,))
+        self._board = open_board(self._vfs, config.store)
         self._entropy = entropy or SystemRandom()
         self._threads = threads or SystemThreads()
         self._make_runner = make_runner or (lambda post: JournalThread(self._threads, post))
@@ -198,7 +199,7 @@ class BrokerService:
                     _log.info("no file events here, polling alone", reason=str(unwatched))
                 locker = self._election.locker(owner)
                 group = self._group = Group(
-                    self._vfs,
+                    self._board,
                     self._election,
                     self._clock,
                     self._host,
@@ -208,7 +209,7 @@ class BrokerService:
                     self._probe,
                 )
                 succession = self._succession = Succession(
-                    self._vfs, self._clock, self._entropy, self.config, owner, group
+                    self._board, self._clock, self._entropy, self.config, owner, group
                 )
                 succession.open()
                 group.start()
@@ -254,7 +255,7 @@ class BrokerService:
 
     def _term(self, owner: Owner, locker: Locker, group: Group, succession: Succession) -> None:
         """Wait for the lock as a slave; if we get it, be the master until that ends."""
-        presence = Presence.open(self._vfs, self.config.store, owner, facts=self._facts(group, succession))
+        presence = Presence.open(self._board, owner, facts=self._facts(group, succession))
         with closing(presence) as self._presence:
             if self.role is Role.STARTING:
                 group.check_start(self._stopping.wait, LISTEN_PATIENCE_S)

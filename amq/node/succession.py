@@ -23,7 +23,7 @@ from amq.config.schema import BrokerConfig
 from amq.core.errors import AmqError
 from amq.doors.clock import Clock
 from amq.node.group import Group
-from amq.store.files.vfs import Vfs
+from amq.store.board import Board
 from amq.store.host import Owner
 from amq.store.orders import FAILBACK, HAND_OVER, OPERATOR, STOP, TAKE_OVER, WITHDRAWN, Answer, Order, Orders, give
 from amq.store.presence import BrokerPresence
@@ -64,17 +64,17 @@ class Succession:
     """Of one broker, `owner`, from its start to its end. `config` may be replaced while it runs."""
 
     def __init__(
-        self, vfs: Vfs, clock: Clock, entropy: Random, config: BrokerConfig, owner: Owner, group: Group
+        self, board: Board, clock: Clock, entropy: Random, config: BrokerConfig, owner: Owner, group: Group
     ) -> None:
         self.config = config
         self.answer = Answer()  # to the last order
         self.passive = False  # the last master forbade a failover
-        self._vfs = vfs
+        self._board = board
         self._clock = clock
         self._entropy = entropy
         self._owner = owner
         self._group = group
-        self._orders = Orders(vfs, config.store, owner.name, owner.uuid)
+        self._orders = Orders(board, owner.name, owner.uuid)
         self._look_at = 0.0
         self._eager_until = 0.0
         self._why = ""  # the lock will be free
@@ -308,7 +308,7 @@ class Succession:
         return Answer.from_json(found.facts.get("answer")) if found is not None else Answer()
 
     def _give(self, to: BrokerPresence, order: Order) -> None:
-        give(self._vfs, self.config.store, to.name, order)
+        give(self._board, to.name, order)
 
     @property
     def _by(self) -> str:

@@ -5,8 +5,9 @@ Import from the modules; this page is the map.
     host         Host (door: boot id, namespaces, is that process still there?), SystemHost, Owner
     document     the one format of everything the lock component stores: JSON with version and checksum
     election     Election (port): what a broker asks of a store to become its master; RETRY_DELAYS_S
+    board        Board (port): small documents that all members see: seats (presence), slots (orders)
     locker       Locker (interface), LockerState, TRANSITIONS (the state table), Mastership
-    files/       FileElection, SharedFileLocker: the lock file, the claim in it, takeover, release; waker: watch
+    files/       FileElection, FileBoard, SharedFileLocker (lock file, claim, takeover, release), watch
     epoch        Epoch, read_epochs, newest_epoch, link_epoch, prune_epochs
     lease        Lease (deadline up to which this broker may confirm), Watchdog (fences when it stays expired)
     presence     Presence (one broker per name), read_presence
@@ -15,7 +16,7 @@ Import from the modules; this page is the map.
 How a service uses it, all from one thread, which may hang in the store, unless a comment says otherwise:
 
     owner = Owner.make(host, name=..., uuid=..., transport_urls=(...), lock_keep_alive_period_s=2.0)
-    presence = Presence.open(vfs, store, owner)                  # NameInUseError
+    presence = Presence.open(open_board(vfs, store), owner)      # NameInUseError
     election = open_election(vfs, clock, host, store, directories)
     locker = election.locker(owner)                              # ConfigError if the period is 0
     locker.try_acquire() -> bool                                 # never waits; OSError, StoreError

@@ -12,8 +12,10 @@ from contextlib import suppress
 
 from amq.core.errors import AmqError, ConfigError
 from amq.doors.clock import Clock
+from amq.store.board import Board
 from amq.store.election import Election
 from amq.store.epoch import EPOCHS_DIRECTORY, epoch_numbers, read_epoch
+from amq.store.files.board import FileBoard
 from amq.store.files.election import FileElection
 from amq.store.files.vfs import SystemVfs, ToolVfs, Vfs
 from amq.store.host import Host
@@ -44,6 +46,11 @@ def open_vfs(store: str, locker: str | None = None) -> ToolVfs:
 def open_election(vfs: Vfs, clock: Clock, host: Host, store: str, directories: Sequence[str]) -> Election:
     """The election of the brokers of `store`, to which the door `vfs` leads. `directories` that a store must have."""
     return FileElection(vfs, clock, host, store, directories, lambda place: open_vfs(store, place.url))
+
+
+def open_board(vfs: Vfs, store: str) -> Board:
+    """The board of the members of `store`, to which the door `vfs` leads."""
+    return FileBoard(vfs, store)
 
 
 def locker_of(store: str) -> str:

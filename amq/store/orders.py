@@ -10,20 +10,17 @@ Nothing of this is needed for safety: an order makes a master stop in good order
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import structlog
 
 from amq.core.errors import AmqError, CorruptError, StoreError
-from amq.store.document import encode, field
-from amq.store.files.shared_file import RECORD_BYTES, read_record
-from amq.store.files.vfs import Vfs, write_all
+from amq.store.board import Board
+from amq.store.document import decode, encode, field
 
-ORDERS_DIRECTORY = "orders"
 KIND = "order"
+RECORD_BYTES = 4096
 HAND_OVER, TAKE_OVER, STOP, WITHDRAWN = "hand-over", "take-over", "stop", ""
 OPERATOR, FAILBACK = "operator", "failback"
 TEXT_CHARS_MAX = 200
@@ -73,32 +70,23 @@ class Answer:
 class Orders:
     """The orders for the broker `name`, which started as `uuid`. For the lease thread: every call may hang."""
 
-    def __init__(self, vfs: Vfs, store: str, name: str, uuid: str) -> None:
-        self._vfs = vfs
-        self._store = store
-        self._path = order_path(store, name)
+    def __init__(self, board: Board, name: str, uuid: str) -> None:
+        self._board = board
+        self.name = name
         self._uuid = uuid
         self._seen = ""
         self._trouble = ""
 
     def open(self) -> None:
-        """Make the file, where it is missing. Raises OSError."""
-        with suppress(FileExistsError):
-            self._vfs.mkdir(os.path.join(self._store, ORDERS_DIRECTORY))
-        fd = self._vfs.open(self._path, os.O_RDWR | os.O_CREAT)
-        self._vfs.close(fd)
+        """Make the slot, where it is missing. Raises OSError."""
+        self._board.make_slot(self.name)
 
     def look(self) -> Order | None:
         """An order that this broker has not seen yet. A file that cannot be read costs an order, never a mastership: it
         is logged, once.
         """
         try:
-            try:
-                order = self._read()
-            except FileNotFoundError:  # somebody removed it
-                order = None
-                if self._vfs.listdir(self._store):  # nothing at all is there where the file system is not mounted
-                    self.open()
+            order = self._read()
         except (AmqError, OSError) as error:
             if str(error) != self._trouble and not isinstance(error, CorruptError):  # torn: being written just now
                 self._trouble = str(error)
@@ -110,31 +98,21 @@ class Orders:
         return order
 
     def _read(self) -> Order | None:
-        body = read_record(self._vfs, self._path, KIND, 0)
-        if body is None:
+        data = self._board.read_slot(self.name)
+        if data is None:
             return None
-        return Order(*(field(body, key, str, self._path) for key in ("id", "uuid", "action", "to", "by", "why")))
+        place = self._board.place_of_slot(self.name)
+        body = decode(KIND, data, place)
+        return Order(*(field(body, key, str, place) for key in ("id", "uuid", "action", "to", "by", "why")))
 
 
-def give(vfs: Vfs, store: str, name: str, order: Order) -> None:
+def give(board: Board, name: str, order: Order) -> None:
     """Write `order` for the broker `name`. Raises StoreError where that broker reads no orders, OSError."""
     body: dict[str, Any] = {key: value[:TEXT_CHARS_MAX] for key, value in asdict(order).items()}
     data = encode(KIND, body, RECORD_BYTES)
     assert len(data) == RECORD_BYTES
-    path = order_path(store, name)
-    try:
-        fd = vfs.open(path, os.O_WRONLY)
-    except FileNotFoundError:
+    if not board.write_slot(name, data):
         raise StoreError(
             f"broker {name!r} takes no orders: it is of version 0.1; stop it on its host (SIGTERM)",
             code="ORDER_REFUSED",
-        ) from None
-    try:
-        write_all(vfs, fd, data, 0)
-        vfs.fsync(fd)
-    finally:
-        vfs.close(fd)
-
-
-def order_path(store: str, name: str) -> str:
-    return os.path.join(store, ORDERS_DIRECTORY, f"{name}.json")
+        )

@@ -12,7 +12,6 @@ ignores a fact or a detail that it does not know, and every one may be missing, 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,18 +22,16 @@ import structlog
 
 from amq.core.errors import AmqError, CorruptError, NewerFormatError
 from amq.store import document
-from amq.store.document import decode, encode, read_all
+from amq.store.board import Board, Posted, Seat, SeatTakenError
+from amq.store.document import decode, encode
 from amq.store.epoch import STORE_VERSION
-from amq.store.files.vfs import NotAFileError, Vfs, write_all
 from amq.store.host import Owner
 
-BROKERS_DIRECTORY = "brokers"
 KIND = "broker"
 MASTER = "master"
 RECORD_BYTES = 16 << 10
 TELL_S = 2.0  # between two writes of details: each is a small write and a sync on the file server
-READS_MAX = 3  # of a file that is just being written
-_SUFFIX = ".json"
+READS_MAX = 3  # of a document that is just being written
 _log = structlog.get_logger("amq.lock")
 
 
@@ -87,11 +84,10 @@ class BrokerPresence:
 class Presence:
     """This broker's own entry. Close it last."""
 
-    def __init__(self, vfs: Vfs, path: str, fd: int, owner: Owner, facts: Mapping[str, Any]) -> None:
+    def __init__(self, board: Board, seat: Seat, owner: Owner, facts: Mapping[str, Any]) -> None:
         self._facts = dict(facts)
-        self._vfs = vfs
-        self._path = path
-        self._fd: int | None = fd
+        self._board = board
+        self._seat = seat
         self._owner = owner
         self._role = ""
         self._details: dict[str, Any] = {}
@@ -101,16 +97,18 @@ class Presence:
 
     @classmethod
     def open(
-        cls, vfs: Vfs, store: str, owner: Owner, role: str = "slave", facts: Mapping[str, Any] = MappingProxyType({})
+        cls, board: Board, owner: Owner, role: str = "slave", facts: Mapping[str, Any] = MappingProxyType({})
     ) -> Presence:
-        """Take the name `owner.name` on `store`. Raises NameInUseError, OSError."""
-        path = os.path.join(store, BROKERS_DIRECTORY, owner.name + _SUFFIX)
-        fd = _take(vfs, store, path, owner)
+        """Take the name `owner.name` on `board`. Raises NameInUseError, OSError."""
         try:
-            presence = cls(vfs, path, fd, owner, facts)
+            seat = board.take(owner.name)
+        except SeatTakenError as error:
+            raise NameInUseError(_in_use(error.read, owner)) from None
+        try:
+            presence = cls(board, seat, owner, facts)
             presence.update(role)
         except BaseException:
-            vfs.close(fd)
+            seat.close()
             raise
         return presence
 
@@ -141,21 +139,21 @@ class Presence:
         if self._kept_at is not None and now < self._kept_at + TELL_S:
             return
         self._kept_at = now
-        assert self._fd is not None
-        store = os.path.dirname(os.path.dirname(self._path))
         try:
-            if _in_place(self._vfs, self._path, self._fd) or not self._vfs.listdir(store):
-                return  # nothing at all is there: the file system is not mounted
-            fd, lost = _take(self._vfs, store, self._path, self._owner), self._fd
-            self._fd = fd
-            self._vfs.close(lost)
+            if not self._seat.keep():
+                return
             self._write()
-            _log.warning("the file that says that this broker runs was removed: it is there again", path=self._path)
-        except (NameInUseError, OSError) as error:
+            _log.warning(
+                "the file that says that this broker runs was removed: it is there again", path=self._seat.place
+            )
+        except (SeatTakenError, OSError) as error:
+            reason = _in_use(error.read, self._owner) if isinstance(error, SeatTakenError) else str(error)
             self._details, self._facts = {}, {}  # the next beat says them anew
-            if str(error) != self._trouble:
-                self._trouble = str(error)
-                _log.warning("the file that says that this broker runs was removed", path=self._path, reason=str(error))
+            if reason != self._trouble:
+                self._trouble = reason
+                _log.warning(
+                    "the file that says that this broker runs was removed", path=self._seat.place, reason=reason
+                )
 
     def _say(self, details: dict[str, Any], facts: dict[str, Any]) -> None:
         if (details, facts) == (self._details, self._facts):
@@ -170,7 +168,6 @@ class Presence:
                 _log.info("cannot tell others how far this broker is", reason=self._trouble)
 
     def _write(self) -> None:
-        assert self._fd is not None
         body = {
             "role": self._role,
             "owner": self._owner.to_json(),
@@ -183,94 +180,43 @@ class Presence:
             data = encode(KIND, body | shorter, RECORD_BYTES)
             if len(data) <= RECORD_BYTES:
                 break
-        write_all(self._vfs, self._fd, data, 0)
-        self._vfs.fsync(self._fd)
+        self._seat.write(data)
 
     def close(self) -> None:
         """Give the name back. Raises OSError."""
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            self._vfs.close(fd)
+        self._seat.close()
 
 
-def _take(vfs: Vfs, store: str, path: str, owner: Owner) -> int:
-    """The locked file at `path`, which is made where it is missing. Raises NameInUseError, OSError."""
-    with suppress(FileExistsError):
-        vfs.mkdir(os.path.dirname(path))
-    while True:
-        fd = vfs.open(path, os.O_RDWR | os.O_CREAT)
-        try:
-            if not vfs.try_lock(fd):
-                raise NameInUseError(_in_use(vfs, fd, path, store, owner))
-            if _in_place(vfs, path, fd):
-                return fd
-        except BaseException:
-            vfs.close(fd)
-            raise
-        vfs.close(fd)  # somebody removed the file between our open and our lock
+def read_presence(board: Board) -> list[BrokerPresence]:
+    """The brokers that run now, by name. Read-only. Raises NewerFormatError, OSError."""
+    return [_read(posted) for posted in board.seats(held=True)]
 
 
-def read_presence(vfs: Vfs, store: str) -> list[BrokerPresence]:
-    """The brokers that run on `store` now, by name. Read-only. Raises OSError."""
-    return _entries(vfs, store, running=True)
-
-
-def read_gone(vfs: Vfs, store: str) -> list[BrokerPresence]:
-    """The brokers that have run on `store` and do not run now, as they last described themselves, by name: those that
-    stopped, and those that died. Read-only. Raises OSError."""
-    return [each for each in _entries(vfs, store, running=False) if each.owner is not None]
-
-
-def _entries(vfs: Vfs, store: str, *, running: bool) -> list[BrokerPresence]:
-    directory = os.path.join(store, BROKERS_DIRECTORY)
-    try:
-        names = vfs.listdir(directory)
-    except FileNotFoundError:
-        return []
+def read_gone(board: Board) -> list[BrokerPresence]:
+    """The brokers that have run and do not run now, as they last described themselves, by name: those that stopped, and
+    those that died. Read-only. Raises OSError."""
     found = []
-    for name in sorted(names):
-        if not name.endswith(_SUFFIX):
-            continue
-        path = os.path.join(directory, name)
-        try:
-            fd = vfs.open(path, os.O_RDONLY)
-        except (FileNotFoundError, NotAFileError):  # NotAFileError: no broker runs as a FIFO or a link
-            continue
-        try:
-            if vfs.lock_held(fd) is running:
-                found.append(_read(vfs, fd, path, name.removesuffix(_SUFFIX)))
-        except NewerFormatError:
-            if running:
-                raise
-        finally:
-            vfs.close(fd)
-    return found
+    for posted in board.seats(held=False):
+        with suppress(NewerFormatError):
+            found.append(_read(posted))
+    return [each for each in found if each.owner is not None]
 
 
-def _read(vfs: Vfs, fd: int, path: str, name: str) -> BrokerPresence:
+def _read(posted: Posted) -> BrokerPresence:
     for _ in range(READS_MAX):
         with suppress(CorruptError):
-            body: dict[str, Any] = decode(KIND, read_all(vfs, fd, RECORD_BYTES, 0), path)
-            owner = Owner.from_json(document.field(body, "owner", dict, path), path)
+            body: dict[str, Any] = decode(KIND, posted.read(), posted.place)
+            owner = Owner.from_json(document.field(body, "owner", dict, posted.place), posted.place)
             details, facts = (found if isinstance(found := body.get(key), dict) else {} for key in ("details", "facts"))
-            role, version = document.field(body, "role", str, path), body.get("store_version", 1)
-            return BrokerPresence(name, role, owner, details, facts, version if isinstance(version, int) else 1)
-    return BrokerPresence(name, "", None)
+            role, version = document.field(body, "role", str, posted.place), body.get("store_version", 1)
+            return BrokerPresence(posted.name, role, owner, details, facts, version if isinstance(version, int) else 1)
+    return BrokerPresence(posted.name, "", None)
 
 
-def _in_use(vfs: Vfs, fd: int, path: str, store: str, owner: Owner) -> str:
+def _in_use(read: Callable[[], bytes], owner: Owner) -> str:
     try:
-        other = _read(vfs, fd, path, owner.name).owner
-    except AmqError:
+        other = _read(Posted(owner.name, "", read)).owner
+    except (AmqError, OSError):
         other = None  # of a newer format: it runs, more cannot be said
     who = other.describe(owner) if other is not None else "another broker"
-    return f"{who} already runs as {owner.name!r} on store {store}: give this one another name, or stop that one"
-
-
-def _in_place(vfs: Vfs, path: str, fd: int) -> bool:
-    try:
-        found = vfs.stat(path)
-    except FileNotFoundError:
-        return False
-    held = vfs.fstat(fd)
-    return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
+    return f"{who} already runs as {owner.name!r} on this store: give this one another name, or stop that one"

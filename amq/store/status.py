@@ -10,6 +10,7 @@ from amq.core.errors import CorruptError
 from amq.doors.clock import Clock
 from amq.store.document import field
 from amq.store.epoch import Epoch, read_newest_epoch
+from amq.store.files.board import FileBoard
 from amq.store.files.shared_file import HEARTBEAT_OFFSET, LOCK_FILE, RELEASE_OFFSET, read_record
 from amq.store.files.vfs import Vfs
 from amq.store.presence import MASTER, BrokerPresence, read_gone, read_presence
@@ -97,7 +98,9 @@ def store_status(vfs: Vfs, store: str) -> StoreStatus:
     try:
         fd = vfs.open(path, os.O_RDONLY)
     except FileNotFoundError:
-        return StoreStatus("missing", epoch, False, None, read_presence(vfs, store), gone=read_gone(vfs, store))
+        return StoreStatus(
+            "missing", epoch, False, None, read_presence(FileBoard(vfs, store)), gone=read_gone(FileBoard(vfs, store))
+        )
     try:
         lock = "held" if vfs.lock_held(fd) else "free"
     finally:
@@ -110,7 +113,7 @@ def store_status(vfs: Vfs, store: str) -> StoreStatus:
         and (mark.get("epoch"), mark.get("uuid")) == (epoch.number, epoch.owner.uuid)
     )
     wall_ms = field(beat, "wall_ms", int, path) if beat is not None else None
-    running, gone = read_presence(vfs, store), read_gone(vfs, store)
+    running, gone = read_presence(FileBoard(vfs, store)), read_gone(FileBoard(vfs, store))
     return StoreStatus(lock, epoch, released, wall_ms, running, _beat(beat, path), gone)
 
 

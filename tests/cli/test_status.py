@@ -20,6 +20,7 @@ from amq.cli.output import duration_text, size_text, wall_text
 from amq.cli.status import ask
 from amq.client.uri import BrokerUri
 from amq.doors.clock import SystemClock
+from amq.store.files.board import FileBoard
 from amq.store.files.shared_file import SharedFileLocker
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner, SystemHost
@@ -104,7 +105,7 @@ def test_a_broker_that_reads_the_journal_is_no_master_yet(tmp_path: Path) -> Non
     owner = Owner.make(host, name="a", uuid="u", transport_urls=("stomp://a:1",), lock_keep_alive_period_s=600.0)
     locker = SharedFileLocker(vfs, SystemClock(), host, str(tmp_path), owner)
     (tmp_path / "journal").mkdir()
-    with closing(Presence.open(vfs, str(tmp_path), owner)) as presence:
+    with closing(Presence.open(FileBoard(vfs, str(tmp_path)), owner)) as presence:
         assert locker.try_acquire()
         assert locker.take_over(lambda _s: False, lambda _previous: {}) is not None
         assert _status(tmp_path, 1)["state"] == "taking over"

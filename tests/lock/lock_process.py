@@ -77,6 +77,7 @@ def main(store: str, name: str, period_s: float) -> None:
     from amq.core.errors import AmqError
     from amq.doors.clock import SystemClock
     from amq.store.epoch import Epoch, link_epoch, make_epochs_directory
+    from amq.store.files.board import FileBoard
     from amq.store.files.shared_file import SharedFileLocker
     from amq.store.files.vfs import SystemVfs
     from amq.store.host import Owner, SystemHost
@@ -113,7 +114,7 @@ def main(store: str, name: str, period_s: float) -> None:
                 case "abandon":
                     locker.abandon()
                 case "presence":
-                    kept.append(Presence.open(vfs, store, owner))
+                    kept.append(Presence.open(FileBoard(vfs, store), owner))
                 case "link":
                     make_epochs_directory(vfs, store)
                     epoch = Epoch(request["number"], owner, {}, 0, "race")

@@ -15,6 +15,7 @@ from lock_world import PERIOD_S, Broker
 
 from amq.core.errors import ConfigError
 from amq.store.document import encode
+from amq.store.files.board import FileBoard
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner, SystemHost, provably_gone
 from amq.store.presence import TELL_S, NameInUseError, Presence, read_presence
@@ -119,48 +120,48 @@ def test_first_thread_may_end_before_the_others() -> None:
 
 def test_second_broker_of_a_name_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
     vfs = SystemVfs()
-    first = Presence.open(vfs, str(tmp_path), owner("a"))
+    first = Presence.open(FileBoard(vfs, str(tmp_path)), owner("a"))
     with pytest.raises(NameInUseError, match="pid 100, which is this process") as caught:
-        Presence.open(vfs, str(tmp_path), owner("a"))
+        Presence.open(FileBoard(vfs, str(tmp_path)), owner("a"))
     assert caught.value.code == "NAME_IN_USE"
     with pytest.raises(NameInUseError) as caught:
-        Presence.open(vfs, str(tmp_path), owner("a", host=FakeHost(own_pid=7)))
+        Presence.open(FileBoard(vfs, str(tmp_path)), owner("a", host=FakeHost(own_pid=7)))
     assert "this process" not in str(caught.value)
-    other = Presence.open(vfs, str(tmp_path), owner("b"))
+    other = Presence.open(FileBoard(vfs, str(tmp_path)), owner("b"))
     first.close()
-    Presence.open(vfs, str(tmp_path), owner("a")).close()
+    Presence.open(FileBoard(vfs, str(tmp_path)), owner("a")).close()
     other.close()
 
 
 def test_presence_is_listed_while_it_is_held(tmp_path: Path) -> None:
     vfs = SystemVfs()
-    assert read_presence(vfs, str(tmp_path)) == []
-    one = Presence.open(vfs, str(tmp_path), owner("a", urls=("stomp://a:1",)))
-    two = Presence.open(vfs, str(tmp_path), owner("b"))
+    assert read_presence(FileBoard(vfs, str(tmp_path))) == []
+    one = Presence.open(FileBoard(vfs, str(tmp_path)), owner("a", urls=("stomp://a:1",)))
+    two = Presence.open(FileBoard(vfs, str(tmp_path)), owner("b"))
     one.update("master")
-    found = read_presence(vfs, str(tmp_path))
+    found = read_presence(FileBoard(vfs, str(tmp_path)))
     assert [(broker.name, broker.role) for broker in found] == [("a", "master"), ("b", "slave")]
     assert found[0].owner == owner("a", urls=("stomp://a:1",))
     one.close()
-    assert [broker.name for broker in read_presence(vfs, str(tmp_path))] == ["b"]
+    assert [broker.name for broker in read_presence(FileBoard(vfs, str(tmp_path)))] == ["b"]
     two.close()
 
 
 def test_presence_being_written_is_listed_without_details(tmp_path: Path) -> None:
     vfs = SystemVfs()
-    presence = Presence.open(vfs, str(tmp_path), owner("a"))
+    presence = Presence.open(FileBoard(vfs, str(tmp_path)), owner("a"))
     with open(tmp_path / "brokers" / "a.json", "r+b") as file:
         file.write(b"torn")
-    found = read_presence(vfs, str(tmp_path))
+    found = read_presence(FileBoard(vfs, str(tmp_path)))
     assert [(broker.name, broker.role, broker.owner) for broker in found] == [("a", "", None)]
     with pytest.raises(NameInUseError, match="another broker"):
-        Presence.open(vfs, str(tmp_path), owner("a"))
+        Presence.open(FileBoard(vfs, str(tmp_path)), owner("a"))
     presence.close()
 
 
 def test_more_urls_than_fit_are_left_out(tmp_path: Path) -> None:
-    presence = Presence.open(SystemVfs(), str(tmp_path), owner("a", urls=("stomp://a:1",) * 5000))
-    (found,) = read_presence(SystemVfs(), str(tmp_path))
+    presence = Presence.open(FileBoard(SystemVfs(), str(tmp_path)), owner("a", urls=("stomp://a:1",) * 5000))
+    (found,) = read_presence(FileBoard(SystemVfs(), str(tmp_path)))
     assert found.owner is not None
     assert found.owner.transport_urls == ()
     presence.close()
@@ -168,10 +169,10 @@ def test_more_urls_than_fit_are_left_out(tmp_path: Path) -> None:
 
 def test_details_are_told_now_and_then(tmp_path: Path) -> None:
     broker = Broker(tmp_path, "a", FakeClock())
-    presence = Presence.open(broker.vfs, str(tmp_path), broker.owner)
+    presence = Presence.open(FileBoard(broker.vfs, str(tmp_path)), broker.owner)
 
     def told() -> dict[str, Any]:
-        (found,) = read_presence(SystemVfs(), str(tmp_path))
+        (found,) = read_presence(FileBoard(SystemVfs(), str(tmp_path)))
         assert found.role == "slave"
         return found.details
 
@@ -197,8 +198,8 @@ def test_details_are_told_now_and_then(tmp_path: Path) -> None:
 def test_the_broker_that_takes_over_is_no_master_yet(tmp_path: Path) -> None:
     vfs = SystemVfs()
     broker = Broker(tmp_path, "a", FakeClock())
-    presence = Presence.open(vfs, str(tmp_path), broker.owner)
-    slave = Presence.open(vfs, str(tmp_path), owner("s"))
+    presence = Presence.open(FileBoard(vfs, str(tmp_path)), broker.owner)
+    slave = Presence.open(FileBoard(vfs, str(tmp_path)), owner("s"))
     assert broker.locker.try_acquire()
     status = store_status(vfs, str(tmp_path))
     assert (status.master, status.successor) == (None, None), "who has the lock cannot be told yet"
@@ -220,8 +221,8 @@ def test_the_broker_that_takes_over_is_no_master_yet(tmp_path: Path) -> None:
 def test_presence_file_removed_at_the_wrong_moment(tmp_path: Path) -> None:
     broker = Broker(tmp_path, "a", FakeClock())
     broker.vfs.before("try_lock", lambda: os.unlink(tmp_path / "brokers" / "a.json"))
-    presence = Presence.open(broker.vfs, str(tmp_path), broker.owner)
-    assert [found.name for found in read_presence(SystemVfs(), str(tmp_path))] == ["a"]
+    presence = Presence.open(FileBoard(broker.vfs, str(tmp_path)), broker.owner)
+    assert [found.name for found in read_presence(FileBoard(SystemVfs(), str(tmp_path)))] == ["a"]
     presence.close()
 
 
@@ -230,8 +231,8 @@ def test_status_through_the_life_of_a_store(tmp_path: Path) -> None:
     status = store_status(vfs, str(tmp_path))
     assert (status.lock, status.epoch, status.released, status.heartbeat_wall_ms) == ("missing", None, False, None)
     broker = Broker(tmp_path, "a", FakeClock())
-    presence = Presence.open(vfs, str(tmp_path), broker.owner, role="master")
-    slave = Presence.open(vfs, str(tmp_path), owner("s"))
+    presence = Presence.open(FileBoard(vfs, str(tmp_path)), broker.owner, role="master")
+    slave = Presence.open(FileBoard(vfs, str(tmp_path)), owner("s"))
     epoch = broker.become_master().epoch
     status = store_status(vfs, str(tmp_path))
     assert (status.lock, status.epoch, status.released) == ("held", epoch, False)

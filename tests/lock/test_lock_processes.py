@@ -15,6 +15,7 @@ from lock_process import Process
 from amq.doors.clock import SystemClock
 from amq.store.election import RETRY_DELAYS_S
 from amq.store.epoch import read_epochs
+from amq.store.files.board import FileBoard
 from amq.store.files.shared_file import SharedFileLocker
 from amq.store.files.vfs import SystemVfs
 from amq.store.files.waker import watch
@@ -160,7 +161,7 @@ def test_name_is_taken_for_as_long_as_its_broker_lives(tmp_path: Path) -> None:
         refused = second.ask("presence")
         assert refused["error"] == "NAME_IN_USE"
         assert f"pid {first.pid}" in refused["description"]
-        assert [broker.name for broker in read_presence(SystemVfs(), str(tmp_path))] == ["a"]
+        assert [broker.name for broker in read_presence(FileBoard(SystemVfs(), str(tmp_path)))] == ["a"]
         first.kill()
         assert second.ask("presence") == {}
 

@@ -11,6 +11,7 @@ import pytest
 
 from amq.config.schema import BrokerConfig
 from amq.node.member import BrokerService, Role
+from amq.store.files.board import FileBoard
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner
 from amq.store.orders import STOP, Order, Orders, give
@@ -32,7 +33,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def presence(store: Path) -> Iterator[Presence]:
-    made = Presence.open(SystemVfs(), str(store), owner(), "master", {"priority": 7})
+    made = Presence.open(FileBoard(SystemVfs(), str(store)), owner(), "master", {"priority": 7})
     yield made
     made.close()
 
@@ -57,23 +58,23 @@ def test_a_broker_whose_file_was_removed_is_seen_again(
     presence.keep(0.0)
     act(store)
     presence.keep(TELL_S - 0.1)
-    assert read_presence(SystemVfs(), str(store)) == []
+    assert read_presence(FileBoard(SystemVfs(), str(store))) == []
     presence.keep(TELL_S)
-    (found,) = read_presence(SystemVfs(), str(store))
+    (found,) = read_presence(FileBoard(SystemVfs(), str(store)))
     assert (found.name, found.role, found.priority) == ("a", "master", 7)
     with pytest.raises(NameInUseError):
-        Presence.open(SystemVfs(), str(store), owner("other"))
+        Presence.open(FileBoard(SystemVfs(), str(store)), owner("other"))
 
 
 def test_a_broker_that_took_the_name_meanwhile_keeps_it(store: Path, presence: Presence) -> None:
     remove_file(store)
-    other = Presence.open(SystemVfs(), str(store), owner("other"), "slave")
+    other = Presence.open(FileBoard(SystemVfs(), str(store)), owner("other"), "slave")
     presence.keep(0.0)
-    (found,) = read_presence(SystemVfs(), str(store))
+    (found,) = read_presence(FileBoard(SystemVfs(), str(store)))
     assert found.role == "slave"
     other.close()
     presence.keep(TELL_S)
-    (found,) = read_presence(SystemVfs(), str(store))
+    (found,) = read_presence(FileBoard(SystemVfs(), str(store)))
     assert found.role == "master"
 
 
@@ -81,7 +82,7 @@ def test_nothing_is_made_where_the_store_is_not_mounted(store: Path, presence: P
     remove_directory(store)
     (store / "epochs").rmdir()
     presence.keep(0.0)
-    orders = Orders(SystemVfs(), str(store), "a", "uuid")
+    orders = Orders(FileBoard(SystemVfs(), str(store)), "a", "uuid")
     assert orders.look() is None
     assert list(store.iterdir()) == []
 
@@ -89,24 +90,24 @@ def test_nothing_is_made_where_the_store_is_not_mounted(store: Path, presence: P
 @pytest.mark.parametrize("method", ["open", "pwrite", "mkdir"])
 def test_an_error_costs_one_beat(store: Path, method: str) -> None:
     vfs = FaultyVfs()
-    presence = Presence.open(vfs, str(store), owner(), "master", {"priority": 7})
+    presence = Presence.open(FileBoard(vfs, str(store)), owner(), "master", {"priority": 7})
     remove_directory(store)
     vfs.fail(method)
     presence.keep(0.0)
     presence.state({"priority": 7})
     presence.keep(TELL_S)
-    (found,) = read_presence(SystemVfs(), str(store))
+    (found,) = read_presence(FileBoard(SystemVfs(), str(store)))
     assert (found.role, found.priority) == ("master", 7)
     presence.close()
 
 
 def test_orders_find_a_broker_whose_directory_of_orders_was_removed(store: Path) -> None:
-    orders = Orders(SystemVfs(), str(store), "a", "uuid")
+    orders = Orders(FileBoard(SystemVfs(), str(store)), "a", "uuid")
     orders.open()
     shutil.rmtree(store / "orders")
     assert orders.look() is None
     order = Order("1", "uuid", STOP)
-    give(SystemVfs(), str(store), "a", order)
+    give(FileBoard(SystemVfs(), str(store)), "a", order)
     assert orders.look() == order
 
 
@@ -128,7 +129,7 @@ def test_a_running_broker_notices(tmp_path: Path) -> None:
         for name in ("brokers", "orders"):
             shutil.rmtree(Path(store) / name)
         async with asyncio.timeout(PATIENCE_S):
-            while [each.role for each in read_presence(SystemVfs(), store)] != ["master"] or not (
+            while [each.role for each in read_presence(FileBoard(SystemVfs(), store))] != ["master"] or not (
                 Path(store) / "orders" / "a.json"
             ).exists():
                 await asyncio.sleep(0.05)

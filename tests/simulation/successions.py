@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 from amq.core.errors import AmqError
 from amq.node.succession import EAGER_S, Departure, Succession
+from amq.store.files.board import FileBoard
 from amq.store.files.shared_file import LOCK_FILE, RELEASE_OFFSET, SharedFileLocker, read_record
 from amq.store.orders import HAND_OVER, OPERATOR, STOP, TAKE_OVER, WITHDRAWN, Order, Orders, give
 from amq.store.presence import MASTER, read_presence
@@ -76,7 +77,7 @@ class Successions(Feature):
 
     def _command(self, vfs: SimVfs, process: Process) -> None:
         with suppress(AmqError, OSError):  # as a person would see it, and try again
-            brokers = [each for each in read_presence(vfs, STORE) if each.owner is not None]
+            brokers = [each for each in read_presence(FileBoard(vfs, STORE)) if each.owner is not None]
             masters = [each for each in brokers if each.role == MASTER]
             action = self.dice.choice(ACTIONS)
             aim = masters if masters and action in (HAND_OVER, WITHDRAWN) and self.dice.random() < 0.9 else brokers
@@ -88,7 +89,7 @@ class Successions(Feature):
                 order = Order(f"{self._number}", broker.owner.uuid, action, to, "operator", OPERATOR)
                 self.oracle.log(f"operator orders {broker.name} to {action} {to}")
                 self.oracle.counts["orders"] += 1
-                give(vfs, STORE, broker.name, order)
+                give(FileBoard(vfs, STORE), broker.name, order)
         process.kill()
 
     # -- what must hold -----------------------------------------------------------------------------------------------
@@ -126,7 +127,7 @@ class Successions(Feature):
                     self.oracle.broken("orders", f"order {order.id} was taken up twice")
                 self._obeyed.add(order.id)
                 if order.action == TAKE_OVER:
-                    self._called[orders._path.rpartition("/")[2].removesuffix(".json")] = self.oracle.now_s
+                    self._called[orders.name] = self.oracle.now_s
             return order
 
         def depart_and_count(succession: Succession, search: Any, to: Any) -> Departure:

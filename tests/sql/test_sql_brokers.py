@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from amq.cli import exits
 from amq.cli.main import main
+from amq.store.files.board import FileBoard
 from amq.store.open import open_vfs
 from amq.store.presence import read_presence
 from amq.store.status import store_status
@@ -361,7 +362,7 @@ def _wait_for_standby(primary: Postgres, names: str) -> None:
 
 def _followed(url: str, name: str) -> int:
     """How many messages this slave has followed."""
-    (found,) = [each for each in read_presence(open_vfs(url), url) if each.name == name]
+    (found,) = [each for each in read_presence(FileBoard(open_vfs(url), url)) if each.name == name]
     return found.details.get("followed", {}).get("messages", 0)
 
 

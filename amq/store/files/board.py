@@ -1,0 +1,146 @@
+"""The board in files: `brokers/NAME.json` for seats, `orders/NAME.json` for slots.
+
+Invariants: the lock of a seat's file says whether its broker runs, its content says the rest. It is overwritten in
+place, and so is a slot, because a network client that has once seen no such name may see none for seconds. A file that
+is removed while its broker runs is made again, but not where nothing at all is there: the file system is not mounted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+
+from amq.store.board import Posted, SeatTakenError
+from amq.store.document import read_all
+from amq.store.files.vfs import NotAFileError, Vfs, write_all
+
+BROKERS_DIRECTORY = "brokers"
+ORDERS_DIRECTORY = "orders"
+SEAT_BYTES = 16 << 10
+SLOT_BYTES = 4096
+_SUFFIX = ".json"
+
+
+class FileSeat:
+    """See `amq.store.board.Seat`."""
+
+    def __init__(self, vfs: Vfs, store: str, path: str) -> None:
+        self.place = path
+        self._vfs = vfs
+        self._store = store
+        self._fd: int | None = self._take()
+
+    def write(self, data: bytes) -> None:
+        assert self._fd is not None
+        write_all(self._vfs, self._fd, data, 0)
+        self._vfs.fsync(self._fd)
+
+    def keep(self) -> bool:
+        assert self._fd is not None
+        if self._in_place(self._fd) or not self._vfs.listdir(self._store):
+            return False
+        lost, self._fd = self._fd, self._take()
+        self._vfs.close(lost)
+        return True
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            self._vfs.close(fd)
+
+    def _take(self) -> int:
+        """The locked file, which is made where it is missing. Raises SeatTakenError, OSError."""
+        with suppress(FileExistsError):
+            self._vfs.mkdir(os.path.dirname(self.place))
+        while True:
+            fd = self._vfs.open(self.place, os.O_RDWR | os.O_CREAT)
+            try:
+                if not self._vfs.try_lock(fd):
+                    raise SeatTakenError(partial(self._read_other, self.place))
+                if self._in_place(fd):
+                    return fd
+            except BaseException:
+                self._vfs.close(fd)
+                raise
+            self._vfs.close(fd)  # somebody removed the file between our open and our lock
+
+    def _read_other(self, path: str) -> bytes:
+        fd = self._vfs.open(path, os.O_RDONLY)
+        try:
+            return read_all(self._vfs, fd, SEAT_BYTES, 0)
+        finally:
+            self._vfs.close(fd)
+
+    def _in_place(self, fd: int) -> bool:
+        try:
+            found = self._vfs.stat(self.place)
+        except FileNotFoundError:
+            return False
+        held = self._vfs.fstat(fd)
+        return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
+
+
+class FileBoard:
+    """See `amq.store.board.Board`."""
+
+    def __init__(self, vfs: Vfs, store: str) -> None:
+        self._vfs = vfs
+        self._store = store
+
+    def take(self, name: str) -> FileSeat:
+        return FileSeat(self._vfs, self._store, os.path.join(self._store, BROKERS_DIRECTORY, name + _SUFFIX))
+
+    def seats(self, *, held: bool) -> Iterator[Posted]:
+        directory = os.path.join(self._store, BROKERS_DIRECTORY)
+        try:
+            names = self._vfs.listdir(directory)
+        except FileNotFoundError:
+            return
+        for name in sorted(names):
+            if not name.endswith(_SUFFIX):
+                continue
+            path = os.path.join(directory, name)
+            try:
+                fd = self._vfs.open(path, os.O_RDONLY)
+            except (FileNotFoundError, NotAFileError):  # NotAFileError: no broker runs as a FIFO or a link
+                continue
+            try:
+                if self._vfs.lock_held(fd) is held:
+                    yield Posted(name.removesuffix(_SUFFIX), path, partial(read_all, self._vfs, fd, SEAT_BYTES, 0))
+            finally:
+                self._vfs.close(fd)
+
+    def make_slot(self, name: str) -> None:
+        with suppress(FileExistsError):
+            self._vfs.mkdir(os.path.join(self._store, ORDERS_DIRECTORY))
+        self._vfs.close(self._vfs.open(self.place_of_slot(name), os.O_RDWR | os.O_CREAT))
+
+    def read_slot(self, name: str) -> bytes | None:
+        try:
+            fd = self._vfs.open(self.place_of_slot(name), os.O_RDONLY)
+        except FileNotFoundError:
+            if self._vfs.listdir(self._store):
+                self.make_slot(name)
+            return None
+        try:
+            data = read_all(self._vfs, fd, SLOT_BYTES, 0)
+        finally:
+            self._vfs.close(fd)
+        return data if data.strip(b"\0") else None
+
+    def write_slot(self, name: str, data: bytes) -> bool:
+        try:
+            fd = self._vfs.open(self.place_of_slot(name), os.O_WRONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            write_all(self._vfs, fd, data, 0)
+            self._vfs.fsync(fd)
+        finally:
+            self._vfs.close(fd)
+        return True
+
+    def place_of_slot(self, name: str) -> str:
+        return os.path.join(self._store, ORDERS_DIRECTORY, name + _SUFFIX)
