@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Self
@@ -14,6 +16,7 @@ from typing import Self
 from tests.ports import free_port
 from tests.processes import with_descendants
 
+PAUSE_S = 0.1
 WAIT_S = 600.0  # JVMs start in that time on a machine that has a lot else to do
 _MAIN = "org.apache.spark.deploy"
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
@@ -65,14 +68,18 @@ class Cluster:
         self._master.wait()
         self._start_master()
 
-    def kill_executor(self) -> bool:
-        """With -9. False where none runs."""
-        for worker in self._workers:
-            for pid in with_descendants(worker.pid):
-                if _EXECUTOR in _command(pid):
-                    _kill(pid)
-                    return True
-        return False
+    def kill_executor(self, luck: random.Random) -> None:
+        """With -9, one that luck chooses. Where none runs it waits: Spark starts one."""
+        pause = threading.Event()
+        for _ in range(round(WAIT_S / PAUSE_S)):
+            running = [
+                pid for worker in self._workers for pid in with_descendants(worker.pid) if _EXECUTOR in _command(pid)
+            ]
+            if running:
+                _kill(luck.choice(running))
+                return
+            pause.wait(PAUSE_S)
+        raise AssertionError("no executor runs")
 
     def _start_master(self) -> None:
         words = ["--host", "127.0.0.1", "--port", str(self._port), "--webui-port", "0"]
