@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -105,7 +104,7 @@ def run(
     brokers: Brokers, directory: Path, kinds: Sequence[str], luck: random.Random, say: Callable[[str], None]
 ) -> Outcome:
     """Kill `kinds` one after the other, and count."""
-    group, sent, kills, reads = Group(brokers), 0, Counter[str](), Counter[str]()
+    group, sent, kills, reads, moment = Group(brokers), 0, Counter[str](), Counter[str](), threading.Event()
     options = {
         "url": group.url,
         "destination": QUEUE,
@@ -129,7 +128,7 @@ def run(
                     producer.flush()
                     sent += PER_KILL
                     driver.wait_batches(before + 1)  # others wait, or are read
-                    time.sleep(luck.uniform(0, DELAY_S))
+                    moment.wait(luck.uniform(0, DELAY_S))
                     if kind == "executor":
                         cluster.kill_executor(luck)
                     elif kind == "driver":
