@@ -14,6 +14,7 @@ from amq.config import BrokerConfig
 from amq.config.transport_url import host_and_port
 from amq.core.errors import ConfigError
 from amq.doors.clock import SystemClock
+from amq.management.consoles import web_url
 
 _MISSING = (
     "the console needs packages that are not installed: pip install '.[console]' in a checkout, else 'amq[console]'"
@@ -24,8 +25,7 @@ _MISSING = (
     epilog=examples(
         "amq console --store /mnt/shared/amq --listen 127.0.0.1:8161",
         "amq console --store /mnt/shared/amq --listen 0.0.0.0:8161 --certificate cert.pem --key key.pem",
-        "amq console --store /mnt/shared/amq --peers 'https://{host}:8161/'",
-        "amq console --store /mnt/shared/amq --trusted-proxy 127.0.0.1",
+        "amq console --store /mnt/shared/amq --public-url https://amq-a.example/ --trusted-proxy 127.0.0.1",
     )
 )
 @click.option(
@@ -39,8 +39,15 @@ _MISSING = (
     "--peers",
     metavar="URL",
     default="",
-    help="Where the console of the master is, for links on a slave's pages: a URL with {host} or {name} of the master, "
-    "or one that always leads there, such as that of a load balancer.",
+    help="Where the console of the master is, for links on a slave's pages, instead of where it says: a URL "
+    "with {host} or {name} of the master, or one that always leads there, such as that of a load balancer.",
+)
+@click.option(
+    "--public-url",
+    metavar="URL",
+    default="",
+    help="Where people reach this console, which it announces to its broker for the links of other consoles: needed "
+    "behind a reverse proxy. Default: from --listen and --certificate.",
 )
 @click.option(
     "--trusted-proxy",
@@ -65,6 +72,7 @@ def console(
     certificate: str | None,
     key: str | None,
     peers: str,
+    public_url: str,
     proxies: tuple[str, ...],
     hosts: tuple[str, ...],
     metrics_login: bool,
@@ -76,7 +84,7 @@ def console(
     than those of this host, use a certificate: passwords travel with each request.
     """
     try:
-        from amq.console import callers, guests
+        from amq.console import announcing, callers, guests
         from amq.console.app import Console
         from amq.console.link import Link
     except ImportError as error:
@@ -89,6 +97,8 @@ def console(
         raise click.UsageError("give --certificate and --key together")
     if peers and not peers.startswith(("http://", "https://")):
         raise click.BadParameter("write https://{host}:8161/ or the like", param_hint="--peers")
+    if public_url and not web_url(public_url):
+        raise click.BadParameter("write https://amq-a.example/ or the like", param_hint="--public-url")
     try:
         trusted = callers.checked(proxies)
     except ValueError as error:
@@ -97,6 +107,7 @@ def console(
     logs.configure(BrokerConfig(name=name or os.uname().nodename, store=store))
     clock = SystemClock()
     raise_file_limit()
+    url = web_url(public_url) or web_url(announcing.own_url(host, port, bool(certificate)))
     names = (host, os.uname().nodename, *hosts)
-    app = Console(Link(store, name, clock), clock, metrics_login, peers, trusted, names).app()
+    app = Console(Link(store, name, clock), clock, metrics_login, peers, trusted, names, url).app()
     guests.serve(guests.server_of(app, host, port, trusted, certificate, key))

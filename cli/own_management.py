@@ -19,6 +19,7 @@ from amq.broker.events import RoleChanged
 from amq.config import BrokerConfig
 from amq.core.errors import AmqError, ConfigError
 from amq.doors.clock import SystemClock
+from amq.management.consoles import Announced
 from amq.management.counting import Counting
 from amq.management.history import History
 from amq.management.listing import Row
@@ -71,6 +72,7 @@ class OwnManagement:
         self._counting = Counting(service.events, self._clock)
         self.history = History(service.events, self._clock, self._epoch)
         self.rates = Rates(self._clock, Slices(self._clock))
+        self.announced = Announced(self._clock)
         self._sampling: asyncio.Task[None] | None = None
         self._path = socket_path(config, config.name or os.uname().nodename, environment)
         self._is_own_choice = config.management_socket == AUTO
@@ -94,6 +96,7 @@ class OwnManagement:
         self._counting.start()
         self._sampling = asyncio.create_task(self._sample())
         self._service.management = self._path
+        self._service.console = self.announced.url
         self._service.events.listen(RoleChanged, lambda _: server.forget())
         _log.info("management socket", path=self._path)
 

@@ -7,9 +7,10 @@ which names those without a login are answered. Every answer, also that to an un
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from amq.console import jolokia, metrics
+from amq.console.announcing import announce
 from amq.console.callers import BehindProxies, address_of, is_local
 from amq.console.hosts import MISDIRECTED, Hosts
 from amq.console.link import OPERATION_S, PROBE_S, Link, trial
@@ -45,7 +47,8 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 class Console:
     """`metrics_need_login`: figures are for users only. `peers`: see `Pages`. `proxies`: addresses and networks of the
-    reverse proxies that are believed when they name their caller. `hosts`: further names of this console."""
+    reverse proxies that are believed when they name their caller. `hosts`: further names of this console. `url`: where
+    people reach it, for `announce`; "" = it announces nothing."""
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class Console:
         peers: str = "",
         proxies: Sequence[str] = (),
         hosts: Sequence[str] = (),
+        url: str = "",
     ) -> None:
         self._link = link
         self._clock = clock
@@ -63,6 +67,7 @@ class Console:
         self._peers = peers
         self._proxies = proxies
         self._hosts = Hosts(hosts)
+        self._url = url
 
     def app(self) -> ASGIApp:
         """For an ASGI server. Raises ValueError where a proxy is no address and no network."""
@@ -77,9 +82,20 @@ class Console:
                 Route("/api/jolokia{slash:path}", self._told(self.jolokia), methods=["GET", "POST"]),
                 Route(PREFIX + "/{path:path}", self._told(self.rest), methods=["GET", "POST", "DELETE"]),
                 *Pages(self._link, self._clock, _foreign, self._hosts, self._peers).routes(),
-            ]
+            ],
+            lifespan=self._announcing,
         )
         return BehindProxies(app, self._proxies) if self._proxies else app
+
+    @asynccontextmanager
+    async def _announcing(self, app: Starlette) -> AsyncIterator[None]:  # noqa: ARG002
+        """While this console serves, others learn where."""
+        task = asyncio.create_task(announce(self._link, self._url)) if self._url else None
+        yield
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
 
     @staticmethod
     def _told(answer: Answer) -> Answer:

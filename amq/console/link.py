@@ -22,6 +22,7 @@ from amq.management.client import ManagementClient
 from amq.management.listing import Row
 from amq.security.login import User
 from amq.store.epoch import Epoch, read_epochs
+from amq.store.host import Owner, SystemHost, is_here
 from amq.store.open import open_vfs
 from amq.store.presence import BrokerPresence
 from amq.store.status import StoreStatus, store_status
@@ -41,12 +42,14 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Seen:
     """The store as seen a moment ago. `own` = the broker of this host, None = it does not run. `epochs` = those that
-    are kept, oldest first. `disk_free_bytes` None = nobody can tell."""
+    are kept, oldest first. `here` = the brokers of this host of which this is the console. `disk_free_bytes` None =
+    nobody can tell."""
 
     status: StoreStatus
     own: BrokerPresence | None
     disk_free_bytes: int | None
     epochs: tuple[Epoch, ...] = ()
+    here: tuple[BrokerPresence, ...] = ()
 
 
 class Link:
@@ -57,6 +60,7 @@ class Link:
         self._name = name
         self._clock = clock
         self._vfs = open_vfs(store)
+        self._host = SystemHost()
         self._seen: Seen | None = None
         self._seen_at = 0.0
         self._shared: dict[tuple[str, User | None], tuple[float, asyncio.Future[Row]]] = {}
@@ -84,7 +88,11 @@ class Link:
         newest = status.epoch.number if status.epoch is not None else 0
         same = bool(before) and before[-1].number == newest
         epochs = before if same else tuple(read_epochs(self._vfs, self.store))
-        return Seen(status, own or (here[0] if here else None), self._vfs.free_bytes(self.store), epochs)
+        return Seen(status, own or (here[0] if here else None), self._vfs.free_bytes(self.store), epochs, tuple(here))
+
+    def is_here(self, owner: Owner) -> bool:
+        """Does that broker run on this host?"""
+        return is_here(owner, self._host)
 
     async def ask(
         self,
@@ -100,9 +108,28 @@ class Link:
         own = (await self.seen()).own
         if own is None:
             raise TransportError(f"no broker of {self.store} runs on this host: `amq status` shows the group")
+        return await self._ask(own, method, path, body, user, timeout_s)
 
+    async def announce(self, url: str) -> None:
+        """Say to each broker of which this is the console that it serves at `url`. Raises AmqError when all
+        were asked."""
+        here = (await self.seen()).here
+        asked = (self._ask(each, "POST", "/console", {"url": url}, None, PROBE_S) for each in here)
+        for answer in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(answer, BaseException):
+                raise answer
+
+    async def _ask(
+        self,
+        broker: BrokerPresence,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        user: User | None,
+        timeout_s: float,
+    ) -> Row:
         def call() -> Row:
-            with ManagementClient(own.management, timeout_s, user) as client:
+            with ManagementClient(broker.management, timeout_s, user) as client:
                 return client.ask(method, path, body)
 
         return await self._in_thread(call, timeout_s + 1)

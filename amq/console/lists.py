@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from glob import escape
 from typing import Final, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -69,12 +70,17 @@ def consumed_href(row: Row) -> str:
     return "" if name.startswith("/") else queue_href({"name": name})
 
 
+def only(path: str, name: str) -> str:
+    """The list at `path` with nothing but what has that name."""
+    return f"{path}?{urlencode({'name': escape(name)})}"
+
+
 def connection_href(row: Row) -> str:
-    return f"/connections?{urlencode({'name': row['connection']})}"
+    return only("/connections", row["connection"])
 
 
 def consumers_href(row: Row) -> str:
-    return f"/consumers?{urlencode({'name': row['name'] + ':*'})}"
+    return f"/consumers?{urlencode({'name': escape(row['name']) + ':*'})}"
 
 
 def letters_href(row: Row) -> str:
@@ -280,5 +286,6 @@ LISTS: Final = (
         note="Roles, limits and the disk of the broker of this host, since it was started. Its log has more.",
     ),
 )
+SEARCH: Final = "/search"
 SEND: Final = "/send"
 PAGES: Final = (("/", "Overview"), *((each.path, each.title) for each in LISTS), (SEND, "Send"))

@@ -18,10 +18,19 @@ from amq.store.presence import MASTER, BrokerPresence
 
 EPOCHS_SHOWN: Final = 12
 NAMES_MAX: Final = 8  # lines of the drawing
-WIDTH, LINE, LEFT, TOP = 1000, 34, 130, 24  # of the drawing
-BAR_MIN: Final = 4.0
-NAME_CHARS_MAX: Final = 16
-FIGURES: Final = ("epoch", "messages", "in_flight", "dead_letters", "queues", "connections", "consumers")
+WIDTH, LINE, BAR, TOP = 100, 48, 22, 24  # of the drawing: per cent across, pixels down
+BAR_MIN: Final = 0.5
+TEXT_MIN: Final = 4.0  # of a bar that has room for its number, also on a phone
+NAME_CHARS_MAX: Final = 40
+FIGURES: Final = {
+    "epoch": "epoch",
+    "messages": "messages",
+    "in flight": "in_flight",
+    "dead letters": "dead_letters",
+    "queues": "named_queues",  # as the list has them
+    "connections": "connections",
+    "consumers": "consumers",
+}
 
 
 def members(seen: Seen, own: Row | None, now_ms: int) -> list[dict[str, str]]:
@@ -82,7 +91,7 @@ def _state(seen: Seen, each: BrokerPresence, own: Row | None, now_ms: int) -> st
 
 def figures(found: Row) -> list[tuple[str, str]]:
     """Of a master, with its totals."""
-    rows = [(name.replace("_", " "), shown(name, found[name])) for name in FIGURES]
+    rows = [(title, shown(name, found[name])) for title, name in FIGURES.items()]
     used, limit = found["memory_used_bytes"], found["memory_limit_bytes"]
     stored = size_text(found["store_used_bytes"])
     if found["store_limit_bytes"]:
@@ -150,31 +159,33 @@ def drawing(epochs: Sequence[Epoch], now_ms: int) -> dict[str, Any] | None:
     bars = []
     for epoch, end_ms in zip(shown_, ends, strict=True):
         if epoch.owner.name in names:
-            x = LEFT + (WIDTH - LEFT) * (epoch.started_wall_ms - first_ms) / span_ms
-            width = max(BAR_MIN, (WIDTH - LEFT) * (end_ms - epoch.started_wall_ms) / span_ms - 1)
+            x = WIDTH * (epoch.started_wall_ms - first_ms) / span_ms
+            width = max(BAR_MIN, WIDTH * (end_ms - epoch.started_wall_ms) / span_ms - 0.1)
             bars.append(
                 {
-                    "x": round(min(x, WIDTH - BAR_MIN), 1),
-                    "y": TOP + LINE * names.index(epoch.owner.name),
-                    "width": round(min(width, max(BAR_MIN, WIDTH - x)), 1),
-                    "height": LINE - 12,
-                    "text": str(epoch.number) if width > 9 * len(str(epoch.number)) else "",
+                    "x": round(min(x, WIDTH - BAR_MIN), 2),
+                    "y": _top(names.index(epoch.owner.name)),
+                    "width": round(min(width, max(BAR_MIN, WIDTH - x)), 2),
+                    "height": BAR,
+                    "text": str(epoch.number) if width > TEXT_MIN * len(str(epoch.number)) else "",
                     "title": f"epoch {epoch.number}: {epoch.owner.name} from {time_text(epoch.started_wall_ms)}",
                 }
             )
     lines = [
-        {"name": _short(name), "y": TOP + LINE * number, "middle": TOP + LINE * number + (LINE - 12) / 2}
-        for number, name in enumerate(names)
+        {"name": _short(name), "y": _top(number), "middle": _top(number) + BAR / 2} for number, name in enumerate(names)
     ]
     return {
-        "width": WIDTH,
         "height": TOP + LINE * len(names) + 4,
-        "left": LEFT,
         "bars": bars,
         "lines": lines,
         "from": time_text(first_ms),
         "to": time_text(now_ms),
     }
+
+
+def _top(line: int) -> int:
+    """Where the bars of a line begin; its name is above them."""
+    return TOP + LINE * line + LINE - BAR
 
 
 def _short(name: str) -> str:

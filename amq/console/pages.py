@@ -19,19 +19,21 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from amq.console import overview
+from amq.console import overview, searching
 from amq.console.callers import address_of, is_local
 from amq.console.hosts import Hosts
 from amq.console.link import OPERATION_S, Link
-from amq.console.lists import LISTS, PAGES, SEND, Listed, queue_href, topic_href
+from amq.console.lists import LISTS, PAGES, SEARCH, SEND, Listed, queue_href, topic_href
 from amq.console.logins import user_of, valid_s
 from amq.console.sessions import COOKIE, Session, Sessions
-from amq.console.words import counted, linked, shown, time_text
+from amq.console.words import breakable, counted, linked, shown, time_text
 from amq.core.errors import AccessError, AmqError
 from amq.doors.clock import Clock
+from amq.management.consoles import is_loopback, web_url
 from amq.management.listing import Row
 from amq.management.openapi import PREFIX
 from amq.security.login import ANONYMOUS
+from amq.store.presence import BrokerPresence
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -66,6 +68,7 @@ class Pages:
         self.sessions = Sessions(clock)
         self._templates = Environment(loader=PackageLoader("amq.console"), autoescape=True)
         titles = {title: path for path, title in PAGES}
+        self._templates.filters["breakable"] = breakable
         self._templates.filters["linked"] = lambda text: linked(text, titles)
 
     def routes(self) -> list[BaseRoute]:
@@ -76,6 +79,7 @@ class Pages:
             Route("/", self._page(self._overview)),
             Route("/figures.json", self._page(self._figures)),
             Route("/rates.json", self._page(self._rates)),
+            Route(SEARCH, self._page(self._search)),
             Route(SEND, self._page(self._send), methods=["GET", "POST"]),
             Route("/topic/{name:path}", self._page(self._topic)),
             Route("/queue/{name:path}", self._page(self._queue), methods=["GET", "POST"]),
@@ -117,7 +121,7 @@ class Pages:
                 return _guarded(await page(request, session))
             except AmqError as error:
                 status = 403 if isinstance(error, AccessError) else 503 if error.code == "NOT_MASTER" else 400
-                elsewhere = await self._elsewhere(_raw_path(request))
+                elsewhere = await self._elsewhere(request, _raw_path(request))
                 return self._render(
                     "base.html", session, status, title="Not done", trouble=str(error), elsewhere=elsewhere
                 )
@@ -137,6 +141,7 @@ class Pages:
                 "trouble": "",
                 "title": "amq",
                 "elsewhere": None,
+                "wanted": "",
                 **more,
             }
         )
@@ -152,7 +157,7 @@ class Pages:
             return await self._link.shared(path, session.user)
         return await self._ask(session, "GET", path)
 
-    async def _elsewhere(self, path: str) -> dict[str, str] | None:
+    async def _elsewhere(self, request: Request, path: str) -> dict[str, str] | None:
         """Name and host of the master, and where its console has this page; None = it is the broker that is asked."""
         try:
             seen = await self._link.seen()
@@ -161,9 +166,22 @@ class Pages:
         master = seen.status.master
         if master is None or master.owner is None or (seen.own is not None and seen.own.name == master.name):
             return None
-        name, host = master.name, master.owner.host
-        url = self._peers.replace("{host}", quote(host)).replace("{name}", quote(name, safe=""))
-        return {"name": name, "host": host, "url": url.rstrip("/") + path if url else ""}
+        url = self._console_of(request, master)
+        why = "it has not announced where it serves (`amq console` there, of this version)"
+        if not url and web_url(master.console):
+            why = f"it listens on that host alone, at {web_url(master.console)}"
+        return {"name": master.name, "host": master.owner.host, "url": url + path if url else "", "why": why}
+
+    def _console_of(self, request: Request, broker: BrokerPresence) -> str:
+        """URL of the console of a broker, for the browser that asks; "" = unknown, or that browser cannot reach it: a
+        console on a loopback address is for browsers on its own host, which ask this console in that way, too."""
+        assert broker.owner is not None
+        if self._peers:
+            name, host = quote(broker.name, safe=""), quote(broker.owner.host)
+            return self._peers.replace("{host}", host).replace("{name}", name).rstrip("/")
+        url = web_url(broker.console)
+        is_near = is_loopback(str(request.base_url)) and self._link.is_here(broker.owner)
+        return url if url and (is_near or not is_loopback(url)) else ""
 
     # -- login --------------------------------------------------------------------------------------------------------
 
@@ -219,6 +237,10 @@ class Pages:
             seen = await self._link.seen()
             facts["takeovers"] = overview.takeovers(seen.epochs, now_ms)
             facts["drawing"] = overview.drawing(seen.epochs, now_ms)
+            urls = {
+                each.name: self._console_of(request, each) for each in seen.status.brokers if each.owner is not None
+            }
+            facts["urls"] = {name: url for name, url in urls.items() if seen.own is None or name != seen.own.name}
             facts["group"] = overview.members(seen, None, now_ms)
             facts["alarms"] = overview.alarms(seen, None)
             if request.query_params.get("part") == "takeovers":
@@ -238,7 +260,7 @@ class Pages:
             title="Overview",
             here="/",
             wrong=wrong,
-            elsewhere=await self._elsewhere("/"),
+            elsewhere=await self._elsewhere(request, "/"),
             serves=own is not None and own["role"] == "master",
             **facts,
         )
@@ -300,7 +322,7 @@ class Pages:
                 columns=_columns(listed, given),
                 ending=listed.ending,
                 note=listed.note,
-                elsewhere=await self._elsewhere(listed.path),
+                elsewhere=await self._elsewhere(request, listed.path),
                 **facts,
             )
 
@@ -329,6 +351,26 @@ class Pages:
         await self._ask(session, "DELETE", ending.path(form))
         session.told = f"{ending.verb}: {what}"
         return RedirectResponse(here, 303)
+
+    # -- search over all names ----------------------------------------------------------------------------------------
+
+    async def _search(self, request: Request, session: Session) -> Response:
+        wanted = request.query_params.get("text", "").strip()
+        facts: dict[str, Any] = {"groups": [], "total": 0, "wrong": ""}
+        if wanted:
+            brokers: list[Row] = []
+            try:
+                brokers = searching.brokers((await self._link.seen()).status, wanted)
+                found = await self._ask(session, "GET", f"/search?{urlencode({'text': wanted})}")
+            except AmqError as error:
+                facts["wrong"], found = str(error), {"items": [], "totals": {}}
+            facts["groups"] = searching.groups(found, brokers)
+            facts["total"] = sum(each.total for each in facts["groups"])
+        where = f"{SEARCH}?{urlencode({'text': wanted})}"
+        elsewhere = await self._elsewhere(request, where)
+        return self._render(
+            "search.html", session, title="Search", here=SEARCH, wanted=wanted, elsewhere=elsewhere, **facts
+        )
 
     # -- a message to any queue or topic ------------------------------------------------------------------------------
 
@@ -584,7 +626,15 @@ def _cells(listed: Listed, row: Row) -> list[dict[str, Any]]:
         value = row.get(each.field)
         text = shown(each.field, value)
         href = each.href(row) if each.href is not None else ""
-        cells.append({"text": text, "number": each.number, "href": href, "id": f"to-{href}" if href else ""})
+        cells.append(
+            {
+                "text": text,
+                "number": each.number,
+                "label": each.title,
+                "href": href,
+                "id": f"to-{href}" if href else "",
+            }
+        )
     if listed.ending is not None:
         ending = listed.ending
         fields = [(field, row[field] or "") for field in (*ending.fields, *ending.about)]

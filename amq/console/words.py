@@ -59,6 +59,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def breakable(text: str) -> Markup:
+    """`text` as HTML that a narrow column breaks after a dot, a slash, a colon or a dash rather than in a word."""
+    return Markup(re.sub(r"(?<=[./:,_-])(?=\w)", "<wbr>", str(escape(text))))  # an entity ends with a semicolon
+
+
 def linked(text: str, pages: Mapping[str, str]) -> Markup:
     """`text` as HTML, in which each mention of a page, such as `page Queues`, leads there. `pages` = path by title."""
     titles = "|".join(re.escape(title) for title in sorted(pages, key=len, reverse=True))

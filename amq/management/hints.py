@@ -143,7 +143,7 @@ def _of_redeliveries(context: Context, queue: Queue, looked: list[Found]) -> lis
         Hint(
             "redelivered",
             f"{count} came back from consumers of {plain_name(queue.name)[:100]}; {id} was redelivered "
-            f"{worst.redelivered:,} times: consumers fail on it. Look at it, and at their logs.{then}",
+            f"{_times(worst.redelivered)}: consumers fail on it. Look at it, and at their logs.{then}",
             id,
         )
     ]
@@ -159,3 +159,7 @@ def _of_dead_letters(context: Context, queue: Queue) -> list[Hint]:
             "dead-letters", f"Consumers gave up {dead.stored:,} of its messages: they are in {name[:200]}.", queue=name
         )
     ]
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"

@@ -23,6 +23,7 @@ from amq.config.schema import BrokerConfig
 from amq.core.destination import QUEUE_SCHEME, TOPIC_SCHEME
 from amq.core.errors import AccessError, AmqError, CommandError
 from amq.management import own
+from amq.management.consoles import ANNOUNCE_S, Announced, web_url
 from amq.management.history import History
 from amq.management.listing import Query, Row, invalid
 from amq.management.openapi import PREFIX, described
@@ -85,6 +86,9 @@ class Source(own.Knows, Protocol):
     def facts(self) -> Row:
         """Counters of the process: see `amq.management.counting`."""
         ...
+
+    @property
+    def announced(self) -> Announced: ...
 
     async def login(self, claim: Claim, address: str) -> Login:
         """Of the one whom `claim` shows, who speaks to the console from `address`. Raises AccessError."""
@@ -165,6 +169,8 @@ class Resources:
             return described(self._routes)
         if route.path == LOGIN:
             return await self._login(request)
+        if route.path == CONSOLE:
+            return self._announce(request)
         if route.path in own.LISTS:
             return await self._own(route, request)
         if route.path == RATES:
@@ -224,6 +230,16 @@ class Resources:
             "valid_s": left_s if math.isfinite(left_s) else None,
         }
 
+    def _announce(self, request: Request) -> Row:
+        """The console of this broker says where it serves. It alone may. Raises AccessError, CommandError."""
+        if not request.caller.is_operator:
+            raise AccessError("a user cannot say where the console of this broker is", code="NOT_PERMITTED")
+        url = web_url(text(request, "url"))
+        if not url:
+            raise invalid('"url" must be the URL of a console, such as https://a.example:8161')
+        self._source.announced.say(url)
+        return {"again_s": ANNOUNCE_S}
+
     def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         parts = path.removeprefix(PREFIX).split("/")
         allowed = []
@@ -255,6 +271,7 @@ class Resources:
 STATUS: Final = "/broker"
 DESCRIPTION: Final = "/openapi.json"
 LOGIN: Final = "/login"
+CONSOLE: Final = "/console"
 RATES: Final = "/rates"
 
 

@@ -33,6 +33,7 @@ from amq.management.messages import (
 )
 from amq.management.operations import ALL, REASON, Done, Selected, queue_of, unknown
 from amq.management.resources import (
+    CONSOLE,
     DESCRIPTION,
     LOGIN,
     RATES,
@@ -50,6 +51,7 @@ from amq.management.resources import (
     whole,
     within,
 )
+from amq.management.search import search
 from amq.management.slices import pieces
 
 OPERATION_S: Final = 3600.0
@@ -470,6 +472,7 @@ ROUTES: Final = [
     _get(DESCRIPTION, "This description.", elsewhere),
     _get(STATUS, "Name, role and group of this broker; also on a slave.", elsewhere),
     _post(LOGIN, "Check a login, for a console.", elsewhere, nothing, ("login", "passcode", "loopback", "address")),
+    _post(CONSOLE, "Say where the console of this broker serves; a console does.", elsewhere, nothing, ("url",)),
     _get(
         "/configuration",
         "Every option, its value and whether it can be changed live; also on a slave.",
@@ -486,6 +489,13 @@ ROUTES: Final = [
         elsewhere,
         nothing,
         ("queue", "topic", "span"),
+    ),
+    _get(
+        "/search",
+        "Queues, topics, subscriptions, connections and users whose name has the text.",
+        search,
+        nothing,
+        ("text", "limit"),
     ),
     _get("/totals", "Figures of the whole broker.", totals),
     _get("/queues", "Queues.", queues, query=LIST),

@@ -305,9 +305,10 @@ def traffic(by_protocol: Mapping[str, Traffic]) -> Row:
 async def sums(broker: Broker, slices: Slices) -> Row:
     """Of all queues together, and of their consumers."""
     found = dict.fromkeys(QUEUE_FIELDS, 0)
-    dead, without = 0, 0
+    named, dead, without = 0, 0, 0
     async with slices.work() as work:
         for piece in pieces(named_queues(broker, lambda _: True)):
+            named += len(piece)
             for queue in piece:
                 stored = queue.stored  # as `QUEUE_FIELDS` say, each looked at once
                 found["messages"] += stored
@@ -323,7 +324,7 @@ async def sums(broker: Broker, slices: Slices) -> Row:
                 elif stored and not queue.subscriptions:
                     without += 1
             await work.did(len(piece))
-    return {**found, "dead_letters": dead, "queues_without_consumers": without}
+    return {**found, "named_queues": named, "dead_letters": dead, "queues_without_consumers": without}
 
 
 def _short(text: str) -> str:

@@ -60,6 +60,7 @@ class Facts:
     answer         to the last order that it got (`amq.store.orders.Answer`)
     addresses      where clients find it while it is master
     management     path of its management socket on its host, "" = it has none
+    console        URL of its console, as that announced it lately; "" = unknown
     certificate    of its TLS ports: `subject`, `not_after_s` (seconds since 1970); {} = it has none
     """
 
@@ -73,6 +74,7 @@ class Facts:
     answer: Mapping[str, str] = field(default_factory=dict)
     addresses: tuple[str, ...] = ()
     management: str = ""
+    console: str = ""
     certificate: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -87,6 +89,7 @@ class Facts:
             "answer": dict(self.answer),
             "addresses": list(self.addresses),
             **({"management": self.management} if self.management else {}),
+            **({"console": self.console} if self.console else {}),
             **({"certificate": dict(self.certificate)} if self.certificate else {}),
         }
 

@@ -109,6 +109,7 @@ class BrokerService:
         self.takeovers = Histogram()  # with the wait for the lease of the master before, until clients are served
         self.not_ready = "it has just started"  # why this slave could not take over now, "" = it could
         self.management = ""  # path of the socket where operators reach this process, set before `start`
+        self.console: Callable[[], str] = lambda: ""  # URL of the console of this broker, "" = unknown
         self.events = Events()
         log_events(self.events)
         self._authenticate = authenticate
@@ -340,6 +341,7 @@ class BrokerService:
             "passive": succession.passive,
             "answer": succession.answer.to_json(),
             "management": self.management,
+            "console": self.console(),
         }
         shown = self._credentials.shown if self._credentials is not None else None
         if shown is not None:

@@ -75,6 +75,12 @@ class BrokerPresence:
         return found if isinstance(found, str) else ""
 
     @property
+    def console(self) -> str:
+        """URL of its console, as anybody who writes to the store could have put it there; "" = unknown."""
+        found = self.facts.get("console")
+        return found if isinstance(found, str) else ""
+
+    @property
     def addresses(self) -> list[str]:
         """Where it says that clients reach it; version 0.1 does not say."""
         found = self.facts.get("addresses")

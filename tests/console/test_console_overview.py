@@ -51,7 +51,7 @@ def test_a_takeover_is_in_the_overview_of_both(tmp_path: Path) -> None:
             while len(re.findall("<rect", (await other.get("/?part=takeovers")).text)) != 2:
                 await asyncio.sleep(0.05)  # the store is read once a second
             page = (await other.get("/?part=takeovers")).text
-            assert re.search(r'<th scope="row" class="number">2</th><td>b</td>', page)
+            assert re.search(r'scope="row" class="number"[^>]*>2</th><td[^>]*>b</td>', page)
             assert "role: master" in (await other.get("/history")).text
         await slave.stop()
 
@@ -64,7 +64,7 @@ def test_the_time_line_shows_the_last_ones_within_its_width() -> None:
     assert found is not None
     assert len(found["lines"]) <= NAMES_MAX
     assert len(found["bars"]) <= EPOCHS_SHOWN
-    assert all(bar["x"] >= 130 and bar["x"] + bar["width"] <= WIDTH for bar in found["bars"])
+    assert all(bar["x"] >= 0 and bar["x"] + bar["width"] <= WIDTH for bar in found["bars"])
     rows = takeovers(epochs, 60 * 60 * 1000)
     assert [row["epoch"] for row in rows] == [str(number) for number in range(59, 59 - EPOCHS_SHOWN, -1)]
     assert rows[0]["lasted"] == "1 min 59 s"

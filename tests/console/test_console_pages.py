@@ -320,7 +320,7 @@ def test_a_question_says_whose_connection_it_closes(tmp_path: Path) -> None:
         await made.client()
         await log_in(client)
         page = (await client.get("/connections")).text
-        fields = dict(re.findall(r'type="hidden" name="([a-z_]+)" value="([^"]*)"', page.split("<tbody>")[1]))
+        fields = dict(re.findall(r'type="hidden" name="([a-z_]+)" value="([^"]*)"', page.split("<tbody")[1]))
         answer = await form(client, "/connections", do="close", **{k: v for k, v in fields.items() if k != "csrf"})
         assert f"user {fields['user']}" in answer.text
         assert f"address {fields['address']}" in answer.text
@@ -353,7 +353,7 @@ def test_a_queue_leads_to_its_consumers_and_says_where_its_messages_go_on(tmp_pa
         assert "<code>audit</code>" in page
         link = re.search(r'href="(/consumers[?]destination=orders)"', page)
         assert link is not None
-        rows = (await client.get(link[1])).text.split("<tbody>")[1]
+        rows = (await client.get(link[1])).text.split("<tbody")[1]
         assert (rows.count('href="/queue/orders"'), rows.count("orders.eu")) == (1, 0)
 
     run(tmp_path, test, divert="audit")

@@ -1,6 +1,14 @@
 // Draws the rates of the broker, of a queue or of a topic: first the history that the master keeps, then what the page
 // fetches while it is visible. It also greys figures that have grown old. Every page works without it.
 "use strict";
+// The key / leads to the search.
+document.addEventListener("keydown", (event) => {
+  const field = document.getElementById("find");
+  if (event.key !== "/" || !field || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
+  event.preventDefault();
+  field.focus();
+  field.select();
+});
 (() => {
   const STALE_S = 6;
   const note = document.getElementById("stale");
