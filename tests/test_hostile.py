@@ -131,6 +131,7 @@ def test_slowloris_is_given_up(broker: Broker, logged_in: bool) -> None:
     """Many connections that drip a byte at a time, each too slow to be worth a place."""
     drips = b"SEND\ndestination:/queue/a\n" + b"x:y\n" * 1000
     ends: list[bytes] = []
+    whole: list[socket.socket] = []
 
     def drip() -> None:
         with stranger(broker) as sock:
@@ -143,16 +144,17 @@ def test_slowloris_is_given_up(broker: Broker, logged_in: bool) -> None:
                 except ConnectionError:
                     break
                 pause.wait(0.05)
+            else:
+                whole.append(sock)
             ends.append(read_to_end(sock))
 
-    started = time.monotonic()
     threads = [threading.Thread(target=drip) for _ in range(10)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len(ends) == 10
-    assert time.monotonic() - started < 20, "dripping for 200 s was let go on"
+    assert not whole, "dripping for 200 s was let go on"
 
 
 def test_one_connection_too_many_is_told_so(broker: Broker) -> None:

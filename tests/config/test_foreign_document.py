@@ -99,14 +99,14 @@ def test_the_file_is_bounded(tmp_path: Path) -> None:
     ids=["entries", "unknown elements", "settings", "options of a URL", "placeholders", "a name"],
 )
 def test_a_hostile_file_takes_a_few_seconds_at_most(text: str) -> None:
-    began = time.monotonic()
+    began = time.thread_time()
     try:
         found = foreign.read(text.encode(), "other.xml", {}, {})
         told = [found.report.text(line) for line in found.report.lines]
     except ConfigError as error:
         told = [error.description]
     assert max(map(len, told)) < 2000
-    assert time.monotonic() - began < 20
+    assert time.thread_time() - began < 20
 
 
 @pytest.mark.parametrize(

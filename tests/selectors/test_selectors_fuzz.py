@@ -125,6 +125,6 @@ HOSTILE = [
 @pytest.mark.parametrize("value", ["a" * 10_240, "9" * 10_240, "0." + "0" * 90], ids=["letters", "digits", "number"])
 def test_hostile_selector_takes_bounded_time(selector: str, value: str) -> None:
     """Deadlines are a hundred times what it takes; what they catch would take years."""
-    start = time.monotonic()
+    start = time.thread_time()
     check(selector, {"a": value, "b": value})
-    assert time.monotonic() - start < 10
+    assert time.thread_time() - start < 10
