@@ -31,7 +31,6 @@ from tests.broker import (
     test_broker_bulk,
     test_broker_compaction,
     test_broker_followers,
-    test_broker_limits,
     test_broker_moved,
     test_broker_moving,
     test_snapshot,
@@ -185,18 +184,6 @@ def sealed_segment_not_seen_for_long(make_world: MakeWorld) -> None:
     test_broker_followers.test_a_later_seal_shows_that_a_segment_was_only_not_seen(make_world)
 
 
-def in_flight(make_world: MakeWorld) -> None:
-    test_broker_limits.test_what_is_on_its_way_to_the_disk_counts(make_world)
-
-
-def blocked(make_world: MakeWorld) -> None:
-    test_broker_limits.test_a_producer_waits_for_its_queue_and_goes_on_in_order(make_world, True)
-
-
-def oldest_first(make_world: MakeWorld) -> None:
-    test_broker_limits.test_the_oldest_go_to_the_dead_letter_queue(make_world, True)
-
-
 def pinned(make_world: MakeWorld) -> None:
     size = test_broker_compaction.SEGMENT_BYTES
     test_broker_compaction.test_one_old_message_in_every_segment(
@@ -213,10 +200,6 @@ def chained(make_world: MakeWorld) -> None:
 
 def copied_from(make_world: MakeWorld) -> None:
     test_broker_compaction.test_a_copy_does_not_go_before_what_it_was_copied_from(make_world)
-
-
-def keeps_pace(make_world: MakeWorld) -> None:
-    test_broker_limits.test_what_waits_on_disk_is_dropped_too(make_world)
 
 
 def moved(make_world: MakeWorld) -> None:
@@ -248,13 +231,9 @@ SCENARIOS: tuple[Callable[[MakeWorld], None], ...] = (
     another_past,
     rotten,
     back_to_disk,
-    in_flight,
-    blocked,
-    oldest_first,
     pinned,
     chained,
     copied_from,
-    keeps_pace,
     epoch_seen_late,
     segment_seen_late,
     sealed_segment_not_seen,
@@ -574,14 +553,6 @@ MUTANTS = (
         "moved",
     ),
     Mutant(
-        "the segment of a move may go before that of the message",
-        state.State,
-        "transfer",
-        "segment.refers.update({*columns[1]} - {segment.code})",
-        "pass",
-        "moved",
-    ),
-    Mutant(
         "what moves counts also in the queue that it has left",
         Queue,
         "_forget_bytes",
@@ -590,28 +561,12 @@ MUTANTS = (
         "moved",
     ),
     Mutant(
-        "a checkpoint is not told of what moves",
-        state.State,
-        "_put",
-        "self._note(queue, priority, columns)",
-        "pass",
-        "moved_meanwhile",
-    ),
-    Mutant(
         "what a checkpoint has in both queues counts twice",
         state.State,
         "_put",
         "self.segments[codes[0]].leave(offsets[0], sizes[0])",
         "pass",
         "moved_meanwhile",
-    ),
-    Mutant(
-        "what is staged together does not hold its segment",
-        state.State,
-        "stage",
-        "segment.live += count",
-        "pass",
-        "staged",
     ),
     Mutant(
         "what is staged together is not free when it is on disk",
@@ -638,46 +593,6 @@ MUTANTS = (
         "self._core.journal.append_record(Consumed(queue.name, DEAD_LETTERED, seqs)); self._core.journal._rotate(); "
         "group = Group([*moved])",
         "dropping_walks",
-    ),
-    Mutant(
-        "what is on its way does not count for the limit",
-        Queue,
-        "taken_bytes",
-        "self.stored_bytes + self.pending_bytes",
-        "self.stored_bytes",
-        "in_flight",
-    ),
-    Mutant(
-        "a blocked producer is never released",
-        limits.Limits,
-        "step",
-        "session.unstall()",
-        "pass",
-        "blocked",
-    ),
-    Mutant(
-        "what waits on disk is never dropped",
-        limits.Limits,
-        "_drop_oldest",
-        "pager.take_oldest(queue, excess, partial(self._read, queue))",
-        "pass",
-        "keeps_pace",
-    ),
-    Mutant(
-        "what is on its way out is dropped once more",
-        limits.Limits,
-        "_excess_bytes",
-        "self._dropping.get(queue, 0)",
-        "0",
-        "oldest_first",
-    ),
-    Mutant(
-        "the youngest is dropped",
-        Queue,
-        "take_oldest",
-        "level.popleft()",
-        "level.pop()",
-        "oldest_first",
     ),
 )
 

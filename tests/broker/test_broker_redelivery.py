@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from amq.broker.queues import redelivery
-from amq.broker.queues import selector_dispatch as picking
-from amq.broker.queues.queue import Queue, Subscription
-from amq.broker.queues.redelivery import Redelivery, delay_s
+from amq.broker.queues.queue import Subscription
+from amq.broker.queues.redelivery import delay_s
 from amq.config.destinations import DestinationOptions
 from amq.config.loader import load
 from amq.config.schema import BrokerConfig
@@ -24,7 +21,6 @@ from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT
 from tests.broker.test_broker_dead_letters import consumer, send
 from tests.broker.world import Client, World
 from tests.large import large_from
-from tests.mutant import Mutant
 from tests.sampling import sampled
 
 LARGE = 3000
@@ -540,60 +536,3 @@ def test_walks(make_world: Callable[..., World], seed: int) -> None:
             memory_limit_bytes=60_000,
         )
         Walk(world, seed).run(250)
-
-
-FAILING = "test_each_failure_waits_longer_until_the_message_is_given_up"
-MUTANTS = (
-    Mutant("what waits is due at once", Redelivery, "_delay", "= delay_s(", "= 0 * delay_s(", FAILING),
-    Mutant("the first failure waits for the second's time", redelivery, "delay_s", "failures - 1", "failures", FAILING),
-    Mutant(
-        "what was prefetched waits too",
-        Redelivery,
-        "give_back",
-        "late = [message for message in back if message.seq in failures]\n",
-        "late = list(back)\n",
-        "test_only_what_failed_waits",
-    ),
-    Mutant(
-        "an old timer ends a new wait",
-        Redelivery,
-        "step",
-        " and queue.delayed[seq][0] == due_s",
-        "",
-        "test_what_was_hurried_and_failed_again_waits_its_whole_time",
-    ),
-    Mutant(
-        "what waits does not expire",
-        Queue,
-        "take_expired",
-        "return expired + late",
-        "return expired",
-        "test_it_expires_while_it_waits",
-    ),
-    Mutant(
-        "what waits is never dropped",
-        Redelivery,
-        "hurry",
-        "queue.delayed.pop(seq)[1]",
-        "queue.delayed[seq][1]",
-        "test_it_is_dropped_first_where_the_oldest_are",
-    ),
-    Mutant(
-        "what was looked at is delivered twice",
-        picking.SelectorDispatch,
-        "take",
-        "del self._window.messages[message.seq]",
-        "pass",
-        "test_a_large_message_that_a_selector_selected_comes_again_whole",
-    ),
-)
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what)
-def test_it_is_seen(make_world: Callable[..., World], mutant: Mutant) -> None:
-    test = globals()[mutant.seen_by]
-    wanted: dict[str, Any] = {"make_world": make_world, "world": make_world(), "persistent": True}
-    arguments = {name: wanted[name] for name in inspect.signature(test).parameters}
-    test(**arguments)
-    with mutant.applied(), pytest.raises((AssertionError, LookupError)):
-        test(**(arguments | ({"world": make_world()} if "world" in arguments else {})))
