@@ -169,7 +169,7 @@ public final class Selectors extends Theme {
     }
 
     @Case public void convertedStrings() throws Exception {
-        takes("convert_string_expressions:digits = 2", "2");
+        takes("convert_string_expressions:2 = digits", "2");
     }
 
     @Case public void convertedStringsInOrder() throws Exception {
