@@ -206,3 +206,28 @@ def test_the_plot_begins_with_the_history_of_the_broker(brokers: Brokers) -> Non
         assert "stale" in page.locator("#live").get_attribute("class")
         page.unroute("**/*part=*")
         page.locator("#stale").wait_for(state="hidden")
+
+
+def test_the_console_of_a_killed_master_leads_to_the_next_one_and_a_key_to_the_search(brokers: Brokers) -> None:
+    first, second = brokers.master("a"), brokers.slave("b")
+    with console(first) as url, console(second) as other, browser_page() as page:
+        log_in(page, url)
+        page.goto(f"{url}/queues")
+        first.kill()
+        second.wait_serving()
+        link = page.locator("#to-master")
+        link.wait_for(timeout=60_000)
+        assert link.get_attribute("href") == f"{other}/queues"
+        link.focus()
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"{other}/**")
+        log_in(page, other)
+        send(second, "orders.eu", "hello")
+        page.goto(f"{other}/queues")
+        page.keyboard.press("/")
+        page.keyboard.type("DERS")
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", name="Queues: 1").wait_for()
+        page.get_by_role("link", name="orders.eu").focus()
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", level=1, name="orders.eu").wait_for()
