@@ -153,8 +153,9 @@ def test_the_preferred_broker_gets_the_store_after_the_delay(pair: Pair, element
         has_what_was_sent(preferred)
 
 
+@pytest.mark.deep
 def test_the_preferred_broker_waits_where_failback_is_forbidden(pair: Pair) -> None:
-    """The master looks for a better one with each sign of life."""
+    """The master looks for a better one with each sign of life. Where it may, it hands over after about 20 of them."""
     with pair:
         backup = pair.start("b", shared_store(BACKUP.format("false", 0)))
         sends(backup)
@@ -168,7 +169,7 @@ def test_the_preferred_broker_waits_where_failback_is_forbidden(pair: Pair) -> N
             return seen.heartbeat[1] if seen.heartbeat else 0
 
         before = signs()
-        until(lambda: signs() >= before + 10)
+        until(lambda: signs() >= before + 50)
         assert preferred.service.role is Role.SLAVE
         has_what_was_sent(backup)
 
