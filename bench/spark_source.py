@@ -5,20 +5,23 @@ end, so with leases and acknowledgements; the same in frames of single messages,
 (through a relay: see `bench.plain`); and the same with the option `store`, also cut into 1, 2 and 8 partitions. Batch:
 a look at the whole queue, without and with `store`. Journal: `format("amq-journal")`, which asks
 no broker. Beside them a client, which gives each message to a loop and to no Spark: stomp.py; and the ceiling: a data
-source that cuts bodies out of bytes that somebody sends as fast as a socket takes them. Before each some rows are read,
-so that workers are there. Invariant: a rate is returned only when as many rows came as there are messages.
+source that cuts bodies out of bytes that somebody sends as fast as a socket takes them. Before each some rows are
+read, so that workers are there. Of a stream the start, the reading and the end are measured apart. Invariant: a rate
+is returned only when as many rows came as there are messages.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,14 +51,25 @@ TAKES = (STREAM, DIRECT, *SCALING, SINGLE, LOOP)
 ALL = (SOCKET, BATCH, BATCH_DIRECT, JOURNAL, JOURNAL_HEADS, STREAM, DIRECT, *SCALING, SINGLE, LOOP)
 HEAD = b"MESSAGE\nsubscription:1\nmessage-id:1\ndestination:/queue/bench\ntimestamp:1\npersistent:true\n\n"
 PIECE_FRAMES = 2000
+PLANNING = ("latestOffset", "walCommit", "getBatch", "queryPlanning")  # parts of a micro-batch before its tasks run
 SILENT_S = 30.0  # then nothing more comes
 
 
+class Phases(NamedTuple):
+    """The parts of a stream's time: until Spark has planned the first micro-batch, until the tasks of the last one are
+    done, and until the query has ended."""
+
+    start_s: float
+    reading_s: float
+    end_s: float
+
+
 class Trial(NamedTuple):
-    """One reading of all rows; `broker_cpu_s` = what the broker worked meanwhile."""
+    """One reading of all rows; `broker_cpu_s` = what the broker worked meanwhile; `phases` of a stream."""
 
     seconds: float
     broker_cpu_s: float
+    phases: Phases | None = None
 
 
 class Bench:
@@ -71,6 +85,7 @@ class Bench:
         self._store = store
         self._size_bytes = size_bytes
         self._cpu_s = cpu_s
+        self._phases: Phases | None = None  # of the last stream
 
     def fill(self, queue: str, rows: int) -> None:
         """Send them. Raises AmqError."""
@@ -82,6 +97,7 @@ class Bench:
 
     def read(self, what: str, queue: str, rows: int) -> Trial:
         """Read all `rows` of `queue`. A stream takes them. Raises LoadError where others came."""
+        self._phases = None
         cpu_s, start_s = self._cpu_s(), time.monotonic()
         ways = {
             STREAM: self._stream,
@@ -91,7 +107,7 @@ class Bench:
             LOOP: self._loop,
         }
         found = ways.get(what, partial(self._once, what))(queue, rows)
-        trial = Trial(time.monotonic() - start_s, self._cpu_s() - cpu_s)
+        trial = Trial(time.monotonic() - start_s, self._cpu_s() - cpu_s, self._phases)
         if found != rows:
             raise LoadError(f"{what}: {found:,} rows came, there are {rows:,}")
         return trial
@@ -101,7 +117,16 @@ class Bench:
         source = self._spark.readStream.format("amq").options(**given)
         with tempfile.TemporaryDirectory(prefix="bench-checkpoint-") as checkpoint:
             writer = source.load().writeStream.format("noop").option("checkpointLocation", checkpoint)
-            found: int = frame.follow(writer.trigger(availableNow=True).start, lambda _: None)["messages"]
+            began_s, queries = [0.0], []
+
+            def begin() -> Any:
+                began_s[0] = time.time()
+                queries.append(writer.trigger(availableNow=True).start())
+                return queries[-1]
+
+            found: int = frame.follow(begin, lambda _: None)["messages"]
+            progress = [json.loads(each.json) for each in queries[-1].recentProgress]
+            self._phases = phases_of(progress, began_s[0], time.time())
         with amq.connect(self._url) as connection:  # Spark leaves the last micro-batch to the next query
             connection.settle(queue, CURSOR, LEASES_ALL)
         return found
@@ -212,6 +237,18 @@ def from_socket(spark: Any) -> None:
     spark.dataSource.register(Sending)
 
 
+def phases_of(progress: Sequence[Mapping[str, Any]], began_s: float, ended_s: float) -> Phases | None:
+    """The parts of the time of a query, by the `progress` of its micro-batches; None if none had rows."""
+    batches = [each for each in progress if each["numInputRows"]]
+    if not batches:
+        return None
+    starts_s = [datetime.fromisoformat(each["timestamp"]).timestamp() for each in (batches[0], batches[-1])]
+    first, last = batches[0]["durationMs"], batches[-1]["durationMs"]
+    planned_s = starts_s[0] + sum(first.get(name, 0) for name in PLANNING) / 1000
+    read_s = starts_s[1] + (sum(last.get(name, 0) for name in PLANNING) + last["addBatch"]) / 1000
+    return Phases(planned_s - began_s, read_s - planned_s, ended_s - read_s)
+
+
 def measure(
     bench: Bench, rows: int, trials: int, progress: Callable[[str], None], kinds: Sequence[str] = ALL
 ) -> list[dict[str, Any]]:
@@ -244,6 +281,10 @@ def measure(
             "rows": rows,
             "per_s": spread([rows / trial.seconds for trial in done])._asdict(),
             "broker_cpu_us": spread([1e6 * trial.broker_cpu_s / rows for trial in done])._asdict(),
+            **{
+                name: spread([getattr(trial.phases, name) for trial in done if trial.phases])._asdict()
+                for name in (Phases._fields if any(trial.phases for trial in done) else ())
+            },
         }
         for what, done in found.items()
     ]
@@ -270,11 +311,12 @@ def run(
 
 def table(results: Sequence[dict[str, Any]], size_bytes: int) -> Table:
     shown = Table(title=f"{results[0]['rows']:,} rows of {size_bytes} B through Spark local[2]")
-    for heading in ("", "rows/s", "lowest", "highest", "broker: CPU µs a row"):
+    for heading in ("", "rows/s", "lowest", "highest", "broker: CPU µs a row", "start s", "reading s", "end s"):
         shown.add_column(heading, justify="right" if heading else "left")
     for result in results:
         rate, cpu = Spread(**result["per_s"]), Spread(**result["broker_cpu_us"])
-        shown.add_row(result["what"], *(f"{value:,.0f}" for value in rate), f"{cpu.median:.1f}")
+        phases = [f"{result[name]['median']:.2f}" if name in result else "" for name in Phases._fields]
+        shown.add_row(result["what"], *(f"{value:,.0f}" for value in rate), f"{cpu.median:.1f}", *phases)
     return shown
 
 

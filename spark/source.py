@@ -164,6 +164,7 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         direct, fallback = self._reads
         return {
+            "subscription": self._cursor,
             "waiting": self._waiting,
             "waitingBytes": self._waiting_bytes,
             "leased": self._held,

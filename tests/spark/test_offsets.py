@@ -147,7 +147,7 @@ def test_batches_by_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert leases == [(40, 40), (50, 40), (60, 20)]
     told = stream.reportLatestOffset()
     assert told is not None
-    assert (told["waiting"], told["leased"]) == ({A: 50}, 100)
+    assert (told["subscription"], told["waiting"], told["leased"]) == (stream._cursor, {A: 50}, 100)
     stream.commit(second)
     assert broker.settled == [60]
     assert len(stream.partitions(start, second)) == 1

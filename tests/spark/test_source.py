@@ -133,7 +133,7 @@ def test_a_stream_through_failures(spark: Any, brokers: Brokers, tmp_path: Path)
     assert sorted(stream.read() + consumed) == list(range(6010))
     with amq.connect(where) as connection:
         assert [dict(each.acks) for each in connection.recover()] == [{QUEUE: 10}], "what was done is acknowledged"
-    told = {"waiting": {QUEUE: 0}, "waitingBytes": {QUEUE: 0}, "leased": 10}
+    told = {"subscription": "c", "waiting": {QUEUE: 0}, "waitingBytes": {QUEUE: 0}, "leased": 10}
     assert json.loads(query.lastProgress["sources"][0]["latestOffset"] or "") == told
 
 
