@@ -18,7 +18,6 @@ import structlog
 import amq.node.member
 import amq.node.replay
 from amq.broker.events import JournalRead, RoleChanged
-from amq.config.schema import BrokerConfig
 from amq.journal.format import HEADER_BYTES
 from amq.journal.recovery import Followed
 from amq.node.member import HUNG_ON_SMB, BrokerService, Role
@@ -26,9 +25,9 @@ from amq.store.epoch import read_epochs
 from amq.store.files.board import FileBoard
 from amq.store.files.vfs import SystemVfs
 from amq.store.presence import BrokerPresence, Presence, read_presence
-from tests.fakes import FakeClock, FaultyVfs, open_files
+from tests.fakes import FaultyVfs, open_files
 from tests.ports import free_port
-from tests.service_world import PATIENCE_S, PERIOD_S, Services, anybody, services, until
+from tests.service_world import PATIENCE_S, PERIOD_S, Services, services, until
 
 Scenario = Callable[[Services], Coroutine[Any, Any, None]]
 
@@ -593,7 +592,7 @@ def test_masterships_that_fail_are_tried_again_after_longer_and_longer_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the cause: here each claim cannot be synced, then each segment."""
-    monkeypatch.setattr(amq.node.member, "PAUSE_S_MAX", 0.4)
+    monkeypatch.setattr(amq.node.candidacy, "PAUSE_S_MAX", 0.4)
     vfs = FaultyVfs()
 
     async def scenario(world: Services) -> None:
@@ -612,15 +611,3 @@ def test_masterships_that_fail_are_tried_again_after_longer_and_longer_pauses(
         assert [line["pause_s"] for line in log if "pause_s" in line] == [0.1, 0.2, 0.4, 0.4, 0.4]
 
     run(tmp_path, scenario)
-
-
-def test_the_pause_after_a_mastership_that_lasted_is_short_again(tmp_path: Path) -> None:
-    clock = FakeClock()
-    config = BrokerConfig(name="a", store=str(tmp_path / "store"), lock_acquire_sleep_interval_s=1.0)
-    service = BrokerService(config, anybody, clock=clock)
-    pauses = [service._pause() for _ in range(6)]
-    assert pauses == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
-    clock.advance(amq.node.member.FAILING_S - 1)
-    assert service._pause() == 10.0
-    clock.advance(amq.node.member.FAILING_S)
-    assert service._pause() == 1.0

@@ -17,17 +17,22 @@ from brokers import DEADLINE_S, ROOT, SERVING, Broker, Brokers
 import amq
 from amq.config.schema import BrokerConfig
 from amq.doors.threads import SystemThreads
-from amq.node.group import Group
-from amq.node.succession import (
-    ANSWER_S,
-    EAGER_S,
-    FAILBACK_WINDOW_S,
-    FAILBACKS_KEPT,
+from amq.node.candidacy import (
+    CALLED_S,
     HOLD_BACK_S,
-    OTHERS_S,
-    Departure,
-    Succession,
+    Candidacy,
+    Decision,
+    HandOver,
+    Input,
+    Mark,
+    Serve,
+    State,
+    Stop,
+    Try,
+    View,
 )
+from amq.node.group import Group
+from amq.node.succession import ANSWER_S, FAILBACK_WINDOW_S, FAILBACKS_KEPT, OTHERS_S, Succession
 from amq.store.files.board import FileBoard
 from amq.store.files.election import FileElection
 from amq.store.files.vfs import SystemVfs
@@ -67,7 +72,8 @@ class Member:
         board = FileBoard(vfs, self.store)
         election = FileElection(vfs, clock, host, self.config.store)
         self.group = Group(board, election, clock, host, SystemThreads(), self.config, name, None)
-        self.succession = Succession(board, clock, Random(name), self.config, self.owner, self.group)
+        self.candidacy = Candidacy(name, self.config)
+        self.succession = Succession(board, clock, Random(name), self.config, self.owner, self.group, self.candidacy)
         self.not_ready = ""
         self.presence = Presence.open(FileBoard(vfs, self.store), self.owner, facts=self.facts())
         self.succession.open()
@@ -76,16 +82,40 @@ class Member:
         return self.group.facts(not_ready=self.not_ready, answer=self.succession.answer.to_json())
 
     def heed(self) -> bool:
-        """One round as a slave."""
-        stop = self.succession.heed(self.not_ready)
+        """One round as a slave; True = it stops."""
+        decision = self.succession.heed(self.not_ready)
         self.presence.state(self.facts())
-        return stop
+        return decision == Stop()
 
-    def decide(self) -> Departure | None:
-        """One round as a master."""
-        departure = self.succession.decide()
+    def may_try(self, mark: Mark | None) -> bool:
+        """Whether it tries for the lock beside this release mark; another broker has it."""
+        tries = self.step(Input.LOOK, mark) == Try()
+        if tries:
+            self.step(Input.MISSED, mark)
+        return tries
+
+    def begin(self) -> None:
+        """It becomes master."""
+        if self.candidacy.state is State.LEAVING:
+            self.step(Input.ENDED)
+        self.step(Input.LOOK)
+        self.step(Input.LOCKED)
+        serve = self.step(Input.BEGUN)
+        assert isinstance(serve, Serve)
+        self.succession.begins(serve)
+
+    def decide(self) -> HandOver | Stop | None:
+        """One round as a master; None = it goes on."""
+        decision = self.succession.decide()
         self.presence.state(self.facts())
-        return departure
+        return decision if isinstance(decision, HandOver | Stop) else None
+
+    def step(self, given: Input, mark: Mark | None = None) -> Decision:
+        return self.candidacy.step(given, View(self.clock.monotonic(), mark=mark))
+
+    @property
+    def called(self) -> bool:
+        return self.candidacy.called(self.clock.monotonic())
 
     def order(self, action: str, to: str = "", number: int = 1) -> Order:
         order = Order(f"order {number}", self.owner.uuid, action, to, "me@here", OPERATOR)
@@ -114,9 +144,11 @@ class Circle:
         made = self.members[name] = Member(self.store, name, self.clock, **options)
         return made
 
-    def rounds(self, seconds: float, *deaf: Member, step_s: float = 0.25) -> Departure | None:
+    def rounds(self, seconds: float, *deaf: Member, step_s: float = 0.25) -> HandOver | Stop | None:
         """Until the master ends its mastership, at most `seconds`. The `deaf` do nothing."""
         master, *slaves = self.members.values()
+        if master.candidacy.state is not State.MASTER:
+            master.begin()
         until = self.clock.monotonic() + seconds
         while self.clock.monotonic() < until:
             departure = master.decide()
@@ -155,9 +187,9 @@ def test_an_order_goes_to_the_best_slave_that_is_ready(circle: Circle) -> None:
     best.heed()
     master.succession.config = BrokerConfig(store=master.store, allow_failback=False)
     order = master.order(HAND_OVER)
-    assert circle.rounds(3) == Departure("c")
+    assert circle.rounds(3) == HandOver("c")
     assert master.answer == Answer(order.id, "handing over", "c")
-    assert best.succession.eager
+    assert best.called
     assert best.answer.state == "ready"
 
 
@@ -165,7 +197,7 @@ def test_an_order_names_the_slave(circle: Circle) -> None:
     master = circle.add("a")
     circle.add("b"), circle.add("c")
     master.order(HAND_OVER, "b")
-    assert circle.rounds(3) == Departure("b")
+    assert circle.rounds(3) == HandOver("b")
 
 
 @pytest.mark.parametrize(
@@ -199,10 +231,10 @@ def test_a_slave_that_does_not_answer_is_passed_over(circle: Circle) -> None:
     master.succession.config = BrokerConfig(store=master.store, allow_failback=False)
     master.order(HAND_OVER)
     began = circle.clock.monotonic()
-    assert circle.rounds(20, dumb) == Departure("c")
+    assert circle.rounds(20, dumb) == HandOver("c")
     assert circle.clock.monotonic() - began >= ANSWER_S + PERIOD_S
     assert not dumb.heed()
-    assert not dumb.succession.eager, "what it was asked was withdrawn"
+    assert not dumb.called, "what it was asked was withdrawn"
 
 
 def test_a_withdrawn_order_is_none(circle: Circle) -> None:
@@ -225,12 +257,13 @@ def test_each_order_counts_once_and_for_one_start(circle: Circle) -> None:
     again.close()
     del circle.members["b"]
     assert master.order(STOP).action == order.action
-    assert master.decide() == Departure()
-    assert master.succession.told_to_stop
+    master.begin()
+    assert master.decide() == Stop()
 
 
 def test_orders_that_fit_no_role_are_refused(circle: Circle) -> None:
     master, slave = circle.add("a"), circle.add("b")
+    master.begin()
     master.order(TAKE_OVER)
     assert master.decide() is None
     assert master.answer.reason == "is the master"
@@ -263,7 +296,7 @@ def test_a_slave_of_higher_priority_gets_the_store_when_it_was_ready_for_long_en
     slave.not_ready = ""
     slave.heed()
     began = circle.clock.monotonic()
-    assert circle.rounds(30) == Departure("b")
+    assert circle.rounds(30) == HandOver("b")
     assert 8.0 <= circle.clock.monotonic() - began <= 8.0 + OTHERS_S + PERIOD_S
 
 
@@ -291,9 +324,9 @@ def test_failbacks_that_do_not_last_wait_longer_each_time(circle: Circle) -> Non
     waits = []
     with structlog.testing.capture_logs() as lines:
         for _ in range(12):
-            master.succession.begins()
+            master.begin()
             began = circle.clock.monotonic()
-            assert circle.rounds(2 * FAILBACK_WINDOW_S, step_s=1.0) == Departure("b")
+            assert circle.rounds(2 * FAILBACK_WINDOW_S, step_s=1.0) == HandOver("b")
             waits.append(circle.clock.monotonic() - began)
     slack_s = OTHERS_S + 2 * PERIOD_S
     for number, wait_s in enumerate(waits[:8]):
@@ -309,11 +342,11 @@ def test_an_operator_s_choice_lasts_until_the_preferred_broker_is_started_again(
     preferred = circle.add("b", priority=2)
     chosen.order(TAKE_OVER)
     assert not chosen.heed()
-    chosen.succession.begins()
+    chosen.begin()
     assert circle.rounds(60) is None
     preferred.close()
     circle.members["b"] = Member(circle.store, "b", circle.clock, starts=2, priority=2)
-    assert circle.rounds(60) == Departure("b")
+    assert circle.rounds(60) == HandOver("b")
 
 
 def test_a_failback_is_no_operator_s_choice(circle: Circle) -> None:
@@ -325,19 +358,19 @@ def test_a_failback_is_no_operator_s_choice(circle: Circle) -> None:
         Order("1", chosen.owner.uuid, TAKE_OVER, by="c, master", why=FAILBACK),
     )
     assert not chosen.heed()
-    chosen.succession.begins()
-    assert circle.rounds(60) == Departure("b")
+    chosen.begin()
+    assert circle.rounds(60) == HandOver("b")
 
 
 # -- release marks ----------------------------------------------------------------------------------------------------
 
 
-def mark(epoch: int = 3, **facts: Any) -> dict[str, Any]:
-    return {"epoch": epoch, "uuid": "u", "to": "", "failover": True} | facts
+def mark(epoch: int = 3, **facts: Any) -> Mark:
+    return Mark(epoch, "u", **facts)
 
 
 def test_others_hold_back_for_a_while(circle: Circle) -> None:
-    named, other = (circle.add(name).succession for name in "ab")
+    named, other = (circle.add(name) for name in "ab")
     assert named.may_try(None)
     assert other.may_try(None)
     assert named.may_try(mark(to="a"))
@@ -351,22 +384,22 @@ def test_others_hold_back_for_a_while(circle: Circle) -> None:
 
 def test_slaves_are_passive_when_a_failover_is_forbidden(circle: Circle) -> None:
     slave = circle.add("a")
-    assert slave.succession.may_try(None)
-    assert not slave.succession.may_try(mark(failover=False))
+    assert slave.may_try(None)
+    assert not slave.may_try(mark(failover=False))
     circle.clock.advance(1e6)
-    assert not slave.succession.may_try(mark(failover=False))
-    assert slave.succession.passive
+    assert not slave.may_try(mark(failover=False))
+    assert slave.candidacy.passive
     slave.order(TAKE_OVER)
     slave.heed()
-    assert slave.succession.may_try(mark(failover=False))
-    assert not slave.succession.passive
-    circle.clock.advance(EAGER_S)
-    assert not slave.succession.may_try(mark(failover=False)), "it did not get the lock"
-    assert slave.succession.may_try(None), "another broker was master meanwhile"
+    assert slave.may_try(mark(failover=False))
+    assert not slave.candidacy.passive
+    circle.clock.advance(CALLED_S)
+    assert not slave.may_try(mark(failover=False)), "it did not get the lock"
+    assert slave.may_try(None), "another broker was master meanwhile"
 
 
 def test_a_start_says_otherwise(circle: Circle) -> None:
-    started = circle.add("a").succession
+    started = circle.add("a")
     assert started.may_try(mark(failover=False))
     assert started.may_try(mark(failover=False))
     assert not started.may_try(mark(4, failover=False)), "a later stop counts"

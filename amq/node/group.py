@@ -2,11 +2,11 @@
 
 Each broker publishes `Facts` in `brokers/NAME.json`. Those of the others have two effects. A slave whose
 transports cannot be opened holds back from the lock while another broker can serve (docs/master-slave.md, "A broker
-that cannot listen"). A slave whose shared options differ from another broker's warns.
+that cannot listen"): this module looks, `amq.node.candidacy` decides. A slave whose shared options differ from another
+broker's warns.
 
-Invariant: nothing here is needed for safety. Holding back is a slave that tries for the lock less often; it never
-keeps the group without a master for ever, because it ends when the lock stays free. The probe runs in a thread of its
-own, because a name server may keep it waiting; everything else belongs to the lease thread.
+Invariant: nothing here is needed for safety. The probe runs in a thread of its own, because a name server may keep it
+waiting; everything else belongs to the lease thread.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from amq.config.transport_url import parse_transport_url
 from amq.core.errors import AmqError, TransportError
 from amq.doors.clock import Clock
 from amq.doors.threads import Threads
+from amq.node.candidacy import Listening
 from amq.store.board import Board
 from amq.store.election import Election
 from amq.store.host import Host, is_here
@@ -38,9 +39,6 @@ PROBE_PATIENCE_S = 3.0  # a start waits so long for the first answer: a name ser
 LOOK_S = 1.0  # between two readings of `brokers/` while this broker cannot serve
 MEET_S = 5.0  # between two readings of `brokers/` by the master, for its clients
 COMPARE_S = 30.0  # between two comparisons of options
-FREE_PATIENCE_S = 10.0  # how long the lock may be free before a broker that cannot serve takes it nevertheless
-FREE_INTERVALS = 3  # and so many of its lockAcquireSleepIntervals more, which others have, too
-BACK_OFF_S_MIN, BACK_OFF_S_MAX = 1.0, 60.0  # after a mastership without transports; twice as long each time
 WHY_CHARS_MAX = 500
 Probe = Callable[[Sequence[str]], tuple[Refusal, ...]]
 _log = structlog.get_logger("amq.group")
@@ -131,9 +129,6 @@ class Group:
         self._neighbours: tuple[str, ...] = ()
         self._compare_at = 0.0
         self._warned: dict[str, str] = {}  # by broker: in which options it differs, as last told
-        self._free_since: float | None = None
-        self._back_off_s = 0.0
-        self._try_at = 0.0
         self._published: tuple[BrokerConfig, dict[str, Any]] | None = None
 
     # -- what this broker says ----------------------------------------------------------------------------------------
@@ -187,7 +182,7 @@ class Group:
         """A master is not probed: the port is its own."""
         self._serving = serving
         if serving:
-            self._refusals, self._free_since, self._back_off_s, self._try_at = (), None, 0.0, 0.0
+            self._refusals = ()
             self._tell(())
         else:
             self._ask.set()
@@ -199,13 +194,11 @@ class Group:
             if not self._serving:
                 found = self._probe(self.config.transports)
                 if not self._serving:
-                    if self._refusals and not found:
-                        self._try_at = 0.0
                     self._refusals = found
             self._answered.set()
             self._ask.wait(PROBE_S)
 
-    # -- who may compete for the lock ---------------------------------------------------------------------------------
+    # -- whether this broker could serve ------------------------------------------------------------------------------
 
     def check_start(self, pause: Callable[[float], bool], patience_s: float) -> None:
         """End a broker that cannot serve and is alone on the store: a person must look.
@@ -225,53 +218,34 @@ class Group:
             self._answered.wait(PROBE_PATIENCE_S)
             pause(min(0.2, patience_s))
 
-    def competes(self) -> bool:
-        """Whether this slave may try for the lock now."""
+    def listening(self) -> Listening:
+        """Look whether this broker could serve, and say so to the others."""
         now = self._clock.monotonic()
         if now >= self._compare_at:
             self._compare_at = now + COMPARE_S
             self._look()
             self._compare()
         refusals = self._refusals
-        if not refusals:
-            self._tell(())
-            self._free_since = None
-            return True
-        self.others(LOOK_S)
-        refusals = tuple(each for each in refusals if not self._is_master_here(each))
+        beside = not refusals
+        if refusals:
+            self.others(LOOK_S)
+            refusals = tuple(each for each in refusals if not self._is_master_here(each))
         self._tell(refusals)
         if not refusals:
-            return True
-        if now < self._try_at:
-            return False
-        if not any(_can_listen(other) for other in self._others):
-            return True
-        if self._lock_held():
-            self._free_since = None
-            return False
-        if self._free_since is None:
-            self._free_since = now
-        patience_s = FREE_PATIENCE_S + FREE_INTERVALS * self.config.lock_acquire_sleep_interval_s
-        return now - self._free_since >= patience_s
-
-    @property
-    def can_listen(self) -> bool:
-        """Whether this broker could serve beside the master: a port that a master has which hangs does not get free."""
-        return not self._refusals
+            return Listening(beside=beside)
+        another = any(_can_listen(other) for other in self._others)
+        return Listening(False, beside, another, free=another and not self._lock_held())
 
     def acquired(self) -> None:
         """The lock is this broker's."""
         if self._why:
             _log.error("no broker can serve clients: taking over all the same", reason=self._why)
 
-    def failed(self, error: TransportError) -> None:
-        """This broker became master and could not listen: let others try, and come back later each time."""
-        self._back_off_s = min(max(2 * self._back_off_s, BACK_OFF_S_MIN), BACK_OFF_S_MAX)
-        self._try_at = self._clock.monotonic() + self._back_off_s
-        self._free_since = None
+    def failed(self, error: TransportError, again_s: float) -> None:
+        """This broker became master and could not listen; it comes back `again_s` later."""
         if not self._refusals:
             self._refusals = (Refusal("", 0, 0, error.description),)
-        _log.error("gave the mastership up: no transport", reason=error.description, again_s=self._back_off_s)
+        _log.error("gave the mastership up: no transport", reason=error.description, again_s=again_s)
 
     def _tell(self, refusals: tuple[Refusal, ...]) -> None:
         why = _told(refusals)

@@ -4,7 +4,9 @@ Threads: the event loop owns all state of a mastership. The lease thread makes e
 replay thread reads the journal before clients are served (`amq.node.replay`). Both may hang in the store. The watchdog
 thread never touches the store: when the lease stays expired it cuts the clients off, even if all other threads are
 stuck. The journal thread is the master's (`amq.journal.writer`). They meet in the loop's `call_soon_threadsafe` and in
-two events, nowhere else.
+two events, nowhere else; what they hand over is `Won` (to the loop) and `End` (to the lease thread).
+
+The lease thread looks, asks `amq.node.candidacy`, and does what that decides, as slave and as master.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import math
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from random import Random, SystemRandom
 from typing import Any
@@ -32,16 +34,32 @@ from amq.doors.clock import Clock, SystemClock
 from amq.doors.threads import Event, SystemThreads, Threads
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, lock_segments, seal
 from amq.journal.writer import JournalThread
+from amq.node.candidacy import (
+    Agree,
+    Candidacy,
+    Decision,
+    HandOver,
+    HoldBack,
+    Input,
+    Mark,
+    Pause,
+    Replace,
+    Serve,
+    Stop,
+    TakeOver,
+    Try,
+    View,
+    Wait,
+)
 from amq.node.catalogue import PROTOCOLS, Served
 from amq.node.following import Lag, Progress, Slave
 from amq.node.group import MEET_S, Group, Probe
 from amq.node.mastership import LISTEN_PATIENCE_S, MakeRunner, Master
 from amq.node.replay import Replay
-from amq.node.succession import ASK_S, EAGER_POLL_S, Departure, Succession
+from amq.node.succession import Succession
 from amq.security.credentials import Credentials
 from amq.security.login import Authenticate
 from amq.security.permissions import Permissions
-from amq.store.election import RETRY_DELAYS_S
 from amq.store.epoch import Epoch
 from amq.store.files.vfs import NotAFileError, Vfs, close_all
 from amq.store.host import Host, Owner, SystemHost
@@ -61,10 +79,6 @@ _CURES = {
 }
 HUNG_ON_SMB = "the master gives no sign of life, and SMB keeps the name of a lock file that is open: end its process"
 TELL_AFTER_S = 1.0  # progress of a takeover is logged after so long, and then as often
-# Masterships that fail are tried again after a pause, twice as long each time; from the beginning where none failed for
-# `FAILING_S`. The first pause is `lockAcquireSleepInterval`.
-PAUSE_S_MAX = 10.0
-FAILING_S = 30.0
 SUBJECT_CHARS_MAX = 200  # of a certificate, as other brokers are told
 FENCE_PATIENCE_S = 2.0  # how long the event loop may take to let go before the process is replaced
 _log = structlog.get_logger("amq.service")
@@ -75,6 +89,29 @@ class Role(Enum):
     SLAVE = "slave"
     MASTER = "master"
     STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    """The lease thread hands this over to the event loop, which serves it: a mastership, and the journal as read.
+    `began` = when the lease began.
+    """
+
+    mastership: Mastership
+    state: State
+    recovered: Recovered
+    neighbours: tuple[str, ...]
+    began: float
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Any thread hands this over to the lease thread: the mastership is over. With `error` the broker stops, because no
+    other broker could do better.
+    """
+
+    reason: str
+    error: AmqError | None = None
 
 
 class BrokerService:
@@ -105,7 +142,7 @@ class BrokerService:
         self.role = Role.STARTING
         self.failure: AmqError | None = None
         self.master: Master | None = None
-        self.lease: Lease | None = None  # of the latest mastership
+        self.lease: Lease | None = None  # of the latest mastership that was to serve; set by the event loop alone
         self.takeovers = Histogram()  # with the wait for the lease of the master before, until clients are served
         self.not_ready = "it has just started"  # why this slave could not take over now, "" = it could
         self.management = ""  # path of the socket where operators reach this process, set before `start`
@@ -125,18 +162,15 @@ class BrokerService:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = self._threads.event()
         self._wake = self._threads.event()  # the lease thread has something to look at: the lock file, a stop, an end
-        self._end_reason = ""  # why the present mastership is over
-        self._end_error: AmqError | None = None  # and why no other broker could do better
+        self._ended: End | None = None  # why the present mastership is over
         self._slave = Slave(self._vfs, self._clock, config)
-        self._pause_s = 0.0  # after the mastership that failed last, at `_failed_at`
-        self._failed_at = -math.inf
         self._held: list[int] = []  # descriptors that hold the locks of old segments
         self._presence: Presence | None = None
         self._probe = probe
         self._protocols = protocols
         self._credentials = credentials
         self.permissions = permissions
-        self._lease: Lease | None = None  # of the mastership that serves
+        self._candidacy = Candidacy(config.name or self._host.name(), config)  # of the lease thread
         self._group: Group | None = None
         self._succession: Succession | None = None
         self._role_changed = asyncio.Condition()
@@ -162,7 +196,7 @@ class BrokerService:
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Take over options that may change while the broker runs."""
-        self.config = config
+        self.config = self._candidacy.config = config
         if self._group is not None:
             self._group.config = config
         if self._succession is not None:
@@ -173,9 +207,9 @@ class BrokerService:
     @property
     def lease_left_s(self) -> float | None:
         """For how long this master may still confirm without a new proof; None = it is not the master."""
-        if self.master is None or self._lease is None:
+        if self.master is None or self.lease is None:
             return None
-        return max(0.0, self._lease.deadline - self._clock.monotonic())
+        return max(0.0, self.lease.deadline - self._clock.monotonic())
 
     @property
     def lag(self) -> Lag:
@@ -210,7 +244,7 @@ class BrokerService:
                     self._probe,
                 )
                 succession = self._succession = Succession(
-                    self._board, self._clock, self._entropy, self.config, owner, group
+                    self._board, self._clock, self._entropy, self.config, owner, group, self._candidacy
                 )
                 succession.open()
                 group.start()
@@ -220,7 +254,7 @@ class BrokerService:
                     except (OSError, StoreFullError) as error:  # full: there may be room again
                         if self.role is Role.STARTING or isinstance(error, NotAFileError):
                             raise  # the store could never be used: a person must look
-                        pause_s = self._pause()
+                        pause_s = self._failed()
                         _log.warning("store not usable now, trying again", reason=str(error), pause_s=pause_s)
                         self._stopping.wait(pause_s)
         except AmqError as error:
@@ -237,13 +271,13 @@ class BrokerService:
                 self._group.stop()
             self._await(None, self._set_role(Role.STOPPED))
 
-    def _pause(self) -> float:
+    def _view(self) -> View:
+        return View(self._clock.monotonic(), stopping=self._stopping.is_set())
+
+    def _failed(self) -> float:
         """Seconds to wait before the next try, after one that failed."""
-        now, first_s = self._clock.monotonic(), self.config.lock_acquire_sleep_interval_s
-        failing = now < self._failed_at + FAILING_S
-        self._pause_s = min(2 * self._pause_s, max(first_s, PAUSE_S_MAX)) if failing else first_s
-        self._failed_at = now
-        return self._pause_s
+        decision = self._candidacy.step(Input.FAILED, self._view())
+        return decision.seconds if isinstance(decision, Pause) else 0.0
 
     def _owner(self) -> Owner:
         return Owner.make(
@@ -271,10 +305,13 @@ class BrokerService:
                 )
                 if mastership is not None:
                     self._serve(locker, mastership, group, succession)
+                self._candidacy.step(Input.ENDED, self._view())
             except TransportError as error:
-                group.failed(error)
+                decision = self._candidacy.step(Input.UNHEARD, view := self._view())
+                assert isinstance(decision, HoldBack)
+                group.failed(error, round(decision.until - view.now, 3))
             except OwnershipLostError as error:
-                pause_s = self._pause()  # let a healthier broker have it
+                pause_s = self._failed()  # let a healthier broker have it
                 _log.warning("mastership lost or refused: slave again", reason=error.description, pause_s=pause_s)
                 self._stopping.wait(pause_s)
             finally:
@@ -284,51 +321,68 @@ class BrokerService:
                 locker.abandon()
 
     def _wait_for_lock(self, locker: Locker, group: Group, succession: Succession) -> bool:
-        """True with the lock; False when told to stop."""
+        """Look, decide, act: True with the lock; False when this broker shall stop."""
         waited = False
         silence = Silence(self._election.sign, self._clock, self.config.lock_keep_alive_period_s)
-        while not self._stopping.is_set():
+        while True:
             self._wake.clear()
-            if self._acquire(locker, group, succession, silence):
-                return True
+            view = self._look(locker, group)
+            decision = self._candidacy.step(Input.LOOK, view)
+            if isinstance(decision, Try):
+                decision = self._try(locker, silence, view)
+            if isinstance(decision, Replace):
+                decision = self._replace(locker, silence)
+            succession.report()
+            match decision:
+                case TakeOver():
+                    return True
+                case Stop():
+                    return False
+                case Pause(seconds):
+                    self._stopping.wait(seconds)
+                    continue
+                case HoldBack():
+                    silence.reset()
             self._state_facts(group, succession)
             if not waited:
                 waited = True
                 if self.config.fail_if_locked:
                     raise AmqError(f"the store is locked by {locker.holder()}", code="STORE_LOCKED")
                 _log.info("slave: waiting for the lock", store=self.config.store, holder=locker.holder())
-            if self._follow(group, succession, silence):
-                # The file event of a dying master comes just before the kernel frees its lock.
-                for delay_s in RETRY_DELAYS_S:
-                    if self._acquire(locker, group, succession):
-                        return True
-                    if self._stopping.wait(delay_s):
-                        return False
-        return False
+            assert isinstance(decision, Wait | HoldBack)
+            self._follow(decision.until, group, succession, silence)
 
-    def _acquire(self, locker: Locker, group: Group, succession: Succession, silence: Silence | None = None) -> bool:
-        """Try once for the lock, where this slave may; also by replacing the file of a holder that is silent."""
-        if not (group.competes() or self.config.fail_if_locked) or not succession.may_try(locker.release_mark()):
-            if silence is not None:
-                silence.reset()
-            return False
+    def _look(self, locker: Locker, group: Group) -> View:
+        """Look at what decides whether this slave may try for the lock. Raises OSError."""
+        if self._stopping.is_set():
+            return self._view()
+        listening, mark = group.listening(), Mark.of(locker.release_mark())
+        return View(self._clock.monotonic(), mark=mark, listening=listening)
+
+    def _try(self, locker: Locker, silence: Silence, view: View) -> Decision:
+        """Ask for the lock; if another broker has it, look whether that one is silent. Raises StoreError, OSError."""
         if locker.try_acquire():
-            if succession.may_try(locker.release_mark()):  # the master may have left it just now
-                return True
-            locker.release()
-            return False
+            view = replace(view, now=self._clock.monotonic(), mark=Mark.of(locker.release_mark()))
+            decision = self._candidacy.step(Input.LOCKED, view)
+            if isinstance(decision, HoldBack):
+                locker.release()
+            return decision
         timeout_s = self.config.hung_master_timeout_s
-        if silence is None or not timeout_s or not group.can_listen or not silence.look(timeout_s):
-            return False
-        silent_s = silence.silent_s
+        silent = bool(timeout_s) and silence.look(timeout_s)
+        return self._candidacy.step(Input.MISSED, replace(view, now=self._clock.monotonic(), silent=silent))
+
+    def _replace(self, locker: Locker, silence: Silence) -> Decision:
+        """Replace the lock file of a holder that is silent. Raises StoreError, OSError."""
+        silent_s, replaced = silence.silent_s, False
         try:
-            if not locker.can_replace():
+            if locker.can_replace():
+                _log.warning("the master gives no sign of life: replacing its lock file", silent_s=round(silent_s, 1))
+                replaced = locker.replace(silent_s, silence.goes_on)
+            else:
                 _log.warning(HUNG_ON_SMB, silent_s=round(silent_s, 1), holder=locker.holder())
-                return False
-            _log.warning("the master gives no sign of life: replacing its lock file", silent_s=round(silent_s, 1))
-            return locker.replace(silent_s, silence.goes_on)
         finally:
             silence.reset()
+        return self._candidacy.step(Input.LOCKED if replaced else Input.MISSED, self._view())
 
     def _state_facts(self, group: Group, succession: Succession) -> None:
         if self._presence is not None:
@@ -338,7 +392,7 @@ class BrokerService:
     def _facts(self, group: Group, succession: Succession) -> dict[str, Any]:
         master = self.master
         common: dict[str, Any] = {
-            "passive": succession.passive,
+            "passive": self._candidacy.passive,
             "answer": succession.answer.to_json(),
             "management": self.management,
             "console": self.console(),
@@ -355,31 +409,28 @@ class BrokerService:
         """Why this slave could not take over soon and serve, "" = it could."""
         return group.why or self._slave.not_current()
 
-    def _follow(self, group: Group, succession: Succession, silence: Silence) -> bool:
-        """Follow the journal, heed orders and watch the master until it is time to try for the lock again. True where
-        something happened to the lock file.
-        """
+    def _follow(self, until: float, group: Group, succession: Succession, silence: Silence) -> None:
+        """Follow the journal, heed orders and watch the master until `until`, or until there is something to decide."""
         interval_s, timeout_s = self.config.slave_follow_interval_s, self.config.hung_master_timeout_s
-        every_s = EAGER_POLL_S if succession.eager else self.config.lock_acquire_sleep_interval_s
-        until = self._clock.monotonic() + every_s
         while (left_s := until - self._clock.monotonic()) > 0:
             more = bool(interval_s) and self._slave.follow()
             if interval_s and self._presence is not None:
                 self._presence.tell(lambda: {"followed": asdict(self._slave.lag())}, self._clock.monotonic())
-            if succession.heed(self._not_ready(group)):
+            decision = succession.heed(self._not_ready(group))
+            if isinstance(decision, Stop):
                 self._stopping.set()
-                return False
+                return
             if timeout_s and silence.sign is not None:
                 if silence.look(timeout_s):
-                    return False
+                    return
                 left_s = min(left_s, silence.due_s(timeout_s))
             self._state_facts(group, succession)
-            if succession.eager and every_s > EAGER_POLL_S:
-                return False
+            if isinstance(decision, Agree):
+                return
             left_s = min(left_s, interval_s or left_s, self.config.lock_keep_alive_period_s / 3)
             if self._wake.wait(0 if more else left_s):
-                return True
-        return False
+                self._candidacy.step(Input.WOKEN, self._view())
+                return
 
     def _seal(self, previous: Epoch | None, sign: Callable[[], None]) -> dict[str, int]:
         """`sign()` gives a sign of life: others take a candidate that gives none for one that hangs."""
@@ -404,35 +455,39 @@ class BrokerService:
         transports hands over like one that was asked to stop, and raises TransportError.
         """
         lease, began = mastership.lease, self._clock.monotonic()
-        self.lease = lease
-        self._end_reason, self._end_error = "", None
+        self._ended = None
         unheard: TransportError | None = None
-        departure = Departure()
-        succession.begins()
+        to, failover = "", True
+        serve = self._candidacy.step(Input.BEGUN, self._view())
+        assert isinstance(serve, Serve)
+        succession.begins(serve)
         watchdog_stop = self._threads.event()
         watchdog = self._threads.start("amq-watchdog", lambda: self._watch_lease(lease, watchdog_stop))
         try:
             state, recovered = self._replay(lease, mastership.epoch)
             lease.check()
+            won = Won(mastership, state, recovered, group.neighbours(), began)
             try:
-                opening = self._open_transports(lease, mastership.epoch, state, recovered, group.neighbours())
-                self._await(lease, opening)
+                self._await(lease, self._open_transports(won))
             except TransportError as error:
                 unheard = error
             else:
+                self._candidacy.step(Input.SERVED, self._view())
                 group.serving(True)
                 if self._presence is not None:
                     self._presence.update(Role.MASTER.value, self._facts(group, succession))
-                self._await(lease, self._become_master(mastership, began))
-                departure = self._keep_lease(lease, group, succession)
+                self._await(lease, self._become_master(won))
+                end = self._keep_lease(lease, group, succession)
+                to = end.to if isinstance(end, HandOver) else ""
+                failover = isinstance(end, HandOver) or self.config.failover_on_shutdown
             self._await(lease, self._hand_over())
         except BaseException:
             self._await(None, self._fence(lease))
             raise
         else:
-            watchdog_stop.set()  # nobody is served any more: that the lease ends now is no alarm
-            locker.release(departure.to, departure.failover)
-            _log.info("store released", epoch=mastership.epoch.number, to=departure.to, failover=departure.failover)
+            watchdog_stop.set()  # no client is served any more: that the lease ends now is no alarm
+            locker.release(to, failover)
+            _log.info("store released", epoch=mastership.epoch.number, to=to, failover=failover)
             if unheard is not None:
                 raise unheard
         finally:
@@ -478,28 +533,33 @@ class BrokerService:
 
         return tell
 
-    def _keep_lease(self, lease: Lease, group: Group, succession: Succession) -> Departure:
-        """Check three times a period until this broker is told to stop, or hands over: returns how. OwnershipLostError
-        when it is over.
+    def _keep_lease(self, lease: Lease, group: Group, succession: Succession) -> Stop | HandOver:
+        """Look, decide, act: check the lease three times a period until this broker shall stop, or hands over.
+        OwnershipLostError when the mastership is over.
         """
-        every_s, check_at = self.config.lock_keep_alive_period_s / 3, -math.inf
+        check_at = -math.inf
         met: tuple[str, ...] = ()
-        while not self._stopping.is_set():
-            if (now := self._clock.monotonic()) >= check_at or self._wake.is_set():
-                self._wake.clear()
-                check_at = now + every_s
-                self._check_lease(lease)
-            departure = succession.decide()
-            self._state_facts(group, succession)
-            before, met = met, group.neighbours(MEET_S)
-            if met != before:
-                self._post(self._meet, met)
-            if departure is not None:
-                if succession.told_to_stop:
+        while True:
+            if self._stopping.is_set():
+                decision = self._candidacy.step(Input.LOOK, self._view())
+            else:
+                if (now := self._clock.monotonic()) >= check_at or self._wake.is_set():
+                    self._wake.clear()
+                    check_at = now + self.config.lock_keep_alive_period_s / 3
+                    self._check_lease(lease)
+                decision = succession.decide()
+                self._state_facts(group, succession)
+                before, met = met, group.neighbours(MEET_S)
+                if met != before:
+                    self._post(self._meet, met)
+            match decision:
+                case HandOver():
+                    return decision
+                case Stop():
                     self._stopping.set()
-                return departure
-            self._wake.wait(min(ASK_S if succession.asking else every_s, max(0.0, check_at - self._clock.monotonic())))
-        return Departure(failover=self.config.failover_on_shutdown)
+                    return decision
+                case Wait(until):
+                    self._wake.wait(max(0.0, min(until, check_at) - self._clock.monotonic()))
 
     def _check_lease(self, lease: Lease) -> None:
         self._raise_if_ended()
@@ -511,10 +571,8 @@ class BrokerService:
             self._post(self._lease_renewed)
 
     def _raise_if_ended(self) -> None:
-        if self._end_error is not None:
-            raise self._end_error
-        if self._end_reason:
-            raise OwnershipLostError(self._end_reason)
+        if self._ended is not None:
+            raise self._ended.error or OwnershipLostError(self._ended.reason)
 
     def _await(self, lease: Lease | None, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` on the event loop and wait for it, while the lease is kept alive."""
@@ -542,17 +600,16 @@ class BrokerService:
         self._loop.call_soon_threadsafe(callback, *args)
 
     def _end(self, reason: str, error: AmqError | None = None) -> None:
-        """From any thread: this mastership is over. With `error` the broker stops, because nobody could do better."""
-        self._end_error = self._end_error or error
-        self._end_reason = self._end_reason or reason
+        """From any thread: this mastership is over, see `End`. The first error counts, else the first reason."""
+        ended = self._ended
+        if ended is None or (ended.error is None and error is not None):
+            self._ended = End(reason, error)
         self._wake.set()
 
     # -- what the lease thread asks of the event loop -----------------------------------------------------------------
 
-    async def _open_transports(
-        self, lease: Lease, epoch: Epoch, state: State, recovered: Recovered, neighbours: tuple[str, ...]
-    ) -> None:
-        self._lease = lease
+    async def _open_transports(self, won: Won) -> None:
+        epoch, self.lease = won.mastership.epoch, won.mastership.lease
         self.master = Master(
             self.config,
             self._vfs,
@@ -560,9 +617,9 @@ class BrokerService:
             epoch.owner.name,
             epoch.owner.host,
             epoch.number,
-            state,
-            recovered,
-            lease.valid,
+            won.state,
+            won.recovered,
+            self.lease.valid,
             self._authenticate,
             self._end,
             self._entropy,
@@ -572,17 +629,17 @@ class BrokerService:
             self._credentials,
             self.permissions,
         )
-        await self.master.listen(neighbours)
+        await self.master.listen(won.neighbours)
 
-    async def _become_master(self, mastership: Mastership, began: float) -> None:
+    async def _become_master(self, won: Won) -> None:
         assert self.master is not None
-        self.takeovers.add(mastership.waited_s + self._clock.monotonic() - began)
-        epoch = mastership.epoch
+        epoch, waited_s = won.mastership.epoch, won.mastership.waited_s
+        self.takeovers.add(waited_s + self._clock.monotonic() - won.began)
         _log.info(
             "master: serving clients",
             epoch=epoch.number,
             reason=epoch.reason,
-            waited_s=round(mastership.waited_s, 3),
+            waited_s=round(waited_s, 3),
             urls=self.master.urls,
         )
         await self._set_role(Role.MASTER)

@@ -5,46 +5,46 @@ is ready (failback). It asks that slave first, through `amq.store.orders`: one t
 goes on. The release mark then names the slave, and the others hold back for a while. A master that stops with
 `failoverOnShutdown = false` leaves a mark that keeps all slaves from the lock.
 
-Invariant: nothing here is needed for safety. A mastership ends as by any stop, and to hold back is to try for the lock
-less often (docs/master-slave.md, "Handing over to a certain slave"). Everything belongs to the lease thread.
+This module reads and answers orders, and asks slaves; `amq.node.candidacy` decides what an order means.
+
+Invariant: nothing here is needed for safety. A mastership ends as by any stop (docs/master-slave.md, "Handing over to a
+certain slave"). Everything belongs to the lease thread.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 import structlog
 
 from amq.config.schema import BrokerConfig
 from amq.core.errors import AmqError
 from amq.doors.clock import Clock
+from amq.node.candidacy import (
+    Agree,
+    Candidacy,
+    Decision,
+    Input,
+    Refuse,
+    Seek,
+    Serve,
+    Stop,
+    View,
+    Withdraw,
+)
 from amq.node.group import Group
 from amq.store.board import Board
 from amq.store.host import Owner
-from amq.store.orders import FAILBACK, HAND_OVER, OPERATOR, STOP, TAKE_OVER, WITHDRAWN, Answer, Order, Orders, give
+from amq.store.orders import FAILBACK, OPERATOR, TAKE_OVER, WITHDRAWN, Answer, Order, Orders, give
 from amq.store.presence import BrokerPresence
 
 ANSWER_S = 3.0  # how long a slave may take to answer, and one of its periods more
-ASK_S = 0.05  # between two looks for the answer
-EAGER_S = 5.0  # how long a slave that said "ready" tries for the lock every `EAGER_POLL_S`
-EAGER_POLL_S = 0.02
-HOLD_BACK_S = 3.0  # how long others leave the lock to the slave that a release mark names
 OTHERS_S = 2.0  # between two looks of a master for a slave of higher priority
 FAILBACK_WINDOW_S = 3600.0  # failbacks within it make the next one wait longer, up to as long
 FAILBACKS_KEPT = 32
 _log = structlog.get_logger("amq.succession")
-
-
-@dataclass(frozen=True, slots=True)
-class Departure:
-    """How a mastership ends in good order: slave `to` takes over, "" = any; none if not `failover`."""
-
-    to: str = ""
-    failover: bool = True
 
 
 @dataclass(slots=True)
@@ -64,11 +64,18 @@ class Succession:
     """Of one broker, `owner`, from its start to its end. `config` may be replaced while it runs."""
 
     def __init__(
-        self, board: Board, clock: Clock, entropy: Random, config: BrokerConfig, owner: Owner, group: Group
+        self,
+        board: Board,
+        clock: Clock,
+        entropy: Random,
+        config: BrokerConfig,
+        owner: Owner,
+        group: Group,
+        candidacy: Candidacy,
     ) -> None:
         self.config = config
         self.answer = Answer()  # to the last order
-        self.passive = False  # the last master forbade a failover
+        self._candidacy = candidacy
         self._board = board
         self._clock = clock
         self._entropy = entropy
@@ -76,12 +83,8 @@ class Succession:
         self._group = group
         self._orders = Orders(board, owner.name, owner.uuid)
         self._look_at = 0.0
-        self._eager_until = 0.0
-        self._why = ""  # the lock will be free
         self._passed_over: set[str] = set()  # uuids of brokers to which an operator preferred this one
-        self._mark: tuple[object, object] | None = None  # the release mark that holds this slave back, since
-        self._mark_since = 0.0
-        self._mark_at_start: tuple[object, object] | bool | None = False  # False = no mark was looked for yet
+        self._was_passive = False  # as last reported
         self._search: _Search | None = None
         self._better: tuple[str, str] | None = None  # the slave of higher priority that is ready, since
         self._better_since = 0.0
@@ -93,100 +96,67 @@ class Succession:
 
     # -- as a slave ---------------------------------------------------------------------------------------------------
 
-    @property
-    def eager(self) -> bool:
-        """Whether the lock will soon be free for this slave."""
-        return self._clock.monotonic() < self._eager_until
-
-    def heed(self, not_ready: str) -> bool:
-        """Look for an order and answer it; True = stop. `not_ready` says why this slave could not take over, "" = it
-        could.
+    def heed(self, not_ready: str) -> Decision | None:
+        """Look for an order, if that is due, and answer it; None = there is no new one. `not_ready` says why this slave
+        could not take over, "" = it could.
         """
         now = self._clock.monotonic()
         if now < self._look_at:
-            return False
+            return None
         self._look_at = now + self._owner.lock_keep_alive_period_s / 3
-        order = self._orders.look()
-        if order is None:
-            return False
-        _log.info("order", action=order.action or "withdrawn", by=order.by)
-        if order.action == STOP:
-            self.answer = Answer(order.id, "stopping")
-            return True
-        if order.action == TAKE_OVER and not not_ready:
-            self.answer = Answer(order.id, "ready")
-            self._eager_until, self._why = now + EAGER_S, order.why
-        elif order.action == TAKE_OVER:
-            self.answer = Answer(order.id, "refused", not_ready)
-        elif order.action == HAND_OVER:
-            self.answer = Answer(order.id, "refused", "is not the master")
-        elif order.action == WITHDRAWN:
-            self._eager_until = 0.0
-        return False
+        return self._read_order(not_ready)
 
-    def may_try(self, mark: Mapping[str, Any] | None) -> bool:
-        """Whether this slave may try for the lock, as far as the release mark of the newest epoch says; None = there is
-        none.
-
-        The mark that a broker finds when it starts does not keep it from the lock: to start it is to say that there
-        shall be a master.
-        """
-        key = (mark.get("epoch"), mark.get("uuid")) if mark is not None else None
-        if self._mark_at_start is False:
-            self._mark_at_start = key
-        now = self._clock.monotonic()
-        if key != self._mark:
-            self._mark, self._mark_since = key, now
-        to = mark.get("to") if mark is not None else ""
-        if to and to != self._owner.name:
-            return now >= self._mark_since + HOLD_BACK_S
-        forbidden = mark is not None and mark.get("failover") is False and key != self._mark_at_start
-        passive = forbidden and not self.eager
-        if passive and not self.passive:
+    def report(self) -> None:
+        """Report that this slave has become passive. To be called after each decision."""
+        before, self._was_passive = self._was_passive, self._candidacy.passive
+        if self._was_passive and not before:
             _log.warning("the last master forbade a failover: waiting for an order, or for the start of a broker")
-        self.passive = passive
-        return not passive
 
     # -- as a master --------------------------------------------------------------------------------------------------
 
-    @property
-    def asking(self) -> bool:
-        """Whether a slave was asked and has not answered yet."""
-        return self._search is not None
-
-    def decide(self) -> Departure | None:
-        """Whether this mastership shall end now, and how. None = go on. To be called after every lease check."""
-        order = self._orders.look()
-        if order is not None:
-            _log.info("order", action=order.action or "withdrawn", by=order.by)
-            if order.action == STOP:
-                self.answer = Answer(order.id, "stopping")
-                return Departure(failover=self.config.failover_on_shutdown)
-            if order.action == HAND_OVER:
-                self._obey(order)
-            elif order.action == TAKE_OVER:
-                self.answer = Answer(order.id, "refused", "is the master")
-            elif self._search is not None and self._search.order:
-                self._withdraw(self._search)
-                self._search = None
-        if self._search is None:
-            self._look_for_better()
-        return self._go_on(self._search) if self._search is not None else None
-
-    @property
-    def told_to_stop(self) -> bool:
-        return self.answer.state == "stopping"
-
-    def begins(self) -> None:
+    def begins(self, decision: Serve) -> None:
         """This broker is master now. Where an operator made it that, the brokers that run now are no reason for a
         failback: only one that is started later.
         """
-        if self.eager and self._why == OPERATOR:
-            self._passed_over = {_uuid(other) for other in self._group.others(0.0)}
-        else:
-            self._passed_over = set()
-        self._eager_until, self._search, self._better, self.passive = 0.0, None, None, False
-        self._mark_at_start = None
+        self._passed_over = {_uuid(other) for other in self._group.others(0.0)} if decision.chosen else set()
+        self._search = self._better = None
+
+    def decide(self) -> Decision:
+        """Whether this mastership shall end now, and how, or until when it goes on. To be called after every lease
+        check.
+        """
+        decision = self._read_order()
+        if isinstance(decision, Stop):
+            return decision
+        if self._search is None:
+            self._look_for_better()
+        ready = self._go_on(self._search) if self._search is not None else ""
+        view = View(self._clock.monotonic(), ready=ready, asking=self._search is not None)
+        return self._candidacy.step(Input.LOOK, view)
+
+    # -- orders -------------------------------------------------------------------------------------------------------
+
+    def _read_order(self, not_ready: str = "") -> Decision | None:
+        """Carry out an order that this broker has not seen yet, and answer it."""
+        order = self._orders.look()
+        if order is None:
+            return None
+        _log.info("order", action=order.action or "withdrawn", by=order.by)
+        view = View(self._clock.monotonic(), order=order, not_ready=not_ready)
+        decision = self._candidacy.step(Input.ORDER, view)
+        match decision:
+            case Stop():
+                self.answer = Answer(order.id, "stopping")
+            case Agree():
+                self.answer = Answer(order.id, "ready")
+            case Refuse(reason):
+                self.answer = Answer(order.id, "refused", reason)
+            case Seek():
+                self._obey(order)
+            case Withdraw() if self._search is not None and self._search.order:
+                self._withdraw(self._search)
+                self._search = None
+        return decision
 
     def _obey(self, order: Order) -> None:
         if self._search is not None:
@@ -247,8 +217,8 @@ class Succession:
         else:
             _log.info("a slave of higher priority is ready: handing over soon", to=best.name, delay_s=delay_s)
 
-    def _go_on(self, search: _Search) -> Departure | None:
-        """One step of `search`."""
+    def _go_on(self, search: _Search) -> str:
+        """One step of `search`. The name of the slave that agreed to take over, "" = none has."""
         if search.asked is not None:
             other, found = search.asked, self._answer_of(search.asked)
             if found.id == search.asked_id and found.state == "ready":
@@ -256,7 +226,7 @@ class Succession:
             if found.id == search.asked_id and found.state == "refused":
                 search.refusals.append(f"{other.name} {found.reason}")
             elif self._clock.monotonic() < search.until:
-                return None
+                return ""
             else:
                 search.refusals.append(f"{other.name} does not answer")
                 self._withdraw(search)
@@ -275,22 +245,22 @@ class Succession:
                 continue
             search.asked = other
             search.until = self._clock.monotonic() + ANSWER_S + other.owner.lock_keep_alive_period_s
-            return None
+            return ""
         self._search = None
         reason = "; ".join(search.refusals) or "no other broker runs on this store"
         _log.warning("no slave takes over: staying master", why=search.why, reason=reason)
         if search.order:
             self.answer = Answer(search.order, "refused", reason)
-        return None
+        return ""
 
-    def _depart(self, search: _Search, to: BrokerPresence) -> Departure:
+    def _depart(self, search: _Search, to: BrokerPresence) -> str:
         self._search = None
         if search.order:
             self.answer = Answer(search.order, "handing over", to.name)
         else:
             self._failbacks.append(self._clock.monotonic())
         _log.info("handing over", to=to.name, why=search.why)
-        return Departure(to.name)
+        return to.name
 
     def _withdraw(self, search: _Search) -> None:
         """The slave that was asked need not wait for the lock. Nothing depends on it."""

@@ -37,9 +37,9 @@ from amq.core.message import SUBSCRIPTION_SCHEME, Copy, Message, alike
 from amq.journal.format import SegmentHeader
 from amq.journal.records import Consumed, Group, Moved, Prepared, Record, Resolved
 from amq.journal.records.message import Run
+from amq.node import candidacy
 from amq.node.following import Progress
 from amq.node.replay import Replay
-from amq.node.succession import Succession
 from amq.protocols.commands import CloseSession, CommitBatch, Prepare, SendMany
 from amq.protocols.commands import Lease as LeaseCommand
 from amq.store import document, silence
@@ -643,7 +643,9 @@ def what_was_settled_in_a_transaction_that_is_rolled_back_is_lost() -> AbstractC
 
 @mutant_of("successions")
 def passive_slaves_try() -> AbstractContextManager[object]:
-    return patch.object(Succession, "may_try", lambda _succession, _mark: True)
+    held_back = (candidacy.NAMED, candidacy.FORBIDDEN)
+    cases = tuple(case for case in candidacy.CASES if case.condition not in held_back)
+    return patch.object(candidacy, "CASES", cases)
 
 
 @mutant_of("successions")

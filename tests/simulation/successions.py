@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from amq.core.errors import AmqError
-from amq.node.succession import EAGER_S, Departure, Succession
+from amq.node.candidacy import CALLED_S, Mark
+from amq.node.succession import Succession
 from amq.store.files.board import FileBoard
 from amq.store.files.shared_file import LOCK_FILE, RELEASE_OFFSET, SharedFileLocker, read_record
 from amq.store.orders import HAND_OVER, OPERATOR, STOP, TAKE_OVER, WITHDRAWN, Order, Orders, give
@@ -104,9 +105,8 @@ class Successions(Feature):
         left = self._forbidden.get(number - 1)
         if mark.get("failover") is False and left is not None and slot.process is not None:
             self.oracle.counts["passive"] += 1
-            succession = slot.service._succession if slot.service is not None else None
-            found = succession is not None and succession._mark_at_start == (mark["epoch"], mark["uuid"])
-            if not found and self._called.get(slot.name, -math.inf) < left - 1.01 * EAGER_S:
+            found = slot.service is not None and slot.service._candidacy.at_start == Mark.of(mark)
+            if not found and self._called.get(slot.name, -math.inf) < left - 1.01 * CALLED_S:
                 self.oracle.broken("passive", f"{slot.name} took epoch {number}, which nobody had asked it to do")
 
     def _mark(self, epoch: int) -> dict[str, Any] | None:
@@ -130,7 +130,7 @@ class Successions(Feature):
                     self._called[orders.name] = self.oracle.now_s
             return order
 
-        def depart_and_count(succession: Succession, search: Any, to: Any) -> Departure:
+        def depart_and_count(succession: Succession, search: Any, to: Any) -> str:
             self.oracle.counts["handed over by order" if search.order else "failbacks"] += 1
             return depart(succession, search, to)
 
