@@ -37,7 +37,7 @@ CAUGHT_AT = {
     "what_was_prefetched_counts_as_seen": 14,
     "what_is_staged_together_does_not_hold_its_segment": 11,
     "a_candidate_that_works_gives_no_signs": 10,
-    "passive_slaves_try": 9,
+    "passive_slaves_try": 15,
     "lease_on_the_wall_clock": 8,
     "epoch_not_exclusive": 8,
     "segments_deleted_before_the_mark_is_committed": 7,
