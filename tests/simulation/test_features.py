@@ -30,7 +30,7 @@ WANTED = {
     "successions": {"orders": 25, "handed to whom it named": 1},
     "glitched": {"interrupted": 30, "reattached": 6, "failover": 15, "broken down": 3},
     "bulky": {"taking effect in slices": 10, "large transactions read": 1},
-    "hung": {"lock files replaced": 3, "woken and deposed": 3, "hang_replacing": 3},
+    "hung": {"lock files replaced": 2, "woken and deposed": 2, "hang_replacing": 3},
     "openwire": {
         "JMS messages": 300,
         "JMS commits": 250,
