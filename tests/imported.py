@@ -37,7 +37,7 @@ from amq.protocols.stomp.frame import FrameReader, Limits, encode
 from amq.security import LoginGate
 from amq.security.permissions import Permissions
 from amq.store.files.vfs import Vfs
-from amq.store.open import open_vfs
+from amq.store.open import open_board, open_vfs
 from amq.store.presence import BrokerPresence, read_presence
 from tests.openwire_client import text_content
 from tests.ports import free_port
@@ -87,7 +87,7 @@ class Running:
 
     def presence(self, name: str) -> BrokerPresence | None:
         """What the broker of that name says of itself in the store, as `amq status` shows it. None = it does not run"""
-        running = read_presence(open_vfs(str(self.store)), str(self.store))
+        running = read_presence(open_board(open_vfs(str(self.store)), str(self.store)))
         return next((each for each in running if each.name == name), None)
 
     def becomes(self, role: Role) -> None:
