@@ -15,7 +15,6 @@ from typing import Final
 from amq.doors.clock import Clock
 from amq.security.login import User
 
-COOKIE: Final = "amq-session"
 IDLE_S: Final = 1800.0
 SESSIONS_MAX: Final = 1000
 
