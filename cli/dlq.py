@@ -139,7 +139,7 @@ def _working(command: Callable[..., None]) -> Callable[..., None]:
     type=click.IntRange(min=1),
     default=LIST_LIMIT,
     show_default=True,
-    help="At most so many.",
+    help="Show at most N.",
 )
 @click.option("--body", "with_body", is_flag=True, help=f"Show the first {BODY_CHARS_SHOWN} characters of each body.")
 @json_option

@@ -77,7 +77,7 @@ limit_option = click.option(
     type=click.IntRange(min=1),
     default=LIST_LIMIT,
     show_default=True,
-    help="At most so many.",
+    help="Show at most N.",
 )
 watch_option = click.option("--watch", is_flag=True, help=f"Show it again every {WATCH_S:g} seconds, until Ctrl-C.")
 

@@ -134,7 +134,7 @@ def why(client: ManagementClient, name: str, as_json: bool) -> None:
 @_name
 @_selector
 @click.option(
-    "--limit", metavar="N", type=click.IntRange(min=1), default=PAGE, show_default=True, help="At most so many."
+    "--limit", metavar="N", type=click.IntRange(min=1), default=PAGE, show_default=True, help="Show at most N."
 )
 @asks_broker
 @json_option

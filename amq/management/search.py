@@ -19,7 +19,7 @@ from amq.management.slices import pieces
 
 SHOWN: Final = 20
 SHOWN_MAX: Final = 100
-KEPT: Final = 4  # times `limit`: so many rows of a kind are kept before the best of them are chosen
+KEPT: Final = 4  # times `limit` rows of a kind are kept before the best of them are chosen
 Ranked = tuple[int, str, int, Row]
 
 

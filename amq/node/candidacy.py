@@ -1,6 +1,6 @@
 """Candidacy: the one answer to "may this broker try for the lock now, and must a master let go of it?".
 
-The member looks (`View`), asks `Candidacy.step`, and does what the decision says. Here is no input and output, no clock
+The member looks (`View`), asks `Candidacy.step`, and does what the decision says. This module has no I/O, no clock
 and no log, so the table `CASES` is all that can happen. docs/master-slave.md shows it ("Who may try for the lock").
 
 Invariants: an input that the table does not allow in a state raises and changes nothing. Nothing here is needed for
@@ -24,7 +24,7 @@ CALLED_S = 5.0  # how long a slave that said "ready" tries for the lock every `C
 CALLED_POLL_S = 0.02
 HOLD_BACK_S = 3.0  # how long others leave the lock to the slave that a release mark names
 FREE_PATIENCE_S = 10.0  # how long the lock may be free before a broker that cannot serve takes it nevertheless
-FREE_INTERVALS = 3  # and so many of its lockAcquireSleepIntervals more, which others have, too
+FREE_INTERVALS = 3  # lockAcquireSleepIntervals more: others have such intervals, too
 BACK_OFF_S_MIN, BACK_OFF_S_MAX = 1.0, 60.0  # after a mastership without transports; twice as long each time
 # Masterships that fail are tried again after a pause, twice as long each time; from the beginning where none failed for
 # `FAILING_S`. The first pause is `lockAcquireSleepInterval`.

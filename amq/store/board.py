@@ -70,7 +70,7 @@ class Board(Protocol):
         ...
 
     def write_slot(self, name: str, data: bytes) -> bool:
-        """Replace its document, durably; False = there is no such slot, so that broker reads none. Raises OSError."""
+        """Replace its document, durably; False = the slot is missing, so that broker reads none. Raises OSError."""
         ...
 
     def place_of_slot(self, name: str) -> str:

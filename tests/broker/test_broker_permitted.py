@@ -552,7 +552,7 @@ CHECKED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthChec
 
 
 @given(first=rules(), steps=STEPS, fails_once=st.booleans())
-@settings(max_examples=50, derandomize=True, suppress_health_check=CHECKED)  # the sum below is no luck
+@settings(max_examples=50, derandomize=True, suppress_health_check=CHECKED)  # no luck in the sum below
 def test_no_sequence_gives_a_message_that_the_rules_deny(
     make_world: Callable[..., World], tmp_path: Path, first: str, steps: list[Any], fails_once: bool
 ) -> None:

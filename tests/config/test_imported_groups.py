@@ -109,7 +109,7 @@ class Pair:
         return self._stack.enter_context(broker_of(xml, self.directory, *words, role=role, vfs=vfs))
 
     def slave(self, name: str, xml: str, beside: Running) -> Running:
-        """One that is ready to take over."""
+        """A slave that is ready to take over."""
         made = self.start(name, xml, Role.SLAVE)
 
         def ready() -> bool:
