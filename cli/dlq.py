@@ -120,7 +120,9 @@ def _working(command: Callable[..., None]) -> Callable[..., None]:
         show_default=True,
         help="A queue is done when nothing comes for so long.",
     )(command)
-    limit = click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most so many. Default: all.")
+    limit = click.option(
+        "--limit", metavar="N", type=click.IntRange(min=1), help="Take at most N messages. Default: all."
+    )
     return limit(command)
 
 

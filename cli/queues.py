@@ -45,7 +45,7 @@ PAGE = 100
 BODY_CHARS_SHOWN = 60
 _selector = click.option("--selector", metavar="TEXT", default="", help="Only messages that this selector selects.")
 _ids = click.option("--id", "ids", metavar="ID", multiple=True, help="Only this message. May be repeated.")
-_most = click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most so many. Default: all.")
+_most = click.option("--limit", metavar="N", type=click.IntRange(min=1), help="Take at most N messages. Default: all.")
 _name = click.argument("name", metavar="NAME")
 
 
