@@ -27,6 +27,7 @@ from tests.postgres import READY_S, Postgres, needs_postgres, postgres
 from tests.traffic import QUEUE, Producer, connect_any, drain, send
 
 pytestmark = needs_postgres
+ROUNDS_MAX = 5
 
 
 @pytest.fixture
@@ -243,18 +244,29 @@ def test_a_master_that_stands_still_is_replaced_and_its_insert_is_refused_by_the
         master, slave = brokers.master("a"), brokers.slave("b")
         with master.connect() as connection:
             fill(connection, 3)
-            master.freeze()
-            connection.send("SEND", {"destination": QUEUE, "receipt": "late"}, b"late")
-            slave.wait_serving()
-            before = len(server.log)
-            master.thaw()
-            master.wait_slave(after=len(master.log))
-        log = server.log[before:]
-        refused = [part for part in log.split("duration: ") if "INSERT INTO" in part and "FOR SHARE" in part]
-        assert any("Insert on amq_chunk c  (cost" in part and "(actual rows=0 loops=1)" in part for part in refused)
+        # A master that is woken may notice that it was replaced before it has read what its client sent: then it tries
+        # no insert. So it happens to one master after the other.
+        for _ in range(ROUNDS_MAX):
+            with master.connect() as connection:
+                serving = len(slave.log)
+                master.freeze()
+                connection.send("SEND", {"destination": QUEUE, "receipt": "late"}, b"late")
+                slave.wait_serving(after=serving)
+                before = len(server.log)
+                master.thaw()
+                master.wait_slave(after=len(master.log))
+            log = server.log[before:]
+            tried = [part for part in log.split("duration: ") if "INSERT INTO" in part and "FOR SHARE" in part]
+            if any("Insert on amq_chunk c  (cost" in part and "(actual rows=0 loops=1)" in part for part in tried):
+                break
+            master, slave = slave, master
+            slave.wait_ready()
+        else:
+            raise AssertionError(f"no master of {ROUNDS_MAX} tried to insert")
         with slave.connect() as connection:
             bodies = drain(connection, 3)
-        assert bodies in ([b"0", b"1", b"2"], [b"0", b"1", b"2", b"late"])
+        assert bodies[:3] == [b"0", b"1", b"2"]
+        assert set(bodies[3:]) <= {b"late"}
 
 
 @pytest.mark.deep
