@@ -104,6 +104,12 @@ def last_confirmed_s(history: History, epoch: int) -> float | None:
     return max((sent.at_s for sent in history.of(Sent) if sent.epoch == epoch), default=None)
 
 
+def confirmed_of_s(history: History, epoch: int, since_s: float) -> float | None:
+    """When the master of `epoch` last confirmed a message that was sent after `since_s`; None = never."""
+    sent = (sent for sent in history.of(Sent) if sent.epoch == epoch and sent.began_s > since_s)
+    return max((each.at_s for each in sent), default=None)
+
+
 def longest_pause_s(history: History, since_s: float) -> float:
     """The longest time after `since_s` in which no message of the producers was confirmed, up to the last one."""
     return _longest_s(since_s, (sent.at_s for sent in history.of(Sent) if sent.epoch == 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from lab.checker import check, closed_s, last_confirmed_s, longest_pause_s, pause_of_s
+from lab.checker import check, closed_s, confirmed_of_s, last_confirmed_s, longest_pause_s, pause_of_s
 from lab.history import AckBegun, Acked, Closed, Delivered, Event, History, Opened, Sent, Served, StoreFacts
 
 TAKEOVER: tuple[Event, ...] = (
@@ -138,6 +138,9 @@ def test_what_is_measured_on_a_deposed_master() -> None:
     told = history(*TAKEOVER)
     assert last_confirmed_s(told, 1) == 2.1
     assert last_confirmed_s(told, 2) is None  # no client that knew the epoch
+    late = history(Sent("a", "h", 1, 1.0, 9.0), Sent("b", "h", 1, 3.0, 9.5), Sent("c", "h", 2, 4.0, 9.9))
+    assert confirmed_of_s(late, 1, 2.0) == 9.5
+    assert confirmed_of_s(late, 1, 3.0) is None
     assert closed_s(told, 1) == 10.5
     assert closed_s(history(Opened("a", 1, 1.0)), 1) is None
     assert closed_s(history(Opened("a", 1, 1.0), Closed("a", 1, 2.0), Opened("a", 1, 3.0)), 1) is None
