@@ -25,7 +25,7 @@ from amq.console.hosts import Hosts
 from amq.console.link import OPERATION_S, Link
 from amq.console.lists import LISTS, PAGES, SEARCH, SEND, Listed, queue_href, topic_href
 from amq.console.logins import user_of, valid_s
-from amq.console.sessions import Session, Sessions
+from amq.console.sessions import COOKIE, Session, Sessions
 from amq.console.words import breakable, counted, linked, shown, time_text
 from amq.core.errors import AccessError, AmqError
 from amq.doors.clock import Clock
@@ -90,7 +90,7 @@ class Pages:
         """For those who have logged in. Another site's POST, or one without the session's token, is refused."""
 
         async def answer(request: Request) -> Response:
-            session = self.sessions.get(request.cookies.get(_cookie(request), ""))
+            session = self.sessions.get(request.cookies.get(COOKIE, ""))
             try:
                 self._hosts.check(request, None if session is None else session.user)
             except AccessError as error:
@@ -212,9 +212,9 @@ class Pages:
             status = 429 if error.code == "TOO_MANY_FAILED_LOGINS" else 401 if isinstance(error, AccessError) else 503
             return self._render("login.html", None, status, title="Log in", to=to, trouble=str(error))
         response = RedirectResponse(to if to.startswith("/") and not to.startswith(("//", "/\\")) else "/", 303)
-        self.sessions.close(request.cookies.get(_cookie(request), ""))
+        self.sessions.close(request.cookies.get(COOKIE, ""))
         response.set_cookie(
-            _cookie(request),
+            COOKIE,
             self.sessions.open(user_of(found), valid_s(found)),
             httponly=True,
             samesite="strict",
@@ -223,9 +223,9 @@ class Pages:
         return _guarded(response)
 
     async def _logout(self, request: Request, session: Session) -> Response:  # noqa: ARG002
-        self.sessions.close(request.cookies.get(_cookie(request), ""))
+        self.sessions.close(request.cookies.get(COOKIE, ""))
         response = RedirectResponse("/login", 303)
-        response.delete_cookie(_cookie(request))
+        response.delete_cookie(COOKIE)
         return response
 
     # -- what there is ------------------------------------------------------------------------------------------------
@@ -671,10 +671,3 @@ def _hex(encoded: str) -> str:
         letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
         lines.append(f"{at:08x}  {row.hex(' '):47}  {letters}")
     return "\n".join(lines)
-
-
-def _cookie(request: Request) -> str:
-    """The name of the cookie of a session. A browser sends cookies to every port of a host: consoles of two brokers on
-    one host must not end each other's sessions."""
-    port = request.url.port
-    return "amq-session" if port is None else f"amq-session-{port}"

@@ -15,6 +15,7 @@ from typing import Final
 from amq.doors.clock import Clock
 from amq.security.login import User
 
+COOKIE: Final = "amq-session"
 IDLE_S: Final = 1800.0
 SESSIONS_MAX: Final = 1000
 

@@ -74,18 +74,6 @@ def test_login_and_logout(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-def test_consoles_on_two_ports_of_a_host_keep_two_sessions(tmp_path: Path) -> None:
-    async def test(_: Managed, client: httpx.AsyncClient) -> None:
-        names = []
-        for port in (8161, 8162):
-            answer = await log_in(client, headers={"host": f"127.0.0.1:{port}"})
-            assert answer.status_code == 303, answer.text
-            names.append(answer.headers["set-cookie"].partition("=")[0])
-        assert names == ["amq-session-8161", "amq-session-8162"]
-
-    run(tmp_path, test)
-
-
 def test_every_list_has_a_page(tmp_path: Path) -> None:
     async def test(made: Managed, client: httpx.AsyncClient) -> None:
         await made.fill("orders", 3)
