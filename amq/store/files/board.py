@@ -58,7 +58,7 @@ class FileSeat:
             fd = self._vfs.open(self.place, os.O_RDWR | os.O_CREAT)
             try:
                 if not self._vfs.try_lock(fd):
-                    raise SeatTakenError(partial(self._read_other, self.place))
+                    raise SeatTakenError(self._read_other)
                 if self._in_place(fd):
                     return fd
             except BaseException:
@@ -66,8 +66,8 @@ class FileSeat:
                 raise
             self._vfs.close(fd)  # somebody removed the file between our open and our lock
 
-    def _read_other(self, path: str) -> bytes:
-        fd = self._vfs.open(path, os.O_RDONLY)
+    def _read_other(self) -> bytes:
+        fd = self._vfs.open(self.place, os.O_RDONLY)
         try:
             return read_all(self._vfs, fd, SEAT_BYTES, 0)
         finally:
