@@ -29,7 +29,7 @@ from amq.management.routes import ROUTES
 from amq.management.server import ManagementServer
 from amq.management.slices import Slices
 from amq.management.views import counted
-from amq.node.member import BrokerService
+from amq.node.member import Member
 from amq.security.login import Authenticate, Claim, Login
 from amq.security.permissions import Permissions
 from amq.transports.doorkeeper import Doorkeeper
@@ -58,7 +58,7 @@ class OwnManagement:
     def __init__(
         self,
         config: BrokerConfig,
-        service: BrokerService,
+        service: Member,
         environment: Mapping[str, str],
         authenticate: Authenticate,
         users: Callable[[], Sequence[str]] = tuple,

@@ -8,7 +8,7 @@ from amq.config import BrokerConfig
 from amq.config.transport_url import host_and_port
 from amq.core.errors import ConfigError
 from amq.management.probes import Condition, ProbeServer
-from amq.node.member import BrokerService
+from amq.node.member import Member
 
 _log = structlog.get_logger("amq.management")
 
@@ -16,7 +16,7 @@ _log = structlog.get_logger("amq.management")
 class OwnProbes:
     """A broker whose port cannot be had goes on without: clients come first."""
 
-    def __init__(self, config: BrokerConfig, service: BrokerService) -> None:
+    def __init__(self, config: BrokerConfig, service: Member) -> None:
         self._listen = config.probe_listen
         self._service = service
         self._server: ProbeServer | None = None

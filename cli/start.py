@@ -29,7 +29,7 @@ from amq.config import BrokerConfig, load
 from amq.config.reload import Reload
 from amq.config.watch import FileWatcher
 from amq.core.errors import AmqError, ConfigError
-from amq.node.member import BrokerService, Role
+from amq.node.member import Member, Role
 from amq.security import LoginGate
 from amq.security.permissions import Permissions
 from amq.transports.places import FILES_MIN, files_warning
@@ -162,7 +162,7 @@ class _Run:
         self._permissions = OwnPermissions(
             config, self._post_permit, lambda file, generation: read_permissions(file, path, properties, generation)
         )
-        self._service = BrokerService(
+        self._service = Member(
             config,
             self._gate.authenticate,
             replace_process=process.replace_process,

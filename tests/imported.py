@@ -27,7 +27,7 @@ from amq.core.errors import AmqError
 from amq.doors.clock import SystemClock
 from amq.management.slices import Slices
 from amq.management.views import clients, totals
-from amq.node.member import BrokerService, Role
+from amq.node.member import Member, Role
 from amq.protocols.openwire import table
 from amq.protocols.openwire.consumers import INDIVIDUAL, POISON
 from amq.protocols.openwire.primitives import decode_map, encode_map
@@ -69,7 +69,7 @@ class Running:
         self.port = port
         self.store = Path(config.store)
         self._loop = loop
-        self.service: BrokerService
+        self.service: Member
 
     def call(self, made: Coroutine[Any, Any, Found]) -> Found:
         """The result of a coroutine that runs on the event loop of the broker."""
@@ -145,7 +145,7 @@ def broker_of(
     running = Running(port, config, loop)
 
     async def serve() -> None:
-        running.service = BrokerService(config, gate.authenticate, permissions=permissions, vfs=vfs)
+        running.service = Member(config, gate.authenticate, permissions=permissions, vfs=vfs)
         await running.service.start()
 
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from amq.config.schema import BrokerConfig
-from amq.node.member import BrokerService, Role
+from amq.node.member import Member, Role
 from amq.protocols.stomp.frame import Frame, FrameReader, Limits, encode
 from amq.security.login import Claim, Login, User
 from tests.ports import free_port
@@ -78,7 +78,7 @@ class Services:
 
     def __init__(self, store: Path) -> None:
         self.store = store / "store"
-        self.made: list[tuple[BrokerService, int]] = []
+        self.made: list[tuple[Member, int]] = []
         self.clients: list[Client] = []
         self.period_s = PERIOD_S
 
@@ -87,7 +87,7 @@ class Services:
         self.clients.append(client)
         return client
 
-    async def start(self, name: str = "a", port: int | None = None, **doors: Any) -> tuple[BrokerService, int]:
+    async def start(self, name: str = "a", port: int | None = None, **doors: Any) -> tuple[Member, int]:
         port = port or free_port()
         config = BrokerConfig(
             name=name,
@@ -96,12 +96,12 @@ class Services:
             lock_keep_alive_period_s=self.period_s,
             lock_acquire_sleep_interval_s=0.1,
         )
-        service = BrokerService(config, anybody, **doors)
+        service = Member(config, anybody, **doors)
         self.made.append((service, port))
         await service.start()
         return service, port
 
-    async def master(self, name: str = "a", **doors: Any) -> tuple[BrokerService, int]:
+    async def master(self, name: str = "a", **doors: Any) -> tuple[Member, int]:
         service, port = await self.start(name, **doors)
         assert await asyncio.wait_for(service.wait_for(Role.MASTER), PATIENCE_S) is Role.MASTER, service.failure
         return service, port

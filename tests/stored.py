@@ -17,7 +17,7 @@ from amq.journal.reader import read_messages
 from amq.journal.records import Trimmed
 from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, seal
 from amq.journal.segment import FILL
-from amq.node.following import Slave
+from amq.node.following import Following
 from amq.store.epoch import Epoch
 from amq.store.files.vfs import Vfs
 from tests.fakes import FakeClock
@@ -51,7 +51,7 @@ def stored(state: State, queue: Queue, vfs: Vfs, store: str) -> dict[int, Messag
 
 def started(vfs: Vfs, config: BrokerConfig, newest: Epoch) -> tuple[State, Recovered]:
     """What a broker has that becomes master after epoch `newest` and begins at a checkpoint, if there is a good one."""
-    slave = Slave(vfs, FakeClock(), config)
+    slave = Following(vfs, FakeClock(), config)
     sealed = seal(vfs, config.store, newest.number, newest.sealed, slave.followed(newest))
     epoch = Epoch(newest.number + 1, newest.owner, sealed, 0, "test")
     state, recovered = slave.finish(config, epoch, lambda _read, _of, _messages: None)

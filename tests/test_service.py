@@ -20,7 +20,7 @@ import amq.node.replay
 from amq.broker.events import JournalRead, RoleChanged
 from amq.journal.format import HEADER_BYTES
 from amq.journal.recovery import Followed
-from amq.node.member import HUNG_ON_SMB, BrokerService, Role
+from amq.node.member import HUNG_ON_SMB, Member, Role
 from amq.store.epoch import read_epochs
 from amq.store.files.board import FileBoard
 from amq.store.files.vfs import SystemVfs
@@ -326,7 +326,7 @@ def test_a_disk_that_is_full_during_a_takeover_is_tried_again(tmp_path: Path) ->
     run(tmp_path, scenario)
 
 
-async def master_and_slave(world: Services, vfs: FaultyVfs) -> tuple[BrokerService, BrokerService]:
+async def master_and_slave(world: Services, vfs: FaultyVfs) -> tuple[Member, Member]:
     """One that has stored something, and one that waits for the lock on `vfs`."""
     first, port = await world.master("a")
     await (await world.connect(port)).store(b"x")
@@ -409,7 +409,7 @@ def test_a_slave_that_is_wrong_about_the_journal_does_not_make_it_damaged(
             await client.store(body)
         second, other_port = await world.start("b")
         await until(lambda: second.role is Role.SLAVE)
-        monkeypatch.setattr("amq.node.following.Slave.followed", lambda *_: wrong)
+        monkeypatch.setattr("amq.node.following.Following.followed", lambda *_: wrong)
         with structlog.testing.capture_logs() as logs:
             await first.stop()
             await until(lambda: second.role is not Role.SLAVE)

@@ -19,7 +19,7 @@ from traffic import drain
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints
 from amq.journal.follower import DivergedError, Follower
 from amq.journal.recovery import JOURNAL_DIRECTORY, seal
-from amq.node.following import LIST_EVERY_S, PAUSE_S_MAX, Slave
+from amq.node.following import LIST_EVERY_S, PAUSE_S_MAX, Following
 from amq.store.epoch import EPOCHS_DIRECTORY, Epoch
 from amq.store.files.vfs import SystemVfs
 from tests.broker.world import World
@@ -43,7 +43,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
-def take_over(world: World, slave: Slave) -> tuple[dict[str, Any], int, int]:
+def take_over(world: World, slave: Following) -> tuple[dict[str, Any], int, int]:
     """What the slave finds that becomes master now: its state, and the bytes that it read, in all and at the end."""
     newest = Epoch(world.epoch, OWNER, world.sealed, 0, "test")
     sealed = seal(SystemVfs(), world.store, world.epoch, world.sealed, slave.followed(newest))
@@ -52,8 +52,8 @@ def take_over(world: World, slave: Slave) -> tuple[dict[str, Any], int, int]:
     return stored_state(state, SystemVfs(), world.store), recovered.read_bytes, recovered.tail_bytes
 
 
-def new_slave(world: World, vfs: FaultyVfs | None = None) -> Slave:
-    return Slave(vfs or SystemVfs(), world.clock, world.config)
+def new_slave(world: World, vfs: FaultyVfs | None = None) -> Following:
+    return Following(vfs or SystemVfs(), world.clock, world.config)
 
 
 def journal_bytes(world: World) -> int:

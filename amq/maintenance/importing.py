@@ -1,6 +1,6 @@
 """`amq journal import`: a master without transports, fed from a file.
 
-An import takes, replays, writes and hands over the store with the code of every broker (`BrokerService`), so it has the
+An import takes, replays, writes and hands over the store with the code of every broker (`Member`), so it has the
 same lease, fencing, group commit, duplicate detection and handling of a full disk. Invariant: a message is stored once,
 however often the file is imported, if no other broker was master in between: every message has an id (of its producer,
 or made of the export), and an importing master forgets no id.
@@ -33,8 +33,8 @@ from amq.journal.hidden import RETAINED_SCHEME
 from amq.journal.interchange import Batch, Durable, Exported, Ids, InDoubt, Item, Reader, read_lines
 from amq.journal.records import Duplicates, Group, Marker, Prepared, Redelivered
 from amq.journal.writer import JournalThread
-from amq.node.mastership import Master
-from amq.node.member import BrokerService, Role
+from amq.node.mastership import Mastership
+from amq.node.member import Member, Role
 from amq.store.open import open_vfs
 
 NAME = "amq-journal-import"
@@ -66,7 +66,7 @@ class Import:
         self._line_bytes_max = LINE_BYTES + FRAME_TIMES * config.max_frame_size_bytes
         self._told = told
         self._doors = doors
-        self._master: Master | None = None
+        self._master: Mastership | None = None
         self._failure: AmqError | None = None
         self._unconfirmed_bytes = 0
         self._changed = asyncio.Event()
@@ -80,7 +80,7 @@ class Import:
         """Import all of `file`. Raises StoreError (damaged or cut file, store in use), StoreFullError,
         OwnershipLostError; what `result` says is stored is stored in any case. Run it again with the whole file.
         """
-        service = BrokerService(self._config, _nobody, **self._doors)
+        service = Member(self._config, _nobody, **self._doors)
         service.events.listen(RoleChanged, lambda _event: self._changed.set())
         await service.start()
         try:
@@ -97,7 +97,7 @@ class Import:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    async def _feed(self, service: BrokerService, file: BinaryIO, name: str) -> None:
+    async def _feed(self, service: Member, file: BinaryIO, name: str) -> None:
         assert self._master is not None
         loop = asyncio.get_running_loop()
         reader = Reader(name)
@@ -133,7 +133,7 @@ class Import:
                 code="EXPORT_OF_THIS_STORE",
             )
 
-    async def _confirmed(self, service: BrokerService, left_bytes: int) -> None:
+    async def _confirmed(self, service: Member, left_bytes: int) -> None:
         """Wait until at most so many bytes are unconfirmed. Raises if that cannot happen any more."""
         while True:
             if self._master is None or service.master is not self._master:

@@ -46,7 +46,7 @@ class Caller(NamedTuple):
 
 
 class Serving(Protocol):
-    """A mastership, as `amq.node.mastership.Master` has it."""
+    """A mastership, as `amq.node.mastership.Mastership` has it."""
 
     broker: Broker
     connections: Any  # number → Connected, see `amq.management.views`

@@ -1,7 +1,7 @@
 """The protocols that a broker's ports serve: each a name, how its first bytes look, and how its codec is made.
 
 Invariant: nothing else in `amq/` knows which protocols there are. A new one is an entry of `PROTOCOLS`; whoever makes a
-`Master` may pass another table.
+`Mastership` may pass another table.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Slave: the knowledge that a broker gathers of the store while it waits to become its master, so that little is left
-to read then.
+"""Following: the knowledge that a slave gathers of the store while it waits for the lock, so that little is left to
+read then.
 
 It only reads. Much can go wrong while it follows: a file is deleted under its feet, a master is deposed, a network file
 system shows an old state. That costs no more than the time to read again: once this broker is the master, it reads and
@@ -52,7 +52,7 @@ class Lag:
     caught_up_wall_ms: int
 
 
-class Slave:
+class Following:
     """Follows the journal of `config.store`."""
 
     def __init__(self, vfs: Vfs, clock: Clock, config: BrokerConfig) -> None:

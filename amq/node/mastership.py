@@ -1,4 +1,4 @@
-"""Master: everything that exists only while this broker is the master: queues, journal, connections, listening sockets.
+"""Mastership: everything that exists only while this member is master: queues, journal, connections, listening sockets.
 
 Lives on the event loop. Made from a finished replay, it ends in one of two ways: `stop` (in good order, everything
 committed) or `fence` (dirty: sockets closed at once, nothing written, state forgotten).
@@ -55,7 +55,7 @@ _log = structlog.get_logger("amq.master")
 MakeRunner = Callable[[Callable[..., object]], JobRunner]  # from the event loop's `call_soon_threadsafe`
 
 
-class Master:
+class Mastership:
     """One mastership. All of the journal was read into `state`; `valid()` tells whether the lease is valid now;
     `failed(why)` is called when the journal cannot go on.
     """

@@ -1,4 +1,4 @@
-"""BrokerService: STARTING → SLAVE → MASTER → … → STOPPED. The one place that wires everything.
+"""Member: STARTING → SLAVE → MASTER → … → STOPPED. The one place that wires everything.
 
 Threads: the event loop owns all state of a mastership. The lease thread makes every call of the lock component. The
 replay thread reads the journal before clients are served (`amq.node.replay`). Both may hang in the store. The watchdog
@@ -52,9 +52,9 @@ from amq.node.candidacy import (
     Wait,
 )
 from amq.node.catalogue import PROTOCOLS, Served
-from amq.node.following import Lag, Progress, Slave
+from amq.node.following import Following, Lag, Progress
 from amq.node.group import MEET_S, Group, Probe
-from amq.node.mastership import LISTEN_PATIENCE_S, MakeRunner, Master
+from amq.node.mastership import LISTEN_PATIENCE_S, MakeRunner, Mastership
 from amq.node.replay import Replay
 from amq.node.succession import Succession
 from amq.security.credentials import Credentials
@@ -64,7 +64,7 @@ from amq.store.epoch import Epoch
 from amq.store.files.vfs import NotAFileError, Vfs, close_all
 from amq.store.host import Host, Owner, SystemHost
 from amq.store.lease import Lease, Verdict, Watchdog
-from amq.store.locker import Locker, Mastership
+from amq.store.locker import Locker, Term
 from amq.store.open import open_board, open_election, open_vfs
 from amq.store.presence import Presence
 from amq.store.silence import Silence
@@ -97,7 +97,7 @@ class Won:
     `began` = when the lease began.
     """
 
-    mastership: Mastership
+    term: Term
     state: State
     recovered: Recovered
     neighbours: tuple[str, ...]
@@ -114,7 +114,7 @@ class End:
     error: AmqError | None = None
 
 
-class BrokerService:
+class Member:
     """One broker on one store. Several may live in one process, on different stores.
 
     `failure` is why it stopped by itself, None while all is well. `events` tells, on the event loop, what happens here,
@@ -141,7 +141,7 @@ class BrokerService:
         self.config = config
         self.role = Role.STARTING
         self.failure: AmqError | None = None
-        self.master: Master | None = None
+        self.master: Mastership | None = None
         self.lease: Lease | None = None  # of the latest mastership that was to serve; set by the event loop alone
         self.takeovers = Histogram()  # with the wait for the lease of the master before, until clients are served
         self.not_ready = "it has just started"  # why this slave could not take over now, "" = it could
@@ -163,7 +163,7 @@ class BrokerService:
         self._stopping = self._threads.event()
         self._wake = self._threads.event()  # the lease thread has something to look at: the lock file, a stop, an end
         self._ended: End | None = None  # why the present mastership is over
-        self._slave = Slave(self._vfs, self._clock, config)
+        self._slave = Following(self._vfs, self._clock, config)
         self._held: list[int] = []  # descriptors that hold the locks of old segments
         self._presence: Presence | None = None
         self._probe = probe
@@ -300,11 +300,11 @@ class BrokerService:
                     return
                 _log.info("lock acquired, taking over", store=self.config.store)
                 group.acquired()
-                mastership = locker.take_over(
+                term = locker.take_over(
                     pause=self._stopping.wait, seal=lambda previous: self._seal(previous, locker.sign)
                 )
-                if mastership is not None:
-                    self._serve(locker, mastership, group, succession)
+                if term is not None:
+                    self._serve(locker, term, group, succession)
                 self._candidacy.step(Input.ENDED, self._view())
             except TransportError as error:
                 decision = self._candidacy.step(Input.UNHEARD, view := self._view())
@@ -450,11 +450,11 @@ class BrokerService:
                 _log.warning("the journal as followed cannot be used: measuring all of it", reason=str(error))
         return seal(self._vfs, self.config.store, number, known, sign=sign)
 
-    def _serve(self, locker: Locker, mastership: Mastership, group: Group, succession: Succession) -> None:
+    def _serve(self, locker: Locker, term: Term, group: Group, succession: Succession) -> None:
         """Replay, serve, keep the lease alive, until stopped, fenced or deposed. A broker that cannot open its
         transports hands over like one that was asked to stop, and raises TransportError.
         """
-        lease, began = mastership.lease, self._clock.monotonic()
+        lease, began = term.lease, self._clock.monotonic()
         self._ended = None
         unheard: TransportError | None = None
         to, failover = "", True
@@ -464,9 +464,9 @@ class BrokerService:
         watchdog_stop = self._threads.event()
         watchdog = self._threads.start("amq-watchdog", lambda: self._watch_lease(lease, watchdog_stop))
         try:
-            state, recovered = self._replay(lease, mastership.epoch)
+            state, recovered = self._replay(lease, term.epoch)
             lease.check()
-            won = Won(mastership, state, recovered, group.neighbours(), began)
+            won = Won(term, state, recovered, group.neighbours(), began)
             try:
                 self._await(lease, self._open_transports(won))
             except TransportError as error:
@@ -487,7 +487,7 @@ class BrokerService:
         else:
             watchdog_stop.set()  # no client is served any more: that the lease ends now is no alarm
             locker.release(to, failover)
-            _log.info("store released", epoch=mastership.epoch.number, to=to, failover=failover)
+            _log.info("store released", epoch=term.epoch.number, to=to, failover=failover)
             if unheard is not None:
                 raise unheard
         finally:
@@ -609,8 +609,8 @@ class BrokerService:
     # -- what the lease thread asks of the event loop -----------------------------------------------------------------
 
     async def _open_transports(self, won: Won) -> None:
-        epoch, self.lease = won.mastership.epoch, won.mastership.lease
-        self.master = Master(
+        epoch, self.lease = won.term.epoch, won.term.lease
+        self.master = Mastership(
             self.config,
             self._vfs,
             self._clock,
@@ -633,7 +633,7 @@ class BrokerService:
 
     async def _become_master(self, won: Won) -> None:
         assert self.master is not None
-        epoch, waited_s = won.mastership.epoch, won.mastership.waited_s
+        epoch, waited_s = won.term.epoch, won.term.waited_s
         self.takeovers.add(waited_s + self._clock.monotonic() - won.began)
         _log.info(
             "master: serving clients",

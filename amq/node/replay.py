@@ -16,7 +16,7 @@ from amq.core.errors import OwnershipLostError
 from amq.doors.clock import Clock
 from amq.doors.threads import Threads
 from amq.journal.recovery import Recovered
-from amq.node.following import Progress, Slave
+from amq.node.following import Following, Progress
 from amq.store.epoch import Epoch
 from amq.store.lease import Lease
 
@@ -32,7 +32,7 @@ class _StoppedError(Exception):
 class Replay:
     """One replay by `slave`. Used once."""
 
-    def __init__(self, threads: Threads, clock: Clock, slave: Slave) -> None:
+    def __init__(self, threads: Threads, clock: Clock, slave: Following) -> None:
         self._threads = threads
         self._clock = clock
         self._slave = slave
@@ -44,7 +44,7 @@ class Replay:
 
     def read(self, config: BrokerConfig, epoch: Epoch, lease: Lease, tell: Progress) -> tuple[State, Recovered]:
         """Read the journal that `epoch` has sealed; meanwhile check `lease` and `tell` how far it is, both in the
-        calling thread. Raises OwnershipLostError, and what `Slave.finish` raises.
+        calling thread. Raises OwnershipLostError, and what `Following.finish` raises.
         """
         thread = self._threads.start("amq-replay", lambda: self._run(config, epoch))
         try:

@@ -6,7 +6,7 @@ Import from the modules; this page is the map.
     document     the one format of everything the lock component stores: JSON with version and checksum
     election     Election (port): what a broker asks of a store to become its master; RETRY_DELAYS_S
     board        Board (port): small documents that all members see: seats (presence), slots (orders)
-    locker       Locker (interface), LockerState, TRANSITIONS (the state table), Mastership
+    locker       Locker (interface), LockerState, TRANSITIONS (the state table), Term
     files/       FileElection, FileBoard, SharedFileLocker (lock file, claim, takeover, release), watch
     epoch        Epoch, read_epochs, newest_epoch, link_epoch, prune_epochs
     lease        Lease (deadline up to which this broker may confirm), Watchdog (fences when it stays expired)
@@ -22,7 +22,7 @@ How a service uses it, all from one thread, which may hang in the store, unless 
     locker.try_acquire() -> bool                                 # never waits; OSError, StoreError
     locker.holder() -> str                                       # for the log: who holds it, "this process (…)"
     mastership = locker.take_over(pause=stop_event.wait, seal=lambda previous: {...})
-        # Mastership, or None if pause() returned True; OwnershipLostError: the race is lost, poll again.
+        # Term, or None if pause() returned True; OwnershipLostError: the race is lost, poll again.
         # `seal(previous: Epoch | None) -> {segment name: sealed length in bytes}` names EVERY segment in the store:
         # - list the journal with amq.store.files.vfs.listdir_fresh: a plain listing may be seconds old on NFS;
         # - lock, fsync, then measure (opened anew) the segments of epoch `previous.number`: what a killed master wrote

@@ -81,7 +81,7 @@ def next_state(state: LockerState, event: LockerEvent) -> LockerState:
 
 
 @dataclass(frozen=True, slots=True)
-class Mastership:
+class Term:
     """A takeover that succeeded.
 
     epoch      ours
@@ -132,11 +132,11 @@ class Locker(Protocol):
 
     def take_over(
         self, pause: Callable[[float], bool], seal: Callable[[Epoch | None], Mapping[str, int]]
-    ) -> Mastership | None:
+    ) -> Term | None:
         """With the lock, become master. None where `pause(seconds)` returned True (stop).
 
         Raises OwnershipLostError (another broker won: poll again), StoreError, OSError. The lock is ours afterwards
-        only if a Mastership was returned.
+        only if a Term was returned.
         """
         ...
 

@@ -17,7 +17,7 @@ from amq.journal.follower import Follower
 from amq.journal.format import SegmentHeader
 from amq.journal.recovery import JOURNAL_DIRECTORY, seal
 from amq.journal.segment import create_segment
-from amq.node.following import LIST_EVERY_S, Slave
+from amq.node.following import LIST_EVERY_S, Following
 from amq.store.epoch import Epoch
 from tests.broker.world import Client, World
 from tests.files import OWNER, write_epoch
@@ -125,7 +125,7 @@ def unseen(path: str) -> Iterator[None]:
     os.rename(path + ".unseen", path)
 
 
-def follow(world: World, slave: Slave) -> list[str]:
+def follow(world: World, slave: Following) -> list[str]:
     """The slave reads all that there is. What it says of that."""
     world.clock.advance(LIST_EVERY_S)
     with capture_logs() as log:
@@ -134,7 +134,7 @@ def follow(world: World, slave: Slave) -> list[str]:
     return [line["event"] for line in log]
 
 
-def take_over(world: World, slave: Slave) -> tuple[dict[str, Any], list[str]]:
+def take_over(world: World, slave: Following) -> tuple[dict[str, Any], list[str]]:
     """The state of the next master, and what it says while it reads the journal."""
     previous = Epoch(world.epoch, OWNER, dict(world.sealed), 0, "test")
     with capture_logs() as log:
@@ -144,8 +144,8 @@ def take_over(world: World, slave: Slave) -> tuple[dict[str, Any], list[str]]:
     return stored_state(state, world.vfs, world.store), [line["event"] for line in log]
 
 
-def new_slave(world: World) -> Slave:
-    return Slave(world.vfs, world.clock, world.config)
+def new_slave(world: World) -> Following:
+    return Following(world.vfs, world.clock, world.config)
 
 
 def test_a_segment_that_was_trimmed_after_it_was_sealed(make_world: Callable[..., World]) -> None:

@@ -207,7 +207,7 @@ def test_what_waits_for_a_pattern_is_the_servers_own(ruled: World, tmp_path: Pat
     assert [each.message.destination for each in bob.deliveries] == ["queue://orders.eu", "queue://more.x"]
     ruled.broker.permit(parsed(tmp_path, RULES, 3))
     ruled.settle()
-    assert bob.codes == ["NOT_PERMITTED"], "its member more.x is denied now"
+    assert bob.codes == ["NOT_PERMITTED"], "its branch more.x is denied now"
 
 
 @pytest.mark.parametrize(

@@ -326,7 +326,7 @@ def slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def joined(world: World) -> int:
     """Members of the only wildcard."""
-    return len(next(iter(world.clients[-1].consumers.values())).members)  # type: ignore[attr-defined]
+    return len(next(iter(world.clients[-1].consumers.values())).branches)  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("slices")

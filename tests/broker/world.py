@@ -21,7 +21,7 @@ from amq.broker.queues.queue import Queue, Subscription
 from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.links import Client as Who
 from amq.broker.state.window import ID_BYTES
-from amq.broker.topics.wildcards import Member
+from amq.broker.topics.wildcards import Branch
 from amq.broker.transactions.transaction import Transaction
 from amq.config.schema import BrokerConfig
 from amq.core import message as messages
@@ -481,7 +481,7 @@ class World:
             assert queue.stored_bytes == sum(map(queue.cost, everything.values())), f"{queue.name}: bytes count wrong"
             assert queue.pending_bytes >= 0
             for subscription in queue.ready:
-                if isinstance(subscription, Member):  # it stays in line while its wildcard has no room
+                if isinstance(subscription, Branch):  # it stays in line while its wildcard has no room
                     assert subscription._in_line
                     continue
                 assert subscription.is_ready
@@ -539,11 +539,11 @@ class World:
             full = out and queue.backlogs and broker.memory.free_to_page_bytes < 0  # so nothing is read
             wait = [message for seq, message in self.everything(queue).items() if seq not in out and not full]
             for subscription in queue.subscriptions:
-                if isinstance(subscription, Member):
+                if isinstance(subscription, Branch):
                     wildcard, in_line = subscription.wildcard, (*queue.ready, *queue.outranked)
                     assert (subscription in in_line) is subscription._in_line is (subscription not in wildcard.parked)
-                    assert not (wildcard.is_ready and wildcard.parked), "a wildcard with room has parked members"
-                together = subscription.wildcard if isinstance(subscription, Member) else subscription
+                    assert not (wildcard.is_ready and wildcard.parked), "a wildcard with room has parked branches"
+                together = subscription.wildcard if isinstance(subscription, Branch) else subscription
                 room = subscription.auto or len(together.unacked) < subscription.prefetch
                 room = room if subscription.refund else subscription.credit > 0
                 slow = not subscription.peer.session.is_writable  # type: ignore[attr-defined]

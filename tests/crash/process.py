@@ -16,8 +16,8 @@ from amq.broker.broker import Broker
 from amq.config.schema import BrokerConfig
 from amq.journal.journal import Journal
 from amq.journal.recovery import JOURNAL_DIRECTORY
-from amq.node.following import Slave
-from amq.node.member import BrokerService
+from amq.node.following import Following
+from amq.node.member import Member
 from amq.store.epoch import Epoch
 from amq.store.files.election import FileElection
 from amq.store.files.shared_file import SharedFileLocker
@@ -65,10 +65,10 @@ class Process(World):
             self.settle()
 
     def start(self) -> None:
-        """The road of BrokerService: `_compete`, `_term`, `_serve`, without its threads."""
-        slave = Slave(self.vfs, self.clock, self.config)
+        """The road of Member: `_compete`, `_term`, `_serve`, without its threads."""
+        slave = Following(self.vfs, self.clock, self.config)
         service = cast(
-            BrokerService,
+            Member,
             SimpleNamespace(_vfs=self.vfs, config=self.config, _held=[], _slave=slave, _teller=lambda: lambda *_: None),
         )
         FileElection(self.vfs, self.clock, self._host, STORE, (JOURNAL_DIRECTORY,)).make()
@@ -79,7 +79,7 @@ class Process(World):
         assert self.locker.try_acquire(), "the lock of a dead process is free"
 
         def seal(previous: Epoch | None) -> Mapping[str, int]:
-            return BrokerService._seal(service, previous, self.locker.sign)
+            return Member._seal(service, previous, self.locker.sign)
 
         mastership = self.locker.take_over(self._pause, seal)
         assert mastership is not None

@@ -18,7 +18,7 @@ from amq.store.epoch import Epoch
 from amq.store.files.shared_file import SharedFileLocker
 from amq.store.host import Owner
 from amq.store.lease import Lease
-from amq.store.locker import Mastership
+from amq.store.locker import Term
 
 PERIOD_S = 3.0
 STEP_S = 0.01
@@ -50,7 +50,7 @@ class Broker:
             lock_keep_alive_period_s=period_s,
         )
         self.locker = SharedFileLocker(self.vfs, self.clock, self.host, self.store, self.owner)
-        self.mastership: Mastership | None = None
+        self.mastership: Term | None = None
         self.confirmed: dict[str, int] = {}
         self.works_meanwhile: Callable[[], None] = lambda: None
         self._written = 0
@@ -58,7 +58,7 @@ class Broker:
 
     # what a service does ---------------------------------------------------------------------------------------------
 
-    def become_master(self, *, locked: bool = False) -> Mastership:
+    def become_master(self, *, locked: bool = False) -> Term:
         """Get the lock (it must be free) and take over."""
         assert locked or self.locker.try_acquire()
         mastership = self.locker.take_over(self.pause, self.seal)

@@ -11,7 +11,7 @@ import pytest
 from amq.config.schema import BrokerConfig
 from amq.core.errors import StoreError
 from amq.doctor.directory import judge_directory
-from amq.node.member import BrokerService, Role
+from amq.node.member import Member, Role
 from amq.store.files.others import check_own
 from amq.store.files.vfs import SystemVfs
 from tests.activemq import activemq
@@ -40,11 +40,11 @@ def content(directory: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-async def service(store: Path) -> BrokerService:
+async def service(store: Path) -> Member:
     """A broker on `store` that is master, or has failed."""
     urls = (f"stomp://127.0.0.1:{free_port()}",)
     config = BrokerConfig(name="a", store=str(store), transports=urls, allow_unsafe_store=True)
-    made = BrokerService(config, anybody)
+    made = Member(config, anybody)
     await made.start()
     await asyncio.wait_for(made.wait_for(Role.MASTER), PATIENCE_S)
     await asyncio.wait_for(made.stop(), PATIENCE_S)

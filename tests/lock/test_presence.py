@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from amq.config.schema import BrokerConfig
-from amq.node.member import BrokerService, Role
+from amq.node.member import Member, Role
 from amq.store.files.board import FileBoard
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner
@@ -123,7 +123,7 @@ def test_a_running_broker_notices(tmp_path: Path) -> None:
             allow_unsafe_store=True,
             lock_keep_alive_period_s=0.3,
         )
-        service = BrokerService(config, anybody)
+        service = Member(config, anybody)
         await service.start()
         await asyncio.wait_for(service.wait_for(Role.MASTER), PATIENCE_S)
         for name in ("brokers", "orders"):

@@ -16,7 +16,7 @@ from amq.management.listing import Row
 from amq.management.resources import Caller, Resources
 from amq.management.routes import ROUTES
 from amq.management.slices import Slices
-from amq.node.member import BrokerService, Role
+from amq.node.member import Member, Role
 from amq.security.login import Authenticate, User
 from tests.ports import free_port
 from tests.service_world import PATIENCE_S, Client, anybody
@@ -45,7 +45,7 @@ class Managed:
         self.socket = self.config.management_socket
 
     async def start(self, as_slave: bool = False) -> None:
-        self.service = BrokerService(self.config, self._authenticate)
+        self.service = Member(self.config, self._authenticate)
         self.own = OwnManagement(self.config, self.service, {}, self._authenticate)
         self.resources = Resources(self.own, Slices(SystemClock()), ROUTES)
         await self.own.start()

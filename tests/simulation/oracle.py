@@ -30,7 +30,7 @@ from amq.journal.inspect import inspect
 from amq.journal.records import Consumed, Copies, Group, Record, Trimmed
 from amq.journal.records.message import Run
 from amq.journal.records.multicast import Multicast
-from amq.node.following import Slave
+from amq.node.following import Following
 from amq.store.epoch import read_epoch, read_newest_epoch
 from amq.transports.connection import Connection
 from tests.simulation.limits import DEAD, LimitsOracle, identity
@@ -389,7 +389,7 @@ class Oracle:
         """While the block runs, see what brokers and clients do."""
         committed, serving, deliver, accept = Broker.committed, Broker.__init__, Connection.deliver, Link.accept
         took_effect = Broker._took_effect
-        finish, load, reject, restore = Slave.finish, Slave._load, Broker.rejected, Machine._restore
+        finish, load, reject, restore = Following.finish, Following._load, Broker.rejected, Machine._restore
 
         def see_committed(broker: Broker, batch: OpenBatch) -> None:
             self._committed(broker, batch)
@@ -411,11 +411,11 @@ class Oracle:
             self._delivers(connection, connection._hub.epoch, subscription, message)
             deliver(connection, subscription, message, redelivered)
 
-        def see_finish(slave: Slave, *args: Any) -> Any:
+        def see_finish(slave: Following, *args: Any) -> Any:
             self.counts["takeovers by followers"] += slave._caught_up_wall_ms > 0
             return finish(slave, *args)
 
-        def see_checkpoint(slave: Slave, *args: Any) -> Any:
+        def see_checkpoint(slave: Following, *args: Any) -> Any:
             follower = load(slave, *args)
             self.counts["checkpoints read"] += 1
             self.counts["checkpoints read after trims"] += follower.trimmed.through > (0, 0)
@@ -438,8 +438,8 @@ class Oracle:
             patch.object(Connection, "deliver", see_deliver),
             patch.object(Link, "accept", see_accept),
             patch.object(Machine, "_restore", see_restore),
-            patch.object(Slave, "finish", see_finish),
-            patch.object(Slave, "_load", see_checkpoint),
+            patch.object(Following, "finish", see_finish),
+            patch.object(Following, "_load", see_checkpoint),
             self._counted(Broker, "await_duplicate", "known already"),
             self._counted(CheckpointFile, "finish", "checkpoints written"),
             self._counted(DivergedError, "__init__", "diverged"),

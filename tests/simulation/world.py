@@ -32,7 +32,7 @@ from amq.config.transport_url import parse_transport_url
 from amq.core.errors import AmqError
 from amq.core.message import LARGE_BODY_BYTES
 from amq.node.catalogue import PROTOCOLS
-from amq.node.member import BrokerService, Role
+from amq.node.member import Member, Role
 from amq.security.login import Claim, Login, User
 from amq.transports.probe import Refusal
 from tests.large import large_from
@@ -77,7 +77,7 @@ class Release:
     """The code that brokers run: here that of this checkout. `config` makes of one of ours what it takes."""
 
     name = "today's"
-    service: Any = staticmethod(partial(BrokerService, protocols=(*PROTOCOLS, NEUTRAL)))
+    service: Any = staticmethod(partial(Member, protocols=(*PROTOCOLS, NEUTRAL)))
     stopped: Any = Role.STOPPED
     role_changed: Any = RoleChanged
 
@@ -99,7 +99,7 @@ class Slot:
         self.release = self.running = TODAY
         self.process: Process | None = None
         self.vfs: SimVfs | None = None
-        self.service: BrokerService | None = None
+        self.service: Member | None = None
 
     @property
     def master(self) -> bool:

@@ -134,7 +134,7 @@ def test_an_alarm_in_doubt_waits_for_the_lease(world: World) -> None:
     assert client.bodies == [b"1"]
     assert not loop.timers
     world.valid = True
-    turn.wake()  # as Master.lease_renewed does
+    turn.wake()  # as Mastership.lease_renewed does
     loop.run()
     client.send_out()
     assert client.bodies == [b"1", b"1"]

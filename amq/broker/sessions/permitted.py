@@ -56,8 +56,8 @@ def _check_waiting(access: Access, user: User, subscription: Subscription) -> No
     """Raises AccessError where it has, or is about to get, messages of a destination that is denied."""
     names: set[str] = set()
     if isinstance(subscription, WildcardSubscription):
-        names = {name for name in subscription.members if name != TOPICS}
-        topics = subscription.members.get(TOPICS)
+        names = {name for name in subscription.branches if name != TOPICS}
+        topics = subscription.branches.get(TOPICS)
         if topics is not None:
             names |= _waiting(topics.queue)
     elif isinstance(subscription, Browser):

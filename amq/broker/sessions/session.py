@@ -742,10 +742,10 @@ class Session:
             subscription.make_unready()
             self._broker.wildcards.unsubscribe(subscription)
             oldest = next(iter(subscription.unacked), None)
-            members = list(subscription.members.values())
-            subscription.members.clear()  # they refer to it
-            for member in members:
-                self._leave(member, oldest)
+            branches = list(subscription.branches.values())
+            subscription.branches.clear()  # they refer to it
+            for branch in branches:
+                self._leave(branch, oldest)
         else:
             self._leave(subscription, next(iter(subscription.unacked), None))
         if Unsubscribed in self._broker.events.heard:

@@ -1,15 +1,15 @@
 """WildcardSubscription: one subscription that consumes several queues, named by a pattern or one by one, and topics
 beside them.
 
-In each of its queues it has a `Member`, which is a consumer like any other. Invariants: all members together have the
-credit of one subscription, so a prefetch of 1 is one message and not one for each queue; `unacked` is what the members
+In each of its queues it has a `Branch`, which is a consumer like any other. Invariants: all branches together have the
+credit of one subscription, so a prefetch of 1 is one message and not one for each queue; `unacked` is what the branches
 hold, in the order of delivery, so that a cumulative acknowledgement covers what came before it, from whichever queue;
-a queue that comes into being gets a member of each wildcard subscription that means it, and one that is forgotten lets
+a queue that comes into being gets a branch of each wildcard subscription that means it, and one that is forgotten lets
 them go.
 
-A wildcard subscription may have very many members, most of them of queues where nothing happens, and it runs out of
-credit, or its socket is full, many times a second. So that costs nothing for each member: they stay in the lines of
-their queues. A queue that meets such a member parks it, and only the parked ones come back, one by one as long as there
+A wildcard subscription may have very many branches, most of them of queues where nothing happens, and it runs out of
+credit, or its socket is full, many times a second. So that costs nothing for each branch: they stay in the lines of
+their queues. A queue that meets such a branch parks it, and only the parked ones come back, one by one as long as there
 is room.
 """
 
@@ -33,7 +33,7 @@ TOPICS = ""  # stands for the queue of all topics of a wildcard subscription, wh
 
 
 class _Held(dict[int, Message]):
-    """The messages that a member holds. Its wildcard subscription knows of them too."""
+    """The messages that a branch holds. Its wildcard subscription knows of them too."""
 
     __slots__ = ("_all",)
 
@@ -46,7 +46,7 @@ class _Held(dict[int, Message]):
         self._all[seq] = message
 
 
-class Member(Subscription):
+class Branch(Subscription):
     """The consumer of one queue, for a wildcard subscription."""
 
     __slots__ = ("_in_line", "wildcard")
@@ -65,7 +65,7 @@ class Member(Subscription):
 
     @property
     def credit(self) -> int:
-        """That of all members together."""
+        """That of all branches together."""
         return self.wildcard.credit
 
     @credit.setter
@@ -102,14 +102,14 @@ class Member(Subscription):
         """Its queue, in which it holds nothing, is forgotten."""
         self.make_unready()
         self.wildcard.parked.pop(self, None)
-        del self.wildcard.members[self.queue.name]
+        del self.wildcard.branches[self.queue.name]
 
 
 class WildcardSubscription(Subscription):
     """Several subscriptions that the client sees as one. `queue` is an empty one of its own, that stands for all.
-    `parked` = members whose queues may have something for them, oldest first: they are in no line."""
+    `parked` = branches whose queues may have something for them, oldest first: they are in no line."""
 
-    __slots__ = ("_core", "_wildcards", "command", "members", "parked")
+    __slots__ = ("_core", "_wildcards", "branches", "command", "parked")
 
     def __init__(self, command: Subscribe, core: Core, wildcards: WildcardSubscriptions, owner: Owner) -> None:
         options = core.state.options_of(str(command.sources[0]))
@@ -118,8 +118,8 @@ class WildcardSubscription(Subscription):
         self._core = core
         self._wildcards = wildcards
         self.command = command
-        self.members: dict[str, Member] = {}  # by full name of the queue
-        self.parked: dict[Member, None] = {}
+        self.branches: dict[str, Branch] = {}  # by full name of the queue
+        self.parked: dict[Branch, None] = {}
         topics = tuple(each for each in command.sources if not is_of_queues(each))
         if topics:
             self.add(TOPICS, wildcards.topics.subscribe(command, topics))
@@ -130,59 +130,59 @@ class WildcardSubscription(Subscription):
     def add(self, name: str, queue: Queue) -> None:
         """Consume that queue too."""
         prefix = self._core.message_id_prefix
-        member = self.members[name] = Member(self, self.command, queue, self.owner, prefix)
-        queue.join(member, self._core)
+        branch = self.branches[name] = Branch(self, self.command, queue, self.owner, prefix)
+        queue.join(branch, self._core)
         if self.is_ready or name != TOPICS:
-            member.make_ready()
+            branch.make_ready()
         self._core.dirty[queue] = None
 
     def wants(self, meant: Pattern, name: str) -> bool:
         """Is that queue one of those that are meant, and may its user consume it?"""
         return meant.stands_for(name) and self.owner.may(Action.CONSUME, name)
 
-    def holder(self, message: Message) -> Member:
-        """The member that holds, or held, `message`."""
-        return self.members.get(message.destination) or self.members[TOPICS]
+    def holder(self, message: Message) -> Branch:
+        """The branch that holds, or held, `message`."""
+        return self.branches.get(message.destination) or self.branches[TOPICS]
 
     def make_ready(self) -> None:
         if self.is_ready or self.credit <= 0:
             return
         self.is_ready = True
-        if TOPICS in self.members:
-            self.members[TOPICS].make_ready()
-            self._core.dirty[self.members[TOPICS].queue] = None
+        if TOPICS in self.branches:
+            self.branches[TOPICS].make_ready()
+            self._core.dirty[self.branches[TOPICS].queue] = None
         if self.parked:
             self._wildcards.waking[self] = None
 
     def make_unready(self) -> None:
         self.is_ready = False
-        if TOPICS in self.members:
-            self.members[TOPICS].make_unready()
+        if TOPICS in self.branches:
+            self.branches[TOPICS].make_unready()
 
-    def exhausted(self, spender: Member) -> None:
+    def exhausted(self, spender: Branch) -> None:
         """The credit of all is spent; `spender` leaves the line by itself."""
         self.is_ready = False
-        topics = self.members.get(TOPICS)
+        topics = self.branches.get(TOPICS)
         if spender is not topics:
             self.parked[spender] = None
             if topics is not None:
                 topics.make_unready()
 
     def wake_next(self) -> bool:
-        """The member that was parked first stands in line again. False: none is parked, or there is no room."""
+        """The branch that was parked first stands in line again. False: none is parked, or there is no room."""
         if not self.is_ready or not self.parked:
             return False
-        member = next(iter(self.parked))
-        del self.parked[member]
-        member.make_ready()
-        self._core.dirty[member.queue] = None
+        branch = next(iter(self.parked))
+        del self.parked[branch]
+        branch.make_ready()
+        self._core.dirty[branch.queue] = None
         return True
 
     def looks(self, core: Looking) -> bool:
         wildcards = self._wildcards
         if self in wildcards.waking or self in wildcards.joining:
             return True
-        return any(member.looks(core) for member in self.members.values())
+        return any(branch.looks(core) for branch in self.branches.values())
 
     def settle(self, seqs: Sequence[int]) -> list[Message]:
         settled = super().settle(seqs)
@@ -199,7 +199,7 @@ class Listener(Protocol):
 
 
 class WildcardSubscriptions:
-    """All that there are. They are told of new queues. `waking` = those that have room again, and parked members. Call
+    """All that there are. They are told of new queues. `waking` = those that have room again, and parked branches. Call
     `step` once a turn."""
 
     listener: Listener  # set before the first subscription
@@ -208,7 +208,7 @@ class WildcardSubscriptions:
         self._core = core
         self.topics = topics
         self.waking: dict[WildcardSubscription, None] = {}
-        self.woken = 0  # members, in this turn
+        self.woken = 0  # branches, in this turn
         self.joining: dict[WildcardSubscription, Iterator[None]] = {}  # that do not consume all of their queues yet
         self._patterns: Patterns[WildcardSubscription] = Patterns()
 
@@ -245,7 +245,7 @@ class WildcardSubscriptions:
             if not isinstance(meant, Pattern):
                 continue
             for looked_at, name in enumerate(list(queues), 1):
-                if is_stored(name) and name not in wildcard.members and wildcard.wants(meant, name):
+                if is_stored(name) and name not in wildcard.branches and wildcard.wants(meant, name):
                     queue = queues.get(name)  # it may have been forgotten
                     if queue is not None:
                         wildcard.add(name, queue)
@@ -253,7 +253,7 @@ class WildcardSubscriptions:
                     yield None
 
     def wake_next(self) -> bool:
-        """The next member of each that is waking has its turn. False: there is none, or there were enough for this turn
+        """The next branch of each that is waking has its turn. False: there is none, or there were enough for this turn
         of the broker."""
         if self.woken >= SLICE_QUEUES:
             self._core.wake()
@@ -276,7 +276,7 @@ class WildcardSubscriptions:
         """A new queue, which may be one of those that are consumed together."""
         if self._patterns:
             for wildcard in self._patterns.match(words_of(queue.name)):
-                if queue.name not in wildcard.members and wildcard.owner.may(Action.CONSUME, queue.name):
+                if queue.name not in wildcard.branches and wildcard.owner.may(Action.CONSUME, queue.name):
                     wildcard.add(queue.name, queue)
 
 

@@ -38,7 +38,7 @@ from amq.store.epoch import (
 from amq.store.files.vfs import FULL_ERRNOS, LOCKLESS_ERRNOS, LockPlace, NotAFileError, Vfs, write_all
 from amq.store.host import Host, Owner, is_here, provably_gone
 from amq.store.lease import Lease
-from amq.store.locker import LockerEvent, LockerState, Mastership, next_state
+from amq.store.locker import LockerEvent, LockerState, Term, next_state
 
 LOCK_FILE = "lock"
 CLAIM_FILE = "claim"
@@ -176,12 +176,12 @@ class SharedFileLocker:
 
     def take_over(
         self, pause: Callable[[float], bool], seal: Callable[[Epoch | None], Mapping[str, int]]
-    ) -> Mastership | None:
+    ) -> Term | None:
         """With the lock: claim, wait, seal, link the next epoch. None where `pause(seconds)` returned True.
 
         `seal(previous)` returns {segment name: sealed length} of every segment in the store, each fsynced before it was
         measured; what `previous.sealed` names keeps its length, what is older than `previous` and not named there has
-        length 0. Raises OwnershipLostError (another broker won), StoreError, OSError. Unless a Mastership is returned
+        length 0. Raises OwnershipLostError (another broker won), StoreError, OSError. Unless a Term is returned
         the lock is given up.
         """
         with self._call():
@@ -274,7 +274,7 @@ class SharedFileLocker:
 
     def _take_over(
         self, pause: Callable[[float], bool], seal: Callable[[Epoch | None], Mapping[str, int]]
-    ) -> Mastership | None:
+    ) -> Term | None:
         self._attempts += 1
         attempt = f"{self.owner.uuid}-{self._attempts}"
         make_epochs_directory(self._vfs, self._store)
@@ -317,7 +317,7 @@ class SharedFileLocker:
         self._epoch = epoch
         self._enter(LockerEvent.LINK)
         self._lease = Lease(self.prove, self._clock, self.owner.lock_keep_alive_period_s)
-        return Mastership(epoch, previous, self._lease, waited_s if wait_s else 0.0)
+        return Term(epoch, previous, self._lease, waited_s if wait_s else 0.0)
 
     def _wait_for(self, previous: Epoch | None) -> tuple[float, str]:
         """Seconds after our claim until the owner of `previous` can confirm nothing any more, and why so."""
