@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from amq.core.message import Message
 from amq.protocols.commands import Send, Subscribe
+from amq.protocols.stomp.codec import StompCodec
 from amq.protocols.stomp.frame import encode
-from amq.protocols.stomp.server import StompServer
 
 BODY = b"x" * 1024
 FRAMES_PER_CHUNK = 100
@@ -19,9 +19,9 @@ CHUNKS = 50
 ROUNDS = 7
 
 
-def server(version: str = "1.2", ack: str = "client-individual") -> tuple[StompServer, Subscribe]:
+def server(version: str = "1.2", ack: str = "client-individual") -> tuple[StompCodec, Subscribe]:
     """A codec that is connected and has one subscription."""
-    stomp = StompServer(message_id_prefix="ID:1f3a-")
+    stomp = StompCodec(message_id_prefix="ID:1f3a-")
     stomp.receive(encode("CONNECT", [("accept-version", version), ("host", "bench")]))
     headers = [("id", "s1"), ("destination", "/queue/orders"), ("ack", ack)]
     (command,) = stomp.receive(encode("SUBSCRIBE", headers, version=version))

@@ -20,8 +20,8 @@ from rich.table import Table
 
 from amq.protocols.commands import CommitBatch, Prepare
 from amq.protocols.stomp import runs
+from amq.protocols.stomp.codec import StompCodec
 from amq.protocols.stomp.frame import encode
-from amq.protocols.stomp.server import StompServer
 from bench import cli, host
 from bench.load import LoadError
 from pyspark_amq import columns
@@ -101,8 +101,8 @@ def once(rows: int, window: int, kind: str, directory: str | None) -> dict[str, 
     return {name: 1e6 * spent_s / rows for name, spent_s in watch.spent_s.items()}
 
 
-def opened() -> StompServer:
-    stomp = StompServer()
+def opened() -> StompCodec:
+    stomp = StompCodec()
     stomp.receive(encode("CONNECT", [("accept-version", "1.2"), ("host", "bench"), (runs.HEADER, runs.VERSION)]))
     return stomp
 
@@ -110,7 +110,7 @@ def opened() -> StompServer:
 def send(
     world: World,
     watch: Stopwatch,
-    stomp: StompServer,
+    stomp: StompCodec,
     client: Client,
     transaction: str,
     batch: pa.RecordBatch,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from amq.core.message import Message
 from amq.core.remembered import ENTRY_BYTES, Remembered
-from amq.protocols.stomp.server import StompServer
+from amq.protocols.stomp.codec import StompCodec
 
 
 def test_it_forgets_all_where_it_would_be_too_large() -> None:
@@ -29,7 +29,7 @@ def test_what_is_too_large_alone_is_not_kept() -> None:
 
 def test_a_connection_remembers_few_long_names() -> None:
     """Of destinations that it sends to, and of those that it gets messages of."""
-    server = StompServer()
+    server = StompCodec()
     server.receive(b"CONNECT\naccept-version:1.2\n\n\0SUBSCRIBE\nid:1\ndestination:/queue/a\n\n\0")
     form = server._deliveries.format("1", 0, False)
     for number in range(500):

@@ -286,7 +286,7 @@ class Broker(Core):
         if message.persistent:
             if message.duplicate_id and self.is_duplicate(message):
                 pending = self.state.queue(message.destination).duplicates_pending
-                self.await_duplicate(pending.get(message.duplicate_id), waiter)
+                self.when_durable(waiter, pending.get(message.duplicate_id))
                 return
             if journal.full:
                 raise StoreFullError("the store's disk is full: the message was not stored, send it again later")

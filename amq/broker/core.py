@@ -127,12 +127,12 @@ class Core(ABC):
             self.state.queue(message.queue_name).duplicates_pending[message.duplicate_id] = record
 
     def awaiting(self, record: Record) -> list[Waiter]:
-        """The waiters that `await_duplicate` noted. They are forgotten."""
+        """The waiters that `when_durable` noted. They are forgotten."""
         return self._awaiting.pop(id(record), [])
 
-    def await_duplicate(self, record: Record | None, waiter: Waiter) -> None:
-        """Tell `waiter` what `record` does for somebody else: when it is committed, never if it is rejected. None =
-        it is committed already."""
+    def when_durable(self, waiter: Waiter, record: Record | None = None) -> None:
+        """Tell `waiter` when `record`, which is on its way for another command, is committed; it fails if the record is
+        rejected. None = when all that was appended before is durable."""
         if record is None:
             self.journal.confirm(waiter)
         else:

@@ -58,7 +58,7 @@ class Call:
         self._failed(error)
 
 
-class Answer:
+class Answering:
     """Tells `waiter` that it is done, with this result."""
 
     __slots__ = ("_result", "_waiter")
@@ -74,7 +74,7 @@ class Answer:
         self._waiter.failed(error)
 
 
-class Refusal:
+class Refusing:
     """Refuses what `waiter` asked for with `error`, when what stands against it is durable."""
 
     __slots__ = ("_error", "_waiter")

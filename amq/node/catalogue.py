@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 import amq
 from amq.config.schema import BrokerConfig
 from amq.core.errors import ProtocolError
-from amq.protocols.base import ServerProtocol
+from amq.protocols.codec import Codec
 from amq.protocols.detect import SIGNATURES, Signature, detect
+from amq.protocols.openwire.codec import OpenWireCodec
 from amq.protocols.openwire.ids import Identity
-from amq.protocols.openwire.server import OpenWireServer
+from amq.protocols.stomp.codec import StompCodec
 from amq.protocols.stomp.frame import Limits
-from amq.protocols.stomp.server import StompServer
 
 
 class Surroundings(NamedTuple):
@@ -31,7 +31,7 @@ class Surroundings(NamedTuple):
     newest_seq: int = 0
 
 
-class Served(NamedTuple):
+class ServedProtocol(NamedTuple):
     """A protocol. `title` is its name for people; `make(surroundings, owner)` a codec for one new connection, whose
     temporary destinations have names that begin with `owner`, `3-17.`. `schemes` = those of the URLs at which it alone
     is served."""
@@ -39,25 +39,25 @@ class Served(NamedTuple):
     name: str
     title: str
     signatures: Sequence[Signature]
-    make: Callable[[Surroundings, str], ServerProtocol]
+    make: Callable[[Surroundings, str], Codec]
     schemes: frozenset[str] = frozenset()
 
 
 ANY: Final = "auto"  # the scheme of URLs at which all protocols are served
 
 
-def served_at(table: Sequence[Served], scheme: str) -> Sequence[Served]:
+def served_at(table: Sequence[ServedProtocol], scheme: str) -> Sequence[ServedProtocol]:
     """Those of `table` that a port with a URL of that scheme serves; ANY = all."""
     return table if scheme == ANY else [each for each in table if not each.schemes or scheme in each.schemes]
 
 
-class Codecs(NamedTuple):
+class PortCodecs(NamedTuple):
     """Makes the codecs of a port, at which the protocols of `table` are served, at least one."""
 
-    table: Sequence[Served]
+    table: Sequence[ServedProtocol]
     surroundings: Callable[[], Surroundings]
 
-    def codec(self, first: bytes, owner: str) -> ServerProtocol | None:
+    def codec(self, first: bytes, owner: str) -> Codec | None:
         """The codec for a connection that begins with the bytes `first`; None = more of them are needed. Raises
         ProtocolError where nothing of `table` begins so."""
         name = detect(first, [(each.name, signature) for each in self.table for signature in each.signatures])
@@ -69,12 +69,12 @@ class Codecs(NamedTuple):
         titles = " and ".join(each.title for each in self.table)
         raise ProtocolError(f"this port speaks {titles}, the client speaks {name}", code="PROTOCOL_UNSUPPORTED")
 
-    def answering(self, owner: str) -> ServerProtocol:
+    def answering(self, owner: str) -> Codec:
         """A codec that tells an error to a client whose protocol is not known."""
         return self.table[0].make(self.surroundings(), owner)
 
 
-def _stomp(surroundings: Surroundings, owner: str) -> StompServer:
+def _stomp(surroundings: Surroundings, owner: str) -> StompCodec:
     config = surroundings.config
     limits = Limits(
         config.max_header_count,
@@ -82,7 +82,7 @@ def _stomp(surroundings: Surroundings, owner: str) -> StompServer:
         config.max_header_block_size_bytes,
         config.max_frame_size_bytes,
     )
-    return StompServer(
+    return StompCodec(
         limits,
         surroundings.message_id_prefix,
         f"amq/{amq.__version__}",
@@ -93,7 +93,7 @@ def _stomp(surroundings: Surroundings, owner: str) -> StompServer:
     )
 
 
-def _openwire(surroundings: Surroundings, owner: str) -> OpenWireServer:
+def _openwire(surroundings: Surroundings, owner: str) -> OpenWireCodec:
     config = surroundings.config
     identity = Identity(
         surroundings.broker,
@@ -102,7 +102,7 @@ def _openwire(surroundings: Surroundings, owner: str) -> OpenWireServer:
         owner.removesuffix("."),
         surroundings.newest_seq,
     )
-    return OpenWireServer(
+    return OpenWireCodec(
         config.max_frame_size_bytes,
         identity,
         f"amq/{amq.__version__}",
@@ -113,6 +113,6 @@ def _openwire(surroundings: Surroundings, owner: str) -> OpenWireServer:
 
 # The first one also answers strangers: it is the nearest thing to an answer that they can read.
 PROTOCOLS: Final = (
-    Served("stomp", "STOMP", SIGNATURES["stomp"], _stomp, frozenset({"stomp"})),
-    Served("openwire", "OpenWire", SIGNATURES["openwire"], _openwire, frozenset({"openwire", "tcp"})),
+    ServedProtocol("stomp", "STOMP", SIGNATURES["stomp"], _stomp, frozenset({"stomp"})),
+    ServedProtocol("openwire", "OpenWire", SIGNATURES["openwire"], _openwire, frozenset({"openwire", "tcp"})),
 )

@@ -30,7 +30,7 @@ from amq.doors.clock import Clock
 from amq.journal.journal import Journal
 from amq.journal.recovery import Recovered
 from amq.journal.writer import JobRunner
-from amq.node.catalogue import PROTOCOLS, Codecs, Served, Surroundings, served_at
+from amq.node.catalogue import PROTOCOLS, PortCodecs, ServedProtocol, Surroundings, served_at
 from amq.security.credentials import Credentials
 from amq.security.login import Authenticate, Claim, Login
 from amq.security.permissions import Permissions
@@ -76,7 +76,7 @@ class Mastership:
         entropy: Random,
         make_runner: MakeRunner,
         events: Events,
-        protocols: Sequence[Served] = PROTOCOLS,
+        protocols: Sequence[ServedProtocol] = PROTOCOLS,
         credentials: Credentials | None = None,
         permissions: Permissions | None = None,
     ) -> None:
@@ -305,10 +305,10 @@ class Mastership:
         self.places.leave(connection)
         self.turn.unsent.pop(connection, None)
 
-    def _make_connection(self, protocols: Sequence[Served], has_arrived: bool) -> ReattachableConnection:
+    def _make_connection(self, protocols: Sequence[ServedProtocol], has_arrived: bool) -> ReattachableConnection:
         """`has_arrived`: the door was told before the TLS handshake."""
         self.accepted += 1
-        made = ReattachableConnection(self, self.accepted, Codecs(protocols, self._surroundings))
+        made = ReattachableConnection(self, self.accepted, PortCodecs(protocols, self._surroundings))
         made.has_arrived = has_arrived
         return made
 

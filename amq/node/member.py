@@ -51,7 +51,7 @@ from amq.node.candidacy import (
     View,
     Wait,
 )
-from amq.node.catalogue import PROTOCOLS, Served
+from amq.node.catalogue import PROTOCOLS, ServedProtocol
 from amq.node.following import Following, Lag, Progress
 from amq.node.group import MEET_S, Group, Probe
 from amq.node.mastership import LISTEN_PATIENCE_S, MakeRunner, Mastership
@@ -134,7 +134,7 @@ class Member:
         make_runner: MakeRunner | None = None,
         replace_process: Callable[[], None] | None = None,
         probe: Probe | None = refusals,
-        protocols: Sequence[Served] = PROTOCOLS,
+        protocols: Sequence[ServedProtocol] = PROTOCOLS,
         credentials: Credentials | None = None,
         permissions: Permissions | None = None,
     ) -> None:

@@ -29,7 +29,7 @@ from amq.broker.sessions.traffic import Traffic
 from amq.core.errors import AccessError, AmqError, ProtocolError
 from amq.core.message import LARGE_BODY_BYTES, Batch, CostlyError, Message
 from amq.journal.reader import RecordRun
-from amq.protocols.base import ServerProtocol
+from amq.protocols.codec import Codec
 from amq.protocols.commands import (
     Command,
     Connect,
@@ -77,7 +77,7 @@ class Connection(Reading, asyncio.Protocol):
         self.has_arrived = False  # the door was told of it before its TLS handshake
         self._is_loopback = False  # the client is on this host
         self._is_tls = False
-        self.protocol: ServerProtocol | None = None
+        self.protocol: Codec | None = None
         self.client: ClientConnection | None = None  # from the login on
         self._stream: Stream | None = None
         self._first = b""
@@ -258,7 +258,7 @@ class Connection(Reading, asyncio.Protocol):
                 self._throttled.cancel()
             self._throttled = self._hub.loop.call_later(wait_s, self._read_for, THROTTLED)
 
-    def _say(self, protocol: ServerProtocol) -> None:
+    def _say(self, protocol: Codec) -> None:
         """The codec has something to say of itself. A client that promises to be heard may log in late."""
         self._put(protocol.unsaid)
         protocol.unsaid = b""
@@ -594,7 +594,7 @@ class Connection(Reading, asyncio.Protocol):
         self._out.append(data)
         self._out_bytes += len(data)
 
-    def _detect(self, data: bytes) -> ServerProtocol | None:
+    def _detect(self, data: bytes) -> Codec | None:
         self._first += data
         try:
             self.protocol = self._codecs.codec(self._first, self._owner)
@@ -657,7 +657,7 @@ class Connection(Reading, asyncio.Protocol):
         self.client = self._hub.admit(self, self._owner, client, self.protocol.name)
         self._traffic = self.client.traffic
 
-    def _connected(self, protocol: ServerProtocol, received: int | None) -> bytes:
+    def _connected(self, protocol: Codec, received: int | None) -> bytes:
         config, lifeline = self._hub.config, self._lifeline
         offered_ms = (round(config.heart_beat_send_s * 1000), round(config.heart_beat_receive_s * 1000))
         brokers = self._hub.brokers(self._is_loopback, self._is_tls)

@@ -12,7 +12,7 @@ from amq.broker.sessions.links import Client
 from amq.config.schema import BrokerConfig
 from amq.core.message import Message
 from amq.doors.clock import Clock
-from amq.protocols.base import ServerProtocol
+from amq.protocols.codec import Codec
 from amq.security.login import Claim, Login
 from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.places import Places
@@ -54,11 +54,11 @@ class Hub(Protocol[C]):
 class Codecs(Protocol):
     """The protocols that the port of a connection serves."""
 
-    def codec(self, first: bytes, owner: str) -> ServerProtocol | None:
+    def codec(self, first: bytes, owner: str) -> Codec | None:
         """A codec for a connection that begins so; None = more bytes are needed. `owner` = what the names of its
         temporary destinations begin with. Raises ProtocolError."""
         ...
 
-    def answering(self, owner: str) -> ServerProtocol:
+    def answering(self, owner: str) -> Codec:
         """A codec that tells an error to a client whose protocol is not known."""
         ...

@@ -17,7 +17,7 @@ from amq.broker.memory import Memory
 from amq.broker.queues.queue import Queue, Subscription
 from amq.core.message import LARGE_BODY_BYTES, THREAD_BYTES_MAX, Content, Message, bare, with_content
 from amq.journal.writer import JobRunner
-from amq.protocols.base import ServerProtocol
+from amq.protocols.codec import Codec
 
 Translate = Callable[[Message], Message]  # for one kind of consumers; equal ones are equal
 
@@ -130,7 +130,7 @@ class Lender(Protocol):
 
 
 class _Waiting(NamedTuple):
-    protocol: ServerProtocol
+    protocol: Codec
     subscription: Subscription
     message: Message
     redelivered: int
@@ -151,7 +151,7 @@ class Later:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, protocol: ServerProtocol, subscription: Subscription, message: Message, redelivered: int) -> None:
+    def add(self, protocol: Codec, subscription: Subscription, message: Message, redelivered: int) -> None:
         """`message` may leave its queue, or its body the memory, before it is ready."""
         if self._is_closed:
             return

@@ -26,8 +26,8 @@ from amq.client.requests import EventKind
 from amq.client.states import State
 from amq.core.errors import AccessError, ProtocolError, SelectorError
 from amq.protocols.commands import Failure
+from amq.protocols.stomp.codec import StompCodec
 from amq.protocols.stomp.frame import Frame, FrameReader, encode
-from amq.protocols.stomp.server import StompServer
 from amq.security import authentication, login
 from amq.selectors import Selector
 from amq.transports import connection
@@ -108,7 +108,7 @@ def test_a_login_that_nobody_can_check_now_is_tried_again() -> None:
 def test_a_wrong_selector_is_shown_with_its_caret() -> None:
     with pytest.raises(SelectorError) as raised:
         Selector("price > AND urgent")
-    written = StompServer(message_id_prefix="ID:x-").error(Failure(raised.value))
+    written = StompCodec(message_id_prefix="ID:x-").error(Failure(raised.value))
     (frame,) = FrameReader().feed(written)
     error = error_of(frame)
     assert isinstance(error, SelectorError)

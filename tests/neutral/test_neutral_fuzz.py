@@ -12,7 +12,7 @@ from amq.core.destination import ANY_WORD, Pattern
 from amq.core.message import Message
 from amq.protocols.commands import Command, Disconnect, InSession, Malformed, Outcome, Send
 from tests.neutral.client import NeutralClient
-from tests.neutral.server import NeutralServer
+from tests.neutral.codec import NeutralCodec
 from tests.neutral.wire import MAGIC, frame
 
 _client = NeutralClient()
@@ -72,10 +72,10 @@ def _shown(command: Command) -> str:
 @example(b"".join(VALID), [], False)
 def test_it_reads_the_same_however_it_is_cut(stream: bytes, cuts: list[int], broken_magic: bool) -> None:
     data = (b"" if broken_magic else MAGIC) + stream
-    whole = NeutralServer().receive(data)
+    whole = NeutralCodec().receive(data)
     for command in whole[:-1]:
         assert not isinstance(command, Malformed | Disconnect), "something behind the last word"
-    server, pieces, rest = NeutralServer(), [], data
+    server, pieces, rest = NeutralCodec(), [], data
     for cut in cuts:
         pieces += told(server.receive(rest[:cut]))
         rest = rest[cut:]
@@ -84,7 +84,7 @@ def test_it_reads_the_same_however_it_is_cut(stream: bytes, cuts: list[int], bro
 
 
 def test_valid_frames_are_all_commands() -> None:
-    found = NeutralServer().receive(MAGIC + b"".join(VALID))
+    found = NeutralCodec().receive(MAGIC + b"".join(VALID))
     assert len([each for each in found if not isinstance(each, InSession)]) == len(VALID)
     assert isinstance(found[-1], Disconnect)
     assert any(isinstance(each, Send) and each.message.destination == "queue://a,*" for each in found)

@@ -8,7 +8,7 @@ from typing import Any
 
 from amq.node.catalogue import PROTOCOLS
 from tests.neutral.client import Delivered, NeutralClient
-from tests.neutral.server import NEUTRAL
+from tests.neutral.codec import NEUTRAL
 from tests.transports.served import Peer, Served, frame, serve
 
 TABLE = (*PROTOCOLS, NEUTRAL)

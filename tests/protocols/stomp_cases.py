@@ -37,8 +37,8 @@ from amq.protocols.commands import (
     Subscribe,
     Unsubscribe,
 )
+from amq.protocols.stomp.codec import StompCodec
 from amq.protocols.stomp.frame import Limits
-from amq.protocols.stomp.server import StompServer
 
 PREFIX = "ID:1f3a-"
 ALL = ("1.0", "1.1", "1.2")
@@ -74,8 +74,8 @@ def connect(version: str) -> bytes:
     return f"CONNECT\n{accept}\n\0".encode()
 
 
-def opened(version: str = "1.2", limits: Limits = SMALL) -> StompServer:
-    server = StompServer(limits, PREFIX, "amq/1", True)
+def opened(version: str = "1.2", limits: Limits = SMALL) -> StompCodec:
+    server = StompCodec(limits, PREFIX, "amq/1", True)
     assert len(server.receive(connect(version))) == 1
     return server
 

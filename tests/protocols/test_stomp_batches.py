@@ -14,15 +14,15 @@ from amq.core.errors import ProtocolError
 from amq.core.xid import Xids
 from amq.protocols.commands import CommitBatch, Malformed
 from amq.protocols.stomp import runs, transactions
+from amq.protocols.stomp.codec import StompCodec
 from amq.protocols.stomp.frame import Limits, encode
-from amq.protocols.stomp.server import StompServer
 
 
 def carried(xids: list[str]) -> tuple[list[str], bool]:
     """What arrives of `xids`, and whether they stood in a body."""
     headers, body = _listed(xids)
     lines = [("owner", "o"), ("batch", "7"), *headers, ("content-length", str(len(body)))]
-    (_, command) = StompServer().receive(b"CONNECT\naccept-version:1.2\nhost:h\n\n\0" + encode("COMMIT", lines, body))
+    (_, command) = StompCodec().receive(b"CONNECT\naccept-version:1.2\nhost:h\n\n\0" + encode("COMMIT", lines, body))
     assert isinstance(command, CommitBatch), command
     return [str(xid) for xid in command.xids], bool(body)
 
@@ -56,7 +56,7 @@ def test_no_batch_is_larger_than_the_bounds(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("body", [b"[1]", b"[" * 100_000])
 def test_a_broken_body_ends_the_connection(body: bytes) -> None:
     connect = b"CONNECT\naccept-version:1.2\nhost:h\n\n\0"
-    commands = StompServer().receive(connect + b"COMMIT\nowner:o\nbatch:1\n\n" + body + b"\0")
+    commands = StompCodec().receive(connect + b"COMMIT\nowner:o\nbatch:1\n\n" + body + b"\0")
     assert [type(command) for command in commands][1:] == [Malformed]
 
 

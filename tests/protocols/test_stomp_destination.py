@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from amq.core.errors import ProtocolError
 from amq.protocols.commands import Malformed, Send
+from amq.protocols.stomp.codec import StompCodec
 from amq.protocols.stomp.destination import full_name, wire_name
-from amq.protocols.stomp.server import StompServer
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_what_is_no_destination_is_rejected(written: str, why: str) -> None:
 @pytest.mark.parametrize("written", ["orders", "/topics/prices", "/Queue/x", "queue/orders", "/queue/a*b", "a b "])
 def test_without_strictness_it_is_a_queue(written: str) -> None:
     """As ActiveMQ has it: `stompStrictDestinations = false`."""
-    server = StompServer(strict_destinations=False)
+    server = StompCodec(strict_destinations=False)
     _, send = server.receive(f"CONNECT\naccept-version:1.2\n\n\0SEND\ndestination:{written}\n\n\0".encode())
     assert isinstance(send, Send)
     assert send.message.destination == "queue://" + written.removeprefix("/queue/")
-    _, refused = StompServer().receive(f"CONNECT\naccept-version:1.2\n\n\0SEND\ndestination:{written}\n\n\0".encode())
+    _, refused = StompCodec().receive(f"CONNECT\naccept-version:1.2\n\n\0SEND\ndestination:{written}\n\n\0".encode())
     assert isinstance(refused, Malformed)
 
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stomp_cases import PREFIX, SMALL, one_by_one, opened
-from test_stomp_server import deliver, general_path_only
+from test_stomp_codec import deliver, general_path_only
 
 from amq.core.message import BYTES, TEXT, Message
 from amq.protocols.commands import Command, Disconnect, Failure, Malformed, Send
+from amq.protocols.stomp.codec import StompCodec
 from amq.protocols.stomp.frame import DELIVERY_LIMITS, VERSIONS, FrameReader, encode
-from amq.protocols.stomp.server import StompServer
 
 TOKENS = [
     b"SEND\n",
@@ -87,7 +87,7 @@ def test_any_bytes(stream: bytes, version: str, data: st.DataObject) -> None:
 
 @given(streams)
 def test_any_bytes_before_connect(stream: bytes) -> None:
-    server = StompServer(SMALL, PREFIX)
+    server = StompCodec(SMALL, PREFIX)
     commands = server.receive(stream)
     check(commands)
     for command in commands:

@@ -10,9 +10,9 @@ from amq.core import values
 from amq.core.message import BYTES, MAP, NONE, OBJECT, STREAM, TEXT, Batch, Envelope, Message, Native, Shared
 from amq.core.values import Float32, Int8, Int32, Value
 from amq.protocols.commands import Send
+from amq.protocols.stomp.codec import StompCodec
 from amq.protocols.stomp.delivery import RESERVED, Deliveries
 from amq.protocols.stomp.frame import Frame, FrameReader, encode
-from amq.protocols.stomp.server import StompServer
 from tests.typed import TEXTS, messages, reads, tiny
 
 VERSIONS = ["1.1", "1.2"]
@@ -22,8 +22,8 @@ NAMES = TEXTS.filter(lambda name: name not in RESERVED | {"destination", "amq-ms
 WRITTEN = st.sampled_from(["/queue/a", "queue://a", "orders", "/queue/a,b", "ID:AMQP_BINARY:00FF", "ID:AMQP_BINARY:0"])
 
 
-def server(version: str) -> StompServer:
-    made = StompServer(owner="3-17.")
+def server(version: str) -> StompCodec:
+    made = StompCodec(owner="3-17.")
     made.receive(encode("CONNECT", [("accept-version", version), ("host", "x")]))
     return made
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from stomp_cases import opened
-from test_stomp_server import deliver
+from test_stomp_codec import deliver
 
 from amq.core.errors import CommandError
 from amq.core.message import Message

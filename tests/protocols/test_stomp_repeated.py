@@ -10,7 +10,7 @@ from stomp_cases import SMALL, one_by_one, opened
 
 from amq.protocols.commands import Command, Malformed, Send, SendMany
 from amq.protocols.stomp import repeated
-from amq.protocols.stomp.server import StompServer
+from amq.protocols.stomp.codec import StompCodec
 
 HEADS = (
     b"SEND\ndestination:/queue/x\ntransaction:t",
@@ -33,7 +33,7 @@ def frames(draw: st.DrawFn) -> bytes:
     return head + b"\n\n" + body + b"\0" + draw(st.sampled_from([b"", b"", b"", b"\n"]))
 
 
-def slowly(server: StompServer, data: bytes) -> list[Command]:
+def slowly(server: StompCodec, data: bytes) -> list[Command]:
     server._receive_frequent = lambda _, left: left  # type: ignore[method-assign]
     return server.receive(data)
 

@@ -17,9 +17,9 @@ from amq.core.message import LARGE_BODY_BYTES, Message
 from amq.journal.records.message import decode_message, encode_message
 from amq.protocols.commands import Command, Malformed, SendMany, Subscribe
 from amq.protocols.stomp import runs
+from amq.protocols.stomp.codec import StompCodec
 from amq.protocols.stomp.delivery import RESERVED
 from amq.protocols.stomp.frame import Frame, FrameReader, Limits, encode
-from amq.protocols.stomp.server import StompServer
 
 CONNECT = b"CONNECT\naccept-version:1.2\nhost:h\namq-runs:1\n\n\0"
 # Names of all kinds: properties, what is more than one, and what the broker drops.
@@ -48,8 +48,8 @@ ROWS = st.lists(
 )
 
 
-def opened(limits: Limits = SMALL) -> StompServer:
-    server = StompServer(limits, PREFIX, "amq/1", True)
+def opened(limits: Limits = SMALL) -> StompCodec:
+    server = StompCodec(limits, PREFIX, "amq/1", True)
     assert len(server.receive(CONNECT)) == 1
     return server
 
@@ -67,7 +67,7 @@ def many(body: bytes, count: int, **more: str) -> bytes:
     return encode("SENDMANY", [*headers.items(), ("content-length", str(len(body)))], body)
 
 
-def of_one(server: StompServer, data: bytes) -> Any:
+def of_one(server: StompCodec, data: bytes) -> Any:
     """What becomes of `data`: the code of an error, or the commands."""
     commands = server.receive(data)
     if isinstance(commands[-1], Malformed):
@@ -117,7 +117,7 @@ def test_only_a_client_that_asks_meets_them() -> None:
         (CONNECT.replace(b"amq-runs:1\n", b""), False),
         (CONNECT.replace(b"amq-runs:1", b"amq-runs:2"), False),
     ):
-        server = StompServer(SMALL, PREFIX, "amq/1", True)
+        server = StompCodec(SMALL, PREFIX, "amq/1", True)
         server.receive(connect)
         assert (b"\namq-runs:1\n" in server.connected("1", (0, 0))) == asked
         subscribe = b"SUBSCRIBE\nid:1\ndestination:/queue/a\nbrowser:true\nlease:7\ncursor:c\namq-runs:1\n\n\0"

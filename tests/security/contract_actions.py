@@ -9,7 +9,7 @@ from amq.broker.scheduling.timing import DELAY
 from amq.core.destination import QUEUE_SCHEME, TOPIC_SCHEME
 from amq.core.errors import CommandError
 from amq.core.message import Message
-from amq.protocols.base import ServerProtocol
+from amq.protocols.codec import Codec
 from amq.protocols.commands import (
     Abort,
     AbortBatch,
@@ -51,7 +51,7 @@ SHARED, SHARED_LEASES, TOPIC_NAME = QUEUE_SCHEME + QUEUE, QUEUE_SCHEME + BOTH, T
 THROUGH = 1 << 60  # all leases
 
 
-def connect(name: str, number: str) -> tuple[ServerProtocol | None, list[Command]]:  # noqa: ARG001
+def connect(name: str, number: str) -> tuple[Codec | None, list[Command]]:  # noqa: ARG001
     return None, [Connect(client_id=CLIENT_ID, instance=f"ID:host-{name}:1")]
 
 

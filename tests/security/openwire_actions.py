@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from amq.protocols.base import ServerProtocol
+from amq.protocols.codec import Codec
 from amq.protocols.commands import Command
 from amq.protocols.openwire import table
+from amq.protocols.openwire.codec import OpenWireCodec
 from amq.protocols.openwire.consumers import DELIVERED, INDIVIDUAL, STANDARD
-from amq.protocols.openwire.server import OpenWireServer
 from amq.protocols.openwire.table import Structure, frame, structure
 from amq.protocols.openwire.transactions import BEGIN, COMMIT_ONE, COMMIT_TWO, FORGET, PREPARE, RECOVER, ROLLBACK
 from tests.protocols.openwire.conversation import greeting, said
@@ -17,8 +17,8 @@ from tests.security.user_client import CLIENT_ID, QUEUE, TOPIC, Action, Connecte
 _MAKE, _REMOVE = 0, 1  # kinds of DestinationInfo
 
 
-def connect(name: str, number: str) -> tuple[ServerProtocol | None, list[Command]]:  # noqa: ARG001
-    server = OpenWireServer()
+def connect(name: str, number: str) -> tuple[Codec | None, list[Command]]:  # noqa: ARG001
+    server = OpenWireCodec()
     info = said(table.CONNECTION_INFO, 1, id=_connection(name), client_id=CLIENT_ID, fault_tolerant=True)
     return server, server.receive(greeting() + info)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from amq.protocols.base import ServerProtocol
+from amq.protocols.codec import Codec
 from amq.protocols.commands import Command
 from amq.protocols.stomp import runs
-from amq.protocols.stomp.server import StompServer
+from amq.protocols.stomp.codec import StompCodec
 from tests.security.user_client import BOTH, CLIENT_ID, EMPTY, QUEUE, TOPIC, Action, Connected
 
 _BEGIN = "BEGIN\ntransaction:t\nreceipt:b\n\n\0"
@@ -16,8 +16,8 @@ _DURABLE = f"SUBSCRIBE\nid:1\ndestination:/topic/{TOPIC}\nreceipt:u\nactivemq.su
 _THROUGH = 1 << 60  # all leases
 
 
-def connect(name: str, number: str) -> tuple[ServerProtocol | None, list[Command]]:
-    server = StompServer(owner=f"{number}.")
+def connect(name: str, number: str) -> tuple[Codec | None, list[Command]]:
+    server = StompCodec(owner=f"{number}.")
     hello = (
         f"CONNECT\naccept-version:1.2\nhost:/\nclient-id:{CLIENT_ID}\namq-client-instance:ID:host-{name}:1\n"
         f"{runs.HEADER}:{runs.VERSION}\n\n\0"

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from amq.core.destination import TOPIC_SCHEME
 from amq.core.errors import AmqError
 from amq.core.message import Message
-from amq.protocols.base import ServerProtocol
+from amq.protocols.codec import Codec
 from amq.protocols.commands import Command, Connect, Send
 from amq.security.permissions import Permissions
 from tests.broker.world import World
@@ -31,7 +31,7 @@ ACTIONS: Mapping[str, Mapping[str, Action]] = {
     "stomp": stomp_actions.ACTIONS,
     "openwire": openwire_actions.ACTIONS,
 }
-CONNECT: Mapping[str, Callable[[str, str], tuple[ServerProtocol | None, list[Command]]]] = {
+CONNECT: Mapping[str, Callable[[str, str], tuple[Codec | None, list[Command]]]] = {
     "contract": contract_actions.connect,
     "stomp": stomp_actions.connect,
     "openwire": openwire_actions.connect,

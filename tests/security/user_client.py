@@ -14,7 +14,7 @@ from amq.broker.queues.queue import Subscription
 from amq.core.destination import QUEUE_SCHEME
 from amq.core.errors import AmqError
 from amq.core.message import Message
-from amq.protocols.base import ServerProtocol
+from amq.protocols.codec import Codec
 from amq.protocols.commands import Command, Connect, Failure, Scope, Subscribe
 from tests.broker.world import Client, World
 
@@ -48,7 +48,7 @@ class Connected(Client):
         self,
         world: World,
         user: str,
-        protocol: ServerProtocol | None,
+        protocol: Codec | None,
         connect: Connect,
         hear: Callable[[Command], None],
         epochs: dict[str, int],

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from amq.protocols.commands import Send, Subscribe
+from amq.protocols.stomp.codec import StompCodec
 from amq.protocols.stomp.frame import FrameReader, encode
-from amq.protocols.stomp.server import StompServer
 from amq.selectors import Selector
 
 SENT = {
@@ -66,8 +66,8 @@ def test_message_id_is_the_one_delivered() -> None:
         assert Selector(selector, "ID:1f3a-").matches(send.message) is expected
 
 
-def subscribed(selector: str) -> tuple[StompServer, Subscribe]:
-    server = StompServer(message_id_prefix="ID:1f3a-")
+def subscribed(selector: str) -> tuple[StompCodec, Subscribe]:
+    server = StompCodec(message_id_prefix="ID:1f3a-")
     server.receive(encode("CONNECT", [("accept-version", "1.2"), ("host", "h")]))
     headers = [("id", "s"), ("destination", "/queue/orders"), ("selector", selector)]
     (command,) = server.receive(encode("SUBSCRIBE", headers))

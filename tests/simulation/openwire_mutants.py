@@ -7,11 +7,11 @@ from typing import Any
 from unittest.mock import patch
 
 from amq.protocols.commands import Command, Nothing, Outcome, SettleSet
-from amq.protocols.openwire import server
+from amq.protocols.openwire import codec
 from amq.protocols.openwire.answers import Committed
+from amq.protocols.openwire.codec import OpenWireCodec
 from amq.protocols.openwire.consumers import Ack, Consumer
 from amq.protocols.openwire.ids import MessageIds
-from amq.protocols.openwire.server import OpenWireServer
 from amq.protocols.openwire.table import Structure
 from amq.protocols.openwire.transactions import COMMIT_ONE, Step, Transactions
 from tests.simulation.feature_mutants import MUTANTS, mutant_of
@@ -22,7 +22,7 @@ __all__ = ["MUTANTS"]  # with these
 @mutant_of("openwire")
 def messages_have_no_ids() -> AbstractContextManager[object]:
     never = property(lambda _server: False, lambda *_: None)
-    return patch.object(OpenWireServer, "_tolerates_faults", never, create=True)
+    return patch.object(OpenWireCodec, "_tolerates_faults", never, create=True)
 
 
 @mutant_of("openwire")
@@ -40,7 +40,7 @@ def late_acknowledgements_are_confirmed() -> AbstractContextManager[object]:
     def late(_consumer: Consumer | None, _ack: Ack, receipt: object) -> Command:
         return Nothing(receipt)
 
-    return patch.object(server, "late", late)
+    return patch.object(codec, "late", late)
 
 
 @mutant_of("openwire")

@@ -440,7 +440,7 @@ class Oracle:
             patch.object(Machine, "_restore", see_restore),
             patch.object(Following, "finish", see_finish),
             patch.object(Following, "_load", see_checkpoint),
-            self._counted(Broker, "await_duplicate", "known already"),
+            self._counted(Broker, "when_durable", "known already"),
             self._counted(CheckpointFile, "finish", "checkpoints written"),
             self._counted(DivergedError, "__init__", "diverged"),
             self._counted(Limits, "_reach", "queue at its limit"),

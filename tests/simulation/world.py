@@ -36,7 +36,7 @@ from amq.node.member import Member, Role
 from amq.security.login import Claim, Login, User
 from amq.transports.probe import Refusal
 from tests.large import large_from
-from tests.neutral.server import NEUTRAL
+from tests.neutral.codec import NEUTRAL
 from tests.simulation.clients import Application, Consumer, Mover, Producer, TransactedProducer
 from tests.simulation.door import SimVfs
 from tests.simulation.faults import FAULTS_S, Fault, schedule

@@ -21,8 +21,7 @@ import uvloop
 
 from amq.broker.sessions.connection import ClientConnection
 from amq.doors.clock import SystemClock
-from amq.node.catalogue import PROTOCOLS, Codecs, Surroundings
-from amq.node.catalogue import Served as Protocol
+from amq.node.catalogue import PROTOCOLS, PortCodecs, ServedProtocol, Surroundings
 from amq.security.login import Claim, Login, User
 from amq.transports.connection import Connection
 from amq.transports.doorkeeper import Doorkeeper
@@ -147,7 +146,7 @@ class TlsPeer(Peer):
 class Served:
     """A broker that serves. `authenticate` lets everybody in unless a test replaces it."""
 
-    def __init__(self, world: World, protocols: Sequence[Protocol]) -> None:
+    def __init__(self, world: World, protocols: Sequence[ServedProtocol]) -> None:
         self.world = world
         self._protocols = protocols
         self._loop = asyncio.get_running_loop()
@@ -170,7 +169,7 @@ class Served:
         world, protocols = self.world, self._protocols
         self._turn = Turn(self._loop, lambda: True)
         surroundings = Surroundings(world.config, "broker", world.epoch, world.broker.message_id_prefix)
-        self._codecs = Codecs(protocols, lambda: surroundings)
+        self._codecs = PortCodecs(protocols, lambda: surroundings)
 
         async def authenticate(_: Claim) -> Login:
             return Login(User("alice"), "password")
@@ -277,7 +276,7 @@ class Served:
 def serve(
     path: Path,
     test: Callable[[Served], Awaitable[None]],
-    protocols: Sequence[Protocol] = PROTOCOLS,
+    protocols: Sequence[ServedProtocol] = PROTOCOLS,
     loop_factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
     **config: Any,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from amq.doors.clock import SystemClock
-from amq.protocols.stomp.server import StompServer
+from amq.protocols.stomp.codec import StompCodec
 from amq.security.login import Claim, Login, User
 from amq.transports.connection import Connection
 from amq.transports.doorkeeper import Doorkeeper
@@ -32,7 +32,7 @@ def test_a_login_of_a_connection_that_closes_meanwhile_lets_nobody_in(tmp_path: 
             await checked.wait()
             return Login(User("alice"), "password")
 
-        codecs: Any = SimpleNamespace(codec=lambda first, owner: StompServer(owner=owner))  # noqa: ARG005
+        codecs: Any = SimpleNamespace(codec=lambda first, owner: StompCodec(owner=owner))  # noqa: ARG005
         hub: Any = SimpleNamespace(
             clock=SystemClock(),
             turn=turn,

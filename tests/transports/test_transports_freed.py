@@ -13,12 +13,12 @@ from amq.broker.queues.queue import Queue, Subscription
 from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.session import Session
 from amq.core.message import Message
+from amq.protocols.stomp.codec import StompCodec
 from amq.protocols.stomp.frame import FrameReader
-from amq.protocols.stomp.server import StompServer
 from amq.transports.connection import Connection
 from tests.transports.served import CONNECT, Served, Uncollected, frame, serve
 
-KINDS = (ClientConnection, Connection, FrameReader, Message, Queue, Session, StompServer, Subscription)
+KINDS = (ClientConnection, Connection, FrameReader, Message, Queue, Session, StompCodec, Subscription)
 
 
 def subscribe(destination: str, id: object = 1, ack: str = "client-individual", **options: str) -> bytes:

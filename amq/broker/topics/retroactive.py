@@ -68,7 +68,7 @@ class RetroactiveReplay:
             transaction = self._replays.commits.begin()
             resent = self._fill(transaction)
             if resent is not None:
-                core.await_duplicate(resent, Call(self.go_on, self._refused))
+                core.when_durable(Call(self.go_on, self._refused), resent)
                 return
             core.memory.take(memory_bytes(transaction.sends))
             waits = any(copy.persistent for copy in transaction.sends)

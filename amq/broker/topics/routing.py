@@ -210,8 +210,8 @@ class Routing:
         records = {id(record): record for record in found if record is not None}
         part: Waiter = Together(waiter, len(records) + 1) if records else waiter
         if transaction is None:
-            core.await_duplicate(None, part)
+            core.when_durable(part)
         else:
             self._commits.commit(transaction, part, "")
         for record in records.values():
-            core.await_duplicate(record, part)
+            core.when_durable(part, record)

@@ -8,7 +8,7 @@ from amq.broker.topics.durables import Durables
 from amq.broker.topics.topics import Topics
 from amq.broker.transactions import outcomes
 from amq.broker.transactions.transaction import Transaction, memory_bytes
-from amq.broker.waiters import Refusal
+from amq.broker.waiters import Refusing
 from amq.core.errors import StoreFullError, TransactionRolledBackError
 from amq.core.message import Message
 from amq.journal.batch import Waiter
@@ -39,7 +39,7 @@ class Commits:
                 raise TransactionRolledBackError("this commit was asked for after a failover and declared rolled back")
             if outcomes.is_known(self._core, outcome_id):
                 first = self._core.outcomes_pending.get(outcome_id)
-                self._core.await_duplicate(first, Refusal(waiter, transaction.roll_back_repeated(outcome_id)))
+                self._core.when_durable(Refusing(waiter, transaction.roll_back_repeated(outcome_id)), first)
                 return
         try:
             group = self._append_commit(transaction, waiter, outcome_id)

@@ -26,7 +26,7 @@ from amq.broker.queues.runs import STEP_RUNS, InRuns, QueueRunBrowser, Runs
 from amq.broker.topics.durables import Durables
 from amq.broker.transactions.direct import NOT_PERMITTED, DirectReads, PlacesBrowser
 from amq.broker.transactions.two_phase import PreparedBrowser, TwoPhase
-from amq.broker.waiters import Answer, Refusal
+from amq.broker.waiters import Answering, Refusing
 from amq.core.destination import Pattern, Source, is_wildcard, told, wire_name
 from amq.core.errors import AccessError, CommandError
 from amq.core.message import Message
@@ -63,7 +63,7 @@ class Leasing:
         """Raises CommandError, AccessError."""
         core, number = self._core, self._core.next_seq()
         if is_wildcard(command.sources) and not command.messages and not command.take:
-            core.await_duplicate(None, Answer(waiter, self._queues(command, user.name)))
+            core.when_durable(Answering(waiter, self._queues(command, user.name)))
             return
         name, owner = self._name(command, client_id, user.name), _owner(command.cursor)
         if command.after >= number:
@@ -87,11 +87,11 @@ class Leasing:
         if command.take:  # this comes behind what is coming
             _, group = self._two_phase.mark(_epochs(command.cursor, name, user.name))
         if source is None:
-            core.await_duplicate(group, self._answering(waiter, command, found, name, user))
+            core.when_durable(self._answering(waiter, command, found, name, user), group)
             return
         seqs = self._take(source, min(command.messages, MESSAGES_MAX), min(command.size or SIZE_MAX, SIZE_MAX))
         if not seqs:
-            core.await_duplicate(group, self._answering(waiter, command, None, name, user))
+            core.when_durable(self._answering(waiter, command, None, name, user), group)
             return
         lease = Prepared(
             f"{owner}:{number}",
@@ -129,7 +129,7 @@ class Leasing:
         group = self._two_phase.marking(_epochs(command.cursor, name, user))
         if group is None:
             raise error
-        self._core.await_duplicate(group, Refusal(waiter, error))
+        self._core.when_durable(Refusing(waiter, error), group)
         return True
 
     def check_epoch(self, cursor: str, name: str, epoch: int, user: str) -> None:
@@ -214,11 +214,11 @@ class Leasing:
         if reads is not None:
             facts["direct"], facts["fallback"] = reads
         if lease is None or not (command.places or command.size):
-            return Answer(waiter, json.dumps(facts))
+            return Answering(waiter, json.dumps(facts))
         if not command.places:
             return Made(waiter, lambda: json.dumps({**facts, "size": self._size(lease, name)}))
         if not self._direct.are_permitted(user, str(command.sources[0])):
-            return Answer(waiter, json.dumps({**facts, "indirect": NOT_PERMITTED}))
+            return Answering(waiter, json.dumps({**facts, "indirect": NOT_PERMITTED}))
         return Made(waiter, lambda: json.dumps({**facts, **self._places(lease, name)}))
 
     def _places(self, lease: Prepared, name: str) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def tell(core: Core, name: str, transaction: str, waiter: Waiter) -> None:
     """Answer a client that lost the connection while it committed: confirmed if it took place, else it never will by
     the transaction of that name."""
     if is_known(core, name):
-        core.await_duplicate(core.outcomes_pending.get(name), waiter)
+        core.when_durable(waiter, core.outcomes_pending.get(name))
         return
     core.outcomes_refused.add(owner_of(name), (given(name), transaction))
     raise TransactionRolledBackError("the commit did not take place: the transaction was rolled back")

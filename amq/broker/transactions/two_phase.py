@@ -25,7 +25,7 @@ from amq.broker.transactions.deadlines import Deadlines
 from amq.broker.transactions.refused import Refused
 from amq.broker.transactions.rights import Rights
 from amq.broker.transactions.transaction import Ready, Transaction, memory_bytes, records_of
-from amq.broker.waiters import Answer, Refusal, Together
+from amq.broker.waiters import Answering, Refusing, Together
 from amq.core.destination import wire_name
 from amq.core.errors import AccessError, CommandError, StoreFullError, TransactionRolledBackError
 from amq.core.message import SUBSCRIPTION_SCHEME, TEXT, Message
@@ -124,7 +124,7 @@ class TwoPhase:
             raise
         if command.may_be_read_only and not (transaction.queued or transaction.acks):
             transaction.roll_back()
-            core.await_duplicate(None, Answer(waiter, READ_ONLY))
+            core.when_durable(Answering(waiter, READ_ONLY))
             return
         prepared = Prepared(
             command.xid,
@@ -275,7 +275,7 @@ class TwoPhase:
             if len(some) < LOOKED_AT_MAX or len(listing.found) >= LISTED_MAX:
                 self._listings.popleft()
                 ids = islice(dict.fromkeys(listing.found), LISTED_MAX)
-                self._core.await_duplicate(None, Answer(listing.waiter, "\n".join(ids)))
+                self._core.when_durable(Answering(listing.waiter, "\n".join(ids)))
         is_more = self._roll_back_overdue(self._core.clock.wall_ms())
         self.has_work = bool(self._listings) or is_more
         if self.has_work:
@@ -315,7 +315,7 @@ class TwoPhase:
         `outcomeWindow` says. Raises CommandError where it has not, or was never prepared; AccessError."""
         core, key = self._core, self._meant(xid, rights)
         if key in self.ending:
-            core.await_duplicate(self.ending[key][0], waiter)
+            core.when_durable(waiter, self.ending[key][0])
         elif key in core.state.prepared or key in self._preparing:
             raise CommandError(f"{xid} is prepared: commit it or roll it back", code="TRANSACTION_PREPARED")
         else:
@@ -339,7 +339,7 @@ class TwoPhase:
         xid, core = command.xid, self._core
         for key in dict.fromkeys((key_of(user, xid), xid)):  # an earlier version may have prepared it, without a user
             if key in self._preparing or key in core.state.prepared or self._ended_so(key, True):
-                core.await_duplicate(self._preparing.get(key), waiter)
+                core.when_durable(waiter, self._preparing.get(key))
                 return
         self._refused.add(user, xid)
         raise TransactionRolledBackError(f"{xid} is not prepared: the transaction was rolled back")
@@ -382,9 +382,9 @@ class TwoPhase:
             try:
                 self._check_outcome(xid, commit, committed)
             except (CommandError, TransactionRolledBackError) as error:
-                core.await_duplicate(group, Refusal(waiter, error))
+                core.when_durable(Refusing(waiter, error), group)
             else:
-                core.await_duplicate(group, waiter)
+                core.when_durable(waiter, group)
         elif key in core.state.prepared:
             prepared, _ = core.state.prepared[key]
             group = Group(self._commits(prepared) if commit else self._rollbacks(prepared))
@@ -399,7 +399,7 @@ class TwoPhase:
     def finish_together(self, some: list[Prepared], commit: bool, waiter: Waiter) -> None:
         """Commit or roll back all of `some`, none of which is ending; there need not be any."""
         if not some:
-            self._core.await_duplicate(None, waiter)
+            self._core.when_durable(waiter)
             return
         group = Group([part for each in some for part in (self._commits if commit else self._rollbacks)(each)])
         for each in some:
@@ -458,7 +458,7 @@ class TwoPhase:
         for each in others:
             self.ending[each.key] = group, False
         self._marking[owner] = marker, group
-        self.append(group, Answer(waiter, COMMITTED))
+        self.append(group, Answering(waiter, COMMITTED))
 
     def _answer_again(self, asked: Marker, waiter: Waiter) -> None:
         """That batch is committed, or its commit is on its way. Raises CommandError where it held something else."""
@@ -468,9 +468,9 @@ class TwoPhase:
             known, _ = core.state.prepared.markers[asked.owner]
         if asked.content is None or known.content in (None, asked.content):
             if group is not None:
-                core.await_duplicate(group, Answer(waiter, DUPLICATE))
+                core.when_durable(Answering(waiter, DUPLICATE), group)
             else:
-                core.journal.confirm(Answer(waiter, DUPLICATE))
+                core.journal.confirm(Answering(waiter, DUPLICATE))
             return
         assert known.content is not None
         error = CommandError(
@@ -481,7 +481,7 @@ class TwoPhase:
         )
         if group is None:
             raise error
-        core.await_duplicate(group, Refusal(waiter, error))
+        core.when_durable(Refusing(waiter, error), group)
 
     def abort_batch(self, command: AbortBatch, waiter: Waiter) -> None:
         """Roll back what is prepared for an owner, in groups of bounded size. The answer comes when all are done."""
@@ -493,7 +493,7 @@ class TwoPhase:
             and each.key not in self.ending
             and (command.xids is None or each.xid in command.xids)
         ]
-        answer, groups, messages = Answer(waiter, str(len(wanted))), [list[Prepared]()], 0
+        answer, groups, messages = Answering(waiter, str(len(wanted))), [list[Prepared]()], 0
         for each in wanted:
             if messages >= GROUP_MESSAGES_MAX:
                 groups.append([])

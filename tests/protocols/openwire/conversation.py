@@ -1,4 +1,4 @@
-"""Connections of an OpenWireServer for tests: what a client of ActiveMQ sends, and what the answers say."""
+"""Connections of an OpenWireCodec for tests: what a client of ActiveMQ sends, and what the answers say."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from amq.protocols.openwire import table
+from amq.protocols.openwire.codec import OpenWireCodec
 from amq.protocols.openwire.hello import MAGIC
 from amq.protocols.openwire.primitives import encode_map
-from amq.protocols.openwire.server import OpenWireServer
 from amq.protocols.openwire.table import Structure, decode, frame, structure
 from amq.protocols.openwire.wire import INT, optional_bytes
 
@@ -35,9 +35,9 @@ def login(version: int = 12, **fields: Any) -> bytes:
     )
 
 
-def opened(version: int = 12, **fields: Any) -> OpenWireServer:
+def opened(version: int = 12, **fields: Any) -> OpenWireCodec:
     """A connection with a session, a producer and a consumer."""
-    server = OpenWireServer()
+    server = OpenWireCodec()
     server.receive(greeting(version) + login(version, **fields))
     server.connected("1", (0, 0))
     server.receive(

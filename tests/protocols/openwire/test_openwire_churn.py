@@ -10,16 +10,16 @@ import pytest
 from conversation import ID, PRODUCER, QUEUE, frames, message, opened, said
 
 from amq.protocols.commands import Invalid, Nothing, OpenSession, Settle, Subscribe
-from amq.protocols.openwire import server as module
+from amq.protocols.openwire import codec as module
 from amq.protocols.openwire import table
+from amq.protocols.openwire.codec import OpenWireCodec
 from amq.protocols.openwire.messages import read_message
-from amq.protocols.openwire.server import OpenWireServer
 from amq.protocols.openwire.table import Structure, encode, frame, structure
 
 ROUNDS = 300
 
 
-def sized(server: OpenWireServer) -> dict[str, int]:
+def sized(server: OpenWireCodec) -> dict[str, int]:
     """Its tables, with how much is in each."""
     found = {name: len(value) for name, value in vars(server).items() if isinstance(value, dict | list | bytes)}
     inner = vars(server._transactions)
@@ -36,7 +36,7 @@ def ids(number: int) -> tuple[Structure, Structure, Structure]:
     )
 
 
-def live(server: OpenWireServer, number: int, seqs: count[int]) -> None:
+def live(server: OpenWireCodec, number: int, seqs: count[int]) -> None:
     """A session with all that it may have, from its beginning to its end."""
     session, producer, consumer = ids(number)
     transaction = structure(table.LOCAL_TRANSACTION_ID, connection=ID, value=number)

@@ -21,9 +21,9 @@ from amq.protocols.commands import (
     Subscribe,
 )
 from amq.protocols.openwire import table
+from amq.protocols.openwire.codec import OpenWireCodec
 from amq.protocols.openwire.consumers import DELIVERED, INDIVIDUAL, POISON, STANDARD
 from amq.protocols.openwire.messages import id_text
-from amq.protocols.openwire.server import OpenWireServer
 from amq.protocols.openwire.table import Structure, frame, structure
 from tests.protocols.openwire.conversation import (
     CONSUMER,
@@ -45,7 +45,7 @@ def id_of(seq: int) -> Structure:
 
 
 def acknowledged(
-    server: OpenWireServer, kind: int, first: int, last: int, responds: bool = True, **more: object
+    server: OpenWireCodec, kind: int, first: int, last: int, responds: bool = True, **more: object
 ) -> list[Command]:
     fields = {"consumer": CONSUMER, "destination": QUEUE, "kind": kind, "count": 1, **more}
     ids = {"first": id_of(first), "last": id_of(last)}
@@ -92,7 +92,7 @@ def test_words_that_promise_nothing_are_answered(kind: int, transaction: Structu
     assert isinstance(nothing, Nothing)
 
 
-def opened_with(*seqs: int) -> tuple[OpenWireServer, list[int]]:
+def opened_with(*seqs: int) -> tuple[OpenWireCodec, list[int]]:
     """A connection with a consumer that was given these messages, and the names that it knows them by."""
     server = opened()
     (subscribe,) = (
@@ -108,7 +108,7 @@ def opened_with(*seqs: int) -> tuple[OpenWireServer, list[int]]:
     return server, list(server._consumers[table.nested(OTHER)].held)
 
 
-def outcomes(server: OpenWireServer, last: int) -> dict[int, Outcome]:
+def outcomes(server: OpenWireCodec, last: int) -> dict[int, Outcome]:
     """How deliveries end when the consumer says that its program saw those up to `last`."""
     found = server.receive(said(table.REMOVE_INFO, 30, id=OTHER, last_delivered=last))
     return {seq: each.outcome for each in found if isinstance(each, SettleSet) for seq in each.seqs}
@@ -184,11 +184,11 @@ def test_one_that_acknowledges_one_by_one_may_have_seen_any(is_usual: bool) -> N
     assert own_ids(8, [8], is_usual) == [True] * 4
 
 
-def committed(server: OpenWireServer) -> list[Command]:
+def committed(server: OpenWireCodec) -> list[Command]:
     return server.receive(said(table.TRANSACTION_INFO, 30, True, connection=ID, transaction=TRANSACTION, kind=2))
 
 
-def begun(server: OpenWireServer) -> None:
+def begun(server: OpenWireCodec) -> None:
     server.receive(said(table.TRANSACTION_INFO, 10, connection=ID, transaction=TRANSACTION, kind=0))
 
 

@@ -28,6 +28,7 @@ from amq.core.values import Int16, Int32, Nested
 from amq.core.values import decode as decode_value
 from amq.protocols.commands import Invalid, Send
 from amq.protocols.openwire import table
+from amq.protocols.openwire.codec import OpenWireCodec
 from amq.protocols.openwire.consumers import Ack, Consumer, _read_any, read_ack
 from amq.protocols.openwire.messages import (
     PROPERTIES_MAX,
@@ -44,7 +45,6 @@ from amq.protocols.openwire.primitives import (
     encode_stream,
     properties_of,
 )
-from amq.protocols.openwire.server import OpenWireServer
 from amq.protocols.openwire.table import Structure, decode, encode, frame, read_nested, structure
 from amq.protocols.openwire.wire import INT, Reader, encode_text
 from tests.sampling import only
@@ -317,7 +317,7 @@ def test_any_bytes_as_an_acknowledgement(data: bytes) -> None:
         assert isinstance(found, Ack)
 
 
-def consumer_of(server: OpenWireServer) -> Consumer:
+def consumer_of(server: OpenWireCodec) -> Consumer:
     consumer = next(iter(server._consumers.values()))
     assert isinstance(consumer, Consumer)
     return consumer

@@ -14,16 +14,16 @@ from amq.core.message import Message
 from amq.core.remembered import Remembered
 from amq.protocols.commands import Command, Malformed, Send, Settle
 from amq.protocols.openwire import table
+from amq.protocols.openwire.codec import OpenWireCodec
 from amq.protocols.openwire.messages import message_of, read_message
 from amq.protocols.openwire.primitives import encode_map
-from amq.protocols.openwire.server import OpenWireServer
 from amq.protocols.openwire.table import decode, frame, structure
 
 OTHER = structure(table.PRODUCER_ID, connection="ID:host-1-1:1", session=1, value=2)
 _PLAIN = (str, int, bytes, bool, float, type(None), tuple, list, dict)
 
 
-class GeneralServer(OpenWireServer):
+class GeneralCodec(OpenWireCodec):
     """It knows no short way."""
 
     def _receive_frequent(self, commands: list[Command], left: int) -> int:  # noqa: ARG002
@@ -32,7 +32,7 @@ class GeneralServer(OpenWireServer):
 
 def facts(found: object) -> object:
     """Everything that `found` holds, to compare."""
-    if isinstance(found, (Remembered, OpenWireServer)) or found.__class__.__name__ in ("Consumer", "Structure"):
+    if isinstance(found, (Remembered, OpenWireCodec)) or found.__class__.__name__ in ("Consumer", "Structure"):
         return found.__class__.__name__
     if isinstance(found, _PLAIN) or not hasattr(found, "__class__"):
         return found
@@ -40,13 +40,13 @@ def facts(found: object) -> object:
     return type(found).__name__, {name: facts(getattr(found, name, None)) for name in sorted(names)}
 
 
-def general() -> OpenWireServer:
+def general() -> OpenWireCodec:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("conversation.OpenWireServer", GeneralServer)
+        patch.setattr("conversation.OpenWireCodec", GeneralCodec)
         return opened()
 
 
-def prepared(server: OpenWireServer) -> OpenWireServer:
+def prepared(server: OpenWireCodec) -> OpenWireCodec:
     """It has two producers, an open transaction, and a consumer that holds messages."""
     server.receive(
         said(table.PRODUCER_INFO, 5, id=OTHER, destination=QUEUE, window=4096)

@@ -1,4 +1,4 @@
-"""OpenWireServer: what clients send becomes commands, each is answered once, and no bytes get the better of it."""
+"""OpenWireCodec: what clients send becomes commands, each is answered once, and no bytes get the better of it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ from amq.protocols.commands import (
 )
 from amq.protocols.openwire import table
 from amq.protocols.openwire.answers import Answer
+from amq.protocols.openwire.codec import STRANGER_BYTES_MAX, OpenWireCodec
 from amq.protocols.openwire.primitives import encode_map
-from amq.protocols.openwire.server import STRANGER_BYTES_MAX, OpenWireServer
 from amq.protocols.openwire.table import Structure, frame, structure
 from amq.protocols.openwire.wire import INT
 
@@ -119,7 +119,7 @@ def test_one_that_does_not_wait_gets_none(what: str) -> None:
 
 
 def test_the_order_of_a_stock_client() -> None:
-    server = OpenWireServer()
+    server = OpenWireCodec()
     assert server.receive(greeting()) == []
     (info,) = frames(server.unsaid)
     assert info.type == table.BROKER_INFO
@@ -134,7 +134,7 @@ def test_the_order_of_a_stock_client() -> None:
 @pytest.mark.parametrize("type", sorted(table.FIELDS))
 def test_nothing_is_done_for_strangers(type: int) -> None:
     """Before ConnectionInfo a client is told nothing, and nothing is done for it."""
-    server = OpenWireServer()
+    server = OpenWireCodec()
     server.receive(greeting())
     commands = server.receive(said(type, 7, True) if table.FIELDS[type][0][0] == "command_id" else said_plain(type))
     assert not [each for each in commands if not isinstance(each, Malformed)], commands
@@ -157,12 +157,12 @@ def said_plain(type: int) -> bytes:
     ],
 )
 def test_first_words_that_are_none(data: bytes) -> None:
-    commands = OpenWireServer().receive(data + bytes(20))
+    commands = OpenWireCodec().receive(data + bytes(20))
     assert isinstance(only(commands, Malformed), Malformed)
 
 
 def test_a_large_frame_before_the_login_is_refused() -> None:
-    server = OpenWireServer()
+    server = OpenWireCodec()
     server.receive(greeting())
     assert isinstance(server.receive(INT.pack(STRANGER_BYTES_MAX + 1))[-1], Malformed)
     assert not server.pending()
@@ -219,7 +219,7 @@ HALF, LONG = "half \ud800 of one", "x" * 65_000
 def test_ids_that_cannot_be_stored_are_refused(text: str) -> None:
     """The journal has no place for them: what reaches the broker can be written."""
     connection = structure(table.CONNECTION_ID, value=text)
-    server = OpenWireServer()
+    server = OpenWireCodec()
     server.receive(greeting())
     assert isinstance(server.receive(login(id=connection))[-1], Malformed)
     id = structure(table.MESSAGE_ID, text=text, producer=PRODUCER, producer_sequence=1)
@@ -234,7 +234,7 @@ def test_ids_that_cannot_be_stored_are_refused(text: str) -> None:
     assert isinstance(commands[-1], Invalid | Malformed)
     assert commands[-1].receipt.command_id == 7
     for name in ("client_id", "user_name"):
-        server = OpenWireServer()
+        server = OpenWireCodec()
         server.receive(greeting())
         assert isinstance(server.receive(login(**{name: text}))[-1], Malformed)
     id = structure(table.CONSUMER_ID, value=2)
@@ -250,10 +250,10 @@ UNUSABLE = {
 }
 
 
-def limited(what: str, **fields: Any) -> OpenWireServer:
+def limited(what: str, **fields: Any) -> OpenWireCodec:
     """A connection of a client that sends again what it has no answer for; frames may have 2 MiB, or what is not too
     large for them."""
-    server = OpenWireServer(MIB if what == "too large" else 100 * MIB)
+    server = OpenWireCodec(MIB if what == "too large" else 100 * MIB)
     server.receive(greeting() + login(fault_tolerant=True))
     server.connected("1", (0, 0))
     server.receive(said(table.SESSION_INFO, 2, id=SESSION) + said(table.PRODUCER_INFO, 3, id=PRODUCER, **fields))
@@ -302,12 +302,12 @@ def test_a_one_way_command_that_is_none_ends_the_connection() -> None:
 
 
 def test_a_connection_is_named_by_its_own_kind_of_id() -> None:
-    server = OpenWireServer()
+    server = OpenWireCodec()
     server.receive(greeting())
     assert isinstance(server.receive(login(id=TRANSACTION))[-1], Malformed)
 
 
-def refused(server: OpenWireServer, token: Answer, error: Exception, consumer: str = "") -> list[Structure]:
+def refused(server: OpenWireCodec, token: Answer, error: Exception, consumer: str = "") -> list[Structure]:
     return list(frames(server.error(Failure(error, Scope.COMMAND, token, 0, consumer))))
 
 
@@ -371,7 +371,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 @settings(max_examples=300)
 @given(mutated() | st.binary(max_size=200), st.data())
 def test_any_bytes(stream: bytes, data: st.DataObject) -> None:
-    whole, cut = OpenWireServer(), OpenWireServer()
+    whole, cut = OpenWireCodec(), OpenWireCodec()
     expected = whole.receive(stream)
     for command in expected[:-1]:
         assert not isinstance(command, Malformed | Disconnect)
@@ -388,7 +388,7 @@ def test_any_bytes(stream: bytes, data: st.DataObject) -> None:
             list(frames(whole.receipt(receipt), whole._version))
 
 
-def dispatched(server: OpenWireServer, subscribe: Subscribe, seq: int) -> Structure:
+def dispatched(server: OpenWireCodec, subscribe: Subscribe, seq: int) -> Structure:
     """The id under which the client gets a message of that number."""
     made = Message("queue://orders", b"x", content=TEXT, seq=seq)
     (found,) = frames(server.delivery(server.subscription(subscribe, 1), made, 0))
@@ -397,7 +397,7 @@ def dispatched(server: OpenWireServer, subscribe: Subscribe, seq: int) -> Struct
     return id
 
 
-def consumer_of(server: OpenWireServer) -> Subscribe:
+def consumer_of(server: OpenWireCodec) -> Subscribe:
     other = structure(table.CONSUMER_ID, connection="ID:host-1-1:1", session=1, value=2)
     found = server.receive(said(table.CONSUMER_INFO, 9, id=other, destination=QUEUE, prefetch=10))
     subscribe = only(found, Subscribe)
@@ -405,7 +405,7 @@ def consumer_of(server: OpenWireServer) -> Subscribe:
     return subscribe
 
 
-def acknowledged(server: OpenWireServer, id: Structure, transaction: Structure | None = None) -> list[Command]:
+def acknowledged(server: OpenWireCodec, id: Structure, transaction: Structure | None = None) -> list[Command]:
     consumer = structure(table.CONSUMER_ID, connection="ID:host-1-1:1", session=1, value=2)
     return server.receive(
         said(
@@ -422,7 +422,7 @@ def acknowledged(server: OpenWireServer, id: Structure, transaction: Structure |
     )
 
 
-def committed(server: OpenWireServer) -> list[Command]:
+def committed(server: OpenWireCodec) -> list[Command]:
     return server.receive(said(table.TRANSACTION_INFO, 30, True, connection=ID, transaction=TRANSACTION, kind=2))
 
 

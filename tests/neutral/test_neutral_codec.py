@@ -10,11 +10,11 @@ import pytest
 from amq.broker.sessions import connection
 from amq.core.destination import ANY_REST, ANY_WORD, Pattern
 from amq.core.errors import ProtocolError
-from amq.node.catalogue import Codecs
+from amq.node.catalogue import PortCodecs
 from amq.protocols.commands import Outcome, Scope
 from amq.protocols.detect import detect
 from tests.neutral.client import NeutralClient
-from tests.neutral.server import NEUTRAL, NeutralServer
+from tests.neutral.codec import NEUTRAL, NeutralCodec
 from tests.neutral.wire import MAGIC, Op, frame
 from tests.neutral.world import TABLE, Link, link, play, stomp
 from tests.transports.served import Served
@@ -52,7 +52,7 @@ def test_its_first_bytes_tell_it_from_others() -> None:
     with pytest.raises(ProtocolError, match="right port"):
         detect(MAGIC)
     with pytest.raises(ProtocolError, match="STOMP and OpenWire and the neutral protocol, the client speaks mqtt"):
-        Codecs(TABLE, None).codec(b"\x10\x0c\0\4MQTT\4\2\0\x3c\0\0", "")  # type: ignore[arg-type]
+        PortCodecs(TABLE, None).codec(b"\x10\x0c\0\4MQTT\4\2\0\x3c\0\0", "")  # type: ignore[arg-type]
 
 
 def test_first_bytes_may_come_one_by_one(tmp_path: Path) -> None:
@@ -410,7 +410,7 @@ def test_what_is_no_frame_ends_the_connection_and_is_told() -> None:
         frame(Op.CREDIT, "c", -1, False),
         b"\xff" * 20,
     ):
-        server = NeutralServer()
+        server = NeutralCodec()
         found = server.receive(MAGIC + frame(Op.BEAT) + said + frame(Op.BEGIN, "t"))
         assert [type(each).__name__ for each in found] == ["Malformed"], said
         assert not server.pending()

@@ -1,4 +1,4 @@
-"""StompServer: the broker's side of a STOMP 1.0, 1.1 or 1.2 connection. Bytes in, commands out; replies in, bytes out.
+"""StompCodec: the broker's side of a STOMP 1.0, 1.1 or 1.2 connection. Bytes in, commands out; replies in, bytes out.
 
 Invariants: `receive` never raises and, once it has yielded `Malformed` or `Disconnect`, yields nothing more; the tight
 loop for SEND and ACK yields exactly what the general path yields (it leaves to it everything that it does not fully
@@ -29,7 +29,7 @@ from amq.core.message import (
     plain,
 )
 from amq.core.remembered import Remembered
-from amq.protocols.base import ALL_FRAMES, RARE_FRAMES
+from amq.protocols.codec import ALL_FRAMES, RARE_FRAMES
 from amq.protocols.commands import (
     CREDIT_MAX,
     OLDEST,
@@ -89,8 +89,8 @@ class _Subscription:
         self.transformation = transformation  # of the maps that it gets, "" = none
 
 
-class StompServer:
-    """Implements `amq.protocols.base.ServerProtocol`.
+class StompCodec:
+    """Implements `amq.protocols.codec.Codec`.
 
     limits              of frames
     message_id_prefix   `message-id` is this and the message's seq; must not end in a digit
@@ -500,7 +500,7 @@ class StompServer:
         return leases.lease(headers, receipt)
 
     # One table for all connections: bound methods would make each codec refer to itself, and stay in memory.
-    _HANDLERS: ClassVar[dict[str, Callable[[StompServer, dict[str, str], object], Command]]] = {
+    _HANDLERS: ClassVar[dict[str, Callable[[StompCodec, dict[str, str], object], Command]]] = {
         "ABORT": _abort,
         "ACK": _ack,
         "BEGIN": _begin,

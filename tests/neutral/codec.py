@@ -1,4 +1,4 @@
-"""NeutralServer: the broker's side of the neutral protocol (`tests.neutral.wire`). Bytes in, commands out; replies in,
+"""NeutralCodec: the broker's side of the neutral protocol (`tests.neutral.wire`). Bytes in, commands out; replies in,
 bytes out.
 
 It is the proof that the contract of protocols and broker knows no protocol: nothing in `amq/` knows of this one, which
@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from amq.core.errors import AmqError, CommandError, ProtocolError
 from amq.core.message import Batch, Message
-from amq.node.catalogue import Served, Surroundings
-from amq.protocols.base import ALL_FRAMES
+from amq.node.catalogue import ServedProtocol, Surroundings
+from amq.protocols.codec import ALL_FRAMES
 from amq.protocols.commands import (
     CREDIT_MAX,
     Abort,
@@ -46,8 +46,8 @@ from tests.neutral.messages import BIG, NAME, checked, own, read_message, told
 from tests.neutral.wire import FRAME_BYTES_MAX, HEAD, MAGIC, Op, frame, read_source, unpack
 
 
-class NeutralServer:
-    """Implements `amq.protocols.base.ServerProtocol`. Clients are told `epoch` and `message_id_prefix`. The token of a
+class NeutralCodec:
+    """Implements `amq.protocols.codec.Codec`. Clients are told `epoch` and `message_id_prefix`. The token of a
     command, and what `delivery` needs of a consumer, begin with its session."""
 
     name = NAME
@@ -258,8 +258,8 @@ def _name(value: Any) -> str:
     return source
 
 
-def _make(surroundings: Surroundings, _owner: str) -> NeutralServer:
-    return NeutralServer(surroundings.epoch, surroundings.message_id_prefix)
+def _make(surroundings: Surroundings, _owner: str) -> NeutralCodec:
+    return NeutralCodec(surroundings.epoch, surroundings.message_id_prefix)
 
 
-NEUTRAL = Served("neutral", "the neutral protocol", [tuple(MAGIC)], _make)
+NEUTRAL = ServedProtocol("neutral", "the neutral protocol", [tuple(MAGIC)], _make)

@@ -1,5 +1,5 @@
-"""The contract, from the broker to a client: what a connection asks of a protocol. Bytes in, commands out; replies,
-deliveries in, bytes out. No I/O, no clock."""
+"""The contract, from the broker to a client: the methods of a codec. Bytes in, commands out; replies, deliveries in,
+bytes out. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALL_FRAMES: Final = sys.maxsize
 RARE_FRAMES: Final = 8  # a frame that takes the general path counts as so many
 
 
-class ServerProtocol(Protocol):
+class Codec(Protocol):
     """The broker's side of one connection. Never raises on bad input: the last command is then `Malformed`."""
 
     name: str

@@ -1,4 +1,4 @@
-"""OpenWireServer: the broker's side of an OpenWire connection. Bytes in, commands out; replies in, bytes out.
+"""OpenWireCodec: the broker's side of an OpenWire connection. Bytes in, commands out; replies in, bytes out.
 
 Invariants: `receive` never raises and, once it has yielded `Malformed` or `Disconnect`, yields nothing more; each
 command whose client waits for a response gets one; a one-way command that fails is told as a ConnectionError.
@@ -16,7 +16,7 @@ from amq.core.destination import told
 from amq.core.errors import AmqError, CommandError, ProtocolError
 from amq.core.message import Batch, Message
 from amq.core.remembered import Remembered
-from amq.protocols.base import ALL_FRAMES, RARE_FRAMES
+from amq.protocols.codec import ALL_FRAMES, RARE_FRAMES
 from amq.protocols.commands import (
     CloseProducer,
     CloseSession,
@@ -104,8 +104,8 @@ _RESPONSE: Final = INT.pack(10) + bytes((table.RESPONSE,)) + b"\0\0\0\0\0"
 _ABOUT: Final = frozenset({"UNKNOWN_DELIVERY", "UNKNOWN_SUBSCRIPTION"})  # late words about what has ended
 
 
-class OpenWireServer:
-    """Implements `amq.protocols.base.ServerProtocol`. `body_bytes_max` = of a message."""
+class OpenWireCodec:
+    """Implements `amq.protocols.codec.Codec`. `body_bytes_max` = of a message."""
 
     name = "openwire"
     survives: ClassVar[frozenset[Scope]] = frozenset(Scope) - {Scope.CONNECTION}
@@ -672,7 +672,7 @@ class OpenWireServer:
         self._done(found, commands)
 
     # One table for all connections: bound methods would make each codec refer to itself, and stay in memory.
-    _HANDLERS: ClassVar[dict[int, Callable[[OpenWireServer, Structure, list[Command]], None]]] = {
+    _HANDLERS: ClassVar[dict[int, Callable[[OpenWireCodec, Structure, list[Command]], None]]] = {
         table.CONNECTION_INFO: _connect,
         table.SESSION_INFO: _open_session,
         table.CONSUMER_INFO: _consume,

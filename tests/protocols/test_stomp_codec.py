@@ -13,15 +13,15 @@ from stomp_cases import CASES, PREFIX, SMALL, Case, connect, one_by_one, opened,
 from amq.core.errors import CommandError, ProtocolError
 from amq.core.message import TEXT, Batch, Message, Shared
 from amq.core.remembered import ENTRY_BYTES
-from amq.protocols.base import ServerProtocol
+from amq.protocols.codec import Codec
 from amq.protocols.commands import Begin, Command, Connect, Failure, Malformed, Subscribe
+from amq.protocols.stomp.codec import _DESTINATIONS_BYTES_MAX, StompCodec
 from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameReader, Limits
-from amq.protocols.stomp.server import _DESTINATIONS_BYTES_MAX, StompServer
 
 EVERY = [pytest.param(case, version, id=f"{case.name} {version}") for case in CASES for version in case.versions]
 
 
-def general_path_only(server: StompServer) -> StompServer:
+def general_path_only(server: StompCodec) -> StompCodec:
     def nothing(commands: list[Command], left: int) -> int:  # noqa: ARG001
         return left
 
@@ -104,7 +104,7 @@ def test_general_path_after_a_cut_frame_that_the_fast_path_finished() -> None:
     ],
 )
 def test_version_negotiation(command: bytes, accept: bytes, version: str) -> None:
-    server = StompServer(SMALL, PREFIX, "amq/1")
+    server = StompCodec(SMALL, PREFIX, "amq/1")
     (connected,) = server.receive(command + b"\n" + accept + b"login:me\npasscode:a:b\\n\nclient-id:c\nhost:h\n\n\0")
     assert isinstance(connected, Connect)
     assert plain(connected) == plain(Connect("me", "a:b\\n", "c", "h", (0, 0)))
@@ -116,7 +116,7 @@ def test_version_negotiation(command: bytes, accept: bytes, version: str) -> Non
 
 @pytest.mark.parametrize("accept", ["0.9", "2.0,1.3", "", "x", "1.2.3"])
 def test_no_common_version(accept: str) -> None:
-    server = StompServer(SMALL, PREFIX, "amq/1")
+    server = StompCodec(SMALL, PREFIX, "amq/1")
     (refused,) = server.receive(f"CONNECT\naccept-version:{accept}\nhost:h\n\n\0".encode())
     assert isinstance(refused, Malformed)
     (frame,) = FrameReader().feed(server.error(Failure(refused.error)))
@@ -126,30 +126,30 @@ def test_no_common_version(accept: str) -> None:
 
 
 def test_connect_names_the_client_object() -> None:
-    (connected,) = StompServer(SMALL, PREFIX).receive(b"CONNECT\namq-client-instance:i-\n\n\0")
+    (connected,) = StompCodec(SMALL, PREFIX).receive(b"CONNECT\namq-client-instance:i-\n\n\0")
     assert plain(connected) == plain(Connect(instance="i-"))
 
 
 def test_connect_1_0_is_trimmed() -> None:
-    (connected,) = StompServer(SMALL, PREFIX).receive(b"CONNECT\nlogin: me\n passcode:  x \n\n\0")
+    (connected,) = StompCodec(SMALL, PREFIX).receive(b"CONNECT\nlogin: me\n passcode:  x \n\n\0")
     assert plain(connected) == plain(Connect("me", "x"))
 
 
 def test_connect_with_crlf_line_ends() -> None:
-    (connected,) = StompServer(SMALL, PREFIX).receive(b"CONNECT\r\naccept-version:1.2\r\nhost:h\r\n\r\n\0\r\n")
+    (connected,) = StompCodec(SMALL, PREFIX).receive(b"CONNECT\r\naccept-version:1.2\r\nhost:h\r\n\r\n\0\r\n")
     assert plain(connected) == plain(Connect(host="h"))
 
 
 @pytest.mark.parametrize(("text", "value"), [("0,0", (0, 0)), ("500,10000", (500, 10000)), ("1, 2", (1, 2))])
 def test_heartbeat(text: str, value: tuple[int, int]) -> None:
-    (connected,) = StompServer(SMALL).receive(f"CONNECT\naccept-version:1.1\nheart-beat:{text}\n\n\0".encode())
+    (connected,) = StompCodec(SMALL).receive(f"CONNECT\naccept-version:1.1\nheart-beat:{text}\n\n\0".encode())
     assert isinstance(connected, Connect)
     assert connected.heartbeat_ms == value
 
 
 @pytest.mark.parametrize("text", ["", "1", "1,", ",1", "a,b", "-1,0", "1,2,3", "1.5,2", "9" * 12 + ",0", "٣,0"])
 def test_heartbeat_is_garbage(text: str) -> None:
-    (refused,) = StompServer(SMALL).receive(f"CONNECT\naccept-version:1.1\nheart-beat:{text}\n\n\0".encode())
+    (refused,) = StompCodec(SMALL).receive(f"CONNECT\naccept-version:1.1\nheart-beat:{text}\n\n\0".encode())
     assert isinstance(refused, Malformed)
     assert plain(refused.error) == "HEADER_INVALID"
 
@@ -158,7 +158,7 @@ def test_heartbeat_is_garbage(text: str) -> None:
 @pytest.mark.parametrize("length", [b"", b"content-length:40\n"])
 def test_a_connect_may_end_in_a_line_end_or_give_a_length(end: bytes, length: bytes) -> None:
     """So some clients write it; what follows is another frame."""
-    server = StompServer(SMALL, PREFIX)
+    server = StompCodec(SMALL, PREFIX)
     connect = b"CONNECT\naccept-version:1.2\nhost:h\n" + length + b"\n" + end + b"\0"
     commands = server.receive(connect + b"BEGIN\ntransaction:t\n\n\0")
     assert [type(each) for each in commands] == [Connect, Begin]
@@ -166,7 +166,7 @@ def test_a_connect_may_end_in_a_line_end_or_give_a_length(end: bytes, length: by
 
 @pytest.mark.parametrize("body", [b"x", b"\nx", b"\n\n\n", b"\r\n\n"])
 def test_a_connect_has_no_body(body: bytes) -> None:
-    (refused,) = StompServer(SMALL, PREFIX).receive(b"CONNECT\naccept-version:1.2\nhost:h\n\n" + body + b"\0")
+    (refused,) = StompCodec(SMALL, PREFIX).receive(b"CONNECT\naccept-version:1.2\nhost:h\n\n" + body + b"\0")
     assert plain(refused)[1]["error"] == "BODY_UNEXPECTED"
 
 
@@ -174,20 +174,20 @@ def test_a_connect_has_no_body(body: bytes) -> None:
     "frame", [b"SEND\ndestination:/queue/a\n\n\0", b"ACK\nid:0-1\n\n\0", b"DISCONNECT\n\n\0", b"X\n\n\0"]
 )
 def test_frames_before_connect_are_refused(frame: bytes) -> None:
-    (refused,) = StompServer(SMALL).receive(frame + connect("1.2"))
+    (refused,) = StompCodec(SMALL).receive(frame + connect("1.2"))
     assert isinstance(refused, Malformed)
     assert plain(refused.error) == "NOT_CONNECTED"
 
 
 def test_frames_in_the_same_chunk_as_connect_have_the_new_version() -> None:
-    server = StompServer(SMALL, PREFIX)
+    server = StompCodec(SMALL, PREFIX)
     connected, begin = server.receive(connect("1.2") + b"BEGIN\ntransaction:\\r\n\n\0")
     assert isinstance(connected, Connect)
     assert begin.transaction == "\r"  # type: ignore[attr-defined]
 
 
 def test_default_persistent() -> None:
-    server = StompServer(SMALL, PREFIX, default_persistent=False)
+    server = StompCodec(SMALL, PREFIX, default_persistent=False)
     frames = connect("1.2") + b"SEND\ndestination:/queue/a\n\n\0SEND\ndestination:/queue/a\npersistent:true\n\n\0"
     _, first, second = server.receive(frames)
     assert first.message.persistent is False  # type: ignore[attr-defined]
@@ -230,7 +230,7 @@ def test_pending() -> None:
 
 
 def test_implements_the_protocol() -> None:
-    protocol: ServerProtocol = StompServer()
+    protocol: Codec = StompCodec()
     assert protocol.name == "stomp"
     assert protocol.heartbeat() == b"\n"
 
@@ -264,7 +264,7 @@ def test_error() -> None:
 
 def test_error_before_connect_cannot_be_split_by_what_the_client_sent() -> None:
     failure = Failure(ProtocolError("a\rb\0c: \ud800"), receipt="x\ny:z")
-    (frame,) = FrameReader(version="1.0").feed(StompServer().error(failure))
+    (frame,) = FrameReader(version="1.0").feed(StompCodec().error(failure))
     assert frame.headers["receipt-id"] == "x y:z"
     assert list(frame.headers) == ["message", "code", "receipt-id", "content-type", "content-length"]
 
