@@ -252,7 +252,7 @@ def check_room(broker: Broker, message: Message, name: str) -> None:
     if broker.journal.full and message.persistent:
         raise StoreFullError("the store's disk is full: nothing was stored")
     queue = broker.state.queues.get(name)
-    room = broker.limits.capacity_for(Message(name, b"", persistent=message.persistent), queue, in_transaction=False)
+    room = broker.limits.room_for(Message(name, b"", persistent=message.persistent), queue, in_transaction=False)
     if room is not None:
         raise no_room(name)
 

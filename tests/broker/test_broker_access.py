@@ -9,7 +9,7 @@ import pytest
 
 from amq.broker import access
 from amq.broker.access import DEMANDS, FREE, REMEMBERED_MAX, Action
-from amq.broker.queues.limits import MEMORY
+from amq.broker.queues.rooms import MemoryRoom
 from amq.broker.scheduling.scheduler import MANAGEMENT
 from amq.broker.sessions.session import Session
 from amq.core.destination import ANY_WORD, Pattern
@@ -208,7 +208,7 @@ def test_what_waits_for_room_is_asked_again_when_its_turn_comes(world: World) ->
     """Nobody sends after the right was taken away, also not what waited in the session."""
     client, asked = denied(world, Action.SEND)
     session = client.session.sessions[0]
-    session.stall(Send(Message(B, b"x")), MEMORY)
+    session.stall(Send(Message(B, b"x")), MemoryRoom(world.broker))
     world.broker.access.use(lambda *_: False)
     session.unstall()
     world.settle()

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from amq.broker.queues.rooms import ReplayRoom
 from amq.broker.sessions import session
+from amq.core.errors import StoreFullError
 from amq.core.message import Message
 from amq.protocols.commands import Lease, Send
 from tests.broker.world import Client, World
@@ -94,6 +96,22 @@ def test_a_send_that_is_rejected_while_others_wait_is_not_stored_later(
     client.ack(b"a" * 6000)
     world.settle()
     assert [len(body) for body in world.stored()] == [2000]
+    world.close()
+
+
+def test_the_error_of_a_send_names_the_replay_that_those_before_it_wait_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "STALLED_BYTES_MAX", 4000)
+    world = World(tmp_path)
+    client = keeping(world)
+    client.subscribe(prefetch=1)
+    client.send(b"a")
+    world.settle()
+    world.broker.replaying["queue://x"] = None
+    send = Send(Message("queue://a", bytes(6000)))
+    with pytest.raises(StoreFullError, match="durable subscription"):
+        client.session.sessions[0].stall(send, ReplayRoom(world.broker, "queue://x"))
     world.close()
 
 

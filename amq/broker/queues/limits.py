@@ -1,10 +1,10 @@
 """Limits: what becomes of sends where memory, the store or their queue is full, and of the oldest messages of a queue
 that drops those.
 
-Consumers always go on. A session whose sends wait is in `waiting`, under the one thing that the first of these sends
-waits for; what makes room for that wakes a turn, and the turn looks. A queue takes messages as long as it is below its
-limit, so one message or transaction may lead past it, and no message is too large for an empty queue. Messages on
-their way to the disk count as if they were stored.
+Consumers always go on. A session whose commands wait is in `waiting`, under the `Room` that the first of these
+commands waits for; what makes that room wakes a turn, and the turn looks. A queue takes messages as long as it is
+below its limit, so one message or transaction may lead past it, and no message is too large for an empty queue.
+Messages on their way to the disk count as if they were stored.
 """
 
 from __future__ import annotations
@@ -14,21 +14,15 @@ from typing import Protocol
 
 from amq.broker.core import Core
 from amq.broker.events import MemoryLimitLeft, MemoryLimitReached, QueueLimitLeft, QueueLimitReached
-from amq.broker.names import real_name
 from amq.broker.queues.queue import NO_LIMIT, Queue
 from amq.broker.queues.redelivery import Redelivery
+from amq.broker.queues.rooms import MemoryRoom, PromisedRoom, QueueRoom, Room, StoreRoom, full
 from amq.broker.topics.durables import Durables
 from amq.broker.transactions.transaction import Transaction
-from amq.config.units import format_size
-from amq.core.errors import AmqError, StoreFullError, TransactionRolledBackError
+from amq.core.errors import StoreFullError, TransactionRolledBackError
 from amq.core.message import Message
-from amq.journal.hidden import SENT_SCHEME, told_name
+from amq.journal.hidden import SENT_SCHEME
 
-MEMORY, STORE = "memory", "store"
-EFFECT = "effect"  # the end of a large transaction that takes effect
-# Commands wait for room in a queue, or one of these, or the end of the retroactive replay into the queue of that name.
-# A COMMIT also waits until its transaction is ready (`Readying`).
-Capacity = Queue | str | Transaction
 GO_ON_SHARE = 0.9  # of a limit: when less is taken producers go on
 LEFT_SHARE = 0.75  # of a limit: when less is taken the log says so; lower, so that it is not said every second
 DROP_BYTES = 256 << 10  # of messages in one record that drops them
@@ -37,7 +31,7 @@ DROPPED = "queue limit"  # the reason in dead letters
 
 
 class Stalled(Protocol):
-    """A session whose sends wait."""
+    """A session whose commands wait."""
 
     def unstall(self) -> None:
         """There is room again."""
@@ -63,12 +57,13 @@ class Dropping:
 
 
 class Limits:
-    """Ask `capacity_for` and `capacity_to_commit` before something is stored. Call `step` once a turn, and `sweep`
+    """Ask `room_for` and `room_to_commit` before something is stored. Call `step` once a turn, and `sweep`
     every second."""
 
     def __init__(self, core: Core, redelivery: Redelivery, durables: Durables) -> None:
-        self.waiting: dict[Capacity, dict[Stalled, bool]] = {}  # → does it consume as well?
+        self.waiting: dict[Room, dict[Stalled, bool]] = {}  # → does it consume as well?
         self._core = core
+        self._memory, self._store = MemoryRoom(core), StoreRoom(core)
         self._redelivery = redelivery
         self._durables = durables
         self.overfull: dict[Queue, None] = {}  # queues that hold too much and drop it
@@ -78,7 +73,7 @@ class Limits:
 
     # -- sends --------------------------------------------------------------------------------------------------------
 
-    def capacity_for(self, message: Message, queue: Queue | None, in_transaction: bool) -> Capacity | None:
+    def room_for(self, message: Message, queue: Queue | None, in_transaction: bool) -> Room | None:
         """The room that a send must wait for, None = none. Raises StoreFullError where it is refused."""
         core = self._core
         config = core.config
@@ -89,24 +84,24 @@ class Limits:
             self._reach_memory()
             if fails:
                 raise StoreFullError("the broker's memory limit is reached: send again later", code="MEMORY_FULL")
-            return MEMORY
+            return self._memory
         if in_transaction:  # it counts when that commits
             return None
-        if message.persistent and self._store_is_full():
+        if message.persistent and not self._store.is_there():
             if fails:
                 raise StoreFullError(
-                    f"{self._store_limit()}: the message was not stored, send it again later", code="STORE_LIMIT"
+                    f"{self._store.told()}: the message was not stored, send it again later", code="STORE_LIMIT"
                 )
-            return STORE
+            return self._store
         if queue is None or queue.taken_bytes < queue.limit_bytes:
             return None
         self._reach(queue)
         policy = queue.options.queue_limit_policy
         if policy == "fail":
-            raise StoreFullError(f"{_told(queue)}: the message was not stored, send it again later", code="QUEUE_FULL")
-        return None if policy == "drop-oldest" and not self._is_dropping(queue) else queue
+            raise StoreFullError(f"{full(queue)}: the message was not stored, send it again later", code="QUEUE_FULL")
+        return None if policy == "drop-oldest" and not self._is_dropping(queue) else self._room_in(queue)
 
-    def capacity_to_commit(self, transaction: Transaction, prepares: bool = False) -> Capacity | None:
+    def room_to_commit(self, transaction: Transaction, prepares: bool = False) -> Room | None:
         """The room that a commit must wait for, or with `prepares` the first phase of one, None = none. Raises
         TransactionRolledBackError where it is refused.
 
@@ -119,13 +114,13 @@ class Limits:
         into = ready.into if ready is not None else self._copied_to(transaction)
         for item in transaction.queued if ready is None else ():
             into[item.queue_name] = item.persistent or into.get(item.queue_name, False)
-        if any(into.values()) and self._store_is_full():
+        if any(into.values()) and not self._store.is_there():
             if self._core.config.producer_flow_control == "fail":
                 raise TransactionRolledBackError(
-                    f"{self._store_limit()}: the transaction was rolled back, try again later", code="STORE_LIMIT"
+                    f"{self._store.told()}: the transaction was rolled back, try again later", code="STORE_LIMIT"
                 )
-            return STORE
-        wanted: Capacity | None = None
+            return self._store
+        wanted: Room | None = None
         for name in into:
             promised = queues.get(SENT_SCHEME + name) if prepares else None
             queue = self._core.state.queue(name) if promised is not None else queues.get(name)
@@ -143,10 +138,10 @@ class Limits:
             policy = queue.options.queue_limit_policy
             if policy == "fail":
                 raise TransactionRolledBackError(
-                    f"{_told(queue)}: the transaction was rolled back, try again later", code="QUEUE_FULL"
+                    f"{full(queue)}: the transaction was rolled back, try again later", code="QUEUE_FULL"
                 )
             if policy == "block" or self._is_dropping(queue):
-                wanted = promised or queue
+                wanted = self._room_in(queue) if promised is None else PromisedRoom(self._core, promised)
         return wanted
 
     def _copied_to(self, transaction: Transaction) -> dict[str, bool]:
@@ -157,27 +152,16 @@ class Limits:
                 found[name] = message.persistent or found.get(name, False)
         return found
 
-    def wait(self, session: Stalled, room: Capacity, consumes: bool) -> None:
+    def wait(self, session: Stalled, room: Room, consumes: bool) -> None:
         """`session` is woken when there is `room`. With `consumes`: and asked to read on until then."""
         self.waiting.setdefault(room, {})[session] = consumes
 
-    def forget(self, session: Stalled, room: Capacity) -> None:
+    def forget(self, session: Stalled, room: Room) -> None:
         """`session` waits no longer for `room`, if it did."""
         sessions = self.waiting.get(room, {})
         sessions.pop(session, None)
         if not sessions:
             self.waiting.pop(room, None)
-
-    def why_waiting(self, room: Capacity) -> AmqError:
-        """The error for a session that cannot wait any longer."""
-        if isinstance(room, Queue):
-            return StoreFullError(f"{_told(self._real(room))}: produce on a connection of its own", code="QUEUE_FULL")
-        if room == STORE:
-            return StoreFullError(f"{self._store_limit()}: produce on a connection of its own", code="STORE_LIMIT")
-        return StoreFullError(
-            "the broker's memory limit is reached and this connection sends on: produce on a connection of its own",
-            code="MEMORY_FULL",
-        )
 
     # -- once a turn --------------------------------------------------------------------------------------------------
 
@@ -190,11 +174,11 @@ class Limits:
         for queue in list(self.overfull):
             self._drop_oldest(queue)
         for room, sessions in list(self.waiting.items()):
-            if self._has_room(room, GO_ON_SHARE):
+            if room.is_there(GO_ON_SHARE):
                 for session in list(sessions):  # a session that must wait again does so behind the others
                     self.forget(session, room)
                     session.unstall()
-                    if not self._has_room(room, 1.0):
+                    if not room.is_there(1.0):
                         break
             else:
                 for session in [session for session, consumes in sessions.items() if consumes]:
@@ -213,35 +197,8 @@ class Limits:
                 if QueueLimitLeft in self._core.events.heard:
                     self._core.events.tell(QueueLimitLeft(queue.name, queue.options.queue_limit_bytes))
 
-    def _has_room(self, room: Capacity, share: float) -> bool:
-        core = self._core
-        if isinstance(room, Queue) and room.is_hidden:
-            queue = self._real(room)
-            return queue.taken_bytes + room.taken_bytes < share * queue.limit_bytes
-        if isinstance(room, Queue):
-            drops = room.options.queue_limit_policy == "drop-oldest" and not self._is_dropping(room)
-            return drops or room.taken_bytes < share * room.limit_bytes
-        if room == STORE:
-            return not self._store_is_full()
-        if room == EFFECT:
-            return not core.is_taking_effect
-        if not isinstance(room, str):
-            return room.readiness is None or room.readiness.is_done
-        if room != MEMORY:
-            return room not in core.replaying
-        return core.memory.taken_bytes < share * core.memory.limit_bytes
-
-    def _real(self, queue: Queue) -> Queue:
-        """The one for which prepared transactions hold what is in `queue`, if it is such a one."""
-        return self._core.state.queue(real_name(queue.name))
-
-    def _store_is_full(self) -> bool:
-        """At its limit. A full disk is another matter: nobody knows when there is room again, so all are refused."""
-        journal = self._core.journal
-        return journal.at_limit and not journal.disk_full
-
-    def _store_limit(self) -> str:
-        return f"the store is at its limit of {format_size(self._core.config.store_limit_bytes)} (storeLimit)"
+    def _room_in(self, queue: Queue) -> Room:
+        return QueueRoom(queue, self._is_dropping)
 
     def _reach(self, queue: Queue) -> None:
         if queue not in self._reached:
@@ -325,8 +282,3 @@ class Limits:
         self._dropping[queue] -= size
         if not self._dropping[queue]:
             del self._dropping[queue]
-
-
-def _told(queue: Queue) -> str:
-    limit, name = format_size(queue.options.queue_limit_bytes), told_name(queue.name).replace("queue://", "queue ", 1)
-    return f"{name} is at its limit of {limit} (queueLimit, queueLimitPolicy {queue.options.queue_limit_policy})"

@@ -15,8 +15,8 @@ from amq.broker.actions import Action
 from amq.broker.events import Subscribed, Unsubscribed
 from amq.broker.names import check_subscribed_to, is_stored, is_temporary, is_topic
 from amq.broker.queues.browser import Browser
-from amq.broker.queues.limits import EFFECT, Capacity
 from amq.broker.queues.queue import Queue, Subscription
+from amq.broker.queues.rooms import EffectRoom, ReadyRoom, ReplayRoom, Room
 from amq.broker.scheduling.scheduler import SCHEDULING
 from amq.broker.sessions import permitted
 from amq.broker.sessions.connected import Connection
@@ -85,7 +85,7 @@ class Session:
         self._subscriptions: dict[str, Subscription] = {}
         self._transactions = connection.transactions
         self._stalled_bytes = 0
-        self._room: Capacity | None = None  # the first of `_stalled` waits for it
+        self._room: Room | None = None  # the first of `_stalled` waits for it
         self._unasked = Unasked(self.peer, number)
 
     @property
@@ -225,7 +225,7 @@ class Session:
             or (queue is not None and queue.stored_bytes + queue.pending_bytes >= queue.limit_bytes)
             or broker.journal.at_limit
         ):
-            room = broker.limits.capacity_for(message, queue, bool(command.transaction))
+            room = broker.limits.room_for(message, queue, bool(command.transaction))
             if room is not None:
                 self.stall(command, room)
                 return
@@ -293,12 +293,12 @@ class Session:
         broker = self._broker
         if not broker.memory.is_full:
             return False
-        room = broker.limits.capacity_for(command.message, None, in_transaction=True)
+        room = broker.limits.room_for(command.message, None, in_transaction=True)
         if room is not None:
             self.stall(command, room)
         return room is not None
 
-    def stall(self, command: Command, room: Capacity | None = None) -> None:
+    def stall(self, command: Command, room: Room | None = None) -> None:
         """`command` waits: for `room`, or only behind others that do. Raises CommandError where the session is not
         open."""
         if not self.is_open:
@@ -316,7 +316,7 @@ class Session:
             connection.pause(self.number)
         elif connection.stalled_bytes > STALLED_BYTES_MAX:
             assert self._room is not None
-            error = self._broker.limits.why_waiting(self._room)
+            error = self._room.lacking()
             self._stalled.pop()  # what is rejected is not carried out later
             self._stalled_bytes -= size
             connection.stalled_bytes -= size
@@ -456,7 +456,7 @@ class Session:
         else:
             queue = self._source(command)
             if queue.name in broker.replaying:
-                self.stall(command, queue.name)
+                self.stall(command, ReplayRoom(broker, queue.name))
                 return
             prefetch = command.prefetch or queue.options.prefetch_size
             subscription = Subscription(command, queue, self, prefetch, broker.message_id_prefix)
@@ -558,10 +558,10 @@ class Session:
     def _is_ready(self, command: Commit | Prepare, transaction: Transaction) -> bool:
         """May `transaction` end as `command` says? False: it waits. Raises TransactionRolledBackError."""
         if not self._broker.readying.is_ready(transaction, isinstance(command, Prepare)):
-            self.stall(command, transaction)
+            self.stall(command, ReadyRoom(transaction))
             return False
         try:
-            room = self._broker.limits.capacity_to_commit(transaction, isinstance(command, Prepare))
+            room = self._broker.limits.room_to_commit(transaction, isinstance(command, Prepare))
         except TransactionRolledBackError:
             del self._transactions[command.transaction]
             transaction.roll_back()
@@ -637,7 +637,7 @@ class Session:
 
     def _lease(self, command: Lease) -> None:
         if self._broker.is_taking_effect:  # it would get a part of what comes together
-            self.stall(command, EFFECT)
+            self.stall(command, EffectRoom(self._broker))
             return
         self._broker.leasing.lease(command, self._waiter(command), self._client.id, self._client.user)
 
@@ -710,7 +710,7 @@ class Session:
 
     def _may_read_on(self) -> bool:
         """May the client be read while its commands wait? Its acknowledgements may make the room that they wait for."""
-        return not isinstance(self._room, Transaction) and self._connection.holds_deliveries()
+        return (self._room is None or self._room.by_consumers) and self._connection.holds_deliveries()
 
     def _asked(self, command: Command) -> Waiter | None:
         """The waiter for the answer to `command`, None = nobody asks for one."""

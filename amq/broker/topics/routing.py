@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from amq.broker.core import Core
 from amq.broker.names import check_sent_to, is_queued, is_stored, is_temporary, is_topic
-from amq.broker.queues.limits import Capacity, Limits
+from amq.broker.queues.limits import Limits
 from amq.broker.queues.queue import Peer
+from amq.broker.queues.rooms import Room
 from amq.broker.topics.durables import Durables
 from amq.broker.topics.topics import Topics
 from amq.broker.topics.virtual import Makes, VirtualTopics
@@ -162,14 +163,14 @@ class Routing:
                 made[-1].shared = Shared(peer)
         return made
 
-    def publish(self, message: Message, waiter: Waiter) -> Capacity | None:
+    def publish(self, message: Message, waiter: Waiter) -> Room | None:
         """Send `message` to its topic. Returns what it must wait for, None = nothing."""
         if self._durables.hears(message.destination):
             return self.send([message], waiter)
         self._topics.publish(message, waiter)
         return None
 
-    def send(self, messages: list[Message], waiter: Waiter) -> Capacity | None:
+    def send(self, messages: list[Message], waiter: Waiter) -> Room | None:
         """Send `messages`, copies of one, together. Returns the room that they must wait for, None = none.
 
         A message that is stored already, or is being stored, is not stored again. Raises StoreFullError,
@@ -196,7 +197,7 @@ class Routing:
         if stored_by_others and not transaction.sends:  # resent: what it was sent for is not done yet
             self._confirm_with(stored_by_others, None, waiter)
             return None
-        room = self._limits.capacity_to_commit(transaction)
+        room = self._limits.room_to_commit(transaction)
         if room is None:
             core.memory.take(memory_bytes(transaction.sends + transaction.published))
             self._confirm_with(known + stored_by_others, transaction, waiter)
