@@ -13,13 +13,13 @@ from amq.cli import exits
 from amq.cli.config_import import import_, properties_of, property_option
 from amq.cli.foreign_users import read_permissions, read_users
 from amq.cli.output import examples, json_option, print_json, print_table
-from amq.cli.own_certificate import OwnCertificate
-from amq.cli.own_logins import OwnLogins
 from amq.config import BrokerConfig, Kind, Setting, load
 from amq.config.destinations import TABLE
 from amq.config.reference import options_text
 from amq.config.toml import quote, value_text
 from amq.core.errors import ConfigError
+from amq.node.certificate import OwnCertificate
+from amq.node.logins import OwnLogins
 from amq.security import LoginGate
 from amq.store.host import Owner, SystemHost
 

@@ -8,13 +8,13 @@ import click
 
 from amq.cli import logs
 from amq.cli.output import examples
-from amq.cli.process import raise_file_limit
 from amq.cli.store import check_store, vfs_of
 from amq.config import BrokerConfig
 from amq.config.transport_url import host_and_port
 from amq.core.errors import ConfigError
 from amq.doors.clock import SystemClock
 from amq.management.consoles import web_url
+from amq.node.process import raise_file_limit
 
 _MISSING = (
     "the console needs packages that are not installed: pip install '.[console]' in a checkout, else 'amq[console]'"

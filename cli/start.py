@@ -18,18 +18,18 @@ from amq.broker.events import JournalRead, RoleChanged
 from amq.cli import exits, logs, own_logins, own_permissions, process, store_check
 from amq.cli.config_import import properties_of, property_option
 from amq.cli.foreign_users import read_permissions, read_users
-from amq.cli.live import Files, Live
 from amq.cli.output import examples, reading_text
-from amq.cli.own_certificate import KEYS, OwnCertificate
-from amq.cli.own_logins import OwnLogins
-from amq.cli.own_management import OwnManagement
-from amq.cli.own_permissions import OwnPermissions
-from amq.cli.own_probes import OwnProbes
 from amq.config import BrokerConfig, load
 from amq.config.reload import Reload
 from amq.config.watch import FileWatcher
 from amq.core.errors import AmqError, ConfigError
+from amq.node.certificate import KEYS, OwnCertificate
+from amq.node.live import Files, Live
+from amq.node.logins import OwnLogins
+from amq.node.management import OwnManagement
 from amq.node.member import Member, Role
+from amq.node.permissions import OwnPermissions
+from amq.node.probes import OwnProbes
 from amq.security import LoginGate
 from amq.security.permissions import Permissions
 from amq.transports.places import FILES_MIN, files_warning

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import structlog
 
-from amq.cli import live
-from amq.cli.live import HUNG_MAX, Live
 from amq.config import BrokerConfig, load
 from amq.config.reload import Reload
+from amq.node import live
+from amq.node.live import HUNG_MAX, Live
 from amq.security import LoginGate
 from tests.brokers import Brokers
 

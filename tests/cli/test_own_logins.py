@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from amq.cli.own_logins import OwnLogins
 from amq.config import load
 from amq.core.errors import ConfigError
+from amq.node.logins import OwnLogins
 from amq.security import LoginGate
 
 WAYS = {

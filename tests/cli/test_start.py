@@ -359,7 +359,7 @@ def test_the_process_replaces_itself(tmp_path: Path) -> None:
         "print(os.getpid(), *sys.argv[1:], flush=True)\n"
         f"if not os.path.exists({str(tmp_path / 'mark')!r}):\n"
         f"    held = open({str(tmp_path / 'mark')!r}, 'w')\n"
-        "    from amq.cli.process import replace_process\n"
+        "    from amq.node.process import replace_process\n"
         "    replace_process()\n"
         "print(len(os.listdir('/proc/self/fd')))\n"
     )

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from amq.cli.own_management import OwnManagement
 from amq.config.schema import BrokerConfig
 from amq.doors.clock import SystemClock
 from amq.management.client import ManagementClient
@@ -16,6 +15,7 @@ from amq.management.listing import Row
 from amq.management.resources import Caller, Resources
 from amq.management.routes import ROUTES
 from amq.management.slices import Slices
+from amq.node.management import OwnManagement
 from amq.node.member import Member, Role
 from amq.security.login import Authenticate, User
 from tests.ports import free_port
