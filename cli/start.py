@@ -15,7 +15,7 @@ import uvloop
 
 import amq
 from amq.broker.events import JournalRead, RoleChanged
-from amq.cli import exits, logs, own_logins, own_permissions, process, store_check
+from amq.cli import exits, logs, store_check
 from amq.cli.config_import import properties_of, property_option
 from amq.cli.foreign_users import read_permissions, read_users
 from amq.cli.output import examples, reading_text
@@ -23,6 +23,9 @@ from amq.config import BrokerConfig, load
 from amq.config.reload import Reload
 from amq.config.watch import FileWatcher
 from amq.core.errors import AmqError, ConfigError
+from amq.node import logins as own_logins
+from amq.node import permissions as own_permissions
+from amq.node import process
 from amq.node.certificate import KEYS, OwnCertificate
 from amq.node.live import Files, Live
 from amq.node.logins import OwnLogins

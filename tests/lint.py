@@ -61,7 +61,8 @@ BANS = (
         "tempfile.mkstemp",
         REPLAYED,
         "go through the Vfs that you were given: the simulation has its own file system",
-        "amq/store/host.py amq/store/files/waker.py amq/store/files/vfs.py amq/store/postgres/",  # doors themselves
+        # Doors themselves, and the directory of the management socket.
+        "amq/store/host.py amq/store/files/waker.py amq/store/files/vfs.py amq/store/postgres/ amq/node/management.py",
     ),
     _ban(
         "uuid.uuid1 uuid.uuid4 os.urandom secrets.token_bytes secrets.token_hex",
@@ -72,7 +73,7 @@ BANS = (
         "os.environ os.getenv",
         "amq/ spark/",
         "let the command line pass it in: nothing is read behind the caller's back",
-        "spark/pipelines/__main__.py",  # a command line
+        "spark/pipelines/__main__.py amq/node/process.py",  # a command line; the service manager speaks through it
     ),
     _ban(
         "logging.getLogger logging.basicConfig",

@@ -21,8 +21,9 @@ from brokers import Broker, Brokers
 from structlog import get_logger
 from structlog.testing import capture_logs
 
-from amq.cli import logs, process
+from amq.cli import logs
 from amq.config.schema import BrokerConfig
+from amq.node import process
 
 pytestmark = pytest.mark.deep
 
@@ -377,7 +378,7 @@ def test_a_thread_that_fails_ends_the_process() -> None:
         [
             sys.executable,
             "-c",
-            "import threading, time; from amq.cli import process; process.tune()\n"
+            "import threading, time; from amq.node import process; process.tune()\n"
             "t = threading.Thread(target=lambda: 1 / 0, name='amq-journal'); t.start(); time.sleep(60)",
         ],
         capture_output=True,

@@ -14,12 +14,12 @@ import threading
 
 import structlog
 
-from amq.cli.exits import INTERNAL
 from amq.transports.places import files_limit
 
 # Measured: with the default 5 ms the journal thread waits that long for the GIL after each sync: 30 % less throughput.
 SWITCH_INTERVAL_S = 0.0002
 GC_THRESHOLDS = (100_000, 50, 100)  # queues hold many long-lived objects: look at them seldom
+INTERNAL = 70  # exit code, as `amq.cli.exits` has it
 VITAL_THREADS = frozenset(("amq-journal", "amq-lease", "amq-watchdog"))
 _log = structlog.get_logger("amq.process")
 
