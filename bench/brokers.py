@@ -25,6 +25,7 @@ from pathlib import Path
 from amq.store.files.board import FileBoard
 from amq.store.open import open_vfs
 from amq.store.presence import read_presence
+from bench import floor
 from bench.wire import Connection, WireError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -328,7 +329,20 @@ class ArtemisBroker(Broker):
         return [str(instance / "bin/artemis"), "run"]
 
 
-KINDS: dict[str, type[Broker]] = {broker.kind: broker for broker in (AmqBroker, ActiveMqBroker)}
+class FloorServer(Broker):
+    """The server of `bench.floor`: what no broker can leave out, and nothing else. It speaks STOMP alone."""
+
+    kind = "floor"
+
+    def command(self) -> list[str]:
+        try:
+            program = floor.build()
+        except floor.FloorError as error:
+            raise BrokerError(str(error)) from error
+        return [str(program), str(self.port), str(self.store)]
+
+
+KINDS: dict[str, type[Broker]] = {broker.kind: broker for broker in (AmqBroker, ActiveMqBroker, FloorServer)}
 ARCHIVES: dict[str, tuple[type[Broker], str, str]] = {  # by kind: class, a file of the archive, how to get it
     "activemq6": (
         ActiveMq6Broker,

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from bench import brokers
+from bench import brokers, cache
 
 SOURCES = Path(__file__).resolve().parent / "java"
 JARS = Path("/usr/share/java")
@@ -46,17 +46,7 @@ def _jars() -> list[Path]:
     return [JARS / f"{name}.jar" for name in CLIENT_JARS]
 
 
-def cache_directory() -> Path:
-    """Where compiled classes are kept: the user's cache, or the directory for temporary files if that is not ours."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    with contextlib.suppress(OSError):
-        home.mkdir(parents=True, exist_ok=True)
-        if os.access(home, os.W_OK):
-            return home / "amq-bench"
-    return Path(tempfile.gettempdir()) / f"amq-bench-{os.getuid()}"
-
-
-def class_path(cache: Path | None = None) -> str:
+def class_path(directory: Path | None = None) -> str:
     """Compile the sources unless that was done, and return what to give to `java -cp`. Raises JavaError."""
     why = missing()
     if why is not None:
@@ -66,7 +56,7 @@ def class_path(cache: Path | None = None) -> str:
     version = subprocess.run(["javac", "-version"], capture_output=True, text=True, check=True)
     about = [version.stdout + version.stderr, *(os.path.realpath(jar) for jar in jars)]
     key = hashlib.sha256("\n".join([*about, *(source.read_text() for source in sources)]).encode()).hexdigest()
-    classes = (cache or cache_directory()) / key[:16]
+    classes = (directory or cache.directory()) / key[:16]
     if not classes.is_dir():
         classes.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=classes.parent) as made:

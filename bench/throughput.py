@@ -1,9 +1,10 @@
 """Messages per second, row by row, ours beside a peer's in the same run.
 
 The brokers of all kinds stay up during the whole run and take turns on each row, several times: what else the machine
-does then falls on both, and only their ratio is compared with the target. All are warmed up first: a JVM gives half its
-rate in its first seconds. A turn is long enough (`--seconds`) by the rate that the broker showed on that row before;
-a backlog has the same length for all.
+does then falls on both, and only their ratio is compared with the target. Where there is a C compiler, the floor of
+each row takes its turns, too: a server that reads, copies, syncs and writes the same and does nothing else
+(bench/floor/floor.c). All are warmed up first: a JVM gives half its rate in its first seconds. A turn is long enough
+(`--seconds`) by the rate that the broker showed on that row before; a backlog has the same length for all.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from bench import brokers, cli, fanout, host
+from bench import brokers, cli, fanout, floor, host
 from bench.load import Load, LoadError, Result, run
 from bench.stats import Spread, spread
 
@@ -26,6 +27,7 @@ FIRST_TURN_S = 0.7
 MESSAGES_MIN = 200
 MESSAGES_MAX = 1_000_000
 FIRST_MESSAGES = 400
+FLOOR = brokers.FloorServer.kind
 VERSIONS_TARGET = 0.97  # on each line, beside another version of amq
 
 
@@ -184,9 +186,11 @@ def lines_of(rows: Sequence[Row]) -> list[tuple[str, float | None]]:
 def summarise(turns: Sequence[Turn], rows: Sequence[Row], kinds: Sequence[str]) -> list[dict[str, Any]]:
     """Per line: spread of the rates by kind, and the ratio first kind / second kind with its target.
 
-    Ratios are taken turn by turn (neighbours in time); the median of them counts.
+    Ratios are taken turn by turn (neighbours in time); the median of them counts. Beside the floor, each other kind has
+    its ratio to that: of the rate, and of the processor time for a message.
     """
     summary = []
+    compared = [kind for kind in kinds if kind != FLOOR]
     for name, target in lines_of(rows):
         mine = {kind: [turn for turn in turns if (turn.row, turn.kind) == (name, kind)] for kind in kinds}
         rates = {kind: [turn.per_s for turn in mine[kind]] for kind in kinds}
@@ -196,11 +200,26 @@ def summarise(turns: Sequence[Turn], rows: Sequence[Row], kinds: Sequence[str]) 
         for field in ("delivery_us", "confirm_us"):
             typical = {kind: sorted(mine[kind], key=lambda turn: turn.per_s)[len(mine[kind]) // 2] for kind in kinds}
             line[field] = {kind: getattr(typical[kind], field) for kind in kinds}
-        if len(kinds) == 2:
-            ratio = spread([ours / theirs for ours, theirs in zip(*(rates[kind] for kind in kinds), strict=True)])
+        if FLOOR in kinds:
+            line["floor"] = {kind: _to_the_floor(kind, rates, line["broker_cpu_us"]) for kind in compared}
+        if len(compared) == 2:
+            ratio = _ratio(*(rates[kind] for kind in compared))
             line |= {"ratio": ratio._asdict(), "target": target, "met": target is None or ratio.median >= target}
         summary.append(line)
     return summary
+
+
+def _ratio(mine: Sequence[float], others: Sequence[float]) -> Spread:
+    return spread([one / other for one, other in zip(mine, others, strict=True)])
+
+
+def _to_the_floor(
+    kind: str, rates: Mapping[str, Sequence[float]], cpu_us: Mapping[str, float]
+) -> dict[str, float | None]:
+    """Of `kind`: its share of the floor's rate, and its processor time for a message in that of the floor (None = the
+    floor used less than the kernel counts)."""
+    cpu = cpu_us[kind] / cpu_us[FLOOR] if cpu_us[FLOOR] else None
+    return {"rate": _ratio(rates[kind], rates[FLOOR]).median, "cpu": cpu}
 
 
 def table(summary: Sequence[dict[str, Any]], kinds: Sequence[str]) -> Table:
@@ -210,9 +229,12 @@ def table(summary: Sequence[dict[str, Any]], kinds: Sequence[str]) -> Table:
         shown.add_column(kind, justify="right")
     shown.add_column("delivery p50/p99 ms", justify="right")
     shown.add_column("CPU µs/message", justify="right")
-    if len(kinds) == 2:
+    compared = [kind for kind in kinds if kind != FLOOR]
+    if len(compared) == 2:
         shown.add_column("ratio", justify="right")
         shown.add_column("target", justify="right")
+    if FLOOR in kinds:
+        shown.add_column("rate, CPU in the floor's", justify="right")
     for line in summary:
         cells = [line["row"]]
         for kind in kinds:
@@ -221,10 +243,15 @@ def table(summary: Sequence[dict[str, Any]], kinds: Sequence[str]) -> Table:
         latencies = [line["delivery_us"][kind] or line["confirm_us"][kind] for kind in kinds]
         cells.append(" | ".join(f"{us['p50'] / 1000:.1f}/{us['p99'] / 1000:.1f}" if us else "–" for us in latencies))
         cells.append(" | ".join(f"{line['broker_cpu_us'][kind]:.0f}" for kind in kinds))
-        if len(kinds) == 2:
+        if len(compared) == 2:
             colour = "" if line["target"] is None else "[green]" if line["met"] else "[red]"
             cells.append(f"{colour}{line['ratio']['median']:.2f}")
             cells.append("–" if line["target"] is None else f"≥ {line['target']:g}")
+        if FLOOR in kinds:
+            ratios = [line["floor"][kind] for kind in compared]
+            cells.append(
+                " | ".join(f"{each['rate']:.2f}, " + (f"{each['cpu']:.1f}" if each["cpu"] else "–") for each in ratios)
+            )
         shown.add_row(*cells)
     return shown
 
@@ -277,9 +304,16 @@ def add_turns(parser: argparse.ArgumentParser, rows: Iterable[str]) -> None:
 def main() -> None:
     parser = cli.parser("throughput", __doc__, EXAMPLES)
     add_arguments(parser, ROWS)
+    has_compiler = floor.compiler() is not None
+    parser.add_argument(
+        "--floor",
+        action=argparse.BooleanOptionalAction,
+        default=has_compiler,
+        help="measure the floor of each row in the same run (default: where there is a C compiler)",
+    )
     args = parser.parse_args()
     cli.terminate_on_signal()
-    kinds = cli.kinds(args)
+    kinds = cli.kinds(args) + [FLOOR] * args.floor
     rows = [ROWS[name] for name in args.row or (QUICK_ROWS if args.quick else ROWS)]
     if args.peer not in (None, *brokers.KINDS):
         rows = [dataclasses.replace(row, target=VERSIONS_TARGET, drain_target=VERSIONS_TARGET) for row in rows]

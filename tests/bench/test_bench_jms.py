@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import jms, jvm, profile, takeover
+from bench import cache, jms, jvm, profile, takeover
 from bench.throughput import DRAIN_NAME, Scale, measure
 
 
@@ -25,8 +25,8 @@ def class_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Classes in a cache of this module's own."""
     needs_java()
     with pytest.MonkeyPatch.context() as patch:
-        cache = tmp_path_factory.mktemp("classes")
-        patch.setattr(jvm, "cache_directory", lambda: cache)
+        directory = tmp_path_factory.mktemp("classes")
+        patch.setattr(cache, "directory", lambda: directory)
         yield jvm.class_path()
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from bench import brokers, recovery, takeover
-from bench.throughput import DRAIN_NAME, ROWS, Scale, measure
+from bench import brokers, floor, recovery, takeover
+from bench.throughput import DRAIN_NAME, ROWS, Scale, measure, table
 
 
 @pytest.mark.deep
@@ -35,6 +36,19 @@ def test_short_run(memory_kind: str, tmp_path: Path) -> None:
     assert all(line["per_s"][memory_kind]["high"] > 0 for line in report["rows"])
     assert len(report["turns"]) == 6
     assert said
+
+
+@pytest.mark.deep
+def test_the_floor_of_each_row(tmp_path: Path) -> None:
+    """The generator accepts no message that is missing or comes twice: the floor keeps what a broker promises."""
+    if floor.compiler() is None:
+        assert not os.environ.get("CI"), "no C compiler"
+        pytest.skip("no C compiler")
+    kinds, rows = ["amq", "floor"], list(ROWS.values())
+    report = measure(kinds, rows, Scale(1, 0.1, 0.1, 400), 100, str(tmp_path), {}, lambda _text: None)
+    assert all(line["floor"]["amq"]["rate"] > 0 for line in report["rows"])
+    assert "rate, CPU in the floor's" in [column.header for column in table(report["rows"], kinds).columns]
+    assert "ratio" not in report["rows"][0], "the floor is no peer"
 
 
 @pytest.mark.deep

@@ -1,0 +1,645 @@
+/* The floor of a benchmark's row: a STOMP server that does what no broker can leave out, and nothing else.
+ *
+ *     floor PORT DIRECTORY
+ *
+ * It reads what clients send, finds the ends of the frames, copies each persistent SEND and each ACK of one into a
+ * batch with a CRC-32, writes the batch to a file of reserved space, syncs it (all that came during a sync shares the
+ * next one), and then writes receipts and messages: one write for a connection and a turn. Small batches are synced in
+ * the loop, as the broker does, larger ones in a thread. There are no limits, users, selectors, transactions, expiry,
+ * redelivery or recovery: the file is never read. So its rate and its processor time are bounds for any broker that
+ * keeps the same promise to the same clients, in any language.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { READ_BYTES = 256 << 10, INLINE_BYTES = 4 << 10, SEGMENT_BYTES = 64 << 20, BUCKETS = 4096, EVENTS = 256 };
+enum { SMALL_BYTES = 64 << 10, ZEROS_BYTES = 128 << 10 };
+
+static void fail(const char *what) {
+    perror(what);
+    exit(1);
+}
+
+static void *grown(void *block, size_t bytes) {
+    block = realloc(block, bytes);
+    if (!block) fail("realloc");
+    return block;
+}
+
+/* A growing run of bytes. */
+typedef struct {
+    char *data;
+    size_t length, room;
+} Bytes;
+
+static char *extend(Bytes *bytes, size_t more) {
+    if (bytes->length + more > bytes->room) {
+        bytes->room = (bytes->length + more) * 2;
+        bytes->data = grown(bytes->data, bytes->room);
+    }
+    char *at = bytes->data + bytes->length;
+    bytes->length += more;
+    return at;
+}
+
+static void append(Bytes *bytes, const void *data, size_t length) { memcpy(extend(bytes, length), data, length); }
+
+#define APPEND(bytes, literal) append(bytes, literal, sizeof(literal) - 1)
+
+static void append_number(Bytes *bytes, uint64_t number) {
+    char digits[20];
+    int at = sizeof digits;
+    do digits[--at] = '0' + number % 10;
+    while (number /= 10);
+    append(bytes, digits + at, sizeof digits - at);
+}
+
+/* The CRC-32 of zlib, eight bytes a step. */
+static uint32_t crc_of[8][256];
+
+static void make_crc(void) {
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t crc = byte;
+        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320u : 0);
+        crc_of[0][byte] = crc;
+    }
+    for (int step = 1; step < 8; step++)
+        for (int byte = 0; byte < 256; byte++)
+            crc_of[step][byte] = crc_of[step - 1][byte] >> 8 ^ crc_of[0][crc_of[step - 1][byte] & 255];
+}
+
+static uint32_t crc32_of(const unsigned char *data, size_t length) {
+    uint32_t crc = ~0u;
+    for (; length >= 8; data += 8, length -= 8) {
+        uint32_t low, high;
+        memcpy(&low, data, 4);
+        memcpy(&high, data + 4, 4);
+        low ^= crc;
+        crc = crc_of[7][low & 255] ^ crc_of[6][low >> 8 & 255] ^ crc_of[5][low >> 16 & 255] ^ crc_of[4][low >> 24]
+            ^ crc_of[3][high & 255] ^ crc_of[2][high >> 8 & 255] ^ crc_of[1][high >> 16 & 255] ^ crc_of[0][high >> 24];
+    }
+    while (length--) crc = crc >> 8 ^ crc_of[0][(crc ^ *data++) & 255];
+    return ~crc;
+}
+
+typedef struct Connection Connection;
+typedef struct Queue Queue;
+typedef struct Subscription Subscription;
+
+typedef struct Message {
+    struct Message *next;
+    size_t length; /* of the body */
+    uint32_t number, holders;
+    int persistent;
+    char body[];
+} Message;
+
+struct Subscription {
+    Connection *connection;
+    Queue *queue;
+    Subscription *next; /* of the queue, in a circle */
+    char id[64];
+    int cumulative, automatic;
+    int64_t credit;
+    uint32_t *held; /* numbers of messages in the order of delivery, for cumulative acknowledgements */
+    size_t held_from, held_to, held_room;
+};
+
+struct Queue {
+    Queue *next;
+    char name[256];
+    int is_topic, is_due;
+    Message *first, **last;
+    Subscription *subscriptions; /* the one that is next in turn */
+    Queue *due;
+};
+
+struct Connection {
+    int fd, is_dirty, waits_to_write, is_closed;
+    Bytes in, out;
+    Connection *dirty;
+    Subscription *subscription; /* one for each connection */
+    Queue *queue;               /* the last that was named */
+};
+
+/* What a batch that is durable has an effect on, in the order of its coming. */
+typedef struct {
+    Connection *connection;
+    Queue *queue;     /* of a message that may be delivered now */
+    Message *message; /* that, or one that is gone with its acknowledgement */
+    char receipt[64];
+} Effect;
+
+typedef struct {
+    Bytes records;
+    Effect *effects;
+    size_t count, room;
+} Batch;
+
+static int poll_fd, wake_fd, file_fd = -1;
+static const char *directory;
+static off_t file_end, zeroed; /* up to where blocks are written: a sync of small records has no block to note */
+static int file_number;
+static Queue *queues[BUCKETS], *due;
+static Connection *dirty;
+static Message **messages; /* by number */
+static uint32_t *unused, unused_count, messages_room;
+static Batch batches[2], *filling = &batches[0], *syncing;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t handed_over = PTHREAD_COND_INITIALIZER;
+
+/* The file. */
+
+static void write_durable(Bytes *records) {
+    size_t length = records->length;
+    if (file_fd < 0 || file_end + (off_t)length > SEGMENT_BYTES) {
+        char name[4096];
+        if (file_fd >= 0) {
+            snprintf(name, sizeof name, "%s/floor.%d", directory, file_number);
+            unlink(name);
+            close(file_fd);
+        }
+        snprintf(name, sizeof name, "%s/floor.%d", directory, ++file_number);
+        file_fd = open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+        if (file_fd < 0) fail(name);
+        off_t room = length > SEGMENT_BYTES ? (off_t)length : SEGMENT_BYTES;
+        if (posix_fallocate(file_fd, 0, room)) fail("posix_fallocate");
+        if (fsync(file_fd)) fail("fsync");
+        file_end = zeroed = 0;
+    }
+    if (length <= SMALL_BYTES && file_end + (off_t)length > zeroed) {
+        static const char zeros[ZEROS_BYTES];
+        zeroed = file_end + ZEROS_BYTES;
+        if (pwrite(file_fd, zeros, ZEROS_BYTES, file_end) != ZEROS_BYTES) fail("pwrite");
+    }
+    for (size_t at = 0; at < length;) {
+        ssize_t wrote = pwrite(file_fd, records->data + at, length - at, file_end);
+        if (wrote < 0) fail("pwrite");
+        at += wrote;
+        file_end += wrote;
+    }
+    if (fdatasync(file_fd)) fail("fdatasync");
+    records->length = 0;
+}
+
+static void *sync_batches(void *unused_argument) {
+    for (;;) {
+        pthread_mutex_lock(&mutex);
+        while (!syncing) pthread_cond_wait(&handed_over, &mutex);
+        pthread_mutex_unlock(&mutex);
+        write_durable(&syncing->records);
+        pthread_mutex_lock(&mutex);
+        syncing = NULL;
+        pthread_mutex_unlock(&mutex);
+        if (eventfd_write(wake_fd, 1)) fail("eventfd_write");
+    }
+    return unused_argument;
+}
+
+static void record(const void *data, size_t length) {
+    char *at = extend(&filling->records, 8 + length);
+    memcpy(at + 8, data, length);
+    uint32_t head[2] = {(uint32_t)length, crc32_of((unsigned char *)at + 8, length)};
+    memcpy(at, head, 8);
+}
+
+static Effect *effect(Connection *connection) {
+    if (filling->count == filling->room) {
+        filling->room = filling->room ? filling->room * 2 : 1024;
+        filling->effects = grown(filling->effects, filling->room * sizeof(Effect));
+    }
+    Effect *made = &filling->effects[filling->count++];
+    *made = (Effect){.connection = connection};
+    return made;
+}
+
+/* Connections and queues. */
+
+static void will_write(Connection *connection) {
+    if (connection->is_dirty) return;
+    connection->is_dirty = 1;
+    connection->dirty = dirty;
+    dirty = connection;
+}
+
+static void flush(Connection *connection) {
+    connection->is_dirty = 0;
+    size_t at = 0;
+    while (at < connection->out.length && !connection->is_closed) {
+        ssize_t wrote = write(connection->fd, connection->out.data + at, connection->out.length - at);
+        if (wrote < 0 && errno == EAGAIN) break;
+        if (wrote < 0) {
+            at = connection->out.length;
+            break;
+        }
+        at += wrote;
+    }
+    if (connection->is_closed) at = connection->out.length;
+    memmove(connection->out.data, connection->out.data + at, connection->out.length -= at);
+    int waits = connection->out.length > 0;
+    if (waits != connection->waits_to_write) {
+        connection->waits_to_write = waits;
+        struct epoll_event event = {.events = EPOLLIN | (waits ? EPOLLOUT : 0), .data.ptr = connection};
+        epoll_ctl(poll_fd, EPOLL_CTL_MOD, connection->fd, &event);
+    }
+}
+
+static void receipt(Connection *connection, const char *id) {
+    APPEND(&connection->out, "RECEIPT\nreceipt-id:");
+    append(&connection->out, id, strlen(id));
+    APPEND(&connection->out, "\n\n\0");
+    will_write(connection);
+}
+
+static Queue *queue_of(Connection *connection, const char *name, size_t length) {
+    Queue *queue = connection->queue;
+    if (queue && strlen(queue->name) == length && !memcmp(queue->name, name, length)) return queue;
+    uint32_t bucket = crc32_of((const unsigned char *)name, length) % BUCKETS;
+    for (queue = queues[bucket]; queue; queue = queue->next)
+        if (strlen(queue->name) == length && !memcmp(queue->name, name, length)) break;
+    if (!queue) {
+        queue = calloc(1, sizeof *queue);
+        if (!queue || length >= sizeof queue->name) fail("a queue's name");
+        memcpy(queue->name, name, length);
+        queue->is_topic = !strncmp(queue->name, "/topic/", 7);
+        queue->last = &queue->first;
+        queue->next = queues[bucket];
+        queues[bucket] = queue;
+    }
+    return connection->queue = queue;
+}
+
+static Message *make_message(const char *body, size_t length, int persistent) {
+    Message *message = grown(NULL, sizeof *message + length);
+    if (!unused_count) {
+        uint32_t room = messages_room ? messages_room * 2 : 4096;
+        messages = grown(messages, room * sizeof *messages);
+        unused = grown(unused, room * sizeof *unused);
+        while (unused_count < room - messages_room) unused[unused_count] = messages_room + unused_count, unused_count++;
+        messages_room = room;
+    }
+    *message = (Message){.length = length, .number = unused[--unused_count], .holders = 1, .persistent = persistent};
+    memcpy(message->body, body, length);
+    messages[message->number] = message;
+    return message;
+}
+
+static void forget(Message *message) {
+    if (--message->holders) return;
+    messages[message->number] = NULL;
+    unused[unused_count++] = message->number;
+    free(message);
+}
+
+static void is_due(Queue *queue) {
+    if (queue->is_due) return;
+    queue->is_due = 1;
+    queue->due = due;
+    due = queue;
+}
+
+static void enqueue(Queue *queue, Message *message) {
+    message->next = NULL;
+    *queue->last = message;
+    queue->last = &message->next;
+    is_due(queue);
+}
+
+static void deliver(Subscription *subscription, Message *message) {
+    Bytes *out = &subscription->connection->out;
+    APPEND(out, "MESSAGE\nsubscription:");
+    append(out, subscription->id, strlen(subscription->id));
+    APPEND(out, "\nmessage-id:");
+    append_number(out, message->number);
+    APPEND(out, "\ndestination:");
+    append(out, subscription->queue->name, strlen(subscription->queue->name));
+    if (!subscription->automatic) {
+        APPEND(out, "\nack:");
+        append_number(out, message->number);
+    }
+    APPEND(out, "\ncontent-length:");
+    append_number(out, message->length);
+    APPEND(out, "\n\n");
+    append(out, message->body, message->length);
+    *extend(out, 1) = 0;
+    will_write(subscription->connection);
+    if (subscription->automatic) {
+        if (message->persistent) record(&message->number, sizeof message->number);
+        return;
+    }
+    subscription->credit--;
+    if (!subscription->cumulative) return;
+    if (subscription->held_to == subscription->held_room) {
+        size_t count = subscription->held_to - subscription->held_from;
+        if (subscription->held) memmove(subscription->held, subscription->held + subscription->held_from, count * 4);
+        subscription->held_from = 0;
+        subscription->held_to = count;
+        if (count * 2 >= subscription->held_room) {
+            subscription->held_room = subscription->held_room ? subscription->held_room * 2 : 1024;
+            subscription->held = grown(subscription->held, subscription->held_room * 4);
+        }
+    }
+    subscription->held[subscription->held_to++] = message->number;
+}
+
+static void dispatch(Queue *queue) {
+    queue->is_due = 0;
+    while (queue->first && queue->subscriptions) {
+        Message *message = queue->first;
+        Subscription *start = queue->subscriptions, *taker = start;
+        if (queue->is_topic) {
+            do {
+                deliver(taker, message);
+                taker = taker->next;
+            } while (taker != start);
+        } else {
+            while (taker->credit <= 0 && !taker->automatic)
+                if ((taker = taker->next) == start) return;
+            deliver(taker, message);
+            queue->subscriptions = taker->next;
+        }
+        queue->first = message->next;
+        if (!queue->first) queue->last = &queue->first;
+        if (queue->is_topic || taker->automatic) forget(message);
+    }
+    if (queue->is_topic && !queue->subscriptions)
+        while (queue->first) {
+            Message *message = queue->first;
+            queue->first = message->next;
+            if (!queue->first) queue->last = &queue->first;
+            forget(message);
+        }
+}
+
+static void leave(Connection *connection) {
+    Subscription *subscription = connection->subscription;
+    if (!subscription) return;
+    Subscription *before = subscription;
+    while (before->next != subscription) before = before->next;
+    before->next = subscription->next;
+    subscription->queue->subscriptions = before == subscription ? NULL : before;
+    free(subscription->held);
+    free(subscription);
+    connection->subscription = NULL;
+}
+
+/* Frames. */
+
+typedef struct {
+    const char *at;
+    size_t length;
+} Text;
+
+typedef struct {
+    Text destination, receipt, id, ack, prefetch, length, persistent;
+} Headers;
+
+#define IS(text, literal) ((text).length == sizeof(literal) - 1 && !memcmp((text).at, literal, sizeof(literal) - 1))
+
+static void copy_text(char *to, size_t room, Text text) {
+    if (text.length >= room) fail("a header that is too long");
+    memcpy(to, text.at, text.length);
+    to[text.length] = 0;
+}
+
+static Headers headers_of(const char *at, const char *end) {
+    Headers headers = {0};
+    while (at < end) {
+        const char *line_end = memchr(at, '\n', end - at);
+        const char *colon = memchr(at, ':', line_end - at);
+        if (colon) {
+            Text name = {at, colon - at}, value = {colon + 1, line_end - colon - 1};
+            if (IS(name, "destination")) headers.destination = value;
+            else if (IS(name, "receipt")) headers.receipt = value;
+            else if (IS(name, "id")) headers.id = value;
+            else if (IS(name, "ack")) headers.ack = value;
+            else if (IS(name, "prefetch-count")) headers.prefetch = value;
+            else if (IS(name, "content-length")) headers.length = value;
+            else if (IS(name, "persistent")) headers.persistent = value;
+        }
+        at = line_end + 1;
+    }
+    return headers;
+}
+
+static uint64_t number_of(Text text) {
+    uint64_t number = 0;
+    while (text.length--) number = number * 10 + *text.at++ - '0';
+    return number;
+}
+
+static void on_send(Connection *connection, Headers *headers, const char *frame, const char *body, size_t length) {
+    Queue *queue = queue_of(connection, headers->destination.at, headers->destination.length);
+    int persistent = IS(headers->persistent, "true") && !queue->is_topic;
+    Message *message = make_message(body, length, persistent);
+    if (persistent) {
+        record(frame, body - frame + length);
+        Effect *later = effect(connection);
+        later->queue = queue;
+        later->message = message;
+        if (headers->receipt.length) copy_text(later->receipt, sizeof later->receipt, headers->receipt);
+        return;
+    }
+    enqueue(queue, message);
+    if (headers->receipt.length) {
+        char id[64];
+        copy_text(id, sizeof id, headers->receipt);
+        receipt(connection, id);
+    }
+}
+
+static void settle(Connection *connection, uint32_t number) {
+    Message *message = number < messages_room ? messages[number] : NULL;
+    if (!message) fail("an acknowledgement of nothing");
+    connection->subscription->credit++;
+    if (message->persistent) {
+        record(&number, sizeof number);
+        effect(connection)->message = message;
+    } else {
+        forget(message);
+    }
+}
+
+static void on_ack(Connection *connection, Headers *headers) {
+    Subscription *subscription = connection->subscription;
+    uint32_t number = number_of(headers->id);
+    if (subscription->cumulative) {
+        uint32_t one;
+        do settle(connection, one = subscription->held[subscription->held_from++]);
+        while (one != number);
+    } else {
+        settle(connection, number);
+    }
+    is_due(subscription->queue);
+    if (headers->receipt.length) copy_text(effect(connection)->receipt, 64, headers->receipt);
+}
+
+static void on_subscribe(Connection *connection, Headers *headers) {
+    leave(connection);
+    Subscription *subscription = calloc(1, sizeof *subscription);
+    if (!subscription) fail("calloc");
+    Queue *queue = queue_of(connection, headers->destination.at, headers->destination.length);
+    subscription->connection = connection;
+    subscription->queue = queue;
+    copy_text(subscription->id, sizeof subscription->id, headers->id);
+    subscription->automatic = !headers->ack.length || IS(headers->ack, "auto");
+    subscription->cumulative = IS(headers->ack, "client");
+    subscription->credit = headers->prefetch.length ? (int64_t)number_of(headers->prefetch) : 1000;
+    if (queue->subscriptions) {
+        subscription->next = queue->subscriptions->next;
+        queue->subscriptions->next = subscription;
+    } else {
+        queue->subscriptions = subscription->next = subscription;
+    }
+    connection->subscription = subscription;
+    is_due(queue);
+    if (headers->receipt.length) copy_text(effect(connection)->receipt, 64, headers->receipt);
+}
+
+/* The frame at `at`; returns its end, or NULL if a part of it is missing. */
+static const char *on_frame(Connection *connection, const char *at, const char *end) {
+    const char *head_end = memmem(at, end - at, "\n\n", 2);
+    if (!head_end) return NULL;
+    const char *names = (const char *)memchr(at, '\n', head_end + 1 - at) + 1;
+    Text command = {at, names - at - 1};
+    Headers headers = headers_of(names, head_end + 1);
+    const char *body = head_end + 2;
+    const char *body_end = headers.length.length ? body + number_of(headers.length) : memchr(body, 0, end - body);
+    if (!body_end || body_end >= end) return NULL;
+    if (IS(command, "SEND")) {
+        on_send(connection, &headers, at, body, body_end - body);
+    } else if (IS(command, "ACK")) {
+        on_ack(connection, &headers);
+    } else if (IS(command, "SUBSCRIBE")) {
+        on_subscribe(connection, &headers);
+    } else if (IS(command, "CONNECT")) {
+        APPEND(&connection->out, "CONNECTED\nversion:1.2\nheart-beat:0,0\nserver:floor\n\n\0");
+        will_write(connection);
+    } else if (headers.receipt.length) { /* DISCONNECT */
+        copy_text(effect(connection)->receipt, 64, headers.receipt);
+    }
+    return body_end + 1;
+}
+
+static int read_from(Connection *connection) {
+    extend(&connection->in, READ_BYTES);
+    connection->in.length -= READ_BYTES;
+    ssize_t got = read(connection->fd, connection->in.data + connection->in.length, READ_BYTES);
+    if (got < 0 && errno == EAGAIN) return 1;
+    if (got <= 0) return 0;
+    const char *at = connection->in.data, *end = at + (connection->in.length += got);
+    for (;;) {
+        while (at < end && *at == '\n') at++;
+        const char *next = at < end ? on_frame(connection, at, end) : NULL;
+        if (!next) break;
+        at = next;
+    }
+    connection->in.length = end - at;
+    memmove(connection->in.data, at, end - at);
+    return 1;
+}
+
+static void take_effect(Batch *batch) {
+    for (size_t number = 0; number < batch->count; number++) {
+        Effect *one = &batch->effects[number];
+        if (one->queue) enqueue(one->queue, one->message);
+        else if (one->message) forget(one->message);
+        if (one->receipt[0] && !one->connection->is_closed) receipt(one->connection, one->receipt);
+    }
+    batch->count = 0;
+}
+
+/* Sync what there is, unless a sync is under way: then it waits for the next one. */
+static void commit(Batch **in_thread) {
+    if (*in_thread || !(filling->count || filling->records.length)) return;
+    Batch *batch = filling;
+    if (batch->records.length > INLINE_BYTES) {
+        filling = batch == &batches[0] ? &batches[1] : &batches[0];
+        pthread_mutex_lock(&mutex);
+        *in_thread = syncing = batch;
+        pthread_cond_signal(&handed_over);
+        pthread_mutex_unlock(&mutex);
+        return;
+    }
+    if (batch->records.length) write_durable(&batch->records);
+    take_effect(batch);
+}
+
+int main(int count, char **words) {
+    if (count != 3) {
+        fprintf(stderr, "usage: floor PORT DIRECTORY\n");
+        return 2;
+    }
+    directory = words[2];
+    make_crc();
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), yes = 1;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(words[1]))};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 1024)) fail("listen");
+    poll_fd = epoll_create1(EPOLL_CLOEXEC);
+    wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &listener};
+    epoll_ctl(poll_fd, EPOLL_CTL_ADD, listener, &event);
+    event.data.ptr = &wake_fd;
+    epoll_ctl(poll_fd, EPOLL_CTL_ADD, wake_fd, &event);
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, sync_batches, NULL)) fail("pthread_create");
+    Batch *in_thread = NULL;
+    for (;;) {
+        struct epoll_event ready[EVENTS];
+        int found = epoll_wait(poll_fd, ready, EVENTS, -1);
+        if (found < 0 && errno != EINTR) fail("epoll_wait");
+        for (int number = 0; number < found; number++) {
+            if (ready[number].data.ptr == &listener) {
+                int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+                if (fd < 0) continue;
+                setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+                Connection *connection = calloc(1, sizeof *connection);
+                if (!connection) fail("calloc");
+                connection->fd = fd;
+                struct epoll_event added = {.events = EPOLLIN, .data.ptr = connection};
+                epoll_ctl(poll_fd, EPOLL_CTL_ADD, fd, &added);
+            } else if (ready[number].data.ptr == &wake_fd) {
+                eventfd_t times;
+                if (!eventfd_read(wake_fd, &times)) {
+                    take_effect(in_thread);
+                    in_thread = NULL;
+                }
+            } else {
+                Connection *connection = ready[number].data.ptr;
+                if (ready[number].events & EPOLLOUT) will_write(connection);
+                if (ready[number].events & ~EPOLLOUT && !read_from(connection)) {
+                    connection->is_closed = 1; /* small, and kept: effects may name it */
+                    leave(connection);
+                    close(connection->fd);
+                    free(connection->in.data);
+                    connection->in = (Bytes){0};
+                }
+            }
+        }
+        do {
+            commit(&in_thread);
+            for (Queue *queue; (queue = due);) {
+                due = queue->due;
+                dispatch(queue);
+            }
+        } while (!in_thread && filling->records.length);
+        for (Connection *connection; (connection = dirty);) {
+            dirty = connection->dirty;
+            flush(connection);
+        }
+    }
+}
