@@ -232,6 +232,23 @@ def test_the_question_of_a_client_that_lost_the_connection(make_world: MakeWorld
     assert late.codes == ["TRANSACTION_ROLLED_BACK"]
 
 
+@pytest.mark.parametrize("takeover", [False, True])
+def test_a_message_to_a_topic_that_queues_take_is_prepared(make_world: MakeWorld, takeover: bool) -> None:
+    """docs/openwire.md gives this divert to transaction managers whose programs publish in prepared transactions."""
+    divert = {"divert": "from topic to news.a; from topic to news.b", "divert_exclusive": True}
+    world = make_world(destinations=(DestinationOptions("news", divert),))
+    client = world.connect()
+    client.begin()
+    client.send(b"1", "topic://news", transaction="t")
+    token = prepare(client)
+    assert (client.errors, token in client.confirmed) == ([], True)
+    assert world.stored("news.a") == world.stored("news.b") == []
+    if takeover:
+        world.crash_and_recover()
+    finish(world)
+    assert world.stored("news.a") == world.stored("news.b") == [b"1"]
+
+
 @pytest.mark.parametrize("what", ["not persistent", "topic", "nack", "bad xid"])
 def test_what_cannot_be_prepared_is_rolled_back(make_world: MakeWorld, what: str) -> None:
     world = make_world()
