@@ -25,24 +25,27 @@ PLAIN = {
     "SendToMany.destinations",
     "SendMany.bodies",
     "SendMany.headers",
-    "Subscribe.acknowledges",
-    "Subscribe.bounds",
-    "Subscribe.browser",
-    "Subscribe.credit",
-    "Subscribe.exclusive",
-    "Subscribe.in_runs",
-    "Subscribe.no_local",
-    "Subscribe.pending_limit",
-    "Subscribe.places",
-    "Subscribe.prefetch",
-    "Subscribe.priority",
-    "Subscribe.range",
-    "Subscribe.redelivers",
-    "Subscribe.retroactive",
-    "Subscribe.selector",
-    "Subscribe.shared",
+    "Subscribe.filter",
+    "Subscribe.flow",
+    "Subscribe.mode",
     "Subscribe.sources",
     "Subscribe.token",
+    "Mode.acknowledges",
+    "Mode.exclusive",
+    "Mode.priority",
+    "Mode.redelivers",
+    "Mode.shared",
+    "Flow.credit",
+    "Flow.pending_limit",
+    "Flow.prefetch",
+    "Filter.no_local",
+    "Filter.retroactive",
+    "Filter.selector",
+    "Browse.bounds",
+    "Browse.in_runs",
+    "Browse.places",
+    "Browse.range",
+    "Browse.reading",  # its cursor is that of `Subscribe.browse`
     "Credit.credit",
     "Credit.drain",
     "Credit.wait_ms",
@@ -83,6 +86,8 @@ PLAIN = {
 def test_every_field_of_a_command_is_a_name_with_a_scope_or_no_name() -> None:
     kinds = [kind for _, kind in inspect.getmembers(commands, inspect.isclass) if issubclass(kind, commands.Command)]
     fields = {f"{kind.__name__}.{name}" for kind in kinds for name in kind.__dict__["__slots__"]}
+    parts = commands.Mode, commands.Flow, commands.Filter, commands.Browse
+    fields |= {f"{part.__name__}.{name}" for part in parts for name in part._fields}
     named = {field for name in NAMES for field in name.fields}
     assert fields == named | PLAIN
     assert not named & PLAIN

@@ -133,7 +133,7 @@ def _send_to(*destinations: str) -> Iterable[Demand]:
 
 def _subscribe(command: Subscribe) -> Iterable[Demand]:
     for name in map(str, command.sources):
-        if command.browser:
+        if command.browse is not None:
             yield Action.BROWSE, name
             if command.subscription_name:
                 yield Action.CREATE_DURABLE, name

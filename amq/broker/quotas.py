@@ -110,9 +110,9 @@ class Quotas:
             raise AccessError(
                 f"user {user!r} has {limit} subscriptions already (maxSubscriptionsPerUser): end some", code=CODE
             )
-        selector = self._selector(user, client_id, command) if command.selector else None
+        selector = self._selector(user, client_id, command) if command.filter.selector else None
         terms = selector.terms if selector is not None else 0
-        if command.subscription_name and not command.browser:
+        if command.subscription_name and command.browse is None:
             self._check_durable(user, (client_id, command.subscription_name), terms)
         elif terms:
             self._check_terms(user, terms)
@@ -120,7 +120,7 @@ class Quotas:
 
     def _selector(self, user: str, client_id: str, command: Subscribe) -> Selector:
         """Of a durable subscription that is there any selector is good: an earlier version may have stored it."""
-        config, text = self._core.config, command.selector
+        config, text = self._core.config, command.filter.selector
         stored = self._durables.selector_text(command.subscription_name, client_id, user)
         terms_max = config.max_selector_terms if text != stored else 0
         return Selector(text, self._core.message_id_prefix, terms_max)
@@ -181,6 +181,6 @@ def _names(command: Command) -> tuple[str, ...]:
         return (command.message.destination,)
     if isinstance(command, SendMany):
         return (command.like.destination,)
-    if isinstance(command, Subscribe) and not command.browser:
+    if isinstance(command, Subscribe) and command.browse is None:
         return tuple(each for each in command.sources if isinstance(each, str))
     return ()

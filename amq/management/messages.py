@@ -33,7 +33,7 @@ from amq.core.message import (
     neutral,
 )
 from amq.management.listing import Row, invalid
-from amq.protocols.commands import Failure, Range, Subscribe
+from amq.protocols.commands import Browse, Failure, Filter, Flow, Range, Subscribe
 from amq.selectors import Selector
 
 LOOK_S: Final = 5.0  # for one page: a selector may match nothing in very many messages
@@ -86,7 +86,13 @@ class Look:
         terms_max = broker.config.max_selector_terms
         # It is held until the browse has it: a text with too many terms is not compiled at all.
         chosen = Selector(selector, broker.message_id_prefix, terms_max) if selector else None
-        command = Subscribe("look", queue.name, selector=selector, credit=0, browser=True, range=Range(after, until))
+        command = Subscribe(
+            "look",
+            queue.name,
+            flow=Flow(credit=0),
+            filter=Filter(selector),
+            browse=Browse(range=Range(after, until)),
+        )
         self._browser = _Browser(command, broker, self, 1, queue)
         del chosen
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from amq.core.destination import Pattern, Source
 from amq.core.message import HeaderColumns, Message, alike
@@ -215,98 +215,104 @@ class Range(NamedTuple):
     until: tuple[int, int] | None = None
 
 
+class Mode(NamedTuple):
+    """How a consumer takes what it is given.
+
+    acknowledges         False = what it is given has left at once
+    redelivers           its client delivers again by itself, and says with `Outcome.RETURNED` what counts. If the
+                         consumer is lost, what it holds waits again and counts as delivered at least once, and never as
+                         failed
+    exclusive, priority  which consumer comes first: see `Queue.join`
+    shared               its durable subscription may have several consumers
+    """
+
+    acknowledges: bool = False
+    redelivers: bool = False
+    exclusive: bool = False
+    priority: int = 0
+    shared: bool = False
+
+
+class Flow(NamedTuple):
+    """How much a consumer is given.
+
+    prefetch       deliveries that may be outstanding, 0 = the broker's default
+    credit         it is given so many messages and then waits for a `Credit`, however many it acknowledges; None = it
+                   has prefetch
+    pending_limit  messages that may wait for it, of a topic; -1 = any number, 0 = the broker's default
+    """
+
+    prefetch: int = 0
+    credit: int | None = None
+    pending_limit: int = 0
+
+
+class Filter(NamedTuple):
+    """The messages of its sources that a consumer wants.
+
+    selector     "" = all
+    no_local     none that its own connection sends
+    retroactive  first those that its topics keep
+    """
+
+    selector: str = ""
+    no_local: bool = False
+    retroactive: bool = False
+
+
+class Browse(NamedTuple):
+    """A consumer looks at what is there and takes nothing.
+
+    reading         it looks at the messages of a lease
+    range           it looks at a part of one queue
+    places, bounds  it wants to know where the messages stand; with `bounds` only between which numbers
+    in_runs         it gets many messages in one piece, as the journal has them, where the codec can write that
+    """
+
+    reading: LeaseReading | None = None
+    range: Range | None = None
+    places: bool = False
+    bounds: bool = False
+    in_runs: bool = False
+
+
+ANY_MODE: Final = Mode()
+ANY_FLOW: Final = Flow()
+EVERYTHING: Final = Filter()
+
+
 class Subscribe(Command):
     """Start consumer `id`, unique in its session, of what `sources` name: one, or several together.
 
-    acknowledges       False = what it is given has left at once
-    prefetch           deliveries that may be outstanding, 0 = the broker's default
-    credit             it is given so many messages and then waits for a `Credit`, however many it acknowledges;
-                       None = it has prefetch
-    browser            it looks at what is there and takes nothing; `reading`: of a lease; `range`: a part of one queue;
-                       `places`: it is told where the messages stand, or with `bounds` only between which numbers;
-                       `in_runs`: many in one piece, as the journal has them, where the protocol knows how to write that
-    subscription_name  of a durable subscription, "" = it is none; `shared`: it may have several consumers
-    exclusive, priority  which consumer comes first: see `Queue.join`
-    no_local           it wants nothing that its own connection sends
-    retroactive        it begins with what its topics keep
-    pending_limit      messages that may wait for it, of a topic; -1 = any number, 0 = the broker's default
-    redelivers         its client delivers again by itself, and says with `Outcome.RETURNED` what counts. If it is lost,
-                       what it holds waits again and counts as delivered at least once, and never as failed
-    token              the protocol's own note for when it is asked about this consumer, opaque to the broker
+    subscription_name  of a durable subscription, "" = it is none
+    browse             None = it takes what it is given
+    token              the codec's own note for when it is asked about this consumer, opaque to the broker
     """
 
-    __slots__ = (
-        "acknowledges",
-        "bounds",
-        "browser",
-        "credit",
-        "exclusive",
-        "id",
-        "in_runs",
-        "no_local",
-        "pending_limit",
-        "places",
-        "prefetch",
-        "priority",
-        "range",
-        "reading",
-        "redelivers",
-        "retroactive",
-        "selector",
-        "shared",
-        "sources",
-        "subscription_name",
-        "token",
-    )
+    __slots__ = ("browse", "filter", "flow", "id", "mode", "sources", "subscription_name", "token")
 
     def __init__(
         self,
         id: str,
         sources: Source | tuple[Source, ...],
-        acknowledges: bool = False,
-        prefetch: int = 0,
-        selector: str = "",
+        mode: Mode = ANY_MODE,
+        flow: Flow = ANY_FLOW,
+        filter: Filter = EVERYTHING,
         receipt: object = None,
         token: object = None,
         *,
-        browser: bool = False,
         subscription_name: str = "",
-        credit: int | None = None,
-        exclusive: bool = False,
-        priority: int = 0,
-        no_local: bool = False,
-        retroactive: bool = False,
-        shared: bool = False,
-        pending_limit: int = 0,
-        reading: LeaseReading | None = None,
-        redelivers: bool = False,
-        range: Range | None = None,
-        places: bool = False,
-        in_runs: bool = False,
-        bounds: bool = False,
+        browse: Browse | None = None,
     ) -> None:
-        self.bounds = bounds
-        self.range = range
-        self.in_runs = in_runs
-        self.places = places
-        self.redelivers = redelivers
         self.id = id
         self.sources: tuple[Source, ...] = (sources,) if isinstance(sources, str | Pattern) else sources
-        self.acknowledges = acknowledges
-        self.prefetch = prefetch
-        self.selector = selector
+        self.mode = mode
+        self.flow = flow
+        self.filter = filter
         self.receipt = receipt
         self.token = token
-        self.browser = browser
         self.subscription_name = subscription_name
-        self.credit = credit
-        self.exclusive = exclusive
-        self.priority = priority
-        self.no_local = no_local
-        self.retroactive = retroactive
-        self.shared = shared
-        self.pending_limit = pending_limit
-        self.reading = reading
+        self.browse = browse
 
 
 class Credit(Command):

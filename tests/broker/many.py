@@ -27,6 +27,7 @@ from amq.protocols.commands import (
     Subscribe,
 )
 from tests.broker.world import Client, World, full_name
+from tests.subscribing import subscribe
 
 
 class Told(NamedTuple):
@@ -101,7 +102,7 @@ class ManyClient(Client):
 
     def consume(self, id: str, *sources: Source, session: int = 0, acknowledges: bool = True, **options: Any) -> str:
         named = tuple(full_name(each) if isinstance(each, str) else each for each in sources)
-        return self.ask(Subscribe(id, named, acknowledges, **options), session=session)
+        return self.ask(subscribe(id, named, acknowledges=acknowledges, **options), session=session)
 
     def grant(self, id: str, credit: int, *, session: int = 0, drain: bool = False) -> str:
         return self.ask(Credit(id, credit, drain=drain), session=session)

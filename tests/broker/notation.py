@@ -3,12 +3,10 @@ options as text, acknowledgements that cover what their consumer's mode says."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from amq.core.destination import Pattern, Source, source
 from amq.core.errors import AccessError
 from amq.protocols.commands import OLDEST, Command, Credit, Outcome, Send, SendMany, SendToMany, Settle, Subscribe
-from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, typed
+from amq.protocols.stomp.subscribing import ACK_CLIENT, browse_of, filter_of, flow_of, mode_of
 
 
 class Ack(Settle):
@@ -88,17 +86,16 @@ class Notation:
     ) -> Subscribe:
         """Raises AmqError."""
         named = sources(text)
-        fields: dict[str, Any] = typed(options or {}, ack, named, browser)
+        options = options or {}
         self._modes[id] = ack
         return Subscribe(
             id,
             named,
-            ack != ACK_AUTO,
-            prefetch,
-            selector,
+            mode_of(options, ack),
+            flow_of(options, ack, named, prefetch, browser),
+            filter_of(options, selector),
             receipt,
             token,
-            browser=browser,
             subscription_name=subscription_name,
-            **fields,
+            browse=browse_of(options, named, browser),
         )

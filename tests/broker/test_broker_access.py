@@ -19,6 +19,7 @@ from amq.protocols import commands
 from amq.protocols.commands import (
     AbortBatch,
     Begin,
+    Browse,
     Command,
     CommitBatch,
     DeleteDestination,
@@ -54,7 +55,7 @@ CASES: list[tuple[Command, list[tuple[Action, str]]]] = [
     (SendMany(Message(A, b""), [b"x", b"y"], "t"), [(Action.SEND, A)]),
     (Subscribe("1", A), [(Action.CONSUME, A)]),
     (Subscribe("1", (A, Pattern("queue://", ("b", ANY_WORD)))), [(Action.CONSUME, A), (Action.CONSUME, "queue://b.*")]),
-    (Subscribe("1", A, browser=True), [(Action.BROWSE, A)]),
+    (Subscribe("1", A, browse=Browse()), [(Action.BROWSE, A)]),
     (Subscribe("1", "temp-queue://r"), [(Action.CREATE_TEMPORARY, "temp-queue://r")]),
     (
         Subscribe("1", "topic://t", subscription_name="d"),

@@ -12,7 +12,7 @@ from amq.broker.queues import browser, selector_dispatch
 from amq.broker.topics import wildcards
 from amq.core.destination import Pattern, pattern_words
 from amq.core.message import Message
-from amq.protocols.commands import Credit, Outcome, Scope, Send, Subscribe, Unsubscribe
+from amq.protocols.commands import Credit, Flow, Mode, Outcome, Scope, Send, Subscribe, Unsubscribe
 from tests.broker.many import ManyClient
 from tests.broker.world import World
 
@@ -147,7 +147,7 @@ def test_a_wildcard_gets_of_all_its_queues(
     for name in names:
         fill(world, 1, name)
     receipts = [
-        client.ask(Subscribe("c", ALL, acknowledges, credit=0), session=1),
+        client.ask(Subscribe("c", ALL, Mode(acknowledges), Flow(credit=0)), session=1),
         client.ask(Credit("c", 50, drain=True), session=1),
     ]
     world.settle()

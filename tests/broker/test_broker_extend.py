@@ -8,7 +8,18 @@ import pytest
 
 from amq.core.destination import ANY_WORD, Pattern, Source
 from amq.core.message import Message
-from amq.protocols.commands import CloseSession, Credit, Extend, Nothing, OpenSession, Scope, Send, Subscribe
+from amq.protocols.commands import (
+    CloseSession,
+    Credit,
+    Extend,
+    Flow,
+    Mode,
+    Nothing,
+    OpenSession,
+    Scope,
+    Send,
+    Subscribe,
+)
 from tests.broker.many import ManyClient
 from tests.broker.world import World
 
@@ -96,7 +107,7 @@ def test_a_consumer_beside_a_send_that_waits_goes_on(make_world: Callable[..., W
 
 def test_what_belongs_to_a_consumer_that_waits_itself_stays_behind_it(make_world: Callable[..., World]) -> None:
     world, client = blocked(make_world)
-    client.ask(Subscribe("late", ("queue://b",), True, prefetch=1), session=1)
+    client.ask(Subscribe("late", ("queue://b",), Mode(True), Flow(1)), session=1)
     early = client.ask(Extend("late", 1), session=1)
     world.settle()
     assert not client.failures

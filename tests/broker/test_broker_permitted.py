@@ -21,6 +21,7 @@ from amq.core.message import Message
 from amq.protocols.commands import (
     AbortBatch,
     Begin,
+    Browse,
     Command,
     CommitBatch,
     DeleteDestination,
@@ -29,6 +30,7 @@ from amq.protocols.commands import (
     Lease,
     LeaseReading,
     ListPrepared,
+    Mode,
     OpenProducer,
     Prepare,
     Send,
@@ -40,6 +42,7 @@ from amq.protocols.commands import (
 from amq.security.login import User
 from amq.security.permissions import BATCHES_SCHEME, Permissions, Right
 from tests.broker.world import Client, World
+from tests.subscribing import subscribe
 
 RULES = """
 [roles]
@@ -108,7 +111,7 @@ def send(name: str) -> Command:
 
 
 def consume(name: str, **fields: Any) -> Command:
-    return Subscribe("1", source(name), **fields)
+    return subscribe("1", source(name), **fields)
 
 
 # Which of USERS may do it, written down by hand.
@@ -242,9 +245,9 @@ def test_a_lease_is_read_by_those_who_may_read_its_queue(ruled: World, tmp_path:
     ruled.settle()
     assert not bob.errors
     reading = LeaseReading(lease_numbers(ruled)[0], "cursor")
-    assert outcome(ruled, "bob", Subscribe("9", "queue://mine", browser=True, reading=reading)) == []
+    assert outcome(ruled, "bob", Subscribe("9", "queue://mine", browse=Browse(reading=reading))) == []
     thief = ruled.connect("t", user="alice")
-    thief.do(Subscribe("9", "queue://mine", browser=True, reading=reading))
+    thief.do(Subscribe("9", "queue://mine", browse=Browse(reading=reading)))
     ruled.settle()
     assert thief.deliveries == []
     assert len(thief.codes) == 1
@@ -382,8 +385,8 @@ def composite(queues: list[str], topic: str) -> SendToMany:
     return SendToMany(Message(",".join(names), topic.encode()), names)
 
 
-def subscribe(names: list[str], number: int, acknowledges: bool) -> Subscribe:
-    return Subscribe(f"s{number}", tuple(map(source, names)), acknowledges=acknowledges)
+def consume_several(names: list[str], number: int, acknowledges: bool) -> Subscribe:
+    return Subscribe(f"s{number}", tuple(map(source, names)), Mode(acknowledges))
 
 
 RARELY = st.sampled_from((False, False, False, False, True))
@@ -396,23 +399,21 @@ SENDS = st.one_of(
     st.builds(composite, st.lists(st.sampled_from(QUEUES), max_size=3, unique=True), st.sampled_from(TOPICS)),
 )
 SUBSCRIBES = st.one_of(
-    st.builds(subscribe, st.lists(ANY, min_size=1, max_size=2, unique=True), NUMBER, st.booleans()),
+    st.builds(consume_several, st.lists(ANY, min_size=1, max_size=2, unique=True), NUMBER, st.booleans()),
     st.builds(
-        lambda name, number, durable: Subscribe(
-            f"s{number}", source(name), subscription_name=durable, acknowledges=False
-        ),
+        lambda name, number, durable: Subscribe(f"s{number}", source(name), subscription_name=durable),
         st.sampled_from((*TOPICS, "topic://>", "topic://a.*")),
         NUMBER,
         st.sampled_from("de"),
     ),
     st.builds(
-        lambda name, number, places: Subscribe(f"s{number}", source(name), browser=True, places=places),
+        lambda name, number, places: Subscribe(f"s{number}", source(name), browse=Browse(places=places)),
         OF_QUEUES,
         NUMBER,
         st.booleans(),
     ),
     st.builds(
-        lambda name, number, lease: Subscribe(f"s{number}", name, browser=True, reading=LeaseReading(lease, "cursor")),
+        lambda name, number, lease: Subscribe(f"s{number}", name, browse=Browse(reading=LeaseReading(lease, "cursor"))),
         st.sampled_from(QUEUES),
         NUMBER,
         st.integers(1, 40),
@@ -508,8 +509,9 @@ class Walk:
 
     def do(self, client: Client, user: str, command: Command) -> None:
         before, subscriptions = len(client.outcomes), dict(self.world.broker.state.subscriptions)
-        if isinstance(command, Subscribe) and command.reading is not None and (leases := lease_numbers(self.world)):
-            command.reading = LeaseReading(leases[command.reading.number % len(leases)], "cursor")
+        browse = command.browse if isinstance(command, Subscribe) else None
+        if browse is not None and browse.reading is not None and (leases := lease_numbers(self.world)):
+            command.browse = Browse(LeaseReading(leases[browse.reading.number % len(leases)], "cursor"))
         client.do(command)
         self.world.settle()
         for name in subscriptions.keys() - self.world.broker.state.subscriptions.keys():

@@ -14,6 +14,7 @@ from amq.core.xid import OwnedXid, Xid
 from amq.journal.records import LEASE, Prepared
 from amq.protocols.commands import (
     Begin,
+    Browse,
     Command,
     Finish,
     ForgetOutcome,
@@ -302,12 +303,12 @@ def test_a_cursor_belongs_to_a_user(ruled: World) -> None:
     eve = ask(ruled, "eve", Lease("queue://both", "cur", 0, 1, take=True, receipt="l"))
     assert '"messages": 1' in eve.outcomes[0], "the next message, in a lease of her own"
     assert f'"lease": {number}' not in eve.outcomes[0]
-    reader = ask(ruled, "eve", Subscribe("1", "queue://both", browser=True, reading=LeaseReading(number, "cur")))
+    reader = ask(ruled, "eve", Subscribe("1", "queue://both", browse=Browse(reading=LeaseReading(number, "cur"))))
     assert (reader.codes, reader.bodies) == (["UNKNOWN_LEASE"], [])
     ask(ruled, "eve", SettleLeases("queue://both", "cur", 2**62, True, receipt="s"))
     assert ask(ruled, "eve", Finish(f"{LEASE}cur:{number}", False)).codes == ["UNKNOWN_TRANSACTION"]
     assert list(ruled.broker.state.prepared) == [key]
-    reader = ask(ruled, "alice", Subscribe("1", "queue://both", browser=True, reading=LeaseReading(number, "cur", 0)))
+    reader = ask(ruled, "alice", Subscribe("1", "queue://both", browse=Browse(reading=LeaseReading(number, "cur", 0))))
     assert (reader.codes, reader.bodies) == ([], [b"1"])
     again = ask(ruled, "alice", Lease("queue://both", "cur", 0, 1, receipt="l"))
     assert f'"lease": {number}' in again.outcomes[0]

@@ -10,7 +10,7 @@ import pytest
 
 from amq.core.destination import source
 from amq.core.message import Message
-from amq.protocols.commands import Send, SendToMany, Subscribe, Unsubscribe
+from amq.protocols.commands import Browse, Filter, Send, SendToMany, Subscribe, Unsubscribe
 from amq.selectors import selector as selector_module
 from tests.broker.world import Client, World
 
@@ -108,7 +108,7 @@ def test_a_user_has_so_many_consumers(limited: World) -> None:
 def test_a_user_has_so_many_durable_subscriptions_and_they_end(limited: World) -> None:
     def durable(name: str) -> list[str]:
         client = limited.connect("c", user="alice")
-        client.do(Subscribe("1", "topic://t", subscription_name=name, acknowledges=False))
+        client.do(Subscribe("1", "topic://t", subscription_name=name))
         limited.settle()
         client.lose()
         limited.settle()
@@ -149,17 +149,17 @@ def three(number: int) -> str:
 @pytest.mark.parametrize("destination", ["queue://q", "topic://t"])
 def test_the_terms_of_the_selectors_of_a_user_are_counted(selective: World, destination: str) -> None:
     one, two, long, late = [selective.connect(number, user="alice") for number in "1234"]
-    long.do(Subscribe("long", destination, selector=three(1) + " OR d = 1"))
+    long.do(Subscribe("long", destination, filter=Filter(three(1) + " OR d = 1")))
     assert codes(selective, long) == ["SELECTOR_TOO_LARGE"]
-    one.do(Subscribe("1", destination, selector=three(1)))
-    two.do(Subscribe("2", destination, selector=three(2)))
+    one.do(Subscribe("1", destination, filter=Filter(three(1))))
+    two.do(Subscribe("2", destination, filter=Filter(three(2))))
     two.do(Subscribe("4", destination))
-    late.do(Subscribe("3", destination, selector="a IS NULL"))
+    late.do(Subscribe("3", destination, filter=Filter("a IS NULL")))
     assert codes(selective, late) == ["QUOTA_EXCEEDED"]
     one.unsubscribe("1")
-    two.do(Subscribe("3", destination, selector="a IS NULL"))
+    two.do(Subscribe("3", destination, filter=Filter("a IS NULL")))
     bob = selective.connect("5", user="bob")
-    bob.do(Subscribe("1", destination, selector=three(3)))
+    bob.do(Subscribe("1", destination, filter=Filter(three(3))))
     assert codes(selective, one) == codes(selective, two) == codes(selective, bob) == []
     assert selective.broker.quotas.terms == {"alice": 4, "bob": 3}
     for client in (one, two, bob):
@@ -170,9 +170,9 @@ def test_the_terms_of_the_selectors_of_a_user_are_counted(selective: World, dest
 
 def test_browses_and_wildcards_count_too(selective: World) -> None:
     client = selective.connect("1", user="alice")
-    client.do(Subscribe("1", "queue://q", selector=three(1), browser=True))
-    client.do(Subscribe("2", source("queue://a.>"), selector=three(2)))
-    client.do(Subscribe("3", "queue://q", selector="a = 1", browser=True))
+    client.do(Subscribe("1", "queue://q", filter=Filter(three(1)), browse=Browse()))
+    client.do(Subscribe("2", source("queue://a.>"), filter=Filter(three(2))))
+    client.do(Subscribe("3", "queue://q", filter=Filter("a = 1"), browse=Browse()))
     assert codes(selective, client) == ["QUOTA_EXCEEDED"]
     client.lose()
     selective.settle()
@@ -184,16 +184,16 @@ def test_a_durable_subscription_goes_on_with_a_selector_that_was_stored_before_t
 ) -> None:
     world = make_world(max_selector_terms=0)
     client = world.connect("1", user="alice")
-    client.do(Subscribe("s", "topic://t", selector=three(1) + " OR d = 1", subscription_name="news"))
+    client.do(Subscribe("s", "topic://t", filter=Filter(three(1) + " OR d = 1"), subscription_name="news"))
     assert codes(world, client) == []
     client.lose()
     world.settle()
     world.broker.reconfigure(replace(world.broker.config, max_selector_terms=3))
     client = world.connect("1", user="alice")
-    client.do(Subscribe("s", "topic://t", selector=three(1) + " OR d = 1", subscription_name="news"))
+    client.do(Subscribe("s", "topic://t", filter=Filter(three(1) + " OR d = 1"), subscription_name="news"))
     assert codes(world, client) == []
     client = world.connect("2", user="alice")
-    client.do(Subscribe("o", "topic://t", selector=three(1) + " OR d = 2", subscription_name="other"))
+    client.do(Subscribe("o", "topic://t", filter=Filter(three(1) + " OR d = 2"), subscription_name="other"))
     assert codes(world, client) == ["SELECTOR_TOO_LARGE"]
 
 
@@ -201,7 +201,7 @@ def test_the_names_of_durable_subscriptions_that_have_ended_are_forgotten(make_w
     world = make_world(max_subscriptions_per_user=10_000)
     client = world.connect("1", user="alice")
     for number in range(200):
-        client.do(Subscribe("s", "topic://t", selector="a = 1", subscription_name=f"n{number}"))
+        client.do(Subscribe("s", "topic://t", filter=Filter("a = 1"), subscription_name=f"n{number}"))
         client.do(Unsubscribe("s", subscription_name=f"n{number}"))
         world.settle()
     assert client.codes == []
@@ -225,12 +225,12 @@ def test_a_selector_is_read_only_when_its_user_may_subscribe(
 
     monkeypatch.setattr(selector_module, "parse", counting)
     asked = [
-        Subscribe("1", "queue://q", selector="a = 101"),
-        Subscribe("2", "topic://t", selector="a = 102"),
-        Subscribe("3", "queue://q", selector="a = 103", browser=True),
-        Subscribe("4", "topic://t", selector="a = 104", subscription_name="news"),
-        Subscribe("5", source("queue://a.>"), selector="a = 105"),
-        Subscribe("6", (source("topic://a.>"), "queue://b"), selector="a = 106"),
+        Subscribe("1", "queue://q", filter=Filter("a = 101")),
+        Subscribe("2", "topic://t", filter=Filter("a = 102")),
+        Subscribe("3", "queue://q", filter=Filter("a = 103"), browse=Browse()),
+        Subscribe("4", "topic://t", filter=Filter("a = 104"), subscription_name="news"),
+        Subscribe("5", source("queue://a.>"), filter=Filter("a = 105")),
+        Subscribe("6", (source("topic://a.>"), "queue://b"), filter=Filter("a = 106")),
     ]
     for command in asked:
         eve = world.connect(command.id, user="eve")

@@ -16,7 +16,7 @@ from amq.config.loader import load
 from amq.config.schema import BrokerConfig
 from amq.core.errors import ConfigError
 from amq.core.message import LARGE_BODY_BYTES, Message
-from amq.protocols.commands import Outcome, Settle, Subscribe
+from amq.protocols.commands import Mode, Outcome, Settle, Subscribe
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT
 from tests.broker.test_broker_dead_letters import consumer, send
 from tests.broker.world import Client, World
@@ -82,7 +82,7 @@ REDELIVERS = {"rejected_messages": "redeliver", "maximum_redeliveries": 2, "rede
 def rejecting(world: World, name: str, redelivers: bool, transaction: bool) -> tuple[Client, Callable[[], None]]:
     """A consumer that rejects each message that it has, and says why."""
     client = world.connect()
-    client.do(Subscribe(name, f"{name}://a", acknowledges=True, redelivers=redelivers))
+    client.do(Subscribe(name, f"{name}://a", Mode(True, redelivers=redelivers)))
     world.settle()
 
     def reject() -> None:

@@ -9,7 +9,7 @@ import pytest
 from amq.broker import selecting
 from amq.broker.queues.browser import STEP_MESSAGES
 from amq.core.message import Message
-from amq.protocols.commands import Send, Subscribe
+from amq.protocols.commands import Browse, Filter, Send, Subscribe
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from amq.selectors import compiler
 from tests.broker.world import Client, World
@@ -59,7 +59,7 @@ def unplaced(number: int) -> str:
 def subscribe(world: World, destination: str, count: int, start: int = 0) -> Client:
     client = world.connect()
     for number in range(start, start + count):
-        client.do(Subscribe(f"s{number}", destination, selector=unplaced(number)))
+        client.do(Subscribe(f"s{number}", destination, filter=Filter(unplaced(number))))
     world.settle()
     return client
 
@@ -93,7 +93,10 @@ def test_one_message_for_more_selectors_than_a_turn_has_steps_for_goes_out_at_on
 def test_equal_selectors_share_one_answer(counted: World) -> None:
     clients = [counted.connect() for _ in range(50)]
     for client in clients:
-        client.do(Subscribe("s", "topic://t", selector=unplaced(1)), Subscribe("q", "queue://q", selector=unplaced(1)))
+        client.do(
+            Subscribe("s", "topic://t", filter=Filter(unplaced(1))),
+            Subscribe("q", "queue://q", filter=Filter(unplaced(1))),
+        )
     counted.settle()
     asked[0] = 0
     sender = counted.connect()
@@ -112,8 +115,8 @@ def test_all_queues_share_the_steps_of_a_turn(counted: World) -> None:
     client = counted.connect()
     last = counted.connect()
     for queue in range(5):
-        client.do(Subscribe(f"c{queue}", f"queue://q{queue}", selector=unplaced(1)))
-    last.do(Subscribe("l", "queue://q4", selector="p = 'b199'"))
+        client.do(Subscribe(f"c{queue}", f"queue://q{queue}", filter=Filter(unplaced(1))))
+    last.do(Subscribe("l", "queue://q4", filter=Filter("p = 'b199'")))
     per_turn = turns(counted, lambda: len(last.deliveries) == 1)
     assert max(per_turn) <= TURN + 6 * selecting.STEPS_MIN
     counted.settle()
@@ -127,7 +130,7 @@ def test_a_dear_selector_costs_more_steps(counted: World) -> None:
     counted.settle()
     client = counted.connect()
     dear = " OR ".join(f"p LIKE '%x{number}'" for number in range(80))
-    client.do(Subscribe("c", "queue://q", selector=dear, browser=True))
+    client.do(Subscribe("c", "queue://q", filter=Filter(dear), browse=Browse()))
     per_turn = turns(counted, lambda: bool(client.browsed_ids))
     assert max(per_turn) <= STEP_MESSAGES // 20
     assert len(per_turn) >= 300 * 21 // STEP_MESSAGES

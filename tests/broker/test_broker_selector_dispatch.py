@@ -10,7 +10,7 @@ import pytest
 from amq.broker.queues import selector_dispatch as picking
 from amq.broker.queues.groups import GROUP_ID, GROUP_SEQ
 from amq.core.message import Message
-from amq.protocols.commands import Send, Subscribe
+from amq.protocols.commands import Filter, Mode, Send, Subscribe
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from amq.selectors import Selector
 from tests.broker.notation import Ack
@@ -387,7 +387,7 @@ def test_who_looks_at_old_messages_keeps_nobody_from_new_ones(on_disk: World, mo
     red = consumer(world, "colour = 'red' AND number > 900")
     assert texts(red) == ["950"]
     blue = world.connect()
-    blue.do(Subscribe("a", "queue://a", True, selector="colour = 'blue'"))
+    blue.do(Subscribe("a", "queue://a", Mode(True), filter=Filter("colour = 'blue'")))
     world.turn()
     world.connect().send(b"new", properties={"colour": "red", "number": "1001"}, receipt=False)
     turns = 0

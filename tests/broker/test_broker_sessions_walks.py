@@ -36,11 +36,11 @@ from amq.protocols.commands import (
     SendToMany,
     Settle,
     SettleSet,
-    Subscribe,
     Unsubscribe,
 )
 from tests.broker.many import Given, ManyClient
 from tests.broker.world import World
+from tests.subscribing import subscribe
 
 QUEUES = ("queue://a", "queue://b", "queue://a,*")
 SOURCES = (
@@ -221,7 +221,7 @@ class SessionsMachine(RuleBasedStateMachine):
     )
     def subscribe(self, which: int, session: int, id: str, source: Any, credit: int | None, **options: Any) -> None:
         browses = options.pop("browses")
-        command = Subscribe(id, source, credit=credit, browser=browses, **options)
+        command = subscribe(id, source, credit=credit, browser=browses, **options)
         walker = self.client(which)
         known = walker is not None and self._consumer(walker, session, id) is not None
         walker = self.ask(which, session, command)
@@ -229,7 +229,7 @@ class SessionsMachine(RuleBasedStateMachine):
             walker.left.pop((session, id), None)
             if credit is not None:
                 walker.left[session, id] = credit
-            if not command.acknowledges:
+            if not command.mode.acknowledges:
                 walker.takers.add((session, id))
 
     def _consumer(self, walker: Walker, session: int, id: str) -> Any:

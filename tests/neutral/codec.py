@@ -44,6 +44,7 @@ from amq.protocols.commands import (
 )
 from tests.neutral.messages import BIG, NAME, checked, own, read_message, told
 from tests.neutral.wire import FRAME_BYTES_MAX, HEAD, MAGIC, Op, frame, read_source, unpack
+from tests.subscribing import subscribe
 
 
 class NeutralCodec:
@@ -197,7 +198,7 @@ def _subscribe(_session: int, token: Any, id: str, sources: list[Any], options: 
     if "reading" in fields:
         fields["reading"] = LeaseReading(*map(checked, fields["reading"], (BIG, str, BIG)))
     named = tuple(dict.fromkeys(map(read_source, sources)))
-    return Subscribe(_text(id), named if len(named) > 1 else named[0], receipt=token, **fields)
+    return subscribe(_text(id), named if len(named) > 1 else named[0], token, **fields)
 
 
 def _credit(_session: int, token: Any, id: str, credit: int, drain: bool) -> Command:

@@ -18,15 +18,19 @@ from amq.protocols.commands import (
     Abort,
     AbortBatch,
     Begin,
+    Browse,
     Command,
     Commit,
     CommitBatch,
     Credit,
     Disconnect,
+    Filter,
     Finish,
+    Flow,
     Lease,
     LeaseReading,
     Malformed,
+    Mode,
     Outcome,
     Prepare,
     Send,
@@ -114,7 +118,7 @@ class Case:
 
 TO_A = b"SEND\ndestination:/queue/a\n"
 SUB = b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:client\n\n\0"
-SUBSCRIBED = Subscribe("s", "queue://a", True)
+SUBSCRIBED = Subscribe("s", "queue://a", Mode(True))
 
 CASES = [
     # SEND
@@ -216,7 +220,7 @@ CASES = [
         Case(
             f"ack {ack}",
             f"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:{ack}\n\n\0".encode(),
-            [Subscribe("s", "queue://a", ack != "auto")],
+            [Subscribe("s", "queue://a", Mode(ack != "auto"))],
         )
         for ack in ("auto", "client", "client-individual")
     ),
@@ -224,12 +228,12 @@ CASES = [
         "subscribe options",
         b"SUBSCRIBE\nid:s\ndestination:/queue/a\nselector:x = 1\nactivemq.prefetchSize:7\n"
         b"prefetch-count:3\nactivemq.exclusive:true\nactivemq.priority:3\nreceipt:r\nother:1\n\n\0",
-        [Subscribe("s", "queue://a", False, 7, "x = 1", "r", exclusive=True, priority=3)],
+        [Subscribe("s", "queue://a", Mode(False, exclusive=True, priority=3), Flow(7), Filter("x = 1"), receipt="r")],
     ),
     Case(
         "prefetch-count",
         b"SUBSCRIBE\nid:s\ndestination:/queue/a\nprefetch-count:3\n\n\0",
-        [Subscribe("s", "queue://a", False, 3)],
+        [Subscribe("s", "queue://a", flow=Flow(3))],
     ),
     Case("subscribe twice", SUB + SUB, [SUBSCRIBED, error("SUBSCRIPTION_EXISTS")]),
     Case(
@@ -274,7 +278,7 @@ CASES = [
     Case(
         "browser",
         b"SUBSCRIBE\nid:s\ndestination:/queue/a\nbrowser:true\n\n\0",
-        [Subscribe("s", "queue://a", browser=True)],
+        [Subscribe("s", "queue://a", browse=Browse())],
     ),
     Case("perhaps a browser", b"SUBSCRIBE\nid:s\ndestination:/queue/a\nbrowser:1\n\n\0", [error("HEADER_INVALID")]),
     Case("no browser", b"SUBSCRIBE\nid:s\ndestination:/queue/a\nbrowser:false\n\n\0", [Subscribe("s", "queue://a")]),
@@ -287,7 +291,7 @@ CASES = [
     Case(
         "credit of a new subscription",
         SUB.replace(b"\n\n", b"\ncredit:0\n\n"),
-        [Subscribe("s", "queue://a", True, credit=0)],
+        [Subscribe("s", "queue://a", Mode(True), Flow(credit=0))],
     ),
     Case(
         "lease",
@@ -331,7 +335,7 @@ CASES = [
     Case(
         "read a lease",
         b"SUBSCRIBE\nid:s\ndestination:/queue/a\nbrowser:true\ncursor:c\nlease:7\npositions:0-5\n\n\0",
-        [Subscribe("s", "queue://a", browser=True, reading=LeaseReading(7, "c", 0, 0, 5))],
+        [Subscribe("s", "queue://a", browse=Browse(reading=LeaseReading(7, "c", 0, 0, 5)))],
     ),
     Case("consume a lease", b"SUBSCRIBE\nid:s\ndestination:/queue/a\nlease:7\n\n\0", [error("HEADER_INVALID")]),
     Case("ack 1.2", SUB + b"ACK\nid:0-17\n\n\0", [SUBSCRIBED, ack(17, "s")], ("1.2",)),
@@ -631,11 +635,9 @@ CASES = [
             Subscribe(
                 "s",
                 "queue://a",
-                True,
-                no_local=True,
-                retroactive=True,
-                shared=True,
-                pending_limit=-1,
+                Mode(True, shared=True),
+                Flow(pending_limit=-1),
+                Filter(no_local=True, retroactive=True),
                 subscription_name="d",
             )
         ],

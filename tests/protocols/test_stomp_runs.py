@@ -123,8 +123,9 @@ def test_only_a_client_that_asks_meets_them() -> None:
         subscribe = b"SUBSCRIBE\nid:1\ndestination:/queue/a\nbrowser:true\nlease:7\ncursor:c\namq-runs:1\n\n\0"
         (command,) = server.receive(subscribe)
         assert isinstance(command, Subscribe)
-        assert command.reading is not None
-        assert command.in_runs == asked
+        assert command.browse is not None
+        assert command.browse.reading is not None
+        assert command.browse.in_runs == asked
         found = of_one(server, many(body_of([(b"1", {})]), 1))
         assert isinstance(found, list) if asked else found == "COMMAND_UNKNOWN"
 

@@ -14,6 +14,7 @@ from amq.protocols.commands import (
     Abort,
     AbortBatch,
     Begin,
+    Browse,
     CloseProducer,
     CloseSession,
     Command,
@@ -24,6 +25,7 @@ from amq.protocols.commands import (
     Disconnect,
     Extend,
     Finish,
+    Flow,
     ForgetOutcome,
     InSession,
     Invalid,
@@ -31,6 +33,7 @@ from amq.protocols.commands import (
     LeaseReading,
     ListPrepared,
     MakeTemporary,
+    Mode,
     OpenProducer,
     OpenSession,
     Prepare,
@@ -85,8 +88,8 @@ def _open(client: Connected, name: str, body: bytes) -> None:
         InSession(1),
         OpenProducer(name, own, "p"),
         MakeTemporary(temporary, "m"),
-        Subscribe(name, own, True, receipt="u"),
-        Subscribe(pull, temporary, True, receipt="u", credit=0),
+        Subscribe(name, own, Mode(True), receipt="u"),
+        Subscribe(pull, temporary, Mode(True), Flow(credit=0), receipt="u"),
         *(Send(Message(own, body + b" %d" % number)) for number in range(3)),
         Send(Message(temporary, body)),
         Credit(pull, 1, "c"),
@@ -137,7 +140,7 @@ def _lease(client: Connected, name: str, body: bytes) -> None:
 def _read(client: Connected, name: str, source: str) -> None:
     client.world.settle()
     reading = LeaseReading(client.lease(), name)
-    client.tell(Subscribe(f"read {source}", source, browser=True, reading=reading, receipt="u"))
+    client.tell(Subscribe(f"read {source}", source, receipt="u", browse=Browse(reading=reading)))
     client.world.settle()
 
 
@@ -147,7 +150,7 @@ def _lease_shared(client: Connected, name: str, body: bytes) -> None:
     client.world.settle()
     client.tell(Lease(SHARED_LEASES, name, after, 1, receipt="l"))
     reading = LeaseReading(client.learn_lease(name), name)
-    client.tell(Subscribe("read", SHARED_LEASES, browser=True, reading=reading, receipt="u"))
+    client.tell(Subscribe("read", SHARED_LEASES, receipt="u", browse=Browse(reading=reading)))
 
 
 def _ask(take: bool = False) -> Action:
@@ -181,7 +184,7 @@ def _does(*make: Callable[[str], Command]) -> Action:
 
 
 ACTIONS: Mapping[str, Action] = {
-    "subscribe": _does(lambda name: Subscribe("1", TOPIC_NAME, subscription_name=name, receipt="u")),
+    "subscribe": _does(lambda name: Subscribe("1", TOPIC_NAME, receipt="u", subscription_name=name)),
     "open": _open,
     "settle": _settle,
     "leave": _leave,
@@ -206,7 +209,7 @@ ACTIONS: Mapping[str, Action] = {
     "commit shared leases": _does(lambda name: SettleLeases(SHARED_LEASES, name, THROUGH, True, "s")),
     "commit leases": _settle_leases(True),
     "return leases": _settle_leases(False),
-    "browse": lambda client, name, _: client.tell(Subscribe(name, client.own_name, browser=True, receipt="u")),
+    "browse": lambda client, name, _: client.tell(Subscribe(name, client.own_name, receipt="u", browse=Browse())),
     "schedule": _schedule,
     "unsubscribe": _does(lambda name: Unsubscribe("", "u", name)),
 }

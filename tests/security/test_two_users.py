@@ -48,7 +48,7 @@ OPENWIRE_ONLY = {
 STOMP_ONLY = {
     "Lease.cursor",
     "SettleLeases.cursor",
-    "Subscribe.reading",
+    "Subscribe.browse",
     "SendMany.like",
     "SendMany.transaction",
     "Prepare.owner",
@@ -125,6 +125,8 @@ def names_of(command: Command) -> set[str]:
     found = {f"{kind.__name__}.{field}" for field in fields_of(kind) if getattr(command, field)}
     if isinstance(command, Send) and not command.message.duplicate_id:
         found -= {"Send.message"}
+    if isinstance(command, Subscribe) and (command.browse is None or command.browse.reading is None):
+        found -= {"Subscribe.browse"}
     return found
 
 

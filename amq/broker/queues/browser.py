@@ -58,6 +58,7 @@ class Browser(Subscription):
 
     def __init__(self, command: Subscribe, core: Core, owner: Owner, prefetch: int, queue: Queue | None = None) -> None:
         """`queue` = the one to be looked at, None = those that `command` names."""
+        assert command.browse is not None
         later: list[str] = []
         if queue is None:
             first, *later = _queues(core, command.sources[0], owner)
@@ -69,7 +70,7 @@ class Browser(Subscription):
         core.journal.confirm(Call(self._begin, lambda _: self._begin()))
         self._batch: deque[Message] = deque()  # read from the disk, to be shown next
         self._looking = False
-        self._range = command.range or _ALL
+        self._range = command.browse.range or _ALL
         self._priority = PRIORITIES - 1
         self._seq = 0  # everything of that priority up to here was shown, or is in `_batch`
         self._here: list[array[int]] = [array("Q") for _ in range(PRIORITIES)]

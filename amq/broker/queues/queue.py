@@ -183,16 +183,17 @@ class Subscription:
         self.queue = queue
         self.owner = owner
         self.peer = owner.peer
-        self.auto = not command.acknowledges  # what it is given has left at once
-        self.redelivers = command.redelivers
-        self.exclusive = command.exclusive
-        self.priority = command.priority
-        self.selector = Selector(command.selector, prefix) if command.selector else None
+        self.auto = not command.mode.acknowledges  # what it is given has left at once
+        self.redelivers = command.mode.redelivers
+        self.exclusive = command.mode.exclusive
+        self.priority = command.mode.priority
+        self.selector = Selector(command.filter.selector, prefix) if command.filter.selector else None
         self.in_transactions = 0  # messages that it has acknowledged or refused in transactions that are open
         self.prefetch = prefetch
-        self.refund = int(command.credit is None)  # credit that each acknowledgement gives back: see `pulling`
-        self.unlimited = self.auto and command.credit is None  # it is bounded by its socket alone
-        self.begin_with(command.credit if command.credit is not None else UNLIMITED if self.auto else prefetch)
+        credit = command.flow.credit
+        self.refund = int(credit is None)  # credit that each acknowledgement gives back: see `pulling`
+        self.unlimited = self.auto and credit is None  # it is bounded by its socket alone
+        self.begin_with(credit if credit is not None else UNLIMITED if self.auto else prefetch)
         self.unacked: dict[int, Message] = {}  # by seq, in order of delivery
         self.is_ready = False
         self.ended = False

@@ -441,13 +441,13 @@ class Session:
 
     def _subscribe(self, command: Subscribe) -> None:
         broker = self._broker
-        if not command.browser:
+        if command.browse is None:
             check_subscribed_to(command.sources)
         if command.id in self._subscriptions:
             raise CommandError(f"this connection has a subscription {command.id!r} already: use another id")
         # It is held until the subscription has it: an equal text is not compiled twice.
         selector = broker.quotas.check_subscription(self.user, self._client.id, command)
-        if command.browser:
+        if command.browse is not None:
             subscription: Subscription = self._browser(command)
             queue = subscription.queue
         elif is_wildcard(command.sources) and not command.subscription_name:
@@ -458,14 +458,14 @@ class Session:
             if queue.name in broker.replaying:
                 self.stall(command, ReplayRoom(broker, queue.name))
                 return
-            prefetch = command.prefetch or queue.options.prefetch_size
+            prefetch = command.flow.prefetch or queue.options.prefetch_size
             subscription = Subscription(command, queue, self, prefetch, broker.message_id_prefix)
             queue.join(subscription, broker)
         self._subscriptions[command.id] = subscription
         broker.quotas.began(self.user, subscription.selector)
         del selector
-        if Subscribed in broker.events.heard and not command.browser:
-            broker.events.tell(Subscribed(self._connection.id, command.id, command.sources, command.selector))
+        if Subscribed in broker.events.heard and command.browse is None:
+            broker.events.tell(Subscribed(self._connection.id, command.id, command.sources, command.filter.selector))
         if self._connection.is_writable:
             subscription.make_ready()
         broker.dirty[queue] = None
@@ -476,7 +476,7 @@ class Session:
 
     def _browser(self, command: Subscribe) -> Browser:
         broker, first = self._broker, command.sources[0]
-        prefetch = command.prefetch or broker.config.prefetch_size
+        prefetch = command.flow.prefetch or broker.config.prefetch_size
         if isinstance(first, str) and first.startswith(TEMPORARY_QUEUE_SCHEME) and len(command.sources) == 1:
             broker.temporaries.check_consumer(first, self._connection.temporary)
             queue = broker.temporaries.provide(first)

@@ -139,18 +139,19 @@ class Durables:
         """The queue of the durable subscription that `command` asks for; who finds it in `Core.replaying` asks again
         when it is not there any more. Raises CommandError, SelectorError."""
         sources = command.sources
-        if command.browser or not all(map(is_topic, sources)) or any(map(is_temporary, sources)):
+        if command.browse is not None or not all(map(is_topic, sources)) or any(map(is_temporary, sources)):
             raise CommandError("a durable subscription is one to topics: leave its name out", code="NOT_SUPPORTED")
         # An error in the rest of it shows before anything ends or begins.
-        if command.selector:
-            Selector(command.selector, self._core.message_id_prefix)
+        wanted = command.filter
+        if wanted.selector:
+            Selector(wanted.selector, self._core.message_id_prefix)
         definition = {
             "client_id": client_id,
             "name": command.subscription_name,
             "topics": list(map(str, sources)),
-            "selector": command.selector,
+            "selector": wanted.selector,
             "message_id_prefix": self._core.message_id_prefix,
-            "no_local": command.no_local,
+            "no_local": wanted.no_local,
         }
         exact = [each for each in sources if isinstance(each, str) and isinstance(source(each), Pattern)]
         if exact:
@@ -158,7 +159,7 @@ class Durables:
         user = owner_name(session.user)
         if user:
             definition["user"] = user
-        shared = command.shared or not client_id
+        shared = command.mode.shared or not client_id
         record = self._known.get((user, client_id, command.subscription_name))
         if record is None and (unowned := self._unowned(command.subscription_name, client_id, session)) is not None:
             record = self.change(unowned, {**unowned.definition, "user": user})
@@ -171,10 +172,10 @@ class Durables:
                     raise self._in_use(record)
                 self.end(record)
             record = self._create(definition)
-            if command.retroactive:
+            if wanted.retroactive:
                 self.replay(record, session.peer)
         if record.queue not in self._core.replaying:
-            command.selector = ""  # only what it selects comes into the queue
+            command.filter = wanted._replace(selector="")  # only what it selects comes into the queue
         return self._queue(record)
 
     def selector_of(self, record: Subscribed) -> Selector | None:

@@ -66,14 +66,14 @@ class TopicQueue(Queue):
     def __init__(
         self, topics: Topics, command: Subscribe, sources: tuple[Source, ...], options: BrokerConfig, prefix: str
     ) -> None:
-        asked = command.pending_limit
+        asked = command.flow.pending_limit
         self._limit_asked = NO_LIMIT if asked < 0 else asked  # 0 = the consumer does not say
         super().__init__(told(sources), options)
         self.sources = sources  # topics, or patterns of them
-        self.selector = Selector(command.selector, prefix) if command.selector else None
+        self.selector = Selector(command.filter.selector, prefix) if command.filter.selector else None
         self._topics = topics
-        self.no_local = command.no_local
-        self.retroactive = command.retroactive
+        self.no_local = command.filter.no_local
+        self.retroactive = command.filter.retroactive
         self.is_closed = False
         self.is_slow = False  # it was told so, and has not caught up since
         self.discarded = 0

@@ -114,7 +114,7 @@ class WildcardSubscription(Subscription):
     def __init__(self, command: Subscribe, core: Core, wildcards: WildcardSubscriptions, owner: Owner) -> None:
         options = core.state.options_of(str(command.sources[0]))
         own = Queue(told(command.sources), options)
-        super().__init__(command, own, owner, command.prefetch or options.prefetch_size, core.message_id_prefix)
+        super().__init__(command, own, owner, command.flow.prefetch or options.prefetch_size, core.message_id_prefix)
         self._core = core
         self._wildcards = wildcards
         self.command = command

@@ -92,9 +92,10 @@ class PlacesBrowser(RowsBrowser):
         direct: DirectReads,
         user: User,
     ) -> None:
-        if command.selector:
+        if command.filter.selector:
             raise CommandError("a browse of places has no selector: leave it out", code="NOT_SUPPORTED")
-        self._bounds = command.bounds
+        assert command.browse is not None
+        self._bounds = command.browse.bounds
         self._direct = direct
         self._user = user
         super().__init__(command, core, owner, prefetch, queue)

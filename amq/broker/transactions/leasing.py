@@ -143,9 +143,11 @@ class Leasing:
     ) -> Browser:
         """A browser of the queue or durable subscription that `command` names, of prepared transactions, or of the
         messages of a lease. Raises CommandError, AccessError."""
-        if command.reading is not None:
-            kind = LeaseRunBrowser if command.in_runs else LeaseBrowser
-            return kind(command, command.reading, self._core, self, session, prefetch)
+        browse = command.browse
+        assert browse is not None
+        if browse.reading is not None:
+            kind = LeaseRunBrowser if browse.in_runs else LeaseBrowser
+            return kind(command, browse.reading, self._core, self, session, prefetch)
         queue = None
         if command.subscription_name:
             queue = self._core.state.queue(
@@ -155,9 +157,9 @@ class Leasing:
             check_browsed(command.sources)
         if command.sources == (PREPARED_NAME,):
             return PreparedBrowser(command, self._core, self._two_phase, session, prefetch)
-        if command.places:
+        if browse.places:
             return PlacesBrowser(command, self._core, session, prefetch, queue, self._direct, user)
-        if command.in_runs and queue is None and not command.selector:
+        if browse.in_runs and queue is None and not command.filter.selector:
             return QueueRunBrowser(command, self._core, session, prefetch)
         return Browser(command, self._core, session, prefetch, queue)
 

@@ -18,6 +18,7 @@ from amq.core.message import Batch, Message
 from amq.core.remembered import Remembered
 from amq.protocols.codec import ALL_FRAMES, RARE_FRAMES
 from amq.protocols.commands import (
+    Browse,
     CloseProducer,
     CloseSession,
     Command,
@@ -26,10 +27,13 @@ from amq.protocols.commands import (
     DeleteDestination,
     Disconnect,
     Failure,
+    Filter,
+    Flow,
     InSession,
     Invalid,
     MakeTemporary,
     Malformed,
+    Mode,
     Nothing,
     OpenProducer,
     OpenSession,
@@ -519,20 +523,18 @@ class OpenWireCodec:
             Subscribe(
                 text,
                 named if len(named) > 1 else named[0],
-                True,
-                prefetch,
-                found.get("selector", ""),
+                Mode(
+                    acknowledges=True,
+                    redelivers=True,
+                    exclusive=bool(found.get("exclusive")),
+                    priority=found.get("priority", 0),
+                ),
+                Flow(prefetch, None if prefetch or consumer.browses else 0, max(-1, found.get("pending_limit", 0))),
+                Filter(found.get("selector", ""), bool(found.get("no_local")), bool(found.get("retroactive"))),
                 Opening(found, self._consumers, key),
                 consumer,
-                browser=consumer.browses,
                 subscription_name=storable(found.get("subscription_name", "")),
-                credit=None if prefetch or consumer.browses else 0,
-                exclusive=bool(found.get("exclusive")),
-                priority=found.get("priority", 0),
-                no_local=bool(found.get("no_local")),
-                retroactive=bool(found.get("retroactive")),
-                pending_limit=max(-1, found.get("pending_limit", 0)),
-                redelivers=True,
+                browse=Browse() if consumer.browses else None,
             )
         )
         self._consumers[key] = consumer
@@ -569,8 +571,8 @@ class OpenWireCodec:
         found = read_message(data, self._version)
         producer = self._producers.get(found.producer)
         receipt: Any = None
-        if found.wants_response:
-            receipt = Answer(found.command_id)
+        if found.answer is not None:
+            receipt = Answer(found.answer)
         elif producer is not None and producer.window:
             receipt = Windowed(producer.id, _WINDOWED_BYTES + len(found.content) + len(found.properties))
         session = producer.session if producer is not None else 0
@@ -583,9 +585,9 @@ class OpenWireCodec:
             names = self._route(found.destination)
             duplicate_id = ""
             if self._tolerates_faults and found.persistent:
-                same = producer is not None and found.id_producer == found.producer
-                text = producer.text if same and producer is not None else producer_text_in(found.id_producer)
-                duplicate_id = found.id_text or f"{text}:{found.id_sequence}"
+                same = producer is not None and found.id.producer == found.producer
+                text = producer.text if same and producer is not None else producer_text_in(found.id.producer)
+                duplicate_id = found.id.text or f"{text}:{found.id.sequence}"
             name = names[0] if len(names) == 1 else told(names)
             message = message_of(found, name, duplicate_id, self._properties_max)
         except CommandError as error:

@@ -81,23 +81,28 @@ _STARTS: Final = {type: b"\1" + bytes((type,)) + _BARE for type in _CONTENT_OF} 
 _LENGTH: Final = struct.Struct(">Bi")
 
 
+class Id(NamedTuple):
+    """The id that the client gave to a message: a text, or what others make of producer and sequence."""
+
+    producer: bytes
+    sequence: int
+    text: str
+
+
 class Incoming(NamedTuple):
     """A message as a client sent it. Structures are bytes, as fields of a command; b"" = there is none.
 
-    id_producer, id_sequence, id_text  its id
-    native        see above
+    answer  the id of the command, where its client waits for a response; None = it does not
+    group   its name, "" = none, and the place in it
+    native  see above
     """
 
-    command_id: int
-    wants_response: bool
+    answer: int | None
     producer: bytes
     destination: bytes
     transaction: bytes
-    id_producer: bytes
-    id_sequence: int
-    id_text: str
-    group: str
-    group_sequence: int
+    id: Id
+    group: tuple[str, int]
     persistent: bool
     expiration: int
     priority: int
@@ -130,7 +135,7 @@ class Known:
         """`found` is the message `data` to the destination `name`: those that begin so are known from now on."""
         _, _, id_start, id_end, _ = _HEAD.unpack_from(found.native)
         prefix = data[6 + len(found.producer) : id_end - 10]
-        if not found.id_text and found.id_producer == found.producer and len(prefix) <= _KNOWN_BYTES_MAX:
+        if not found.id.text and found.id.producer == found.producer and len(prefix) <= _KNOWN_BYTES_MAX:
             self.prefix, self.id_start, self.name, self.transaction = prefix, id_start, name, found.transaction
 
     def read(self, data: bytes, start: int, at: int, size: int, producer: str) -> tuple[Message, int] | None:
@@ -266,16 +271,12 @@ def _read(data: bytes) -> Incoming:
     head = _HEAD.pack(type, flags, id_start - 6, id_end - 6, cut - 6)
     native = b"".join((head, data[6:cut], data[rest:]))
     return Incoming(
-        command_id,
-        wants_response,
+        command_id if wants_response else None,
         producer,
         destination,
         transaction,
-        id_producer,
-        id_sequence,
-        id_text,
-        group,
-        group_sequence,
+        Id(id_producer, id_sequence, id_text),
+        (group, group_sequence),
         persistent,
         expiration,
         priority,
@@ -350,8 +351,9 @@ def message_of(found: Incoming, destination: str, duplicate_id: str, properties_
         why = f"a message has {count} properties, at most {properties_max} (maxHeaderCount): put them into the body"
         raise CommandError(why, code="HEADERS_TOO_MANY")
     properties: dict[str, Value] | None = None
-    if found.group:
-        properties = {GROUP_ID: found.group, GROUP_SEQ: Int32(found.group_sequence)}
+    group, group_sequence = found.group
+    if group:
+        properties = {GROUP_ID: group, GROUP_SEQ: Int32(group_sequence)}
     if SCHEDULED in found.properties:
         names = properties_of(found.properties)
         asked = {name: text(each) for name, each in names.items() if name.startswith(SCHEDULED.decode())}

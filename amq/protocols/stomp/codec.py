@@ -592,7 +592,7 @@ class StompCodec:
         id = known.id if known.named else ""
         form = self._deliveries.format(id, known.index, known.acknowledges, known.destination)
         form.transformation = known.transformation
-        if command.in_runs:
+        if command.browse is not None and command.browse.in_runs:
             return runs.RunFormat(form, self.version, self._owner)
         return form
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from amq.core.destination import Source, is_wildcard
 from amq.core.errors import CommandError, ProtocolError
-from amq.protocols.commands import CREDIT_MAX, LeaseReading, Range, Subscribe
+from amq.protocols.commands import CREDIT_MAX, Browse, Filter, Flow, LeaseReading, Mode, Range, Subscribe
 
 ACK_AUTO: Final = "auto"
 ACK_CLIENT: Final = "client"  # an acknowledgement covers all that was delivered before
@@ -49,14 +49,13 @@ def subscribe(
     return Subscribe(
         id,
         sources,
-        ack != ACK_AUTO,
-        prefetch,
-        headers.get("selector", ""),
+        mode_of(options, ack),
+        flow_of(options, ack, sources, prefetch, browser),
+        filter_of(options, headers.get("selector", "")),
         receipt,
         token,
-        browser=browser,
         subscription_name=subscription_name(headers),
-        **typed(options, ack, sources, browser),
+        browse=browse_of(options, sources, browser),
     )
 
 
@@ -73,17 +72,20 @@ def subscription_name(headers: Mapping[str, str]) -> str:
     return headers.get("activemq.subscriptionName", "") or headers.get("durable-subscription-name", "")
 
 
-def typed(options: Mapping[str, str], ack: str, sources: tuple[Source, ...], browser: bool) -> dict[str, Any]:
-    """The fields of `Subscribe` that these options set; others are ignored, as ActiveMQ does. Raises ProtocolError,
+def mode_of(options: Mapping[str, str], ack: str) -> Mode:
+    """Here and in the next three functions: options that are not known are ignored, as ActiveMQ does. Raises
     CommandError."""
-    fields: dict[str, Any] = {
-        "exclusive": _option_boolean(options, "exclusive"),
-        "no_local": _option_boolean(options, "noLocal"),
-        "retroactive": _option_boolean(options, "retroactive"),
-        "shared": _option_boolean(options, "shared"),
-        "priority": _option_number(options, "priority", _PRIORITY_MIN, _PRIORITY_MAX),
-        "pending_limit": _option_number(options, "maximumPendingMessageLimit", -1, _PENDING_MAX),
-    }
+    return Mode(
+        acknowledges=ack != ACK_AUTO,
+        exclusive=_option_boolean(options, "exclusive"),
+        priority=_option_number(options, "priority", _PRIORITY_MIN, _PRIORITY_MAX),
+        shared=_option_boolean(options, "shared"),
+    )
+
+
+def flow_of(options: Mapping[str, str], ack: str, sources: tuple[Source, ...], prefetch: int, browser: bool) -> Flow:
+    """Raises CommandError."""
+    credit, pending_limit = None, _option_number(options, "maximumPendingMessageLimit", -1, _PENDING_MAX)
     if "credit" in options:
         if ack == ACK_AUTO or browser or is_wildcard(sources):
             raise CommandError(
@@ -91,26 +93,33 @@ def typed(options: Mapping[str, str], ack: str, sources: tuple[Source, ...], bro
                 "browses, and for patterns of queues",
                 code="NOT_SUPPORTED",
             )
-        fields["credit"] = _option_number(options, "credit", 0, CREDIT_MAX)
-    epoch = number("epoch", options["epoch"], _INT64_MAX) if "epoch" in options else 0
+        credit = _option_number(options, "credit", 0, CREDIT_MAX)
+    return Flow(prefetch, credit, pending_limit)
+
+
+def filter_of(options: Mapping[str, str], selector: str) -> Filter:
+    """Raises CommandError."""
+    return Filter(selector, _option_boolean(options, "noLocal"), _option_boolean(options, "retroactive"))
+
+
+def browse_of(options: Mapping[str, str], sources: tuple[Source, ...], browser: bool) -> Browse | None:
+    """None = the consumer takes messages. Raises ProtocolError, CommandError."""
+    if not browser and "lease" in options:
+        raise ProtocolError("a lease is read with browser:true, and is settled by COMMIT", code="HEADER_INVALID")
+    reading, range, epoch = None, None, number("epoch", options.get("epoch", "0"), _INT64_MAX)
     if "lease" in options:
-        if not browser:
-            raise ProtocolError("a lease is read with browser:true, and is settled by COMMIT", code="HEADER_INVALID")
         begin, end = _positions(options.get("positions", ""))
         lease = number("lease", options["lease"], _INT64_MAX)
-        fields["reading"] = LeaseReading(lease, options.get("cursor", ""), epoch, begin, end)
+        reading = LeaseReading(lease, options.get("cursor", ""), epoch, begin, end)
     if "browse-after" in options or "browse-until" in options:
         if not browser or is_wildcard(sources):
             raise ProtocolError("browse-after and browse-until are for a browse of one queue", code="HEADER_INVALID")
-        fields["range"] = Range(*(_place(name, options.get(name, "")) for name in ("browse-after", "browse-until")))
-    if "places" in options:
-        fields["bounds"] = options["places"] == BOUNDS
-        fields["places"] = fields["bounds"] or boolean("places", options["places"])
-        if fields["places"] and not browser:
-            raise ProtocolError("places are shown with browser:true", code="HEADER_INVALID")
-    if options.get(RUNS) == RUNS_VERSION:
-        fields["in_runs"] = browser
-    return fields
+        range = Range(*(_place(name, options.get(name, "")) for name in ("browse-after", "browse-until")))
+    bounds = options.get("places") == BOUNDS
+    places = bounds or boolean("places", options.get("places", "false"))
+    if places and not browser:
+        raise ProtocolError("places are shown with browser:true", code="HEADER_INVALID")
+    return Browse(reading, range, places, bounds, options.get(RUNS) == RUNS_VERSION) if browser else None
 
 
 def number(header: str, text: str, maximum: int) -> int:

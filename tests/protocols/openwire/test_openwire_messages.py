@@ -84,14 +84,13 @@ def test_a_message_is_read_as_the_table_reads_it(version: int, data: st.DataObje
     found = data.draw(messages(version))
     incoming = read_message(encode(found, version), version)
     fields = found.fields
-    assert incoming.command_id == fields["command_id"]
-    assert incoming.wants_response == fields["response_required"]
+    assert incoming.answer == (fields["command_id"] if fields["response_required"] else None)
     assert incoming.producer == table.nested(fields["producer"])
     assert incoming.destination == table.nested(fields["destination"])
     assert incoming.transaction == (table.nested(fields["transaction"]) if fields["transaction"] else b"")
-    assert incoming.id_producer == table.nested(fields["id"].get("producer"))
-    assert incoming.id_sequence == fields["id"].get("producer_sequence")
-    assert (incoming.id_text, incoming.group) == (fields["id"].get("text", ""), found.get("group_id", ""))
+    assert incoming.id.producer == table.nested(fields["id"].get("producer"))
+    assert incoming.id.sequence == fields["id"].get("producer_sequence")
+    assert (incoming.id.text, incoming.group[0]) == (fields["id"].get("text", ""), found.get("group_id", ""))
     assert incoming.persistent == fields["persistent"]
     assert incoming.expiration == fields["expiration"]
     assert incoming.content == found.get("content", b"")
