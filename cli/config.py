@@ -14,7 +14,7 @@ from amq.cli.config_import import import_, properties_of, property_option
 from amq.cli.foreign_users import read_permissions, read_users
 from amq.cli.output import examples, json_option, print_json, print_table
 from amq.config import BrokerConfig, Kind, Setting, load
-from amq.config.destinations import TABLE
+from amq.config.destination_options import TABLE
 from amq.config.reference import options_text
 from amq.config.toml import quote, value_text
 from amq.core.errors import ConfigError

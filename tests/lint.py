@@ -87,7 +87,6 @@ CIRCLES = [
     ["amq.client.aio", "amq.client.aio_consumer"],
     ["amq.client.connection", "amq.client.session"],
     ["amq.client.core", "amq.client.machine"],
-    ["amq.config.destinations", "amq.config.schema"],
 ]
 # Modules that name `Broker`: everything else gets the parts of it that it needs. Four of them show all of it.
 NAME_BROKER_MAX = 9

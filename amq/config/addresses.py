@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from amq.config.node_options import NodeOptions
 from amq.config.option import ADDRESSES_MAX
-from amq.config.schema import BrokerConfig
 from amq.config.transport_url import addresses
 
 URLS_MAX = 64  # of a group
 LIST_CHARS_MAX = 4096  # of them, with commas between: one header line, which every STOMP client takes
 
 
-def of_broker(config: BrokerConfig, urls: Sequence[str], host_name: str) -> tuple[str, ...]:
+def of_broker(config: NodeOptions, urls: Sequence[str], host_name: str) -> tuple[str, ...]:
     """Where clients find the broker of `config` while it is master. `urls` = where it serves them now, () = it does
     not; `host_name` = that of its host.
     """

@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from amq.config.destinations import TABLE
+from amq.config.destination_options import TABLE
 from amq.config.schema import BY_KEY, OPTIONS, BrokerConfig
 
 # Options of one host or process: who it is, where it listens, how it reads, writes and logs, what its host can give.

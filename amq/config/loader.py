@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from amq.config import checks, names
-from amq.config.destinations import TABLE, DestinationOptions
+from amq.config.destination_options import TABLE, DestinationOptions
 from amq.config.option import SECTIONS, Kind, Option, Value
 from amq.config.patterns import parse_pattern
 from amq.config.reading import is_xml, read_bytes

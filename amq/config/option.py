@@ -36,6 +36,14 @@ T = TypeVar("T", int, float)
 Value = bool | int | float | str | tuple[str, ...]  # what a BrokerConfig attribute can be
 
 
+class Scope(enum.Enum):
+    """Where an option has one value: in the process, in each of its stores, or also for single destinations."""
+
+    NODE = "node"
+    STORE = "store"
+    DESTINATION = "destination"
+
+
 class Kind(enum.Enum):
     """The kind of a value; the second word is the unit that ends the Python attribute."""
 
@@ -70,6 +78,7 @@ class Kind(enum.Enum):
 class Option:
     """One configuration key.
 
+    scope           where it has one value
     key             as users write it, unique across sections (`lockKeepAlivePeriod`)
     default         as users write it
     minimum/maximum milliseconds, bytes or plain numbers, inclusive
@@ -77,10 +86,10 @@ class Option:
     help            one sentence: what it is
     why             when one would change it
     reload          True where a changed value applies while the broker runs
-    destination     True where single destinations can have a value of their own (`amq.config.destinations`)
     elsewhere       what ActiveMQ, Artemis or RabbitMQ call it: an error that meets such a name points here
     """
 
+    scope: Scope
     section: str
     key: str
     kind: Kind
@@ -94,7 +103,11 @@ class Option:
     special: str = ""
     reload: bool = False
     elsewhere: tuple[str, ...] = ()
-    destination: bool = False
+
+    @property
+    def destination(self) -> bool:
+        """True where single destinations can have a value of their own, in a table `[destinations."PATTERN"]`."""
+        return self.scope is Scope.DESTINATION
 
     @property
     def words(self) -> str:
@@ -183,40 +196,11 @@ class Option:
         return word
 
 
-def option(
-    section: str,
-    key: str,
-    kind: Kind,
-    default: str | int | bool,
-    help: str,
-    why: str,
-    *,
-    minimum: int | None = None,
-    maximum: int | None = None,
-    minimum_reason: str = "",
-    choices: tuple[str, ...] = (),
-    special: str = "",
-    reload: bool = False,
-    elsewhere: tuple[str, ...] = (),
-    destination: bool = False,
+def scoped_option(
+    scope: Scope, section: str, key: str, kind: Kind, default: str | int | bool, help: str, why: str, **more: Any
 ) -> Any:
     """A dataclass field described by an `Option`; the field's default is the option's default, parsed."""
-    made = Option(
-        section,
-        key,
-        kind,
-        default,
-        help,
-        why,
-        minimum=minimum,
-        maximum=maximum,
-        minimum_reason=minimum_reason,
-        choices=choices,
-        special=special,
-        reload=reload,
-        elsewhere=elsewhere,
-        destination=destination,
-    )
+    made = Option(scope, section, key, kind, default, help, why, **more)
     return dataclasses.field(default=made.parse(default), metadata={"option": made})
 
 

@@ -10,7 +10,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from amq.config.destinations import TABLE
+from amq.config.destination_options import TABLE
 from amq.config.option import SECTIONS, Kind, Option
 from amq.config.schema import BY_KEY, OPTIONS
 
@@ -26,7 +26,7 @@ def example_file() -> str:
     lines = [
         "# Every option of an amq broker, at its default. Remove the # in front of an option to change it.",
         '# Durations: milliseconds or "500ms", "2s", "1m". Sizes: bytes or "64KiB", "32MiB", "1GiB", "10MB".',
-        "# Generated from amq/config/schema.py by `python -m amq.config.reference`; `amq config reference` says more.",
+        "# Generated from amq/config/ by `python -m amq.config.reference`; `amq config reference` says more.",
     ]
     for section, about in SECTIONS.items():
         lines += ["", *_comment(about), f"[{section}]"]
@@ -92,8 +92,8 @@ def _entry(option: Option) -> str:
     default = option.format(option.parse(option.default))
     rows = [f"### {option.key}\n\n{option.help}\n"]
     rows.append(f"- {option.kind.words}{_allowed(option)}; default {f'`{default}`' if default else 'blank'}")
-    where = "; single destinations" if option.destination else ""
-    rows.append(f"- {'live' if option.reload else 'needs a restart'}{where}; environment `{option.variable}`")
+    change = "live" if option.reload else "needs a restart"
+    rows.append(f"- scope {option.scope.value}; {change}; environment `{option.variable}`")
     if option.minimum_reason:
         rows.append(f"- why not less: {option.minimum_reason}")
     rows.append(f"- why change it: {option.why}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from amq.config.checks import contradictions
-from amq.config.destinations import TABLE
+from amq.config.destination_options import TABLE
 from amq.config.option import Option
 from amq.config.schema import OPTIONS, BrokerConfig
 from amq.config.watch import FileWatcher

@@ -1,27 +1,21 @@
-"""SecurityOptions: the part of BrokerConfig that says who may connect, over what, and who may do what."""
+"""SecurityOptions: the options of scope node that say who may connect, and over what."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from amq.config.option import Kind, option
+from amq.config.option import Kind, Scope, scoped_option
+
+option = partial(scoped_option, Scope.NODE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SecurityOptions:
-    """The options of the section `security`. Durations are seconds (`_s`)."""
+    """Logins and TLS. Durations are seconds (`_s`)."""
 
-    populate_jmsxuser_id: bool = option(
-        "security",
-        "populateJMSXUserID",
-        Kind.BOOLEAN,
-        False,
-        "Set the property JMSXUserID of each message to the user who sent it, `anonymous` without a login, whatever "
-        "the producer says.",
-        "Set it if consumers must know for certain who sent a message. It costs the broker 70 µs for each message that "
-        "a JMS client sends and another one gets.",
-        reload=True,
-    )
+    __slots__ = ()
+
     anonymous: str = option(
         "security",
         "anonymous",
@@ -33,27 +27,6 @@ class SecurityOptions:
         reload=True,
         elsewhere=("anonymousAccessAllowed",),
     )
-    allow_link_stealing: bool = option(
-        "security",
-        "allowLinkStealing",
-        Kind.BOOLEAN,
-        False,
-        "A new connection ends an older one of the same user and client id, instead of being refused the resources "
-        "that the older one uses.",
-        "Set it if other clients reconnect before the broker notices that they were gone. Our client does not need it.",
-        reload=True,
-    )
-    direct_reads: str = option(
-        "security",
-        "directReads",
-        Kind.TEXT,
-        "",
-        "Users, with commas between, who are told where in the files of the store leased or browsed messages stand; "
-        "blank = nobody, `*` = everybody who may log in, `anonymous` = clients without a login.",
-        "Set it for jobs of Spark on hosts that mount the store (option `store`). Such a host can read all of the "
-        "store whatever the broker says: the file system must say who may.",
-        reload=True,
-    )
     users_file: str = option(
         "security",
         "usersFile",
@@ -63,18 +36,6 @@ class SecurityOptions:
         "Set it if clients connect from other hosts.",
         reload=True,
         elsewhere=("simpleAuthenticationPlugin",),
-    )
-
-    permissions_file: str = option(
-        "security",
-        "permissionsFile",
-        Kind.PATH,
-        "",
-        "File with the rights of roles on destinations, in TOML; blank means that every user may do everything.",
-        "Set it if users must not read or write the destinations of others. With a file, there is no right without an "
-        "entry.",
-        reload=True,
-        elsewhere=("authorizationPlugin", "security-settings"),
     )
     certificate: str = option(
         "security",

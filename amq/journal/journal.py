@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
 
-from amq.config.schema import BrokerConfig
+from amq.config.store_options import StoreOptions
 from amq.core.errors import CommandError, CorruptError
 from amq.core.histogram import Histogram
 from amq.core.message import Message
@@ -87,7 +87,7 @@ class Journal:
         epoch: int,
         store_uuid: bytes,
         recovered: Recovered,
-        config: BrokerConfig,
+        config: StoreOptions,
         entropy: random.Random,
         reader: JobRunner | None = None,
     ) -> None:

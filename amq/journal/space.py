@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from amq.config.schema import BrokerConfig
+from amq.config.store_options import StoreOptions
 from amq.journal.live import Segment
 from amq.store.files.vfs import Vfs, write_all
 
@@ -37,7 +37,7 @@ class StoreLimit:
         return self.reached is not before
 
 
-def measure(vfs: Vfs, directory: str, config: BrokerConfig, reserved: bool) -> tuple[bool, bool]:
+def measure(vfs: Vfs, directory: str, config: StoreOptions, reserved: bool) -> tuple[bool, bool]:
     """(there is room for more than acknowledgements, the reserve is there) of the journal in `directory`. Makes the
     reserve where there is room for it, unless it is there (`reserved`). Where nobody can tell how much room there is,
     there is room, until a write finds none. Raises OSError."""

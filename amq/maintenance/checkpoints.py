@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from amq.broker.state.snapshot import load
 from amq.broker.state.state import State
-from amq.config.schema import BrokerConfig
+from amq.config.store_options import StoreOptions
 from amq.core.errors import AmqError
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, parse_checkpoint_name, read_checkpoint
 from amq.journal.follower import Follower
@@ -67,7 +67,7 @@ def find_checkpoints(vfs: Vfs, store: str) -> list[CheckpointReport]:
     return found
 
 
-def examine_checkpoints(vfs: Vfs, store: str, config: BrokerConfig, sealing: Sealing) -> list[CheckpointReport]:
+def examine_checkpoints(vfs: Vfs, store: str, config: StoreOptions, sealing: Sealing) -> list[CheckpointReport]:
     """Read every checkpoint as a start on the journal would whose newest epoch says `sealing`. Before the journal is
     inspected: then the journal has what they speak of. Raises OSError.
     """

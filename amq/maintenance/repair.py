@@ -21,7 +21,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from amq.config.schema import BrokerConfig
+from amq.config.store_options import StoreOptions
 from amq.core.errors import AmqError, CorruptError, StoreError, StoreFullError
 from amq.doors.clock import Clock
 from amq.doors.threads import Event
@@ -91,7 +91,7 @@ class Plan:
         return bool(self.damages or self.unfinished)
 
 
-def make_plan(vfs: Vfs, store: str, config: BrokerConfig) -> Plan:
+def make_plan(vfs: Vfs, store: str, config: StoreOptions) -> Plan:
     """Read everything, change nothing. Raises NewerFormatError, OSError."""
     epochs = read_epoch_files(vfs, store)
     salvage = Salvage(vfs, store, _sealing(epochs))
@@ -160,7 +160,7 @@ class Repair:
         host: Host,
         entropy: random.Random,
         stop: Event,
-        config: BrokerConfig,
+        config: StoreOptions,
         told: Callable[[str], None],
     ) -> None:
         self.kept = ""
@@ -446,7 +446,7 @@ class _Scratch:
     """Writes a whole journal in one go. It is also the journal's owner and its disk thread."""
 
     def __init__(
-        self, vfs: Vfs, clock: Clock, store: str, epoch: int, plan: Plan, config: BrokerConfig, entropy: random.Random
+        self, vfs: Vfs, clock: Clock, store: str, epoch: int, plan: Plan, config: StoreOptions, entropy: random.Random
     ) -> None:
         self._vfs = vfs
         self._store = store

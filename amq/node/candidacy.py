@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from amq.config.schema import BrokerConfig
+from amq.config.store_options import StoreOptions
 from amq.store.election import RETRY_DELAYS_S
 from amq.store.orders import HAND_OVER, OPERATOR, STOP, TAKE_OVER, Order
 
@@ -241,7 +241,7 @@ class Candidacy:
     at_start  the release mark that this broker found when it started; None = none, or it was master since
     """
 
-    def __init__(self, name: str, config: BrokerConfig) -> None:
+    def __init__(self, name: str, config: StoreOptions) -> None:
         self.config = config
         self.state = State.WAITING
         self.passive = False

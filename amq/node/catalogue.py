@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import amq
-from amq.config.schema import BrokerConfig
+from amq.config.node_options import NodeOptions
 from amq.core.errors import ProtocolError
 from amq.protocols.codec import Codec
 from amq.protocols.detect import SIGNATURES, Signature, detect
@@ -24,7 +24,7 @@ class Surroundings(NamedTuple):
     """The facts of its broker that a codec is told. `message_id_prefix` stands before a message's seq in its id;
     `newest_seq` = of the messages that there are."""
 
-    config: BrokerConfig
+    config: NodeOptions
     broker: str
     epoch: int
     message_id_prefix: str

@@ -9,7 +9,8 @@ from typing import Final
 
 import structlog
 
-from amq.config import BrokerConfig, addresses
+from amq.config import addresses
+from amq.config.node_options import NodeOptions
 from amq.config.transport_url import parse_transport_url
 from amq.security import CertificateUsers, Credentials, LoginGate
 
@@ -33,12 +34,12 @@ _log = structlog.get_logger("amq.process")
 class OwnCertificate:
     """Reads the files of `config`. Raises ConfigError if they cannot be used."""
 
-    def __init__(self, config: BrokerConfig, gate: LoginGate) -> None:
+    def __init__(self, config: NodeOptions, gate: LoginGate) -> None:
         self._gate = gate
         self.credentials = Credentials(config)
         gate.use_certificates(CertificateUsers.read(config.certificate_user, config.certificate_users_file))
 
-    def warnings(self, config: BrokerConfig) -> tuple[str, ...]:
+    def warnings(self, config: NodeOptions) -> tuple[str, ...]:
         """Sentences about files that can be used, and were probably not meant so."""
         shown = self.credentials.shown
         if shown is None:
@@ -55,7 +56,7 @@ class OwnCertificate:
         return (*self.credentials.warnings, sentence)
 
     @staticmethod
-    def paths(config: BrokerConfig) -> tuple[str, ...]:
+    def paths(config: NodeOptions) -> tuple[str, ...]:
         """The files that it is read from."""
         named = (
             config.certificate,
@@ -67,7 +68,7 @@ class OwnCertificate:
         )
         return tuple(path for path in named if path)
 
-    def read(self, config: BrokerConfig, current: Callable[[], bool]) -> None:
+    def read(self, config: NodeOptions, current: Callable[[], bool]) -> None:
         """Use the files as they are now. Raises ConfigError if they cannot be used: then nothing changes."""
         users = CertificateUsers.read(config.certificate_user, config.certificate_users_file)
         if not self.credentials.reload(config, current):

@@ -21,7 +21,7 @@ import structlog
 from amq.broker.core import SEQ_EPOCH_SHIFT
 from amq.broker.state.snapshot import Block, load
 from amq.broker.state.state import State
-from amq.config.schema import BrokerConfig
+from amq.config.store_options import StoreOptions
 from amq.core.errors import AmqError, CorruptError, StoreError
 from amq.doors.clock import Clock
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, read_checkpoint
@@ -55,7 +55,7 @@ class Lag:
 class Following:
     """Follows the journal of `config.store`."""
 
-    def __init__(self, vfs: Vfs, clock: Clock, config: BrokerConfig) -> None:
+    def __init__(self, vfs: Vfs, clock: Clock, config: StoreOptions) -> None:
         self._vfs = vfs
         self._clock = clock
         self._config = config
@@ -194,7 +194,7 @@ class Following:
         """Of the store, begun and ended, while `finish` reads: odd = one is under way. Any thread may look."""
         return self._finishing.calls if self._finishing is not None else 0
 
-    def finish(self, config: BrokerConfig, epoch: Epoch, progress: Progress) -> tuple[State, Recovered]:
+    def finish(self, config: StoreOptions, epoch: Epoch, progress: Progress) -> tuple[State, Recovered]:
         """Read what is left of the journal that `epoch` has sealed. `progress(bytes read, bytes to read, messages)`.
         Raises CorruptError, StoreError, OSError. The slave is as new afterwards.
         """

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from amq.config import BrokerConfig
+from amq.config.node_options import NodeOptions
 from amq.core.errors import ConfigError
 from amq.security import LoginGate, Way
 
@@ -38,16 +38,16 @@ _log = structlog.get_logger("amq.process")
 class OwnLogins:
     """Makes the ways of `config`. Raises ConfigError where one cannot be used."""
 
-    def __init__(self, config: BrokerConfig, gate: LoginGate) -> None:
+    def __init__(self, config: NodeOptions, gate: LoginGate) -> None:
         self._gate = gate
         gate.use(_ways(config, gate))
 
     @staticmethod
-    def paths(config: BrokerConfig) -> tuple[str, ...]:
+    def paths(config: NodeOptions) -> tuple[str, ...]:
         """The files that they read."""
         return tuple(path for path in (config.token_trust, config.ldap_trust, config.ldap_bind_password_file) if path)
 
-    def read(self, config: BrokerConfig, current: Callable[[], bool]) -> None:
+    def read(self, config: NodeOptions, current: Callable[[], bool]) -> None:
         """Make them anew. Raises ConfigError where one cannot be used: then nothing changes."""
         ways = _ways(config, self._gate)
         if current():
@@ -55,7 +55,7 @@ class OwnLogins:
             _log.info("logins read", ways=[way.__class__.__name__.lower() for way in ways])
 
 
-def _ways(config: BrokerConfig, gate: LoginGate) -> list[Way]:
+def _ways(config: NodeOptions, gate: LoginGate) -> list[Way]:
     ways: list[Way] = []
     if config.token_issuer:
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from amq.broker.state.state import State
-from amq.config.schema import BrokerConfig
+from amq.config.store_options import StoreOptions
 from amq.core.errors import OwnershipLostError
 from amq.doors.clock import Clock
 from amq.doors.threads import Threads
@@ -42,7 +42,7 @@ class Replay:
         self._found: tuple[State, Recovered] | None = None
         self._error: BaseException | None = None
 
-    def read(self, config: BrokerConfig, epoch: Epoch, lease: Lease, tell: Progress) -> tuple[State, Recovered]:
+    def read(self, config: StoreOptions, epoch: Epoch, lease: Lease, tell: Progress) -> tuple[State, Recovered]:
         """Read the journal that `epoch` has sealed; meanwhile check `lease` and `tell` how far it is, both in the
         calling thread. Raises OwnershipLostError, and what `Following.finish` raises.
         """
@@ -73,7 +73,7 @@ class Replay:
                     f"reading the journal has hung in the store for {now - since:.0f} s: another broker may fare better"
                 )
 
-    def _run(self, config: BrokerConfig, epoch: Epoch) -> None:
+    def _run(self, config: StoreOptions, epoch: Epoch) -> None:
         try:
             self._found = self._slave.finish(config, epoch, self._note)
         except _StoppedError:

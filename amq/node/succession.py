@@ -19,7 +19,7 @@ from random import Random
 
 import structlog
 
-from amq.config.schema import BrokerConfig
+from amq.config.store_options import StoreOptions
 from amq.core.errors import AmqError
 from amq.doors.clock import Clock
 from amq.node.candidacy import (
@@ -68,7 +68,7 @@ class Succession:
         board: Board,
         clock: Clock,
         entropy: Random,
-        config: BrokerConfig,
+        config: StoreOptions,
         owner: Owner,
         group: Group,
         candidacy: Candidacy,

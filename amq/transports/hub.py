@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from amq.broker.queues.queue import Peer, Queue
 from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.links import Client
-from amq.config.schema import BrokerConfig
+from amq.config.node_options import NodeOptions
 from amq.core.message import Message
 from amq.doors.clock import Clock
 from amq.protocols.codec import Codec
@@ -28,11 +28,13 @@ class Hub(Protocol[C]):
     clock: Clock
     turn: Turn
     epoch: int
-    config: BrokerConfig
     loop: asyncio.AbstractEventLoop
     door: Doorkeeper
     places: Places
     translator: Translator
+
+    @property
+    def config(self) -> NodeOptions: ...
 
     def admit(self, peer: Peer, owner: str, client: Client, protocol: str) -> ClientConnection:
         """Serve a client that has logged in by `protocol`. `owner` = what the names of its temporary destinations begin

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Generic, Protocol, TypeVar
 
-from amq.config.schema import BrokerConfig
+from amq.config.node_options import NodeOptions
 from amq.protocols.commands import Reattach
 from amq.transports.window import Window, step_bytes
 
@@ -83,7 +83,7 @@ class Account:
 class Parking(Generic[_Connection]):
     """All connections that have a token, and those of them that have no socket now."""
 
-    def __init__(self, entropy: Random, config: Callable[[], BrokerConfig]) -> None:
+    def __init__(self, entropy: Random, config: Callable[[], NodeOptions]) -> None:
         self._entropy = entropy
         self._config = config
         self._account = Account(lambda: config().confirmation_window_limit_bytes)

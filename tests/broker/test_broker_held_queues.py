@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from amq.broker.transactions import effect
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.core.message import Message
 from amq.journal.records import group as groups
 from amq.protocols.commands import CommitBatch, Credit, Lease, Prepare, SendMany

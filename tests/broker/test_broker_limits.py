@@ -12,7 +12,7 @@ from amq.broker.events import QueueLimitLeft, QueueLimitReached
 from amq.broker.queues.limits import DROPPED
 from amq.broker.queues.queue import Queue
 from amq.broker.sessions.session import STALLED_BYTES_MAX
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.core.message import Message
 from amq.protocols.commands import Send
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL

@@ -8,7 +8,7 @@ import pytest
 
 from amq.broker.queues.limits import DROPPED, Limits
 from amq.broker.queues.queue import Subscription
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.core.message import Message
 from tests.broker.model import DLQ
 from tests.broker.test_broker_model import MODES, QUEUES, BrokerMachine

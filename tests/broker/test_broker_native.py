@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.core import values
 from amq.core.message import MAP, ORIGINAL_DESTINATION, TEXT, Envelope, Message, Native, heads, without
 from amq.core.values import Int32, Nested, Value

@@ -15,7 +15,7 @@ from amq.broker.names import SCHEDULE_SCHEME, SUBSCRIPTION_SCHEME, real_name
 from amq.broker.queues.browser import Browser
 from amq.broker.queues.queue import Subscription
 from amq.broker.transactions.direct import PlacesBrowser
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.core.destination import Pattern, source
 from amq.core.message import Message
 from amq.protocols.commands import (

@@ -11,7 +11,7 @@ import pytest
 
 from amq.broker.queues.queue import Subscription
 from amq.broker.queues.redelivery import delay_s
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.config.loader import load
 from amq.config.schema import BrokerConfig
 from amq.core.errors import ConfigError

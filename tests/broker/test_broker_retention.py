@@ -12,7 +12,7 @@ from amq.broker.names import shelves
 from amq.broker.queues.queue import FEW, Queue
 from amq.broker.queues.retention import KEYS_SPARE, UNREAD_ROWS
 from amq.broker.waiters import Unasked
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.core.message import Message
 from amq.journal.records import PURGED, Consumed, Group, Moved
 from amq.protocols.stomp.subscribing import ACK_AUTO

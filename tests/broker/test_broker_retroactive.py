@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.test_broker_disk import fill_disk, low_on_disk, room_again
 from tests.broker.world import Client, World

@@ -11,7 +11,7 @@ import pytest
 
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.topics.routing import ROUTES_BYTES_MAX
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.core.errors import ConfigError
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.test_broker_two_phase import finish, prepare

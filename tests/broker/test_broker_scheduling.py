@@ -8,7 +8,7 @@ import pytest
 
 from amq.broker.queues.backlog import CHUNK_ROWS
 from amq.broker.scheduling import scheduler
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.core.message import TEXT
 from amq.journal.checkpoint import list_checkpoints
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL

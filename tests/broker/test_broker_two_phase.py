@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from amq.broker.names import PREPARED_NAME
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.core.xid import AnyXid
 from amq.protocols.commands import CommitBatch, Finish, Prepare
 from amq.protocols.stomp.subscribing import ACK_AUTO

@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from amq.cli.main import main
-from amq.config.destinations import DestinationOptions, Policies
+from amq.config.destination_options import DestinationOptions
 from amq.config.loader import load
 from amq.config.patterns import parse_pattern
+from amq.config.policies import Policies
 from amq.config.reload import Reload
 from amq.config.schema import BrokerConfig
 from amq.core.destination import matches

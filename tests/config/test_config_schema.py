@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from amq.config import BY_KEY, OPTIONS, SECTIONS, BrokerConfig, Kind, Option, checks, load, reference
+from amq.config.destination_options import DestinationDefaults
+from amq.config.node_options import NodeOptions
+from amq.config.option import Scope
+from amq.config.store_options import StoreOptions
 
 ROOT = Path(__file__).parents[2]
 NUMERIC = (Kind.DURATION, Kind.SIZE, Kind.INTEGER, Kind.DECIMAL)
@@ -119,6 +123,17 @@ def test_options_that_may_contradict_change_together() -> None:
         assert BY_KEY[small].reload == BY_KEY[large].reload
     assert BY_KEY["anonymous"].reload
     assert BY_KEY["usersFile"].reload
+
+
+def test_each_scope_has_a_class_of_its_own() -> None:
+    """Scope and class are the same statement, so the type of a parameter says whose options a module reads."""
+    own = {Scope.NODE: NodeOptions, Scope.STORE: StoreOptions, Scope.DESTINATION: DestinationDefaults}
+    inherited = {field.name for field in dataclasses.fields(DestinationDefaults)}
+    for scope, kind in own.items():
+        names = {field.name for field in dataclasses.fields(kind) if "option" in field.metadata}
+        expected = {option.attribute for option in OPTIONS if option.scope is scope}
+        assert names - (inherited if scope is Scope.STORE else set()) == expected
+    assert all(option.reload for option in OPTIONS if option.destination), "a queue's options change as a whole"
 
 
 def test_what_safety_rests_on_never_changes_live() -> None:

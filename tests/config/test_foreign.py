@@ -319,7 +319,7 @@ def test_an_entry_inherits_nothing_from_a_wider_one() -> None:
 
 
 def _config(found: Foreign) -> Any:
-    from amq.config.destinations import Policies
+    from amq.config.policies import Policies
 
     own: dict[str, Any] = {
         BY_KEY[key].attribute: each.value for (pattern, key), each in found.values.items() if not pattern

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from amq.broker.broker import Broker
 from amq.broker.transactions import effect, readying
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.journal.batch import OpenBatch
 from amq.journal.follower import Apply, Follower, Start
 from amq.journal.live import Segment

@@ -17,7 +17,7 @@ from amq.broker.broker import Broker
 from amq.broker.names import SUBSCRIPTION_SCHEME
 from amq.broker.queues.queue import Subscription
 from amq.client import aio
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.core.message import Message
 from amq.core.ownership import given
 from amq.journal.batch import OpenBatch

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from tests.simulation.clients import Application
 from tests.simulation.faults import Fault
 from tests.simulation.oracle import Checker, Oracle

@@ -13,7 +13,7 @@ from random import Random
 from amq.broker.broker import Broker
 from amq.broker.queues.queue import Subscription
 from amq.client import aio
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.core.message import Message
 from amq.core.ownership import given
 from amq.journal.batch import OpenBatch

@@ -20,7 +20,7 @@ from amq.broker.queues.queue import Subscription
 from amq.broker.transactions.leasing import LEASE
 from amq.client import aio
 from amq.client.leases import Lease
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.core.errors import CommandError
 from amq.core.message import Message
 from amq.core.ownership import owned

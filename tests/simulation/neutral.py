@@ -16,7 +16,7 @@ from functools import partial
 from random import Random
 
 from amq.broker.queues.queue import Subscription
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.core.message import Message
 from amq.protocols.commands import Outcome
 from amq.transports.connection import Connection

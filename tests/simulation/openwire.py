@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from amq.broker.broker import Broker
 from amq.broker.queues.queue import Subscription
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.core.message import Message
 from amq.journal.batch import OpenBatch
 from amq.journal.records import Group

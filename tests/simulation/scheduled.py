@@ -17,7 +17,7 @@ from amq.broker.names import SCHEDULE_SCHEME
 from amq.broker.scheduling.scheduler import JOB_ID
 from amq.broker.scheduling.timing import DELAY, PERIOD, REPEAT
 from amq.client import aio
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.core.message import Message
 from amq.journal.batch import OpenBatch
 from amq.journal.records import FIRED, Consumed, Group

@@ -26,7 +26,7 @@ from unittest.mock import patch
 import structlog
 
 from amq.broker.events import RoleChanged
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.config.schema import BrokerConfig
 from amq.config.transport_url import parse_transport_url
 from amq.core.errors import AmqError

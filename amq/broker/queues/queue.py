@@ -21,7 +21,7 @@ from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost, cost_of_all
 from amq.broker.queues.backlog import NEVER, Backlog, Backlogs, Columns, Place, columns_of_stored
 from amq.broker.queues.viewer import Viewer
 from amq.broker.state.window import Window
-from amq.config.schema import BrokerConfig
+from amq.config.store_options import StoreOptions
 from amq.core.destination import QUEUE_SCHEME, plain_name
 from amq.core.message import Batch, Message
 from amq.journal.hidden import is_hidden
@@ -320,7 +320,7 @@ class Queue:
     chooses = True  # may it have to choose which of several consumers gets a message?
     fires = False  # do messages leave it for where they were sent to, when their time has come?
 
-    def __init__(self, name: str, options: BrokerConfig) -> None:
+    def __init__(self, name: str, options: StoreOptions) -> None:
         self.name = name
         self.is_hidden = is_hidden(name)  # nobody consumes it, and all in it waits on disk alone
         self.configure(options)
@@ -351,7 +351,7 @@ class Queue:
         self.enqueued = 0
         self.acknowledged = 0
 
-    def configure(self, options: BrokerConfig) -> None:
+    def configure(self, options: StoreOptions) -> None:
         """`options` = the broker's configuration with what destinations of this name have of their own."""
         self.options = options
         self.is_diverted = bool(options.divert)

@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from amq.broker.core import Core
 from amq.broker.events import DeadLettered, Expired
 from amq.broker.queues.queue import Queue
-from amq.config.schema import BrokerConfig
+from amq.config.store_options import StoreOptions
 from amq.core.destination import wire_name
 from amq.core.message import LARGE_BODY_BYTES, Message
 from amq.journal.batch import Waiter
@@ -31,7 +31,7 @@ CAUSE_CHARACTERS_MAX = 4000
 DELAY = "redeliveryDelay"  # property of deliveries after a rejection: see `shown`
 
 
-def delay_s(options: BrokerConfig, failures: int) -> float:
+def delay_s(options: StoreOptions, failures: int) -> float:
     """How long a message waits that has failed so many times, which is at least once."""
     try:
         wanted_s = options.redelivery_delay_s * math.pow(options.redelivery_back_off_multiplier, failures - 1)

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from amq.broker.names import SCHEDULE_SCHEME
 from amq.broker.queues.backlog import NEVER, Columns
 from amq.broker.queues.queue import NO_LIMIT, Dispatcher, Queue
-from amq.config.schema import BrokerConfig
+from amq.config.store_options import StoreOptions
 from amq.core.destination import plain_name
 from amq.core.message import Message
 
@@ -34,14 +34,14 @@ class Schedule(Queue):
     fires = True
     is_dead_letter_queue = True  # nothing is moved on from here but by the scheduler
 
-    def __init__(self, name: str, options: BrokerConfig) -> None:
+    def __init__(self, name: str, options: StoreOptions) -> None:
         super().__init__(name, options)
         self.target = plain_name(name).replace(".", "://", 1)
         self.armed_ms = NEVER
         self.next_ms = NEVER
         self._timers: list[tuple[int, int]] = []  # (when, seq); of some that have left, too
 
-    def configure(self, options: BrokerConfig) -> None:
+    def configure(self, options: StoreOptions) -> None:
         super().configure(options)
         self.limit_bytes = NO_LIMIT  # `queueLimit` is for messages that a consumer may have
         self.is_diverted = True  # the routing refuses a client that sends to this very name

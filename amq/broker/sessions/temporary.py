@@ -16,7 +16,7 @@ from amq.broker.names import is_temporary
 from amq.broker.queues.queue import Dispatcher, Queue, Subscription
 from amq.broker.sessions.links import OWN_NAME, Links
 from amq.broker.topics.topics import TopicQueue, Topics
-from amq.config.schema import BrokerConfig
+from amq.config.store_options import StoreOptions
 from amq.core.destination import TEMPORARY_QUEUE_SCHEME, plain_name, wire_name
 from amq.core.errors import AccessError, CommandError
 from amq.core.message import Message
@@ -32,7 +32,7 @@ class TemporaryQueue(TopicQueue):
 
     chooses = True
 
-    def configure(self, options: BrokerConfig) -> None:
+    def configure(self, options: StoreOptions) -> None:
         super().configure(options)
         self.is_bounded = False  # replies are not missed: their sender waits where memory is full
 

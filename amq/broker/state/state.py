@@ -27,8 +27,8 @@ from amq.broker.state.prepared import PreparedTransactions
 from amq.broker.state.serving import NoServer, Server
 from amq.broker.state.subscription_table import SubscribedTable
 from amq.broker.state.window import Windows
-from amq.config.destinations import Policies
-from amq.config.schema import BrokerConfig
+from amq.config.policies import Policies
+from amq.config.store_options import StoreOptions
 from amq.core.destination import plain_name
 from amq.core.message import SUBSCRIPTION_SCHEME, Copy, Message, Stub
 from amq.journal.follower import DivergedError
@@ -56,7 +56,7 @@ from amq.journal.recovery import Recovered
 class State(ServingFold[Segment]):
     """The content of the journal, and where in it each part stands."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: StoreOptions) -> None:
         self.config = config
         self._policies = Policies(config)
         self.server: Server = NoServer()
@@ -74,7 +74,7 @@ class State(ServingFold[Segment]):
         self.newest_seq = 0  # of all messages: newer ones were not copied, and need not be looked for
         self.segments: dict[int, Segment] = {}  # by code: those in which messages stand that wait on disk
 
-    def configure(self, config: BrokerConfig) -> None:
+    def configure(self, config: StoreOptions) -> None:
         """Options changed."""
         self.config = config
         self._policies = Policies(config)
@@ -92,7 +92,7 @@ class State(ServingFold[Segment]):
             self.server.made(queue)
         return queue
 
-    def options_of(self, name: str) -> BrokerConfig:
+    def options_of(self, name: str) -> StoreOptions:
         """The configuration for the destination of that full name; of a durable subscription that of its topic."""
         if name in self.subscriptions:
             name = self.subscriptions[name].topics[0]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from amq.broker.core import Core
 from amq.broker.memory import cost
 from amq.broker.names import ADVISORY_PREFIX
-from amq.config.schema import BrokerConfig
+from amq.config.store_options import StoreOptions
 from amq.core.destination import TOPIC_SCHEME, Pattern, Source
 from amq.core.message import Message
 from amq.selectors import Selector
@@ -37,7 +37,7 @@ class _Topic:
 
     __slots__ = ("kept", "name", "options", "size")
 
-    def __init__(self, name: str, options: BrokerConfig) -> None:
+    def __init__(self, name: str, options: StoreOptions) -> None:
         self.name = name
         self.options = options
         self.kept: deque[_Kept] = deque()
@@ -61,7 +61,7 @@ class RecoveryBuffer:
         self._core = core
         self._topics: dict[str, _Topic] = {}  # none of them empty
         self._all: OrderedDict[int, _Topic] = OrderedDict()  # by seq of the message, the oldest first
-        self._options: dict[str, BrokerConfig | None] = {}  # None = nothing is kept
+        self._options: dict[str, StoreOptions | None] = {}  # None = nothing is kept
 
     def keep(self, name: str, messages: list[Message]) -> bool:
         """Keep `messages` of the topic `name`, which nobody else holds yet. False: that topic keeps nothing."""
@@ -139,10 +139,10 @@ class RecoveryBuffer:
                 found[source] = self._topics[source]
         return list(found.values())
 
-    def _options_of(self, name: str) -> BrokerConfig | None:
+    def _options_of(self, name: str) -> StoreOptions | None:
         if len(self._options) >= NAMES_MAX:
             self._options.clear()
-        options: BrokerConfig | None = self._core.state.options_of(name)
+        options: StoreOptions | None = self._core.state.options_of(name)
         assert options is not None
         keeps = (
             options.subscription_recovery_count
@@ -177,7 +177,7 @@ class RecoveryBuffer:
         self._core.memory.free(message)
 
 
-def _oldest_ms(options: BrokerConfig, now_ms: int) -> int:
+def _oldest_ms(options: StoreOptions, now_ms: int) -> int:
     """Messages that were sent before that time are too old; 0 = none are."""
     duration_s = options.subscription_recovery_duration_s
     return now_ms - round(duration_s * 1000) if duration_s else 0

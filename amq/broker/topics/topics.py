@@ -26,7 +26,7 @@ from amq.broker.topics.audience import Audience
 from amq.broker.topics.known import KnownTopics
 from amq.broker.topics.patterns import Patterns
 from amq.broker.topics.recovery_buffer import RecoveryBuffer
-from amq.config.schema import BrokerConfig
+from amq.config.store_options import StoreOptions
 from amq.core.destination import Pattern, Source, means, told, words_of
 from amq.core.errors import CommandError
 from amq.core.message import LARGE_BODY_BYTES, Batch, Message
@@ -64,7 +64,7 @@ class TopicQueue(Queue):
     chooses = False
 
     def __init__(
-        self, topics: Topics, command: Subscribe, sources: tuple[Source, ...], options: BrokerConfig, prefix: str
+        self, topics: Topics, command: Subscribe, sources: tuple[Source, ...], options: StoreOptions, prefix: str
     ) -> None:
         asked = command.flow.pending_limit
         self._limit_asked = NO_LIMIT if asked < 0 else asked  # 0 = the consumer does not say
@@ -78,7 +78,7 @@ class TopicQueue(Queue):
         self.is_slow = False  # it was told so, and has not caught up since
         self.discarded = 0
 
-    def configure(self, options: BrokerConfig) -> None:
+    def configure(self, options: StoreOptions) -> None:
         super().configure(options)
         self.limit = self._limit_asked or options.pending_message_limit or NO_LIMIT
         self.is_bounded = self.limit < NO_LIMIT or options.pending_message_limit > 0

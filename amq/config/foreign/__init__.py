@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from amq.config import checks
-from amq.config.destinations import DestinationOptions
+from amq.config.destination_options import DestinationOptions
 from amq.config.foreign import activemq, artemis, document
 from amq.config.foreign.document import Element
 from amq.config.foreign.importing import Carried, Importing, User

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from amq.config.destination_options import DELAY_MS_MAX
 from amq.config.foreign.activemq_composites import Composites
 from amq.config.foreign.convert import boolean, covers, factor, integer, milliseconds, size
 from amq.config.foreign.importing import (
@@ -31,7 +32,6 @@ from amq.config.foreign.importing import (
 )
 from amq.config.foreign.report import Status
 from amq.config.patterns import parse_pattern
-from amq.config.schema import DELAY_MS_MAX
 
 ALL = ">"
 _SUBSCRIBER = "a subscription decides: activemq.{} in its headers"

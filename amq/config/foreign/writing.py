@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from amq.config.destinations import TABLE
+from amq.config.destination_options import TABLE
 from amq.config.diverts import parse_diverts
 from amq.config.foreign import Foreign
 from amq.config.foreign.importing import Carried
