@@ -96,8 +96,7 @@ def test_everything_on_the_page_works_as_pasted(tmp_path: Path) -> None:
 
 
 def test_each_extra_is_named_where_it_is_needed() -> None:
-    """The console, Spark and stomp.py are not in what `pip install .` brings."""
+    """The console and Spark are not in what `pip install .` brings."""
     readme, quickstart = ((ROOT / page).read_text() for page in ("README.md", "docs/quickstart.md"))
     assert quickstart.index("pip install '.[console]'") < quickstart.index("amq console --store")
-    assert readme.index("pip install stomp.py") < readme.index("import stomp\n")
     assert readme.index("pip install '.[spark]'") < readme.index('format("amq")')

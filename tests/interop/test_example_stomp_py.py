@@ -1,8 +1,8 @@
-"""The program for stomp.py in README.md sends through ten takeovers, as a reader pastes it."""
+"""examples/stomp_py.py sends through ten takeovers."""
 
 from __future__ import annotations
 
-import re
+import runpy
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,13 @@ from brokers import Brokers
 import amq
 
 pytestmark = pytest.mark.deep
-README = Path(__file__).resolve().parents[2] / "README.md"
+PROGRAM = Path(__file__).resolve().parents[2] / "examples/stomp_py.py"
 KILLS = 10
 
 
 def sender(ports: list[int]) -> Any:
-    """The `Sender` of README.md, with the ports of this group."""
-    (program,) = re.findall(r"```python\n(import queue\n.*?)```", README.read_text(), re.DOTALL)
-    definitions, _, _ = program.partition("\nsender = ")
-    found: dict[str, Any] = {}
-    exec(compile(definitions, "README.md", "exec"), found)
-    return found["Sender"]([("127.0.0.1", port) for port in ports])
+    """The `Sender` of the program, with the ports of this group."""
+    return runpy.run_path(str(PROGRAM))["Sender"]([("127.0.0.1", port) for port in ports])
 
 
 def test_each_message_is_stored_once_through_ten_kills(brokers: Brokers) -> None:
