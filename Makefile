@@ -50,7 +50,7 @@ examples: $(VENV)/.installed
 # Compiled tests are kept for the same reason: each worker imports all of them. One worker more than there are cores:
 # tests wait for processes, and with as many as cores a fifth of the processor stood still.
 WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
-PYTEST = @$(BIN)/python -m compileall -q amq cli spark; \
+PYTEST = @$(BIN)/python -m compileall -q amq cli migrate spark; \
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.installed-test
@@ -68,10 +68,10 @@ lint: $(VENV)/.installed-test
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m tests.lint
-	@# mypy and import-linter follow directories, not setup.cfg: show them cli/ and spark/ where they are installed.
+	@# mypy and import-linter follow directories, not setup.cfg: show them cli/, migrate/ and spark/ where they are installed.
 	@rm -rf build/mypy && mkdir -p build/mypy/amq
 	@ln -s $(CURDIR)/amq/* build/mypy/amq/ && ln -s $(CURDIR)/cli build/mypy/amq/cli
-	@ln -s $(CURDIR)/spark build/mypy/pyspark_amq
+	@ln -s $(CURDIR)/migrate build/mypy/amq_migrate && ln -s $(CURDIR)/spark build/mypy/pyspark_amq
 	cd build/mypy && $(CURDIR)/$(BIN)/lint-imports --no-cache $(CURDIR)/importlinter.toml
 	$(BIN)/codespell
 	$(BIN)/hadolint conf/Containerfile
@@ -79,7 +79,7 @@ lint: $(VENV)/.installed-test
 	@rm -rf build/prose
 	$(BIN)/python -m tests.prose build/prose
 	$(BIN)/proselint check --config proselint.json build/prose
-	cd build/mypy && $(CURDIR)/$(BIN)/python -m mypy --config-file $(CURDIR)/pyproject.toml -p amq -p pyspark_amq
+	cd build/mypy && $(CURDIR)/$(BIN)/python -m mypy --config-file $(CURDIR)/pyproject.toml -p amq -p amq_migrate -p pyspark_amq
 	cd nfs-test && MYPYPATH=$(CURDIR)/build/mypy:$(CURDIR) $(CURDIR)/$(BIN)/python -m mypy \
 	  --config-file= --cache-dir=$(CURDIR)/.mypy_cache --strict --follow-imports=silent run.py lab
 	cd examples/failover && MYPYPATH=$(CURDIR)/build/mypy $(CURDIR)/$(BIN)/python -m mypy \

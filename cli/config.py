@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from amq.cli import exits
-from amq.cli.config_import import import_, properties_of, property_option
-from amq.cli.foreign_users import read_permissions, read_users
+from amq.cli.foreign import properties_of, property_option, read_foreign, read_permissions, read_users
 from amq.cli.output import examples, json_option, print_json, print_table
 from amq.config import BrokerConfig, Kind, Setting, load
 from amq.config.destination_options import TABLE
@@ -22,6 +21,7 @@ from amq.node.certificate import OwnCertificate
 from amq.node.logins import OwnLogins
 from amq.security import LoginGate
 from amq.store.host import Owner, SystemHost
+from amq_migrate.config_import import import_
 
 
 @click.group(
@@ -77,7 +77,7 @@ def show(
     """
     if as_json and as_toml:
         raise click.UsageError("give one of --json and --toml")
-    effective = load(config_file, os.environ, options, properties=properties_of(properties))
+    effective = load(config_file, os.environ, options, properties=properties_of(properties), read_foreign=read_foreign)
     _warn(*effective.warnings)
     settings = effective.explain()
     if as_json:
@@ -114,7 +114,9 @@ def check(config_file: str | None, options: tuple[str, ...], properties: tuple[s
     are allowed but probably not meant. The store may be missing, because `amq start --store` can set it.
     """
     try:
-        effective = load(config_file, os.environ, options, properties=properties_of(properties))
+        effective = load(
+            config_file, os.environ, options, properties=properties_of(properties), read_foreign=read_foreign
+        )
         more = _try(effective, config_file, properties_of(properties))
     except ConfigError as error:
         if not as_json:

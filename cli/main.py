@@ -21,7 +21,7 @@ from amq.cli import exits
 from amq.cli.text import guarded
 from amq.core.errors import AmqError
 
-# command → (module in this package, one line for `amq --help`); the function has the command's name
+# command → (module, in this package if it has no dot, one line for `amq --help`); the function has the command's name
 COMMANDS = {
     "start": ("start", "Run a broker in the foreground."),
     "stop": ("orders", "Stop a broker of the group, on whatever host it runs."),
@@ -42,7 +42,7 @@ COMMANDS = {
     "consumer": ("consumer", "Receive messages and write each body as a line, exactly as it was sent."),
     "schedule": ("schedule", "Show or remove messages that the broker is to deliver later."),
     "dlq": ("dlq", "Show dead letters, send them back to their queues, or delete them."),
-    "migrate": ("migrate", "Move the messages of another broker's queues into ours, each exactly once."),
+    "migrate": ("amq_migrate.migrate", "Move the messages of another broker's queues into ours, each exactly once."),
     "transactions": ("transactions", "Show prepared transactions; commit or roll them back by hand."),
     "demo": ("demo", "Kill the master again and again while a file passes through a queue."),
     "demo-spark": ("demo_spark", "Kill brokers and Spark while rows go to a queue and come back."),
@@ -69,7 +69,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"amq.cli.{COMMANDS[cmd_name][0]}")
+        place = COMMANDS[cmd_name][0]
+        module = importlib.import_module(place if "." in place else f"amq.cli.{place}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 

@@ -16,8 +16,7 @@ import uvloop
 import amq
 from amq.broker.events import JournalRead, RoleChanged
 from amq.cli import exits, logs, store_check
-from amq.cli.config_import import properties_of, property_option
-from amq.cli.foreign_users import read_permissions, read_users
+from amq.cli.foreign import properties_of, property_option, read_foreign, read_permissions, read_users
 from amq.cli.output import examples, reading_text
 from amq.config import BrokerConfig, load
 from amq.config.reload import Reload
@@ -119,6 +118,7 @@ def start(
             allow_unsafe_store=allow_unsafe_store or None,
             require_store=True,
             properties=given,
+            read_foreign=read_foreign,
         )
 
     config = read()

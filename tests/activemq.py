@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from amq.client.errors import ConnectError
-from amq.client.openwire.addresses import parse
-from amq.client.openwire.peer import connect
 from amq.client.tls import Contexts
 from amq.doors.clock import SystemClock
+from amq_migrate.openwire.addresses import parse
+from amq_migrate.openwire.peer import connect
 from bench.brokers import PROBE_PAUSE_S, START_TIMEOUT_S, ActiveMqBroker, BrokerError, broker_class
 from tests.ports import free_port
 

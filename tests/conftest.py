@@ -28,7 +28,7 @@ settings.register_profile("amq", deadline=None, suppress_health_check=[HealthChe
 settings.load_profile("amq")
 
 TESTS = Path(__file__).resolve().parent
-WAITING = ("bench", "cli", "examples", "interop", "spark")
+WAITING = ("bench", "cli", "examples", "interop", "migrate", "spark")
 _sockets = pytest.StashKey[str]()
 
 

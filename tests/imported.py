@@ -15,13 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 
 from amq.broker.queues.redelivery import DELAY
-from amq.cli.foreign_users import read_permissions, read_users
+from amq.cli.foreign import read_permissions, read_users
 from amq.client.errors import CallTimeoutError
-from amq.client.openwire.addresses import parse
-from amq.client.openwire.peer import Peer, connect
-from amq.client.openwire.wire import SESSION
 from amq.client.tls import Contexts
-from amq.config import foreign, load
 from amq.config.schema import BrokerConfig
 from amq.core.errors import AmqError
 from amq.doors.clock import SystemClock
@@ -39,6 +35,11 @@ from amq.security.permissions import Permissions
 from amq.store.files.vfs import Vfs
 from amq.store.open import open_board, open_vfs
 from amq.store.presence import BrokerPresence, read_presence
+from amq_migrate import foreign
+from amq_migrate.foreign import load
+from amq_migrate.openwire.addresses import parse
+from amq_migrate.openwire.peer import Peer, connect
+from amq_migrate.openwire.wire import SESSION
 from tests.openwire_client import text_content
 from tests.ports import free_port
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CODE = ("amq", "cli", "spark", "bench", "examples", "tests", "nfs-test")
+CODE = ("amq", "cli", "migrate", "spark", "bench", "examples", "tests", "nfs-test")
 FUNCTION_LINES_MAX = 100
 
 
@@ -38,21 +38,22 @@ def _ban(names: str, where: str, cure: str, doors: str = "") -> Ban:
 
 # The simulation runs these.
 REPLAYED = "amq/store/ amq/journal/ amq/broker/ amq/node/"
+LIBRARY = "amq/ migrate/foreign/ migrate/openwire/"
 BANS = (
     _ban(
         "time.time time.time_ns datetime.datetime.now datetime.datetime.utcnow datetime.datetime.today "
         "datetime.date.today",
-        "amq/",
+        LIBRARY,
         "take a Clock and ask its wall_ms()",
         "amq/doors/clock.py",
     ),
     _ban(
         "time.monotonic time.monotonic_ns time.perf_counter time.perf_counter_ns",
-        "amq/",
+        LIBRARY,
         "take a Clock and ask its monotonic(): the simulation has its own time",
         "amq/doors/clock.py amq/config/",  # watching a file is no part of any history
     ),
-    _ban("time.sleep", "amq/ spark/", "wait on an Event or a Condition, so that a stop can wake you"),
+    _ban("time.sleep", f"{LIBRARY} spark/", "wait on an Event or a Condition, so that a stop can wake you"),
     _ban(
         "open io.open os.open os.close os.read os.write os.pread os.pwrite os.fsync os.fdatasync os.sync os.stat "
         "os.fstat os.lstat os.listdir os.scandir os.walk os.mkdir os.makedirs os.link os.symlink os.unlink os.remove "
@@ -71,13 +72,13 @@ BANS = (
     ),
     _ban(
         "os.environ os.getenv",
-        "amq/ spark/",
+        f"{LIBRARY} spark/",
         "let the command line pass it in: nothing is read behind the caller's back",
         "spark/pipelines/__main__.py amq/node/process.py",  # a command line; the service manager speaks through it
     ),
     _ban(
         "logging.getLogger logging.basicConfig",
-        "amq/",
+        LIBRARY,
         "use structlog.get_logger: a line has fields",
         "amq/client/",  # a guest in somebody else's process: it speaks as the host does
     ),
@@ -228,7 +229,7 @@ def _modules() -> dict[str, str]:
     return {
         name.removesuffix("/__init__").replace("/", "."): path.read_text()
         for path, name in names.items()
-        if name.startswith(("amq/", "cli/", "spark/"))
+        if name.startswith(("amq/", "cli/", "migrate/", "spark/"))
     }
 
 
@@ -251,7 +252,7 @@ def complaints() -> Iterator[str]:
     knowing = [name for name, source in modules.items() if re.search(r"^ *from .* import .*\bBroker\b", source, re.M)]
     if len(knowing) != NAME_BROKER_MAX:
         yield f"{len(knowing)} modules name Broker, and not {NAME_BROKER_MAX}: {knowing}"
-    rooms = {path.parent.name for path in (ROOT / "amq").glob("*/__init__.py")} | {"cli", "spark"}
+    rooms = {path.parent.name for path in (ROOT / "amq").glob("*/__init__.py")} | {"cli", "migrate", "spark"}
     yield from rooms_without_contract(rooms, (ROOT / "importlinter.toml").read_text())
 
 

@@ -8,10 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from amq.client.openwire.addresses import parse
-from amq.client.openwire.peer import Peer, connect
-from amq.client.openwire.queues import INDIVIDUAL, acknowledge, consuming, queue_of
-from amq.client.openwire.wire import SESSION
 from amq.client.tls import Contexts
 from amq.core.values import Float32, Int8, Int16, Int32
 from amq.doors.clock import SystemClock
@@ -19,6 +15,10 @@ from amq.protocols.openwire import table
 from amq.protocols.openwire.primitives import encode_map, encode_stream
 from amq.protocols.openwire.table import Structure, structure
 from amq.protocols.openwire.wire import INT, encode_text
+from amq_migrate.openwire.addresses import parse
+from amq_migrate.openwire.peer import Peer, connect
+from amq_migrate.openwire.queues import INDIVIDUAL, acknowledge, consuming, queue_of
+from amq_migrate.openwire.wire import SESSION
 
 _numbers = itertools.count(1)
 PROPERTIES = {

@@ -20,7 +20,12 @@ from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-HOUSES = {"amq": "amq", "cli": "amq/cli", "spark": "pyspark_amq"}  # folder → where the wheel has it
+HOUSES = {
+    "amq": "amq",
+    "cli": "amq/cli",
+    "migrate": "amq_migrate",
+    "spark": "pyspark_amq",
+}  # folder → where the wheel has it
 JOURNAL = "pyspark_amq/pyspark_amq_journal", "pyspark_amq_journal"  # and this one stands beside
 MINORS = range(11, 20)
 DISCOVERY = """

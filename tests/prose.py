@@ -18,7 +18,7 @@ from amq.cli import reference
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [path for pages in ("*.md", "docs/*.md", "examples/*/*.md") for path in sorted(ROOT.glob(pages))]
-CODE = ("amq", "cli", "examples", "spark")
+CODE = ("amq", "cli", "examples", "migrate", "spark")
 _FENCED = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _INDENTED = re.compile(r"(?<=\n\n)(?:(?: {4}|\t).*\n|\n(?= {4}))+")

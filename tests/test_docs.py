@@ -19,8 +19,8 @@ import amq.client
 import amq.journal.format
 from amq.cli.main import main
 from amq.client import uri
-from amq.client.openwire import addresses
 from amq.config import names
+from amq_migrate.openwire import addresses
 
 ROOT, PAGES = prose.ROOT, prose.PAGES
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -97,7 +97,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_pages_that_the_code_mentions_exist() -> None:
-    mentioned = set(CODE_LINK.findall(source("amq", "cli", "bench", "tests") + (ROOT / "conf/amq.toml").read_text()))
+    code = source("amq", "cli", "migrate", "bench", "tests") + (ROOT / "conf/amq.toml").read_text()
+    mentioned = set(CODE_LINK.findall(code))
     missing = sorted(path for path in mentioned if not (ROOT / path).exists())
     assert not missing
 
@@ -164,7 +165,7 @@ def test_pictures_are_small_and_shown() -> None:
 
 
 def test_codes_are_real() -> None:
-    real = source("amq", "cli", "spark")
+    real = source("amq", "cli", "migrate", "spark")
     for page in PAGES:
         for code in re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", prose.text_of(page)):
             if not code.startswith(("AMQ_", "_AMQ", "F_", "O_", "CLOCK_")):

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 import amq
-from amq.client.openwire.peer import Peer
 from amq.core.errors import AmqError
 from amq.protocols.openwire import table
 from amq.protocols.openwire.table import Structure, structure
 from amq.protocols.openwire.transactions import BEGIN, COMMIT_ONE
 from amq.security.users_edit import add_user
+from amq_migrate.openwire.peer import Peer
 from bench.wire import WireError
 from tests.brokers import Broker, Brokers
 from tests.openwire_client import message, peer_of

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from amq.client.openwire.queues import consuming
 from amq.core.errors import AmqError
 from amq.protocols.openwire import table
 from amq.protocols.openwire.table import Structure, structure
 from amq.security.users_edit import add_user
+from amq_migrate.openwire.queues import consuming
 from bench.wire import WireError
 from tests.brokers import Broker, Brokers
 from tests.openwire_client import message, peer_of

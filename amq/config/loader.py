@@ -12,9 +12,9 @@ import os
 import re
 import socket
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from amq.config import checks, names
 from amq.config.destination_options import TABLE, DestinationOptions
@@ -26,13 +26,9 @@ from amq.core.errors import ConfigError
 from amq.core.toml_places import Places
 from amq.store.name import is_directory
 
-if TYPE_CHECKING:
-    from amq.config.foreign import Foreign
-
 # Time and memory of tomllib grow with the square of the length of a dotted key: bound lines and files.
 LINE_CHARS_MAX = 1000
 PROBLEMS_MAX = 20  # listed at a time: a file of nonsense must not take long, nor fill the screen
-WARNINGS_MAX = 50  # about parts of another broker's configuration
 VARIABLE_PREFIX = "AMQ_"
 _STORE_CURE = "use --store DIR, AMQ_STORE or store in section [broker]; all brokers of a group name the same directory"
 _SHOWN_INTEGER_BITS_MAX = 200
@@ -41,6 +37,23 @@ _OF_CLIENTS = ("AMQ_URL", "AMQ_LOGIN", "AMQ_PASSCODE")  # for the commands that 
 # Kubernetes gives every container variables like these for a service that is called amq.
 _KUBERNETES = re.compile(r"(?:.*_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.*)?|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_.*)?)?)")
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
+
+
+class Imported(NamedTuple):
+    """The configuration of another broker, in our options.
+
+    values        key → value and its source
+    store_advice  what to give as the store, "" = the file has a directory, or nothing
+    """
+
+    values: Mapping[str, tuple[Value, str]]
+    destinations: tuple[DestinationOptions, ...]
+    warnings: tuple[str, ...]
+    store_advice: str
+
+
+# Content and path of a file, values for its placeholders, environment → its options. Raises ConfigError.
+ReadForeign = Callable[[bytes, str, Mapping[str, str], Mapping[str, str]], Imported]
 
 
 def load(
@@ -55,21 +68,23 @@ def load(
     require_store: bool = False,
     host_name: str | None = None,
     properties: Mapping[str, str] = NO_PROPERTIES,
+    read_foreign: ReadForeign | None = None,
 ) -> BrokerConfig:
     """The effective configuration, each value with its source.
 
-    path          TOML file, or the configuration of another broker (`amq.config.foreign`), or None
+    path          TOML file, or with `read_foreign` the configuration of another broker, or None
     env           environment variables; None = do not look at any
     overrides     `-o` arguments, `key=value` or `section.key=value`; a later one wins
     store, name, transports, allow_unsafe_store  the dedicated command-line options, where given
     require_store True where a broker is to start: a missing store is then an error
     host_name     what a blank `name` becomes; None = ask this host
     properties    values for placeholders in the configuration of another broker
+    read_foreign  reads such a configuration (package `amq_migrate`), None = it is an error
     Raises ConfigError that lists every problem.
     """
     loading = _Loading()
     if path is not None:
-        loading.read_file(path, env or {}, properties)
+        loading.read_file(path, env or {}, properties, read_foreign)
     loading.read_environment(env or {})
     for override in overrides:
         loading.read_override(override)
@@ -95,7 +110,8 @@ class _Loading:
         self.problems: list[str] = []
         self.refused: set[str] = set()  # keys of which a value was given that cannot be used
         self.warnings: list[str] = []
-        self.foreign: Foreign | None = None
+        self.path = ""  # of the file
+        self.imported: Imported | None = None
 
     def put(self, option: Option, raw: object, source: str, directory: str | None = None) -> None:
         """Take `raw` for `option`; a relative path is relative to `directory` where that is given."""
@@ -108,12 +124,15 @@ class _Loading:
         self.values[option.attribute] = _path(value, directory) if option.kind is Kind.PATH else value
         self.sources[option.attribute] = source
 
-    def read_file(self, path: str, env: Mapping[str, str], properties: Mapping[str, str]) -> None:
-        data = read_bytes(path)
+    def read_file(
+        self, path: str, env: Mapping[str, str], properties: Mapping[str, str], read_foreign: ReadForeign | None
+    ) -> None:
+        self.path, data = path, read_bytes(path)
+        directory = os.path.dirname(os.path.abspath(path))
         if is_xml(data):
-            from amq.config import foreign  # not for every command: its tables take time to load
-
-            self._read_foreign(foreign.read(data, path, properties, env))
+            if read_foreign is None:
+                raise ConfigError(f"{path}: is XML: `amq config import` makes a configuration of amq of it")
+            self._take(read_foreign(data, path, properties, env), directory)
             return
         text = _text(data, path)
         try:
@@ -122,7 +141,6 @@ class _Loading:
             why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
             raise ConfigError(f"{path}: is not valid TOML: {why}") from error
         places = Places(path, text)
-        directory = os.path.dirname(os.path.abspath(path))
         for name, content in document.items():
             if name in SECTIONS and isinstance(content, dict):
                 for key, raw in content.items():
@@ -133,28 +151,14 @@ class _Loading:
             elif len(self.problems) < PROBLEMS_MAX:
                 self.problems.append(f"{places.find(name)}: {_misplaced(name, content)}")
 
-    def _read_foreign(self, read: Foreign) -> None:
-        """The configuration of another broker. It sets only what is valid, and says what it cannot set."""
-        directory = os.path.dirname(os.path.abspath(read.path))
-        for (pattern, key), carried in read.values.items():
-            if not pattern:
-                option = BY_KEY[key]
-                is_path = option.kind is Kind.PATH
-                self.values[option.attribute] = _path(carried.value, directory) if is_path else carried.value
-                self.sources[option.attribute] = read.source(carried)
-        if read.users:
-            self.values["users_file"] = os.path.abspath(read.path)
-            self.sources["users_file"] = f"{read.path}:{read.users[0].line}"
-        if read.permissions is not None:
-            self.values["permissions_file"] = os.path.abspath(read.path)
-            self.sources["permissions_file"] = f"{read.path}, its rules"
-        self.destinations += read.destinations()
-        found = read.report.unsupported()
-        self.warnings += [read.report.text(line) for line in found[:WARNINGS_MAX]]
-        if len(found) > WARNINGS_MAX:
-            more = len(found) - WARNINGS_MAX
-            self.warnings.append(f"{read.path}: {more} more parts are not supported: `amq config import` lists all")
-        self.foreign = read
+    def _take(self, imported: Imported, directory: str) -> None:
+        for key, (value, source) in imported.values.items():
+            option = BY_KEY[key]
+            self.values[option.attribute] = _path(value, directory) if option.kind is Kind.PATH else value
+            self.sources[option.attribute] = source
+        self.destinations += imported.destinations
+        self.warnings += imported.warnings
+        self.imported = imported
 
     def _read_key(self, where: str, section: str, key: str, raw: object, directory: str) -> None:
         option = BY_KEY.get(key)
@@ -230,7 +234,7 @@ class _Loading:
         config = checks.adapted(config)
         problems = list(self.problems or self._missing() or checks.contradictions(config))
         if require_store and not config.store and "store" not in self.refused:
-            advice = self.foreign.store_advice if self.foreign is not None else ""
+            advice = self.imported.store_advice if self.imported is not None else ""
             problems.append("store: no store directory is given: " + (advice or _STORE_CURE))
         if problems:
             raise ConfigError("\n".join(problems))
@@ -238,15 +242,12 @@ class _Loading:
 
     def _missing(self) -> list[str]:
         """Things that the configuration of another broker lacks, and that no default may replace."""
-        read, found = self.foreign, []
-        if read is None:
+        if self.imported is None or "transports" in self.sources:
             return []
-        if "transports" not in self.sources:
-            found.append(
-                f"{read.path}: has no connector for STOMP or OpenWire, the protocols that amq speaks: add one, such as "
-                "stomp://0.0.0.0:61613, or give --transport URL"
-            )
-        return found
+        return [
+            f"{self.path}: has no connector for STOMP or OpenWire, the protocols that amq speaks: add one, such as "
+            "stomp://0.0.0.0:61613, or give --transport URL"
+        ]
 
 
 def _misplaced(name: str, content: object) -> str:
