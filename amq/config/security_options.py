@@ -37,6 +37,17 @@ class SecurityOptions:
         reload=True,
         elsewhere=("simpleAuthenticationPlugin",),
     )
+    permissions_file: str = option(
+        "security",
+        "permissionsFile",
+        Kind.PATH,
+        "",
+        "File with the rights of roles on destinations, in TOML; blank means that every user may do everything.",
+        "Set it if users must not read or write the destinations of others. With a file, there is no right without an "
+        "entry.",
+        reload=True,
+        elsewhere=("authorizationPlugin", "security-settings"),
+    )
     certificate: str = option(
         "security",
         "certificate",

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from amq.config.store_options import StoreOptions
+from amq.config.node_options import NodeOptions
 from amq.security.permissions import Permissions
 
 KEYS: Final = frozenset(("permissionsFile",))
@@ -19,7 +19,7 @@ class OwnPermissions:
 
     def __init__(
         self,
-        config: StoreOptions,
+        config: NodeOptions,
         use: Callable[[Permissions | None], None],
         read: Callable[[str, int], Permissions] = Permissions.read,
     ) -> None:
@@ -32,12 +32,12 @@ class OwnPermissions:
         self.current = self._load(config)
         self._generation = 1
 
-    def _load(self, config: StoreOptions) -> Permissions | None:
+    def _load(self, config: NodeOptions) -> Permissions | None:
         if not config.permissions_file:
             return None
         return self._read(config.permissions_file, self._generation + 1)
 
-    def read(self, config: StoreOptions, current: Callable[[], bool]) -> None:
+    def read(self, config: NodeOptions, current: Callable[[], bool]) -> None:
         """Use the file as it is now. Raises ConfigError if it cannot be used: then nothing changes."""
         found = self._load(config)
         if not current():
