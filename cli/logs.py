@@ -72,10 +72,11 @@ def configure(config: BrokerConfig) -> None:
     console = config.log_format == "console" or (config.log_format == "auto" and sys.stderr.isatty())
 
     def add_broker(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-        event["broker"] = config.name
+        event.setdefault("broker", config.name)
         return event
 
     processors: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper("iso", utc=not console),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
 from typing import Protocol
 
 
@@ -35,12 +37,11 @@ class Threads(Protocol):
 
 
 class SystemThreads:
-    """The threads of this process."""
+    """The threads of this process. A thread has the log context of the one that started it."""
 
     event = staticmethod(threading.Event)
 
-    @staticmethod
-    def start(name: str, target: Callable[[], None]) -> threading.Thread:
-        thread = threading.Thread(target=target, name=name, daemon=True)
+    def start(self, name: str, target: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=partial(copy_context().run, target), name=name, daemon=True)
         thread.start()
         return thread

@@ -9,11 +9,10 @@ small pieces.
 
 from __future__ import annotations
 
-import gc
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 
 import structlog
@@ -35,6 +34,7 @@ FOLLOW_BYTES = 1 << 20  # read before the lock is looked at again
 CURRENT_S, CURRENT_INTERVALS = 2.0, 4  # a slave that knew all so recently, or so many of its intervals ago, is current
 PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 30.0  # before the next attempt after an error: twice as long each time
 TELL_BYTES = 4 << 20  # of a checkpoint, between two reports of progress
+Loading = Callable[[], AbstractContextManager[object]]
 Progress = Callable[[int, int, int], None]  # bytes read, bytes to read, messages
 _log = structlog.get_logger("amq.slave")
 
@@ -53,12 +53,13 @@ class Lag:
 
 
 class Following:
-    """Follows the journal of `config.store`."""
+    """Follows the journal of `config.store`. `loading()` surrounds the reading of many objects that stay."""
 
-    def __init__(self, vfs: Vfs, clock: Clock, config: StoreOptions) -> None:
+    def __init__(self, vfs: Vfs, clock: Clock, config: StoreOptions, loading: Loading = nullcontext) -> None:
         self._vfs = vfs
         self._clock = clock
         self._config = config
+        self._loading = loading
         self._state = State(config)
         self._follower: Follower | None = None
         self._epoch: Epoch | None = None
@@ -160,7 +161,7 @@ class Following:
 
     def _load(self, path: str, progress: Progress) -> Follower:
         self._state = State(self._config)
-        with no_collection(), closing(read_checkpoint(self._vfs, path)) as blocks:
+        with self._loading(), closing(read_checkpoint(self._vfs, path)) as blocks:
             start = load(path, self._counted(path, blocks, progress), self._state)
         return Follower(self._vfs, self._config.store, self._state.apply, start)
 
@@ -201,7 +202,7 @@ class Following:
         self._config = config
         follower, self._follower = self._follower, None
         recovered = None
-        with no_collection():
+        with self._loading():
             if follower is not None:
                 self._finishing = follower
                 try:
@@ -228,15 +229,3 @@ class Following:
     def _told(self, progress: Progress) -> Callable[[int, int], None]:
         state = self._state
         return lambda done, total: progress(done, total, state.stored)
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Reading a journal makes objects that stay: to look among them for garbage meanwhile costs a third of the time."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()

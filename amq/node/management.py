@@ -32,7 +32,6 @@ from amq.management.views import counted
 from amq.node.member import Member
 from amq.security.login import Authenticate, Claim, Login
 from amq.security.permissions import Permissions
-from amq.transports.doorkeeper import Doorkeeper
 
 NONE, AUTO = "none", "auto"  # values of managementSocket
 NAME_CHARS_MAX = 40
@@ -67,7 +66,6 @@ class OwnManagement:
         self._service = service
         self._authenticate = authenticate
         self._clock = SystemClock()
-        self._door = Doorkeeper(self._clock, lambda: service.config)  # of a broker that is no master
         self._users = users
         self._counting = Counting(service.events, self._clock)
         self.history = History(service.events, self._clock, self._epoch)
@@ -161,8 +159,7 @@ class OwnManagement:
 
     async def login(self, claim: Claim, address: str) -> Login:
         """Wrong ones count as those at the ports of this broker do, and together with them."""
-        master, peer = self._service.master, f"{address} (console)"
-        door = self._door if master is None else master.door
+        door, peer = self._service.door, f"{address} (console)"
         check, missed = partial(door.check, address), partial(door.refused, claim.login, address, peer)
         try:
             check()

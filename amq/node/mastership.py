@@ -31,16 +31,16 @@ from amq.journal.journal import Journal
 from amq.journal.recovery import Recovered
 from amq.journal.writer import JobRunner
 from amq.node.catalogue import PROTOCOLS, PortCodecs, ServedProtocol, Surroundings, served_at
+from amq.node.entrance import Entrance
 from amq.security.credentials import Credentials
 from amq.security.login import Authenticate, Claim, Login
 from amq.security.permissions import Permissions
 from amq.store.files.vfs import Vfs
 from amq.transports.announcer import Announcer
 from amq.transports.connection import Connection
-from amq.transports.doorkeeper import Doorkeeper
-from amq.transports.handshakes import Handshakes, TlsPort, listening_sockets
+from amq.transports.handshakes import TlsPort, listening_sockets
 from amq.transports.parking import Parking
-from amq.transports.places import Places, PlacesTakenError
+from amq.transports.places import PlacesTakenError
 from amq.transports.reattachment import ReattachableConnection
 from amq.transports.translating import Translator
 from amq.transports.turn import Turn
@@ -76,6 +76,8 @@ class Mastership:
         entropy: Random,
         make_runner: MakeRunner,
         events: Events,
+        entrance: Entrance,
+        alone: bool = True,
         protocols: Sequence[ServedProtocol] = PROTOCOLS,
         credentials: Credentials | None = None,
         permissions: Permissions | None = None,
@@ -83,19 +85,19 @@ class Mastership:
         self.config = config
         self.clock = clock
         self.loop = asyncio.get_running_loop()
-        self.turn = Turn(self.loop, valid)
+        self.turn = Turn(self.loop, valid, inline=alone)
         self.connections: dict[int, Connection] = {}
         self.parking: Parking[ReattachableConnection] = Parking(entropy, lambda: self.config)
         self.urls: list[str] = []  # as clients write them
         self.full = False  # the store's disk
-        self.accepted = 0
         self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)  # by protocol
         self.epoch = epoch
         self._name = name
         self._protocols = protocols
         self._host_name = host_name
-        self.door = Doorkeeper(clock, lambda: self.config)
-        self.places = Places(clock, lambda: self.config.max_connections)
+        self._entrance = entrance
+        self.door, self.places = entrance.door, entrance.places
+        entrance.serve(self.connections)
         self._authenticate = authenticate
         self._failed = failed
         self._events = events
@@ -103,7 +105,6 @@ class Mastership:
         self._neighbours: tuple[str, ...] = ()
         self._servers: list[asyncio.Server | TlsPort] = []
         self._credentials = credentials
-        self._handshakes = Handshakes(self.loop, lambda: self.config)
         self._upkeep: asyncio.TimerHandle | None = None
         self._runner = make_runner(self.loop.call_soon_threadsafe)
         self._reader = make_runner(self.loop.call_soon_threadsafe)
@@ -161,9 +162,7 @@ class Mastership:
                 make = partial(self._make_connection, served_at(self._protocols, url.carried), url.tls)
                 if url.tls:
                     sockets = await listening_sockets(self.loop, url.host, url.port)
-                    return TlsPort(
-                        sockets, self._context, make, self._handshakes, self.door.arrive, self.places.is_reserved
-                    )
+                    return self._entrance.tls_port(sockets, self._context, make)
                 return await self.loop.create_server(make, url.host, url.port, backlog=4096, reuse_address=True)
             except OSError as error:
                 if self.clock.monotonic() > deadline:
@@ -221,6 +220,7 @@ class Mastership:
 
     def _end(self) -> None:
         self.turn.stop()
+        self._entrance.leave(self.connections)
         self._announcer.stop()
         self.broker.stop_serving()
         self.journal.abandon()
@@ -234,7 +234,6 @@ class Mastership:
         for server in self._servers:
             server.close()
         self._servers.clear()
-        self._handshakes.close()
 
     def _context(self) -> ssl.SSLContext | None:
         """For new handshakes."""
@@ -288,11 +287,9 @@ class Mastership:
 
     def opened(self, connection: Connection) -> bool:
         try:
-            gone = self.places.enter(connection, len(self.connections))
+            self._entrance.enter(connection)
         except PlacesTakenError:
             return False
-        if gone is not None:
-            self.connections.pop(gone.number, None)
         self.connections[connection.number] = connection
         return True
 
@@ -307,8 +304,7 @@ class Mastership:
 
     def _make_connection(self, protocols: Sequence[ServedProtocol], has_arrived: bool) -> ReattachableConnection:
         """`has_arrived`: the door was told before the TLS handshake."""
-        self.accepted += 1
-        made = ReattachableConnection(self, self.accepted, PortCodecs(protocols, self._surroundings))
+        made = ReattachableConnection(self, next(self._entrance.numbers), PortCodecs(protocols, self._surroundings))
         made.has_arrived = has_arrived
         return made
 

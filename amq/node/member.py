@@ -16,7 +16,7 @@ import errno
 import math
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from random import Random, SystemRandom
@@ -52,7 +52,8 @@ from amq.node.candidacy import (
     Wait,
 )
 from amq.node.catalogue import PROTOCOLS, ServedProtocol
-from amq.node.following import Following, Lag, Progress
+from amq.node.entrance import Entrance
+from amq.node.following import Following, Lag, Loading, Progress
 from amq.node.group import MEET_S, Group, Probe
 from amq.node.mastership import LISTEN_PATIENCE_S, MakeRunner, Mastership
 from amq.node.replay import Replay
@@ -68,6 +69,7 @@ from amq.store.locker import Locker, Term
 from amq.store.open import open_board, open_election, open_vfs
 from amq.store.presence import Presence
 from amq.store.silence import Silence
+from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.probe import refusals
 
 _CURES = {
@@ -115,7 +117,11 @@ class End:
 
 
 class Member:
-    """One broker on one store. Several may live in one process, on different stores.
+    """One broker on one store. Several may live in one process, on different stores: it never touches the process.
+
+    Of the doors that it is given, these are the node's: `replace_process()` is called by its watchdog, when a thread
+    hangs in the store; `loading()` surrounds the making of many objects that stay; `entrance` has the limits of
+    strangers. `alone`: nothing else is served by its event loop, which may thus wait for a quick disk.
 
     `failure` is why it stopped by itself, None while all is well. `events` tells, on the event loop, what happens here,
     in all masterships.
@@ -133,6 +139,9 @@ class Member:
         threads: Threads | None = None,
         make_runner: MakeRunner | None = None,
         replace_process: Callable[[], None] | None = None,
+        loading: Loading = nullcontext,
+        entrance: Entrance | None = None,
+        alone: bool = True,
         probe: Probe | None = refusals,
         protocols: Sequence[ServedProtocol] = PROTOCOLS,
         credentials: Credentials | None = None,
@@ -159,11 +168,13 @@ class Member:
         self._threads = threads or SystemThreads()
         self._make_runner = make_runner or (lambda post: JournalThread(self._threads, post))
         self._replace_process = replace_process
+        self._entrance = entrance or Entrance(self._clock, lambda: self.config)
+        self._alone = alone
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = self._threads.event()
         self._wake = self._threads.event()  # the lease thread has something to look at: the lock file, a stop, an end
         self._ended: End | None = None  # why the present mastership is over
-        self._slave = Following(self._vfs, self._clock, config)
+        self._slave = Following(self._vfs, self._clock, config, loading)
         self._held: list[int] = []  # descriptors that hold the locks of old segments
         self._presence: Presence | None = None
         self._probe = probe
@@ -204,12 +215,28 @@ class Member:
         if self.master is not None:
             self.master.reconfigure(config)
 
+    def thread_failed(self, name: str) -> None:
+        """A thread of this member has failed by a bug, so that nothing here is safe: confirm nothing more, cut the
+        clients off, and stop. Called in any thread.
+        """
+        lease, master = self.lease, self.master
+        self._end(f"the thread {name} failed", AmqError(f"the thread {name} failed", code="INTERNAL_ERROR"))
+        if lease is not None:
+            lease.revoke()
+        if master is not None:
+            master.cut()
+
     @property
     def lease_left_s(self) -> float | None:
         """For how long this master may still confirm without a new proof; None = it is not the master."""
         if self.master is None or self.lease is None:
             return None
         return max(0.0, self.lease.deadline - self._clock.monotonic())
+
+    @property
+    def door(self) -> Doorkeeper:
+        """Where strangers are counted, of all masterships and of all members of the process."""
+        return self._entrance.door
 
     @property
     def lag(self) -> Lag:
@@ -483,6 +510,8 @@ class Member:
             self._await(lease, self._hand_over())
         except BaseException:
             self._await(None, self._fence(lease))
+            if self._ended is not None and self._ended.error is not None:
+                raise self._ended.error from None  # a person must look, whatever else went wrong
             raise
         else:
             watchdog_stop.set()  # no client is served any more: that the lease ends now is no alarm
@@ -625,6 +654,8 @@ class Member:
             self._entropy,
             self._make_runner,
             self.events,
+            self._entrance,
+            self._alone,
             self._protocols,
             self._credentials,
             self.permissions,
@@ -695,5 +726,4 @@ class Member:
             master.cut()
         self._end("ownership could not be proved again in time")
         if not stop.wait(FENCE_PATIENCE_S + period_s) and self._replace_process is not None:
-            _log.critical("a thread hangs in the store: replacing the process")
             self._replace_process()

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import structlog
 
 from amq.config import BrokerConfig
 from amq.config.transport_url import host_and_port
 from amq.core.errors import ConfigError
 from amq.management.probes import Condition, ProbeServer
-from amq.node.member import Member
+from amq.node.member import Member, Role
 
+_ORDER = (Role.STOPPED, Role.STARTING, Role.SLAVE, Role.MASTER)
 _log = structlog.get_logger("amq.management")
 
 
 class OwnProbes:
     """A broker whose port cannot be had goes on without: clients come first."""
 
-    def __init__(self, config: BrokerConfig, service: Member) -> None:
+    def __init__(self, config: BrokerConfig, members: Sequence[Member]) -> None:
         self._listen = config.probe_listen
-        self._service = service
+        self._members = members
         self._server: ProbeServer | None = None
 
     async def start(self) -> None:
@@ -38,4 +41,6 @@ class OwnProbes:
             await self._server.close()
 
     def _condition(self) -> Condition:
-        return Condition(self._service.role.value, self._service.not_ready)
+        """That of the member that is worst off: a starting one, a slave that could not take over, a slave, a master."""
+        worst = min(self._members, key=lambda each: (_ORDER.index(each.role), not each.not_ready))
+        return Condition(worst.role.value, worst.not_ready)

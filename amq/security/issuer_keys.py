@@ -101,7 +101,7 @@ class IssuerKeys:
             except RuntimeError:  # the event loop is closed: the broker has ended meanwhile
                 return
 
-        SystemThreads.start("amq-issuer-keys", fetch)
+        SystemThreads().start("amq-issuer-keys", fetch)
 
     def _answered(self, fetching: asyncio.Future[Keys]) -> None:
         self._fetching = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import errno
 import socket
 import ssl
@@ -63,13 +64,13 @@ class Failures:
 
 
 class Handshakes:
-    """All that are in progress, over all ports of a broker."""
+    """All that are in progress, over all ports of a process."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: Callable[[], Limits]) -> None:
         self.loop = loop
         self.limits = limits
         self.failures = Failures(loop)
-        self._running: dict[asyncio.Task[None], float] = {}  # → since when; the oldest first
+        self._running: dict[asyncio.Task[None], tuple[float, TlsPort]] = {}  # → since when; the oldest first
         self._waiting: list[TlsPort] = []
         self._ticking: asyncio.TimerHandle | None = None
 
@@ -86,18 +87,16 @@ class Handshakes:
             self._make_room()
         return True
 
-    def begin(self, work: asyncio.Task[None]) -> None:
-        self._running[work] = self.loop.time()
+    def begin(self, port: TlsPort, work: asyncio.Task[None]) -> None:
+        self._running[work] = self.loop.time(), port
         work.add_done_callback(self._ended)
 
-    def close(self) -> None:
-        """No handshake goes on."""
-        self._waiting.clear()
-        if self._ticking is not None:
-            self._ticking.cancel()
-            self._ticking = None
-        for work in list(self._running):
-            work.cancel()
+    def leave(self, port: TlsPort) -> None:
+        """The port closes: none of its handshakes goes on."""
+        self._waiting = [each for each in self._waiting if each is not port]
+        for work, (_, of) in list(self._running.items()):
+            if of is port:
+                work.cancel()
 
     def _ended(self, work: asyncio.Task[None]) -> None:
         self._running.pop(work, None)
@@ -112,7 +111,7 @@ class Handshakes:
         self._ticking = None
         if not self._waiting or not self._running:
             return
-        oldest, since = next(iter(self._running.items()))
+        oldest, (since, _) = next(iter(self._running.items()))
         left_s = since + GIVES_WAY_S - self.loop.time()
         if left_s <= 0:
             oldest.cancel()
@@ -141,6 +140,7 @@ class TlsPort:
         self._is_reserved = is_reserved
         self._handshakes = handshakes
         self._loop = handshakes.loop
+        self._log_context = contextvars.copy_context()  # another port may wake this one
         self._is_reading = False
         self.resume()
 
@@ -148,7 +148,7 @@ class TlsPort:
         if not self._is_reading and self.sockets:
             self._is_reading = True
             for sock in self.sockets:
-                self._loop.add_reader(sock.fileno(), self._accept, sock)
+                self._loop.add_reader(sock.fileno(), self._log_context.run, self._accept, sock)
 
     def _pause(self) -> None:
         if self._is_reading:
@@ -161,6 +161,7 @@ class TlsPort:
         for sock in self.sockets:
             sock.close()
         self.sockets = ()
+        self._handshakes.leave(self)
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTED_MAX):
@@ -190,7 +191,7 @@ class TlsPort:
                 continue
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._handshakes.begin(self._loop.create_task(self._shake_hands(sock, peer)))
+            self._handshakes.begin(self, self._loop.create_task(self._shake_hands(sock, peer)))
 
     async def _shake_hands(self, sock: socket.socket, peer: str) -> None:
         limits = self._handshakes.limits()

@@ -67,7 +67,7 @@ class PlacesTakenError(Exception):
 
 
 class Places:
-    """The places of one mastership. Lives on the event loop."""
+    """The places of one process. Lives on the event loop."""
 
     def __init__(self, clock: Clock, wanted: Callable[[], int], files: Callable[[], int] = files_limit) -> None:
         """`wanted()` = maxConnections."""

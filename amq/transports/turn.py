@@ -29,12 +29,15 @@ class Sender(Protocol):
 
 
 class Turn:
-    """`valid()` tells whether the lease is valid now."""
+    """`valid()` tells whether the lease is valid now. `inline`: for a lone client the event loop itself may sync; not
+    where it serves other stores, too, which a store that hangs must not stop.
+    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, valid: Callable[[], bool]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, valid: Callable[[], bool], inline: bool = True) -> None:
         self._loop = loop
         self._unasked: asyncio.TimerHandle | None = None
-        self._lone = True  # do so few clients talk that there is nothing to gather from others?
+        self._lone_max = LONE_PEERS_MAX if inline else -1
+        self._lone = inline  # do so few clients talk that there is nothing to gather from others?
         self._unasked_since = 0  # batches that there had been when that timer began
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_s = 0.0  # monotonic
@@ -71,7 +74,7 @@ class Turn:
             self.is_due = False
             return
         self.shares.round_until_s = 0.0
-        self._lone = lone = len(set(self.talkers)) <= LONE_PEERS_MAX
+        self._lone = lone = len(set(self.talkers)) <= self._lone_max
         try:
             journal.flush(lone)
         finally:  # only now: what a batch that was synced right here has woken follows in this turn

@@ -1,0 +1,343 @@
+"""Node: this process, with a member for each store in which it takes part, and with all that its members share.
+
+The node owns signals, the service manager, garbage collection, logins, certificates, permissions, the limits of
+strangers, the files that are read again, the management sockets, the log context, and the end of the process. A member
+owns nothing of that (`amq.node.member`).
+
+With one member the node does for it what the safety argument wants: where a thread hangs in the store, or fails by a
+bug, the whole process ends, and with it every lock. Invariant with several: no member ends another one. Where a thread
+of one hangs, its clients are cut off as ever, and the process is replaced as soon as no other member is master; where a
+thread of one fails, that member stops. Lines of the log then say of which store they speak.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from contextvars import Context, copy_context
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from amq.broker.events import JournalRead, RoleChanged
+from amq.config.reload import Reload
+from amq.config.schema import BrokerConfig
+from amq.config.watch import FileWatcher
+from amq.core.errors import AmqError, ConfigError
+from amq.doors.clock import SystemClock
+from amq.doors.threads import SystemThreads
+from amq.node import certificate, logins, permissions, process
+from amq.node.certificate import OwnCertificate
+from amq.node.entrance import Entrance
+from amq.node.live import Files, Live
+from amq.node.logins import OwnLogins
+from amq.node.management import OwnManagement
+from amq.node.member import Member, Role
+from amq.node.permissions import OwnPermissions
+from amq.node.probes import OwnProbes
+from amq.security import LoginGate, Users
+from amq.security.permissions import Permissions
+from amq.store.name import full_name
+
+_log = structlog.get_logger("amq.process")
+
+
+class Source(NamedTuple):
+    """How the configuration of one member is read again. `path` = the file that is watched for it, "" = none."""
+
+    read: Callable[[], BrokerConfig]
+    path: str = ""
+
+
+class Readers(NamedTuple):
+    """How files of the node are read. Both raise ConfigError; `permissions(path, generation)`."""
+
+    users: Callable[[str], Users] = Users.read
+    permissions: Callable[[str, int], Permissions] = Permissions.read
+
+
+PLAIN: Final = Readers()
+
+
+@dataclass(frozen=True, slots=True)
+class _Resident:
+    """A member, and what the node keeps for it alone. Its log context names its store, where there are several."""
+
+    member: Member
+    context: Context
+    management: OwnManagement
+    live: Live | None
+    path: str
+
+
+class Node:
+    """`members` by the names of their stores, from the first to the last one. Used on one event loop.
+
+    A test may give `doors`: by name of the store, those of its member.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[BrokerConfig],
+        sources: Sequence[Source] = (),
+        readers: Readers = PLAIN,
+        *,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        configure_log: Callable[[BrokerConfig], None] = lambda _: None,
+        doors: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    ) -> None:
+        """The options of the node are those of the first of `configs`. Raises ConfigError."""
+        self.config = configs[0]
+        self.members: dict[str, Member] = {}
+        self._configure_log = configure_log
+        self._gate = LoginGate(self.config.users_file, self.config.anonymous, readers.users)
+        self._certificate = OwnCertificate(self.config, self._gate)
+        self._logins = OwnLogins(self.config, self._gate)
+        self._permissions = OwnPermissions(self.config, self._post_permit, readers.permissions)
+        self._files = {
+            "certificates": Files(certificate.KEYS, self._certificate.read),
+            "logins": Files(logins.KEYS, self._logins.read),
+            "permissions": Files(permissions.KEYS, self._permissions.read),
+        }
+        self._entrance = Entrance(SystemClock(), lambda: self.config)
+        self._residents: list[_Resident] = []
+        self._hung: dict[Member, None] = {}
+        for config, name in zip(configs, store_names(configs), strict=True):
+            source = sources[len(self.members)] if sources else None
+            self._add(name, config, source, len(configs) == 1, environment, doors.get(name, {}))
+        self._probes = OwnProbes(self.config, tuple(self.members.values()))
+        self._watchers = ExitStack()
+        self._watched: set[str] = set()
+        self._stop: asyncio.Task[None] | None = None
+        self._ready = False
+
+    def _add(
+        self,
+        name: str,
+        config: BrokerConfig,
+        source: Source | None,
+        alone: bool,
+        environment: Mapping[str, str],
+        doors: Mapping[str, Any],
+    ) -> None:
+        threads = SystemThreads() if alone else process.GuardedThreads(lambda thread: member.thread_failed(thread))
+        member: Member = Member(
+            config,
+            self._gate.authenticate,
+            **{
+                "threads": threads,
+                "replace_process": lambda: self._hangs(member),
+                "loading": process.no_collection,
+                "entrance": self._entrance,
+                "alone": alone,
+                "credentials": self._certificate.credentials,
+                "permissions": self._permissions.current,
+                **doors,
+            },
+        )
+        management = OwnManagement(config, member, environment, self._gate.authenticate, lambda: self._gate.names)
+        member.events.listen(RoleChanged, partial(self._on_role, member))
+        member.events.listen(JournalRead, self._on_reading)
+        context = copy_context()
+        if not alone:
+            context.run(structlog.contextvars.bind_contextvars, store=config.store, broker=config.name)
+        index, live = len(self._residents), None
+        if source is not None:
+            live = Live(Reload(config, source.read), self._gate, partial(self._post_apply, index), self._files)
+        self._residents.append(_Resident(member, context, management, live, source.path if source else ""))
+        self.members[name] = member
+
+    # -- from start to end --------------------------------------------------------------------------------------------
+
+    async def until_stopped(self) -> AmqError | None:
+        """Serve until a signal asks to stop (None), or until the members have given up (why the first one did)."""
+        self._loop = loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_stop, number)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hang_up)
+        self._feed_watchdog(process.watchdog_interval_s())
+        with self._watchers:
+            self._watch()
+            await self.start()
+            return await self.ended()
+
+    async def start(self) -> None:
+        """Every member begins to compete for its store."""
+        self._loop = asyncio.get_running_loop()
+        rights = self._permissions.current
+        mine = rights.warnings if rights is not None else ()
+        for warning in (*self._gate.warnings, *self._certificate.warnings(self.config), *mine):
+            _log.warning(warning)
+        self._certificate.watch_expiry(self._loop)
+        await self._probes.start()
+        for each in self._residents:
+            await self._loop.create_task(_start(each), context=each.context)
+
+    async def stop(self) -> None:
+        """Every member hands its store over."""
+        await asyncio.gather(*(member.stop() for member in self.members.values()))
+        await self.ended()
+
+    async def ended(self) -> AmqError | None:
+        """Wait until all members have stopped. Returns why the first one did that failed, None = none has."""
+        await asyncio.gather(*(member.wait_for(Role.STOPPED) for member in self.members.values()))
+        await self._probes.close()
+        for each in self._residents:
+            await each.management.close()
+        self._gate.close()
+        return next((member.failure for member in self.members.values() if member.failure is not None), None)
+
+    def _on_stop(self, number: int) -> None:
+        for other in (signal.SIGTERM, signal.SIGINT):
+            self._loop.remove_signal_handler(other)
+            signal.signal(other, signal.SIG_DFL)  # works also where the event loop is stuck
+        _log.info("told to stop: handing over; a second signal ends the process", signal=signal.Signals(number).name)
+        process.notify("STOPPING=1\nSTATUS=handing over")
+        self._stop = self._loop.create_task(self.stop())
+
+    # -- what members do to the process -------------------------------------------------------------------------------
+
+    def _on_role(self, member: Member, event: RoleChanged) -> None:
+        role = Role(event.role)
+        if role is Role.MASTER:
+            process.keep_loaded_objects()
+        elif role is Role.SLAVE or len(self.members) > 1:
+            process.drop_loaded_objects()
+            if self._masters():
+                process.keep_loaded_objects()
+        if role is not Role.MASTER:
+            self._hung.pop(member, None)
+        if self._hung:
+            self._replace_process()
+        if role is Role.STOPPED and member.failure is not None and len(self.members) > 1:
+            _log.error("member stopped", reason=member.failure.description, code=member.failure.code)
+        self._report(f"STATUS={'; '.join(map(self._status, self.members))}")
+
+    def _masters(self) -> list[str]:
+        """Names of the stores that are served."""
+        return [name for name, each in self.members.items() if each.role is Role.MASTER and each not in self._hung]
+
+    def _hangs(self, member: Member) -> None:
+        """A thread of `member` hangs in its store. Called by the watchdog of the member."""
+        self._hung[member] = None
+        self._replace_process()
+
+    def _replace_process(self) -> None:
+        others = self._masters()
+        if others:
+            _log.critical("a thread hangs in a store: the process stays for the others that it serves", others=others)
+        else:
+            _log.critical("a thread hangs in the store: replacing the process")
+            process.replace_process()
+
+    # -- the service manager ------------------------------------------------------------------------------------------
+
+    def _status(self, name: str) -> str:
+        member = self.members[name]
+        text = member.role.value
+        if member.role is Role.MASTER and member.master is not None:
+            text = f"master, serving {', '.join(member.master.urls)}"
+        elif member.role is Role.SLAVE:
+            text = "slave, waiting for the lock"
+        return text if len(self.members) == 1 else f"{name}: {text}"
+
+    def _report(self, status: str) -> None:
+        roles = {member.role for member in self.members.values()}
+        if roles == {Role.STOPPED}:
+            return
+        wanted = {Role.MASTER} if self.config.wait_for_activation else {Role.MASTER, Role.SLAVE}
+        ready = not self._ready and roles <= wanted
+        process.notify(f"READY=1\n{status}" if ready else status)
+        self._ready = self._ready or ready
+
+    def _on_reading(self, event: JournalRead) -> None:
+        percent = min(100, 100 * event.read_bytes // max(1, event.of_bytes))
+        process.notify(f"STATUS=taking over: {percent} % of the journal is read, about {event.left_s:.0f} s left")
+
+    def _feed_watchdog(self, interval_s: float | None) -> None:
+        """An event loop that stands still feeds nobody: the service manager then ends a master that serves no one."""
+        if interval_s is not None:
+            process.notify("WATCHDOG=1")
+            asyncio.get_running_loop().call_later(interval_s, self._feed_watchdog, interval_s)
+
+    # -- files that are read again ------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Watch the files that there are, also one that came with a reload, until the end."""
+        named = (
+            *(each.path for each in self._residents),
+            self.config.users_file,
+            self.config.permissions_file,
+            *self._certificate.paths(self.config),
+            *self._logins.paths(self.config),
+        )
+        paths = [path for path in dict.fromkeys(named) if path and path not in self._watched]
+        if not paths:
+            return
+        try:
+            self._watchers.enter_context(FileWatcher(paths, self._changed))
+            self._watched.update(paths)
+        except (ConfigError, OSError) as error:
+            _log.warning("changed files are not noticed here; SIGHUP makes the broker look", reason=str(error))
+
+    def _on_hang_up(self) -> None:
+        _log.info("SIGHUP: reading configuration, users, certificates, logins and permissions again")
+        for each in self._residents[1:]:
+            _ask(each, "configuration", by_hand=True)
+        _ask(self._residents[0], "configuration", "users", *self._files, by_hand=True)
+
+    def _changed(self, path: str) -> None:
+        """In a thread of the watcher."""
+        for each in self._residents:
+            if path == each.path:
+                _ask(each, "configuration")
+        shared = {
+            "users": (self.config.users_file,),
+            "certificates": self._certificate.paths(self.config),
+            "logins": self._logins.paths(self.config),
+            "permissions": (self.config.permissions_file,),
+        }
+        if wanted := [what for what, paths in shared.items() if path in paths]:
+            _ask(self._residents[0], *wanted)
+
+    def _post_permit(self, permissions: Permissions | None) -> None:
+        with suppress(RuntimeError):  # as below
+            for each in self._residents:
+                self._loop.call_soon_threadsafe(each.member.permit, permissions, context=each.context)
+
+    def _post_apply(self, index: int, config: BrokerConfig) -> None:
+        with suppress(RuntimeError):  # the event loop is closed: the broker has ended meanwhile
+            self._loop.call_soon_threadsafe(self._apply, index, config, context=self._residents[index].context)
+
+    def _apply(self, index: int, config: BrokerConfig) -> None:
+        if index == 0:
+            self.config = config
+            self._configure_log(config)
+        self._residents[index].member.reconfigure(config)
+        self._watch()
+
+
+async def _start(resident: _Resident) -> None:
+    await resident.management.start()
+    await resident.member.start()
+
+
+def _ask(resident: _Resident, *what: str, by_hand: bool = False) -> None:
+    if resident.live is not None:
+        resident.live.ask(*what, by_hand=by_hand)
+
+
+def store_names(configs: Sequence[BrokerConfig]) -> list[str]:
+    """How the stores are called in this process: by the last part of their names. Raises ConfigError."""
+    paths = [full_name(config.store) for config in configs]
+    found = [os.path.basename(path.partition("?")[0].rstrip("/")) or path for path in paths]
+    for name in found:
+        if found.count(name) > 1:
+            raise ConfigError(f"two stores of one process are called {name!r}: give each another name, or its process")
+    return found

@@ -1,0 +1,219 @@
+"""A node with two members, on two stores: what they share, and that neither stops the other."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import LogCapture
+
+from amq.config.schema import BrokerConfig
+from amq.core.errors import ConfigError
+from amq.node import process
+from amq.node.member import Role
+from amq.node.node import Node, store_names
+from tests.fakes import FaultyVfs
+from tests.ports import free_port
+from tests.service_world import PATIENCE_S, Client, until
+
+PERIOD_S = 0.3
+Scenario = Callable[["World"], Coroutine[Any, Any, None]]
+
+
+class World:
+    """A node with a member for each of `names`, those of stores. `replaced` = it would have replaced its process."""
+
+    def __init__(self, folder: Path, names: tuple[str, ...], doors: dict[str, Any], options: dict[str, Any]) -> None:
+        self.ports = {name: free_port() for name in names}
+        self.clients: list[Client] = []
+        self.replaced = threading.Event()
+        self.node = Node([self._config(folder, name, options) for name in names], doors=doors)
+
+    def _config(self, folder: Path, name: str, options: dict[str, Any]) -> BrokerConfig:
+        chosen: dict[str, Any] = {
+            "lock_keep_alive_period_s": PERIOD_S,
+            "lock_acquire_sleep_interval_s": 0.1,
+            "management_socket": "none",
+            **options,
+        }
+        transport = f"stomp://127.0.0.1:{self.ports[name]}"
+        return BrokerConfig(name="here", store=str(folder / name), transports=(transport,), **chosen)
+
+    async def connect(self, name: str) -> Client:
+        client = await Client.connect(self.ports[name])
+        self.clients.append(client)
+        return client
+
+    async def is_refused(self, name: str) -> str:
+        """A client connects, and is turned away. Returns what it is told."""
+        client = Client(*await asyncio.open_connection("127.0.0.1", self.ports[name]))
+        self.clients.append(client)
+        await client.send("CONNECT", ("accept-version", "1.2"), ("host", "/"))
+        frame = await client.receive()
+        assert frame.command == "ERROR"
+        return frame.headers["message"]
+
+    async def masters(self) -> None:
+        for member in self.node.members.values():
+            assert await asyncio.wait_for(member.wait_for(Role.MASTER), PATIENCE_S) is Role.MASTER, member.failure
+
+
+def run(folder: Path, scenario: Scenario, *names: str, doors: Any = None, **options: Any) -> None:
+    async def main() -> None:
+        world = World(folder, names or ("one", "two"), doors or {}, options)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(process, "replace_process", world.replaced.set)
+            await world.node.start()
+            try:
+                await world.masters()
+                await scenario(world)
+            finally:
+                for client in world.clients:
+                    await client.close()
+                await asyncio.wait_for(world.node.stop(), PATIENCE_S)
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def log() -> Iterator[LogCapture]:
+    capture = LogCapture()
+    before = structlog.get_config()
+    structlog.configure(processors=[structlog.contextvars.merge_contextvars, capture], cache_logger_on_first_use=False)
+    yield capture
+    structlog.configure(**before)
+
+
+def test_one_member_stops_and_the_other_goes_on(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        one, two = await world.connect("one"), await world.connect("two")
+        await one.store(b"of one", name="/queue/a")
+        await two.store(b"of two", name="/queue/a")
+        await asyncio.wait_for(world.node.members["two"].stop(), PATIENCE_S)
+        with pytest.raises(EOFError):
+            await two.receive()
+        await one.store(b"later", name="/queue/a")
+        await one.subscribe("/queue/a")
+        assert [(await one.receive()).body for _ in range(2)] == [b"of one", b"later"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_hung_store_does_not_stop_the_other_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lone clients, and syncs that count as quick: with one member the event loop itself would wait for the disk. The
+    process is replaced once nobody is served any more.
+    """
+    monkeypatch.setattr("amq.journal.journal.INLINE_SYNC_S_MAX", 1e9)
+    monkeypatch.setattr("amq.node.member.FENCE_PATIENCE_S", 0.1)
+    vfs, release = FaultyVfs(), threading.Event()
+
+    async def scenario(world: World) -> None:
+        one, two = await world.connect("one"), await world.connect("two")
+        await two.store(b"x", name="/queue/a")
+        for method in ("fdatasync", "fsync", "open", "pread", "stat", "listdir", "lock"):
+            vfs.before(method, lambda: release.wait(PATIENCE_S), times=0)
+        await two.send("SEND", ("destination", "/queue/a"), ("receipt", "r"), body=b"y")
+        with pytest.raises(EOFError):  # its watchdog cuts it off
+            await two.receive()
+        await until(lambda: bool(world.node._hung))
+        await one.store(b"z", name="/queue/a")
+        assert not world.replaced.is_set(), "the other one is served"
+        await asyncio.wait_for(world.node.members["one"].stop(), PATIENCE_S)
+        await until(world.replaced.is_set)
+        vfs.heal()
+        release.set()
+
+    run(tmp_path, scenario, doors={"two": {"vfs": vfs}})
+
+
+def test_a_member_whose_store_answers_again_takes_part_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amq.node.member.FENCE_PATIENCE_S", 0.1)
+    vfs, release = FaultyVfs(), threading.Event()
+
+    async def scenario(world: World) -> None:
+        vfs.before("fsync", lambda: release.wait(PATIENCE_S), path="/lock", times=0)
+        vfs.before("open", lambda: release.wait(PATIENCE_S), path="/lock", times=0)
+        await until(lambda: bool(world.node._hung))
+        vfs.heal()
+        release.set()
+        await until(lambda: not world.node._hung and world.node.members["two"].role is Role.MASTER)
+        await (await world.connect("two")).store(b"x")
+        assert not world.replaced.is_set()
+
+    run(tmp_path, scenario, doors={"two": {"vfs": vfs}})
+
+
+def test_a_thread_that_fails_ends_its_member_alone(tmp_path: Path, log: LogCapture) -> None:
+    def fails() -> None:
+        raise RuntimeError("a bug")
+
+    async def scenario(world: World) -> None:
+        one, two = await world.connect("one"), await world.connect("two")
+        member = world.node.members["two"]
+        member._threads.start("amq-journal", fails)
+        assert await asyncio.wait_for(member.wait_for(Role.STOPPED), PATIENCE_S) is Role.STOPPED
+        with pytest.raises(EOFError):
+            await two.receive()
+        await one.store(b"x")
+        assert member.failure is not None
+        assert member.failure.code == "INTERNAL_ERROR"
+
+    run(tmp_path, scenario)
+    assert {"a thread failed", "member stopped"} <= {entry["event"] for entry in log.entries}
+
+
+def test_limits_of_strangers_hold_over_all_members(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.connect("one")
+        assert "maxConnectionsPerAddress" in await world.is_refused("two")
+        await asyncio.wait_for(world.node.members["one"].stop(), PATIENCE_S)
+        await until(lambda: not world.node.members["two"].door._addresses)
+        await world.connect("two")
+
+    run(tmp_path, scenario, max_connections_per_address=1)
+
+
+def test_places_are_those_of_the_process(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.connect("one")
+        await world.connect("two")
+        assert "maxConnections" in await world.is_refused("one")
+
+    run(tmp_path, scenario, max_connections=2)
+
+
+def test_lines_of_the_log_name_the_store(tmp_path: Path, log: LogCapture) -> None:
+    async def scenario(world: World) -> None:
+        client = await world.connect("two")
+        await client.store(b"x")
+        await client.send("NONSENSE")
+        await client.receive()
+
+    run(tmp_path, scenario)
+    told = {entry["event"]: entry.get("store") for entry in log.entries}
+    assert told["connection refused"] == str(tmp_path / "two")
+    for event in ("lock acquired, taking over", "master: serving clients", "role", "store released", "journal read"):
+        stores = {entry.get("store") for entry in log.entries if entry["event"] == event}
+        assert stores == {str(tmp_path / name) for name in ("one", "two")}, event
+
+
+def test_a_lone_member_needs_no_name_of_its_store(tmp_path: Path, log: LogCapture) -> None:
+    async def scenario(world: World) -> None:
+        await (await world.connect("one")).store(b"x")
+
+    run(tmp_path, scenario, "one")
+    assert all("store" not in entry for entry in log.entries if entry["event"] in ("role", "master: serving clients"))
+
+
+def test_names_of_stores() -> None:
+    def names(*stores: str) -> list[str]:
+        return store_names([BrokerConfig(store=store) for store in stores])
+
+    assert names("/mnt/amq/orders/", "postgresql://db/bills?sslmode=require") == ["orders", "bills"]
+    with pytest.raises(ConfigError):
+        names("/mnt/a/orders", "/mnt/b/orders")
