@@ -510,8 +510,8 @@ class Member:
             self._await(lease, self._hand_over())
         except BaseException:
             self._await(None, self._fence(lease))
-            if self._ended is not None and self._ended.error is not None:
-                raise self._ended.error from None  # a person must look, whatever else went wrong
+            if (fatal := self._fatal()) is not None:
+                raise fatal from None  # whatever else went wrong
             raise
         else:
             watchdog_stop.set()  # no client is served any more: that the lease ends now is no alarm
@@ -627,6 +627,10 @@ class Member:
     def _post(self, callback: Callable[..., object], *args: object) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(callback, *args)
+
+    def _fatal(self) -> AmqError | None:
+        """An error for which this broker stops."""
+        return self._ended.error if self._ended is not None else None
 
     def _end(self, reason: str, error: AmqError | None = None) -> None:
         """From any thread: this mastership is over, see `End`. The first error counts, else the first reason."""

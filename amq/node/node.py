@@ -26,8 +26,9 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from amq.broker.events import JournalRead, RoleChanged
+from amq.config.option import Scope
 from amq.config.reload import Reload
-from amq.config.schema import BrokerConfig
+from amq.config.schema import OPTIONS, BrokerConfig
 from amq.config.watch import FileWatcher
 from amq.core.errors import AmqError, ConfigError
 from amq.doors.clock import SystemClock
@@ -93,6 +94,7 @@ class Node:
         doors: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     ) -> None:
         """The options of the node are those of the first of `configs`. Raises ConfigError."""
+        check_shared(configs)
         self.config = configs[0]
         self.members: dict[str, Member] = {}
         self._configure_log = configure_log
@@ -331,6 +333,19 @@ async def _start(resident: _Resident) -> None:
 def _ask(resident: _Resident, *what: str, by_hand: bool = False) -> None:
     if resident.live is not None:
         resident.live.ask(*what, by_hand=by_hand)
+
+
+def check_shared(configs: Sequence[BrokerConfig]) -> None:
+    """Raises ConfigError where configurations of one node want different things of it."""
+    own = {"transports", "advertisedTransports", "managementSocket"}  # each member has its own
+    shared = [option for option in OPTIONS if option.scope is Scope.NODE and option.key not in own]
+    for config in configs[1:]:
+        differ = [option.key for option in shared if config.get(option) != configs[0].get(option)]
+        if differ:
+            raise ConfigError(
+                f"the brokers on {configs[0].store} and {config.store} share a process: give both the same value of "
+                f"{', '.join(differ)}"
+            )
 
 
 def store_names(configs: Sequence[BrokerConfig]) -> list[str]:

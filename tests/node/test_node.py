@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,13 @@ def test_a_lone_member_needs_no_name_of_its_store(tmp_path: Path, log: LogCaptur
 
     run(tmp_path, scenario, "one")
     assert all("store" not in entry for entry in log.entries if entry["event"] in ("role", "master: serving clients"))
+
+
+def test_members_share_the_options_of_their_node() -> None:
+    one = BrokerConfig(store="/mnt/one", transports=("stomp://127.0.0.1:1",), max_connections=5)
+    Node([one, replace(one, store="/mnt/two", transports=("stomp://127.0.0.1:2",), queue_limit_bytes=7)])
+    with pytest.raises(ConfigError, match="maxConnections"):
+        Node([one, replace(one, store="/mnt/two", max_connections=6)])
 
 
 def test_names_of_stores() -> None:
