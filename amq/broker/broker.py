@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 from amq.broker.access import Access, anybody_may
 from amq.broker.core import Core
 from amq.broker.events import Events, QueueForgotten, QueueMade
-from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.names import check_queue, is_topic
 from amq.broker.permitted import PermittedRules
 from amq.broker.queues.limits import Limits
@@ -29,6 +28,7 @@ from amq.broker.selecting import TURN_STEPS
 from amq.broker.sessions.links import Links
 from amq.broker.sessions.pulling import Pulling
 from amq.broker.sessions.temporary import Temporaries
+from amq.broker.state.changes import Ended
 from amq.broker.state.state import State
 from amq.broker.storage.checkpointing import Checkpointer
 from amq.broker.storage.trimming import Trimmer
@@ -48,13 +48,12 @@ from amq.broker.transactions.two_phase import Preparing, TwoPhase
 from amq.config.schema import BrokerConfig
 from amq.core.destination import wire_name
 from amq.core.errors import CommandError, StoreFullError
-from amq.core.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Message, heads
+from amq.core.message import SUBSCRIPTION_SCHEME, Message, heads
 from amq.doors.clock import Clock
 from amq.journal.batch import Confirm, OpenBatch, Waiter
 from amq.journal.hidden import is_prepared
 from amq.journal.journal import Journal
 from amq.journal.records import EXPIRED, PURGED, Consumed, Copies, Group, Marker, Prepared, Record, Trimmed
-from amq.journal.records.message import Run
 from amq.security.permissions import Permissions
 
 PAUSED_MAX = 10_000
@@ -104,13 +103,13 @@ class Broker(Core):
         self.leasing = Leasing(self, durables, self.two_phase, DirectReads(self, self.access))
         self._checkpointer = Checkpointer(self, behind_bytes)
         for queue in state.queues.values():
-            self.made(queue)
+            self._equip(queue)
         self.reconfigure(config)
         if any(segment.key in state.trimmed for segment in journal.segments):
             journal.trim(state.trimmed)  # a crash came between the mark and the deletion
         self.trimmer = Trimmer(self, self.two_phase.ending.keys())
         state.segments = {segment.code: segment for segment in journal.segments}
-        state.server = self
+        state.serve(self._equip)
         self.scheduler.start()
         self.two_phase.start_serving()
         self.durables.load()
@@ -143,9 +142,10 @@ class Broker(Core):
         self._checkpointer.abandon()
         self.advisories.stop()
 
-    # -- what the state tells: see `Server` ----------------------------------------------------------------------------
+    # -- what the state has become ------------------------------------------------------------------------------------
 
-    def made(self, queue: Queue) -> None:
+    def _equip(self, queue: Queue) -> None:
+        """`queue` has come into being."""
         if not (queue.is_hidden or queue.fires or queue.name.startswith(SUBSCRIPTION_SCHEME)):
             self.routing.virtual.appeared(queue)
             self.retention.configure(queue)
@@ -153,64 +153,47 @@ class Broker(Core):
             if QueueMade in self.events.heard:
                 self.events.tell(QueueMade(queue.name))
 
-    def forgotten(self, queue: Queue) -> None:
-        self.quotas.forgotten(queue.name)
-        if QueueForgotten in self.events.heard and not queue.is_hidden:
-            self.events.tell(QueueForgotten(queue.name, queue.enqueued, queue.acknowledged))
+    def _forget_idle(self) -> None:
+        for queue in self.state.forget_idle(self.dirty):
+            self.quotas.forgotten(queue.name)
+            if QueueForgotten in self.events.heard and not queue.is_hidden:
+                self.events.tell(QueueForgotten(queue.name, queue.enqueued, queue.acknowledged))
 
-    def keeps(self, queue: Queue, message: Message) -> bool:
-        """A message waits on disk alone where older ones do, and where its queue holds more than is still free: so each
-        of many takes its share, and one alone half of all (a dynamic threshold). A large one always, unless a consumer
-        takes it now; what is scheduled always.
-        """
-        self.dirty[queue] = None
-        if message.segment is None:
-            return True
-        keeps = (
-            not (queue.is_hidden or queue.fires or message.priority in queue.backlogs)
-            and (len(message.body) <= LARGE_BODY_BYTES or self._is_awaited(queue))
-            and queue.resident_bytes + self.memory.taken_bytes <= self.memory.paging_bytes
-        )
-        if not keeps:
-            queue.met(message.size)
-            self.memory.free(message)
-        return keeps
+    def _act(self) -> None:
+        """Act on what records have changed: they are durable, and have taken effect."""
+        changes, self.state.changes = self.state.changes, []
+        for change in changes:
+            self.ACTIONS[change.__class__](self, change)
 
-    @staticmethod
-    def _is_awaited(queue: Queue) -> bool:
-        """Does a consumer take the next message now?"""
-        return not any(queue.levels) and any(each.is_ready for each in queue.ready)
-
-    def arrived(self, queue: Queue) -> None:
-        self.dirty[queue] = None
-
-    def was_staged(self, run: Run) -> None:
-        queue = self.state.queue(run.queue_name)
-        queue.met(run.size)
-        bodies = run.bodies
-        self.memory.give_back(sum(map(len, bodies)) + len(bodies) * MESSAGE_OVERHEAD_BYTES + run.header_bytes)
-        self.dirty[queue] = None
-
-    def was_prepared(self, prepared: Prepared) -> None:
+    def _prepared(self, prepared: Prepared) -> None:
         self.two_phase.is_prepared(prepared)
         self.leasing.is_leased(prepared)
 
-    def was_resolved(self, prepared: Prepared, committed: bool) -> None:
-        self.two_phase.ended(prepared, committed)
-        self.pins.release(str(prepared.xid))
+    def _ended(self, ended: Ended) -> None:
+        self.two_phase.ended(ended.prepared, ended.committed)
+        self.pins.release(str(ended.prepared.xid))
 
-    def was_marked(self, marker: Marker) -> None:
+    def _marked(self, marker: Marker) -> None:
         self.two_phase.is_marked(marker)
 
-    def was_committed(self, group: Group) -> None:
+    def _committed_by_name(self, group: Group) -> None:
         self.outcomes_pending.pop(group.outcome_id, None)
 
-    def was_copied(self, copies: Copies) -> None:
+    def _copied(self, copies: Copies) -> None:
         self.trimmer.copied(copies)
 
-    def was_trimmed(self, mark: Trimmed) -> None:
+    def _trimmed(self, mark: Trimmed) -> None:
         self.journal.delete_trimmed(mark)
         self.trimmer.trimmed()
+
+    ACTIONS: ClassVar[dict[type, Callable[[Broker, Any], None]]] = {
+        Prepared: _prepared,
+        Ended: _ended,
+        Marker: _marked,
+        Group: _committed_by_name,
+        Copies: _copied,
+        Trimmed: _trimmed,
+    }
 
     # -- what the journal tells ---------------------------------------------------------------------------------------
 
@@ -233,7 +216,10 @@ class Broker(Core):
 
     def _go_on(self, effect: Effect) -> None:
         """A large transaction is committed, and takes effect in slices, one a turn."""
-        if not effect.step():
+        goes_on = effect.step()
+        if self.state.changes:
+            self._act()
+        if not goes_on:
             self._effect = None
             self.journal.release()
             self._took_effect(effect.batch)
@@ -241,6 +227,8 @@ class Broker(Core):
 
     def _took_effect(self, batch: OpenBatch) -> None:
         """Tell those that waited for it."""
+        if self.state.changes:
+            self._act()
         self.wake()
         for waiter, _ in batch.confirms:
             waiter.done()
@@ -442,7 +430,7 @@ class Broker(Core):
             if queue.backlogs:
                 self.pager.take_expired(queue, now_ms, partial(self.expire, queue))
         self.trimmer.step()  # in any case: nothing else may call it in an idle broker
-        self.state.forget_idle(self.dirty)
+        self._forget_idle()
 
 
 def _in_use(name: str) -> CommandError:

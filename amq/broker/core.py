@@ -62,7 +62,7 @@ class Core(ABC):
         self.clock = clock
         self.epoch = epoch
         self.wake = wake
-        self.dirty: dict[Queue, None] = {}
+        self.dirty = state.arrived
         self.events = events if events is not None else Events()
         self.message_id_prefix = f"ID:{journal.store_uuid.hex()[:12]}-"
         self.replaying: dict[str, None] = {}

@@ -15,7 +15,6 @@ from unittest import mock
 
 import pytest
 
-from amq.broker import broker as broker_module
 from amq.broker.queues import limits, paging, redelivery
 from amq.broker.queues.queue import Queue
 from amq.broker.state import snapshot, state
@@ -570,9 +569,9 @@ MUTANTS = (
     ),
     Mutant(
         "what is staged together is not free when it is on disk",
-        broker_module.Broker,
-        "was_staged",
-        "self.memory.give_back(sum(map(len, bodies)) + len(bodies) * MESSAGE_OVERHEAD_BYTES + run.header_bytes)",
+        state.State,
+        "stage",
+        "self.memory.give_back(sum(map(len, bodies)) + count * MESSAGE_OVERHEAD_BYTES + run.header_bytes)",
         "pass",
         "staged",
     ),

@@ -19,7 +19,6 @@ import amq.store.files.shared_file
 from amq.broker.broker import Broker
 from amq.broker.queues.queue import Queue
 from amq.broker.queues.redelivery import Redelivery
-from amq.broker.state.serving import NoServer
 from amq.broker.state.state import State
 from amq.broker.storage.trimming import Trimmer
 from amq.broker.waiters import Call
@@ -407,7 +406,7 @@ def transaction_applied_half() -> AbstractContextManager[object]:
     real = State.apply
 
     def apply(state: State, record: Record, segment: Segment | None) -> None:
-        if isinstance(record, Group) and record.outcome_id and isinstance(state.server, NoServer):
+        if isinstance(record, Group) and record.outcome_id and not state.serves:
             record = Group([part for part in record.records if not isinstance(part, Consumed)], record.outcome_id)
         real(state, record, segment)
 

@@ -18,6 +18,7 @@ from unittest.mock import patch
 from amq.broker.broker import Broker
 from amq.broker.queues.limits import Limits
 from amq.broker.queues.queue import Queue, Subscription
+from amq.broker.queues.rooms import StoreRoom
 from amq.broker.state.state import State
 from amq.client.link import Link
 from amq.client.machine import Machine
@@ -444,7 +445,7 @@ class Oracle:
             self._counted(CheckpointFile, "finish", "checkpoints written"),
             self._counted(DivergedError, "__init__", "diverged"),
             self._counted(Limits, "_reach", "queue at its limit"),
-            self._counted(Limits, "_store_limit", "store at its limit"),
+            self._counted(StoreRoom, "told", "store at its limit"),
         ):
             yield
 

@@ -453,6 +453,10 @@ class Queue:
         else:
             self.push(message)
 
+    def is_awaited(self) -> bool:
+        """Does a consumer take the next message now?"""
+        return not any(self.levels) and any(each.is_ready for each in self.ready)
+
     def store_on_disk(self, message: Message, segment: int) -> None:
         """`message` is stored from now on, and waits on disk. `segment` = code of where it stands."""
         self.enqueued += 1

@@ -2,8 +2,9 @@
 
 `apply(record, segment)` is that way. It serves the replay at takeover, the slave that follows the journal and live
 traffic alike: a command becomes a record, the record becomes durable, then it is applied. So what the master became by
-working, a replay becomes by reading. The state knows nothing of clients. A broker that serves from it is its `server`;
-until there is one messages wait on disk alone: a replay keeps no bodies.
+working, a replay becomes by reading. The state knows nothing of clients, and asks nobody: it notes in `arrived` and
+`changes` what a broker that serves from it has to act on. Before one does, messages wait on disk alone: a replay keeps
+no bodies.
 
 Invariant: a message that moves is in one queue, and not in both or in neither, after a replay from any position: a
 checkpoint that is dumped meanwhile notes the move, and the segment that holds the record of it outlives those of the
@@ -13,24 +14,24 @@ messages.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Container
+from collections.abc import Callable, Container
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import accumulate, chain, compress, islice, repeat
 
-from amq.broker.memory import Memory
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, Memory
 from amq.broker.names import SCHEDULE_SCHEME, real_name, shelves
 from amq.broker.queues.backlog import Columns, Place
 from amq.broker.queues.queue import Queue
 from amq.broker.scheduling.schedule import Schedule
+from amq.broker.state.changes import Change, Ended
 from amq.broker.state.prepared import PreparedTransactions
-from amq.broker.state.serving import NoServer, Server
 from amq.broker.state.subscription_table import SubscribedTable
 from amq.broker.state.window import Windows
 from amq.config.policies import Policies
 from amq.config.store_options import StoreOptions
 from amq.core.destination import plain_name
-from amq.core.message import SUBSCRIPTION_SCHEME, Copy, Message, Stub
+from amq.core.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Copy, Message, Stub
 from amq.journal.follower import DivergedError
 from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME, is_hidden
 from amq.journal.live import Segment
@@ -59,7 +60,10 @@ class State(ServingFold[Segment]):
     def __init__(self, config: StoreOptions) -> None:
         self.config = config
         self._policies = Policies(config)
-        self.server: Server = NoServer()
+        self.serves = False  # does a broker serve from it?
+        self.arrived: dict[Queue, None] = {}  # queues to which messages came since the broker dispatched
+        self.changes: list[Change] = []  # what else records did since the broker looked; while one serves
+        self._equip: Callable[[Queue], None] | None = None
         self.queues: dict[str, Queue] = {}
         self.outcomes = Windows(config.outcome_window)  # commits that took place
         self.prepared = PreparedTransactions()
@@ -73,6 +77,10 @@ class State(ServingFold[Segment]):
         self.trimmed = Trimmed()  # the segments that count no more
         self.newest_seq = 0  # of all messages: newer ones were not copied, and need not be looked for
         self.segments: dict[int, Segment] = {}  # by code: those in which messages stand that wait on disk
+
+    def serve(self, equip: Callable[[Queue], None]) -> None:
+        """A broker serves from now on. `equip` gives a queue that comes into being what only a master has."""
+        self.serves, self._equip = True, equip
 
     def configure(self, config: StoreOptions) -> None:
         """Options changed."""
@@ -89,7 +97,8 @@ class State(ServingFold[Segment]):
             kind = Schedule if name.startswith(SCHEDULE_SCHEME) else Queue
             queue = self.queues[name] = kind(name, self.options_of(name))
             self.emptied[queue] = None
-            self.server.made(queue)
+            if self._equip is not None:
+                self._equip(queue)
         return queue
 
     def options_of(self, name: str) -> StoreOptions:
@@ -101,17 +110,20 @@ class State(ServingFold[Segment]):
             return replace(options, duplicate_window=0, queue_limit_bytes=0, divert="")
         return options
 
-    def forget_idle(self, busy: Container[Queue] = ()) -> None:
-        """Forget queues that hold nothing, but for those that are `busy`."""
+    def forget_idle(self, busy: Container[Queue] = ()) -> list[Queue]:
+        """Forget queues that hold nothing, but for those that are `busy`. Returns those that are in no table now."""
         emptied, self.emptied = self.emptied, {}
+        forgotten = []
         for queue in emptied:
             if queue in busy or queue.duplicates_pending or queue.pending_bytes:
                 self.emptied[queue] = None
             elif queue.is_idle():
                 del self.queues[queue.name]
                 queue.forget()
-                self.server.forgotten(queue)
+                forgotten.append(queue)
+                self.arrived.pop(queue, None)
                 self.expiring.pop(queue, None)
+        return forgotten
 
     def hold(self, segment: Segment) -> Segment:
         """Messages that wait on disk stand in `segment`."""
@@ -165,11 +177,15 @@ class State(ServingFold[Segment]):
         place(record, offset, size)
         self.apply(record, segment)
 
+    def _note_change(self, change: Change) -> None:
+        if self.serves:
+            self.changes.append(change)
+
     def end_group(self, group: Group, segment: Segment) -> None:
         """All of its records have taken effect."""
         if group.outcome_id:
             self.outcomes.remember(group.outcome_id, group.seq, segment)
-            self.server.was_committed(group)
+            self._note_change(group)
 
     def store(self, message: Message, segment: Segment | None) -> None:
         """`message` is stored; or one that is stored already was copied forward, as a replay finds it, and stands in
@@ -194,11 +210,23 @@ class State(ServingFold[Segment]):
             self.expiring[queue] = None
         if queue.retention is not None:
             queue.retention.came(message)
-        if self.server.keeps(queue, message):
+        self.arrived[queue] = None
+        # A message waits on disk alone where older ones do, and where its queue holds more than is still free: so each
+        # of many takes its share, and one alone half of all (a dynamic threshold). A large one always, unless a
+        # consumer takes it now; what is scheduled always. All of them where nobody serves.
+        memory = self.memory
+        if segment is None or (
+            self.serves
+            and not (queue.is_hidden or queue.fires or message.priority in queue.backlogs)
+            and (len(message.body) <= LARGE_BODY_BYTES or queue.is_awaited())
+            and queue.resident_bytes + memory.taken_bytes <= memory.paging_bytes
+        ):
             queue.store(message)
-        else:
-            assert segment is not None
-            queue.store_on_disk(message, self.hold(segment).code)
+            return
+        if self.serves:
+            queue.met(message.size)
+            memory.free(message)
+        queue.store_on_disk(message, self.hold(segment).code)
 
     def _stands_again(self, queue: Queue, message: Message, segment: Segment, place: Place) -> None:
         before = self.segments[place.segment]
@@ -319,27 +347,27 @@ class State(ServingFold[Segment]):
         segment.live_bytes += moved_bytes
         for name, id, seq in copies.ids:
             self.queues[name].duplicates.stand(id, seq, segment)
-        self.server.was_copied(copies)
+        self._note_change(copies)
 
     def prepare(self, prepared: Prepared, segment: Segment) -> None:
         self.prepared.put(prepared, segment)
-        self.server.was_prepared(prepared)
+        self._note_change(prepared)
 
     def resolve(self, resolved: Resolved, segment: Segment) -> None:
         self.outcomes.remember(resolved.outcome_id, resolved.seq, segment)
         if (found := self.prepared.remove(resolved.key)) is not None:
             segment.refers.update({found[1].code} - {segment.code})
-            self.server.was_resolved(found[0], resolved.committed)
+            self._note_change(Ended(found[0], resolved.committed))
 
     def mark(self, marker: Marker, segment: Segment) -> None:
         self.prepared.mark(marker, segment)
-        self.server.was_marked(marker)
+        self._note_change(marker)
 
     def trim(self, mark: Trimmed) -> None:
         self.trimmed = mark
         for code in [code for code, segment in self.segments.items() if segment.key in mark and not segment.live]:
             del self.segments[code]
-        self.server.was_trimmed(mark)
+        self._note_change(mark)
 
     def subscribe(self, record: Subscribed, segment: Segment) -> None:
         self.subscriptions.apply(record, segment)
@@ -427,7 +455,7 @@ class State(ServingFold[Segment]):
         for id, seq in moved.ids:
             target.duplicates_pending.pop(id, None)
             target.own_duplicates().remember(id, seq, segment)
-        self.server.arrived(target)
+        self.arrived[target] = None
         if target.retention is not None:
             target.retention.moved_in(moved.seqs)
         for browser in target.browsers if moved.source.startswith(SENT_SCHEME) else ():
@@ -489,7 +517,11 @@ class State(ServingFold[Segment]):
         segment.live += count
         segment.live_bytes += run.size
         queue.enqueued += count
-        self.server.was_staged(run)
+        self.arrived[queue] = None
+        if self.serves:
+            queue.met(run.size)
+            bodies = run.bodies
+            self.memory.give_back(sum(map(len, bodies)) + count * MESSAGE_OVERHEAD_BYTES + run.header_bytes)
 
 
 def _segment(message: Message) -> Segment:
