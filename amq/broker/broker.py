@@ -232,9 +232,9 @@ class Broker(Core):
         self.wake()
         for waiter, _ in batch.confirms:
             waiter.done()
-        if self._awaiting:
+        if self.awaiting:
             for record in batch.records:
-                for waiter in self._awaiting.pop(id(record), ()):
+                for waiter in self.awaiting.take(record):
                     waiter.done()
         if len(self.journal.segments) > 1:
             self.trimmer.step()
@@ -262,7 +262,7 @@ class Broker(Core):
         for waiter, _ in refused:
             waiter.failed(why)
         for record in records:
-            for waiter in self._awaiting.pop(id(record), ()):
+            for waiter in self.awaiting.take(record):
                 waiter.failed(why)
         self.wake()
 

@@ -20,6 +20,7 @@ from amq.broker.state.state import State
 from amq.broker.storage.pins import Pins
 from amq.broker.transactions.effect import Effect
 from amq.broker.transactions.refused import Refused
+from amq.broker.waiters import Awaiting
 from amq.config.schema import BrokerConfig
 from amq.core.message import LARGE_BODY_BYTES, Message
 from amq.doors.clock import Clock
@@ -41,6 +42,7 @@ class Core(ABC):
     message_id_prefix  stands before a message's seq in the id that the broker gives it. It is the store's
     replaying         full names of queues of durable subscriptions whose first messages are being chosen
     pins              segments that are not deleted yet, because clients read them
+    awaiting          those that wait for records on their way: see `when_durable`
     outcomes_pending  commits on their way that have a name
     outcomes_refused  commits that were reported as rolled back, which must stay true
     """
@@ -74,7 +76,7 @@ class Core(ABC):
         self.pager = Pager(state, journal, self.dirty, wake)
         self.fetch, self.fetch_ahead = self.pager.fetch, self.pager.fetch_ahead
         self._seq = epoch << SEQ_EPOCH_SHIFT
-        self._awaiting: dict[int, list[Waiter]] = {}  # id of a record on its way → others that wait for it
+        self.awaiting = Awaiting()
         self._effect: Effect | None = None  # of a commit that is not done yet
 
     @abstractmethod
@@ -126,17 +128,13 @@ class Core(ABC):
         if self.config.duplicate_window:
             self.state.queue(message.queue_name).duplicates_pending[message.duplicate_id] = record
 
-    def awaiting(self, record: Record) -> list[Waiter]:
-        """The waiters that `when_durable` noted. They are forgotten."""
-        return self._awaiting.pop(id(record), [])
-
     def when_durable(self, waiter: Waiter, record: Record | None = None) -> None:
         """Tell `waiter` when `record`, which is on its way for another command, is committed; it fails if the record is
         rejected. None = when all that was appended before is durable."""
         if record is None:
             self.journal.confirm(waiter)
         else:
-            self._awaiting.setdefault(id(record), []).append(waiter)
+            self.awaiting.add(record, waiter)
 
     def consumed(self, queue: Queue, message: Message) -> None:
         """The consumer is done with `message`: it leaves the queue when that is durable."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from amq.broker.queues.queue import Peer
 from amq.journal.batch import Waiter
+from amq.journal.records import Record
 from amq.protocols.commands import Failure, Scope
 
 
@@ -88,6 +89,28 @@ class Refusing:
 
     def failed(self, error: Exception) -> None:
         self._waiter.failed(error)
+
+
+class Awaiting:
+    """Those that wait for what a record does for somebody else. Records are equal where they say the same, so each is
+    known by its identity, and is kept as long as somebody waits for it."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[Record, list[Waiter]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def add(self, record: Record, waiter: Waiter) -> None:
+        """`waiter` waits for `record`."""
+        self._found.setdefault(id(record), (record, []))[1].append(waiter)
+
+    def take(self, record: Record) -> list[Waiter]:
+        """Those that wait for `record`, which are forgotten."""
+        found = self._found.pop(id(record), None)
+        return found[1] if found is not None else []
 
 
 class Together:

@@ -23,7 +23,7 @@ from amq.journal.inspect import ROUNDS_MAX, Inspection, Progress, Sealing, inspe
 from amq.journal.interchange import IDS_PER_LINE, Batch, Durable, Exported, Ids, InDoubt, Item
 from amq.journal.liveness import LiveIndex, Liveness, Place
 from amq.journal.reader import decode_at
-from amq.journal.records import LEASE, Prepared
+from amq.journal.records import Prepared, is_of_lease
 from amq.journal.records.multicast import Multicast, Raw
 from amq.journal.records.subscription import Subscribed
 from amq.journal.recovery import JOURNAL_DIRECTORY
@@ -153,7 +153,7 @@ class Export:
         self._held: dict[int, Key] = {}  # seq that they acknowledged → by which
         self._held_given: dict[Key, int] = {}  # how many of these each
         for key, (prepared, _) in sorted(self._liveness.prepared.items(), key=lambda item: item[1][0].seq):
-            if not str(key).startswith(LEASE) and all(map(self._is_wanted, (*prepared.sends, *prepared.acks))):
+            if not is_of_lease(str(key)) and all(map(self._is_wanted, (*prepared.sends, *prepared.acks))):
                 self._in_doubt[key] = prepared
                 self._sent.update(_seqs(prepared.sends))
                 self._held.update(dict.fromkeys(_seqs(prepared.acks), key))

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
-from amq.broker.transactions.leasing import LEASE
 from amq.client import aio
 from amq.core.errors import CommandError, TransactionRolledBackError
 from amq.core.xid import Xid
-from amq.journal.records import Prepared
+from amq.journal.records import LEASE, Prepared
 from tests.simulation.alike import Mixer, Piece, single
 from tests.simulation.clients import CALL_S, Application, address, application_id
 from tests.simulation.oracle import Oracle

@@ -17,7 +17,6 @@ from amq.broker.broker import Broker
 from amq.broker.names import HELD_SCHEME
 from amq.broker.queues.browser import Browser
 from amq.broker.queues.queue import Subscription
-from amq.broker.transactions.leasing import LEASE
 from amq.client import aio
 from amq.client.leases import Lease
 from amq.config.destination_options import DestinationOptions
@@ -26,7 +25,7 @@ from amq.core.message import Message
 from amq.core.ownership import owned
 from amq.core.xid import XID_COMMITTED, XID_ROLLED_BACK
 from amq.journal.batch import OpenBatch
-from amq.journal.records import Consumed, Group, Moved, Prepared, Resolved
+from amq.journal.records import LEASE, Consumed, Group, Moved, Prepared, Resolved
 from amq.transports.connection import Connection
 from tests.simulation.clients import CALL_S, Application, Consumer, Producer, address, application_id
 from tests.simulation.features import Feature, Make

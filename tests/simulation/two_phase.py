@@ -21,13 +21,13 @@ from amq.broker.queues import backlog
 from amq.broker.queues.queue import Subscription
 from amq.broker.state import snapshot
 from amq.broker.transactions import two_phase
-from amq.broker.transactions.leasing import LEASE
 from amq.core.message import Message
 from amq.core.ownership import owned
 from amq.core.xid import outcome_id, parse
 from amq.journal.batch import OpenBatch
 from amq.journal.hidden import is_prepared
 from amq.journal.records import (
+    LEASE,
     Consumed,
     Copies,
     Group,

@@ -17,7 +17,7 @@ from amq.broker.state.window import ID_BYTES
 from amq.core.xid import AnyXid, Key, OwnedXid
 from amq.journal.follower import DivergedError
 from amq.journal.live import Segment
-from amq.journal.records import LEASE, Group, Marker, Prepared, Record, Trimmed
+from amq.journal.records import Group, Marker, Prepared, Record, Trimmed, is_of_lease
 
 
 class PreparedTransactions(dict[Key, tuple[Prepared, Segment]]):
@@ -44,7 +44,7 @@ class PreparedTransactions(dict[Key, tuple[Prepared, Segment]]):
         return [*nobodys, *self._by_xid.get(xid, {}).values()]
 
     def _indexes(self, prepared: Prepared) -> Iterator[tuple[dict[Any, dict[Key, Prepared]], AnyXid]]:
-        if not prepared.owner.startswith(LEASE):
+        if not is_of_lease(prepared.owner):
             yield self._by_user, prepared.user
         if prepared.owner:
             yield self._by_owner, prepared.owner

@@ -30,12 +30,11 @@ from amq.broker.waiters import Answering, Refusing
 from amq.core.destination import Pattern, Source, is_wildcard, told, wire_name
 from amq.core.errors import AccessError, CommandError
 from amq.core.message import Message
-from amq.core.ownership import owned
 from amq.core.xid import key_of
 from amq.journal.batch import Waiter
 from amq.journal.hidden import HELD_SCHEME, told_name
 from amq.journal.reader import RecordRun
-from amq.journal.records import LEASE, Group, Moved, Prepared
+from amq.journal.records import Group, LeaseOwner, Moved, Prepared
 from amq.protocols.commands import Lease, LeaseReading, SettleLeases, Subscribe
 from amq.security.login import NO_USER, User
 
@@ -54,9 +53,8 @@ class Leasing:
         self._core = core
         self._durables = durables
         self._two_phase = two_phase
-        # (user, owner, queue) → those on their way
-        self._coming: dict[tuple[str, str, str], list[tuple[Prepared, Group]]] = {}
-        # (user, owner) → messages read from the store, and not from there
+        self._coming: dict[LeaseOwner, list[tuple[Prepared, Group]]] = {}  # those on their way
+        # (user, cursor) → messages read from the store, and not from there
         self._reads: dict[tuple[str, str], tuple[int, int]] = {}
 
     def lease(self, command: Lease, waiter: Waiter, client_id: str, user: User = NO_USER) -> None:
@@ -65,19 +63,20 @@ class Leasing:
         if is_wildcard(command.sources) and not command.messages and not command.take:
             core.when_durable(Answering(waiter, self._queues(command, user.name)))
             return
-        name, owner = self._name(command, client_id, user.name), _owner(command.cursor)
+        owner = self._owner(command, client_id, user.name)
+        name = owner.queue
         if command.after >= number:
             raise CommandError(
                 f"no lease of this store has the number {command.after}: it is of another store, or of a copy of this "
                 "one that went on",
                 code="UNKNOWN_LEASE",
             )
-        if not command.take and self._is_taken(command, name, waiter, user.name):
+        if not command.take and self._is_taken(owner, command.epoch, waiter):
             return
         if any(command.reads):
-            self._count((user.name, owner), command.reads)
-        known: list[tuple[Prepared, Group | None]] = [(each, None) for each in self._leases(owner, name, user.name)]
-        known += self._coming.get((user.name, owner, name), ())
+            self._count((owner.user, owner.cursor), command.reads)
+        known: list[tuple[Prepared, Group | None]] = [(each, None) for each in self._leases(owner)]
+        known += self._coming.get(owner, ())
         known = [each for each in known if each[0].seq > command.after]
         found, group = known[command.skip] if command.skip < len(known) else (None, None)
         queue = core.state.queues.get(name)
@@ -85,58 +84,58 @@ class Leasing:
         if source is not None:
             _check_takes(source)  # before the cursor changes hands
         if command.take:  # this comes behind what is coming
-            _, group = self._two_phase.mark(_epochs(command.cursor, name, user.name))
+            _, group = self._two_phase.mark(owner.of_epochs)
         if source is None:
-            core.when_durable(self._answering(waiter, command, found, name, user), group)
+            core.when_durable(self._answering(waiter, command, found, owner, user), group)
             return
         seqs = self._take(source, min(command.messages, MESSAGES_MAX), min(command.size or SIZE_MAX, SIZE_MAX))
         if not seqs:
-            core.when_durable(self._answering(waiter, command, None, name, user), group)
+            core.when_durable(self._answering(waiter, command, None, owner, user), group)
             return
         lease = Prepared(
-            f"{owner}:{number}",
+            owner.xid(number),
             number,
             core.clock.wall_ms(),
             command.timeout_ms,
-            owner,
+            owner.of_leases,
             acks={name: seqs},
-            user=user.name,
+            user=owner.user,
         )
         group = Group([Moved(name, HELD_SCHEME + name, seqs), lease])
-        self._coming.setdefault((user.name, owner, name), []).append((lease, group))
-        self._two_phase.append(group, self._answering(waiter, command, lease, name, user))
+        self._coming.setdefault(owner, []).append((lease, group))
+        self._two_phase.append(group, self._answering(waiter, command, lease, owner, user))
 
     def settle(self, command: SettleLeases, waiter: Waiter, client_id: str, user: str = "") -> int:
         """Returns how many messages are acknowledged by it. Raises CommandError, AccessError."""
-        name, owner = self._name(command, client_id, user), _owner(command.cursor)
-        if self._is_taken(command, name, waiter, user):
+        owner = self._owner(command, client_id, user)
+        if self._is_taken(owner, command.epoch, waiter):
             return 0
-        ended = [each for each in self._leases(owner, name, user) if each.seq <= command.through]
+        ended = [each for each in self._leases(owner) if each.seq <= command.through]
         self._two_phase.finish_together(ended, command.commit, waiter)
-        return sum(len(each.acks[name]) for each in ended) if command.commit else 0
+        return sum(len(each.acks[owner.queue]) for each in ended) if command.commit else 0
 
-    def _newest_epoch(self, cursor: str, name: str, user: str) -> int:
-        """The newest epoch of a cursor of `user`, also of an earlier version; -1 = none."""
-        return max(self._two_phase.newest(_epochs(cursor, name, each)) for each in (user, ""))
+    def _newest_epoch(self, owner: LeaseOwner) -> int:
+        """The newest epoch of a cursor, also of an earlier version; -1 = none."""
+        return max(self._two_phase.newest(each.of_epochs) for each in (owner, owner.without_user()))
 
-    def _is_taken(self, command: Lease | SettleLeases, name: str, waiter: Waiter, user: str) -> bool:
-        """Is the epoch of `command` over? Then the client is told, as soon as the newer one is durable. Raises
+    def _is_taken(self, owner: LeaseOwner, epoch: int, waiter: Waiter) -> bool:
+        """Is `epoch`, which the client gave, over? Then it is told, as soon as the newer one is durable. Raises
         CommandError."""
-        newest = self._newest_epoch(command.cursor, name, user)
-        if command.epoch in (0, newest):
+        newest = self._newest_epoch(owner)
+        if epoch in (0, newest):
             return False
-        error = _taken(command.cursor, name, command.epoch, newest)
-        group = self._two_phase.marking(_epochs(command.cursor, name, user))
+        error = _taken(owner, epoch, newest)
+        group = self._two_phase.marking(owner.of_epochs)
         if group is None:
             raise error
         self._core.when_durable(Refusing(waiter, error), group)
         return True
 
-    def check_epoch(self, cursor: str, name: str, epoch: int, user: str) -> None:
-        """Raises CommandError where a newer epoch of the cursor of `user` is durable."""
-        found = self._core.state.prepared.markers.get(_epochs(cursor, name, user))
+    def check_epoch(self, owner: LeaseOwner, epoch: int) -> None:
+        """Raises CommandError where a newer epoch of the cursor is durable."""
+        found = self._core.state.prepared.markers.get(owner.of_epochs)
         if epoch and found is not None and found[0].batch > epoch:
-            raise _taken(cursor, name, epoch, found[0].batch)
+            raise _taken(owner, epoch, found[0].batch)
 
     def browser(
         self, command: Subscribe, session: Owner, prefetch: int, client_id: str, user: User = NO_USER
@@ -172,24 +171,30 @@ class Leasing:
             else:
                 del self._coming[key]
 
-    def lease_of(self, reading: LeaseReading, user: str) -> Prepared:
-        """The lease that `user` wants to read. Raises CommandError."""
-        xid, prepared = f"{_owner(reading.cursor)}:{reading.number}", self._core.state.prepared
+    def lease_of(self, reading: LeaseReading, user: str) -> tuple[LeaseOwner, Prepared]:
+        """The lease that `user` wants to read, and its owner. Raises CommandError."""
+        owner, prepared = LeaseOwner(_checked(reading.cursor), "", user), self._core.state.prepared
+        xid = owner.xid(reading.number)
         # Also while its end is on its way: a crash may undo that.
         found = prepared.get(key_of(user, xid)) or prepared.get(xid)
         if found is None:
             raise lost(xid)
-        return found[0]
+        (queue,) = found[0].acks
+        return owner._replace(queue=queue), found[0]
 
-    def _leases(self, owner: str, name: str, user: str) -> list[Prepared]:
-        """Those of a cursor of `user` whose end is not on its way, oldest first."""
+    def _leases(self, owner: LeaseOwner) -> list[Prepared]:
+        """Those of a cursor whose end is not on its way, oldest first."""
         ending = self._two_phase.ending
         found = [
             each
-            for each in self._core.state.prepared.of_owner(owner)
-            if name in each.acks and each.user in (user, "") and each.key not in ending
+            for each in self._core.state.prepared.of_owner(owner.of_leases)
+            if owner.queue in each.acks and each.user in (owner.user, "") and each.key not in ending
         ]
         return sorted(found, key=lambda each: each.seq)
+
+    def _owner(self, command: Lease | SettleLeases, client_id: str, user: str) -> LeaseOwner:
+        """Raises CommandError, AccessError."""
+        return LeaseOwner(_checked(command.cursor), self._name(command, client_id, user), user)
 
     def _name(self, command: Lease | SettleLeases, client_id: str, user: str) -> str:
         """Full name of the queue from which is leased. Raises CommandError, AccessError."""
@@ -201,8 +206,11 @@ class Leasing:
         check_queue(first)
         return first
 
-    def _answering(self, waiter: Waiter, command: Lease, lease: Prepared | None, name: str, user: User) -> Waiter:
+    def _answering(
+        self, waiter: Waiter, command: Lease, lease: Prepared | None, owner: LeaseOwner, user: User
+    ) -> Waiter:
         """Answers `waiter` when that is durable. Where the messages stand is known only then."""
+        name = owner.queue
         queue = self._core.state.queues.get(name)
         facts = {
             "lease": lease.seq if lease is not None else 0,
@@ -210,9 +218,9 @@ class Leasing:
             "waiting": queue.waiting if queue is not None else 0,
             "waitingBytes": queue.stored_bytes if queue is not None else 0,
             "store": self._core.journal.store_uuid.hex()[:12],
-            "epoch": max(0, self._newest_epoch(command.cursor, name, user.name)),
+            "epoch": max(0, self._newest_epoch(owner)),
         }
-        reads = self._reads.get((user.name, _owner(command.cursor)))
+        reads = self._reads.get((owner.user, owner.cursor))
         if reads is not None:
             facts["direct"], facts["fallback"] = reads
         if lease is None or not (command.places or command.size):
@@ -243,10 +251,10 @@ class Leasing:
 
     def _queues(self, command: Lease, user: str) -> str:
         """The queues of a pattern that hold messages, or leases of the cursor: name → how many wait."""
-        pattern, owner = command.sources[0], _owner(command.cursor)
+        pattern, owner = command.sources[0], LeaseOwner(_checked(command.cursor), "", user)
         if len(command.sources) > 1 or not isinstance(pattern, Pattern):
             raise _no_queue(command.sources)
-        mine = (each for each in self._core.state.prepared.of_owner(owner) if each.user in (user, ""))
+        mine = (each for each in self._core.state.prepared.of_owner(owner.of_leases) if each.user in (user, ""))
         leased = {name for each in mine for name in each.acks}
         queues = self._core.state.queues
         found: dict[str, int] = {}
@@ -290,27 +298,26 @@ class LeaseBrowser(Browser):
     """Shows what a lease holds, in its order, from one position up to before another, also what has expired since."""
 
     shows_expired = True
-    __slots__ = ("_cursor", "_epoch", "_lease", "_leasing", "_position", "_seqs")
+    __slots__ = ("_epoch", "_lease", "_leased_by", "_leasing", "_position", "_seqs")
 
     def __init__(
         self, command: Subscribe, reading: LeaseReading, core: Core, leasing: Leasing, owner: Owner, prefetch: int
     ) -> None:
         self._leasing = leasing
-        self._lease = self._leasing.lease_of(reading, owner.user)
-        ((name, seqs),) = self._lease.acks.items()
+        self._leased_by, self._lease = leasing.lease_of(reading, owner.user)
+        name = self._leased_by.queue
         if not owner.may(Action.CONSUME, name):  # whatever destination the reader has named
             raise lost(str(self._lease.xid))
-        self._cursor, self._epoch = reading.cursor, reading.epoch
-        self._leasing.check_epoch(self._cursor, name, self._epoch, owner.user)
+        self._epoch = reading.epoch
+        leasing.check_epoch(self._leased_by, self._epoch)
         super().__init__(command, core, owner, prefetch, core.state.queue(HELD_SCHEME + name))
         self._position = reading.begin
-        self._seqs = seqs[: reading.end]
+        self._seqs = self._lease.acks[name][: reading.end]
 
     @property
     def leased(self) -> str:
         """Full name of the queue whose messages it shows."""
-        (name,) = self._lease.acks
-        return name
+        return self._leased_by.queue
 
     def _next(self) -> Message | None:
         if self._lease.key not in self._core.state.prepared:
@@ -319,8 +326,7 @@ class LeaseBrowser(Browser):
             return self._from_batch()
         elif self._position < len(self._seqs):
             try:
-                (name,) = self._lease.acks
-                self._leasing.check_epoch(self._cursor, name, self._epoch, self.owner.user)
+                self._leasing.check_epoch(self._leased_by, self._epoch)
             except CommandError as error:
                 self.owner.end_with(self, error)
             else:
@@ -410,24 +416,19 @@ def _no_queue(sources: Sequence[Source]) -> AccessError:
     return AccessError(f"{wire_name(told(sources))} is no queue: give /queue/NAME", code="DESTINATION_REFUSED")
 
 
-def _owner(cursor: str) -> str:
+def _checked(cursor: str) -> str:
+    """Raises CommandError where `cursor` cannot be the name of a cursor."""
     if not 0 < len(cursor) <= CURSOR_CHARACTERS_MAX or "," in cursor or not cursor.isprintable():
         raise CommandError(
             f"cursor {cursor[:40]!r}: give up to {CURSOR_CHARACTERS_MAX} printable characters, no comma",
             code="CURSOR_INVALID",
         )
-    return LEASE + cursor
+    return cursor
 
 
-def _epochs(cursor: str, name: str, user: str) -> str:
-    """Owner of the markers that are the epochs of a cursor of `user` at the queue `name`, "" = of an earlier version.
-    Cursors have no comma, and nobody else may have an owner with that beginning: so it is the owner of nothing else."""
-    return f"{LEASE},{cursor},{owned(user, name)}"
-
-
-def _taken(cursor: str, name: str, epoch: int, newest: int) -> CommandError:
-    told = told_name(name)
-    where = wire_name(told) if told == name else told
+def _taken(owner: LeaseOwner, epoch: int, newest: int) -> CommandError:
+    cursor, told = owner.cursor, told_name(owner.queue)
+    where = wire_name(told) if told == owner.queue else told
     if epoch > newest:
         why = f"epoch {epoch} of cursor {cursor!r} at {where} is of another store, or of a later copy of this one"
         return CommandError(f"{why}: start again", code="UNKNOWN_LEASE")

@@ -46,6 +46,7 @@ from amq.journal.records import (
     Record,
     Redelivered,
     Resolved,
+    is_of_lease,
 )
 from amq.journal.records.message import Run
 from amq.protocols.commands import AbortBatch, CommitBatch, Finish, Prepare, Subscribe
@@ -269,7 +270,7 @@ class TwoPhase:
                 for each in some
                 if each.key in prepared
                 and each.key not in self.ending
-                and not each.owner.startswith(LEASE)
+                and not is_of_lease(each.owner)
                 and listing.rights.may_end(each)
             )
             if len(some) < LOOKED_AT_MAX or len(listing.found) >= LISTED_MAX:
@@ -349,7 +350,7 @@ class TwoPhase:
         self._is_on_its_way_no_more(prepared)
         self._release(prepared)
         why = StoreFullError("the store's disk is full: the message was not stored, send it again later")
-        for waiter in self._core.awaiting(prepared):
+        for waiter in self._core.awaiting.take(prepared):
             waiter.failed(why)
 
     def is_prepared(self, prepared: Prepared) -> None:
@@ -425,7 +426,7 @@ class TwoPhase:
         """Commit all `xids` and the marker together, and roll back what else is prepared of the owner's batches up to
         this one. Raises CommandError, TransactionRolledBackError: then nothing was done."""
         core, owner, batch = self._core, command.owner, command.batch
-        if owner.startswith(LEASE):
+        if is_of_lease(owner):
             raise _reserved()
         newest = self.newest(owner)
         if batch < newest:
@@ -564,7 +565,7 @@ class TwoPhase:
         self._late.pop(prepared.key, None)
         self._release(prepared)
         why = TransactionRolledBackError(f"transaction {prepared.xid}, which had sent the message, was rolled back")
-        for waiter in self._core.awaiting(prepared):
+        for waiter in self._core.awaiting.take(prepared):
             if committed:
                 waiter.done()
             else:
@@ -693,7 +694,7 @@ def _check_names(xid: AnyXid, owner: str) -> None:
             "format of 32 bits and two parts of up to 64 bytes",
             code="XID_INVALID",
         )
-    if text.startswith(LEASE) or owner.startswith(LEASE):
+    if is_of_lease(text) or is_of_lease(owner):
         raise _reserved()
 
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from amq.journal.records.base import BaseRecord, S
 from amq.journal.records.group import GROUP, GROUP_HEAD, Copies, Copying, Group, Grouping, Measured
+from amq.journal.records.leases import LEASE, LeaseOwner, is_of_lease
 from amq.journal.records.message import MESSAGE, Run, Staging, Storing
 from amq.journal.records.multicast import MULTICAST, Multicast
 from amq.journal.records.record import (
@@ -44,7 +45,6 @@ from amq.journal.records.settlement import (
 )
 from amq.journal.records.subscription import Subscribed, Subscribing
 from amq.journal.records.transactions import (
-    LEASE,
     MARKER,
     PREPARED,
     RESOLVED,
@@ -120,6 +120,7 @@ __all__ = [
     "Duplicates",
     "Fold",
     "Group",
+    "LeaseOwner",
     "Marker",
     "Measured",
     "Moved",
@@ -138,6 +139,7 @@ __all__ = [
     "destinations_of",
     "encode_record",
     "is_larger",
+    "is_of_lease",
     "kind_name",
     "messages_in",
     "place",

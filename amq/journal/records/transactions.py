@@ -15,7 +15,6 @@ from amq.journal.format import RECORD_BYTES, frame_record
 from amq.journal.records.base import BaseRecord, S
 
 PREPARED, RESOLVED, MARKER, MARKER_WITH_CONTENT = 12, 13, 14, 16
-LEASE = "lease:"  # xid and owner of a lease begin so, and of no other prepared transaction
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 _RESOLVED = struct.Struct("<QB")  # seq, flags
