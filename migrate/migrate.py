@@ -15,7 +15,7 @@ from amq.core.errors import AmqError
 from amq.doors.clock import SystemClock
 from amq_migrate.openwire.addresses import parse
 from amq_migrate.openwire.migration import Migration, Side
-from amq_migrate.openwire.moving import Counts, Limits
+from amq_migrate.openwire.moving import Counts, MovingLimits
 
 PASSWORD_BYTES_MAX = 4096
 WINDOW_MAX = 10_000  # half of the ids that a queue of the new broker remembers by default
@@ -155,7 +155,7 @@ def migrate(
         Side("the old broker", old, user, _password(password_file, password)),
         Side("the new broker", new, to_user, _password(to_password_file, to_password)),
     )
-    limits = Limits(window, window_bytes, idle, timeout)
+    limits = MovingLimits(window, window_bytes, idle, timeout)
     with progress("moved", None) as show:
         run = Migration(*sides, limits, timeout, SystemClock(), _say, show)
         if dry_run:

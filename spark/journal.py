@@ -41,7 +41,7 @@ from amq.journal.records.message import FRAMED_MESSAGE, MESSAGE, decode_message
 from amq.journal.records.multicast import Multicast
 from amq.journal.records.section import EXTENDED
 from amq.journal.recovery import JOURNAL_DIRECTORY
-from amq.journal.segment import Batch, list_segments, read_batches, read_file, read_header
+from amq.journal.segment import StoredBatch, list_segments, read_batches, read_file, read_header
 from amq.store.epoch import EPOCHS_DIRECTORY, read_newest_epoch
 from amq.store.files.vfs import SystemVfs, Vfs
 from pyspark_amq.options import CAME_BACK, JOURNAL_KINDS, LEFT, MESSAGES, MOVES
@@ -241,7 +241,7 @@ class _SegmentReader:
         self._events: list[tuple[str, int, int, _Event]] = []  # kind, position, wall s, record
         self._rows = self._bytes = 0  # gathered: rows without those of `_plain`, bytes of records
 
-    def walk(self, batch: Batch) -> None:
+    def walk(self, batch: StoredBatch) -> None:
         """Note the records of a batch; its checksum is right. Raises CorruptError, NewerFormatError."""
         position, end, plain = batch.offset + BATCH_BYTES, batch.end, self._plain
         framing, data = RECORD.unpack_from, self._data

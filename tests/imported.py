@@ -29,7 +29,7 @@ from amq.protocols.openwire.consumers import INDIVIDUAL, POISON
 from amq.protocols.openwire.primitives import decode_map, encode_map
 from amq.protocols.openwire.table import Structure, structure
 from amq.protocols.openwire.transactions import BEGIN
-from amq.protocols.stomp.frame import FrameReader, Limits, encode
+from amq.protocols.stomp.frame import FrameLimits, FrameReader, encode
 from amq.security import LoginGate
 from amq.security.permissions import Permissions
 from amq.store.files.vfs import Vfs
@@ -170,7 +170,7 @@ class Stomp:
 
     def __init__(self, port: int, user: str = "", password: str = "", client_id: str = "") -> None:
         self._sock = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
-        self._reader = FrameReader(Limits(), "1.2")
+        self._reader = FrameReader(FrameLimits(), "1.2")
         self._inboxes: dict[str, deque[Got]] = {}
         self._receipts: set[str] = set()
         self.announced = ""  # the URLs of the other brokers

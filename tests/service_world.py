@@ -10,7 +10,7 @@ from typing import Any
 
 from amq.config.schema import BrokerConfig
 from amq.node.member import Member, Role
-from amq.protocols.stomp.frame import Frame, FrameReader, Limits, encode
+from amq.protocols.stomp.frame import Frame, FrameLimits, FrameReader, encode
 from amq.security.login import Claim, Login, User
 from tests.ports import free_port
 
@@ -28,7 +28,7 @@ class Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._frames = FrameReader(Limits(), "1.2")
+        self._frames = FrameReader(FrameLimits(), "1.2")
         self._ready: list[Frame] = []
 
     @classmethod

@@ -8,7 +8,7 @@ from typing import Any
 from amq.broker.queues.backlog import Place
 from amq.broker.queues.queue import Queue
 from amq.broker.state.state import State
-from amq.broker.state.window import Window, Windows
+from amq.broker.state.window import IdWindow, IdWindows
 from amq.config.schema import BrokerConfig
 from amq.core.message import Message
 from amq.core.ownership import owner_of
@@ -97,5 +97,5 @@ def stored_state(state: State, vfs: Vfs, store: str, trimmed: Trimmed = NOTHING)
     }
 
 
-def _places(kept: Window | Windows) -> list[tuple[str, tuple[int, int]]]:
+def _places(kept: IdWindow | IdWindows) -> list[tuple[str, tuple[int, int]]]:
     return [(name, segment.key) for name, (_, segment) in kept.items()]

@@ -26,7 +26,7 @@ from amq.doors.threads import SystemThreads
 from amq.node.group import MEET_S, Group
 from amq.node.member import Role
 from amq.protocols.openwire.names import own_url
-from amq.protocols.stomp.frame import Frame, FrameReader, Limits
+from amq.protocols.stomp.frame import Frame, FrameLimits, FrameReader
 from amq.store.files.board import FileBoard
 from amq.store.files.election import FileElection
 from amq.store.files.vfs import SystemVfs
@@ -245,7 +245,7 @@ def connect(version: str = "1.2", **headers: str) -> bytes:
 def heard(peer: Peer, version: str = "1.2") -> list[Frame]:
     """All frames that the client has got."""
     peer.read()
-    return FrameReader(Limits(), version).feed(peer.said)
+    return FrameReader(FrameLimits(), version).feed(peer.said)
 
 
 def test_connected_tells_where_the_group_is(tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_a_client_is_told_who_comes_and_goes(tmp_path: Path, monkeypatch: pytest
             urls = [f"stomp://127.0.0.1:{port}"]
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(connect(amq_brokers_receipt="where"))
-            frames = FrameReader(Limits(), "1.2")
+            frames = FrameReader(FrameLimits(), "1.2")
 
             async def hear() -> list[str]:
                 while not (found := frames.feed(await asyncio.wait_for(reader.read(4096), 20))):
@@ -397,7 +397,7 @@ def test_a_new_master_tells_from_its_first_client_on(tmp_path: Path) -> None:
             master, _slave = urls
             reader, writer = await asyncio.open_connection("127.0.0.1", int(master.rpartition(":")[2]))
             writer.write(connect())
-            (connected,) = FrameReader(Limits(), "1.2").feed(await asyncio.wait_for(reader.read(4096), 20))
+            (connected,) = FrameReader(FrameLimits(), "1.2").feed(await asyncio.wait_for(reader.read(4096), 20))
             assert connected.headers["brokers"] == ",".join(urls)
             writer.close()
 
@@ -414,7 +414,7 @@ def test_options_that_change_while_clients_are_served(tmp_path: Path) -> None:
             async def connected() -> str | None:
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
                 writer.write(connect())
-                (found,) = FrameReader(Limits(), "1.2").feed(await asyncio.wait_for(reader.read(4096), 20))
+                (found,) = FrameReader(FrameLimits(), "1.2").feed(await asyncio.wait_for(reader.read(4096), 20))
                 writer.close()
                 return found.headers.get("brokers")
 

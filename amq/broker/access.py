@@ -34,7 +34,7 @@ from amq.protocols.commands import (
     Finish,
     ForgetOutcome,
     Invalid,
-    Lease,
+    LeaseMessages,
     ListPrepared,
     MakeTemporary,
     Malformed,
@@ -143,7 +143,7 @@ def _subscribe(command: Subscribe) -> Iterable[Demand]:
             yield Action.CREATE_DURABLE, name
 
 
-def _lease(command: Lease | SettleLeases) -> Iterable[Demand]:
+def _lease(command: LeaseMessages | SettleLeases) -> Iterable[Demand]:
     return [(Action.LEASE, str(source)) for source in command.sources]
 
 
@@ -173,7 +173,7 @@ DEMANDS: Mapping[type[Command], Callable[..., Iterable[Demand]]] = {
     MakeTemporary: lambda command: [(Action.CREATE_TEMPORARY, command.name)],
     AbortBatch: lambda command: [(Action.FINISH_BATCH, command.owner)],
     OpenProducer: lambda command: _send_to(*parts(command.destination)) if command.destination else (),
-    Lease: _lease,
+    LeaseMessages: _lease,
     SettleLeases: _lease,
 }
 # Commands that only go on with what the same connection was let in to do, or end it.

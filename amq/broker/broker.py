@@ -32,7 +32,7 @@ from amq.broker.state.changes import Ended
 from amq.broker.state.state import State
 from amq.broker.storage.checkpointing import Checkpointer
 from amq.broker.storage.trimming import Trimmer
-from amq.broker.topics.advisories import Advisories, Client
+from amq.broker.topics.advisories import AdvisedClient, Advisories
 from amq.broker.topics.durables import Durables
 from amq.broker.topics.retroactive import RetroactiveReplays
 from amq.broker.topics.routing import Routing
@@ -44,7 +44,7 @@ from amq.broker.transactions.effect import Effect
 from amq.broker.transactions.leasing import Leasing
 from amq.broker.transactions.readying import Readying
 from amq.broker.transactions.transaction import Transaction
-from amq.broker.transactions.two_phase import Preparing, TwoPhase
+from amq.broker.transactions.two_phase import PendingPrepare, TwoPhase
 from amq.config.schema import BrokerConfig
 from amq.core.destination import wire_name
 from amq.core.errors import CommandError, StoreFullError
@@ -59,7 +59,7 @@ from amq.security.permissions import Permissions
 PAUSED_MAX = 10_000
 
 
-class Served(Client, Busy, Protocol):
+class Served(AdvisedClient, Busy, Protocol):
     """A client that is there."""
 
 
@@ -247,7 +247,7 @@ class Broker(Core):
         for record in records:
             if isinstance(record, Message):
                 self.withdraw(record)
-            elif isinstance(record, Group) and isinstance(record.origin, Transaction | Preparing):
+            elif isinstance(record, Group) and isinstance(record.origin, Transaction | PendingPrepare):
                 self.outcomes_pending.pop(record.outcome_id, None)
                 record.origin.withdraw()
             elif isinstance(record, Copies):

@@ -25,7 +25,7 @@ CODE = "QUOTA_EXCEEDED"
 FEW = 16  # durable subscriptions of a user, of which some may have ended
 
 
-class Owner(Protocol):
+class QuotaOwner(Protocol):
     """The client of a connection."""
 
     @property
@@ -36,7 +36,7 @@ class Busy(Protocol):
     """A connection of a client."""
 
     @property
-    def client(self) -> Owner: ...
+    def client(self) -> QuotaOwner: ...
     @property
     def transactions(self) -> Mapping[str, object]: ...
 

@@ -15,7 +15,7 @@ from amq.client.core import RESERVED_HEADERS, VERSION, rare_headers
 from amq.core.errors import CommandError, ProtocolError
 from amq.core.message import LARGE_BODY_BYTES
 from amq.protocols.stomp import runs
-from amq.protocols.stomp.frame import Limits, escape
+from amq.protocols.stomp.frame import FrameLimits, escape
 
 if TYPE_CHECKING:
     from amq.client.core import ProducerCore
@@ -82,7 +82,7 @@ def send(core: ProducerCore, columns: Columns, persistent: bool, priority: int, 
 
 
 def _send_each(core: ProducerCore, columns: Columns, persistent: bool, priority: int, expires_ms: int) -> None:
-    limits = Limits(header_bytes_max=1 << 30, header_block_bytes_max=1 << 30, body_bytes_max=LARGE_BODY_BYTES)
+    limits = FrameLimits(header_bytes_max=1 << 30, header_block_bytes_max=1 << 30, body_bytes_max=LARGE_BODY_BYTES)
     try:
         bodies, found = runs.unpack(columns.pack(), columns.count, limits)
     except ProtocolError as error:

@@ -178,7 +178,7 @@ class Shared:
         self.encoded: dict[object, bytes] | None = {} if encodes else None
 
 
-class Batch:
+class MessageBatch:
     """Messages for many subscriptions, in order. `encoded` = what protocols wrote of all, by their own key."""
 
     __slots__ = ("encoded", "messages")

@@ -53,7 +53,7 @@ NAMES: Final = (
     ),
     Name(
         "cursor of leases",
-        ("Lease.cursor", "SettleLeases.cursor", "Subscribe.browse"),
+        ("LeaseMessages.cursor", "SettleLeases.cursor", "Subscribe.browse"),
         (Within.USER, Within.DESTINATION),
     ),
     Name("owner of batches", ("Prepare.owner", "CommitBatch.owner", "AbortBatch.owner"), (Within.RIGHT,)),

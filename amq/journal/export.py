@@ -20,8 +20,8 @@ from amq.core.message import SUBSCRIPTION_SCHEME, Message
 from amq.core.xid import Key
 from amq.journal.hidden import HELD_SCHEME, RETAINED_SCHEME, SENT_SCHEME, real_name
 from amq.journal.inspect import ROUNDS_MAX, Inspection, Progress, Sealing, inspect
-from amq.journal.interchange import IDS_PER_LINE, Batch, Durable, Exported, Ids, InDoubt, Item
-from amq.journal.liveness import LiveIndex, Liveness, Place
+from amq.journal.interchange import IDS_PER_LINE, Durable, Exported, Ids, InDoubt, Item, PipelineBatch
+from amq.journal.liveness import LiveIndex, Liveness, LivePlace
 from amq.journal.reader import decode_at
 from amq.journal.records import Prepared, is_of_lease
 from amq.journal.records.multicast import Multicast, Raw
@@ -45,7 +45,7 @@ class MessageReader:
         self._directory = os.path.join(store, JOURNAL_DIRECTORY)
         self._open: OrderedDict[str, int] = OrderedDict()
 
-    def read(self, seq: int, place: Place) -> Message:
+    def read(self, seq: int, place: LivePlace) -> Message:
         """Raises CorruptError; FileNotFoundError or ESTALE where the segment is gone."""
         path = os.path.join(self._directory, place.segment)
         fd = self._open.get(place.segment)
@@ -60,7 +60,7 @@ class MessageReader:
             raise CorruptError(path, place.offset, f"message {seq} is no longer where it was")
         return message
 
-    def read_shared(self, seq: int, place: Place, live: LiveIndex) -> Multicast | None:
+    def read_shared(self, seq: int, place: LivePlace, live: LiveIndex) -> Multicast | None:
         """The record at `place` for all queues in which it is `live`; None where `seq` is not the first of them.
         Raises as `read`.
         """
@@ -222,7 +222,7 @@ class Export:
         return Exported(message, *liveness.redelivered.get(seq, (0, 0)), queue, held_by=held_by)
 
     @staticmethod
-    def _read(reader: MessageReader, seq: int, place: Place) -> Message:
+    def _read(reader: MessageReader, seq: int, place: LivePlace) -> Message:
         try:
             return reader.read(seq, place)
         except FileNotFoundError as error:
@@ -261,7 +261,7 @@ class Export:
                 yield Durable(queue, record.definition)
         if self._wanted is None:
             markers = (marker for _, (marker, _) in sorted(self._liveness.markers.items()))
-            yield from (Batch(marker.owner, marker.batch, marker.content) for marker in markers)
+            yield from (PipelineBatch(marker.owner, marker.batch, marker.content) for marker in markers)
         for name, ids in sorted(self._liveness.duplicates.items()):
             if self._is_wanted(name) and not self._has_ended(name):
                 gone = [id for id, (seq, _) in ids.items() if live.get(seq) is None]

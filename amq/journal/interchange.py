@@ -41,7 +41,7 @@ from amq.core.message import (
 from amq.core.values import Value, are_texts, from_typed_json
 from amq.core.xid import AnyXid, Key, from_json, key_from_json, key_of, to_json
 from amq.journal.hidden import RETAINED_SCHEME
-from amq.journal.records import Content, describe
+from amq.journal.records import BatchContent, describe
 from amq.journal.records.subscription import checked
 
 KIND = "journal export"
@@ -143,12 +143,12 @@ class Durable:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PipelineBatch:
     """The newest committed batch of the pipeline `owner`, and what it holds, where its coordinator said so."""
 
     owner: str
     batch: int
-    content: Content | None = None
+    content: BatchContent | None = None
 
     def encode(self) -> bytes:
         content = {} if self.content is None else asdict(self.content)
@@ -197,7 +197,7 @@ class End:
         )
 
 
-Item = Exported | Ids | Durable | Batch | InDoubt
+Item = Exported | Ids | Durable | PipelineBatch | InDoubt
 
 
 class Writer:
@@ -221,7 +221,7 @@ class Writer:
         self._write(line)
 
 
-class Reader:
+class ImportReader:
     """Lines → items. `name` is the file's, for errors; every error is a StoreError that names the line."""
 
     def __init__(self, name: str) -> None:
@@ -340,7 +340,7 @@ def read_lines(name: str, file: BinaryIO, size: int, line_bytes_max: int) -> lis
 def check_whole(name: str, file: BinaryIO) -> Header:
     """Read all of a file that can be read again: is it whole? Raises StoreError; leaves the file at its start. Of a
     line no more than a part is in memory."""
-    reader, last = Reader(name), b""
+    reader, last = ImportReader(name), b""
     crc = before = 0  # of all parts, and of those before the last line
     begins = True
     while part := file.readline(_PART_BYTES_MAX):
@@ -388,8 +388,8 @@ def _read_item(found: Mapping[str, Any]) -> Item:
         return Durable(queue, definition)
     if kind == "batch":
         numbers = (_number(found, name, _U64_MAX) for name in ("rows", "checksum"))
-        content = Content(*numbers) if "rows" in found else None
-        return Batch(_text(found, "owner"), _number(found, "batch", _U64_MAX), content)
+        content = BatchContent(*numbers) if "rows" in found else None
+        return PipelineBatch(_text(found, "owner"), _number(found, "batch", _U64_MAX), content)
     if kind == "prepared":
         batch, created_ms, timeout_ms, sends, acks = (
             _number(found, name, _U64_MAX) for name in ("batch", "created_ms", "timeout_ms", "sends", "acks")

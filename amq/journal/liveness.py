@@ -49,7 +49,7 @@ class At(NamedTuple):
     size: int
 
 
-class Place(NamedTuple):
+class LivePlace(NamedTuple):
     """Where a live message stands: its segment and destination, offset and bytes of its record, bytes of its body."""
 
     segment: str
@@ -107,7 +107,7 @@ class Pin:
     oldest_seq: int = 0
 
 
-class Remembered(dict[str, tuple[int, str]]):
+class RememberedIds(dict[str, tuple[int, str]]):
     """The youngest `size` ids of a destination, or commit outcomes: id → (seq, segment of its last mention). With
     `by_owner` as many of each owner."""
 
@@ -157,7 +157,7 @@ class LiveIndex:
     def __len__(self) -> int:
         return self._count
 
-    def get(self, seq: int) -> Place | None:
+    def get(self, seq: int) -> LivePlace | None:
         chunk = self._chunks.get(seq >> CHUNK_BITS)
         if chunk is None:
             return None
@@ -165,15 +165,15 @@ class LiveIndex:
         names, offset, sizes = chunk[at], chunk[at + 1], chunk[at + 2]
         if not sizes:
             return None
-        return Place(self._names[names >> 32], self._names[names & _LOW], offset, sizes >> 32, sizes & _LOW)
+        return LivePlace(self._names[names >> 32], self._names[names & _LOW], offset, sizes >> 32, sizes & _LOW)
 
-    def __getitem__(self, seq: int) -> Place:
+    def __getitem__(self, seq: int) -> LivePlace:
         place = self.get(seq)
         if place is None:
             raise KeyError(seq)
         return place
 
-    def put(self, seq: int, place: Place) -> None:
+    def put(self, seq: int, place: LivePlace) -> None:
         chunk = self._chunks.get(seq >> CHUNK_BITS)
         if chunk is None:  # the last word counts the messages in it
             chunk = self._chunks[seq >> CHUNK_BITS] = array("Q", bytes(8 * (CHUNK * _WORDS + 1)))
@@ -222,8 +222,8 @@ class Liveness(Fold[str]):
         self.segments: dict[str, Tally] = {}
         self.destinations: dict[str, Tally] = {}
         self.redelivered: dict[int, tuple[int, int]] = {}
-        self.duplicates: dict[str, Remembered] = {}
-        self.outcomes = Remembered(outcome_window, by_owner=True)
+        self.duplicates: dict[str, RememberedIds] = {}
+        self.outcomes = RememberedIds(outcome_window, by_owner=True)
         self.prepared: dict[Key, tuple[Prepared, str]] = {}  # by key, with the segment of the last mention
         self.markers: dict[str, tuple[Marker, str]] = {}  # owner → that of the newest committed batch, and the segment
         self.refers: defaultdict[str, set[str]] = defaultdict(set)
@@ -263,7 +263,7 @@ class Liveness(Fold[str]):
 
     def store(self, message: Message, segment: str) -> None:
         """In its segment the bytes count once, however many hold the message there."""
-        place = Place(segment, message.queue_name, message.offset, message.size, len(message.body))
+        place = LivePlace(segment, message.queue_name, message.offset, message.size, len(message.body))
         here, there = self.segments[segment], self.destinations[place.destination]
         holders = self.shared.get((segment, place.offset), 0)
         here.messages += 1
@@ -343,7 +343,7 @@ class Liveness(Fold[str]):
 
     # -- its steps ----------------------------------------------------------------------------------------------------
 
-    def _enter(self, seq: int, place: Place, shared: bool) -> None:
+    def _enter(self, seq: int, place: LivePlace, shared: bool) -> None:
         here, there = self.segments[place.segment], _of(self.destinations, place.destination)
         key = place.segment, place.offset
         holders = self.shared.get(key, 0)
@@ -363,7 +363,7 @@ class Liveness(Fold[str]):
             self.live.pop(seq)
             self.redelivered.pop(seq, None)
 
-    def _leave(self, place: Place) -> None:
+    def _leave(self, place: LivePlace) -> None:
         here, there = self.segments[place.segment], self.destinations[place.destination]
         key = place.segment, place.offset
         others = self.shared.get(key, 1) - 1
@@ -377,10 +377,10 @@ class Liveness(Fold[str]):
         here.live -= 1
         there.live -= 1
 
-    def _ids(self, destination: str) -> Remembered:
+    def _ids(self, destination: str) -> RememberedIds:
         ids = self.duplicates.get(destination)
         if ids is None:
-            ids = self.duplicates[destination] = Remembered(self._duplicate_window)
+            ids = self.duplicates[destination] = RememberedIds(self._duplicate_window)
         return ids
 
     def settle(self) -> None:

@@ -41,7 +41,7 @@ PREPARE_AT = 7 / 8
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class StoredBatch:
     """One valid batch of a segment: where it starts, what its header says, its records' bytes."""
 
     offset: int
@@ -117,7 +117,7 @@ def read_batches(
     offset: int = HEADER_BYTES,
     number: int = 0,
     base: int = 0,
-) -> Iterator[Batch]:
+) -> Iterator[StoredBatch]:
     """The valid batches of one segment, in order, from `offset` on, behind batch `number`. `data` = what stands in it
     from `base` on.
 
@@ -136,7 +136,7 @@ def read_batches(
             if sealed is not None or _later_batch(data, start, header, number):
                 raise CorruptError(path, offset, why)
             return
-        batch = Batch(offset, head, view[start + BATCH_BYTES : start + BATCH_BYTES + head.payload_bytes])
+        batch = StoredBatch(offset, head, view[start + BATCH_BYTES : start + BATCH_BYTES + head.payload_bytes])
         yield batch
         number = head.number
         offset = batch.end

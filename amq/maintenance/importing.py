@@ -30,7 +30,7 @@ from amq.doors.threads import SystemThreads
 from amq.journal.batch import Waiter
 from amq.journal.export import store_uuid
 from amq.journal.hidden import RETAINED_SCHEME
-from amq.journal.interchange import Batch, Durable, Exported, Ids, InDoubt, Item, Reader, read_lines
+from amq.journal.interchange import Durable, Exported, Ids, ImportReader, InDoubt, Item, PipelineBatch, read_lines
 from amq.journal.records import Duplicates, Group, Marker, Prepared, Redelivered
 from amq.journal.writer import JournalThread
 from amq.node.mastership import Mastership
@@ -101,7 +101,7 @@ class Import:
     async def _feed(self, service: Member, file: BinaryIO, name: str) -> None:
         assert self._master is not None
         loop = asyncio.get_running_loop()
-        reader = Reader(name)
+        reader = ImportReader(name)
         thread = JournalThread(SystemThreads(), loop.call_soon_threadsafe)  # a pipe may keep us waiting
         try:
             while lines := await _in(thread, loop, lambda: read_lines(name, file, CHUNK_BYTES, self._line_bytes_max)):
@@ -124,7 +124,7 @@ class Import:
         finally:
             thread.close()
 
-    def _refuse_own(self, reader: Reader) -> None:
+    def _refuse_own(self, reader: ImportReader) -> None:
         assert reader.header is not None
         vfs = self._doors.get("vfs") or open_vfs(self._config.store)
         if reader.header.store and reader.header.store == store_uuid(vfs, self._config.store):
@@ -149,7 +149,7 @@ class Import:
 
     # -- storing ------------------------------------------------------------------------------------------------------
 
-    def _take(self, item: Item, reader: Reader) -> None:
+    def _take(self, item: Item, reader: ImportReader) -> None:
         assert self._master is not None
         assert reader.header is not None
         broker = self._master.broker
@@ -159,7 +159,7 @@ class Import:
             _check_topics(item.definition)
             definition = {**item.definition, "message_id_prefix": self._master.message_id_prefix}
             self._durables[item.queue] = broker.durables.restore(definition).name
-        elif isinstance(item, Batch):
+        elif isinstance(item, PipelineBatch):
             known = broker.state.prepared.markers.get(item.owner)
             if known is None or item.batch > known[0].batch:
                 broker.journal.append_record(Marker(item.owner, item.batch, item.content))

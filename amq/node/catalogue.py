@@ -17,7 +17,7 @@ from amq.protocols.detect import SIGNATURES, Signature, detect
 from amq.protocols.openwire.codec import OpenWireCodec
 from amq.protocols.openwire.ids import Identity
 from amq.protocols.stomp.codec import StompCodec
-from amq.protocols.stomp.frame import Limits
+from amq.protocols.stomp.frame import FrameLimits
 
 
 class Surroundings(NamedTuple):
@@ -76,7 +76,7 @@ class PortCodecs(NamedTuple):
 
 def _stomp(surroundings: Surroundings, owner: str) -> StompCodec:
     config = surroundings.config
-    limits = Limits(
+    limits = FrameLimits(
         config.max_header_count,
         config.max_header_size_bytes,
         config.max_header_block_size_bytes,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
-from amq.core.message import Batch, Message
+from amq.core.message import Message, MessageBatch
 from amq.protocols.commands import Command, Failure, Reattachable, Scope, Subscribe
 
 ALL_FRAMES: Final = sys.maxsize
@@ -90,7 +90,7 @@ class Codec(Protocol):
         """The browse of this consumer has shown everything."""
         ...
 
-    def batch(self, subscription: Any, batch: Batch) -> bytes:
+    def batch(self, subscription: Any, batch: MessageBatch) -> bytes:
         """Many messages for one consumer, each delivered for the first time. The part that other consumers share is
         written once, and kept in `batch`.
         """

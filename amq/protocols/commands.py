@@ -589,7 +589,7 @@ class Nothing(Command):
     __slots__ = ()
 
 
-class Lease(Command):
+class LeaseMessages(Command):
     """Set the next waiting messages of what `sources` name apart for `cursor`: up to `messages`, and about up to `size`
     bytes in all, but at least one. They wait there for a SettleLeases of anybody, as a prepared transaction does, for
     `timeout_ms` (0 = for ever).

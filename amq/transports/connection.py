@@ -27,7 +27,7 @@ from amq.broker.sessions.connection import LOOK_AFTER, ClientConnection
 from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic
 from amq.core.errors import AccessError, AmqError, ProtocolError
-from amq.core.message import LARGE_BODY_BYTES, Batch, CostlyError, Message
+from amq.core.message import LARGE_BODY_BYTES, CostlyError, Message, MessageBatch
 from amq.journal.reader import RecordRun
 from amq.protocols.codec import Codec
 from amq.protocols.commands import (
@@ -375,7 +375,7 @@ class Connection(Reading, asyncio.Protocol):
         if self._out_bytes > self._output_bytes_max:
             self._hold_back()
 
-    def deliver_batch(self, subscription: Subscription, batch: Batch) -> None:
+    def deliver_batch(self, subscription: Subscription, batch: MessageBatch) -> None:
         self._traffic.delivered += len(batch.messages)
         try:
             frames = self.protocol.batch(subscription.wire, batch)  # type: ignore[union-attr]

@@ -39,7 +39,7 @@ def _named(address: str) -> str:
     return f"the network {address}" if "/" in address else "this address"
 
 
-class Limits(Protocol):
+class DoorLimits(Protocol):
     """Options; see `amq.config.schema`."""
 
     @property
@@ -61,7 +61,7 @@ class Limits(Protocol):
 class Doorkeeper:
     """Connections are known by their numbers, their hosts by their addresses, "" = one that has none."""
 
-    def __init__(self, clock: Clock, limits: Callable[[], Limits]) -> None:
+    def __init__(self, clock: Clock, limits: Callable[[], DoorLimits]) -> None:
         self._clock = clock
         self._limits = limits
         self._address_of: dict[int, str] = {}

@@ -33,7 +33,7 @@ _NO_DESCRIPTOR: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM
 _log = structlog.get_logger("amq.connection")
 
 
-class Limits(Protocol):
+class HandshakeLimits(Protocol):
     """Options; see `amq.config.schema`."""
 
     @property
@@ -66,7 +66,7 @@ class Failures:
 class Handshakes:
     """All that are in progress, over all ports of a process."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Callable[[], Limits]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Callable[[], HandshakeLimits]) -> None:
         self.loop = loop
         self.limits = limits
         self.failures = Failures(loop)

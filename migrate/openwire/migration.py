@@ -16,7 +16,7 @@ from amq.client.tls import Contexts
 from amq.client.uri import BrokerUrl
 from amq.core.errors import AmqError, CommandError
 from amq.doors.clock import Clock
-from amq_migrate.openwire.moving import Counts, Limits, Moving
+from amq_migrate.openwire.moving import Counts, Moving, MovingLimits
 from amq_migrate.openwire.peer import Peer, connect
 from amq_migrate.openwire.queues import OURS, Looking
 
@@ -48,7 +48,7 @@ class Migration:
         self,
         old: Side,
         new: Side,
-        limits: Limits,
+        limits: MovingLimits,
         patience_s: float,
         clock: Clock,
         on_event: Callable[[str], None],

@@ -29,7 +29,7 @@ MESSAGE_BYTES: Final = 1024  # that one counts for, beside its content and its p
 CONSUMER, FIRST_LOOK = 1, 1000
 
 
-class Limits(NamedTuple):
+class MovingLimits(NamedTuple):
     """messages, bytes  that have left the old broker and are not confirmed by the new one
     idle_s     a queue that is not empty, and of which nothing comes for so long, is held by others
     confirm_s  the new broker has confirmed nothing for so long: it does not take the messages
@@ -78,7 +78,7 @@ class _Held(NamedTuple):
 class Moving:
     """Moves `queue`. `counts` are those of all tries; `on_moved` is called when a message is moved."""
 
-    def __init__(self, old: Peer, new: Peer, queue: str, counts: Counts, limits: Limits) -> None:
+    def __init__(self, old: Peer, new: Peer, queue: str, counts: Counts, limits: MovingLimits) -> None:
         self.confirmed_at = old.clock.monotonic()
         self.on_moved: Callable[[], None] = lambda: None
         self._old, self._new = old, new

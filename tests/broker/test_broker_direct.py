@@ -20,7 +20,7 @@ from amq.journal.format import segment_name
 from amq.journal.places import Places
 from amq.journal.reader import read_messages
 from amq.journal.recovery import JOURNAL_DIRECTORY
-from amq.protocols.commands import Lease, SettleLeases
+from amq.protocols.commands import LeaseMessages, SettleLeases
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from amq.security.login import User
 from tests.broker.notation import sources
@@ -212,7 +212,7 @@ def test_queues_of_a_pattern_are_told(make_world: MakeWorld) -> None:
         sent(world, b"0", b"1", queue=name)
     assert lease(world, queue="eu.b")[1] == 2
     client = world.connect()
-    client.do(Lease(sources("queue://eu.>"), "c", 0, 0, receipt=world.next_receipt()))
+    client.do(LeaseMessages(sources("queue://eu.>"), "c", 0, 0, receipt=world.next_receipt()))
     world.settle()
     assert json.loads(client.outcomes[0])["queues"] == {"/queue/eu.a": 2, "/queue/eu.b": 0}
 
@@ -378,7 +378,7 @@ def test_the_end_of_a_lease_is_told_of_places_too(make_world: MakeWorld) -> None
     client = world.connect()
     client.do(
         SettleLeases(sources("queue://a"), "c", first["lease"], True, world.next_receipt()),
-        Lease(sources("queue://a"), "c", first["lease"] - 1, 0, receipt=world.next_receipt(), places=True),
+        LeaseMessages(sources("queue://a"), "c", first["lease"] - 1, 0, receipt=world.next_receipt(), places=True),
     )
     world.settle()
     assert [json.loads(each)["lease"] for each in client.outcomes] == [0]

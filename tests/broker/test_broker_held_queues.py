@@ -14,7 +14,7 @@ from amq.broker.transactions import effect
 from amq.config.destination_options import DestinationOptions
 from amq.core.message import Message
 from amq.journal.records import group as groups
-from amq.protocols.commands import CommitBatch, Credit, Lease, Prepare, SendMany
+from amq.protocols.commands import CommitBatch, Credit, LeaseMessages, Prepare, SendMany
 from tests.broker.notation import Ack, Nack
 from tests.broker.test_broker_large_transactions import BODIES, begin, until_in_effect
 from tests.broker.world import Client, World
@@ -88,7 +88,7 @@ def test_a_browse_that_comes_from_another_queue_shows_all_that_moves(world: Worl
 def test_a_lease_gets_all_of_it(world: World) -> None:
     hold(world)
     client = world.connect()
-    client.do(Lease("queue://bulk", "cursor", 0, 100, receipt=world.next_receipt()))
+    client.do(LeaseMessages("queue://bulk", "cursor", 0, 100, receipt=world.next_receipt()))
     world.settle()
     assert f'"messages": {len(BODIES)}' in client.outcomes[0]
     world.check_at_rest()

@@ -12,7 +12,7 @@ import pytest
 from amq.broker.names import PREPARED_NAME
 from amq.broker.transactions import leasing
 from amq.core.message import LARGE_BODY_BYTES
-from amq.protocols.commands import CommitBatch, Lease, Prepare, SettleLeases
+from amq.protocols.commands import CommitBatch, LeaseMessages, Prepare, SettleLeases
 from amq.protocols.stomp.subscribing import ACK_AUTO, RUNS, RUNS_VERSION
 from tests.broker.notation import sources
 from tests.broker.test_broker_two_phase import drain, finish
@@ -25,7 +25,7 @@ def ask(world: World, after: int = 0, messages: int = 100, *, queue: str = "a", 
     """Somebody asks for a lease, and nothing happens yet."""
     client = world.connect()
     named, cursor = sources(full_name(queue)), fields.pop("cursor", "c")
-    client.do(Lease(named, cursor, after, messages, receipt=world.next_receipt(), **fields))
+    client.do(LeaseMessages(named, cursor, after, messages, receipt=world.next_receipt(), **fields))
     return client
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from amq.core.message import SHORT_BYTES_MAX as MAX
 from amq.protocols.commands import Command, Connect, Prepare, Subscribe
 from amq.protocols.stomp.codec import StompCodec
-from amq.protocols.stomp.frame import Limits
+from amq.protocols.stomp.frame import FrameLimits
 from amq.protocols.stomp.subscribing import ACK_INDIVIDUAL
 from amq.security.login import NAME_CHARS_MAX
 from tests.broker.world import Client, World
@@ -118,7 +118,7 @@ def test_headers_of_any_size_are_stored_or_rejected(
             world.settle()
             client.begin()
             client.ack(b"held", "t")
-            server = StompCodec(Limits(header_bytes_max=1 << 20, header_block_bytes_max=16 << 20))
+            server = StompCodec(FrameLimits(header_bytes_max=1 << 20, header_block_bytes_max=16 << 20))
             data = LOGIN + frame(headers, destination, wide, transaction)
             connect, *commands = server.receive(data)
             assert isinstance(connect, Connect)
@@ -136,7 +136,7 @@ def test_headers_of_any_size_are_stored_or_rejected(
 
 
 def test_the_codec_names_the_header_that_is_too_long() -> None:
-    server = StompCodec(Limits(header_bytes_max=1 << 20, header_block_bytes_max=16 << 20))
+    server = StompCodec(FrameLimits(header_bytes_max=1 << 20, header_block_bytes_max=16 << 20))
     server.receive(LOGIN)
     commands: list[Command] = server.receive(frame({"content-type": MAX, "_AMQ_DUPL_ID": MAX + 1}, 1, False, False))
     error = commands[0].error  # type: ignore[attr-defined]

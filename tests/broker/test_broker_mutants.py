@@ -527,7 +527,7 @@ MUTANTS = (
     ),
     Mutant(
         "counts of redeliveries are not copied",
-        copying.Source,
+        copying.CopySource,
         "collect",
         "copies.redelivered.append(Redelivered(part.queue.name, found))",
         "pass",
@@ -577,7 +577,7 @@ MUTANTS = (
     ),
     Mutant(
         "compaction looks only where the message was stored",
-        copying.Source,
+        copying.CopySource,
         "_parts",
         "(each for each in shelves(name) if each != name)",
         "()",

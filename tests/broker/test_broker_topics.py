@@ -13,7 +13,7 @@ from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.queues.queue import Subscription
 from amq.broker.topics.topics import BATCH_BYTES_MAX, FRAME_BYTES
 from amq.core.destination import matches, pattern_words
-from amq.core.message import LARGE_BODY_BYTES, Batch
+from amq.core.message import LARGE_BODY_BYTES, MessageBatch
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.world import Client, World
 
@@ -213,7 +213,7 @@ def test_what_waited_goes_out_together(world: World, monkeypatch: pytest.MonkeyP
     assert not clients[0].bodies
     deliver = Client.deliver_batch
 
-    def deliver_batch(client: Client, subscription: Subscription, batch: Batch) -> None:
+    def deliver_batch(client: Client, subscription: Subscription, batch: MessageBatch) -> None:
         batches.append([message.body for message in batch.messages])
         assert all(message.shared is not None and message.shared.encoded is not None for message in batch.messages)
         deliver(client, subscription, batch)
@@ -237,7 +237,7 @@ def test_messages_that_are_nothing_but_headers_go_out_in_pieces(world: World, mo
     publish(world, *[b""] * 6000)
     deliver = Client.deliver_batch
 
-    def deliver_batch(client: Client, subscription: Subscription, batch: Batch) -> None:
+    def deliver_batch(client: Client, subscription: Subscription, batch: MessageBatch) -> None:
         batches.append(len(batch.messages))
         deliver(client, subscription, batch)
 

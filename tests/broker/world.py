@@ -26,7 +26,7 @@ from amq.broker.transactions.transaction import Transaction
 from amq.config.schema import BrokerConfig
 from amq.core import message as messages
 from amq.core.errors import AmqError, CorruptError
-from amq.core.message import Batch, Copy, Message
+from amq.core.message import Copy, Message, MessageBatch
 from amq.journal.batch import Confirm, OpenBatch
 from amq.journal.journal import Journal
 from amq.journal.reader import RecordRun
@@ -145,7 +145,7 @@ class Client:
             self.deliver(subscription, message, again.get(place, 0))
         assert message.seq == seq
 
-    def deliver_batch(self, subscription: Subscription, batch: Batch) -> None:
+    def deliver_batch(self, subscription: Subscription, batch: MessageBatch) -> None:
         assert subscription.auto
         for message in batch.messages:
             self.deliver(subscription, message, 0)

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from amq.core.xid import XID_COMMITTED, XID_ROLLED_BACK
 from amq.journal.inspect import Inspection
 from amq.journal.records import LEASE
-from amq.protocols.commands import CommitBatch, Finish, Lease
+from amq.protocols.commands import CommitBatch, Finish, LeaseMessages
 from amq.store.epoch import read_newest_epoch
 from tests.broker.world import full_name
 from tests.crash.disk import Call, Disk, DiskVfs, Image, Remains
@@ -117,7 +117,7 @@ def _serve(process: Process, number: int) -> list[Effect]:
             (queue,), number_of_lease = branch.acks, int(xid.rpartition(":")[2])
             receipts.append(process.next_receipt())
             cursor = branch.owner.removeprefix(LEASE)
-            client.do(Lease(full_name(queue), cursor, number_of_lease - 1, 0, receipt=receipts[-1]))
+            client.do(LeaseMessages(full_name(queue), cursor, number_of_lease - 1, 0, receipt=receipts[-1]))
             answers.append(f'"lease": {number_of_lease},')
     receipts.append(client.send(PROBE, "probe"))
     resending = {xid: process.connect() for xid in found.prepared}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from amq.core.message import Message
 from amq.journal.records import LEASE
 from amq.journal.records.message import Run
-from amq.protocols.commands import CommitBatch, Finish, Lease, Prepare, SendMany, SettleLeases
+from amq.protocols.commands import CommitBatch, Finish, LeaseMessages, Prepare, SendMany, SettleLeases
 from tests.broker.world import full_name
 from tests.crash.oracle import COMMIT, MARK, PREPARE, ROLL_BACK, Branch, Effect
 from tests.crash.script import Script, body_of
@@ -103,7 +103,7 @@ class Coordinator:
         script, name = self._script, full_name("a")
         leasing, receipt = script.broker.broker.leasing, script.broker.next_receipt()
         there = leasing._leases(CURSOR, name, "")
-        script.client.do(Lease(name, CURSOR.removeprefix(LEASE), after, len(names), receipt=receipt))
+        script.client.do(LeaseMessages(name, CURSOR.removeprefix(LEASE), after, len(names), receipt=receipt))
         if there and there[-1].seq > after:
             script.expect(receipt)
             return there[-1].seq

@@ -14,8 +14,8 @@ from amq.journal.follower import Position
 from amq.journal.format import HAS_TRIM_MARK, SegmentHeader, encode_batch, segment_name
 from amq.journal.live import Segment
 from amq.journal.records import (
+    BatchContent,
     Consumed,
-    Content,
     Destination,
     Duplicates,
     Group,
@@ -80,7 +80,7 @@ RECORDS: list[Record] = [
     Prepared("x", 3, 1, 2, "job", 7, {"queue://a": [1, 2]}, {"queue://b": [3]}, [("queue://a", "m", 1)]),
     Resolved("x", True, 4),
     Marker("job", 7),
-    Marker("job", 8, Content(3, 9)),
+    Marker("job", 8, BatchContent(3, 9)),
     DURABLE,
     Subscribed(DURABLE.queue, {}),
 ]

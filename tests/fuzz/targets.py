@@ -31,7 +31,7 @@ from amq.protocols.detect import detect
 from amq.protocols.openwire.codec import OpenWireCodec
 from amq.protocols.openwire.messages import message_of, read_message, write
 from amq.protocols.stomp.codec import StompCodec
-from amq.protocols.stomp.frame import Frame, Limits
+from amq.protocols.stomp.frame import Frame, FrameLimits
 from amq.protocols.stomp.runs import read_run
 from amq.security.users import parse_users
 from amq.selectors import Selector
@@ -192,14 +192,14 @@ def selector(data: bytes) -> None:
 
 def stomp(data: bytes) -> None:
     """Never raises: a breach of the protocol is a command."""
-    server = StompCodec(Limits(20, 200, 2000, 4000), "ID:x-")
+    server = StompCodec(FrameLimits(20, 200, 2000, 4000), "ID:x-")
     for start in range(0, len(data), 97):
         server.receive(data[start : start + 97])
 
 
 def stomp_runs(data: bytes) -> None:
     """The same of a client that sends many messages in one frame; and what it stores can be read again."""
-    server = StompCodec(Limits(20, 200, 2000, 4000), "ID:x-")
+    server = StompCodec(FrameLimits(20, 200, 2000, 4000), "ID:x-")
     server.receive(corpus.CONNECT_WITH_RUNS)
     for start in range(0, len(data), 97):
         for command in server.receive(data[start : start + 97]):

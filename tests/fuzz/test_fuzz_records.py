@@ -18,8 +18,8 @@ from amq.journal.checkpoint import HEAD, encode_head
 from amq.journal.follower import Position, replay
 from amq.journal.format import SegmentHeader, segment_name
 from amq.journal.records import (
+    BatchContent,
     Consumed,
-    Content,
     Destination,
     Duplicates,
     Group,
@@ -127,7 +127,7 @@ simple = (
         st.lists(st.tuples(names, ids, numbers), max_size=2),
     )
     | st.builds(Resolved, xids, st.booleans(), numbers)
-    | st.builds(Marker, ids, numbers, st.none() | st.builds(Content, numbers, numbers))
+    | st.builds(Marker, ids, numbers, st.none() | st.builds(BatchContent, numbers, numbers))
     | st.builds(Duplicates, names, st.lists(st.tuples(ids, numbers), max_size=2))
     | st.builds(Outcomes, st.lists(st.tuples(ids, numbers), max_size=2))
     | st.builds(Trimmed, numbers, numbers, st.dictionaries(st.tuples(numbers, numbers), numbers, max_size=2))

@@ -31,8 +31,8 @@ from amq.journal.inspect import (
 from amq.journal.liveness import Liveness
 from amq.journal.records import (
     ACKED,
+    BatchContent,
     Consumed,
-    Content,
     Destination,
     Group,
     Marker,
@@ -349,7 +349,7 @@ def test_descriptions() -> None:
     assert (facts["type"], facts["xid"], facts["batch"], facts["sends"]) == ("prepared", "x", 7, {"queue://a": [1]})
     assert describe(Resolved("x", False, 4)) == {"type": "resolved", "xid": "x", "committed": False, "seq": 4}
     assert describe(Marker("job", 7)) == {"type": "marker", "owner": "job", "batch": 7}
-    facts = describe(Marker("job", 7, Content(3, 9)))
+    facts = describe(Marker("job", 7, BatchContent(3, 9)))
     assert facts == {"type": "marker", "owner": "job", "batch": 7, "rows": 3, "checksum": 9}
     moved = describe(Moved("queue://a", "held://queue://a", [5], [("x", 5)]))
     assert (moved["type"], moved["source"], moved["seqs"], moved["ids"]) == ("moved", "queue://a", [5], [("x", 5)])

@@ -15,14 +15,14 @@ from amq.core.message import TEXT as SENT_AS_TEXT
 from amq.core.values import Int32
 from amq.journal.interchange import (
     VERSION,
-    Batch,
     Durable,
     Exported,
     Header,
     Ids,
+    ImportReader,
     InDoubt,
     Item,
-    Reader,
+    PipelineBatch,
     Writer,
     check_whole,
     read_lines,
@@ -72,7 +72,7 @@ def items() -> st.SearchStrategy[Item]:
         st.builds(Exported, messages(), counts, counts),
         st.builds(Ids, st.sampled_from(["", "queue://a"]), ids),
         st.builds(Durable, TEXT.map("subscription://{}".format), definitions),
-        st.builds(Batch, TEXT, U64),
+        st.builds(PipelineBatch, TEXT, U64),
         st.builds(Exported, messages(), counts, counts, held_by=TEXT),
     )
 
@@ -95,7 +95,7 @@ def write(*items: Item, problems: int = 0) -> bytes:
 
 
 def read(data: bytes) -> list[Item]:
-    reader = Reader("f")
+    reader = ImportReader("f")
     found = [item for line in io.BytesIO(data) if (item := reader.feed(line)) is not None]
     reader.finish()
     assert reader.header == HEADER
@@ -176,7 +176,7 @@ def test_errors_name_the_line_and_the_cure() -> None:
 )
 def test_a_message_that_cannot_be_stored_is_refused(change: dict[str, object]) -> None:
     header, line, _ = write(message()).splitlines(keepends=True)
-    reader = Reader("f")
+    reader = ImportReader("f")
     reader.feed(header)
     with pytest.raises(StoreError, match="line 2: ") as caught:
         reader.feed(json.dumps(json.loads(line) | change).encode() + b"\n")
@@ -206,7 +206,7 @@ def test_a_message_that_cannot_be_stored_is_refused(change: dict[str, object]) -
     ids=str,
 )
 def test_text_that_cannot_be_utf_8_is_refused_with_its_line(line: dict[str, object]) -> None:
-    reader = Reader("f")
+    reader = ImportReader("f")
     reader.feed(write().splitlines(keepends=True)[0])
     with pytest.raises(StoreError, match=r"line 2: .*surrogates") as caught:
         reader.feed(json.dumps(line).encode() + b"\n")
@@ -324,7 +324,7 @@ def old_line(**more: object) -> bytes:
 
 
 def test_a_file_of_version_1_is_read() -> None:
-    reader = Reader("f")
+    reader = ImportReader("f")
     reader.feed(json.dumps(json.loads(HEADER.encode()) | {"version": 1}).encode() + b"\n")
     text = reader.feed(old_line(text=True, properties={"colour": "red", "type": "t", "reply-to": "/queue/r"}))
     bare = reader.feed(old_line(text=False, properties={}))
@@ -336,7 +336,7 @@ def test_a_file_of_version_1_is_read() -> None:
 
 
 def test_types_need_no_envelope_in_a_file_that_a_person_wrote() -> None:
-    reader = Reader("f")
+    reader = ImportReader("f")
     reader.feed(HEADER.encode())
     found = reader.feed(old_line(content="map", body_base64="CwAAAAA=", properties={"n": {"int32": 7}}))
     assert isinstance(found, Exported)
@@ -363,7 +363,7 @@ def test_types_need_no_envelope_in_a_file_that_a_person_wrote() -> None:
     ],
 )
 def test_what_no_export_writes_is_refused(more: dict[str, object]) -> None:
-    reader = Reader("f")
+    reader = ImportReader("f")
     reader.feed(HEADER.encode())
     with pytest.raises(StoreError, match="line 2: "):
         reader.feed(old_line(**more))

@@ -17,7 +17,7 @@ from amq.journal import compaction_plan
 from amq.journal.compaction_plan import COPY, FREE, KEEP, plan
 from amq.journal.format import frame_record
 from amq.journal.inspect import OPEN, SegmentReport, inspect
-from amq.journal.liveness import LiveIndex, Liveness, Place, Remembered, parts
+from amq.journal.liveness import LiveIndex, Liveness, LivePlace, RememberedIds, parts
 from amq.journal.records import (
     ACKED,
     EXPIRED,
@@ -139,7 +139,7 @@ def test_ids_and_outcomes_are_those_that_a_broker_would_remember() -> None:
 
 
 def test_an_older_message_with_the_same_id_does_not_make_it_older() -> None:
-    ids = Remembered(10)
+    ids = RememberedIds(10)
     ids.remember("x", 7, "s7")
     ids.remember("x", 3, "s3")
     assert ids == {"x": (7, "s7")}
@@ -159,7 +159,7 @@ def test_parts_of_a_group_stand_where_they_are_said_to() -> None:
 def test_the_index_is_a_dict_of_places(seqs: dict[int, int], data: st.DataObject) -> None:
     index, model = LiveIndex(), {}
     for seq, kind in seqs.items():
-        model[seq] = Place(f"s{kind}", f"d{kind % 2}", seq % (1 << 33), 9 + kind, kind)
+        model[seq] = LivePlace(f"s{kind}", f"d{kind % 2}", seq % (1 << 33), 9 + kind, kind)
         index.put(seq, model[seq])
     for seq in data.draw(st.lists(st.sampled_from(sorted(model)), unique=True)) if model else []:
         index.pop(seq)
@@ -287,7 +287,7 @@ def test_what_lives_is_what_a_new_master_has(tmp_path_factory: Any, script: list
         for seq, message in world.everything(queue).items()
     }
     for queue in world.broker.state.queues.values():
-        ours = liveness.duplicates.get(queue.name, Remembered(0))
+        ours = liveness.duplicates.get(queue.name, RememberedIds(0))
         assert {id: seq for id, (seq, _) in ours.items()} == {id: seq for id, (seq, _) in queue.duplicates.items()}
     assert {id: seq for id, (seq, _) in liveness.outcomes.items()} == {
         id: seq for id, (seq, _) in world.broker.state.outcomes.items()

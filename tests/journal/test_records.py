@@ -19,8 +19,8 @@ from amq.journal.decoder import Decoder
 from amq.journal.format import frame_record
 from amq.journal.records import (
     KINDS,
+    BatchContent,
     Consumed,
-    Content,
     Destination,
     Duplicates,
     Group,
@@ -102,7 +102,7 @@ simple = (
         st.lists(st.tuples(text, text, u64), max_size=3),
     )
     | st.builds(Resolved, xids, st.booleans(), u64)
-    | st.builds(Marker, text, u64, st.none() | st.builds(Content, u64, u64))
+    | st.builds(Marker, text, u64, st.none() | st.builds(BatchContent, u64, u64))
     | st.builds(Duplicates, names, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Outcomes, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Trimmed, u64, u64)

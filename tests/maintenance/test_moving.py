@@ -23,8 +23,8 @@ from amq.journal.follower import replay
 from amq.journal.hidden import RETAINED_SCHEME
 from amq.journal.inspect import Sealing
 from amq.journal.interchange import Durable, Exported, Header, Ids, Item, Writer
-from amq.journal.liveness import Liveness, Place
-from amq.journal.records import Content, Marker
+from amq.journal.liveness import Liveness, LivePlace
+from amq.journal.records import BatchContent, Marker
 from amq.journal.records.subscription import Subscribed
 from amq.journal.recovery import seal
 from amq.maintenance.importing import Import, Result
@@ -280,7 +280,7 @@ def test_durable_subscriptions_arrive_with_what_waits_for_them_and_batches(tmp_p
         assert any(row[-1] != (0, 0) for row in waiting(new)["all"]), "how often it was delivered"
         assert [row[0] for row in waiting(new)["red"]] == [b"0", b"2"]
         assert {marker for marker, _ in new.prepared.markers.values()} == {
-            Marker("job", 7, Content(5, 1 << 63)),
+            Marker("job", 7, BatchContent(5, 1 << 63)),
             Marker("other", 2),
         }
         definitions = {each.definition["name"]: each.definition for each in new.subscriptions.values()}
@@ -441,7 +441,7 @@ def test_what_was_given_is_not_given_again(tmp_path: Path, monkeypatch: pytest.M
     expected = [item.message.seq for item in exporter.items() if isinstance(item, Exported)]
     read, reads = MessageReader.read, 0
 
-    def sometimes(self: MessageReader, seq: int, place: Place) -> Message:
+    def sometimes(self: MessageReader, seq: int, place: LivePlace) -> Message:
         nonlocal reads
         reads += 1
         if reads % 9 == 0:
@@ -457,7 +457,7 @@ def test_what_was_given_is_not_given_again(tmp_path: Path, monkeypatch: pytest.M
     world.close()
 
 
-def _gone(_self: MessageReader, _seq: int, place: Place) -> Message:
+def _gone(_self: MessageReader, _seq: int, place: LivePlace) -> Message:
     raise FileNotFoundError(errno.ENOENT, "deleted", place.segment)
 
 

@@ -16,9 +16,9 @@ from amq.core.errors import AmqError, StoreError
 from amq.core.message import Message
 from amq.core.xid import Xid
 from amq.journal.export import MessageReader
-from amq.journal.interchange import Exported, InDoubt, Item, Reader
-from amq.journal.liveness import Place
-from amq.protocols.commands import Lease
+from amq.journal.interchange import Exported, ImportReader, InDoubt, Item
+from amq.journal.liveness import LivePlace
+from amq.protocols.commands import LeaseMessages
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.notation import Ack
 from tests.broker.test_broker_two_phase import drain, finish, listed, prepare
@@ -187,7 +187,7 @@ def test_a_binary_id_is_moved_and_is_not_the_text_that_writes_its_outcome(old: W
 def test_an_id_that_is_none_is_refused(old: World) -> None:
     work(old)
     data = [line.replace(b'"xid": "x"', b'"xid": [1, "0"]') for line in lines(exported(old)).splitlines(keepends=True)]
-    reader = Reader("amq.jsonl")
+    reader = ImportReader("amq.jsonl")
     with pytest.raises(StoreError, match=r"transaction id|hex"):
         for line in data:
             reader.feed(line)
@@ -256,7 +256,7 @@ def test_a_lease_is_given_back(old: World, tmp_path: Path) -> None:
     """Its number says nothing in another store."""
     old.connect().send(b"1", "a")
     old.settle()
-    old.connect().do(Lease("queue://a", "cursor", 0, 10))
+    old.connect().do(LeaseMessages("queue://a", "cursor", 0, 10))
     old.settle()
     assert len(listed(old)) == 1
     assert bodies(exported(old), "held_by") == [(b"1", "")]
@@ -292,7 +292,7 @@ def test_one_that_ends_while_it_is_exported(
     work(old)
     read, reads = MessageReader.read, 0
 
-    def once(self: MessageReader, seq: int, place: Place) -> Message:
+    def once(self: MessageReader, seq: int, place: LivePlace) -> Message:
         nonlocal reads
         reads += 1
         if reads == at + 4:

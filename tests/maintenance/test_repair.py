@@ -18,7 +18,7 @@ from amq.core.message import Message
 from amq.core.xid import Xid
 from amq.journal.format import HEADER_BYTES, RECORD_BYTES, SegmentHeader
 from amq.journal.liveness import Liveness
-from amq.journal.records import Content, Marker
+from amq.journal.records import BatchContent, Marker
 from amq.journal.records.message import encode_message
 from amq.journal.salvage import Salvage
 from amq.maintenance.repair import ROOM_BYTES, is_whole
@@ -237,7 +237,7 @@ def test_what_is_prepared_is_kept(tmp_path: Path) -> None:
     }
     assert open_ in found.prepared
     assert "xa rolled back: 1:656e646564:" in found.outcomes
-    assert [marker for marker, _ in found.prepared.markers.values()] == [Marker("job", 7, Content(3, 1 << 63))]
+    assert [marker for marker, _ in found.prepared.markers.values()] == [Marker("job", 7, BatchContent(3, 1 << 63))]
     holding = sorted(name for name, queue in found.queues.items() if queue.messages)
     assert holding == ["held://queue://a", "queue://a", "sent://queue://a", "sent://queue://b"]
     assert is_whole(VFS, str(tmp_path))

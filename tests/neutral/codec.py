@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from amq.core.errors import AmqError, CommandError, ProtocolError
-from amq.core.message import Batch, Message
+from amq.core.message import Message, MessageBatch
 from amq.node.catalogue import ServedProtocol, Surroundings
 from amq.protocols.codec import ALL_FRAMES
 from amq.protocols.commands import (
@@ -159,7 +159,7 @@ class NeutralCodec:
     def end_of_browse(self, subscription: tuple[int, str]) -> bytes:
         return frame(Op.BROWSED, subscription[1], session=subscription[0])
 
-    def batch(self, subscription: Any, batch: Batch) -> bytes:
+    def batch(self, subscription: Any, batch: MessageBatch) -> bytes:
         return b"".join([self.delivery(subscription, message, 0) for message in batch.messages])
 
     def heartbeat(self) -> bytes:

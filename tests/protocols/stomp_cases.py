@@ -27,7 +27,7 @@ from amq.protocols.commands import (
     Filter,
     Finish,
     Flow,
-    Lease,
+    LeaseMessages,
     LeaseReading,
     Malformed,
     Mode,
@@ -42,12 +42,12 @@ from amq.protocols.commands import (
     Unsubscribe,
 )
 from amq.protocols.stomp.codec import StompCodec
-from amq.protocols.stomp.frame import Limits
+from amq.protocols.stomp.frame import FrameLimits
 
 PREFIX = "ID:1f3a-"
 ALL = ("1.0", "1.1", "1.2")
 ESCAPING = ("1.1", "1.2")
-SMALL = Limits(header_count_max=10, header_bytes_max=100, header_block_bytes_max=300, body_bytes_max=1000)
+SMALL = FrameLimits(header_count_max=10, header_bytes_max=100, header_block_bytes_max=300, body_bytes_max=1000)
 
 
 def plain(value: Any) -> Any:
@@ -78,7 +78,7 @@ def connect(version: str) -> bytes:
     return f"CONNECT\n{accept}\n\0".encode()
 
 
-def opened(version: str = "1.2", limits: Limits = SMALL) -> StompCodec:
+def opened(version: str = "1.2", limits: FrameLimits = SMALL) -> StompCodec:
     server = StompCodec(limits, PREFIX, "amq/1", True)
     assert len(server.receive(connect(version))) == 1
     return server
@@ -113,7 +113,7 @@ class Case:
     frames: bytes
     commands: list[Command]
     versions: tuple[str, ...] = ALL
-    limits: Limits = field(default=SMALL)
+    limits: FrameLimits = field(default=SMALL)
 
 
 TO_A = b"SEND\ndestination:/queue/a\n"
@@ -296,12 +296,12 @@ CASES = [
     Case(
         "lease",
         b"LEASE\ndestination:/queue/a\ncursor:c\nafter:7\nmessages:5\nbytes:9\ntimeout:3\nreceipt:r\n\n\0",
-        [Lease("queue://a", "c", 7, 5, 9, 3, "r")],
+        [LeaseMessages("queue://a", "c", 7, 5, 9, 3, "r")],
     ),
     Case(
         "lease, no more said",
         b"LEASE\ndestination:/topic/a\ncursor:c\nmessages:0\nreceipt:r\n\n\0",
-        [Lease("topic://a", "c", 0, 0, receipt="r")],
+        [LeaseMessages("topic://a", "c", 0, 0, receipt="r")],
     ),
     *(
         Case(
@@ -506,12 +506,12 @@ CASES = [
     Case(
         "take a cursor",
         b"LEASE\ndestination:/queue/a\ncursor:c\nmessages:0\ntake:true\nreceipt:r\n\n\0",
-        [Lease("queue://a", "c", 0, 0, 0, 0, "r", True)],
+        [LeaseMessages("queue://a", "c", 0, 0, 0, 0, "r", True)],
     ),
     Case(
         "lease with an epoch",
         b"LEASE\ndestination:/queue/a\ncursor:c\nmessages:9\nepoch:7\nreceipt:r\n\n\0",
-        [Lease("queue://a", "c", 0, 9, 0, 0, "r", False, 7)],
+        [LeaseMessages("queue://a", "c", 0, 9, 0, 0, "r", False, 7)],
     ),
     Case(
         "settle with an epoch",

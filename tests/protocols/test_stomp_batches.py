@@ -15,7 +15,7 @@ from amq.core.xid import Xids
 from amq.protocols.commands import CommitBatch, Malformed
 from amq.protocols.stomp import runs, transactions
 from amq.protocols.stomp.codec import StompCodec
-from amq.protocols.stomp.frame import Limits, encode
+from amq.protocols.stomp.frame import FrameLimits, encode
 
 
 def carried(xids: list[str]) -> tuple[list[str], bool]:
@@ -81,7 +81,7 @@ def test_a_table_of_names_that_takes_long_to_read_is_not_read(monkeypatch: pytes
     monkeypatch.setattr(json, "loads", lambda _: pytest.fail("it is read"))
     table = b"[" + b"[]," * 100_000 + b"[]]"
     with pytest.raises(ProtocolError, match="the table of names has more than"):
-        runs.unpack(len(table).to_bytes(4, "little") + table + bytes(8), 1, Limits())
+        runs.unpack(len(table).to_bytes(4, "little") + table + bytes(8), 1, FrameLimits())
 
 
 NAMES = st.sampled_from(["a", "b.1", "xa:1:00:", "a.0", "a.00"])

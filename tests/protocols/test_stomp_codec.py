@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from stomp_cases import CASES, PREFIX, SMALL, Case, connect, one_by_one, opened, plain
 
 from amq.core.errors import CommandError, ProtocolError
-from amq.core.message import TEXT, Batch, Message, Shared
+from amq.core.message import TEXT, Message, MessageBatch, Shared
 from amq.core.remembered import ENTRY_BYTES
 from amq.protocols.codec import Codec
 from amq.protocols.commands import Begin, Command, Connect, Failure, Malformed, Subscribe
 from amq.protocols.stomp.codec import _DESTINATIONS_BYTES_MAX, StompCodec
-from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameReader, Limits
+from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameLimits, FrameReader
 
 EVERY = [pytest.param(case, version, id=f"{case.name} {version}") for case in CASES for version in case.versions]
 
@@ -334,7 +334,7 @@ def test_what_is_written_once_for_all_is_what_is_written_for_each(version: str, 
     shared = [message(), message(content=TEXT, persistent=False), message(priority=9, properties={"k:": "v\\\n"})]
     for made in shared:
         made.shared = Shared(None)
-    batch = Batch(shared)
+    batch = MessageBatch(shared)
     for name in ("s", "other:one"):
         server = opened(version)
         id = name.replace(":", "\\c") if version != "1.0" else name
@@ -412,7 +412,7 @@ def test_properties_cannot_forge_headers_or_frames(version: str) -> None:
 
 def test_what_was_sent_is_delivered_in_every_version() -> None:
     """The largest SEND that is accepted can be read by a client with DELIVERY_LIMITS."""
-    limits = Limits()
+    limits = FrameLimits()
     value = b"\\\\" * 4000
     frame = b"SEND\ndestination:/queue/a\n" + b"".join(b"%d:%b\n" % (n, value) for n in range(8)) + b"\n\0"
     assert len(frame) > limits.header_block_bytes_max - 2000
@@ -431,7 +431,7 @@ def test_every_code_and_limit_is_documented() -> None:
     assert len(codes) > 15
     for code in codes:
         assert f"`{code}`" in documented
-    limits = Limits()
+    limits = FrameLimits()
     assert f"| headers of a frame | {limits.header_count_max} |" in documented
     assert f"| one header line | {limits.header_bytes_max // 1024} KiB |" in documented
     assert f"| command and headers together | {limits.header_block_bytes_max // 1024} KiB |" in documented

@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amq.core.errors import ProtocolError
-from amq.protocols.stomp.frame import DELIVERY_LIMITS, VERSIONS, Frame, FrameReader, Limits, encode, escape, unescape
+from amq.protocols.stomp.frame import (
+    DELIVERY_LIMITS,
+    VERSIONS,
+    Frame,
+    FrameLimits,
+    FrameReader,
+    encode,
+    escape,
+    unescape,
+)
 
 Headers = list[tuple[str, str]]
 
@@ -129,7 +138,7 @@ streams = st.lists(st.one_of(st.binary(max_size=30), st.sampled_from(TOKENS)), m
 @given(streams, st.sampled_from(VERSIONS), st.data())
 def test_any_bytes_give_the_same_however_cut(pieces: list[bytes], version: str, data: st.DataObject) -> None:
     """Arbitrary bytes: frames or the one error, nothing else; cutting changes nothing."""
-    limits = Limits(header_count_max=5, header_bytes_max=60, header_block_bytes_max=100, body_bytes_max=40)
+    limits = FrameLimits(header_count_max=5, header_bytes_max=60, header_block_bytes_max=100, body_bytes_max=40)
     stream = b"".join(pieces)
     whole, cut, single = (FrameReader(limits, version) for _ in range(3))
     expected = whole.feed(stream)
@@ -231,7 +240,7 @@ def test_line_ends_between_frames_are_not_kept() -> None:
 
 
 def test_delivery_limits_exceed_those_of_senders() -> None:
-    assert DELIVERY_LIMITS.header_bytes_max > 2 * Limits().header_bytes_max
-    assert DELIVERY_LIMITS.header_block_bytes_max > 2 * Limits().header_block_bytes_max
-    assert DELIVERY_LIMITS.header_count_max > Limits().header_count_max
-    assert DELIVERY_LIMITS.body_bytes_max >= Limits().body_bytes_max
+    assert DELIVERY_LIMITS.header_bytes_max > 2 * FrameLimits().header_bytes_max
+    assert DELIVERY_LIMITS.header_block_bytes_max > 2 * FrameLimits().header_block_bytes_max
+    assert DELIVERY_LIMITS.header_count_max > FrameLimits().header_count_max
+    assert DELIVERY_LIMITS.body_bytes_max >= FrameLimits().body_bytes_max

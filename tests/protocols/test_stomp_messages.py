@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amq.core import values
-from amq.core.message import BYTES, MAP, NONE, OBJECT, STREAM, TEXT, Batch, Envelope, Message, Native, Shared
+from amq.core.message import BYTES, MAP, NONE, OBJECT, STREAM, TEXT, Envelope, Message, MessageBatch, Native, Shared
 from amq.core.values import Float32, Int8, Int32, Value
 from amq.protocols.commands import Send
 from amq.protocols.stomp.codec import StompCodec
@@ -124,7 +124,7 @@ def test_what_is_encoded_once_for_all_is_the_same_frame(message: Message) -> Non
     alone = FrameReader(version="1.2").feed(deliveries.encode(form, message, 0))
     message.shared = Shared(None)
     together = FrameReader(version="1.2").feed(
-        deliveries.encode(form, message, 0) + deliveries.encode_batch(form, Batch([message, message]))
+        deliveries.encode(form, message, 0) + deliveries.encode_batch(form, MessageBatch([message, message]))
     )
     assert [(frame.headers, frame.body) for frame in together] == [(alone[0].headers, alone[0].body)] * 3
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stomp_cases import SMALL
 
 from amq.protocols.stomp import recurring
-from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameReader, Limits, encode
+from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameLimits, FrameReader, encode
 from amq.protocols.stomp.recurring import Recurring
 
 NUMBERS = st.integers(0, 10**12).map(str)
@@ -43,7 +43,7 @@ def frames(draw: st.DrawFn) -> bytes:
     return frame + draw(st.sampled_from([b"", b"", b"", b"\n"]))
 
 
-def read(chunks: list[bytes], fast: bool, limits: Limits = DELIVERY_LIMITS) -> tuple[list[Frame], str, int]:
+def read(chunks: list[bytes], fast: bool, limits: FrameLimits = DELIVERY_LIMITS) -> tuple[list[Frame], str, int]:
     """(frames, code of the error that ended them, how many the pattern took)"""
     reader, pattern = FrameReader(limits, "1.2"), Recurring()
     found: list[Frame] = []
@@ -80,7 +80,7 @@ def cut(data: bytes, cuts: list[int]) -> list[bytes]:
     st.integers(0, 400),
 )
 def test_the_same_as_by_the_general_path(
-    some: list[tuple[bytes, int]], cuts: list[int], learn_every: int, limits: Limits, noise: bytes, at: int
+    some: list[tuple[bytes, int]], cuts: list[int], learn_every: int, limits: FrameLimits, noise: bytes, at: int
 ) -> None:
     data = b"".join(frame * times for frame, times in some)
     data = data[:at] + noise + data[at:]

@@ -19,7 +19,7 @@ from amq.protocols.commands import Command, Malformed, SendMany, Subscribe
 from amq.protocols.stomp import runs
 from amq.protocols.stomp.codec import StompCodec
 from amq.protocols.stomp.delivery import RESERVED
-from amq.protocols.stomp.frame import Frame, FrameReader, Limits, encode
+from amq.protocols.stomp.frame import Frame, FrameLimits, FrameReader, encode
 
 CONNECT = b"CONNECT\naccept-version:1.2\nhost:h\namq-runs:1\n\n\0"
 # Names of all kinds: properties, what is more than one, and what the broker drops.
@@ -48,7 +48,7 @@ ROWS = st.lists(
 )
 
 
-def opened(limits: Limits = SMALL) -> StompCodec:
+def opened(limits: FrameLimits = SMALL) -> StompCodec:
     server = StompCodec(limits, PREFIX, "amq/1", True)
     assert len(server.receive(CONNECT)) == 1
     return server
@@ -96,7 +96,7 @@ def test_the_same_as_single_frames(rows: Any, more: dict[str, str], text: bool, 
 
 def test_headers_that_are_plain_stay_columns() -> None:
     rows = [(b"%d" % i, {"correlation-id": f"k{i}", "colour": "red"} if i % 2 else {}) for i in range(1000)]
-    (command,) = opened(Limits()).receive(many(body_of(rows), len(rows)))
+    (command,) = opened(FrameLimits()).receive(many(body_of(rows), len(rows)))
     assert isinstance(command, SendMany)
     assert len(command.messages) == 1000
     assert command.headers is not None
@@ -176,8 +176,8 @@ def tabled(table: object, values: bytes = b"", which: bytes = b"", text: str = "
     ],
 )
 def test_what_is_no_run(body: bytes, count: int, code: str) -> None:
-    limits = Limits(10, 100, 300, 1 << 20)
-    server = opened(limits if code != "BODY_TOO_BIG" else Limits(10, 100, 300, 2000))
+    limits = FrameLimits(10, 100, 300, 1 << 20)
+    server = opened(limits if code != "BODY_TOO_BIG" else FrameLimits(10, 100, 300, 2000))
     if code == "BODY_TOO_BIG":
         server._limits = SMALL  # of a message in it
     assert of_one(server, many(body, count)) == code
@@ -197,19 +197,19 @@ def test_what_is_no_run(body: bytes, count: int, code: str) -> None:
     ],
 )
 def test_headers_that_it_has_not(more: dict[str, str], code: str) -> None:
-    wide = Limits(header_bytes_max=1 << 20, header_block_bytes_max=1 << 20)
+    wide = FrameLimits(header_bytes_max=1 << 20, header_block_bytes_max=1 << 20)
     assert of_one(opened(wide), many(ONE, 1, **more)) == code
 
 
 def test_a_run_is_bounded() -> None:
     """In bytes, in bodies and in headers, whatever the limits of a frame are."""
-    assert of_one(opened(Limits()), many(bytes(runs.BODY_BYTES_MAX + 1), 1)) == "BODY_TOO_BIG"
-    assert of_one(opened(Limits()), many(body_of([(bytes(LARGE_BODY_BYTES + 1), {})]), 1)) == "BODY_TOO_BIG"
+    assert of_one(opened(FrameLimits()), many(bytes(runs.BODY_BYTES_MAX + 1), 1)) == "BODY_TOO_BIG"
+    assert of_one(opened(FrameLimits()), many(body_of([(bytes(LARGE_BODY_BYTES + 1), {})]), 1)) == "BODY_TOO_BIG"
     names = [f"n{i}" for i in range(900)]
     values = struct.pack("<I", 900 * 112) + b"\0" * 900 * 112
     table = json.dumps([names]).encode()
     body = struct.pack("<I", len(table)) + table + values + struct.pack("<112I", *[0] * 112)
-    assert of_one(opened(Limits()), many(body, 112)) == "BODY_INVALID"
+    assert of_one(opened(FrameLimits()), many(body, 112)) == "BODY_INVALID"
 
 
 @given(st.data())
@@ -251,7 +251,7 @@ def form_of(ack: str = "client") -> Any:
 @pytest.mark.parametrize("ack", ["client", "auto"])
 def test_a_run_is_read_as_it_was_written(count: int, ack: str) -> None:
     given = records(count)
-    (frame,) = FrameReader(Limits()).feed(written(form_of(ack), given, [(count - 1, 2)]))
+    (frame,) = FrameReader(FrameLimits()).feed(written(form_of(ack), given, [(count - 1, 2)]))
     assert (frame.command, frame.headers["subscription"], "ack" in frame.headers) == ("MESSAGES", "s:1", ack != "auto")
     run = runs.read_run(frame)
     assert [bytes(each) for each in run.each()] == given
@@ -261,7 +261,7 @@ def test_a_run_is_read_as_it_was_written(count: int, ack: str) -> None:
 def test_an_acknowledgement_of_a_run_is_that_of_its_last_message() -> None:
     server = opened()
     server.receive(b"SUBSCRIBE\nid:1\ndestination:/queue/a\nack:client\nbrowser:true\nlease:7\ncursor:c\n\n\0")
-    (frame,) = FrameReader(Limits()).feed(written(form_of(), records(3)))
+    (frame,) = FrameReader(FrameLimits()).feed(written(form_of(), records(3)))
     (command,) = server.receive(encode("ACK", [("id", frame.headers["ack"])]))
     assert plain(command)[1]["seq"] == 102
 

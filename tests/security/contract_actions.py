@@ -29,7 +29,7 @@ from amq.protocols.commands import (
     ForgetOutcome,
     InSession,
     Invalid,
-    Lease,
+    LeaseMessages,
     LeaseReading,
     ListPrepared,
     MakeTemporary,
@@ -131,9 +131,11 @@ def _leave(client: Connected, name: str, body: bytes) -> None:  # noqa: ARG001
 
 def _lease(client: Connected, name: str, body: bytes) -> None:
     """Of the user's own queue, and then of the topic: both users have the same cursors there."""
-    client.tell(Send(Message(client.own_name, body)), Lease(client.own_name, name, 0, 5, receipt="l", take=True))
+    client.tell(
+        Send(Message(client.own_name, body)), LeaseMessages(client.own_name, name, 0, 5, receipt="l", take=True)
+    )
     _read(client, name, client.own_name)
-    client.tell(Lease(TOPIC_NAME, name, 0, 5, receipt="l", take=True))
+    client.tell(LeaseMessages(TOPIC_NAME, name, 0, 5, receipt="l", take=True))
     _read(client, name, TOPIC_NAME)
 
 
@@ -148,7 +150,7 @@ def _lease_shared(client: Connected, name: str, body: bytes) -> None:
     after = client.leases.get(name, 0)
     client.tell(Send(Message(SHARED_LEASES, body)))
     client.world.settle()
-    client.tell(Lease(SHARED_LEASES, name, after, 1, receipt="l"))
+    client.tell(LeaseMessages(SHARED_LEASES, name, after, 1, receipt="l"))
     reading = LeaseReading(client.learn_lease(name), name)
     client.tell(Subscribe("read", SHARED_LEASES, receipt="u", browse=Browse(reading=reading)))
 
@@ -158,7 +160,7 @@ def _ask(take: bool = False) -> Action:
 
     def act(client: Connected, name: str, body: bytes) -> None:  # noqa: ARG001
         epoch = 0 if take else client.epochs.get(name, 0)
-        client.tell(Lease(QUEUE_SCHEME + EMPTY, name, 0, 0, receipt="l", take=take, epoch=epoch))
+        client.tell(LeaseMessages(QUEUE_SCHEME + EMPTY, name, 0, 0, receipt="l", take=take, epoch=epoch))
         client.learn_epoch(name)
 
     return act

@@ -40,8 +40,7 @@ from amq.journal.records.message import Run
 from amq.node import candidacy
 from amq.node.following import Progress
 from amq.node.replay import Replay
-from amq.protocols.commands import CloseSession, CommitBatch, Prepare, SendMany
-from amq.protocols.commands import Lease as LeaseCommand
+from amq.protocols.commands import CloseSession, CommitBatch, LeaseMessages, Prepare, SendMany
 from amq.store import document, silence
 from amq.store.epoch import Epoch
 from amq.store.files.election import FileElection, FileSign
@@ -436,7 +435,7 @@ def what_is_sent_again_is_scheduled_twice() -> AbstractContextManager[object]:
 def to_ask_again_leases_more() -> AbstractContextManager[object]:
     real = Leasing.lease
 
-    def lease(leasing: Leasing, command: LeaseCommand, *arguments: Any) -> None:
+    def lease(leasing: Leasing, command: LeaseMessages, *arguments: Any) -> None:
         command.after = max((each.seq for each, _ in leasing._core.state.prepared.values()), default=command.after)
         real(leasing, command, *arguments)
 

@@ -13,7 +13,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from amq.protocols.stomp import runs  # noqa: E402
-from amq.protocols.stomp.frame import Limits  # noqa: E402
+from amq.protocols.stomp.frame import FrameLimits  # noqa: E402
 from pyspark_amq import columns  # noqa: E402
 from pyspark_amq.frames import Columns, SchemaError  # noqa: E402
 
@@ -80,7 +80,7 @@ def sent(batch: Any, described: Columns = ALL) -> list[Row]:
                 found += [(table.destination, *each) for each in zip(rows.bodies, headers, strict=True)]
                 continue
             made.check()
-            bodies, headers_of = runs.unpack(made.pack(), made.count, Limits())
+            bodies, headers_of = runs.unpack(made.pack(), made.count, FrameLimits())
             own = list(headers_of.rows(made.count)) if headers_of is not None else [{}] * made.count
             found += [(table.destination, *each) for each in zip(bodies, own, strict=True)]
     return sorted(found, key=lambda row: row[0])

@@ -19,7 +19,7 @@ from amq.broker.actions import Action
 from amq.broker.core import Core
 from amq.broker.memory import cost
 from amq.broker.queues.backlog import NEVER, Place
-from amq.broker.queues.queue import PRIORITIES, Looking, Owner, Queue, Subscription
+from amq.broker.queues.queue import PRIORITIES, ConsumerOwner, Fetching, Queue, Subscription
 from amq.broker.waiters import Call
 from amq.core.destination import TEMPORARY_QUEUE_SCHEME, Pattern, Source
 from amq.core.message import LARGE_BODY_BYTES, Message
@@ -56,7 +56,9 @@ class Browser(Subscription):
         "done",
     )
 
-    def __init__(self, command: Subscribe, core: Core, owner: Owner, prefetch: int, queue: Queue | None = None) -> None:
+    def __init__(
+        self, command: Subscribe, core: Core, owner: ConsumerOwner, prefetch: int, queue: Queue | None = None
+    ) -> None:
         """`queue` = the one to be looked at, None = those that `command` names."""
         assert command.browse is not None
         later: list[str] = []
@@ -105,7 +107,7 @@ class Browser(Subscription):
     def make_unready(self) -> None:
         self.is_ready = False
 
-    def looks(self, core: Looking) -> bool:  # noqa: ARG002
+    def looks(self, core: Fetching) -> bool:  # noqa: ARG002
         return not self.done
 
     def end(self) -> None:
@@ -320,7 +322,7 @@ def _insert(here: array[int], seqs: Sequence[int]) -> None:
         at = end
 
 
-def _queues(core: Core, source: Source, owner: Owner) -> list[str]:
+def _queues(core: Core, source: Source, owner: ConsumerOwner) -> list[str]:
     """Names of the queues that are meant: one, or by a pattern such as `queue://DLQ.>` all that are there now and that
     the user of `owner` may browse."""
     if isinstance(source, Pattern):

@@ -20,10 +20,10 @@ from amq.broker.actions import Action
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost, cost_of_all
 from amq.broker.queues.backlog import NEVER, Backlog, Backlogs, Columns, Place, columns_of_stored
 from amq.broker.queues.viewer import Viewer
-from amq.broker.state.window import Window
+from amq.broker.state.window import IdWindow
 from amq.config.store_options import StoreOptions
 from amq.core.destination import QUEUE_SCHEME, plain_name
-from amq.core.message import Batch, Message
+from amq.core.message import Message, MessageBatch
 from amq.journal.hidden import is_hidden
 from amq.journal.live import Segment
 from amq.journal.reader import RecordRun
@@ -38,7 +38,7 @@ FEW = 32  # messages are taken out of a level one by one
 # There may be 100,000 queues, and an empty deque takes 600 bytes: what a queue has not used yet it shares with others.
 _NO_MESSAGES: deque[Message] = deque(maxlen=0)
 _NOBODY: deque[Subscription] = deque(maxlen=0)
-_NO_IDS = Window(0)
+_NO_IDS = IdWindow(0)
 
 
 class Peer(Protocol):
@@ -53,7 +53,7 @@ class Peer(Protocol):
     def browsed(self, subscription: Subscription) -> None:
         """A browse has shown everything."""
 
-    def deliver_batch(self, subscription: Subscription, batch: Batch) -> None:
+    def deliver_batch(self, subscription: Subscription, batch: MessageBatch) -> None:
         """Deliver many messages, none of them large, for the first time, to a subscription that needs no credit."""
 
     def deliver_run(
@@ -80,7 +80,7 @@ class Peer(Protocol):
     def resume_reading(self) -> None: ...
 
 
-class Owner(Protocol):
+class ConsumerOwner(Protocol):
     """The session of a consumer."""
 
     number: int
@@ -117,7 +117,7 @@ class Dispatcher(Protocol):
         ...
 
 
-class Looking(Protocol):
+class Fetching(Protocol):
     """Tells what the broker is about to find for consumers."""
 
     def is_held(self, queue: Queue) -> bool: ...
@@ -177,7 +177,7 @@ class Subscription:
         "wire",
     )
 
-    def __init__(self, command: Subscribe, queue: Queue, owner: Owner, prefetch: int, prefix: str) -> None:
+    def __init__(self, command: Subscribe, queue: Queue, owner: ConsumerOwner, prefetch: int, prefix: str) -> None:
         self.id = command.id
         self.sources = command.sources
         self.queue = queue
@@ -270,7 +270,7 @@ class Subscription:
         """It may have so many more deliveries outstanding, or fewer."""
         self.credit += change
 
-    def looks(self, core: Looking) -> bool:
+    def looks(self, core: Fetching) -> bool:
         """Is anything read from the disk that may be for it, or does its queue wait for the end of a transaction? If it
         holds messages, these may be what fills the memory: then it waits for none."""
         queue = self.queue
@@ -766,10 +766,10 @@ class Queue:
         self.duplicates_pending.pop(message.duplicate_id, None)
         self.own_duplicates().remember(message.duplicate_id, message.seq, segment)
 
-    def own_duplicates(self) -> Window:
+    def own_duplicates(self) -> IdWindow:
         """`duplicates`, to be added to."""
         if self.duplicates is _NO_IDS:
-            self.duplicates = Window(self.options.duplicate_window)
+            self.duplicates = IdWindow(self.options.duplicate_window)
         return self.duplicates
 
     # -- consumers ----------------------------------------------------------------------------------------------------

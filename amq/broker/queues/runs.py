@@ -13,7 +13,7 @@ from amq.broker.core import Core
 from amq.broker.memory import cost
 from amq.broker.names import real_name
 from amq.broker.queues.browser import Browser, detached
-from amq.broker.queues.queue import Owner, Subscription
+from amq.broker.queues.queue import ConsumerOwner, Subscription
 from amq.broker.queues.rows import Rows
 from amq.broker.queues.rows_browser import RowsBrowser
 from amq.core.message import Message
@@ -114,7 +114,7 @@ class QueueRunBrowser(InRuns, RowsBrowser):
 
     __slots__ = ("_runs",)
 
-    def __init__(self, command: Subscribe, core: Core, owner: Owner, prefetch: int) -> None:
+    def __init__(self, command: Subscribe, core: Core, owner: ConsumerOwner, prefetch: int) -> None:
         self._runs = Runs()
         super().__init__(command, core, owner, prefetch)
 

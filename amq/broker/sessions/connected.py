@@ -15,7 +15,7 @@ from amq.protocols.commands import CloseSession, Command, OpenSession
 S = TypeVar("S")  # a session
 
 
-class Connection(Protocol[S]):
+class SessionHost(Protocol[S]):
     """See `amq.broker.sessions.connection`."""
 
     broker: Broker

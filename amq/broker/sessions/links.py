@@ -34,7 +34,7 @@ NOBODY = Client()
 OWN_NAME: Final = re.compile(r"\d+-\d+")  # of the names that the broker itself gives to connections
 
 
-class Held(Protocol):
+class HeldClient(Protocol):
     """A connection, which a newer one of the same client may replace. `is_lost` = it has no socket now."""
 
     is_lost: bool
@@ -47,9 +47,9 @@ class Links:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._instances: dict[Client, Held] = {}
-        self._clients: dict[Client, dict[Held, None]] = {}  # without instances: those with a client id
-        self._exclusive: dict[tuple[str, str], tuple[Held, Client]] = {}  # by user and client id
+        self._instances: dict[Client, HeldClient] = {}
+        self._clients: dict[Client, dict[HeldClient, None]] = {}  # without instances: those with a client id
+        self._exclusive: dict[tuple[str, str], tuple[HeldClient, Client]] = {}  # by user and client id
         self._names: dict[str, tuple[str, int]] = {}  # name of a connection that it chose → user, how many have it
 
     def name(self, client: Client, own: str) -> str:
@@ -68,7 +68,7 @@ class Links:
         found = self._names.get(name)
         return None if found is None else found[0]
 
-    def open(self, session: Held, client: Client) -> None:
+    def open(self, session: HeldClient, client: Client) -> None:
         """A connection of `client` has logged in. Raises AccessError where another client of the user has its client
         id alone."""
         if not client.id:
@@ -83,7 +83,7 @@ class Links:
                 other.steal(_stolen(client, "that one is kept for a client which has broken down, or is restarted"))
         self._clients.setdefault(key, {})[session] = None
 
-    def _take(self, session: Held, client: Client) -> None:
+    def _take(self, session: HeldClient, client: Client) -> None:
         """The client id of `client` is its alone. Its own older connection, of which it has lost the socket, goes."""
         key = client.user.name, client.id
         held = self._exclusive.get(key)
@@ -100,7 +100,7 @@ class Links:
             other.steal(_stolen(client, "the same client object connected anew"))
         self._exclusive[key] = session, client
 
-    def claim(self, session: Held, client: Client) -> None:
+    def claim(self, session: HeldClient, client: Client) -> None:
         """It says something for the first time: the client has given up its older connection, if there is one."""
         name = _object(client)
         older = self._instances.get(name)
@@ -108,7 +108,7 @@ class Links:
         if older is not None:
             older.steal(_stolen(client, "the same client object connected anew"))
 
-    def close(self, session: Held, client: Client, known_as: str) -> None:
+    def close(self, session: HeldClient, client: Client, known_as: str) -> None:
         """The connection has ended. `known_as` = its `name`."""
         if known_as == client.instance and known_as in self._names:
             user, count = self._names.pop(known_as)

@@ -13,7 +13,7 @@ from amq.broker.access import Access, Demand
 from amq.broker.actions import Action
 from amq.broker.names import SUBSCRIPTION_SCHEME, is_temporary
 from amq.broker.queues.browser import Browser
-from amq.broker.queues.queue import Owner, Subscription
+from amq.broker.queues.queue import ConsumerOwner, Subscription
 from amq.broker.topics.topics import TopicQueue
 from amq.broker.topics.wildcards import TOPICS, WildcardSubscription, WildcardSubscriptions
 from amq.broker.transactions.leasing import LeaseBrowser
@@ -23,7 +23,11 @@ from amq.security.login import User
 
 
 def check_again(
-    owner: Owner, access: Access, wildcards: WildcardSubscriptions, user: User, subscriptions: Sequence[Subscription]
+    owner: ConsumerOwner,
+    access: Access,
+    wildcards: WildcardSubscriptions,
+    user: User,
+    subscriptions: Sequence[Subscription],
 ) -> None:
     """The rules of `access` are others than when these subscriptions of `user` began."""
     for subscription in subscriptions:

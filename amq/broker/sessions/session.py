@@ -19,7 +19,7 @@ from amq.broker.queues.queue import Queue, Subscription
 from amq.broker.queues.rooms import EffectRoom, ReadyRoom, ReplayRoom, Room
 from amq.broker.scheduling.scheduler import SCHEDULING
 from amq.broker.sessions import permitted
-from amq.broker.sessions.connected import Connection
+from amq.broker.sessions.connected import SessionHost
 from amq.broker.sessions.passed_on import PASSED_ON
 from amq.broker.topics.wildcards import WildcardSubscription
 from amq.broker.transactions import bulk, outcomes
@@ -44,7 +44,7 @@ from amq.protocols.commands import (
     Extend,
     Failure,
     Invalid,
-    Lease,
+    LeaseMessages,
     ListPrepared,
     MakeTemporary,
     Malformed,
@@ -71,7 +71,7 @@ STALLED_BYTES_MAX = 16 << 20  # sends that wait for memory on a connection that 
 class Session:
     """Consumers, transactions and waiting commands. `number` is unique in its connection."""
 
-    def __init__(self, connection: Connection[Session], number: int) -> None:
+    def __init__(self, connection: SessionHost[Session], number: int) -> None:
         self.number = number
         self.is_open = True
         self.is_held_up = False  # commands wait here, or it is not open: what comes is not carried out now
@@ -635,7 +635,7 @@ class Session:
         self._broker.temporaries.remove(command.name, self._connection.temporary)
         self._confirm_now(command)
 
-    def _lease(self, command: Lease) -> None:
+    def _lease(self, command: LeaseMessages) -> None:
         if self._broker.is_taking_effect:  # it would get a part of what comes together
             self.stall(command, EffectRoom(self._broker))
             return
@@ -671,7 +671,7 @@ class Session:
         Commit: _commit,
         Abort: _abort,
         Prepare: _commit,
-        Lease: _lease,
+        LeaseMessages: _lease,
         Disconnect: _disconnect,
         Invalid: _invalid,
         Malformed: _malformed,

@@ -20,7 +20,7 @@ from itertools import islice
 from amq.broker.queues.backlog import CHUNK_ROWS, TYPECODES, Backlogs, columns_of
 from amq.broker.queues.queue import PRIORITIES, Queue
 from amq.broker.state.state import State
-from amq.broker.state.window import Window, Windows
+from amq.broker.state.window import IdWindow, IdWindows
 from amq.core.errors import CorruptError
 from amq.core.message import Message
 from amq.journal.checkpoint import (
@@ -40,7 +40,7 @@ from amq.journal.checkpoint import (
 from amq.journal.follower import Start
 from amq.journal.format import segment_name
 from amq.journal.live import Segment
-from amq.journal.records import Content, Marker, Prepared
+from amq.journal.records import BatchContent, Marker, Prepared
 from amq.journal.records.subscription import Subscribed
 
 _CODE = struct.Struct("<Q")
@@ -137,7 +137,7 @@ def _subscriptions(state: State) -> Iterator[object]:
             yield record.queue, record.definition, record.segment.code
 
 
-def _ids(window: Window | Windows) -> Iterator[tuple[str, int, int]]:
+def _ids(window: IdWindow | IdWindows) -> Iterator[tuple[str, int, int]]:
     return ((id, seq, segment.code) for id, (seq, segment) in list(window.items()))
 
 
@@ -218,7 +218,7 @@ class _Loader:
             self._remember(self._state.outcomes, items)
         elif kind == MARKERS:
             for owner, batch, code, *content in items:
-                told = Content(*map(int, content)) if content else None
+                told = BatchContent(*map(int, content)) if content else None
                 self._state.prepared.mark(Marker(str(owner), int(batch), told), self.segment(code))
         elif self._queue is None:
             raise ValueError("no queue was named before")
@@ -231,7 +231,7 @@ class _Loader:
         else:
             raise ValueError("a kind that is unknown here")
 
-    def _remember(self, window: Window | Windows, items: Iterable[tuple[str, int, int]]) -> None:
+    def _remember(self, window: IdWindow | IdWindows, items: Iterable[tuple[str, int, int]]) -> None:
         for id, seq, code in items:
             if not isinstance(id, str):
                 raise ValueError("an id is not a text")

@@ -27,7 +27,7 @@ from amq.broker.scheduling.schedule import Schedule
 from amq.broker.state.changes import Change, Ended
 from amq.broker.state.prepared import PreparedTransactions
 from amq.broker.state.subscription_table import SubscribedTable
-from amq.broker.state.window import Windows
+from amq.broker.state.window import IdWindows
 from amq.config.policies import Policies
 from amq.config.store_options import StoreOptions
 from amq.core.destination import plain_name
@@ -65,7 +65,7 @@ class State(ServingFold[Segment]):
         self.changes: list[Change] = []  # what else records did since the broker looked; while one serves
         self._equip: Callable[[Queue], None] | None = None
         self.queues: dict[str, Queue] = {}
-        self.outcomes = Windows(config.outcome_window)  # commits that took place
+        self.outcomes = IdWindows(config.outcome_window)  # commits that took place
         self.prepared = PreparedTransactions()
         self.subscriptions = SubscribedTable()  # durable ones
         self.memory = Memory(config.memory_limit_bytes)

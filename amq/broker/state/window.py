@@ -18,7 +18,7 @@ from amq.journal.live import Segment
 ID_BYTES = 20  # of an id in the journal beside its characters: its seq, quotes, brackets
 
 
-class Window(OrderedDict[str, tuple[int, Segment]]):
+class IdWindow(OrderedDict[str, tuple[int, Segment]]):
     """id → (seq, segment), oldest first; at most `size` of them once `settle` was called, and from then on.
     `Segment.id_bytes` counts their bytes.
     """
@@ -81,14 +81,14 @@ class Window(OrderedDict[str, tuple[int, Segment]]):
         return [(id, seq) for id, (seq, segment) in self.items() if segment.code in codes]
 
 
-class Windows:
-    """A `Window` of `size` ids for each owner: a user, or "" = none."""
+class IdWindows:
+    """A `IdWindow` of `size` ids for each owner: a user, or "" = none."""
 
     __slots__ = ("_owners", "_size")
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._owners: dict[str, Window] = {}
+        self._owners: dict[str, IdWindow] = {}
 
     def __contains__(self, id: object) -> bool:
         return isinstance(id, str) and id in self._owners.get(owner_of(id), ())
@@ -107,9 +107,9 @@ class Windows:
         """The users who have any, "" = none."""
         return list(self._owners)
 
-    def of(self, id: str) -> Window:
+    def of(self, id: str) -> IdWindow:
         """The window of its owner."""
-        return self._owners.setdefault(owner_of(id), Window(self._size))
+        return self._owners.setdefault(owner_of(id), IdWindow(self._size))
 
     def remember(self, id: str, seq: int, segment: Segment) -> None:
         """See `Window.remember`."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from amq.journal.live import Segment
 
 
-class Source:
+class CopySource:
     """`segment`, looked at by `scan`."""
 
     def __init__(self, segment: Segment, scan: Scan) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import islice
 
 from amq.broker.core import Core
-from amq.broker.storage.copying import Source
+from amq.broker.storage.copying import CopySource
 from amq.core.errors import CorruptError
 from amq.core.xid import Key
 from amq.journal.compaction import (
@@ -72,7 +72,7 @@ class Trimmer:
         self._copied_bytes = 0
         self._pending_bytes = 0  # copied, on their way to the journal
         self._pending_bytes_max = 0.0
-        self._source: Source | None = None  # of the copies on their way
+        self._source: CopySource | None = None  # of the copies on their way
         self._passed: set[int] = set()  # codes of segments of which all that lives is on its way, or on its way out
         # Records behind this key were written since anything came or left: to copy them again gives no room. Large
         # messages in small segments would be copied for ever.
@@ -227,7 +227,7 @@ class Trimmer:
             found = self._next()
             if found is None:
                 return
-            self._source = Source(found, self._journal.reader.scan(found))
+            self._source = CopySource(found, self._journal.reader.scan(found))
         self._reading = True
         self._journal.reader.scan_on(self._source.scan, PIECE_BYTES, self._scanned)
 
@@ -252,7 +252,7 @@ class Trimmer:
         if self._allowance > 0:
             self._copy_on()
 
-    def _copy(self, copying: Source, payloads: list[Payload]) -> None:
+    def _copy(self, copying: CopySource, payloads: list[Payload]) -> None:
         leaving = self._journal.leaving()  # a copy behind its acknowledgement would undo it
         copies = copying.collect(payloads, self._core.state, self._journal, leaving)
         self._allowance -= sum(len(data) for _, data in payloads) / SCAN_SHARE

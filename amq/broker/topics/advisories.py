@@ -42,7 +42,7 @@ MASTER = ADVISORY_PREFIX + "MasterBroker"
 QUEUES, TOPICS = ADVISORY_PREFIX + "Queue", ADVISORY_PREFIX + "Topic"
 
 
-class Client(Protocol):
+class AdvisedClient(Protocol):
     """A client that is there."""
 
     def facts(self) -> Iterator[Event]: ...
@@ -54,7 +54,7 @@ class Advisories:
 
     def __init__(self, core: Core, topics: Topics) -> None:
         self.heard = 0  # subscriptions to advisories
-        self.clients: Callable[[], Iterable[Client]]  # that are there
+        self.clients: Callable[[], Iterable[AdvisedClient]]  # that are there
         self.temporaries: Callable[[], Iterable[tuple[str, str]]]  # full names of those that are there, and whose
         self.broker_name = core.config.name
         self.broker_url = ""  # at which clients find this broker, "" = it does not listen yet

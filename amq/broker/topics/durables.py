@@ -22,7 +22,7 @@ from amq.broker.actions import Action
 from amq.broker.core import Core
 from amq.broker.names import SUBSCRIPTION_SCHEME, is_temporary, is_topic
 from amq.broker.queues.backlog import NEVER
-from amq.broker.queues.queue import Owner, Peer, Queue, Subscription
+from amq.broker.queues.queue import ConsumerOwner, Peer, Queue, Subscription
 from amq.broker.topics.audience import Audience
 from amq.broker.topics.known import KnownTopics
 from amq.broker.waiters import Call
@@ -135,7 +135,7 @@ class Durables:
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
-    def subscribe(self, command: Subscribe, client_id: str, session: Owner) -> Queue:
+    def subscribe(self, command: Subscribe, client_id: str, session: ConsumerOwner) -> Queue:
         """The queue of the durable subscription that `command` asks for; who finds it in `Core.replaying` asks again
         when it is not there any more. Raises CommandError, SelectorError."""
         sources = command.sources
@@ -250,7 +250,7 @@ class Durables:
         keys = (owner_name(user), client_id, name), ("", client_id, name)
         return next((self._known[key].selector for key in keys if key in self._known), "")
 
-    def _unowned(self, name: str, client_id: str, session: Owner) -> Subscribed | None:
+    def _unowned(self, name: str, client_id: str, session: ConsumerOwner) -> Subscribed | None:
         """The subscription of that name which belongs to nobody, and which the user of `session` may have. None also
         while somebody without a login consumes it: then it stays theirs."""
         record = self._known.get(("", client_id, name)) if owner_name(session.user) else None
@@ -264,7 +264,7 @@ class Durables:
         why = f"client {client_id!r} has no durable subscription {name!r}"
         return CommandError(why, code="UNKNOWN_SUBSCRIPTION")
 
-    def to_end(self, name: str, client_id: str, own: Subscription | None, session: Owner) -> Subscribed:
+    def to_end(self, name: str, client_id: str, own: Subscription | None, session: ConsumerOwner) -> Subscribed:
         """That subscription of the user of `session`, which nobody but `own`, a consumer of it, uses: it may `end`.
         Raises CommandError."""
         record = self._known.get((owner_name(session.user), client_id, name))
@@ -361,7 +361,7 @@ class Durables:
         core.wake()
 
 
-def _may_end(record: Subscribed, session: Owner) -> bool:
+def _may_end(record: Subscribed, session: ConsumerOwner) -> bool:
     """Only those who may read its messages throw them away."""
     return all(session.may(Action.CREATE_DURABLE, str(each)) for each in record.sources)
 

@@ -29,7 +29,7 @@ from amq.broker.topics.recovery_buffer import RecoveryBuffer
 from amq.config.store_options import StoreOptions
 from amq.core.destination import Pattern, Source, means, told, words_of
 from amq.core.errors import CommandError
-from amq.core.message import LARGE_BODY_BYTES, Batch, Message
+from amq.core.message import LARGE_BODY_BYTES, Message, MessageBatch
 from amq.core.remembered import Remembered
 from amq.journal.batch import Waiter
 from amq.journal.records import Group
@@ -163,7 +163,7 @@ class TopicQueue(Queue):
         while subscription.is_ready and (messages := self._take_first()):
             if len(messages) > 1:
                 self._topics.encodes(messages)
-                subscription.peer.deliver_batch(subscription, Batch(messages))
+                subscription.peer.deliver_batch(subscription, MessageBatch(messages))
             else:
                 subscription.peer.deliver(subscription, messages[0], 0)
             for message in messages:
@@ -429,12 +429,12 @@ class Topics:
     def _fan_out(self, route: Sequence[Audience[TopicQueue]], messages: list[Message]) -> None:
         """`messages` to each consumer of `route` that wants them."""
         core = self._core
-        whole = Batch(messages)
+        whole = MessageBatch(messages)
         large = any(len(message.body) > LARGE_BODY_BYTES for message in messages)
         for audience in route:
             for queue in audience.everything:
                 if queue.no_local:
-                    self._give(queue, Batch([message for message in messages if queue.wants(message)]), large)
+                    self._give(queue, MessageBatch([message for message in messages if queue.wants(message)]), large)
                 else:
                     self._give(queue, whole, large)
             if audience.some:
@@ -444,7 +444,7 @@ class Topics:
                         if queue.wants(message):
                             selected.setdefault(queue, []).append(message)
                 for queue, mine in selected.items():
-                    self._give(queue, Batch(mine), large)
+                    self._give(queue, MessageBatch(mine), large)
         for message in messages:
             shared = message.shared
             assert shared is not None
@@ -452,7 +452,7 @@ class Topics:
                 core.memory.take(len(message.body) + message.header_bytes + shared.others * MESSAGE_OVERHEAD_BYTES)
                 shared.others -= 1
 
-    def _give(self, queue: TopicQueue, batch: Batch, large: bool) -> None:
+    def _give(self, queue: TopicQueue, batch: MessageBatch, large: bool) -> None:
         """At once, or into the queue."""
         core, messages = self._core, batch.messages
         if not messages:

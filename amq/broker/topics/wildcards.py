@@ -21,7 +21,7 @@ from typing import Protocol
 from amq.broker.actions import Action
 from amq.broker.core import Core
 from amq.broker.names import is_stored
-from amq.broker.queues.queue import Looking, Owner, Queue, Subscription
+from amq.broker.queues.queue import ConsumerOwner, Fetching, Queue, Subscription
 from amq.broker.topics.patterns import Patterns
 from amq.broker.topics.topics import Topics
 from amq.core.destination import Pattern, Source, is_of_queues, told, words_of
@@ -54,7 +54,7 @@ class Branch(Subscription):
     is_guest = True
 
     def __init__(
-        self, wildcard: WildcardSubscription, command: Subscribe, queue: Queue, owner: Owner, prefix: str
+        self, wildcard: WildcardSubscription, command: Subscribe, queue: Queue, owner: ConsumerOwner, prefix: str
     ) -> None:
         self.wildcard = wildcard
         super().__init__(command, queue, owner, wildcard.prefetch, prefix)
@@ -111,7 +111,7 @@ class WildcardSubscription(Subscription):
 
     __slots__ = ("_core", "_wildcards", "branches", "command", "parked")
 
-    def __init__(self, command: Subscribe, core: Core, wildcards: WildcardSubscriptions, owner: Owner) -> None:
+    def __init__(self, command: Subscribe, core: Core, wildcards: WildcardSubscriptions, owner: ConsumerOwner) -> None:
         options = core.state.options_of(str(command.sources[0]))
         own = Queue(told(command.sources), options)
         super().__init__(command, own, owner, command.flow.prefetch or options.prefetch_size, core.message_id_prefix)
@@ -178,7 +178,7 @@ class WildcardSubscription(Subscription):
         self._core.dirty[branch.queue] = None
         return True
 
-    def looks(self, core: Looking) -> bool:
+    def looks(self, core: Fetching) -> bool:
         wildcards = self._wildcards
         if self in wildcards.waking or self in wildcards.joining:
             return True
@@ -212,7 +212,7 @@ class WildcardSubscriptions:
         self.joining: dict[WildcardSubscription, Iterator[None]] = {}  # that do not consume all of their queues yet
         self._patterns: Patterns[WildcardSubscription] = Patterns()
 
-    def subscribe(self, command: Subscribe, owner: Owner) -> WildcardSubscription:
+    def subscribe(self, command: Subscribe, owner: ConsumerOwner) -> WildcardSubscription:
         """A new one, with all queues that there are. Where these are very many, some come in later turns."""
         wildcard = WildcardSubscription(command, self._core, self, owner)
         for meant in _queues_of(command):

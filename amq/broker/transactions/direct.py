@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from amq.broker.access import Access, Action
 from amq.broker.core import Core
-from amq.broker.queues.queue import Owner, Queue
+from amq.broker.queues.queue import ConsumerOwner, Queue
 from amq.broker.queues.rows import Rows
 from amq.broker.queues.rows_browser import RowsBrowser
 from amq.core.destination import wire_name
@@ -65,7 +65,7 @@ class DirectReads:
         return {"places": places.pack(rows.seqs, rows.codes, rows.offsets, rows.sizes, before), "size": sum(rows.sizes)}
 
 
-class Page(NamedTuple):
+class PlacesPage(NamedTuple):
     """Some messages of one queue, in the order of a browse. `last`: priority and seq behind which it goes on; `others`:
     messages between that have no place, as they are not persistent."""
 
@@ -86,7 +86,7 @@ class PlacesBrowser(RowsBrowser):
         self,
         command: Subscribe,
         core: Core,
-        owner: Owner,
+        owner: ConsumerOwner,
         prefetch: int,
         queue: Queue | None,
         direct: DirectReads,
@@ -116,7 +116,7 @@ class PlacesBrowser(RowsBrowser):
             self._go_on()
         self._core.pager.again(self.queue)
 
-    def _facts(self, page: Page) -> dict[str, Any]:
+    def _facts(self, page: PlacesPage) -> dict[str, Any]:
         rows = page.rows
         found: dict[str, Any] = {
             "queue": wire_name(self.queue.name),
@@ -135,7 +135,7 @@ class PlacesBrowser(RowsBrowser):
             return {**found, "indirect": STARTING}
         return {**found, **facts, **self._direct.told(rows, self.queue, frozenset(rows.codes))}
 
-    def _page(self, now_ms: int) -> Page | None:
+    def _page(self, now_ms: int) -> PlacesPage | None:
         """The next messages of this queue and priority; None = there are none."""
         rows, others, first = Rows(), 0, 0
         while len(rows) + others < ROWS_MAX and (found := self.some(now_ms)) is not None:
@@ -147,7 +147,7 @@ class PlacesBrowser(RowsBrowser):
                 rows.add_columns(some.columns)
                 first = first or some.seqs[0]
         priority = self._priority
-        return Page(rows, (priority, first), (priority, self._seq), others) if first else None
+        return PlacesPage(rows, (priority, first), (priority, self._seq), others) if first else None
 
 
 _PAGE = Message("", b"")  # stands for a page that was shown and not acknowledged

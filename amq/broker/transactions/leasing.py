@@ -20,7 +20,7 @@ from amq.broker.actions import Action
 from amq.broker.core import Core
 from amq.broker.names import PREPARED_NAME, check_browsed, check_queue, is_topic
 from amq.broker.queues.browser import LOOK_ROWS, Browser
-from amq.broker.queues.queue import Owner, Queue
+from amq.broker.queues.queue import ConsumerOwner, Queue
 from amq.broker.queues.rows import Rows
 from amq.broker.queues.runs import STEP_RUNS, InRuns, QueueRunBrowser, Runs
 from amq.broker.topics.durables import Durables
@@ -35,7 +35,7 @@ from amq.journal.batch import Waiter
 from amq.journal.hidden import HELD_SCHEME, told_name
 from amq.journal.reader import RecordRun
 from amq.journal.records import Group, LeaseOwner, Moved, Prepared
-from amq.protocols.commands import Lease, LeaseReading, SettleLeases, Subscribe
+from amq.protocols.commands import LeaseMessages, LeaseReading, SettleLeases, Subscribe
 from amq.security.login import NO_USER, User
 
 CURSOR_CHARACTERS_MAX = 256
@@ -57,7 +57,7 @@ class Leasing:
         # (user, cursor) → messages read from the store, and not from there
         self._reads: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def lease(self, command: Lease, waiter: Waiter, client_id: str, user: User = NO_USER) -> None:
+    def lease(self, command: LeaseMessages, waiter: Waiter, client_id: str, user: User = NO_USER) -> None:
         """Raises CommandError, AccessError."""
         core, number = self._core, self._core.next_seq()
         if is_wildcard(command.sources) and not command.messages and not command.take:
@@ -138,7 +138,7 @@ class Leasing:
             raise _taken(owner, epoch, found[0].batch)
 
     def browser(
-        self, command: Subscribe, session: Owner, prefetch: int, client_id: str, user: User = NO_USER
+        self, command: Subscribe, session: ConsumerOwner, prefetch: int, client_id: str, user: User = NO_USER
     ) -> Browser:
         """A browser of the queue or durable subscription that `command` names, of prepared transactions, or of the
         messages of a lease. Raises CommandError, AccessError."""
@@ -192,11 +192,11 @@ class Leasing:
         ]
         return sorted(found, key=lambda each: each.seq)
 
-    def _owner(self, command: Lease | SettleLeases, client_id: str, user: str) -> LeaseOwner:
+    def _owner(self, command: LeaseMessages | SettleLeases, client_id: str, user: str) -> LeaseOwner:
         """Raises CommandError, AccessError."""
         return LeaseOwner(_checked(command.cursor), self._name(command, client_id, user), user)
 
-    def _name(self, command: Lease | SettleLeases, client_id: str, user: str) -> str:
+    def _name(self, command: LeaseMessages | SettleLeases, client_id: str, user: str) -> str:
         """Full name of the queue from which is leased. Raises CommandError, AccessError."""
         first, *others = command.sources
         if is_topic(first):
@@ -207,7 +207,7 @@ class Leasing:
         return first
 
     def _answering(
-        self, waiter: Waiter, command: Lease, lease: Prepared | None, owner: LeaseOwner, user: User
+        self, waiter: Waiter, command: LeaseMessages, lease: Prepared | None, owner: LeaseOwner, user: User
     ) -> Waiter:
         """Answers `waiter` when that is durable. Where the messages stand is known only then."""
         name = owner.queue
@@ -249,7 +249,7 @@ class Leasing:
         while len(self._reads) > CURSORS_MAX:
             del self._reads[next(iter(self._reads))]
 
-    def _queues(self, command: Lease, user: str) -> str:
+    def _queues(self, command: LeaseMessages, user: str) -> str:
         """The queues of a pattern that hold messages, or leases of the cursor: name → how many wait."""
         pattern, owner = command.sources[0], LeaseOwner(_checked(command.cursor), "", user)
         if len(command.sources) > 1 or not isinstance(pattern, Pattern):
@@ -301,7 +301,13 @@ class LeaseBrowser(Browser):
     __slots__ = ("_epoch", "_lease", "_leased_by", "_leasing", "_position", "_seqs")
 
     def __init__(
-        self, command: Subscribe, reading: LeaseReading, core: Core, leasing: Leasing, owner: Owner, prefetch: int
+        self,
+        command: Subscribe,
+        reading: LeaseReading,
+        core: Core,
+        leasing: Leasing,
+        owner: ConsumerOwner,
+        prefetch: int,
     ) -> None:
         self._leasing = leasing
         self._leased_by, self._lease = leasing.lease_of(reading, owner.user)
@@ -357,7 +363,13 @@ class LeaseRunBrowser(InRuns, LeaseBrowser):
     __slots__ = ("_runs",)
 
     def __init__(
-        self, command: Subscribe, reading: LeaseReading, core: Core, leasing: Leasing, owner: Owner, prefetch: int
+        self,
+        command: Subscribe,
+        reading: LeaseReading,
+        core: Core,
+        leasing: Leasing,
+        owner: ConsumerOwner,
+        prefetch: int,
     ) -> None:
         self._runs = Runs()
         super().__init__(command, reading, core, leasing, owner, prefetch)

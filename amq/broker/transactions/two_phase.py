@@ -18,7 +18,7 @@ import structlog
 from amq.broker.core import Core
 from amq.broker.names import PREPARED_NAME, is_queued, shelves
 from amq.broker.queues.browser import Browser
-from amq.broker.queues.queue import Owner
+from amq.broker.queues.queue import ConsumerOwner
 from amq.broker.topics.durables import Durables
 from amq.broker.transactions.commits import Commits
 from amq.broker.transactions.deadlines import Deadlines
@@ -37,8 +37,8 @@ from amq.journal.records import (
     ACKED,
     LEASE,
     PURGED,
+    BatchContent,
     Consumed,
-    Content,
     Group,
     Marker,
     Moved,
@@ -61,7 +61,7 @@ GROUP_MESSAGES_MAX = 100_000  # of transactions that are rolled back together
 _log = structlog.get_logger("amq.broker")
 
 
-class Preparing:
+class PendingPrepare:
     """A prepare that is on its way to the journal."""
 
     def __init__(self, owner: TwoPhase, transaction: Transaction, prepared: Prepared) -> None:
@@ -189,7 +189,7 @@ class TwoPhase:
             if looks and item.duplicate_id:
                 self._admit_id(transaction, prepared, item)
             item.seq = self._core.next_seq()
-        origin = Preparing(self, transaction, prepared)
+        origin = PendingPrepare(self, transaction, prepared)
         if ready is None:
             for item in transaction.queued:
                 seqs = item.seqs if isinstance(item, Run) else (item.seq,)
@@ -435,7 +435,7 @@ class TwoPhase:
                 "it comes is older than this broker's store",
                 code="BATCH_TOO_OLD",
             )
-        content = None if command.content is None else Content(*command.content)
+        content = None if command.content is None else BatchContent(*command.content)
         if batch == newest:
             self._answer_again(Marker(owner, batch, content), waiter)
             return
@@ -670,7 +670,9 @@ class PreparedBrowser(Browser):
 
     __slots__ = ("_shown",)
 
-    def __init__(self, command: Subscribe, core: Core, two_phase: TwoPhase, owner: Owner, prefetch: int) -> None:
+    def __init__(
+        self, command: Subscribe, core: Core, two_phase: TwoPhase, owner: ConsumerOwner, prefetch: int
+    ) -> None:
         super().__init__(command, core, owner, prefetch)
         self._shown = deque(two_phase.listed())
 

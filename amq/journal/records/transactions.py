@@ -190,7 +190,7 @@ class Resolved(BaseRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class BatchContent:
     """The content of a batch, as its coordinator says: the number of rows, and a checksum that does not depend on their
     order. Both are unsigned numbers of 64 bits. The broker compares them and does not know how they were made."""
 
@@ -207,7 +207,7 @@ class Marker(BaseRecord):
     type_name = "marker"
     owner: str
     batch: int
-    content: Content | None = None
+    content: BatchContent | None = None
 
     def encode(self, _: dict[str, int], /) -> bytes:
         owner, content = self.owner.encode(), self.content
@@ -221,7 +221,7 @@ class Marker(BaseRecord):
         if kind == MARKER:
             return cls(body[_U64.size :].decode(), _U64.unpack_from(body)[0])
         batch, rows, checksum = _MARKER_WITH_CONTENT.unpack_from(body)
-        return cls(body[_MARKER_WITH_CONTENT.size :].decode(), batch, Content(rows, checksum))
+        return cls(body[_MARKER_WITH_CONTENT.size :].decode(), batch, BatchContent(rows, checksum))
 
     def apply(self, fold: Preparing[S], segment: S, /) -> None:
         fold.mark(self, segment)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 from amq.core.destination import told
 from amq.core.errors import AmqError, CommandError, ProtocolError
-from amq.core.message import Batch, Message
+from amq.core.message import Message, MessageBatch
 from amq.core.remembered import Remembered
 from amq.protocols.codec import ALL_FRAMES, RARE_FRAMES
 from amq.protocols.commands import (
@@ -810,7 +810,7 @@ class OpenWireCodec:
         """The browse of this consumer has shown everything."""
         return frame(nothing_for(consumer), self._version)
 
-    def batch(self, consumer: Consumer, batch: Batch) -> bytes:
+    def batch(self, consumer: Consumer, batch: MessageBatch) -> bytes:
         """Many messages for one consumer."""
         return b"".join([self.delivery(consumer, message, 0) for message in batch.messages])
 

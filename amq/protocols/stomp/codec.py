@@ -22,9 +22,9 @@ from amq.core.message import (
     LIFTED,
     SHORT_BYTES_MAX,
     TEXT,
-    Batch,
     Envelope,
     Message,
+    MessageBatch,
     lift,
     plain,
 )
@@ -52,7 +52,7 @@ from amq.protocols.commands import (
 from amq.protocols.stomp import leases, reattaching, repeated, runs, subscribing, transactions, transformation
 from amq.protocols.stomp.delivery import RESERVED, Deliveries, DeliveryFormat, header_line
 from amq.protocols.stomp.destination import destinations, full_name, reply_to, sources
-from amq.protocols.stomp.frame import LINE_END_BYTES, VERSIONS, Frame, FrameReader, Limits, encode
+from amq.protocols.stomp.frame import LINE_END_BYTES, VERSIONS, Frame, FrameLimits, FrameReader, encode
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, subscription_name
 from amq.protocols.stomp.subscribing import boolean as _boolean
 from amq.protocols.stomp.subscribing import number as _number
@@ -110,7 +110,7 @@ class StompCodec:
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: FrameLimits | None = None,
         message_id_prefix: str = "ID:",
         server_name: str = "amq",
         default_persistent: bool = True,
@@ -123,7 +123,7 @@ class StompCodec:
         assert server_name.isprintable()
         self.version = "1.0"  # agreed on; until then what every client understands
         self.confirmed = 0  # so many bytes of ours the client says it has
-        self._limits = limits or Limits()
+        self._limits = limits or FrameLimits()
         self._reader = FrameReader(
             replace(
                 self._limits,
@@ -613,7 +613,7 @@ class StompCodec:
         """Tells the client that it has seen everything."""
         return self._deliveries.end_of_browse(subscription)
 
-    def batch(self, subscription: DeliveryFormat, batch: Batch) -> bytes:
+    def batch(self, subscription: DeliveryFormat, batch: MessageBatch) -> bytes:
         """Many messages for one subscription, each delivered for the first time."""
         return self._deliveries.encode_batch(subscription, batch)
 

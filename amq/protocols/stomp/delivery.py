@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amq.core.message import DEFAULT_PRIORITY, MAP, TEXT, Batch, Lifted, Message, headers, plain
+from amq.core.message import DEFAULT_PRIORITY, MAP, TEXT, Lifted, Message, MessageBatch, headers, plain
 from amq.core.ownership import given
 from amq.core.remembered import Remembered
 from amq.protocols.stomp.destination import wire_name
@@ -133,7 +133,7 @@ class Deliveries:
         head = "".join([header_line(name, value, self._version) for name, value in lines])
         return f"MESSAGE\n{head}\n\0".encode("utf-8", "replace")
 
-    def encode_batch(self, form: DeliveryFormat, batch: Batch) -> bytes:
+    def encode_batch(self, form: DeliveryFormat, batch: MessageBatch) -> bytes:
         """The MESSAGE frames of deliveries, each for the first time, to a subscription without explicit acks."""
         if form.transformation:
             return b"".join([self.encode(form, message, 0) for message in batch.messages])

@@ -2,10 +2,10 @@
 
     COMMAND EOL *(name ":" value EOL) EOL *OCTET NUL *(EOL)         EOL = LF or CR LF
 
-Invariants: a reader never buffers more than its `Limits` allow and refuses a frame as soon as it is known to exceed
-them; its work is linear in the bytes fed, however they are cut into chunks; whatever the bytes, it yields frames or
-ends in one `ProtocolError`. A body that comes in pieces is gathered in the very bytes that the frame then has: there is
-no second copy. Specifications: https://stomp.github.io (stomp-specification-1.0, -1.1, -1.2).
+Invariants: a reader never buffers more than its `FrameLimits` allow and refuses a frame as soon as it is known to
+exceed them; its work is linear in the bytes fed, however they are cut into chunks; whatever the bytes, it yields frames
+or ends in one `ProtocolError`. A body that comes in pieces is gathered in the very bytes that the frame then has: there
+is no second copy. Specifications: https://stomp.github.io (stomp-specification-1.0, -1.1, -1.2).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _ESCAPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FrameLimits:
     """The limits of one frame. A frame that exceeds a limit is a fatal `ProtocolError`.
 
     header_count_max        headers of a frame
@@ -81,7 +81,7 @@ class Limits:
 
 # A client should accept these: a delivery is larger than the SEND that it came from, by the headers that the broker
 # adds and by escapes where the sender's version needed none. The broker limits the size of a body (`maxFrameSize`).
-DELIVERY_LIMITS: Final = Limits(
+DELIVERY_LIMITS: Final = FrameLimits(
     header_count_max=1100,
     header_bytes_max=24 * 1024,
     header_block_bytes_max=256 * 1024,
@@ -174,8 +174,8 @@ class FrameReader:
 
     __slots__ = ("_body", "_length", "_scanned", "buffer", "error", "limits", "offset", "unfinished", "version")
 
-    def __init__(self, limits: Limits | None = None, version: str = "1.2") -> None:
-        self.limits = limits or Limits()
+    def __init__(self, limits: FrameLimits | None = None, version: str = "1.2") -> None:
+        self.limits = limits or FrameLimits()
         self.version = version
         self.error: ProtocolError | None = None
         self.unfinished: Frame | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from amq.core.errors import ProtocolError
-from amq.protocols.commands import Lease, SettleLeases
+from amq.protocols.commands import LeaseMessages, SettleLeases
 from amq.protocols.stomp.destination import sources
 from amq.protocols.stomp.subscribing import number
 
@@ -17,11 +17,11 @@ _COUNT_MAX: Final = 999_999_999
 _SKIP_MAX: Final = 1000
 
 
-def lease(headers: dict[str, str], receipt: object) -> Lease:
+def lease(headers: dict[str, str], receipt: object) -> LeaseMessages:
     """The command of a LEASE frame. Raises ProtocolError."""
     if not receipt:
         raise ProtocolError("LEASE needs a receipt header: the RECEIPT is its answer", code="HEADER_MISSING")
-    return Lease(
+    return LeaseMessages(
         sources(_required("LEASE", headers, "destination"), ""),
         _required("LEASE", headers, "cursor"),
         number("after", headers.get("after", "0"), _MAX),

@@ -20,7 +20,7 @@ from amq.core.message import CORRELATION_ID, LARGE_BODY_BYTES, LIFTED, HeaderCol
 from amq.protocols.commands import Command, Send, SendMany
 from amq.protocols.stomp.delivery import RESERVED, DeliveryFormat, header_line
 from amq.protocols.stomp.destination import wire_name
-from amq.protocols.stomp.frame import Frame, Limits
+from amq.protocols.stomp.frame import Frame, FrameLimits
 from amq.protocols.stomp.subscribing import RUNS, RUNS_VERSION, boolean, number
 from amq.protocols.stomp.transformation import TRANSFORMATION
 
@@ -58,7 +58,7 @@ def pack(lists: Sequence[Sequence[str]], which: bytes, values: bytes, lengths: b
     return b"".join((_U32.pack(len(table)), table, which, _U32.pack(len(values)), values, lengths, bodies))
 
 
-def commands(frame: Frame, send: Callable[[dict[str, str], bytes], Send], limits: Limits) -> list[Command]:
+def commands(frame: Frame, send: Callable[[dict[str, str], bytes], Send], limits: FrameLimits) -> list[Command]:
     """The commands of a SENDMANY frame. `send` reads headers and body of a SEND. Raises ProtocolError, AccessError."""
     headers = frame.headers
     if extra := sorted(headers.keys() - _OWN):
@@ -81,7 +81,7 @@ def commands(frame: Frame, send: Callable[[dict[str, str], bytes], Send], limits
     return [send({**row, **common}, body) for row, body in zip(rows, bodies, strict=True)]
 
 
-def unpack(body: bytes, count: int, limits: Limits) -> tuple[list[bytes], HeaderColumns | None]:
+def unpack(body: bytes, count: int, limits: FrameLimits) -> tuple[list[bytes], HeaderColumns | None]:
     """Bodies and headers of `count` messages. Raises ProtocolError."""
     if len(body) > BODY_BYTES_MAX:
         raise ProtocolError(
@@ -148,7 +148,7 @@ def _values(body: bytes, at: int) -> tuple[list[str], int]:
         raise _damaged(f"a value is not UTF-8: {error.reason}") from None
 
 
-def _check_limits(columns: HeaderColumns, count: int, limits: Limits) -> None:
+def _check_limits(columns: HeaderColumns, count: int, limits: FrameLimits) -> None:
     """Raises ProtocolError where a message has more or longer headers than a SEND may have."""
     longest = 4 * max(map(len, columns.values), default=0)  # bytes of UTF-8, at most
     few = True
@@ -168,7 +168,7 @@ def _check_limits(columns: HeaderColumns, count: int, limits: Limits) -> None:
             raise ProtocolError(why, code="HEADERS_TOO_BIG")
 
 
-def _bodies(body: bytes, at: int, count: int, limits: Limits) -> list[bytes]:
+def _bodies(body: bytes, at: int, count: int, limits: FrameLimits) -> list[bytes]:
     start = at + _U32.size * count
     if start > len(body):
         raise _damaged(f"it ends before the lengths of {count} bodies")
