@@ -232,7 +232,7 @@ class Broker(Core):
         self.wake()
         for waiter, _ in batch.confirms:
             waiter.done()
-        if self.awaiting:
+        if self.awaiting.by_identity:
             for record in batch.records:
                 for waiter in self.awaiting.take(record):
                     waiter.done()

@@ -95,21 +95,18 @@ class Awaiting:
     """Those that wait for what a record does for somebody else. Records are equal where they say the same, so each is
     known by its identity, and is kept as long as somebody waits for it."""
 
-    __slots__ = ("_found",)
+    __slots__ = ("by_identity",)
 
     def __init__(self) -> None:
-        self._found: dict[int, tuple[Record, list[Waiter]]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._found)
+        self.by_identity: dict[int, tuple[Record, list[Waiter]]] = {}
 
     def add(self, record: Record, waiter: Waiter) -> None:
         """`waiter` waits for `record`."""
-        self._found.setdefault(id(record), (record, []))[1].append(waiter)
+        self.by_identity.setdefault(id(record), (record, []))[1].append(waiter)
 
     def take(self, record: Record) -> list[Waiter]:
         """Those that wait for `record`, which are forgotten."""
-        found = self._found.pop(id(record), None)
+        found = self.by_identity.pop(id(record), None)
         return found[1] if found is not None else []
 
 

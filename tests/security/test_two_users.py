@@ -46,7 +46,7 @@ OPENWIRE_ONLY = {
     "SettleAgain.consumer",
 }
 STOMP_ONLY = {
-    "Lease.cursor",
+    "LeaseMessages.cursor",
     "SettleLeases.cursor",
     "Subscribe.browse",
     "SendMany.like",
