@@ -34,6 +34,7 @@ from amq.core.errors import AmqError, StoreError
 from amq.doors.clock import SystemClock
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import list_segments
+from amq.management.consoles import is_loopback, web_url
 from amq.protocols.stomp.frame import Frame, FrameReader, encode
 from amq.store.files.vfs import Vfs
 from amq.store.host import Owner
@@ -77,6 +78,8 @@ def status(
 
     `version` is that of the store: the stored format in which its last master writes. A slave that is `too_old` cannot
     read it and never takes over: upgrade it.
+
+    `console` is the URL that the console of a broker has announced, null where it has none.
 
     `urls` are where a broker listens, `addresses` where it says that clients reach it (advertisedTransports).
     """
@@ -222,6 +225,7 @@ def _broker(broker: BrokerPresence) -> dict[str, Any]:
             "addresses": [],
             "priority": 0,
             "certificate": None,
+            "console": None,
         }
     owner = broker.owner
     return {
@@ -232,6 +236,7 @@ def _broker(broker: BrokerPresence) -> dict[str, Any]:
         "addresses": broker.addresses,
         "priority": broker.priority,
         "certificate": _certificate(broker),
+        "console": web_url(broker.console) or None,
     }
 
 
@@ -309,6 +314,10 @@ def _print_store(facts: dict[str, Any]) -> None:
     click.echo(f"slaves   {slaves or 'none: nobody would take over'}")
     if facts["slaves"] and all(slave["cannot_listen"] or slave["too_old"] for slave in facts["slaves"]):
         click.echo("         no slave could serve clients")
+    running = [] if master is None else [master]
+    for number, broker in enumerate(each for each in (*running, *facts["slaves"]) if each["console"]):
+        only = f", on host {broker['host']} only" if is_loopback(broker["console"]) else ""
+        click.echo(f"{'' if number else 'consoles':8} {broker['name']}: {broker['console']}{only}")
     for number, gone in enumerate(facts["not_running"]):
         when = wall_text(gone["last_seen_wall_ms"]) if gone["last_seen_wall_ms"] else "at an unknown time"
         click.echo(f"{'' if number else 'gone':8} {_who(gone)}: does not run, last seen {when}")

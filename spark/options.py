@@ -596,8 +596,9 @@ def _unknown(kind: type[Any], name: str) -> OptionError:
     if name.lower().startswith("kafka."):
         return OptionError(f"option '{name}' is of Spark's Kafka format: options of the broker are in 'url'")
     for other, use in _USES.items():
-        if name.lower() in {known.lower() for known in declared(other)} and other is not kind:
-            return OptionError(f"option '{name}' is for {use}, not for {_USES[kind]}: leave it out")
+        spelled = {known.lower(): known for known in declared(other)}.get(name.lower())  # Spark gives small letters
+        if spelled is not None and other is not kind:
+            return OptionError(f"option '{spelled}' is for {use}, not for {_USES[kind]}: leave it out")
     near = difflib.get_close_matches(name.lower(), [known.lower() for known in declared(kind)], n=1, cutoff=0.6)
     found = [(known, field) for known, field in declared(kind).items() if known.lower() in near]
     cure = "known are " + ", ".join(declared(kind))

@@ -32,9 +32,9 @@ class Client:
         self._ready: list[Frame] = []
 
     @classmethod
-    async def connect(cls, port: int) -> Client:
+    async def connect(cls, port: int, *headers: tuple[str, str]) -> Client:
         client = cls(*await asyncio.open_connection("127.0.0.1", port))
-        await client.send("CONNECT", ("accept-version", "1.2"), ("host", "/"))
+        await client.send("CONNECT", ("accept-version", "1.2"), ("host", "/"), *headers)
         assert (await client.receive()).command == "CONNECTED"
         return client
 

@@ -81,7 +81,7 @@ class Console:
                 Route("/metrics/detailed", self._told(self.detailed)),
                 Route("/api/jolokia{slash:path}", self._told(self.jolokia), methods=["GET", "POST"]),
                 Route(PREFIX + "/{path:path}", self._told(self.rest), methods=["GET", "POST", "DELETE"]),
-                *Pages(self._link, self._clock, _foreign, self._hosts, self._peers).routes(),
+                *Pages(self._link, self._clock, _foreign, self._hosts, self._peers, self._url).routes(),
             ],
             lifespan=self._announcing,
         )

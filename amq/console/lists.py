@@ -37,7 +37,8 @@ class Ending(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A page that is a list. `resource` = what it asks the broker for, `note` = what its readers should know."""
+    """A page that is a list. `resource` = what it asks the broker for, `note` = what its readers should know,
+    `rows_are` = what a count of its rows counts; "" = what the title says."""
 
     path: str
     title: str
@@ -46,6 +47,7 @@ class Listed(NamedTuple):
     sort: str = "name"
     ending: Ending | None = None
     note: str = ""
+    rows_are: str = ""
 
 
 def topic_href(row: Row) -> str:
@@ -68,6 +70,12 @@ def consumed_href(row: Row) -> str:
     if name.startswith("/topic/"):
         return topic_href({"name": name.removeprefix("/topic/")})
     return "" if name.startswith("/") else queue_href({"name": name})
+
+
+def heard_href(row: Row) -> str:
+    """Of a durable subscription: its topic; "" = several, or a pattern."""
+    name = str(row["topics"]).removeprefix("topic://")
+    return "" if any(mark in name for mark in ",*>") else topic_href({"name": name})
 
 
 def only(path: str, name: str) -> str:
@@ -148,13 +156,14 @@ LISTS: Final = (
         "/dead-letters",
         (
             Column("Queue", "queue", href=dead_href),
-            Column("Messages", "messages", href=letters_href),
+            Column("Messages", "messages", True, letters_href, derived=True),
             Column("Meant for", "meant_for"),
             Column("Reason", "reason"),
             Column("Cause", "cause"),
         ),
         "",
         note="The count of a group leads to its messages, where they are retried, moved or deleted together.",
+        rows_are="Groups",
     ),
     Listed(
         "/subscriptions",
@@ -164,7 +173,7 @@ LISTS: Final = (
             Column("Name", "name"),
             Column("Client id", "client_id"),
             *_numbers(("Messages", "messages"), ("Consumers", "consumers")),
-            Column("Topics", "topics"),
+            Column("Topics", "topics", href=heard_href),
             Column("Selector", "selector"),
         ),
         ending=Ending("delete", "durable subscription", ("name", "client_id"), _subscription, ("topics",)),
@@ -208,7 +217,7 @@ LISTS: Final = (
             Column("Id", "id"),
             Column("For", "for"),
             Column("Due", "due_ms"),
-            Column("Bytes", "bytes"),
+            Column("Bytes", "bytes", True, derived=True),
         ),
         "",
     ),
@@ -234,6 +243,7 @@ LISTS: Final = (
         ),
         note="Compaction copies live messages out of old segments and deletes the files: a segment goes when it holds "
         "no live message. `amq journal stat` counts by queue.",
+        rows_are="Segments",
     ),
     Listed(
         "/configuration",
@@ -249,6 +259,7 @@ LISTS: Final = (
             Column("Meaning", "help"),
         ),
         note="Live = a change of the file counts at once; others wait for a restart of this broker.",
+        rows_are="Options",
     ),
     Listed(
         "/users",
@@ -272,6 +283,7 @@ LISTS: Final = (
         ),
         note="Roles that have each right; * = everybody. Several entries that match a name count together, up to one "
         "with Only.",
+        rows_are="Entries",
     ),
     Listed(
         "/history",
@@ -284,6 +296,7 @@ LISTS: Final = (
         ),
         "-at_ms",
         note="Roles, limits and the disk of the broker of this host, since it was started. Its log has more.",
+        rows_are="Events",
     ),
 )
 SEARCH: Final = "/search"

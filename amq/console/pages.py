@@ -25,7 +25,7 @@ from amq.console.hosts import Hosts
 from amq.console.link import OPERATION_S, Link
 from amq.console.lists import LISTS, PAGES, SEARCH, SEND, Listed, queue_href, topic_href
 from amq.console.logins import user_of, valid_s
-from amq.console.sessions import COOKIE, Session, Sessions
+from amq.console.sessions import Session, Sessions
 from amq.console.words import breakable, counted, linked, shown, time_text
 from amq.core.errors import AccessError, AmqError
 from amq.doors.clock import Clock
@@ -55,17 +55,23 @@ Page = Callable[[Request, Session], Awaitable[Response]]
 class Pages:
     """`foreign(request)` = the refusal of what another site sends, None = it is our own. `hosts` = under which names
     those without a login are answered. `peers` = URL of the consoles of other brokers, with {host} and {name} for
-    theirs; "" = unknown."""
+    theirs; "" = unknown. `url`: see `Sessions`."""
 
     def __init__(
-        self, link: Link, clock: Clock, foreign: Callable[[Request], Response | None], hosts: Hosts, peers: str
+        self,
+        link: Link,
+        clock: Clock,
+        foreign: Callable[[Request], Response | None],
+        hosts: Hosts,
+        peers: str,
+        url: str,
     ) -> None:
         self._link = link
         self._clock = clock
         self._peers = peers
         self._foreign = foreign
         self._hosts = hosts
-        self.sessions = Sessions(clock)
+        self.sessions = Sessions(clock, url)
         self._templates = Environment(loader=PackageLoader("amq.console"), autoescape=True)
         titles = {title: path for path, title in PAGES}
         self._templates.filters["breakable"] = breakable
@@ -90,7 +96,7 @@ class Pages:
         """For those who have logged in. Another site's POST, or one without the session's token, is refused."""
 
         async def answer(request: Request) -> Response:
-            session = self.sessions.get(request.cookies.get(COOKIE, ""))
+            session = self.sessions.get(request.cookies.get(self.sessions.cookie_name, ""))
             try:
                 self._hosts.check(request, None if session is None else session.user)
             except AccessError as error:
@@ -167,7 +173,7 @@ class Pages:
         if master is None or master.owner is None or (seen.own is not None and seen.own.name == master.name):
             return None
         url = self._console_of(request, master)
-        why = "it has not announced where it serves (`amq console` there, of this version)"
+        why = "it has not announced where it serves. Start `amq console` of this version on that host"
         if not url and web_url(master.console):
             why = f"it listens on that host alone, at {web_url(master.console)}"
         return {"name": master.name, "host": master.owner.host, "url": url + path if url else "", "why": why}
@@ -212,9 +218,9 @@ class Pages:
             status = 429 if error.code == "TOO_MANY_FAILED_LOGINS" else 401 if isinstance(error, AccessError) else 503
             return self._render("login.html", None, status, title="Log in", to=to, trouble=str(error))
         response = RedirectResponse(to if to.startswith("/") and not to.startswith(("//", "/\\")) else "/", 303)
-        self.sessions.close(request.cookies.get(COOKIE, ""))
+        self.sessions.close(request.cookies.get(self.sessions.cookie_name, ""))
         response.set_cookie(
-            COOKIE,
+            self.sessions.cookie_name,
             self.sessions.open(user_of(found), valid_s(found)),
             httponly=True,
             samesite="strict",
@@ -223,9 +229,9 @@ class Pages:
         return _guarded(response)
 
     async def _logout(self, request: Request, session: Session) -> Response:  # noqa: ARG002
-        self.sessions.close(request.cookies.get(COOKIE, ""))
+        self.sessions.close(request.cookies.get(self.sessions.cookie_name, ""))
         response = RedirectResponse("/login", 303)
-        response.delete_cookie(COOKIE)
+        response.delete_cookie(self.sessions.cookie_name)
         return response
 
     # -- what there is ------------------------------------------------------------------------------------------------
@@ -315,6 +321,7 @@ class Pages:
                 template,
                 session,
                 title=listed.title,
+                rows_are=listed.rows_are or listed.title,
                 here=listed.path,
                 name=given["name"],
                 sort=given["sort"],
@@ -413,6 +420,7 @@ class Pages:
             session,
             title=name,
             here="/topics",
+            consumers=urlencode({"destination": f"/topic/{name}"}),
             of=topic_href({"name": name}),
             figures=figures,
             figures_of=name,

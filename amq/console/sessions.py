@@ -6,8 +6,10 @@ one that was used longest ago goes first. Every form has the session's own token
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import math
+import os
 import secrets
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,7 +17,6 @@ from typing import Final
 from amq.doors.clock import Clock
 from amq.security.login import User
 
-COOKIE: Final = "amq-session"
 IDLE_S: Final = 1800.0
 SESSIONS_MAX: Final = 1000
 
@@ -38,8 +39,12 @@ class Session:
 class Sessions:
     """By the value of their cookie."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, url: str = "") -> None:
+        """`url` = where people reach this console. A browser sends a cookie to every port of a host, so consoles at two
+        ports, or of two hosts behind tunnels to one, need two names. No request says which: a stranger writes it."""
         self._clock = clock
+        place = hashlib.sha256(f"{os.uname().nodename} {url}".encode()).hexdigest()
+        self.cookie_name = f"amq-session-{place[:8]}"
         self._known: dict[str, Session] = {}
 
     def __len__(self) -> int:

@@ -24,6 +24,8 @@ def shown(field: str, value: Any) -> str:
         return time_text(value) if isinstance(value, int) else str(value)
     if isinstance(value, int) and field.endswith("bytes"):
         return size_text(value)
+    if field.endswith("_per_s") and isinstance(value, int | float):
+        return f"{value:,.1f}"
     return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
@@ -60,8 +62,11 @@ def counted(count: int, noun: str) -> str:
 
 
 def breakable(text: str) -> Markup:
-    """`text` as HTML that a narrow column breaks after a dot, a slash, a colon or a dash rather than in a word."""
-    return Markup(re.sub(r"(?<=[./:,_-])(?=\w)", "<wbr>", str(escape(text))))  # an entity ends with a semicolon
+    """`text` as HTML that a narrow column breaks after a dot, a slash, a colon or a dash, or before a capital letter,
+    rather than in a word."""
+    return Markup(
+        re.sub(r"(?<=[./:,_-])(?=\w)|(?<=[a-z])(?=[A-Z])", "<wbr>", str(escape(text)))
+    )  # an entity ends with a semicolon
 
 
 def linked(text: str, pages: Mapping[str, str]) -> Markup:

@@ -139,11 +139,14 @@ def _of_redeliveries(context: Context, queue: Queue, looked: list[Found]) -> lis
     then = "" if limit < 0 else f" After {limit:,} failed redeliveries (maximumRedeliveries) it becomes a dead letter."
     id = f"{context.broker.message_id_prefix}{worst.message.seq}"
     count = f"{len(back):,} messages" if len(back) > 1 else "1 message"
+    why = "a consumer failed on it, or ended before it acknowledged it"
+    if worst.redelivered > 1:
+        why = "consumers fail on it, or end before they acknowledge it. Look at it, and at their logs"
     return [
         Hint(
             "redelivered",
             f"{count} came back from consumers of {plain_name(queue.name)[:100]}; {id} was redelivered "
-            f"{_times(worst.redelivered)}: consumers fail on it. Look at it, and at their logs.{then}",
+            f"{_times(worst.redelivered)}: {why}.{then}",
             id,
         )
     ]

@@ -7,7 +7,7 @@ import re
 import socket
 import threading
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ def test_a_store_over_a_kill_and_a_clean_stop(brokers: Brokers) -> None:
         "addresses": [f"stomp://127.0.0.1:{master.port}"],
         "priority": 0,
         "certificate": None,
+        "console": None,
     }
     assert [broker["name"] for broker in facts["slaves"]] == ["b"]
     assert (facts["lock"], facts["epoch"], facts["released"]) == ("held", 1, False)
@@ -197,6 +198,33 @@ def test_the_addresses_that_brokers_advertise(brokers: Brokers) -> None:
     master.stop()
     slave.wait_serving()
     assert "clients reach it at" not in amq("status", "--store", brokers.store).stdout
+
+
+def test_where_the_consoles_are(tmp_path: Path) -> None:
+    """Anybody who writes to the store could have put a URL there: only that of a web server is shown."""
+    vfs, host = SystemVfs(), SystemHost()
+    (tmp_path / "journal").mkdir()
+    said = {"a": "https://a.example:8161", "b": "http://127.0.0.1:8161", "c": "javascript:alert(1)"}
+    with ExitStack() as running:
+        for name, url in said.items():
+            owner = Owner.make(
+                host, name=name, uuid=name, transport_urls=("stomp://a:1",), lock_keep_alive_period_s=600.0
+            )
+            if name == "a":
+                locker = SharedFileLocker(vfs, SystemClock(), host, str(tmp_path), owner)
+                assert locker.try_acquire()
+                assert locker.take_over(lambda _s: False, lambda _previous: {}) is not None
+                running.callback(locker.release)
+            role = "master" if name == "a" else "slave"
+            presence = Presence.open(FileBoard(vfs, str(tmp_path)), owner, role, {"console": url})
+            running.enter_context(closing(presence))
+        facts = amq_json("status", "--store", tmp_path)
+        assert facts["master"]["console"] == said["a"]
+        assert [slave["console"] for slave in facts["slaves"]] == [said["b"], None]
+        text = amq("status", "--store", tmp_path).stdout
+        lines = f"consoles a: {said['a']}\n         b: {said['b']}, on host {host.name()} only\n"
+        assert lines in text
+        assert "javascript" not in text
 
 
 def _status(store: Path, code: int) -> dict[str, Any]:

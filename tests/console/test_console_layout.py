@@ -74,6 +74,7 @@ def test_every_page_is_readable(brokers: Brokers, scheme: str, size: str) -> Non
         check("login")
         log_in(page, slave_url)
         page.locator(".role.slave").first.wait_for()
+        page.get_by_text("this broker is not the master, which alone has rates").wait_for()
         check("slave")
         page.goto(f"{slave_url}/queues")
         page.locator("#live .bad").wait_for()

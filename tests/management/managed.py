@@ -85,8 +85,8 @@ class Managed:
 
         return await asyncio.to_thread(ask)
 
-    async def client(self) -> Client:
-        client = await Client.connect(self.port)
+    async def client(self, *headers: tuple[str, str]) -> Client:
+        client = await Client.connect(self.port, *headers)
         self.clients.append(client)
         return client
 

@@ -72,6 +72,7 @@ def test_selectors_that_match_nothing(tmp_path: Path) -> None:
 
 def test_a_message_that_comes_back(tmp_path: Path) -> None:
     async def test(made: Managed) -> None:
+        said: list[str] = []
         await made.fill("q", 2)
         for _ in range(3):
             client = await made.client()
@@ -86,6 +87,9 @@ def test_a_message_that_comes_back(tmp_path: Path) -> None:
             await client.close()
             while (await made.ask("GET", "/queues/q"))["consumers"]:
                 await asyncio.sleep(0.01)
+            said.append((await codes(made, "q"))["redelivered"])
+        assert "was redelivered once: a consumer failed on it, or ended before it acknowledged it." in said[0]
+        assert "was redelivered 2 times: consumers fail on it, or end before they acknowledge it." in said[1]
         found = (await made.ask("GET", "/queues/q/hints"))["items"]
         (back,) = (hint for hint in found if hint["code"] == "redelivered")
         assert "was redelivered 3 times" in back["text"]

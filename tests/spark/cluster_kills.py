@@ -3,12 +3,15 @@
 `python -m tests.spark.cluster_kills --kills 30` kills 30 of each kind with -9, in an order and at moments that its seed
 decides: executors, the driver, Spark's master and the master of the brokers. It prints what came, and fails where a
 message was lost or came twice. The count reads files that the driver wrote, and asks neither Spark nor the broker.
+Ctrl-C ends the kills: what was sent comes, and is counted. A second one ends the run at once, and counts what came.
 """
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -18,20 +21,21 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import amq
 from tests.brokers import ROOT, Brokers
 from tests.processes import with_descendants
+from tests.spark.group import QUEUE, Group
 from tests.spark.session import environment, why_no_spark
 from tests.spark.spark_cluster import WAIT_S, Cluster
-from tests.spark.test_direct_kills import QUEUE, Group
 
 KINDS = ("executor", "driver", "spark master", "broker")
 PER_KILL = 1500
 PAUSE_S = 0.1
+INTERRUPTED = "the run was interrupted"
 DELAY_S = 1.0  # a kill comes at some moment of that time after a batch; tasks of the next one run then
 
 
@@ -77,8 +81,10 @@ class Driver:
 
 
 class Outcome(NamedTuple):
-    """What a run counted. `lost`, `doubled`: numbers of messages."""
+    """What a run counted. `ended` = why it ended before all that was sent could come, "" = all could. `lost` has not
+    come, `doubled` came more than once: numbers of messages."""
 
+    ended: str
     sent: int
     came: int
     lost: list[int]
@@ -87,6 +93,35 @@ class Outcome(NamedTuple):
     direct: int
     fallback: int
     log: str
+
+    @property
+    def is_good(self) -> bool:
+        is_complete = not self.lost and self.came == self.sent
+        return not self.doubled and (is_complete if not self.ended else self.ended == INTERRUPTED)
+
+    def verdict(self) -> str:
+        missing = f"messages have not come yet: {self.ended}" if self.ended else "messages lost"
+        text = f"{self.sent:,} messages sent, {self.came:,} rows came, {len(self.lost):,} {missing},\n"
+        text += f"{len(self.doubled):,} came twice; kills: {dict(self.kills)}; read from the store: {self.direct:,}"
+        if not self.is_good:
+            text += f"\nfailed: missing {self.lost[:10]}, twice {self.doubled[:10]}\n{self.log}"
+        return text
+
+
+def interrupts() -> threading.Event:
+    """An event that the first Ctrl-C sets. A second one is a KeyboardInterrupt in the main thread. The processes that
+    this one starts from now on get neither: a terminal sends Ctrl-C to all of them."""
+    asked = threading.Event()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+    def wait() -> None:
+        signal.sigwait({signal.SIGINT})
+        asked.set()
+        signal.sigwait({signal.SIGINT})
+        _thread.interrupt_main()
+
+    threading.Thread(target=wait, daemon=True, name="interrupts").start()
+    return asked
 
 
 def of_store(connection: amq.Connection) -> Counter[str]:
@@ -101,7 +136,7 @@ def count(told: Path) -> Counter[int]:
 
 
 def run(
-    brokers: Brokers, directory: Path, kinds: Sequence[str], luck: random.Random, say: Callable[[str], None]
+    brokers: Brokers, directory: Path, kinds: Iterable[str], luck: random.Random, say: Callable[[str], None]
 ) -> Outcome:
     """Kill `kinds` one after the other, and count."""
     group, sent, kills, reads, moment = Group(brokers), 0, Counter[str](), Counter[str](), threading.Event()
@@ -143,12 +178,17 @@ def run(
                     say(f"{sent:,} messages, {driver.batches():,} batches, kills: {dict(kills)}")
                 driver.end()
                 reads += of_store(connection)
+            ended = ""
+        except KeyboardInterrupt:
+            ended = INTERRUPTED
+        except AssertionError as error:
+            ended = str(error)
         finally:
             if driver.process.poll() is None:
                 driver.kill()
     came = count(work / "told")
     lost, doubled = sorted(set(range(sent)) - came.keys()), sorted(value for value, times in came.items() if times > 1)
-    return Outcome(sent, came.total(), lost, doubled, kills, reads["direct"], reads["fallback"], driver.log())
+    return Outcome(ended, sent, came.total(), lost, doubled, kills, reads["direct"], reads["fallback"], driver.log())
 
 
 def main() -> None:
@@ -163,12 +203,12 @@ def main() -> None:
     kinds = [*(args.only or KINDS)] * args.kills
     luck.shuffle(kinds)
     print(f"seed {args.seed}", flush=True)
+    asked = interrupts()
+    until_asked = itertools.takewhile(lambda _: not asked.is_set(), kinds)
     with tempfile.TemporaryDirectory(prefix="cluster-kills-") as home, Brokers(Path(home)) as brokers:
-        found = run(brokers, Path(home), kinds, luck, lambda text: print(text, flush=True))
-    print(f"{found.sent:,} messages sent, {found.came:,} rows came, {len(found.lost):,} messages lost,")
-    print(f"{len(found.doubled):,} came twice; kills: {dict(found.kills)}; read from the store: {found.direct:,}")
-    if found.lost or found.doubled or found.came != found.sent:
-        sys.exit(f"failed: lost {found.lost[:10]}, twice {found.doubled[:10]}\n{found.log}")
+        found = run(brokers, Path(home), until_asked, luck, lambda text: print(text, flush=True))
+    print(found.verdict())
+    sys.exit(0 if found.is_good else 1)
 
 
 if __name__ == "__main__":

@@ -19,40 +19,13 @@ pytest.importorskip("pyspark", reason="no PySpark: run make .venv/.installed-tes
 pytest.importorskip("pyarrow", reason="no pyarrow: run make .venv/.installed-test")
 
 import amq
-from tests.brokers import DEADLINE_S, ROOT, Broker, Brokers
+from tests.brokers import DEADLINE_S, ROOT, Brokers
+from tests.spark.group import IN_FLIGHT, QUEUE, Group
 
-QUEUE, OLD = "/queue/a", "/queue/old"
+OLD = "/queue/old"
 ROUNDS = 4  # of kills of each kind
 DRIVER_KILLS = ("planned", "read", "marked")
-PER_ROUND = 400
-OPTIONS = {
-    "directReads": "*",
-    "journalSegmentSize": "64KiB",
-    "lockKeepAlivePeriod": "2s",
-    # Ids that are remembered keep a segment, too: of small messages they are half of it. But all that a producer has in
-    # flight when the master is killed must be known.
-    "duplicateWindow": str(PER_ROUND + 100),
-}
-
-
-class Group:
-    """Two brokers; whoever is killed starts again as a slave."""
-
-    def __init__(self, brokers: Brokers) -> None:
-        self.master: Broker = brokers.master("a", **OPTIONS)
-        self.slave: Broker = brokers.slave("b", **OPTIONS)
-        ports = (self.master.port, self.slave.port)
-        self.url = "failover:(" + ",".join(f"stomp://127.0.0.1:{port}" for port in ports) + ")?maxReconnectDelay=100"
-        self.kills = 0
-
-    def kill(self) -> None:
-        """The master."""
-        self.master.kill()
-        self.kills += 1
-        self.slave.wait_serving()
-        self.master, self.slave = self.slave, self.master
-        self.slave.start()
-        self.slave.wait_slave()
+PER_ROUND = IN_FLIGHT
 
 
 class Run:

@@ -26,7 +26,8 @@ document.addEventListener("keydown", (event) => {
 (() => {
   const box = document.getElementById("plot");
   if (!box || typeof uPlot === "undefined") return;
-  const EVERY_MS = 2000, MINUTE_MS = 60000, HEIGHT = 190, GREY = "#80808055";
+  const EVERY_MS = 2000, MINUTE_MS = 60000, HEIGHT = 190, GREY = "#80808055", NOT_MASTER = 503;
+  const soft = () => getComputedStyle(document.documentElement).getPropertyValue("--soft");  // of the theme of now
   const SPANS = { minutes: 600, hour: 3600, day: 86400 };  // seconds that are shown
   const told = document.getElementById("rates");
   const { queue, topic } = box.dataset;
@@ -46,9 +47,9 @@ document.addEventListener("keydown", (event) => {
   const plot = new uPlot({
     width: box.clientWidth, height: HEIGHT, legend: { live: false },
     scales: { x: { range }, y: { range: () => [0, 1.1 * Math.max(1, ...seen_())] } },
-    axes: [{ stroke: "#808080", space: 90, grid: { stroke: GREY, width: 1 }, ticks: { stroke: GREY },
+    axes: [{ stroke: soft, space: 90, grid: { stroke: GREY, width: 1 }, ticks: { stroke: GREY },
              values: (_, at, __, ___, every) => at.map((s) => utc(s, every < 60)) },
-           { stroke: "#808080", size: 60, grid: { stroke: GREY, width: 1 }, ticks: { stroke: GREY } }],
+           { stroke: soft, size: 60, grid: { stroke: GREY, width: 1 }, ticks: { stroke: GREY } }],
     series: [{}, { label: "in per second", stroke: "#4285f4", width: 2 },
              ...topic ? [] : [{ label: "out per second", stroke: "#d07000", width: 2, dash: [6, 4] }]],
   }, data, box);
@@ -59,7 +60,7 @@ document.addEventListener("keydown", (event) => {
   addEventListener("resize", () => plot.setSize({ width: box.clientWidth, height: HEIGHT }));
   async function fetched(url) {
     const answer = await fetch(url, { headers: { accept: "application/json" } });
-    if (!answer.ok) throw new Error(answer.status);
+    if (!answer.ok) throw Object.assign(new Error(url), { status: answer.status });
     return answer.json();
   }
   // The history: what was before this page was opened.
@@ -73,12 +74,21 @@ document.addEventListener("keydown", (event) => {
     const later = (each) => span === "day" || kept < 0 ? [] : each.slice(kept);
     data = [[...at.slice(first), ...later(data[0])], ...names.map((name, number) => [...found[name].slice(first), ...later(data[number + 1])])];
     show();
+    const newest = names.map((name) => found[name].at(-1));
+    if (told.textContent === "measuring" && newest.every((value) => value !== null)) say(newest);
   }
-  const trouble = () => { before = null; told.textContent = "no answer from the broker"; };
+  const say = (rates, more = "") => {
+    const [into, out] = rates.map((rate) => rate.toFixed(1));
+    told.textContent = topic ? `${into} messages in per second` : `${into} messages in, ${out} out per second${more}`;
+  };
+  const trouble = (error) => {
+    before = null;
+    told.textContent = error.status === NOT_MASTER ? "this broker is not the master, which alone has rates" : "no answer from the broker";
+  };
   async function look() {
     if (isLooking || document.visibilityState !== "visible") return;
     isLooking = true;
-    try { await draw(); } catch (error) { trouble(); } finally { isLooking = false; }
+    try { await draw(); } catch (error) { trouble(error); } finally { isLooking = false; }
   }
   async function draw() {
     const seen = { at: Date.now() / 1000, ...(await fetched(`/figures.json?${query}`)) };
@@ -91,8 +101,7 @@ document.addEventListener("keydown", (event) => {
         while (data[0].length && data[0][0] < seen.at - SPANS.hour) data.forEach((each) => each.shift());
         show();
       }
-      const [into, out] = rates.map((rate) => rate.toFixed(1));
-      told.textContent = topic ? `${into} messages in per second` : `${into} messages in, ${out} out per second${outlook(seen, rates)}`;
+      say(rates, topic ? "" : outlook(seen, rates));
     }
     before = seen;
   }
