@@ -83,12 +83,14 @@ def _of_queue(context: Context, queue: Queue) -> list[Hint]:
     if queue.stored and not consumers and not queue.is_dead_letter_queue:
         found.append(Hint("no-consumer", "Nobody consumes it. Its messages wait until a client subscribes."))
     if consumers and held and all(each.credit <= 0 for each in consumers):
-        of = f"Its {len(consumers):,} consumers hold" if len(consumers) > 1 else "Its consumer holds"
+        of, them = (
+            (f"Its {len(consumers):,} consumers hold", "them") if len(consumers) > 1 else ("Its consumer holds", "it")
+        )
         found.append(
             Hint(
                 "slow",
                 f"{of} {held:,} messages, as many as the prefetch allows, without acknowledging them: slower than "
-                "producers, or stuck. The page Consumers names them; the rates below show whether anything leaves.",
+                f"producers, or stuck. The page Consumers names {them}; the rates below show whether anything leaves.",
             )
         )
     elif queue.stored and held == queue.stored:

@@ -40,7 +40,7 @@ public final class Durables extends Theme {
         away(session, subscriber);
         session = subscribing();
         subscriber = session.createDurableSubscriber(topic(session), "s");
-        equal(List.of("b", "c"), rest(subscriber));
+        comes(List.of("b", "c"), subscriber);
         subscriber.close();
         session.unsubscribe("s");
     }
@@ -107,7 +107,7 @@ public final class Durables extends Theme {
             message.setIntProperty("n", i);
             sender.createProducer(topic(sender)).send(message);
         }
-        equal(List.of("2"), rest(subscriber));
+        comes(List.of("2"), subscriber);
     }
 
     @Case public void changedTopic() throws Exception {
@@ -132,7 +132,7 @@ public final class Durables extends Theme {
             sender.createProducer(topic(sender)).send(message);
         }
         session = subscribing();
-        equal(List.of("2", "3"), rest(session.createDurableSubscriber(topic(session), "s", "n > 1", false)));
+        comes(List.of("2", "3"), session.createDurableSubscriber(topic(session), "s", "n > 1", false));
     }
 
     @Case public void noLocal() throws Exception {
@@ -140,7 +140,7 @@ public final class Durables extends Theme {
         TopicSubscriber subscriber = session.createDurableSubscriber(topic(session), "s", null, true);
         send(session, topic(session), "own");
         publish("foreign");
-        equal(List.of("foreign"), rest(subscriber));
+        comes(List.of("foreign"), subscriber);
         equal(true, subscriber.getNoLocal());
     }
 

@@ -63,7 +63,7 @@ public final class Expiry extends Theme {
         sendFor(session, topic(session), "short", 200);
         sendFor(session, topic(session), "long", 60_000);
         Thread.sleep(600);
-        equal(List.of("long"), rest(consumer));
+        comes(List.of("long"), consumer);
     }
 
     @Case public void inADurableSubscription() throws Exception {
@@ -72,7 +72,7 @@ public final class Expiry extends Theme {
         sendFor(session, topic(session), "short", 100);
         sendFor(session, topic(session), "long", 60_000);
         Thread.sleep(400);
-        equal(List.of("long"), rest(session.createDurableSubscriber(topic(session), "s")));
+        comes(List.of("long"), session.createDurableSubscriber(topic(session), "s"));
     }
 
     @Case public void manyExpiredBefore() throws Exception {

@@ -59,7 +59,7 @@ public final class Pulls extends Theme {
         MessageConsumer consumer = session.createConsumer(queue(session));
         equal(null, consumer.receive(100));
         count(other, queue(other), 3);
-        equal(numbers(0, 3), rest(other.createConsumer(queue(other))));
+        comes(numbers(0, 3), other.createConsumer(queue(other)));
     }
 
     @Case public void takesNoMoreThanAsked() throws Exception {
@@ -67,7 +67,7 @@ public final class Pulls extends Theme {
         count(other, queue(other), 5);
         MessageConsumer consumer = session.createConsumer(queue(session));
         equal("0", nextText(consumer));
-        equal(List.of("1", "2", "3", "4"), rest(other.createConsumer(queue(other))));
+        comes(List.of("1", "2", "3", "4"), other.createConsumer(queue(other)));
     }
 
     @Case public void twoConsumers() throws Exception {

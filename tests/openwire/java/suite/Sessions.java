@@ -123,7 +123,7 @@ public final class Sessions extends Theme {
             closed.countDown();
         });
         check(closed.await(SOON_MS, java.util.concurrent.TimeUnit.MILLISECONDS), "not closed");
-        equal(List.of("1", "2"), rest(other.createConsumer(queue(other))));
+        comes(List.of("1", "2"), other.createConsumer(queue(other)));
     }
 
     @Case public void closedConsumer() throws Exception {

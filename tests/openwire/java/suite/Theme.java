@@ -204,6 +204,17 @@ public abstract class Theme {
         return texts;
     }
 
+    /** Fails unless these texts come, and then nothing more. */
+    static void comes(List<String> expected, MessageConsumer consumer) throws JMSException {
+        List<String> texts = new ArrayList<>();
+        Message message = null;
+        do {
+            message = consumer.receive(texts.size() < expected.size() ? SOON_MS : QUIET_MS);
+            if (message != null) { texts.add(text(message)); }
+        } while (message != null);
+        equal(expected, texts);
+    }
+
     static void nothing(MessageConsumer consumer) throws JMSException {
         Message message = consumer.receive(QUIET_MS);
         check(message == null, "a message came that must not: " + message);

@@ -42,11 +42,11 @@ public final class Xa extends Theme {
         equal(code, fails(XAException.class, action).errorCode, "error code");
     }
 
-    private List<String> left() throws JMSException {
+    /** Fails unless these texts are left in the queue. */
+    private void left(List<String> expected) throws JMSException {
         Session session = auto();
-        List<String> left = rest(session.createConsumer(queue(session)));
+        comes(expected, session.createConsumer(queue(session)));
         closeAll(session);
-        return left;
     }
 
     /** A prepared transaction that sends "x"; its connection is closed. */
@@ -72,9 +72,9 @@ public final class Xa extends Theme {
         resource.start(xid, XAResource.TMNOFLAGS);
         count(session, queue(session), 2);
         resource.end(xid, XAResource.TMSUCCESS);
-        equal(List.of(), left());
+        left(List.of());
         resource.commit(xid, true);
-        equal(numbers(0, 2), left());
+        left(numbers(0, 2));
     }
 
     @Case public void onePhaseToATopic() throws Exception {
@@ -99,11 +99,11 @@ public final class Xa extends Theme {
         count(session, queue(session), 2);
         resource.end(xid, XAResource.TMSUCCESS);
         equal(XAResource.XA_OK, resource.prepare(xid));
-        equal(List.of(), left());
+        left(List.of());
         check(recovered(resource, xid), "it is not among the prepared");
         resource.commit(xid, false);
         check(!recovered(resource, xid), "it is still among the prepared");
-        equal(numbers(0, 2), left());
+        left(numbers(0, 2));
     }
 
     @Case public void rolledBack() throws Exception {
@@ -114,7 +114,7 @@ public final class Xa extends Theme {
         count(session, queue(session), 2);
         resource.end(xid, XAResource.TMFAIL);
         resource.rollback(xid);
-        equal(List.of(), left());
+        left(List.of());
     }
 
     @Case public void rolledBackWhenPrepared() throws Exception {
@@ -122,7 +122,7 @@ public final class Xa extends Theme {
         XASession session = xa();
         session.getXAResource().rollback(xid);
         check(!recovered(session.getXAResource(), xid), "it is still among the prepared");
-        equal(List.of(), left());
+        left(List.of());
     }
 
     @Case public void committedByAnotherConnection() throws Exception {
@@ -130,7 +130,7 @@ public final class Xa extends Theme {
         XASession session = xa();
         check(recovered(session.getXAResource(), xid), "it is not among the prepared");
         session.getXAResource().commit(xid, false);
-        equal(List.of("x"), left());
+        left(List.of("x"));
     }
 
     @Case public void received() throws Exception {
@@ -146,7 +146,7 @@ public final class Xa extends Theme {
         equal(XAResource.XA_OK, resource.prepare(xid));
         resource.commit(xid, false);
         closeAll(session);
-        equal(List.of("2"), left());
+        left(List.of("2"));
     }
 
     @Case public void receivedAndPreparedIsHeld() throws Exception {
@@ -160,10 +160,10 @@ public final class Xa extends Theme {
         session.getXAResource().end(xid, XAResource.TMSUCCESS);
         equal(XAResource.XA_OK, session.getXAResource().prepare(xid));
         closeAll(session);
-        equal(List.of("1"), left());
+        left(List.of("1"));
         XASession other = xa();
         other.getXAResource().rollback(xid);
-        equal(List.of("0"), left());
+        left(List.of("0"));
     }
 
     @Case public void readOnly() throws Exception {
@@ -199,7 +199,7 @@ public final class Xa extends Theme {
         XAResource other = xa().getXAResource();
         check(!recovered(other, xid), "it is prepared");
         fails(XAException.XAER_NOTA, () -> other.commit(xid, false));
-        equal(List.of(), left());
+        left(List.of());
     }
 
     @Case public void branches() throws Exception {
@@ -209,7 +209,7 @@ public final class Xa extends Theme {
         resource.commit(one, false);
         check(!recovered(resource, one) && recovered(resource, two), "not the second alone is prepared");
         resource.rollback(two);
-        equal(List.of("x"), left());
+        left(List.of("x"));
     }
 
     @Case public void sameResourceManager() throws Exception {
@@ -231,7 +231,7 @@ public final class Xa extends Theme {
             resource.prepare(xid);
             resource.commit(xid, false);
         }
-        equal(List.of("0", "1", "3", "4"), left());
+        left(List.of("0", "1", "3", "4"));
     }
 
     @Case public void suspendedAndResumed() throws Exception {
@@ -245,7 +245,7 @@ public final class Xa extends Theme {
         send(session, queue(session), "b");
         resource.end(xid, XAResource.TMSUCCESS);
         resource.commit(xid, true);
-        equal(List.of("a", "b"), left());
+        left(List.of("a", "b"));
     }
 
     @Case public void forgetUnknown() throws Exception {
@@ -259,7 +259,7 @@ public final class Xa extends Theme {
         try { resource.forget(xid); } catch (XAException refused) { check(refused.errorCode < 0, "code"); }
         check(recovered(resource, xid), "it is no longer among the prepared");
         resource.commit(xid, false);
-        equal(List.of("x"), left());
+        left(List.of("x"));
     }
 
     @Case public void binaryIds() throws Exception {
@@ -277,7 +277,7 @@ public final class Xa extends Theme {
         XAResource other = xa().getXAResource();
         check(recovered(other, xid), "it is not among the prepared");
         other.commit(xid, false);
-        equal(List.of("x"), left());
+        left(List.of("x"));
     }
 
     @Case public void secondSessionOfTheConnection() throws Exception {
@@ -294,7 +294,7 @@ public final class Xa extends Theme {
         two.getXAResource().end(b, XAResource.TMSUCCESS);
         one.getXAResource().rollback(a);
         two.getXAResource().commit(b, true);
-        equal(List.of("b"), left());
+        left(List.of("b"));
     }
 
     @Case public void durableSubscriber() throws Exception {
@@ -314,7 +314,7 @@ public final class Xa extends Theme {
         session.getXAResource().commit(xid, false);
         connection.close();
         Session plain = connectAs(id).createSession(false, AUTO);
-        equal(List.of("1"), rest(plain.createDurableSubscriber(topic(plain), "s")));
+        comes(List.of("1"), plain.createDurableSubscriber(topic(plain), "s"));
     }
 
     @Case(differs = "our broker confirms again what is done: the first answer may have been lost")
@@ -323,7 +323,7 @@ public final class Xa extends Theme {
         XAResource resource = xa().getXAResource();
         resource.commit(xid, false);
         resource.commit(xid, false);
-        equal(List.of("x"), left());
+        left(List.of("x"));
     }
 
     /** It is refused, and nothing of it takes place. */
