@@ -19,6 +19,7 @@ from amq.node.candidacy import (
     CALLED_POLL_S,
     CALLED_S,
     CASES,
+    FAILBACK_WINDOW_S,
     FAILING_S,
     FREE_INTERVALS,
     FREE_PATIENCE_S,
@@ -34,6 +35,7 @@ from amq.node.candidacy import (
     Input,
     Listening,
     Mark,
+    Other,
     Pause,
     Reason,
     Refuse,
@@ -73,6 +75,7 @@ def config(*, fail_if_locked: bool = False) -> BrokerConfig:
         lock_acquire_sleep_interval_s=INTERVAL_S,
         lock_keep_alive_period_s=PERIOD_S,
         fail_if_locked=fail_if_locked,
+        failback_delay_s=DELAY_S,
     )
 
 
@@ -102,6 +105,10 @@ UNHEARD = (*MASTER, Input.BEGUN, (Input.UNHEARD, View(0.0, listening=DEAF)))
 WOKEN = (*SLAVE, Input.WOKEN)
 W, T, M, L, S = State.WAITING, State.TRYING, State.MASTER, State.LEAVING, State.STOPPED
 NAMED, FORBIDDEN = HoldBack(Reason.NAMED, INTERVAL_S), HoldBack(Reason.FORBIDDEN, INTERVAL_S)
+DELAY_S = 7.0  # failbackDelay
+BETTER, EQUAL = Other("b", "u", priority=1), Other("b", "u", priority=0)
+LOOK_AT_BETTER: tuple[Step, ...] = ((LOOK, View(0.0, others=(BETTER,))), DELAY_S)
+LOOK_AT_EQUAL: tuple[Step, ...] = ((LOOK, View(0.0, others=(EQUAL,))), DELAY_S)
 PATIENCE_S = FREE_PATIENCE_S + FREE_INTERVALS * INTERVAL_S
 
 TABLE = (
@@ -192,6 +199,27 @@ TABLE = (
     Row(MASTER, Input.SERVED, NOW, Wait(0.0), M),
     Row(MASTER, LOOK, NOW, Wait(PERIOD_S / 3), M),
     Row(MASTER, LOOK, View(0.0, asking=True), Wait(ASK_S), M),
+    Row(MASTER, LOOK, View(0.0, others=(BETTER,)), Wait(PERIOD_S / 3), M),
+    Row((*MASTER, *LOOK_AT_BETTER), LOOK, View(0.0, others=(BETTER,)), Seek(BETTER), M),
+    Row((*MASTER, *LOOK_AT_BETTER), LOOK, NOW, Wait(PERIOD_S / 3), M),
+    Row(
+        (*MASTER, (LOOK, View(0.0, others=(EQUAL,))), DELAY_S), LOOK, View(0.0, others=(EQUAL,)), Wait(PERIOD_S / 3), M
+    ),
+    Row(
+        (*MASTER, (LOOK, View(0.0, others=(BETTER,))), DELAY_S / 2, LOOK, DELAY_S / 2),
+        LOOK,
+        View(0.0, others=(BETTER,)),
+        Wait(PERIOD_S / 3),  # it was not ready in between
+        M,
+    ),
+    Row(
+        (*CALLED, LOOK, Input.LOCKED, (Input.BEGUN, View(0.0, others=(BETTER,))), *LOOK_AT_BETTER),
+        LOOK,
+        View(0.0, others=(BETTER,)),
+        Wait(PERIOD_S / 3),  # an operator preferred this broker to that one
+        M,
+    ),
+    Row((*MASTER, Input.BEGUN, *LOOK_AT_BETTER), LOOK, View(0.0, others=(BETTER,)), Seek(BETTER), M),
     Row(MASTER, LOOK, View(0.0, ready="b"), HandOver("b"), L),
     Row(MASTER, LOOK, View(0.0, ready="b", stopping=True), Stop(), L),
     Row(MASTER, Input.ORDER, order(STOP), Stop(), L),
@@ -317,6 +345,22 @@ def test_masterships_without_transports_back_off_until_clients_are_served() -> N
     assert found == [HoldBack(Reason.UNHEARD, min(BACK_OFF_S_MIN * 2**number, BACK_OFF_S_MAX)) for number in range(8)]
     world.run((LOOK, Input.LOCKED, Input.BEGUN, Input.SERVED, Input.FAILED))
     assert next(back_offs(world)) == HoldBack(Reason.UNHEARD, BACK_OFF_S_MIN)
+
+
+def test_failbacks_that_do_not_last_wait_longer_each_time() -> None:
+    """Each one within an hour doubles the delay of the next, up to an hour; an order changes nothing of that."""
+    world = World()
+    for failbacks in range(12):
+        world.run((LOOK, Input.LOCKED, Input.BEGUN, *LOOK_AT_BETTER[:1]))
+        delay_s = world.candidacy.failback_delay_s
+        assert delay_s == min(DELAY_S * 2 ** len(world.candidacy.failbacks), FAILBACK_WINDOW_S), failbacks
+        world.now += delay_s
+        assert world.step(LOOK, View(0.0, others=(BETTER,))) == Seek(BETTER)
+        if failbacks % 2:
+            world.step(Input.ORDER, order(HAND_OVER))
+        world.step(LOOK, View(0.0, ready="b"))
+        world.run((Input.ENDED,))
+    assert len(world.candidacy.failbacks) == 6, "an order is none"
 
 
 def test_passive_is_what_a_mark_makes_of_a_slave() -> None:

@@ -19,20 +19,21 @@ from amq.config.schema import BrokerConfig
 from amq.doors.threads import SystemThreads
 from amq.node.candidacy import (
     CALLED_S,
+    FAILBACK_WINDOW_S,
+    FAILBACKS_KEPT,
     HOLD_BACK_S,
     Candidacy,
     Decision,
     HandOver,
     Input,
     Mark,
-    Serve,
     State,
     Stop,
     Try,
     View,
 )
 from amq.node.group import Group
-from amq.node.succession import ANSWER_S, FAILBACK_WINDOW_S, FAILBACKS_KEPT, OTHERS_S, Succession
+from amq.node.succession import ANSWER_S, OTHERS_S, Succession
 from amq.store.files.board import FileBoard
 from amq.store.files.election import FileElection
 from amq.store.files.vfs import SystemVfs
@@ -73,7 +74,7 @@ class Member:
         election = FileElection(vfs, clock, host, self.config.store)
         self.group = Group(board, election, clock, host, SystemThreads(), self.config, name, None)
         self.candidacy = Candidacy(name, self.config)
-        self.succession = Succession(board, clock, Random(name), self.config, self.owner, self.group, self.candidacy)
+        self.succession = Succession(board, clock, Random(name), self.owner, self.group, self.candidacy)
         self.not_ready = ""
         self.presence = Presence.open(FileBoard(vfs, self.store), self.owner, facts=self.facts())
         self.succession.open()
@@ -100,9 +101,7 @@ class Member:
             self.step(Input.ENDED)
         self.step(Input.LOOK)
         self.step(Input.LOCKED)
-        serve = self.step(Input.BEGUN)
-        assert isinstance(serve, Serve)
-        self.succession.begins(serve)
+        self.succession.begins()
 
     def decide(self) -> HandOver | Stop | None:
         """One round as a master; None = it goes on."""
@@ -185,7 +184,7 @@ def test_an_order_goes_to_the_best_slave_that_is_ready(circle: Circle) -> None:
     late.not_ready = "has not caught up with the journal"
     late.heed()
     best.heed()
-    master.succession.config = BrokerConfig(store=master.store, allow_failback=False)
+    master.candidacy.config = BrokerConfig(store=master.store, allow_failback=False)
     order = master.order(HAND_OVER)
     assert circle.rounds(3) == HandOver("c")
     assert master.answer == Answer(order.id, "handing over", "c")
@@ -228,7 +227,7 @@ def test_a_lonely_master_refuses(circle: Circle) -> None:
 def test_a_slave_that_does_not_answer_is_passed_over(circle: Circle) -> None:
     master, dumb = circle.add("a"), circle.add("b", priority=2)
     circle.add("c", priority=1)
-    master.succession.config = BrokerConfig(store=master.store, allow_failback=False)
+    master.candidacy.config = BrokerConfig(store=master.store, allow_failback=False)
     master.order(HAND_OVER)
     began = circle.clock.monotonic()
     assert circle.rounds(20, dumb) == HandOver("c")
@@ -334,7 +333,7 @@ def test_failbacks_that_do_not_last_wait_longer_each_time(circle: Circle) -> Non
     assert max(waits) <= FAILBACK_WINDOW_S + slack_s
     told = [line for line in lines if line["event"].startswith("failback waits longer")]
     assert [line["failbacks"] for line in told[:7]] == list(range(1, 8))
-    assert len(master.succession._failbacks) <= FAILBACKS_KEPT
+    assert len(master.candidacy.failbacks) <= FAILBACKS_KEPT
 
 
 def test_an_operator_s_choice_lasts_until_the_preferred_broker_is_started_again(circle: Circle) -> None:

@@ -10,6 +10,7 @@ safety: to hold back is to try for the lock less often, and each reason to hold 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -30,6 +31,8 @@ BACK_OFF_S_MIN, BACK_OFF_S_MAX = 1.0, 60.0  # after a mastership without transpo
 # `FAILING_S`. The first pause is `lockAcquireSleepInterval`.
 PAUSE_S_MAX = 10.0
 FAILING_S = 30.0
+FAILBACK_WINDOW_S = 3600.0  # failbacks within it make the next one wait longer, up to as long
+FAILBACKS_KEPT = 32
 
 
 class State(Enum):
@@ -109,6 +112,18 @@ class Listening:
 
 
 @dataclass(frozen=True, slots=True)
+class Other:
+    """Another broker that runs on the store. `uuid` = of this start of it; `not_ready` says why it could not take over,
+    "" = it could.
+    """
+
+    name: str
+    uuid: str
+    priority: int = 0
+    not_ready: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """Everything that one decision depends on, as the member sees it at `now` (monotonic seconds).
 
@@ -120,6 +135,7 @@ class View:
     order       of an operator or of the master, with `Input.ORDER`
     ready       name of the slave that agreed to take over from this master, "" = none
     asking      this master has asked a slave, which has not answered yet
+    others      the other brokers, as a master sees them
     """
 
     now: float
@@ -131,6 +147,7 @@ class View:
     order: Order | None = None
     ready: str = ""
     asking: bool = False
+    others: tuple[Other, ...] = ()
 
 
 # -- decisions ---------------------------------------------------------------------------------------------------------
@@ -216,7 +233,9 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """Ask slaves whether they take over, as the order says."""
+    """Ask slaves whether they take over, as the order says; `to` = or that one, for a failback."""
+
+    to: Other | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +258,8 @@ class Candidacy:
     state     see `State`
     passive   it waits for an order, because the last master forbade a failover
     at_start  the release mark that this broker found when it started; None = none, or it was master since
+    better    the slave of higher priority that is ready, to which this master will hand over; None = there is none
+    failbacks when this broker handed over for a failback, in the last hour
     """
 
     def __init__(self, name: str, config: StoreOptions) -> None:
@@ -246,6 +267,11 @@ class Candidacy:
         self.state = State.WAITING
         self.passive = False
         self.at_start: Mark | None = None
+        self.better: Other | None = None
+        self.failbacks: deque[float] = deque(maxlen=FAILBACKS_KEPT)
+        self._better_since = 0.0
+        self._passed_over: frozenset[str] = frozenset()  # uuids of brokers to which an operator preferred this one
+        self._failing_back = False  # the slave that is asked is asked for a failback
         self._name = name
         self._looked = False  # for a mark
         self._mark: Mark | None = None  # as last seen, since
@@ -280,6 +306,8 @@ class Candidacy:
             self._note_mark(view)
         if given is Input.LOOK and self.state is State.WAITING:
             self._note_free(view)
+        elif given is Input.LOOK and self.state is State.MASTER:
+            self._note_better(view)
         elif given is Input.WOKEN:
             self._retries = RETRY_DELAYS_S
         elif given is Input.BEGUN:
@@ -314,6 +342,30 @@ class Candidacy:
         elif self._free_since is None:
             self._free_since = view.now
 
+    def _note_better(self, view: View) -> None:
+        while self.failbacks and self.failbacks[0] < view.now - FAILBACK_WINDOW_S:
+            self.failbacks.popleft()
+        if view.asking or view.ready:
+            return
+        better = [
+            other
+            for other in view.others
+            if other.priority > self.config.priority and not other.not_ready and other.uuid not in self._passed_over
+        ]
+        best = max(better, key=lambda other: other.priority, default=None) if self.config.allow_failback else None
+        before = (self.better.name, self.better.uuid) if self.better is not None else None
+        if best is None or (best.name, best.uuid) != before:
+            self._better_since = view.now
+        self.better = best
+
+    @property
+    def failback_delay_s(self) -> float:
+        """How long a slave of higher priority must be ready: longer after failbacks that did not last."""
+        first_s = self.config.failback_delay_s
+        if not self.failbacks:
+            return first_s
+        return min(max(first_s, 1.0) * 2.0 ** len(self.failbacks), FAILBACK_WINDOW_S)
+
     def _interval_s(self, now: float) -> float:
         return CALLED_POLL_S if self.called(now) else self.config.lock_acquire_sleep_interval_s
 
@@ -327,6 +379,9 @@ class Candidacy:
             return False
         patience_s = FREE_PATIENCE_S + FREE_INTERVALS * self.config.lock_acquire_sleep_interval_s
         return self._free_since is None or view.now - self._free_since < patience_s
+
+    def _is_better(self, view: View) -> bool:
+        return self.better is not None and view.now >= self._better_since + self.failback_delay_s
 
     def _is_named_another(self, view: View) -> bool:
         to = view.mark.to if view.mark is not None else ""
@@ -360,9 +415,24 @@ class Candidacy:
         return Withdraw()
 
     def _serve(self, view: View) -> Serve:
+        """Where an operator made this broker the master, the others that run now are no reason for a failback."""
         chosen = self.called(view.now) and self._called_by_operator
-        self._called_until = -math.inf
+        self._called_until, self.better = -math.inf, None
+        self._passed_over = frozenset(other.uuid for other in view.others) if chosen else frozenset()
         return Serve(chosen)
+
+    def _seek(self, _view: View) -> Seek:
+        self._failing_back = False
+        return Seek()
+
+    def _fail_back(self, _view: View) -> Seek:
+        to, self.better, self._failing_back = self.better, None, True
+        return Seek(to)
+
+    def _hand_over(self, view: View) -> HandOver:
+        if self._failing_back:
+            self.failbacks.append(view.now)
+        return HandOver(view.ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,6 +486,7 @@ NOT_READY = Condition(
 )
 ASKED_STOP, CALLED, ASKED_HAND_OVER = _ordered(STOP), _ordered(TAKE_OVER), _ordered(HAND_OVER)
 READY = Condition("a slave agreed to take over", lambda _, view: bool(view.ready))
+BETTER = Condition("a slave of higher priority has been ready for long enough", Candidacy._is_better)
 ASKING = Condition("a slave was asked and has not answered", lambda _, view: view.asking)
 
 
@@ -482,11 +553,12 @@ CASES: tuple[Case, ...] = (
     Case(_M, _BEGUN, ALWAYS, "Serve", Candidacy._serve, _M),
     Case(_M, _SERVED, ALWAYS, "Wait (0)", _now, _M),
     Case(_M, _LOOK, STOPPING, "Stop", _stop, _L),
-    Case(_M, _LOOK, READY, "HandOver", lambda _, view: HandOver(view.ready), _L),
+    Case(_M, _LOOK, READY, "HandOver", Candidacy._hand_over, _L),
     Case(_M, _LOOK, ASKING, "Wait", lambda _, view: Wait(view.now + ASK_S), _M),
+    Case(_M, _LOOK, BETTER, "Seek", Candidacy._fail_back, _M),
     Case(_M, _LOOK, ALWAYS, "Wait", _serve_on, _M),
     Case(_M, _ORDER, ASKED_STOP, "Stop", _stop, _L),
-    Case(_M, _ORDER, ASKED_HAND_OVER, "Seek", lambda _, _view: Seek(), _M),
+    Case(_M, _ORDER, ASKED_HAND_OVER, "Seek", Candidacy._seek, _M),
     Case(_M, _ORDER, CALLED, "Refuse", _refusing("is the master"), _M),
     Case(_M, _ORDER, ALWAYS, "Withdraw", Candidacy._withdraw, _M),
     Case(_M, _UNHEARD, ALWAYS, "HoldBack", _unheard, _W),

@@ -44,7 +44,6 @@ from amq.node.candidacy import (
     Mark,
     Pause,
     Replace,
-    Serve,
     Stop,
     TakeOver,
     Try,
@@ -210,8 +209,6 @@ class Member:
         self.config = self._candidacy.config = config
         if self._group is not None:
             self._group.config = config
-        if self._succession is not None:
-            self._succession.config = config
         if self.master is not None:
             self.master.reconfigure(config)
 
@@ -271,7 +268,7 @@ class Member:
                     self._probe,
                 )
                 succession = self._succession = Succession(
-                    self._board, self._clock, self._entropy, self.config, owner, group, self._candidacy
+                    self._board, self._clock, self._entropy, owner, group, self._candidacy
                 )
                 succession.open()
                 group.start()
@@ -485,9 +482,7 @@ class Member:
         self._ended = None
         unheard: TransportError | None = None
         to, failover = "", True
-        serve = self._candidacy.step(Input.BEGUN, self._view())
-        assert isinstance(serve, Serve)
-        succession.begins(serve)
+        succession.begins()
         watchdog_stop = self._threads.event()
         watchdog = self._threads.start("amq-watchdog", lambda: self._watch_lease(lease, watchdog_stop))
         try:

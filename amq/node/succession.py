@@ -13,25 +13,26 @@ certain slave"). Everything belongs to the lease thread.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from random import Random
 
 import structlog
 
-from amq.config.store_options import StoreOptions
 from amq.core.errors import AmqError
 from amq.doors.clock import Clock
 from amq.node.candidacy import (
+    FAILBACK_WINDOW_S,
     Agree,
     Candidacy,
     Decision,
+    HandOver,
     Input,
+    Other,
     Refuse,
     Seek,
-    Serve,
     Stop,
     View,
+    Wait,
     Withdraw,
 )
 from amq.node.group import Group
@@ -42,8 +43,6 @@ from amq.store.presence import BrokerPresence
 
 ANSWER_S = 3.0  # how long a slave may take to answer, and one of its periods more
 OTHERS_S = 2.0  # between two looks of a master for a slave of higher priority
-FAILBACK_WINDOW_S = 3600.0  # failbacks within it make the next one wait longer, up to as long
-FAILBACKS_KEPT = 32
 _log = structlog.get_logger("amq.succession")
 
 
@@ -61,19 +60,17 @@ class _Search:
 
 
 class Succession:
-    """Of one broker, `owner`, from its start to its end. `config` may be replaced while it runs."""
+    """Of one broker, `owner`, from its start to its end."""
 
     def __init__(
         self,
         board: Board,
         clock: Clock,
         entropy: Random,
-        config: StoreOptions,
         owner: Owner,
         group: Group,
         candidacy: Candidacy,
     ) -> None:
-        self.config = config
         self.answer = Answer()  # to the last order
         self._candidacy = candidacy
         self._board = board
@@ -83,12 +80,9 @@ class Succession:
         self._group = group
         self._orders = Orders(board, owner.name, owner.uuid)
         self._look_at = 0.0
-        self._passed_over: set[str] = set()  # uuids of brokers to which an operator preferred this one
         self._was_passive = False  # as last reported
         self._search: _Search | None = None
-        self._better: tuple[str, str] | None = None  # the slave of higher priority that is ready, since
-        self._better_since = 0.0
-        self._failbacks: deque[float] = deque(maxlen=FAILBACKS_KEPT)
+        self._better: Other | None = None  # as last reported
 
     def open(self) -> None:
         """From now on this broker takes orders. Raises OSError."""
@@ -114,25 +108,36 @@ class Succession:
 
     # -- as a master --------------------------------------------------------------------------------------------------
 
-    def begins(self, decision: Serve) -> None:
-        """This broker is master now. Where an operator made it that, the brokers that run now are no reason for a
-        failback: only one that is started later.
-        """
-        self._passed_over = {_uuid(other) for other in self._group.others(0.0)} if decision.chosen else set()
-        self._search = self._better = None
+    def begins(self) -> None:
+        """This broker is master now."""
+        now = self._clock.monotonic()
+        others = self._others(0.0) if self._candidacy.called(now) else ()
+        self._candidacy.step(Input.BEGUN, View(now, others=others))
+        self._search = None
 
     def decide(self) -> Decision:
         """Whether this mastership shall end now, and how, or until when it goes on. To be called after every lease
         check.
         """
         decision = self._read_order()
-        if isinstance(decision, Stop):
-            return decision
-        if self._search is None:
-            self._look_for_better()
-        ready = self._go_on(self._search) if self._search is not None else ""
-        view = View(self._clock.monotonic(), ready=ready, asking=self._search is not None)
-        return self._candidacy.step(Input.LOOK, view)
+        while not isinstance(decision, Stop | HandOver | Wait):
+            search = self._search
+            ready = self._go_on(search) if search is not None else ""
+            asking = self._search is not None
+            others = self._others(OTHERS_S) if self._candidacy.config.allow_failback and not asking else ()
+            view = View(self._clock.monotonic(), ready=ready, asking=asking, others=others)
+            decision = self._candidacy.step(Input.LOOK, view)
+            self._tell_better()
+            if isinstance(decision, Seek) and decision.to is not None:
+                self._search = self._failback(decision.to)
+        return decision
+
+    def _others(self, age_s: float) -> tuple[Other, ...]:
+        return tuple(Other(each.name, _uuid(each), each.priority, each.not_ready) for each in self._group.others(age_s))
+
+    def _failback(self, to: Other) -> _Search:
+        found = [each for each in self._group.others(OTHERS_S) if (each.name, _uuid(each)) == (to.name, to.uuid)]
+        return _Search("", f"failback to priority {to.priority}", found)
 
     # -- orders -------------------------------------------------------------------------------------------------------
 
@@ -176,46 +181,23 @@ class Succession:
             search.refusals = [f"{other.name} {other.not_ready}" for other in others if other.not_ready]
         self.answer = Answer(order.id, "asked")
 
-    def _look_for_better(self) -> None:
-        """Begin a failback, if a slave of higher priority has been ready for long enough."""
-        if not self.config.allow_failback:
+    def _tell_better(self) -> None:
+        """Report that a failback will begin."""
+        better = self._candidacy.better
+        before, self._better = self._better, better
+        if better is None or (before is not None and (before.name, before.uuid) == (better.name, better.uuid)):
             return
-        now = self._clock.monotonic()
-        better = [
-            other
-            for other in self._group.others(OTHERS_S)
-            if other.priority > self.config.priority and not other.not_ready and _uuid(other) not in self._passed_over
-        ]
-        best = max(better, key=lambda other: other.priority, default=None)
-        key = (best.name, _uuid(best)) if best is not None else None
-        if key != self._better:
-            self._better, self._better_since = key, now
-            if best is not None:
-                self._tell_delay(best, now)
-        if best is not None and now >= self._better_since + self._failback_delay_s(now):
-            self._better = None
-            self._search = _Search("", f"failback to priority {best.priority}", [best])
-
-    def _failback_delay_s(self, now: float) -> float:
-        while self._failbacks and self._failbacks[0] < now - FAILBACK_WINDOW_S:
-            self._failbacks.popleft()
-        first_s = self.config.failback_delay_s
-        if not self._failbacks:
-            return first_s
-        return min(max(first_s, 1.0) * 2.0 ** len(self._failbacks), FAILBACK_WINDOW_S)
-
-    def _tell_delay(self, best: BrokerPresence, now: float) -> None:
-        delay_s, before = self._failback_delay_s(now), len(self._failbacks)
-        if before:
+        delay_s, failbacks = self._candidacy.failback_delay_s, len(self._candidacy.failbacks)
+        if failbacks:
             _log.warning(
                 "failback waits longer: it happened before and did not last",
-                to=best.name,
+                to=better.name,
                 delay_s=delay_s,
-                failbacks=before,
+                failbacks=failbacks,
                 at_limit=delay_s >= FAILBACK_WINDOW_S,
             )
         else:
-            _log.info("a slave of higher priority is ready: handing over soon", to=best.name, delay_s=delay_s)
+            _log.info("a slave of higher priority is ready: handing over soon", to=better.name, delay_s=delay_s)
 
     def _go_on(self, search: _Search) -> str:
         """One step of `search`. The name of the slave that agreed to take over, "" = none has."""
@@ -257,8 +239,6 @@ class Succession:
         self._search = None
         if search.order:
             self.answer = Answer(search.order, "handing over", to.name)
-        else:
-            self._failbacks.append(self._clock.monotonic())
         _log.info("handing over", to=to.name, why=search.why)
         return to.name
 
