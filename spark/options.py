@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from amq.client.uri import parse as parse_url
-from amq.config import units
+from amq.core import units
 from amq.core.destination import REST_TEXT, WORD_TEXT
 from amq.core.errors import AmqError, ConfigError, ProtocolError
 from amq.protocols.stomp.destination import full_name

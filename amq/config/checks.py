@@ -10,8 +10,8 @@ from amq.config.option import DEFAULT_SOURCE
 from amq.config.patterns import parse_pattern
 from amq.config.schema import BY_KEY, BrokerConfig
 from amq.config.transport_url import host_and_port, parse_transport_url
-from amq.config.units import format_size
 from amq.core.destination import ANY_REST, ANY_WORD
+from amq.core.units import format_size
 from amq.doors.tls import is_protected
 from amq.store.name import is_directory
 

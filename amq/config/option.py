@@ -12,10 +12,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from amq.config import units
 from amq.config.diverts import diverts_text, parse_diverts
 from amq.config.patterns import TEXT_CHARS_MAX
 from amq.config.transport_url import parse_address, parse_transport_url
+from amq.core import units
 
 ADDRESSES_MAX = 8  # of one broker: all brokers of a group must fit into one header
 SECTIONS = {

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from amq.config.units import parse_size_bytes
+from amq.core.units import parse_size_bytes
 from bench import brokers
 from bench.load import LoadError
 from bench.scale import machine

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from amq.config.patterns import TEXT_CHARS_MAX, parse_pattern
-from amq.config.units import DECIMALS_MAX
 from amq.core.destination import ANY_REST, ANY_WORD
+from amq.core.units import DECIMALS_MAX
 
 _SIZE = re.compile(r"\s*([0-9]{1,15})\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}

@@ -23,7 +23,7 @@ from typing import Any
 import click
 
 from amq.client import connect
-from amq.config import units
+from amq.core import units
 from amq.core.errors import AmqError
 from pyspark_amq import PYSPARK_MIN
 from pyspark_amq.options import AT_LEAST_ONCE, DEDUP, EXACTLY_ONCE, BrokerOptions, SinkOptions, full_names, read

@@ -4,6 +4,7 @@ named when the format is used.
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -51,6 +52,18 @@ def told(*missing: str) -> dict[str, str]:
 
 def test_nothing_but_pyarrow_is_needed() -> None:
     assert told("structlog", "portalocker", "click", "watchdog") == {"amq": "", "amq-journal": ""}
+
+
+def test_the_python_processes_of_a_query_import_nothing_of_a_broker() -> None:
+    """Spark starts several for each query, and waits for each."""
+    names = ("options", "messages", "source", "sink", "batch", "journal_source")
+    imports = "".join(f"import pyspark_amq.{name}\n" for name in names)
+    rooms = "print(sorted({'.'.join(name.split('.')[:2]) for name in sys.modules if name.startswith('amq.')}))"
+    program = f"import sys\n{imports}{rooms}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    found = set(ast.literal_eval(done.stdout))
+    assert "amq.client" in found
+    assert found.isdisjoint({"amq.config", "amq.selectors", "amq.broker", "amq.security", "amq.node"})
 
 
 def test_what_is_missing_is_named() -> None:

@@ -15,8 +15,8 @@ from amq.broker.core import Core
 from amq.broker.names import real_name
 from amq.broker.queues.queue import Queue
 from amq.broker.transactions.transaction import Transaction
-from amq.config.units import format_size
 from amq.core.errors import StoreFullError
+from amq.core.units import format_size
 from amq.journal.hidden import told_name
 
 _CURE = "produce on a connection of its own"

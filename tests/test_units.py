@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq.config import units
+from amq.core import units
 
 
 @pytest.mark.parametrize(
