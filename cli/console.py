@@ -1,4 +1,4 @@
-"""`amq console`: REST, metrics and probes of the broker of this host, in a process of its own."""
+"""`amq console`: REST, metrics and probes of the broker of this host, in a separate process."""
 
 from __future__ import annotations
 

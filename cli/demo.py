@@ -96,7 +96,7 @@ def demo(
 
 @dataclass(slots=True)
 class Kill(demo_common.Kill):
-    """One kill -9 of the master, when so many lines had come. `first_line_s` from the kill; 0 = has not come yet."""
+    """One kill -9 of the master, when this many lines had come. `first_line_s` from the kill; 0 = has not come yet."""
 
     line: int = 0
     first_line_s: float = 0.0

@@ -176,7 +176,7 @@ class Demo(Protocol):
 
 
 def play(prefix: str, keep: bool, as_json: bool, make: Callable[[str, PlainView], Demo]) -> None:
-    """Make a demo in a directory of its own, run it, and report the result (see `_tell`)."""
+    """Make a demo in a separate directory, run it, and report the result (see `_tell`)."""
     logging.basicConfig(format="amq: %(message)s", level=logging.ERROR, stream=sys.stderr)  # not each lost connection
     with _directory(prefix, keep, as_json) as path:
         with _view(as_json) as shown:

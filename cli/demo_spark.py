@@ -193,7 +193,7 @@ class PipelineRun:
     def end(self) -> None:
         """Be gone, whatever the state."""
         if not self._ended.is_set():
-            with suppress(ProcessLookupError):  # all that is left is on its way out, in a group of its own
+            with suppress(ProcessLookupError):  # all that is left is on its way out, in a separate group
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._ended.wait()

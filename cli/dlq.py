@@ -291,7 +291,7 @@ def purge(
 ) -> None:
     """Delete dead letters for good, after a question: those with the given ids, or all.
 
-    A queue that is given with --dead-letter-queue and holds messages without a dead-letter-reason is no dead-letter
+    A queue that is given with --dead-letter-queue and holds messages without a dead-letter-reason is not a dead-letter
     queue: nothing is deleted (exit code 7).
     """
     selector = _selector(queue, reason)

@@ -63,7 +63,7 @@ def pipeline() -> None:
 def list_(checkpoints: tuple[str, ...], as_json: bool) -> None:
     """List the pipelines, or with --checkpoint their runs.
 
-    A run has the figures of `amq pipeline status`, as of its last micro-batch. A dash stands where a run has no such
+    A run has the figures of `amq pipeline status`, as of its last micro-batch. A dash is where a run has no such
     figure: a stream of files has no lag, and who gave no --store reads nothing from there.
     """
     if checkpoints:

@@ -65,7 +65,7 @@ def status(
     """Show who is master of a store, or which broker of a URL serves clients.
 
     Exit code 0: a master serves. 1: there is none, or it is silent. `state` in the JSON is one of "serving"; "silent"
-    (the master has written no heartbeat for longer than its lockKeepAlivePeriod and confirms nothing: it stands still,
+    (the master has written no heartbeat for longer than its lockKeepAlivePeriod and confirms nothing: it pauses,
     or cannot reach the store); "taking over"; "loading" (the same, and `successor.reading` says how much of the journal
     is read); "none".
 

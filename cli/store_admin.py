@@ -92,7 +92,7 @@ def accept(store: str, yes: bool, as_json: bool) -> None:
 
 @contextmanager
 def _opened(store: str) -> Iterator[tuple[Sessions, Session]]:
-    """A connection to the database, whatever stands in it. Raises StoreError, ConfigError, OSError."""
+    """A connection to the database, whatever is in it. Raises StoreError, ConfigError, OSError."""
     if is_directory(store):
         raise StoreError(f"{store} is a directory: brokers make such a store themselves", code="STORE_UNUSABLE")
     open_vfs(store)  # says what is missing where psycopg is

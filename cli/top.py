@@ -50,7 +50,7 @@ RATED = ("enqueued", "dequeued")
 def top(rows: int, rounds: int | None, every: float, store: str, url: str, broker: str, as_json: bool) -> None:
     """Watch a group: rates, backlog, consumers, roles and lag. The queues with the most messages come first.
 
-    The screen goes on through a takeover. --json writes one object for each round, on a line of its own.
+    The screen goes on through a takeover. --json writes one object for each round, on a separate line.
     """
     before: dict[str, Any] | None = None
     number = 0
@@ -117,7 +117,7 @@ def _with_rates(now: Mapping[str, Any], before: Mapping[str, Any] | None) -> lis
 
 
 def drawn(seen: Mapping[str, Any], columns: int) -> Group:
-    """The screen, so many columns wide. A name that is too long is cut: `amq queues` shows it whole."""
+    """The screen, this many columns wide. A name that is too long is cut: `amq queues` shows it whole."""
     parts: list[Any] = []
     if seen["group"]:
         members = Table(box=None, pad_edge=False, header_style="bold")

@@ -1,6 +1,6 @@
 """Rows of a DataFrame as messages, by columns: what a task sends is made of Arrow's own buffers.
 
-Invariant: rows of one destination keep their order. The key is the header `correlation-id`, and stands before the
+Invariant: rows of one destination keep their order. The key is the header `correlation-id`, and is before the
 others. The checksum of a row says nothing of its partition, of its neighbours, nor of the order of its headers.
 """
 

@@ -85,7 +85,7 @@ class AmqDataSource(DataSource):
         try:
             reader: AmqStreamReader = _module("source").AmqStreamReader(*self._checked(schema))
         except Exception as error:  # noqa: BLE001
-            return RefusedReader(error)  # Spark hides an error of this call behind an UnboundLocalError of its own
+            return RefusedReader(error)  # Spark hides an error of this call behind a separate UnboundLocalError
         return reader
 
     def reader(self, schema: StructType) -> AmqReader:

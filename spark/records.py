@@ -162,7 +162,7 @@ def pairs_of(sections: pa.Array) -> Pairs:
         return _read(encoded.dictionary.to_pylist()).take(encoded.indices.to_numpy())
     if pc.any(pc.match_substring(sections, "\\")).as_py():
         return _read(sections.to_pylist())
-    # Without a backslash each quotation mark stands before or behind a name or a value: {"a": "1", "b": "2"}
+    # Without a backslash each quotation mark is before or behind a name or a value: {"a": "1", "b": "2"}
     pieces = pc.split_pattern(sections, '"')
     starts = pieces.offsets.to_numpy()
     lengths = np.diff(starts)

@@ -87,7 +87,7 @@ class AmqStreamWriter(DataSourceStreamArrowWriter):
 
 
 class AmqBatchWriter(DataSourceArrowWriter):
-    """`df.write.format("amq").mode("append")`. A job has an owner of its own and is its only batch. With the options
+    """`df.write.format("amq").mode("append")`. A job has a separate owner and is its only batch. With the options
     `txnAppId` and `txnVersion` it is a batch of that application, which the broker commits once."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:

@@ -269,7 +269,7 @@ class Broker(Core):
     # -- what sessions ask --------------------------------------------------------------------------------------------
 
     def store(self, message: Message, waiter: Waiter) -> None:
-        """Admit and store a message outside any transaction; `waiter` is told when it is safe."""
+        """Admit and store a message outside any transaction; `waiter` learns when it is safe."""
         journal = self.journal
         if message.persistent:
             if message.duplicate_id and self.is_duplicate(message):

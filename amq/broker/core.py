@@ -39,7 +39,7 @@ class Core(ABC):
 
     dirty             queues to dispatch in this turn
     events            the port where all that happens is told
-    message_id_prefix  stands before a message's seq in the id that the broker gives it. It is the store's
+    message_id_prefix  is before a message's seq in the id that the broker gives it. It is the store's
     replaying         full names of queues of durable subscriptions whose first messages are being chosen
     pins              segments that are not deleted yet, because clients read them
     awaiting          those that wait for records on their way: see `when_durable`
@@ -250,7 +250,7 @@ class Core(ABC):
         return seqs + [place.seq for backlog in queue.backlogs.values() for place in backlog]
 
     def wait_again(self, queue: Queue, messages: Iterable[Message]) -> None:
-        """Messages that nobody has stand in line again, large ones on the disk."""
+        """Messages that nobody has are in line again, large ones on the disk."""
         here = []
         for message in messages:
             if message.size > LARGE_BODY_BYTES and message.segment is not None:

@@ -132,7 +132,7 @@ class QueueMade(Event):
 
 @dataclass(frozen=True, slots=True)
 class QueueForgotten(Event):
-    """A queue was idle. Its figures at the end: so many messages came, and left in one way or another."""
+    """A queue was idle. Its figures at the end: this many messages came, and left in one way or another."""
 
     queue: str
     enqueued: int

@@ -4,7 +4,7 @@ Invariants: the answer says nothing of what the broker has; whoever may read a q
 whatever pattern, durable subscription or lease names it. A subscription to a pattern is let in where some destination
 could be read, and gets those that may be read. A durable subscription, for which messages wait while nobody looks,
 needs the right on the whole pattern. `amq.broker.transactions.rights` says who may end a prepared transaction.
-The batches of an owner, for which a marker stays when all its transactions have ended, need a right of their own.
+The batches of an owner, for which a marker stays when all its transactions have ended, need a separate right.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A queue or topic that is out of steps goes on in the next turn, so that other clients are served between them.
 Invariants: a turn does not much more than `TURN_STEPS`, however many of them have selectors; each gets on by a few
-steps in each turn. Browses have a share of their own: see `queues/viewing.py`.
+steps in each turn. Browses have a separate share: see `queues/viewing.py`.
 """
 
 from __future__ import annotations

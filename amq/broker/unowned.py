@@ -1,4 +1,4 @@
-"""Unowned: outcome ids and duplicate ids that stand in the journal without the name of a user.
+"""Unowned: outcome ids and duplicate ids that are in the journal without the name of a user.
 
 Earlier versions stored all of them so. Invariant: such an id answers a client only where no other user can have made
 it: the broker knows one user, or it is an id of our client library, which has 96 random bits. Every other one answers

@@ -1,4 +1,4 @@
-"""Waiters: who is told what became of a command."""
+"""Waiters: who learns what became of a command."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ class Refusing:
 
 
 class Awaiting:
-    """Those that wait for what a record does for somebody else. Records are equal where they say the same, so each is
-    known by its identity, and is kept as long as somebody waits for it."""
+    """The waiters for a record that another client caused. Equal records say the same, so each is known by its
+    identity, and is kept while a waiter waits for it."""
 
     __slots__ = ("by_identity",)
 
@@ -105,7 +105,7 @@ class Awaiting:
         self.by_identity.setdefault(id(record), (record, []))[1].append(waiter)
 
     def take(self, record: Record) -> list[Waiter]:
-        """Those that wait for `record`, which are forgotten."""
+        """Forget and return the waiters for `record`."""
         found = self.by_identity.pop(id(record), None)
         return found[1] if found is not None else []
 

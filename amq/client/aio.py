@@ -10,7 +10,7 @@
 
 Everything happens in the event loop that `connect` was awaited in: no thread, no lock. A call that is cancelled leaves
 what it asked for under way; a consumer that is cancelled while it opens is closed. The promises and errors of each
-method stand at its namesake in `session` and `connection`.
+method are at its namesake in `session` and `connection`.
 """
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ class Session:
         return await self._open(made, Consumer(self, made[0]), f"subscribe to {destination}", timeout)
 
     async def unsubscribe(self, name: str, timeout: float | None = None) -> None:
-        """End the durable subscription `name` for good, with its messages. An unknown name is no error."""
+        """End the durable subscription `name` for good, with its messages. An unknown name is not an error."""
         with unless_unknown():
             await self.connection._await(end_durable(self._core, name), f"end of subscription {name}", timeout)
 

@@ -1,4 +1,4 @@
-"""The asyncio face: Consumer, Browser, Message. Their promises stand at the synchronous ones."""
+"""The asyncio face: Consumer, Browser, Message. Their promises are at the synchronous ones."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class AsyncDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()  # set when the machine is closed and nothing is left of its links
         self._abandoned = False
-        self._settled = False  # the application has closed the connection, or was told what it lost
+        self._settled = False  # the application has closed the connection, or learned what it lost
         self._guard = self._guarding()
 
     async def start(self) -> None:

@@ -93,7 +93,7 @@ class Subscription:
     def __init__(self, id: str, session: SessionCore, headers: list[tuple[str, str]], browses: bool = False) -> None:
         self.id = id
         self.browses = browses
-        self.stride = 1  # a browse: so many messages are acknowledged together
+        self.stride = 1  # a browse: this many messages are acknowledged together
         self.finished = False  # a browse whose end the broker has told
         self.session = session
         self.buffer: deque[Delivery] = deque()
@@ -311,7 +311,7 @@ class SessionCore:
     def close(self, subscriptions: list[Subscription]) -> None:
         """Roll an open transaction back and end `subscriptions`, as far as there is a broker to be told."""
         self.closed = True
-        self.leave_block()  # its commit will be told that the session was closed
+        self.leave_block()  # its commit will learn that the session was closed
         open_gate(self.machine.room_gate)
         if self.transacted and self.machine.line is not None:
             self.start_rollback()

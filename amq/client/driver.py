@@ -35,7 +35,7 @@ from amq.doors.clock import Clock
 
 RECEIVE_BYTES = 256 * 1024
 CONGESTED_BYTES = 1024 * 1024  # unsent bytes above which senders wait for the kernel
-FRAMES_PER_WRITE = 256  # so many frames gathered by a sender are written by it at once
+FRAMES_PER_WRITE = 256  # this many frames gathered by a sender are written by it at once
 SELECT_S_MAX = 3600.0  # epoll cannot wait for a month
 EXIT_MARGIN_S = 3.0  # for the goodbye to the broker, beyond the `exit_timeout` of a connection
 
@@ -71,7 +71,7 @@ class Driver:
         self.lock = threading.RLock()  # which knows its owner: see `wait`
         self.listeners: list[Listener] = []
         self.abandoned = False
-        self.settled = False  # the application has closed the connection, or was told what it lost
+        self.settled = False  # the application has closed the connection, or learned what it lost
         self.pid = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = socket.socketpair()

@@ -1,6 +1,6 @@
 """Durable subscriptions of the client: their name in SUBSCRIBE, and their end.
 
-Invariant: the request to end one may be repeated, on the next master too: a subscription that is gone is no error.
+Invariant: the request to end one may be repeated, on the next master too: a subscription that is gone is not an error.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def messages_in(frame: Frame) -> int:
 
 
 class LeaseRequest(NamedTuple):
-    """A question of `Connection.lease_many`; the words are those of `Connection.lease`. `skip`: so many leases beyond
+    """A question of `Connection.lease_many`; the words are those of `Connection.lease`. `skip`: this many leases beyond
     `after` are left out, those that questions before this one make among them. `reads`: messages that a task has read
     from the store, and messages that it had to get from the broker although it reads the store."""
 

@@ -15,7 +15,7 @@ from amq.transports.window import IDLE_BYTES, Window, step_bytes
 
 VERSION = "1.2"
 BROKERS_RECEIPT = "brokers"  # no request has such an id: theirs are numbers
-SILENT_INTERVALS_MAX = 2  # a broker that misses so many of its heart-beats counts as lost
+SILENT_INTERVALS_MAX = 2  # a broker that misses this many of its heart-beats counts as lost
 SLICE_BYTES = 256 << 10  # of a large body
 HANDSHAKE_BODY_BYTES_MAX = 1 << 20  # of an ERROR that a server sends before it has accepted us
 LATE_S = 0.1  # a look at the clock that comes later than this says more about this process than about the broker
@@ -82,7 +82,7 @@ class Link:
         self.kept_s = 0.0
         self._again: list[bytes] = []  # the broker lacks it: it goes out before `out`
         self._received_bytes = self._told_bytes = 0  # that have come; that the broker knows to have come
-        self._step = 0  # after so many it is told
+        self._step = 0  # after this many it is told
         self._reader = FrameReader(replace(DELIVERY_LIMITS, body_bytes_max=HANDSHAKE_BODY_BYTES_MAX), VERSION)
         self._recurring = Recurring()
         self._send_every_s = 0.0
@@ -130,7 +130,7 @@ class Link:
         return True
 
     def _go_on(self, lost: Link, received_bytes: int) -> None:
-        """The broker has so many bytes of `lost`, and says from here on what we lack."""
+        """The broker has this many bytes of `lost`, and says from here on what we lack."""
         window, rest = lost.window, self._reader.buffer[self._reader.offset :]
         if window is None or not window.covers(received_bytes):
             raise ProtocolError(f"{self.uri} says that it has {received_bytes} bytes of ours, which cannot be")

@@ -17,7 +17,7 @@ from amq.client.errors import UriError
 from amq.client.uri import BrokerUri, BrokerUrl, member
 
 LEARNED_MAX = 64
-LIST_CHARACTERS_MAX = 65_536  # of a file; more is no list of brokers
+LIST_CHARACTERS_MAX = 65_536  # of a file; more is not a list of brokers
 REFUSED_SHOWN_MAX = 5
 _HEAD = "# Brokers of the group, as one of them has told. Written by the client of amq, and read at its next start.\n"
 

@@ -180,7 +180,7 @@ def parse(url: str) -> BrokerUrl:
 
 def member(name: str, url: BrokerUrl, bare: bool) -> BrokerUri:
     """The broker `name` that `url` does not name, with the nested options and the common login of `url`. `bare`: it has
-    neither options nor a login of its own. Raises UriError."""
+    neither options nor a separate login. Raises UriError."""
     if bare and ("?" in name or "@" in name):
         raise UriError(f"{_shown(name)}: an address has no options and no login")
     uri = _uri(name, url.nested | url.tls_in_common)

@@ -33,7 +33,7 @@ def nearest(name: str) -> Option | None:
 
 
 def unknown(name: str) -> str:
-    """Why `name` is no option and what to write instead."""
+    """Why `name` is not an option and what to write instead."""
     shown = shorten(name)
     made = nearest(name)
     if made is None:
@@ -42,7 +42,7 @@ def unknown(name: str) -> str:
 
 
 def unknown_section(name: str) -> str:
-    """Why `name` is no section and what to write instead."""
+    """Why `name` is not a section and what to write instead."""
     shown, made = shorten(name), nearest(name)
     close = difflib.get_close_matches(_plain(name), SECTIONS, n=1, cutoff=0.7)
     if made is not None and (_plain(made.key) == _plain(name) or not close):

@@ -106,7 +106,7 @@ class Option:
 
     @property
     def destination(self) -> bool:
-        """True where single destinations can have a value of their own, in a table `[destinations."PATTERN"]`."""
+        """True where single destinations can have a separate value, in a table `[destinations."PATTERN"]`."""
         return self.scope is Scope.DESTINATION
 
     @property

@@ -68,7 +68,7 @@ def options_text() -> str:
 
 
 def toml_value(option: Option) -> str:
-    """The default of `option` as it stands in a TOML file."""
+    """The default of `option` as it is in a TOML file."""
     text = _EXAMPLE_VALUES.get(option.key, option.format(option.parse(option.default)))
     if option.kind in (Kind.TRANSPORTS, Kind.ADDRESSES):
         return f"[{', '.join(_quote(url) for url in text.split(',') if url)}]"

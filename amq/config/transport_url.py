@@ -101,7 +101,7 @@ def reachable(text: str, host_name: str) -> str:
 
 
 def addresses(transports: Iterable[str], host_name: str) -> list[str]:
-    """Those of `transports` that clients can connect to, as they write them. Text that is no URL, perhaps of another
+    """Those of `transports` that clients can connect to, as they write them. Text that is not a URL, perhaps of another
     version, and a port that the kernel chooses when a broker becomes master are left out.
     """
     found = []

@@ -74,7 +74,7 @@ class RefusedError(Exception):
 
 
 def parse_path(path: str) -> dict[str, Any]:
-    """The request that `read/MBEAN/ATTRIBUTE` is. `!` stands before a character that stands for itself."""
+    """The request that `read/MBEAN/ATTRIBUTE` is. `!` is before a character that stands for itself."""
     operation, _, rest = path.partition("/")
     words = [re.sub(r"!(.)", r"\1", word) for word in _PART.findall(rest)]
     if operation == "version":

@@ -51,7 +51,7 @@ class Sessions:
         return len(self._known)
 
     def open(self, user: User, valid_s: float = math.inf) -> str:
-        """A new session of a login that counts for so many seconds. Returns its cookie."""
+        """A new session of a login that counts for this many seconds. Returns its cookie."""
         if len(self._known) >= SESSIONS_MAX:
             del self._known[next(iter(self._known))]
         cookie = secrets.token_urlsafe(32)

@@ -169,7 +169,7 @@ def flaw(name: str) -> str:
 
 
 def wire_name(name: str) -> str:
-    """The full name as it stands in headers: `/queue/orders`, of several `/queue/a,/topic/b`, of a temporary one as
+    """The full name as it is in headers: `/queue/orders`, of several `/queue/a,/topic/b`, of a temporary one as
     others than its owner know it."""
     shown = [part.replace("://", "/", 1) for part in parts(name)]
     return ",".join(["/remote-" + part if part.startswith("temp-") else "/" + part for part in shown])

@@ -108,7 +108,7 @@ class Envelope(NamedTuple):
 
     @property
     def reply_text(self) -> str:
-        """`reply_to` as it stands in headers."""
+        """`reply_to` as it is in headers."""
         return wire_name(self.reply_to) if _is_full_name(self.reply_to) else self.reply_to
 
     @property

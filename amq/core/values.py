@@ -105,7 +105,7 @@ _MAKE: Final[dict[int, Callable[[Any], Value]]] = {
 
 
 def encode(value: Nested) -> bytes:
-    """The bytes of `value`. ValueError for what is no value, does not fit into 64 bits, or goes beyond a limit."""
+    """The bytes of `value`. ValueError for what is not a value, does not fit into 64 bits, or goes beyond a limit."""
     parts: list[bytes] = []
     _put(value, parts.append, 0)
     if len(parts) > VALUES_MAX:  # each value is at least one part, so that there are not more of them

@@ -80,7 +80,7 @@ def judge_directory(path: str) -> list[Finding]:
 
 
 def _mode(path: str) -> int:
-    """Permission bits of a directory that is no link, 0 = there is none."""
+    """Permission bits of a directory that is not a link, 0 = there is none."""
     try:
         found = os.lstat(path) if os.path.basename(path) in SUBDIRECTORIES else os.stat(path)
     except FileNotFoundError:

@@ -26,7 +26,7 @@ class SystemClock:
 
     @staticmethod
     def wall_ms() -> int:
-        """A wall clock before 1970 was never set: then the time since the host started stands in for it, so that
+        """A wall clock before 1970 was never set: then the time since the host started is in for it, so that
         delays and expiry go on, and records, which hold no negative time, can be written."""
         wall_ms = time.time_ns() // 1_000_000
         return wall_ms if wall_ms >= 0 else int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)

@@ -30,7 +30,7 @@ class Thread(Protocol):
 
 class Threads(Protocol):
     def start(self, name: str, target: Callable[[], None]) -> Thread:
-        """Run `target` in a thread of its own. It must not keep the process from ending."""
+        """Run `target` in a separate thread. It must not keep the process from ending."""
         ...
 
     def event(self) -> Event: ...

@@ -1,4 +1,4 @@
-"""OpenBatch: records that gather to be durable together; and who is to be told what became of them."""
+"""OpenBatch: records that gather to be durable together; and who is to learn what became of them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class OpenBatch:
         self.offset = 0  # of the first record in the segment
 
     def take_out(self, which: Callable[[Record], bool]) -> tuple[list[Confirm], list[Record]]:
-        """Take out the records of that kind, and who is to be told of them. Returns both."""
+        """Take out the records of that kind, and who is to learn of them. Returns both."""
         taken = [record for record in self.records if which(record)]
         if not taken:
             return [], []

@@ -4,7 +4,7 @@
 
 Little-endian. The CRC of a block covers kind and payload and starts from the CRC of the block before it, so none can be
 missing, doubled or exchanged; the last one is `END`. A file gets its name when all of it is durable. Checkpoints only
-save time: one that is damaged or missing is passed over, and nothing that counts stands in them alone.
+save time: one that is damaged or missing is passed over, and nothing that counts is in them alone.
 
 `amq.broker.state.snapshot` defines the content of a state. Spec: docs/journal-format.md.
 """
@@ -139,7 +139,7 @@ def read_checkpoint(vfs: Vfs, path: str) -> Generator[tuple[int, bytes], None, N
     fd = vfs.open(path, os.O_RDONLY)
     try:
         file_bytes = vfs.fstat(fd).st_size
-        data, start, position, crc, kind = b"", 0, 0, 0, 0  # `data` stands at `start` of the file
+        data, start, position, crc, kind = b"", 0, 0, 0, 0  # `data` is at `start` of the file
         while kind != END:
             need = _BLOCK.size
             for _ in range(2):

@@ -11,9 +11,9 @@ from collections.abc import Container, Iterable
 from amq.journal.live import Segment
 from amq.journal.segment import PREPARE_AT, RESERVE_STEPS
 
-LIVE_FACTOR = 2  # the journal may be so many times as large as what lives in it,
+LIVE_FACTOR = 2  # the journal may be this many times as large as what lives in it,
 LIVE_FACTOR_AT_LIMIT = 1.5  # (or so many, where producers wait for the room: at `storeLimit`)
-SLACK_SEGMENTS = 1  # and so many segments more.
+SLACK_SEGMENTS = 1  # and this many segments more.
 UNDER_WAY = 3 / 4  # of a segment: what dead files take that are not unlinked yet, and copies that are on their way
 # Bytes copied for each byte by which traffic brings the journal nearer to its limit. From 2 on the limit is kept; more
 # means to begin later, to copy less in all, and more at a time.

@@ -27,7 +27,7 @@ class Step:
     action          free (nothing lives in it, and nothing that it speaks of stays), copy (then free), keep
     bytes           that count in it; file_bytes are freed when it goes
     copy_messages, copy_bytes   its live messages, which are to be copied forward
-    copy_ids, copy_id_bytes     remembered ids and outcomes that stand in it, which are to be written again
+    copy_ids, copy_id_bytes     remembered ids and outcomes that are in it, which are to be written again
     """
 
     segment: str

@@ -377,7 +377,7 @@ class Follower:
         return read_header(path, data)
 
     def _open(self, path: str, header: SegmentHeader) -> _Tail:
-        # A segment in which nothing counts may be all there was when the next master began, with an id of its own.
+        # A segment in which nothing counts may be all there was when the next master began, with a separate id.
         if self.store_uuid not in (None, header.store_uuid) and (self.records or self._trusted):
             raise StoreError(f"{path} belongs to another store: move it out", code="STORE_FOREIGN_FILE")
         self.store_uuid = header.store_uuid

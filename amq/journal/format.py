@@ -139,7 +139,7 @@ def _batch_header(
 
 
 def decode_batch_header(data: bytes | memoryview, offset: int, salt: int) -> BatchHeader | None:
-    """The batch header at `offset`, or None where no valid one stands there."""
+    """The batch header at `offset`, or None where no valid one is there."""
     if len(data) - offset < BATCH_BYTES:
         return None
     magic, size, epoch, number, records, payload_crc, wall_s, flags, crc = BATCH.unpack_from(data, offset)

@@ -229,7 +229,7 @@ class Inspection:
             if end == 0:
                 report.state = IGNORED if data[HEADER_BYTES:].strip(b"\0") else EMPTY
                 if report.name not in self._sealed:
-                    read_header(path, data)  # as sealing does: it refuses what is no segment
+                    read_header(path, data)  # as sealing does: it refuses what is not a segment
                 return []
             header = read_header(path, data)
             if header is None:
@@ -352,7 +352,7 @@ def scan(
 def _next_batch(data: bytes, offset: int, end: int, header: SegmentHeader, number: int) -> tuple[int, int] | None:
     """(offset, number) of the first batch between the damage at `offset` and `end` that was written after the damaged
     one."""
-    end -= BATCH_BYTES - len(BATCH_MAGIC)  # a header stands before it
+    end -= BATCH_BYTES - len(BATCH_MAGIC)  # a header is before it
     position = data.find(BATCH_MAGIC, offset + 1, end)
     while position >= 0:
         head = decode_batch_header(data, position, header.salt)

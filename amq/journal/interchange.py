@@ -7,7 +7,7 @@
     subscription {"type": "subscription", "queue": NAME, "definition": {...}} a durable one, and where its messages wait
     message     {"type": "message", "destination": NAME, "seq": N, "body": TEXT or "body_base64": BYTES, …}
     typed message  the same of a message that is more than text headers and a body of bytes or text
-    prepared    {"type": "prepared", "xid": ID, "sends": N, "acks": N, …}     so many messages before it are its
+    prepared    {"type": "prepared", "xid": ID, "sends": N, "acks": N, …}     this many messages before it are its
     end         {"type": "end", "messages": N, "crc32": "xxxxxxxx", "problems": N}
 
 Invariant: a file without its end line, or with other lines than were written, is never taken for whole. The CRC covers
@@ -81,7 +81,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A message, and how often it was delivered and came back, of which so many times as a failure.
+    """A message, and how often it was delivered and came back, of which this many times as a failure.
 
     Its `seq` is the one that it had; its `duplicate_id` the one that its destination remembered, or "". `queue` is
     that of the durable subscription for which it waits, or `retained://NAME` where it is the retained message of the
@@ -105,7 +105,7 @@ class Exported:
 
     def encode(self) -> bytes:
         facts = describe(self.message, bodies=True) | {"duplicate_id": self.message.duplicate_id}
-        facts.pop("duplicate_id_user", None)  # it stands in the id
+        facts.pop("duplicate_id_user", None)  # it is in the id
         if self.is_plain:  # as amq 0.1 reads it
             facts["text"] = facts.pop("content") == "text"
             facts["properties"] = headers(self.message) or {}

@@ -13,7 +13,7 @@ class Segment:
     live        messages in it that have not left their queue
     live_bytes  of their records
     shared      offset of each record that several of these messages may have in common → how many
-    id_bytes    what the remembered ids take that stand in it
+    id_bytes    what the remembered ids take that are in it
     file_bytes  of its file, 0 = as many as count
     refers      codes of older segments of whose messages it says that they left, were copied or came back: it stays as
                 long as one of those does
@@ -36,7 +36,7 @@ class Segment:
         self.code = self.epoch << 32 | self.number
 
     def share(self, offset: int, size: int) -> None:
-        """One more message stands in the record there, as others may."""
+        """One more message is in the record there, as others may."""
         before = self.shared.get(offset, 0)
         self.shared[offset] = before + 1
         self.live += 1

@@ -42,7 +42,7 @@ _LOW = 0xFFFFFFFF
 
 
 class At(NamedTuple):
-    """Where in a segment a message stands, and which of those that stand there it is."""
+    """Where in a segment a message stands, and which of those that are there it is."""
 
     seq: int
     offset: int
@@ -236,7 +236,7 @@ class Liveness(Fold[str]):
     # -- the fold -----------------------------------------------------------------------------------------------------
 
     def add(self, segment: str, offset: int, data: memoryview, record: Record) -> None:
-        """`record`, whose framed bytes `data` stand at `offset` of `segment`, takes effect."""
+        """`record`, whose framed bytes `data` are at `offset` of `segment`, takes effect."""
         _of(self.segments, segment).record_bytes += len(data)
         if isinstance(record, Group):
             for at, frame, part in parts(record, data):
@@ -270,7 +270,7 @@ class Liveness(Fold[str]):
         here.message_bytes += 0 if holders else place.body_bytes
         before = self.live.get(message.seq)
         if before is not None:
-            self._leave(before)  # copied forward: it stands here now
+            self._leave(before)  # copied forward: it is here now
             self.refers[segment].add(before.segment)
         else:
             there.messages += 1

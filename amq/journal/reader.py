@@ -86,7 +86,7 @@ class RecordRun(NamedTuple):
 
 
 def read_runs(vfs: Vfs, directory: str, columns: Sequence[array[int]], destination: str) -> list[RecordRun | Message]:
-    """The messages of `destination` that stand at the places whose seqs, segments, offsets and sizes are `columns`, in
+    """The messages of `destination` that are at the places whose seqs, segments, offsets and sizes are `columns`, in
     that order: plain ones in runs, others one by one. A plain message is neither large nor held by several queues, and
     its properties are text. Raises CorruptError, OSError. Measured: 0.35 µs a record."""
     found: list[RecordRun | Message] = []
@@ -316,7 +316,7 @@ class JournalReader:
         self.run(partial(read_messages, self._vfs, self._directory, places), done)
 
     def read_runs(self, columns: Sequence[array[int]], destination: str, done: FoundRuns) -> None:
-        """The same, but as they stand there: see `read_runs`."""
+        """The same, but as they are there: see `read_runs`."""
         self.run(partial(read_runs, self._vfs, self._directory, columns, destination), done)
 
     def scan(self, segment: Segment) -> Scan:

@@ -1,6 +1,6 @@
 """Reading what can still be read of a damaged journal: `amq journal repair`. Changes nothing.
 
-Invariants: a record is believed only where its own CRC holds and it stands where a record must stand: behind the last
+Invariants: a record is believed only where its own CRC holds and it is where a record must stand: behind the last
 whole batch, chained from the start of its batch, or in a batch that is whole. A record behind damage inside a batch is
 believed only where the chain of lengths ends exactly with the batch. Every byte that counts and is not believed is in
 a `Damage`. Bytes that do not count (a torn tail, what a deposed master wrote) are not looked at.
@@ -334,7 +334,7 @@ class Salvage(Inspection):
             and len(frames) == head.records
             and sum(len(each[1]) for each in frames) == (head.payload_bytes)
         )
-        if not complete:  # a length may be damaged: only what stands before the first doubt
+        if not complete:  # a length may be damaged: only what is before the first doubt
             good = next((i for i, (_, _, whole) in enumerate(frames) if not whole), len(frames))
             frames = frames[:good]
         whole = head or BatchHeader(len(first), header.epoch, before + 1, len(frames), 0, 0, 0)

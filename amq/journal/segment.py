@@ -118,7 +118,7 @@ def read_batches(
     number: int = 0,
     base: int = 0,
 ) -> Iterator[StoredBatch]:
-    """The valid batches of one segment, in order, from `offset` on, behind batch `number`. `data` = what stands in it
+    """The valid batches of one segment, in order, from `offset` on, behind batch `number`. `data` = what is in it
     from `base` on.
 
     `sealed` is the length up to which the segment is known to be whole: damage before it is a CorruptError, what
@@ -145,7 +145,7 @@ def read_batches(
 def batch_at(
     data: memoryview, offset: int, header: SegmentHeader, number: int, end: int
 ) -> tuple[BatchHeader | None, str]:
-    """The header of the batch at `offset`, or None and why no valid one stands there that ends by `end`. `number` =
+    """The header of the batch at `offset`, or None and why no valid one is there that ends by `end`. `number` =
     that of the batch before it, 0 = unknown.
     """
     head = decode_batch_header(data, offset, header.salt)

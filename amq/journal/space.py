@@ -1,6 +1,6 @@
 """Room for the journal: on the disk, and below `storeLimit`.
 
-Both keep some back for acknowledgements, which give room. On the disk that is a reserve, a file of its own. Below
+Both keep some back for acknowledgements, which give room. On the disk that is a reserve, a separate file. Below
 `storeLimit` some room is kept free, also for copies of what keeps old segments, so that a store at its limit can
 always be trimmed.
 """

@@ -31,7 +31,7 @@ class JobRunner(Protocol):
 
 
 class JournalThread:
-    """A JobRunner on a thread of its own. A job that hangs in the store hangs this thread and nothing else."""
+    """A JobRunner on a separate thread. A job that hangs in the store hangs this thread and nothing else."""
 
     def __init__(self, threads: Threads, post: Callable[..., object]) -> None:
         self._post = post

@@ -135,7 +135,7 @@ class Import:
             )
 
     async def _confirmed(self, service: Member, left_bytes: int) -> None:
-        """Wait until at most so many bytes are unconfirmed. Raises if that cannot happen any more."""
+        """Wait until at most this many bytes are unconfirmed. Raises if that cannot happen any more."""
         while True:
             if self._master is None or service.master is not self._master:
                 raise service.failure or OwnershipLostError("another broker has taken the store; import again")

@@ -171,7 +171,7 @@ def seq_of(broker: Broker, id: str) -> int:
 
 
 def place_of(queue: Queue, seq: int) -> Place | None:
-    """Where the message stands in the order of delivery; None = it is not in `queue`."""
+    """Where the message is in the order of delivery; None = it is not in `queue`."""
     message = queue.messages.get(seq)
     if message is not None:
         return message.priority, seq
@@ -242,7 +242,7 @@ def _body(message: Message) -> tuple[bytes, bool]:
 
 
 def _text(data: bytes, is_cut: bool) -> str | None:
-    """None where that is no text. A cut may go through a character."""
+    """None where that is not a text. A cut may go through a character."""
     for fewer in range(4 if is_cut else 1):
         with suppress(UnicodeDecodeError):
             text = data[: len(data) - fewer].decode()
@@ -290,6 +290,6 @@ def take_seqs(broker: Broker, queue: Queue, seqs: set[int]) -> list[Message]:
 
 
 def origin_of(message: Message) -> str:
-    """Where a dead letter was meant to go, as it stands in its headers; "" = it is none."""
+    """Where a dead letter was meant to go, as it is in its headers; "" = it is none."""
     found = (message.properties or {}).get(ORIGINAL_DESTINATION, "")
     return found if isinstance(found, str) else ""

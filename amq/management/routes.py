@@ -448,7 +448,7 @@ async def elsewhere(context: Context, request: Request) -> Row:  # noqa: ARG001
     raise AssertionError(request)
 
 
-NO_CLIENT: Final = "-"  # stands in a path for a subscription that belongs to no client id
+NO_CLIENT: Final = "-"  # is in a path for a subscription that belongs to no client id
 
 
 def _get(path: str, summary: str, handler: Handler, demands: Any = nothing, query: tuple[str, ...] = ()) -> Route:

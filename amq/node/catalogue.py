@@ -21,7 +21,7 @@ from amq.protocols.stomp.frame import FrameLimits
 
 
 class Surroundings(NamedTuple):
-    """The facts of its broker that a codec is told. `message_id_prefix` stands before a message's seq in its id;
+    """The facts of its broker that a codec is told. `message_id_prefix` is before a message's seq in its id;
     `newest_seq` = of the messages that there are."""
 
     config: NodeOptions

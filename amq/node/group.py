@@ -5,7 +5,7 @@ transports cannot be opened holds back from the lock while another broker can se
 that cannot listen"): this module looks, `amq.node.candidacy` decides. A slave whose shared options differ from another
 broker's warns.
 
-Invariant: nothing here is needed for safety. The probe runs in a thread of its own, because a name server may keep it
+Invariant: nothing here is needed for safety. The probe runs in a separate thread, because a name server may keep it
 waiting; everything else belongs to the lease thread.
 """
 
@@ -34,7 +34,7 @@ from amq.store.host import Host, is_here
 from amq.store.presence import MASTER, BrokerPresence, read_presence
 from amq.transports.probe import Refusal
 
-PROBE_S = 5.0  # between two probes of the transports while this broker is no master
+PROBE_S = 5.0  # between two probes of the transports while this broker is not a master
 PROBE_PATIENCE_S = 3.0  # a start waits so long for the first answer: a name server may keep the probe
 LOOK_S = 1.0  # between two readings of `brokers/` while this broker cannot serve
 MEET_S = 5.0  # between two readings of `brokers/` by the master, for its clients

@@ -1,6 +1,6 @@
 """Live configuration of a running broker: reads the configuration, the users and other files when they changed.
 
-A read may hang: a FIFO in the place of the file, a mount whose server is away. So reads run in a thread of their own,
+A read may hang: a FIFO in the place of the file, a mount whose server is away. So reads run in a separate thread,
 one after the other. A read that takes longer than `PATIENCE_S` is given up: its result is thrown away whenever it
 comes, and the next request gets a new thread.
 

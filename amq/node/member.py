@@ -470,7 +470,7 @@ class Member:
         if followed is not None:
             try:
                 return seal(self._vfs, self.config.store, number, known, followed, sign)
-            except CorruptError as error:  # the belief of a slave is no reason to call a store damaged
+            except CorruptError as error:  # the belief of a slave is not a reason to call a store damaged
                 _log.warning("the journal as followed cannot be used: measuring all of it", reason=str(error))
         return seal(self._vfs, self.config.store, number, known, sign=sign)
 
@@ -509,7 +509,7 @@ class Member:
                 raise fatal from None  # whatever else went wrong
             raise
         else:
-            watchdog_stop.set()  # no client is served any more: that the lease ends now is no alarm
+            watchdog_stop.set()  # no client is served any more: that the lease ends now is not an alarm
             locker.release(to, failover)
             _log.info("store released", epoch=term.epoch.number, to=to, failover=failover)
             if unheard is not None:

@@ -263,7 +263,7 @@ class Node:
         process.notify(f"STATUS=taking over: {percent} % of the journal is read, about {event.left_s:.0f} s left")
 
     def _feed_watchdog(self, interval_s: float | None) -> None:
-        """An event loop that stands still feeds nobody: the service manager then ends a master that serves no one."""
+        """An event loop that pauses feeds nobody: the service manager then ends a master that serves no one."""
         if interval_s is not None:
             process.notify("WATCHDOG=1")
             asyncio.get_running_loop().call_later(interval_s, self._feed_watchdog, interval_s)

@@ -1,4 +1,4 @@
-"""Replay: a new master reads the rest of the journal in a thread of its own, while the lease thread keeps the lease.
+"""Replay: a new master reads the rest of the journal in a separate thread, while the lease thread keeps the lease.
 
 So the lease depends neither on the size of a transaction nor on how long one piece of the journal takes to read. The
 replay only reads the store, and only its own state changes. Spec: docs/master-slave.md, "From slave to master".

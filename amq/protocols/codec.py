@@ -20,7 +20,7 @@ class Codec(Protocol):
     name: str
     survives: ClassVar[frozenset[Scope]]  # errors of these scopes leave the connection open
     returns: ClassVar[bool]  # its clients connect again at once, for ever, whatever they are refused for
-    confirmed: int  # so many bytes of ours the client says it has; only of one whose `Connect` has `reattach`
+    confirmed: int  # this many bytes of ours the client says it has; only of one whose `Connect` has `reattach`
     unsaid: bytes  # the codec's own part of the conversation, to be sent now: whoever takes it puts b"" there
     # A client that may be silent for long before it logs in says by its first bytes how it shows that it is there: what
     # it sends and what it wants, as in `Connect`. None = it must log in within `connectTimeout`.
@@ -57,7 +57,7 @@ class Codec(Protocol):
         ...
 
     def received(self, count: int) -> bytes:
-        """Tell a client whose `Connect` has `reattach` that so many bytes of it are here."""
+        """Tell a client whose `Connect` has `reattach` that this many bytes of it are here."""
         ...
 
     def receipt(self, receipt: Any, outcome: str = "") -> bytes:

@@ -237,7 +237,7 @@ class Flow(NamedTuple):
     """How much a consumer is given.
 
     prefetch       deliveries that may be outstanding, 0 = the broker's default
-    credit         it is given so many messages and then waits for a `Credit`, however many it acknowledges; None = it
+    credit         it is given this many messages and then waits for a `Credit`, however many it acknowledges; None = it
                    has prefetch
     pending_limit  messages that may wait for it, of a topic; -1 = any number, 0 = the broker's default
     """
@@ -331,7 +331,7 @@ class Credit(Command):
 
 
 class Extend(Command):
-    """Consumer `id`, which has a prefetch and acknowledges, may have so many more deliveries outstanding from now on;
+    """Consumer `id`, which has a prefetch and acknowledges, may have this many more deliveries outstanding from now on;
     fewer, where `change` is negative."""
 
     __slots__ = ("change", "id")
@@ -600,7 +600,7 @@ class LeaseMessages(Command):
 
     `take`: from now on the cursor belongs to the client that asks, and the answer has its new epoch. A request with an
     older `epoch` is rejected; 0 = this client does not say. `places`: the answer says where in the store the messages
-    stand, if the client may know. `skip`: so many leases beyond `after` are left out; so a client asks for several at
+    stand, if the client may know. `skip`: this many leases beyond `after` are left out; so a client asks for several at
     once. `reads`: how many messages a client has read from the store, and how many it had to get from the broker
     although it reads the store; the answer has the sums of the cursor. A pattern of queues, with `messages` 0, asks
     which queues hold messages or leases.

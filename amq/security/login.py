@@ -1,6 +1,6 @@
 """Login: what a client shows, and whom that makes it. A `Way` turns the one into the other.
 
-Each way is a module of its own: passwords of the users file, certificates, tokens, a directory. The gate asks the first
+Each way is a separate module: passwords of the users file, certificates, tokens, a directory. The gate asks the first
 one that knows what the client shows, and no other: a refusal is final. Invariant: a `Login` is made by a way alone,
 after it has checked what was shown.
 """

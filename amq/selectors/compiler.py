@@ -109,7 +109,7 @@ class _Writer:
         return self.constant(value.value)
 
     def number(self, value: NumberValue) -> str:
-        """NaN for NULL, and for a text that is no number."""
+        """NaN for NULL, and for a text that is not a number."""
         if isinstance(value, Number):
             return self.constant(value.value)
         if isinstance(value, NumberHeader):

@@ -24,7 +24,7 @@ class Selector:
     `message_id_prefix` is what the protocol writes before a message's `seq` in its id; without it `JMSMessageID` is an
     error, rather than something that never matches.
     `terms_max` = the most terms that it may have, 0 = any number.
-    SelectorError, which points at the column: the text is no selector, or goes beyond a limit.
+    SelectorError, which points at the column: the text is not a selector, or goes beyond a limit.
     """
 
     __slots__ = ("__weakref__", "condition", "matches", "message_id_prefix", "steps", "terms", "text")

@@ -18,7 +18,7 @@ from amq.core.values import Text, Value
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 NAN: Final = math.nan
-NUMBER_CHARACTERS_MAX: Final = 100  # a longer string is no number
+NUMBER_CHARACTERS_MAX: Final = 100  # a longer string is not a number
 LIKE_SEARCH_CHARACTERS_MAX: Final = 250
 LIKE_SEARCH_TEXT_CHARACTERS_MAX: Final = 16 << 10  # a longer text holds no piece with a `_` between two characters
 

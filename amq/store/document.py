@@ -71,7 +71,7 @@ def newest_format(kind: str) -> int:
 
 
 def field(body: Mapping[str, Any], name: str, kind: type | tuple[type, ...], path: str) -> Any:
-    """`body[name]`, which must be of `kind` (bool is no int). Raises CorruptError."""
+    """`body[name]`, which must be of `kind` (bool is not an int). Raises CorruptError."""
     value = body.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise CorruptError(path, 0, f"field {name!r} is missing or of the wrong type")

@@ -2,7 +2,7 @@
 
 Spec and argument: docs/master-slave.md, "A master that hangs". Invariant: silence is only counted while this broker
 looks. Time in which it was stopped itself, or in which the store did not answer it, counts for two steps at most, so
-that a holder that stood still for the same reason gets its turn first. Any change of what the holder writes ends the
+that a holder that paused for the same reason gets its turn first. Any change of what the holder writes ends the
 silence: its heartbeat, the claim, the file that holds the lock.
 """
 

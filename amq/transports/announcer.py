@@ -1,4 +1,4 @@
-"""Announcer: where clients find the brokers of this group, and which clients have still to be told that it changed.
+"""Announcer: where clients find the brokers of this group, and which clients have still to learn that it changed.
 
 Lives on the event loop. Invariants: a client hears only what it can use, so one of another host hears of no loopback
 address, and one that speaks TLS of no address without it; after a change each client that asked is told the list as it

@@ -74,7 +74,7 @@ class Connection(Reading, asyncio.Protocol):
         self.user = ""
         self.client_id = ""
         self.peer_name = self.peer_address = ""
-        self.has_arrived = False  # the door was told of it before its TLS handshake
+        self.has_arrived = False  # the door learned of it before its TLS handshake
         self._is_loopback = False  # the client is on this host
         self._is_tls = False
         self.protocol: Codec | None = None
@@ -90,7 +90,7 @@ class Connection(Reading, asyncio.Protocol):
         self._lent_bytes = 0  # memory of large bodies that is ours until they are written
         self._later: Later | None = None  # deliveries that a thread makes ready
         self._socket_full = False
-        self._holds_back = False  # the session was told that there is no room for deliveries
+        self._holds_back = False  # the session learned that there is no room for deliveries
         self._behind_bytes = 0  # of answers written since the socket is full: deliveries have stopped
         self._output_bytes_max = hub.config.consumer_buffer_size_bytes
         self._closing = self._said_goodbye = False
@@ -103,7 +103,7 @@ class Connection(Reading, asyncio.Protocol):
         self._paused_at = 0.0  # since when, 0 = we do read
         self._seemed_silent = False
         self._is_patient = False  # it may log in when it likes, as long as it shows that it is there
-        self._is_behind = False  # it has still to be told where the group is
+        self._is_behind = False  # it has still to learn where the group is
         self._frame_since = 0.0
         self._frame_bytes = 0
         self._full_read_bytes = Stream.full_read_bytes
@@ -126,7 +126,7 @@ class Connection(Reading, asyncio.Protocol):
         return self._login is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transport is a class of its own, not a subclass
+        # uvloop's transport is a separate class, not a subclass
         self._stream = stream = stream_over(cast(asyncio.Transport, transport), self._output_bytes_max // 2)
         self.peer_name, self.peer_address = stream.peer_name, stream.peer_address
         self._is_loopback, self._is_tls = is_loopback(stream.peer_address), stream.tls
@@ -444,7 +444,7 @@ class Connection(Reading, asyncio.Protocol):
         self._out_bytes += len(data)
 
     def tell_brokers(self) -> None:
-        """The addresses of the group have changed. A client that does not read is told when it has read."""
+        """The addresses of the group have changed. A client that does not read learns when it has read."""
         if self._closing or self.client is None or self.protocol is None:
             return
         self._is_behind = bool(self._socket_full or self._slices or self._behind_bytes)
@@ -730,7 +730,7 @@ class Connection(Reading, asyncio.Protocol):
 
     def _put_off(self, look_again: Callable[[], None], times: int) -> None:
         """So many rounds of the event loop. `_timer` is what is under way, so that it can be taken back: a connection
-        that is parked meanwhile has a timer of its own."""
+        that is parked meanwhile has a separate timer."""
         if times:
             self._timer = self._hub.loop.call_soon(self._put_off, look_again, times - 1)
         else:

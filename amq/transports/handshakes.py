@@ -78,7 +78,7 @@ class Handshakes:
         return len(self._running)
 
     def is_full(self, port: TlsPort) -> bool:
-        """True: `port` is told when there is room."""
+        """True: `port` learns when there is room."""
         if len(self._running) < self.limits().max_handshakes:
             return False
         if port not in self._waiting:

@@ -31,7 +31,7 @@ class TcpSocket(Protocol):
 def watch(handle: TcpSocket, ttl_s: float) -> bool:
     """Let the kernel end the connection when an idle peer answers no probe for about `ttl_s` seconds.
 
-    False where `handle` is no TCP socket: nothing watches it then.
+    False where `handle` is not a TCP socket: nothing watches it then.
     """
     if handle.family not in (socket.AF_INET, socket.AF_INET6):
         return False

@@ -58,7 +58,7 @@ class Lifeline:
         account.bytes += window.held_bytes - before
 
     def confirm(self, count: int) -> None:
-        """The client has so many bytes of ours."""
+        """The client has this many bytes of ours."""
         self.confirmed = count
         before = self.window.held_bytes
         self.window.confirm(count)

@@ -12,7 +12,7 @@ from amq.core.errors import ProtocolError
 from amq.transports.bucket import Bucket
 
 REFUSALS_MAX: Final = 1000  # at once,
-REFUSALS_RATE: Final = 100  # and so many more in each second
+REFUSALS_RATE: Final = 100  # and this many more in each second
 # Late words about a delivery or a consumer that has just ended: not the client's fault.
 LATE: Final = frozenset({"UNKNOWN_DELIVERY", "UNKNOWN_SUBSCRIPTION"})
 

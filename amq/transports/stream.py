@@ -35,7 +35,7 @@ class Stream:
     """
 
     tls = False
-    full_read_bytes = 250_000  # `data_received` has so many where a read filled its buffer of 256 KiB
+    full_read_bytes = 250_000  # `data_received` has this many where a read filled its buffer of 256 KiB
 
     __slots__ = (
         "_fd",

@@ -89,7 +89,7 @@ class Translator:
         self._runner.submit(lambda: translate(message), lambda found, error: self._done(key, found, error))
 
     def _done(self, key: Hashable, found: Message | None, error: Exception | None) -> None:
-        """An error is no mistake of the client: its consumers get the body as it came, which is better than none."""
+        """An error is not a mistake of the client: its consumers get the body as it came, which is better than none."""
         self._is_busy = False
         self._memory.give_back(THREAD_BYTES_MAX)
         job = self._jobs.pop(key)

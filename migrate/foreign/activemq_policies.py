@@ -79,7 +79,7 @@ class Policies:
         self._composites = Composites()
 
     def rules(self) -> dict[str, Rule]:
-        """The table for what stands in <destinationPolicy>, <destinationInterceptors> and <redeliveryPlugin>."""
+        """The table for what is in <destinationPolicy>, <destinationInterceptors> and <redeliveryPlugin>."""
         return table(
             _ENTRY,
             _TOPIC_POLICIES,

@@ -293,7 +293,7 @@ class Addresses:
         return declared or ["queue"], "" if declared else "no address is declared of that name: it becomes a queue"
 
     def look(self, root: Element) -> None:
-        """See what stands in several places, before the walk: declared addresses; settings for queues or topics alone.
+        """See what is in several places, before the walk: declared addresses; settings for queues or topics alone.
         The narrower of two settings for one pattern counts, so that for queues comes first, and for all before that
         for topics."""
         for element in root.below():

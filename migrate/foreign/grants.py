@@ -80,7 +80,7 @@ class Grants:
 
     def as_artemis(self, importing: Importing) -> None:
         """Artemis asks the most specific of several entries by another rule. Where that one is not the first one here,
-        give the names that both match an entry of their own, with the rights that they have there."""
+        give the names that both match a separate entry, with the rights that they have there."""
         for section in BOTH:
             given = {pattern_words(name): entry for (of, name), entry in self._entries.items() if of == section}
             known, unseen = dict(given), list(given)

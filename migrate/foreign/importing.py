@@ -313,7 +313,7 @@ def each_of(rule: Rule, keys: str) -> dict[str, Rule]:
 
 
 def table(*parts: Mapping[str, Rule]) -> dict[str, Rule]:
-    """One table of several; no key stands in two of them."""
+    """One table of several; no key is in two of them."""
     found: dict[str, Rule] = {}
     for each in parts:
         assert not found.keys() & each.keys(), sorted(found.keys() & each.keys())

@@ -67,7 +67,7 @@ def listening_url(text: str) -> ListeningUrl:
 
 
 class Listening:
-    """Gathers the transports of one file, and the limits that stand in their URLs.
+    """Gathers the transports of one file, and the limits that are in their URLs.
 
     maxConnections is one limit for all transports here, so it becomes the sum; maxFrameSize the largest.
     """

@@ -42,7 +42,7 @@ class Side:
 
 
 class Migration:
-    """`counts` = by queue. `on_event` is told what a person may want to know, `on_progress` how many are moved."""
+    """`counts` = by queue. `on_event` learns what a person may want to know, `on_progress` how many are moved."""
 
     def __init__(
         self,

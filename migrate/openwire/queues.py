@@ -15,7 +15,7 @@ from amq.protocols.openwire.table import Structure, structure
 from amq_migrate.openwire.peer import ANSWER_S, Peer
 from amq_migrate.openwire.wire import SESSION
 
-QUEUES_MAX: Final = 30_000  # that are found by advisories: the broker sends so many ahead of acknowledgements
+QUEUES_MAX: Final = 30_000  # that are found by advisories: the broker sends this many ahead of acknowledgements
 BROWSE_PREFETCH: Final = 500
 BROWSE_S: Final = 30.0  # without a message of the browse
 STANDARD, INDIVIDUAL = 2, 4
@@ -123,7 +123,7 @@ class Looking:
     def _consuming(
         self, on_dispatch: Callable[[Structure], None], destination: Structure, prefetch: int, browser: bool = False
     ) -> Iterator[None]:
-        """A consumer of its own, whose dispatches go to `on_dispatch`, and those of others to whoever got them."""
+        """A separate consumer, whose dispatches go to `on_dispatch`, and those of others to whoever got them."""
         wire = self._peer.wire
         before = wire.on_dispatch
         self._number += 1

@@ -1,7 +1,7 @@
 """ingest: files become messages, one for each line or row.
 
 Invariant: with a checkpoint the pipeline sends every row of every file once, even if a run fails, or the broker or the
-driver is killed. A later run sends only the rows of new files. Without a checkpoint each run is a job of its own: all
+driver is killed. A later run sends only the rows of new files. Without a checkpoint each run is a separate job: all
 its rows become visible at once, or none, and a second run sends all of them again.
 """
 

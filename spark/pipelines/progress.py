@@ -1,6 +1,6 @@
 """The progress of a stream that a pipeline runs: lines for people, and a file for `amq pipeline status`.
 
-The file stands in the checkpoint, so that whoever knows the checkpoint finds it, also when the run has ended or was
+The file is in the checkpoint, so that whoever knows the checkpoint finds it, also when the run has ended or was
 killed: `updated` says how old the figures are. A checkpoint on a remote file system gets none. Lag and reads come from
 the source (docs/spark.md, "Progress"); a stream of files has none of them.
 """

@@ -2,7 +2,7 @@
 
 Invariant: a run sends each message of the range once, however often compaction copied it. It leaves out messages of
 transactions that did not commit. All messages of a run become visible at once, or none (`exactly-once`). A second run
-is a job of its own and sends all of them again.
+is a separate job and sends all of them again.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class Browser(Subscription):
             self._core.pager.again(self.queue)
 
     def _show(self, rows: int, now_ms: int) -> int:
-        """Look at so many of the next messages; fewer where it must wait. Returns at how many."""
+        """Look at this many of the next messages; fewer where it must wait. Returns at how many."""
         for row in range(rows):
             if row and not self.may_show():
                 return row

@@ -235,7 +235,7 @@ class Pager:
         self._wake()
 
     def look_at_runs(self, queue: Queue, rows: Rows, then: LookedAtRuns) -> None:
-        """The same, but plain messages come in runs, as their records stand there."""
+        """The same, but plain messages come in runs, as their records are there."""
         self._looks.append((queue, rows, then))
         self.waits = True
         self._wake()

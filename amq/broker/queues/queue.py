@@ -151,8 +151,8 @@ class Retaining(Protocol):
 
 
 class Subscription:
-    """`credit` = deliveries that may still be outstanding; `is_ready` = stands in the queue's line. Raises
-    SelectorError where the command has a selector that cannot be understood. `prefix` = what stands before a message's
+    """`credit` = deliveries that may still be outstanding; `is_ready` = is in the queue's line. Raises
+    SelectorError where the command has a selector that cannot be understood. `prefix` = what is before a message's
     seq in its id, which selectors may name."""
 
     __slots__ = (
@@ -202,7 +202,7 @@ class Subscription:
     is_guest = False  # True: it consumes the queue beside others, and does not keep it alive
 
     def begin_with(self, credit: int) -> None:
-        """It may get so many messages at first."""
+        """It may get this many messages at first."""
         self.credit = credit
 
     def park(self) -> None:
@@ -263,11 +263,11 @@ class Subscription:
         self.credit -= 1
 
     def grant(self, credit: int) -> None:
-        """It may get so many messages from now on, instead of as many as before."""
+        """It may get this many messages from now on, instead of as many as before."""
         self.credit = credit
 
     def extend(self, change: int) -> None:
-        """It may have so many more deliveries outstanding, or fewer."""
+        """It may have this many more deliveries outstanding, or fewer."""
         self.credit += change
 
     def looks(self, core: Fetching) -> bool:
@@ -328,7 +328,7 @@ class Queue:
         self.pending_bytes = 0  # of records on their way to the journal
         self.messages: dict[int, Message] = {}  # by seq: those in memory, waiting or delivered
         self.backlogs = Backlogs()  # messages that wait on disk alone
-        self.leaving = Backlogs()  # those on disk alone that stand in no line: they go to another queue in a moment
+        self.leaving = Backlogs()  # those on disk alone that are in no line: they go to another queue in a moment
         self.resident_bytes = 0  # of `messages`
         self.redelivered: dict[int, tuple[int, int]] = {}  # seq → (deliveries, of which failures)
         self.duplicates = _NO_IDS  # producer-given ids
@@ -514,7 +514,7 @@ class Queue:
         return gone
 
     def set_apart(self, priority: int, seqs: list[int]) -> None:
-        """Those of `seqs` that wait on disk alone, with that priority, stand in no line any more: `transfer_out` takes
+        """Those of `seqs` that wait on disk alone, with that priority, are in no line any more: `transfer_out` takes
         them to another queue in a moment."""
         for _, columns in self.backlogs.discard(seqs, [priority]):
             self.leaving.own(priority).add_all(columns)
@@ -817,7 +817,7 @@ class Queue:
             self.make_ready(subscription)
 
     def make_ready(self, subscription: Subscription) -> None:
-        """`subscription` stands in line for messages, last of its rank."""
+        """`subscription` is in line for messages, last of its rank."""
         if self.ready is _NOBODY:
             self.ready = deque()
         if not self.ranked:
@@ -833,13 +833,13 @@ class Queue:
             self.ready.append(subscription)
 
     def park_guests(self) -> None:
-        """Guests that stand in line and are not ready leave it."""
+        """Guests that are in line and are not ready leave it."""
         for subscription in [each for each in (*self.ready, *self.outranked) if not each.is_ready]:
             self.make_unready(subscription)
             subscription.park()
 
     def make_unready(self, subscription: Subscription) -> None:
-        """`subscription` stands in line no more."""
+        """`subscription` is in line no more."""
         if subscription in self.outranked:
             self.outranked.remove(subscription)
         else:

@@ -1,6 +1,6 @@
 """Redelivery: what becomes of messages that came back, or whose time is over.
 
-A message that came back is counted, and stands in its old place again, waits for its time first (`redeliveryDelay`), or
+A message that came back is counted, and is in its old place again, waits for its time first (`redeliveryDelay`), or
 goes to the dead-letter queue; one that expired goes there, to the expiry queue, or away. Invariant: a message that
 waits for its time is in `Queue.delayed`, in no level and in no backlog, and a timer is set for that moment of the
 monotonic clock. Timers are one heap, with one entry for what comes back together; nothing here is stored, so after a
@@ -32,7 +32,7 @@ DELAY = "redeliveryDelay"  # property of deliveries after a rejection: see `show
 
 
 def delay_s(options: StoreOptions, failures: int) -> float:
-    """How long a message waits that has failed so many times, which is at least once."""
+    """How long a message waits that has failed this many times, which is at least once."""
     try:
         wanted_s = options.redelivery_delay_s * math.pow(options.redelivery_back_off_multiplier, failures - 1)
     except OverflowError:
@@ -123,7 +123,7 @@ class Redelivery:
         self._enqueue(queue, messages)
 
     def step(self) -> None:
-        """Messages that have waited long enough stand in line."""
+        """Messages that have waited long enough are in line."""
         now_s = self._core.clock.monotonic()
         while self.timers and self.timers[0][0] <= now_s:
             due_s, _, queue, seqs = heappop(self.timers)
@@ -134,7 +134,7 @@ class Redelivery:
                 self._core.wake()
 
     def hurry(self, queue: Queue, size_bytes: int) -> None:
-        """`queue` is going to drop its oldest: those that wait for their time and are older than all that stand in line
+        """`queue` is going to drop its oldest: those that wait for their time and are older than all that are in line
         are in line now, together about `size_bytes`."""
         oldest = queue.oldest_beside(-1)
         hurried: list[Message] = []
@@ -215,7 +215,7 @@ class Redelivery:
 
     def drop(self, queue: Queue, messages: list[Message], dropping: Waiter, reason: str) -> bool:
         """Messages that no consumer holds go to the dead-letter queue together, from a dead-letter queue for good.
-        False: the disk has no room to move them, and nothing was done. `dropping` is told when the disk has it."""
+        False: the disk has no room to move them, and nothing was done. `dropping` learns when the disk has it."""
         persistent = [message for message in messages if message.segment is not None]
         is_last = queue.is_dead_letter_queue
         if persistent and not is_last and self._core.journal.full:

@@ -1,4 +1,4 @@
-"""Retention: queues that keep less than all: of each key the last value, or no more than so many messages.
+"""Retention: queues that keep less than all: of each key the last value, or no more than this many messages.
 
 A message that has to go leaves the queue by a record of the journal, as if it had been consumed; nobody reads it for
 that. It is never taken from a consumer: a message that one holds may go when it comes back. Invariant, once a turn has

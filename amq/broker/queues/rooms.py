@@ -28,7 +28,7 @@ class Room(Protocol):
     by_consumers: ClassVar[bool]
 
     def is_there(self, share: float) -> bool:
-        """May the session go on? Of what has a limit, less than `share` of that must be taken."""
+        """May the session go on? Less than `share` of each limit must be taken."""
 
     def lacking(self) -> StoreFullError:
         """The error for a session that cannot wait; asked only `by_consumers`."""
@@ -66,14 +66,14 @@ class StoreRoom:
         return StoreFullError(f"{self.told()}: {_CURE}", code="STORE_LIMIT")
 
     def told(self) -> str:
-        """What is full, as errors say it."""
+        """Name the limit that is reached, for the text of an error."""
         return f"the store is at its limit of {format_size(self.core.config.store_limit_bytes)} (storeLimit)"
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRoom:
-    """A queue below its limit. One that drops its oldest messages gives room as soon as it does not drop already:
-    `is_dropping` tells."""
+    """A queue below its limit. A queue that drops its oldest messages gives room as soon as `is_dropping` is
+    false."""
 
     by_consumers: ClassVar[bool] = True
     queue: Queue

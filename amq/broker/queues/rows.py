@@ -33,7 +33,7 @@ class Rows:
         return map(Place, *self.columns)
 
     def head(self, bytes_max: int) -> Rows:
-        """The first of them, at least one, that take no more than so many bytes."""
+        """The first of them, at least one, that take no more than this many bytes."""
         count = next((row for row, size in enumerate(accumulate(self.sizes)) if size > bytes_max), len(self))
         return self if count == len(self) else Rows([column[: max(1, count)] for column in self.columns])
 

@@ -23,7 +23,7 @@ class RowsBrowser(Browser):
     __slots__ = ()
 
     def some(self, now_ms: int) -> tuple[int, Rows | Message] | None:
-        """The next ones of this priority: those that stand in the journal, or one that does not; and the seq through
+        """The next ones of this priority: those that are in the journal, or one that does not; and the seq through
         which that goes. None = there are none. The caller moves `_seq`."""
         here = self._here[self._priority]
         row = bisect_right(here, self._seq)

@@ -55,7 +55,7 @@ class Runs:
         self.fill((), ())
 
     def room_of(self, seqs: Sequence[int]) -> int:
-        """These are acknowledged: that makes room for so many more than there are."""
+        """These are acknowledged: that makes room for this many more than there are."""
         return sum(self._counts.pop(seq, 1) - 1 for seq in seqs)
 
     def show(self, browser: Subscription) -> int:

@@ -129,7 +129,7 @@ class SelectorDispatch:
         self._set_window(None)
 
     def came(self, priority: int, seq: int) -> None:
-        """A message stands in the queue, new or again."""
+        """A message is in the queue, new or again."""
         if seq <= self.far[priority]:
             self.far[priority] = seq - 1
             for position in self.positions.values():
@@ -370,7 +370,7 @@ class _Scan:
             for seq in taken:
                 del level[bisect_left(level, seq, key=_seq)]
             return
-        start = bisect_left(level, min(taken), key=_seq)  # nobody wants what stands before, which may be very much
+        start = bisect_left(level, min(taken), key=_seq)  # nobody wants what is before, which may be very much
         tail = [level.pop() for _ in range(len(level) - start)]
         level.extend(message for message in reversed(tail) if message.seq not in taken)
 

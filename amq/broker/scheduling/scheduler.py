@@ -161,7 +161,7 @@ class Scheduler:
         return made
 
     def manage(self, message: Message, waiter: Waiter | None) -> bool:
-        """Carry out what `message` asks for, if it was sent to the topic where that is done. `waiter` is told when
+        """Carry out what `message` asks for, if it was sent to the topic where that is done. `waiter` learns when
         it is durable. Raises CommandError."""
         properties = message.properties or {}
         action = properties.get(ACTION)

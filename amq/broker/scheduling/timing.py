@@ -69,7 +69,7 @@ class Due(NamedTuple):
 def fall_due(properties: Properties, due_ms: int, now_ms: int) -> Due:
     """A message with these headers fell due at `due_ms`, and it is `now_ms`, the same or later.
 
-    With a cron entry that begins a series of its own each time, where headers ask for one: first after the delay.
+    With a cron entry that begins a separate series each time, where headers ask for one: first after the delay.
     """
     timing = Timing.parse(properties)
     again: list[tuple[int, dict[str, Value]]] = []

@@ -1,7 +1,7 @@
 """Pulling: consumers that ask for each message, and hold none that nobody asked for.
 
 Such a consumer says with its subscription how much credit it has, and gives more with each `Credit`; acknowledgements
-give none back. Invariant: it gets no more messages than it has asked for, and none after it is told that a `Credit`
+give none back. Invariant: it gets no more messages than it has asked for, and none after it learns that a `Credit`
 with `drain` is done. That is told only when what was on its way to it is delivered: so a consumer that asks, and takes
 that back at once, gets a message if there is one."""
 
@@ -36,7 +36,7 @@ class Pulling:
         return self.timers[0][0] if self.timers else None
 
     def grant(self, subscription: Subscription | None, command: Credit, waiter: Waiter, writable: bool) -> None:
-        """The consumer may get so many messages from now on, instead of as many as before. Raises CommandError."""
+        """The consumer may get this many messages from now on, instead of as many as before. Raises CommandError."""
         if subscription is None or subscription.refund or subscription.unlimited:
             raise CommandError(f"subscription {command.id!r} did not begin with credit: SUBSCRIBE with credit:0")
         if command.credit or not command.drain:

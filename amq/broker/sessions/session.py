@@ -81,7 +81,7 @@ class Session:
         self._broker = connection.broker
         self._client = connection.client
         self._sendable = connection.sendable
-        self._scope = owned(self.user, "")  # stands before each id that the client gives to a message
+        self._scope = owned(self.user, "")  # is before each id that the client gives to a message
         self._subscriptions: dict[str, Subscription] = {}
         self._transactions = connection.transactions
         self._stalled_bytes = 0

@@ -1,1 +1,1 @@
-"""The content of the journal: queues and what stands in them, transactions, subscriptions."""
+"""The content of the journal: queues and what is in them, transactions, subscriptions."""

@@ -1,8 +1,8 @@
 """PreparedTransactions: which transactions are prepared, and which batches of pipelines are committed.
 
 Part of the state: it changes through `State.apply` alone. The messages that a prepared transaction sent and
-acknowledged stand in hidden queues (docs/journal-format.md); here is only which of them belong to which transaction.
-Invariant: each record of these stands in a segment that counts; it is written again before that segment goes, and the
+acknowledged are in hidden queues (docs/journal-format.md); here is only which of them belong to which transaction.
+Invariant: each record of these is in a segment that counts; it is written again before that segment goes, and the
 record of an end outlives the record that it ends. A user's transactions are found by the user, those of several users
 with one id by that, those of a pipeline (or cursor) by it, at no cost for others.
 """
@@ -88,7 +88,7 @@ class PreparedTransactions(dict[Key, tuple[Prepared, Segment]]):
                 self.remove(key)
 
     def check_places(self, there: AbstractSet[int], trimmed: Trimmed) -> None:
-        """Raises DivergedError where one stands in a segment that is not there."""
+        """Raises DivergedError where one is in a segment that is not there."""
         for key, (_, segment) in self.items():
             if segment.code not in there and segment.key not in trimmed:
                 raise DivergedError(f"prepared transaction {key} stands in {segment.name}, which does not count")

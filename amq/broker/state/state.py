@@ -126,12 +126,12 @@ class State(ServingFold[Segment]):
         return forgotten
 
     def hold(self, segment: Segment) -> Segment:
-        """Messages that wait on disk stand in `segment`."""
+        """Messages that wait on disk are in `segment`."""
         self.segments[segment.code] = segment
         return segment
 
     def check_places(self, recovered: Recovered) -> None:
-        """Every message stands in a segment that is there. A checkpoint of another store's past would say otherwise.
+        """Every message is in a segment that is there. A checkpoint of another store's past would say otherwise.
         Raises DivergedError.
         """
         there = {segment.code for segment in recovered.segments}
@@ -188,7 +188,7 @@ class State(ServingFold[Segment]):
             self._note_change(group)
 
     def store(self, message: Message, segment: Segment | None) -> None:
-        """`message` is stored; or one that is stored already was copied forward, as a replay finds it, and stands in
+        """`message` is stored; or one that is stored already was copied forward, as a replay finds it, and is in
         `segment` now."""
         name = message.destination if message.__class__ is Message else message.queue_name
         queue = self.queues.get(name) or self.queue(name)
@@ -384,7 +384,7 @@ class State(ServingFold[Segment]):
         self.emptied[queue] = None
 
     def _move_shared(self, queue: Queue, seq: int, segment: Segment, offset: int, size: int) -> None:
-        """A message whose record others share stands there now: with those that hold it still, so in fewer bytes."""
+        """A message whose record others share is there now: with those that hold it still, so in fewer bytes."""
         known = queue.messages.get(seq)
         if known is not None:
             _segment(known).leave(known.offset, known.size)
@@ -439,7 +439,7 @@ class State(ServingFold[Segment]):
     # -- messages that move: in columns, as a batch of a pipeline may move a million when it commits -------------------
 
     def transfer(self, moved: Moved, segment: Segment) -> None:
-        """Messages stand in another queue, on disk alone, at the place where they stood."""
+        """Messages are in another queue, on disk alone, at the place where they stood."""
         source, target = self.queue(moved.source), self.queue(moved.target)
         known = source.redelivered
         counts = {seq: known.pop(seq) for seq in moved.seqs if seq in known} if known else {}

@@ -1,4 +1,4 @@
-"""The durable subscriptions that there are, as the journal says, and where their records stand in it.
+"""The durable subscriptions that there are, as the journal says, and where their records are in it.
 
 Invariants: the segment in which the record of one stands goes only when that was written again. A record that is
 written again is the newest, also where that is on its way still: behind it, an older one would take its place.
@@ -22,7 +22,7 @@ class SubscribedTable(dict[str, Subscribed]):
         self.coming: dict[str, Subscribed] = {}
 
     def hold(self, record: Subscribed, segment: Segment) -> None:
-        """The record of that subscription stands in `segment`."""
+        """The record of that subscription is in `segment`."""
         record.segment = segment
         segment.id_bytes += record.record_bytes()
         self[record.queue] = record

@@ -1,4 +1,4 @@
-"""Window: the youngest of the ids that a destination remembers, and where they stand in the journal. Windows: the same
+"""Window: the youngest of the ids that a destination remembers, and where they are in the journal. Windows: the same
 for each owner of ids, so that nobody makes the broker forget an id of somebody else.
 
 An id's age is the seq it was stored with. So it does not matter in which order a replay finds ids, their copies in
@@ -54,7 +54,7 @@ class IdWindow(OrderedDict[str, tuple[int, Segment]]):
                 self.settle()
 
     def stand(self, id: str, seq: int, segment: Segment) -> None:
-        """The id was written again and stands in `segment` now; one that was forgotten meanwhile stays forgotten."""
+        """The id was written again and is in `segment` now; one that was forgotten meanwhile stays forgotten."""
         is_full = self._settled and len(self) >= self._size > 0
         if is_full and id not in self and seq < next(iter(self.values()))[0]:
             return

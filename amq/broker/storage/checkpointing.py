@@ -17,7 +17,7 @@ from amq.journal.checkpoint import HEAD, CheckpointFile, encode_head
 
 PIECE_BYTES = 256 << 10  # written and synced at once
 NEVER = 1 << 62
-SIZE_RATIO = 4  # the journal grows by so many times the size of a checkpoint before the next one
+SIZE_RATIO = 4  # the journal grows by this many times the size of a checkpoint before the next one
 _log = structlog.get_logger("amq.broker")
 
 

@@ -68,7 +68,7 @@ class CopySource:
         parts: dict[int, list[_Part]],
         queues: dict[str, _Part],
     ) -> None:
-        """The same for one payload, which stands at `at`. A run of records that live is copied in one piece."""
+        """The same for one payload, which is at `at`. A run of records that live is copied in one piece."""
         segment, code, records = self.segment, self.segment.code, copies.records
         size, messages = copies.size, copies.messages
         run_start = run_stop = 0
@@ -129,7 +129,7 @@ class CopySource:
         return [queues[each] for each in found if each in queues]
 
     def _holders(self, raw: Raw, at: int, state: State, leaving: AbstractSet[int]) -> list[tuple[str, int]]:
-        """Names and seqs of those queues that still hold what stands at `at`."""
+        """Names and seqs of those queues that still hold what is at `at`."""
         found = []
         for number, seq in raw.holders:
             for name in shelves(self._name(number)) if seq not in leaving else ():

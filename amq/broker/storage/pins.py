@@ -1,4 +1,4 @@
-"""Pins: segments that are not deleted yet, because somebody was told that messages stand there, and reads the files.
+"""Pins: segments that are not deleted yet, because somebody learned that messages are there, and reads the files.
 
 A pin is a courtesy, not a promise: whoever finds no file asks the broker for the messages. So pins are in memory alone,
 a new master has none, and they are few and short: `directReadSegments` and `directReadTime`. Invariant: a pinned

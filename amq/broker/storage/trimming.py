@@ -232,7 +232,7 @@ class Trimmer:
         self._journal.reader.scan_on(self._source.scan, PIECE_BYTES, self._scanned)
 
     def _scanned(self, payloads: list[Payload] | None, error: Exception | None) -> None:
-        """Append copies of what lives in that piece; once they are committed it stands there."""
+        """Append copies of what lives in that piece; once they are committed it is there."""
         self._reading = False
         copying = self._source
         if copying is None:

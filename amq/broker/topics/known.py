@@ -1,4 +1,4 @@
-"""KnownTopics: the topics that are in use, so that clients can be told of those that there are.
+"""KnownTopics: the topics that are in use, so that clients can learn of those that there are.
 
 A topic needs no making: it is there as soon as somebody sends to it, subscribes to it by its name, or says that he is
 going to send. Invariants: at most TOPICS_MAX are known, and none of more is told; one that nobody has used for IDLE_S,

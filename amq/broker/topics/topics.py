@@ -1,6 +1,6 @@
 """Topics: a message to a topic goes to all that are subscribed to it at that moment.
 
-Each subscription has a queue of its own, a `TopicQueue`, which is in no table of stored queues and whose messages are
+Each subscription has a separate queue, a `TopicQueue`, which is in no table of stored queues and whose messages are
 not in the journal; all of them hold one and the same Message. Invariants: what one producer sent arrives in that order
 at each subscription, also across a commit; the body of a message counts once for the memory limit, however many hold
 it, and its overhead once for each; a consumer that keeps no pace holds at most `pendingMessageLimit` messages, and no
@@ -194,7 +194,7 @@ class TopicQueue(Queue):
 
 
 class Publication:
-    """Messages for topics that take effect when what stands before them in the journal is durable."""
+    """Messages for topics that take effect when what is before them in the journal is durable."""
 
     def __init__(self, topics: Topics, messages: list[Message]) -> None:
         self._topics = topics

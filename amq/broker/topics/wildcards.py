@@ -106,7 +106,7 @@ class Branch(Subscription):
 
 
 class WildcardSubscription(Subscription):
-    """Several subscriptions that the client sees as one. `queue` is an empty one of its own, that stands for all.
+    """Several subscriptions that the client sees as one. `queue` is a separate empty one, that stands for all.
     `parked` = branches whose queues may have something for them, oldest first: they are in no line."""
 
     __slots__ = ("_core", "_wildcards", "branches", "command", "parked")
@@ -169,7 +169,7 @@ class WildcardSubscription(Subscription):
                 topics.make_unready()
 
     def wake_next(self) -> bool:
-        """The branch that was parked first stands in line again. False: none is parked, or there is no room."""
+        """The branch that was parked first is in line again. False: none is parked, or there is no room."""
         if not self.is_ready or not self.parked:
             return False
         branch = next(iter(self.parked))
@@ -199,7 +199,7 @@ class Listener(Protocol):
 
 
 class WildcardSubscriptions:
-    """All that there are. They are told of new queues. `waking` = those that have room again, and parked branches. Call
+    """All that there are. They learn of new queues. `waking` = those that have room again, and parked branches. Call
     `step` once a turn."""
 
     listener: Listener  # set before the first subscription

@@ -31,7 +31,7 @@ class Commits:
 
     def commit(self, transaction: Transaction, waiter: Waiter, outcome_id: str) -> None:
         """Everything in `transaction` takes effect together. After any exception it is rolled back; so it is where a
-        commit of `outcome_id`, as `outcomes.name_of` gives it, took place, or does just now: `waiter` is told when that
+        commit of `outcome_id`, as `outcomes.name_of` gives it, took place, or does just now: `waiter` learns when that
         is durable. Raises TransactionRolledBackError, StoreFullError."""
         if outcome_id:
             if outcomes.is_refused(self._core, outcome_id, transaction.name):

@@ -1,4 +1,4 @@
-"""Direct reads: clients that can read the files of the store are told where leased or browsed messages stand.
+"""Direct reads: clients that can read the files of the store learn where leased or browsed messages stand.
 
 A place is a fact about bytes that are committed, and no byte of a segment ever changes. So a client may read there as
 long as the file is there, and compares checksum and seq of each record. The segments that an answer names stay a while
@@ -36,7 +36,7 @@ class DirectReads:
         self._access = access
 
     def are_permitted(self, user: User, name: str) -> bool:
-        """May `user` be told where messages of the destination `name` stand?"""
+        """May `user` learn where messages of the destination `name` stand?"""
         allowed = {each.strip() for each in self._core.config.direct_reads.split(",")} - {""}
         return (EVERYBODY in allowed or user.name in allowed) and self._access.may(user, Action.READ_STORE, name)
 

@@ -2,7 +2,7 @@
 slices, so that others are served in between.
 
 Invariants: the journal commits nothing else until all of it is done, so records take effect in the order in which they
-stand there. The receipt leaves when all of it is done. Consumers of its queues get nothing before that, so they see the
+are there. The receipt leaves when all of it is done. Consumers of its queues get nothing before that, so they see the
 transaction in one step. The records are durable: a broker that loses the mastership in between forgets all, as always.
 """
 

@@ -1,7 +1,7 @@
 """TwoPhase: prepares transactions, and finishes those that are: commit, rollback, timeout, batch.
 
 Invariant: each step is one group in the journal. From the prepare on a transaction is bound to no connection and no
-master: its sends stand in hidden queues and wait to be moved, its acknowledgements in others and wait to be dropped;
+master: its sends are in hidden queues and wait to be moved, its acknowledgements in others and wait to be dropped;
 its producer-given ids are taken. A batch of a pipeline is committed whole, with its marker, once. Each user has the ids
 of its transactions alone; which of them a client means, and may end, says `amq.broker.transactions.rights`.
 """

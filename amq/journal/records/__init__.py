@@ -84,7 +84,7 @@ class Fold(Storing[S], Settling[S], Grouping[S], Remembering[S], Preparing[S], S
 
 
 class ServingFold(Fold[S], Staging[S], Copying[S], Protocol[S]):
-    """The same, and those of records that stand there as others: a run as messages, copies as a group."""
+    """The same, and those of records that are there as others: a run as messages, copies as a group."""
 
 
 __all__ = [

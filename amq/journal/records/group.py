@@ -43,7 +43,7 @@ class Copying(Protocol[S]):
     """The method of the state that copies call."""
 
     def copied(self, copies: Copies, segment: S) -> None:
-        """Those messages stand in `segment` now."""
+        """Those messages are in `segment` now."""
 
 
 class Measured(NamedTuple):
@@ -120,7 +120,7 @@ class Group(BaseRecord):
         self.place_parts(offset)
 
     def place_parts(self, offset: int, begin: int = 0, end: int | None = None) -> None:
-        """The group stands at `offset` of its segment: so its records, of which these are given, stand there and
+        """The group is at `offset` of its segment: so its records, of which these are given, are there and
         behind."""
         for record, (start, size) in zip(self.records[begin:end], self.places[begin:end], strict=True):
             if isinstance(record, Message):
@@ -153,7 +153,7 @@ class Group(BaseRecord):
 
 
 class Copies(BaseRecord):
-    """Messages that compaction copies forward, written as a group, their bytes as they stand in segment `source`.
+    """Messages that compaction copies forward, written as a group, their bytes as they are in segment `source`.
 
     destinations  names
     records       whole framed records, in which a destination has the number that this journal gives it

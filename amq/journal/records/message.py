@@ -1,8 +1,8 @@
-"""The message: the record that most of a journal is made of, and the one without a class of its own, as `Message`
+"""The message: the record that most of a journal is made of, and the one without a separate class, as `Message`
 itself is on the hot path. Spec: docs/journal-format.md.
 
 `Run`: messages that follow each other and differ in their bodies alone, in one piece on their way to the journal.
-Invariant: in the journal each is a record of its own, the same that it would have had alone; so readers know nothing of
+Invariant: in the journal each is a separate record, the same that it would have had alone; so readers know nothing of
 runs.
 """
 
@@ -95,7 +95,7 @@ def is_extended(record: bytes | memoryview) -> bool:
 
 
 def body_offset(head: bytes) -> int:
-    """How many bytes of a message's record, of which `head` is the beginning, stand before its body."""
+    """How many bytes of a message's record, of which `head` is the beginning, are before its body."""
     *_, content_type, duplicate_id, properties = FRAMED_MESSAGE.unpack_from(head)
     return int(FRAMED_MESSAGE.size + content_type + duplicate_id + properties)
 
@@ -157,7 +157,7 @@ class Storing(Protocol[S]):
     """The method of a fold that a record of messages calls."""
 
     def store(self, message: Message, segment: S) -> None:
-        """`message` stands in `segment`: it is stored, or was copied there."""
+        """`message` is in `segment`: it is stored, or was copied there."""
 
 
 class Staging(Storing[S], Protocol[S]):
@@ -175,7 +175,7 @@ class Run(BaseRecord):
     header_bytes  that all these properties take in memory
     seq           of the first, 0 = not given yet; those of the others follow
     sizes         of their records, bytes, once they are encoded
-    offset, size  where the first record stands in its segment, and bytes of all
+    offset, size  where the first record is in its segment, and bytes of all
     """
 
     type_name = "message"  # as each of its records is

@@ -1,7 +1,7 @@
 """Multicast: one message that several queues hold, stored once, with the list of those queues.
 
-Spec: docs/journal-format.md. Each queue has a seq of its own for it, so that acknowledgements and counts speak of one
-of them; all these messages stand at the same place. `Copy.of` makes the message of one queue from the record: the
+Spec: docs/journal-format.md. Each queue has a separate seq for it, so that acknowledgements and counts speak of one
+of them; all these messages are at the same place. `Copy.of` makes the message of one queue from the record: the
 message as it was sent, and where it was sent to if that was not this queue.
 """
 
@@ -120,7 +120,7 @@ def _holders(numbers: Iterable[int], seqs: list[int]) -> bytes:
 
 
 class _Layout:
-    """Where what stands in the framed record that begins at `position` of `payload`. Raises ValueError, struct.error.
+    """Where what is in the framed record that begins at `position` of `payload`. Raises ValueError, struct.error.
 
     holders       (number of the queue, seq) of each
     start         of the holders; what follows them starts at `name`
@@ -220,13 +220,13 @@ def _message(payload: bytes | memoryview, at: _Layout, stop: int, bodies: bool) 
 
 
 def multicast_body_offset(head: bytes) -> int:
-    """How many bytes of the record, of which `head` is the beginning, stand before its body."""
+    """How many bytes of the record, of which `head` is the beginning, are before its body."""
     found: tuple[int, ...] = _HEAD.unpack_from(head, RECORD_BYTES)
     return RECORD_BYTES + _HEAD.size + found[1] * _HOLDER.size + sum(found[6:])
 
 
 class Raw:
-    """The record `record`, framed, as it stands in a segment: to be copied with those queues that still hold it."""
+    """The record `record`, framed, as it is in a segment: to be copied with those queues that still hold it."""
 
     __slots__ = ("_layout", "_record")
 

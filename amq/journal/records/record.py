@@ -1,6 +1,6 @@
 """Record: a message, or any other record; and what is asked of either.
 
-`Message` is no record class: most records are messages, and a broker stores and sends them. These functions ask a
+`Message` is not a record class: most records are messages, and a broker stores and sends them. These functions ask a
 message what other records are asked.
 """
 
@@ -31,7 +31,7 @@ def record_bytes(record: Record) -> int:
 
 
 def place(record: Record, offset: int, size: int) -> None:
-    """It stands at `offset` of its segment, `size` bytes."""
+    """It is at `offset` of its segment, `size` bytes."""
     if isinstance(record, Message):
         record.offset, record.size = offset, size
     else:

@@ -17,7 +17,7 @@ class Remembering(Protocol[S]):
     """The methods of a fold that these records call."""
 
     def remember_ids(self, queue: str, ids: Ids, segment: S) -> None:
-        """Producer-given ids of `queue` stand in `segment` now."""
+        """Producer-given ids of `queue` are in `segment` now."""
 
     def remember_outcomes(self, ids: Ids, segment: S) -> None:
         """So do commits that took place."""

@@ -32,7 +32,7 @@ class Settling(Protocol[S]):
         """Messages of `queue` were delivered so often. A greater count that is known already stays."""
 
     def transfer(self, moved: Moved, segment: S) -> None:
-        """Those messages stand in another queue."""
+        """Those messages are in another queue."""
 
 
 class Consumed(BaseRecord):
@@ -119,7 +119,7 @@ class Redelivered(BaseRecord):
 
 
 class Moved(BaseRecord):
-    """Messages `seqs` have left destination `source` and stand in `target`: same seq, same place, same bytes.
+    """Messages `seqs` have left destination `source` and are in `target`: same seq, same place, same bytes.
 
     `ids` = (producer-given id, seq) that `target` remembers from now on.
     """

@@ -40,7 +40,7 @@ class Preparing(Protocol[S]):
 
 @dataclass(frozen=True, slots=True)
 class Prepared(BaseRecord):
-    """Transaction `xid` is prepared: what was sent in it stands in `sent://…`, what was acknowledged in `held://…`,
+    """Transaction `xid` is prepared: what was sent in it is in `sent://…`, what was acknowledged in `held://…`,
     until a `Resolved` says how it ended.
 
     seq          its age

@@ -169,7 +169,7 @@ class OpenWireCodec:
                 self.has_more = frames.pending
                 break
             left -= RARE_FRAMES
-            found = None  # what is wrong with a frame's size is no failure of the command before it
+            found = None  # what is wrong with a frame's size is not a failure of the command before it
             try:
                 found = frames.next_frame()
                 if found is None:

@@ -272,7 +272,7 @@ class Consumer:
         return [Extend(self.id, count)] if count else []
 
     def set_prefetch(self, prefetch: int) -> list[Command]:
-        """Its client wants so many at a time from now on."""
+        """Its client wants this many at a time from now on."""
         change, self.prefetch = prefetch - self.prefetch, prefetch
         if self.is_pulling:
             return self.credit() if prefetch else []

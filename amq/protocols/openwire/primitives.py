@@ -117,7 +117,7 @@ def encode_value(value: Nested) -> bytes:
 
 
 def count_of(data: bytes | None) -> int:
-    """How many entries the map `data` has; 0 also where so many do not fit into it, and it is none."""
+    """How many entries the map `data` has; 0 also where this many do not fit into it, and it is none."""
     count: int = INT.unpack_from(data)[0] if data and len(data) >= INT.size else 0
     return count if data and 0 < count * ENTRY_BYTES_MIN <= len(data) - INT.size else 0
 

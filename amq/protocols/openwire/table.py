@@ -1,7 +1,7 @@
 """All commands and data structures of OpenWire, in one table, and one codec for them.
 
 The hot commands (messages, dispatches, acknowledgements, responses) also have code of their own in `messages` and
-`server`; what stands here is how each of them is read and written in general, and the reference for that code.
+`server`; what is here is how each of them is read and written in general, and the reference for that code.
 
 Source: https://activemq.apache.org/openwire-version-2-specification, the marshallers of ActiveMQ 5.17.
 """

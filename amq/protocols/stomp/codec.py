@@ -122,7 +122,7 @@ class StompCodec:
         assert not message_id_prefix[-1].isdigit()
         assert server_name.isprintable()
         self.version = "1.0"  # agreed on; until then what every client understands
-        self.confirmed = 0  # so many bytes of ours the client says it has
+        self.confirmed = 0  # this many bytes of ours the client says it has
         self._limits = limits or FrameLimits()
         self._reader = FrameReader(
             replace(
@@ -551,7 +551,7 @@ class StompCodec:
         return encode("RECEIPT", [("receipt-id", self._brokers_receipt), ("brokers", urls)], version=self.version)
 
     def received(self, count: int) -> bytes:
-        """RECEIVED frame: so many bytes of the client are here."""
+        """RECEIVED frame: this many bytes of the client are here."""
         return reattaching.received(count)
 
     def receipt(self, receipt: Any, outcome: str = "") -> bytes:

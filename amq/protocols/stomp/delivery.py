@@ -96,7 +96,7 @@ class Deliveries:
     def encode(self, form: DeliveryFormat, message: Message, redelivered: int, head_only: bool = False) -> bytes:
         """The MESSAGE frame of one delivery; `redelivered` = how many times it was delivered before.
 
-        `head_only`: what stands in it before the body.
+        `head_only`: what is in it before the body.
         """
         if form.transformation and not head_only:
             message = shown(message, form.transformation)

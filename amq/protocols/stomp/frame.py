@@ -5,7 +5,7 @@
 Invariants: a reader never buffers more than its `FrameLimits` allow and refuses a frame as soon as it is known to
 exceed them; its work is linear in the bytes fed, however they are cut into chunks; whatever the bytes, it yields frames
 or ends in one `ProtocolError`. A body that comes in pieces is gathered in the very bytes that the frame then has: there
-is no second copy. Specifications: https://stomp.github.io (stomp-specification-1.0, -1.1, -1.2).
+is not a second copy. Specifications: https://stomp.github.io (stomp-specification-1.0, -1.1, -1.2).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _COMMANDS: Final = frozenset(
 )
 # Content-length counts in these. Clients answer with all headers of a MESSAGE, and in any other frame no body follows.
 _WITH_BODIES: Final = frozenset({"ERROR", "MESSAGE", "MESSAGES", "SEND", "SENDMANY"})
-LINE_END_BYTES: Final = 2  # may stand where no body may be
+LINE_END_BYTES: Final = 2  # may be where no body may be
 
 _EOLS = re.compile(rb"[\r\n]*")
 _ESCAPED = re.compile(r"\\(.?)", re.DOTALL)

@@ -26,7 +26,7 @@ class Recurring:
     def __init__(self) -> None:
         self._pattern: re.Pattern[bytes] | None = None
         self._headers: dict[str, str] = {}
-        self._varying: list[tuple[str, str]] = []  # (name, what stands before the group)
+        self._varying: list[tuple[str, str]] = []  # (name, what is before the group)
         self._age = 0  # frames since it was learned
 
     def learn(self, frame: Frame) -> None:

@@ -36,7 +36,7 @@ def take(
 
 
 def _measured(data: bytes, position: int, block: bytes, length: int) -> list[bytes]:
-    """Bodies of so many bytes, whatever is in them."""
+    """Bodies of this many bytes, whatever is in them."""
     bodies, size, step = [], len(data), len(block)
     while data.startswith(block, position):
         start = position + step

@@ -1,7 +1,7 @@
 """SENDMANY and MESSAGES: many messages in one frame, for programs that move columns of them. Frames of ours.
 
 A client asks for them in CONNECT, so no other client ever meets one. The body of SENDMANY has headers and bodies by
-columns, that of MESSAGES has the records of the journal as they stand there. docs/stomp.md, "Runs of messages", has the
+columns, that of MESSAGES has the records of the journal as they are there. docs/stomp.md, "Runs of messages", has the
 bytes. Invariants: whatever the body, it is read as messages or rejected with a ProtocolError; what SENDMANY brings is
 what as many SEND frames would have brought.
 """
@@ -127,7 +127,7 @@ def _names(found: object) -> tuple[str, ...]:
     names = tuple(found)
     if len(set(names)) < len(names) or not _NEVER.isdisjoint(names) or "\0" in "".join(names):
         raise ValueError("a name is there twice, or must not be there")
-    "".join(names).encode()  # ValueError where it is no text
+    "".join(names).encode()  # ValueError where it is not a text
     return names
 
 
@@ -241,7 +241,7 @@ class Run:
     """The messages of a MESSAGES frame, in order.
 
     destination  as in MESSAGE
-    id_prefix    what stands before its seq in the id of a message
+    id_prefix    what is before its seq in the id of a message
     sizes        of the records, bytes
     records      of the journal, one after the other: docs/journal-format.md, "Message"
     redelivered  place in the run → deliveries before this one

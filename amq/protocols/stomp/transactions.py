@@ -1,7 +1,7 @@
 """COMMIT and ABORT: one phase, the two phases of a prepared transaction, the batch of a pipeline, leases: by headers.
 
 STOMP has no frames for more than one phase, so the headers say what is meant; docs/stomp.md lists them. A frame whose
-headers contradict each other is rejected. The parts of a large batch do not fit into headers: they stand in the body.
+headers contradict each other is rejected. The parts of a large batch do not fit into headers: they are in the body.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from amq.protocols.stomp import leases
 _MAX: Final = 2**63 - 1
 _CHECKSUM_MAX: Final = 2**64 - 1
 XIDS_MAX: Final = 100_000  # of one batch
-# A body of so many bytes and items takes 5 ms to read.
+# A body of this many bytes and items takes 5 ms to read.
 BATCH_BODY_BYTES_MAX: Final = 1 << 20
 BATCH_BODY_ITEMS_MAX: Final = 50_000
 _KEY: Final = re.compile(rb'"\s*:')

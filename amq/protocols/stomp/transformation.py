@@ -165,7 +165,7 @@ def _small(value: Any) -> Nested:
 
 
 def _parts(entry: Any) -> list[tuple[str, Any]]:
-    """Key and value of an entry: two of the same tag stand in a list."""
+    """Key and value of an entry: two of the same tag are in a list."""
     if not isinstance(entry, dict):
         raise ValueError("an entry of the map is no object")
     if len(entry) == 1:

@@ -124,7 +124,7 @@ class SharedFileLocker:
         return self._vfs.frees_names(self._store)
 
     def replace(self, silent_s: float, goes_on: Callable[[], bool]) -> bool:
-        """Put a lock file of our own in the place of one whose holder has given no sign of life for `silent_s` seconds.
+        """Put a separate lock file in the place of one whose holder has given no sign of life for `silent_s` seconds.
         True = the lock is ours; False where the holder, or another broker, was quicker.
 
         `goes_on()` looks once more, after this broker has proved its own view: the store takes a name that it makes,

@@ -288,7 +288,7 @@ def _check_regular(path: str, mode: int) -> None:
 
 
 def write_all(vfs: Vfs, fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
-    """`pwrite` until every byte is in; a short write is not an error of its own."""
+    """`pwrite` until every byte is in; a short write is not a separate error."""
     view = memoryview(data)
     while view:
         written = vfs.pwrite(fd, view, offset)

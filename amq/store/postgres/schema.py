@@ -75,7 +75,7 @@ SYNCHRONOUS = (
 
 
 SEARCHED = "SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false)"
-_UNUSABLE = "'\"%\\"  # in the name of a schema, which stands in texts of statements
+_UNUSABLE = "'\"%\\"  # in the name of a schema, which is in texts of statements
 _SCHEMA = """
 SELECT n.nspname FROM unnest(%s::text[]) WITH ORDINALITY s (name, place) JOIN pg_namespace n ON n.nspname = s.name
 JOIN pg_class c ON c.relnamespace = n.oid WHERE c.relname = %s ORDER BY s.place LIMIT 1

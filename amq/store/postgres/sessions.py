@@ -92,7 +92,7 @@ class Session(psycopg.Connection[Any]):
 
 
 def failure(error: psycopg.Error, path: str) -> SqlError:
-    """The error of a file operation on `path`: EIO where it cannot be told whether it took place."""
+    """The error of a file operation on `path`: EIO where it cannot learn whether it took place."""
     number = next((number for kind, number in _ERRNOS if isinstance(error, kind)), errno.EIO)
     text = " ".join((error.diag.message_primary or str(error)).split())
     return SqlError(number, f"the database says: {text}" if text else type(error).__name__, path)
@@ -188,7 +188,7 @@ class Sessions:
                 return
 
     def open(self, path: str) -> Session:
-        """A new connection to a server that takes writes, whatever stands in its tables. Raises OSError, ConfigError,
+        """A new connection to a server that takes writes, whatever is in its tables. Raises OSError, ConfigError,
         StoreError."""
         url = self.url
         own = dict(url.parameters)

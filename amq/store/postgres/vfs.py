@@ -3,7 +3,7 @@
 Invariants:
 - Every change of the journal, of checkpoints and of epochs carries the fence: it takes effect only while the newest
   claim is the one that this broker wrote. The claim is the file `claim`; its commit is the fence.
-- Each change is one statement, which commits by itself. So no client that stands still holds a lock of the server.
+- Each change is one statement, which commits by itself. So no client that pauses holds a lock of the server.
 - Writes gather until the sync, which is that statement: what is not synced nobody sees. A write begins where a row
   begins and is as long, or lies where nothing is.
 - A descriptor carries the claim that was in force when it was opened. A descriptor that holds a lock writes through the
@@ -33,7 +33,7 @@ from amq.store.postgres.url import SqlUrl
 ROW_BYTES_MAX = 1 << 20
 UNSYNCED_BYTES_MAX = 8 << 20  # of one descriptor; more is written before the sync
 FENCED = frozenset(("journal", "checkpoints", "epochs"))  # but not names with a dot before them, which nobody reads
-RECORDS = frozenset(("", "brokers", "orders"))  # directories whose files are written in place: a table of their own
+RECORDS = frozenset(("", "brokers", "orders"))  # directories whose files are written in place: a separate table
 CLAIM, HEARTBEAT = "claim", "lock"
 _log = structlog.get_logger("amq.sql")
 JOURNAL = "journal"
