@@ -72,7 +72,7 @@ class Foreign:
         return tuple(found)
 
     def imported(self) -> Imported:
-        """The options that a broker takes from the file when it starts with it: the valid ones; it warns of the rest."""
+        """The options that a broker takes from the file: only valid ones; it warns of the rest."""
         values: dict[str, tuple[Value, str]] = {
             key: (carried.value, self.source(carried)) for (pattern, key), carried in self.values.items() if not pattern
         }
