@@ -389,7 +389,7 @@ def broker_class(kind: str) -> type[Broker]:
 
 
 class Group:
-    """`count` brokers of one kind on one store in a directory of their own; the first one becomes the master."""
+    """`count` brokers of one kind on one store in a separate directory; the first one becomes the master."""
 
     def __init__(
         self,

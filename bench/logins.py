@@ -5,8 +5,8 @@ clients connect to it at once, each with a password. A client that the broker cl
 Meanwhile a client that is in already sends messages, one after the other, and measures how long each takes to be
 confirmed: that is the lag that everybody has.
 
-Rows: `one user` for all clients; `users` = so many different ones; `tokens` = each client is a user of its own, with a
-JSON web token (RS256) of an issuer on this host; `wrong` = every client has a wrong password of its own, from one
+Rows: `one user` for all clients; `users` = this many different ones; `tokens` = each client is a separate user, with a
+JSON web token (RS256) of an issuer on this host; `wrong` = every client has a separate wrong password, from one
 address, and gives up at the first refusal.
 """
 
@@ -46,7 +46,7 @@ RIGHT, TOKEN, WRONG = "the right password", "a token", "a wrong password"  # eac
 
 
 class Row(NamedTuple):
-    """A storm of clients that log in as so many users."""
+    """A storm of clients that log in as this many users."""
 
     title: str
     users: int
@@ -54,7 +54,7 @@ class Row(NamedTuple):
 
 
 class Storm(NamedTuple):
-    """One row. Times in seconds; half and all = until so many clients were in, or refused for good."""
+    """One row. Times in seconds; half and all = until this many clients were in, or refused for good."""
 
     row: str
     clients: int

@@ -1,6 +1,6 @@
 """A relay before a broker whose clients get no frames of many messages: they do as all did before there were such.
 
-Invariant: it removes one header of CONNECT, and passes everything else on as it came. In a process of its own, started
+Invariant: it removes one header of CONNECT, and passes everything else on as it came. In a separate process, started
 as `python -m bench.plain PORT`; it tells its port on stdout.
 """
 

@@ -226,7 +226,7 @@ class Soak:
             trial = Round(self.group, self.settings, seed, directory)
             try:
                 self.violations = trial.run(self._progress)
-            except (KeyboardInterrupt, SystemExit):  # what is not judged is no evidence
+            except (KeyboardInterrupt, SystemExit):  # what is not judged is not an evidence
                 shutil.rmtree(directory)
                 raise
             self.rounds += 1

@@ -299,7 +299,7 @@ def table(results: Sequence[dict[str, Any]]) -> Table:
 
 @contextlib.contextmanager
 def running(jars: Path, directory: str | None, options: dict[str, str]) -> Iterator[Bench]:
-    """A bench with a broker, a node of Kafka and a Spark of its own. Raises KafkaError, BrokerError."""
+    """A bench with a broker, a node of Kafka and a separate Spark. Raises KafkaError, BrokerError."""
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))
         group = brokers.Group("amq", directory=directory, options={"directReads": "*", **options})

@@ -32,7 +32,7 @@ WARM_UP_ROWS = 20_000
 BODY_BYTES = 100
 TIMEOUT_S = 600
 READ_TIMEOUT_S = 30.0
-# Throws away what comes, of any number of connections, in a process of its own.
+# Throws away what comes, of any number of connections, in a separate process.
 SINK = """
 import selectors, socket
 listener = socket.create_server(("127.0.0.1", 0))
@@ -103,7 +103,7 @@ def with_stomp_py(port: int) -> Callable[[Iterator[Any], str], None]:
 
 
 def to_socket(spark: Any, port: int) -> Start:
-    """A data source of our own, whose tasks do what those of `format("amq")` do, less the broker."""
+    """A separate data source, whose tasks do what those of `format("amq")` do, less the broker."""
     from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
     class ToSocket(DataSourceStreamArrowWriter):
@@ -133,7 +133,7 @@ def to_socket(spark: Any, port: int) -> Start:
 
 
 def run(spark: Any, way: Start, queue: str, rows: int, columns: str = VALUE) -> float:
-    """Seconds of a micro-batch of so many rows."""
+    """Seconds of a micro-batch of this many rows."""
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
     values = stream.selectExpr(f"lpad(CAST(value AS STRING), {BODY_BYTES}, '.') AS value", *COLUMNS[columns])
     with tempfile.TemporaryDirectory() as checkpoint:

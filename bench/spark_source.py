@@ -185,7 +185,7 @@ def frame_of(size_bytes: int) -> bytes:
 
 @contextlib.contextmanager
 def sending(rows: int, size_bytes: int) -> Iterator[int]:
-    """The port of somebody who sends so many deliveries to who connects first."""
+    """The port of somebody who sends this many deliveries to who connects first."""
     piece = frame_of(size_bytes) * PIECE_FRAMES
 
     def send() -> None:
@@ -204,7 +204,7 @@ def sending(rows: int, size_bytes: int) -> Iterator[int]:
 
 
 def from_socket(spark: Any) -> None:
-    """Register a data source of our own, whose task takes deliveries of one size from a socket, and no more."""
+    """Register a separate data source, whose task takes deliveries of one size from a socket, and no more."""
     from pyspark.sql.datasource import DataSource, DataSourceReader
 
     class FromSocket(DataSourceReader):
@@ -293,7 +293,7 @@ def measure(
 def run(
     rows: int, size_bytes: int, trials: int, directory: str | None, options: dict[str, str], kinds: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """`measure` with a broker and a Spark of its own."""
+    """`measure` with a broker and a separate Spark."""
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))
         given = {"directReads": "*", **options}

@@ -1,7 +1,7 @@
 """Messages per second with the store in PostgreSQL, beside a directory and ActiveMQ's JDBC store.
 
 All brokers stay up during the run and take turns on each row, as in bench.throughput; amq and ActiveMQ use the same
-server. `--activemq` needs Debian's activemq and libpostgresql-jdbc-java. Give it an empty database of its own on
+server. `--activemq` needs Debian's activemq and libpostgresql-jdbc-java. Give it a separate empty database on
 127.0.0.1, as a role that may create tables and has no password (`trust`).
 """
 

@@ -1,6 +1,6 @@
 """How long nobody is served when the master is killed with -9, hands over, or hangs, while messages wait.
 
-A consumer and a producer, each a process of its own, are connected to the master. It is killed; both look for the new
+A consumer and a producer, each a separate process, are connected to the master. It is killed; both look for the new
 one on every port of the group without pause. Measured from just before the kill: until the consumer holds a message of
 the new master, and until the producer holds a receipt of it. The killed broker comes back as a slave, and it is the
 next one's turn: the backlog stays as it was.

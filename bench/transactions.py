@@ -1,6 +1,6 @@
 """How long other clients wait while one client ends a very large transaction, or acknowledges many messages at once.
 
-Two other clients, each in a process of its own, send messages and wait for each receipt. The messages of one are not
+Two other clients, each in a separate process, send messages and wait for each receipt. The messages of one are not
 persistent, so it waits for the event loop alone. Those of the other are persistent, so it waits for the journal too,
 which writes one batch at a time; and a transaction is one record. The longest wait counts all sends that overlap the
 time from the command to a second after its receipt.

@@ -1,6 +1,6 @@
 """How long does another client wait while one client attacks the broker?
 
-A client sends a message each 30 ms and waits for its receipt. Meanwhile a client with a login, in a process of its own,
+A client sends a message each 30 ms and waits for its receipt. Meanwhile a client with a login, in a separate process,
 does again and again what costs the broker most. Each row is one attack; the first has none.
 """
 

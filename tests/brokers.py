@@ -27,7 +27,7 @@ from tests.ports import free_port
 from tests.preloaded import ROOT, AmqProcess
 from tests.processes import LEASH
 
-DEADLINE_S = 30.0  # generous: only a broken broker, or a machine that stands still, takes so long
+DEADLINE_S = 30.0  # generous: only a broken broker, or a machine that pauses, takes so long
 SERVING = "master: serving clients"
 WAITING = "slave: waiting for the lock"
 
@@ -117,7 +117,7 @@ class Broker:
         """Stop the process as it stands; returns when none of its threads runs any more.
 
         A signal alone comes later than the next line of a test: a master that still runs makes a lock file that the
-        test removed again, and stands still with its lock.
+        test removed again, and pauses with its lock.
         """
         self.signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)

@@ -1,4 +1,4 @@
-"""Certificates for tests, made with openssl: a CA of our own, and what it signs."""
+"""Certificates for tests, made with openssl: a separate CA, and what it signs."""
 
 from __future__ import annotations
 

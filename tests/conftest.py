@@ -58,7 +58,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files run beside each other, tests of a file do not: what a module's fixtures hold is made once. A file that
-    waits for other processes runs beside one that computes, so that no core stands still. A name made of a set is
+    waits for other processes runs beside one that computes, so that no core pauses. A name made of a set is
     another one in each process, and then the processes refuse to share the tests."""
     for item in items:
         if "set({" in item.name:

@@ -1,4 +1,4 @@
-"""A real Kerberos for tests: a KDC of Debian's packages, in a directory of its own.
+"""A real Kerberos for tests: a KDC of Debian's packages, in a separate directory.
 
 Invariant: it is gone when its block is left, and when the test run is killed.
 """

@@ -51,7 +51,7 @@ BANS = (
         "time.monotonic time.monotonic_ns time.perf_counter time.perf_counter_ns",
         LIBRARY,
         "take a Clock and ask its monotonic(): the simulation has its own time",
-        "amq/doors/clock.py amq/config/",  # watching a file is no part of any history
+        "amq/doors/clock.py amq/config/",  # watching a file is not a part of any history
     ),
     _ban("time.sleep", f"{LIBRARY} spark/", "wait on an Event or a Condition, so that a stop can wake you"),
     _ban(
@@ -180,7 +180,7 @@ def _reached(module: str, imports: dict[str, set[str]]) -> set[str]:
 
 @functools.lru_cache(maxsize=1)  # all checks look at one file before the next: the nodes of all would fill the memory
 def nodes(source: str) -> list[ast.AST]:
-    """The module, and all that stands in it."""
+    """The module, and all that is in it."""
     return [*ast.walk(ast.parse(source))]
 
 

@@ -20,7 +20,7 @@ _ports = itertools.cycle([*PORTS[_first:], *PORTS[:_first]])
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on, and that no other test is told of."""
+    """A TCP port of the loopback interface that nobody listens on, and that no other test learns of."""
     for port in itertools.islice(_ports, len(PORTS)):
         with socket.socket() as sock:
             try:

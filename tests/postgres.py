@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests: the server of Debian's packages, in a directory of its own, as an unprivileged user.
+"""A real PostgreSQL for tests: the server of Debian's packages, in a separate directory, as an unprivileged user.
 
 Clients come through a Unix socket in that directory, or through a port of the loopback interface with a password.
 Invariant: the server is gone when its block is left, and when the test run is killed.

@@ -2,7 +2,7 @@
 and each would spend 0.3 s of processor time on imports alone.
 
 A process that is forked here is as real as one that a shell starts: a child of the test's process, with descriptors, a
-directory, an environment, signals and an exit code of its own. Only its command line in /proc is another one. Where a
+directory, an environment, signals and a separate exit code. Only its command line in /proc is another one. Where a
 fresh interpreter would be another one (other code, other variables of Python or the linker), a fresh one is started.
 
 Invariant: a process dies with the test run, even when that is killed. The one to fork from has no threads.

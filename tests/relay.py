@@ -25,7 +25,7 @@ def _has_receipt(data: bytes) -> bool:
 
 
 class Relay:
-    """`ports` = for each of the brokers' ports one that leads there. A thread of its own carries the bytes."""
+    """`ports` = for each of the brokers' ports one that leads there. A separate thread carries the bytes."""
 
     def __init__(self, broker_ports: Sequence[int]) -> None:
         self._listeners = {socket.create_server(("127.0.0.1", 0)): port for port in broker_ports}
@@ -47,7 +47,7 @@ class Relay:
             self._kept = dict.fromkeys(self._clients, b"")
 
     def wait_answered(self, connections: int, is_answer: Callable[[bytes], bool] = _has_receipt) -> None:
-        """Until so many of them would have got an answer: what they are not told satisfies `is_answer`."""
+        """Until this many of them would have got an answer: what they are not told satisfies `is_answer`."""
 
         def answered() -> bool:
             return sum(is_answer(data) for data in self._kept.values()) >= connections
@@ -134,7 +134,7 @@ class Relay:
 
 
 class Cut(NamedTuple):
-    """A connection breaks when so many bytes have passed to the broker, or to the client. `half_open`: the broker is
+    """A connection breaks when this many bytes have passed to the broker, or to the client. `half_open`: the broker is
     not told. `reset`: both are told by a reset, and what they have not read yet is lost."""
 
     to_broker: int

@@ -1,4 +1,4 @@
-"""A real directory for tests: OpenLDAP's slapd as Debian has it, in a folder of its own, on ports of its own."""
+"""A real directory for tests: OpenLDAP's slapd as Debian has it, in a separate folder, on ports of its own."""
 
 from __future__ import annotations
 

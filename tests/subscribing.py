@@ -1,4 +1,4 @@
-"""A Subscribe by the names of its fields alone, wherever these stand in it."""
+"""A Subscribe by the names of its fields alone, wherever these are in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients are told where the group is: what brokers publish, what the master makes of it, and whom it tells when."""
+"""Clients learn where the group is: what brokers publish, what the master makes of it, and whom it tells when."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_a_copy_of_the_live_store(brokers: Brokers) -> None:
 
 
 def test_a_snapshot(brokers: Brokers) -> None:
-    """One moment for all files: the group stands still while they are copied."""
+    """One moment for all files: the group pauses while they are copied."""
     master = brokers.master("a", journalSegmentSize="64KiB", journalBatchSize="16KiB")
     producer = Producer([master])
     producer.start()

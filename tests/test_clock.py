@@ -1,4 +1,4 @@
-"""A wall clock that stands before 1970, as after the loss of a battery: nothing counts negative milliseconds."""
+"""A wall clock that is before 1970, as after the loss of a battery: nothing counts negative milliseconds."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ MOUNT = ROOT / "conf/mnt-amq.mount"
 
 
 def unit(path: Path) -> configparser.ConfigParser:
-    parser = configparser.ConfigParser(interpolation=None, strict=False)  # SystemCallFilter stands there twice
+    parser = configparser.ConfigParser(interpolation=None, strict=False)  # SystemCallFilter is there twice
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     parser.read(path)
     return parser

@@ -1,5 +1,5 @@
 """The documents are true: links lead somewhere, commands and options exist, examples compile, codes and log lines are
-real. What a component tests of its own page (the configuration reference, say) is not tested again.
+real. What a component tests of its page (the configuration reference, say) is not tested again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Acceptance: whatever strangers send to the port, they are told why and closed, and a healthy client goes on."""
+"""Acceptance: whatever strangers send to the port, they learn why and closed, and a healthy client goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A master that stands still with its lock is replaced; when it goes on it confirms nothing and becomes a slave."""
+"""A master that pauses with its lock is replaced; when it goes on it confirms nothing and becomes a slave."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def test_given_back_refused_and_in_a_transaction(broker: Broker) -> None:
 @pytest.mark.deep
 def test_who_is_held_up_is_not_late(tmp_path: Path) -> None:
     """The broker does not read from a producer while its memory is full: no heart-beat and no end of a frame can come,
-    and none is missed. A frame of which bytes do come has time; one that stands still has not."""
+    and none is missed. A frame of which bytes do come has time; one that pauses has not."""
     limits = {"memoryLimit": "2MiB", "maxFrameSize": "2MiB", "maxTransactionSize": "2MiB"}
     times = {"heartBeatReceive": "200ms", "unfinishedFrameTimeout": "300ms"}
     with Brokers(tmp_path, **limits, **times) as brokers:

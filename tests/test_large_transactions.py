@@ -45,7 +45,7 @@ def test_a_start_behind_a_large_transaction_keeps_its_first_mastership(tmp_path:
 
 @pytest.mark.deep
 def test_others_are_served_while_a_large_transaction_commits(tmp_path: Path) -> None:
-    """The event loop stood still twice: while the COMMIT was encoded, and while it took effect."""
+    """The event loop paused twice: while the COMMIT was encoded, and while it took effect."""
     with Brokers(tmp_path) as brokers:
         broker = brokers.master()
         with broker.connect(timeout_s=DEADLINE_S) as connection, broker.connect(timeout_s=DEADLINE_S) as other:

@@ -1,4 +1,4 @@
-"""A newcomer pastes the commands of docs/quickstart.md, line by line, into one shell with a home of their own.
+"""A newcomer pastes the commands of docs/quickstart.md, line by line, into one shell with a separate home.
 
 The environment of the tests takes the place of what the first lines install, and free ports that of those on the page,
 so that test runs do not meet. Everything else runs as written.

@@ -1,4 +1,4 @@
-"""The steps in docs/security.md, done as they stand there: a small shop with its CA, certificates and roles."""
+"""The steps in docs/security.md, done as they are there: a small shop with its CA, certificates and roles."""
 
 from __future__ import annotations
 

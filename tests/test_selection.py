@@ -15,7 +15,7 @@ import pytest
 
 from tests.brokers import ROOT
 
-# In a process of its own: collects all tests with a selection, and prints what it chose and what it left.
+# In a separate process: collects all tests with a selection, and prints what it chose and what it left.
 PROBE = """
 import json, sys
 import pytest

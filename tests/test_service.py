@@ -450,7 +450,7 @@ def test_a_close_that_fails_keeps_no_lock(tmp_path: Path) -> None:
 
 
 def test_a_hand_over_raises_no_alarm(tmp_path: Path) -> None:
-    """While the store is released nobody is served: a lease that ends then is no fence."""
+    """While the store is released nobody is served: a lease that ends then is not a fence."""
     vfs, period_s = FaultyVfs(SystemVfs()), 10 * PERIOD_S  # a busy machine does not end this lease
 
     async def scenario(world: Services) -> None:
@@ -506,7 +506,7 @@ def test_a_takeover_that_takes_long_says_how_far_it_is(tmp_path: Path, monkeypat
 
 
 def test_a_piece_of_the_journal_that_takes_longer_than_the_lease_to_read_costs_no_mastership(tmp_path: Path) -> None:
-    """The replay stands still in one read until the lease was checked for more than three periods."""
+    """The replay pauses in one read until the lease was checked for more than three periods."""
     vfs = FaultyVfs()
     checked = threading.Event()
     checks: list[str] = []

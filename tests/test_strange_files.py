@@ -1,4 +1,4 @@
-"""What stands in a store under the name of a broker's file and is none: links, FIFOs, directories."""
+"""What is in a store under the name of a broker's file and is none: links, FIFOs, directories."""
 
 from __future__ import annotations
 

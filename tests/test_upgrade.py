@@ -29,7 +29,7 @@ from bench.wire import Connection
 
 pytestmark = pytest.mark.deep
 STORE_UNUSABLE = 4
-PATIENCE_S = 2.0  # of a producer whose broker stands still
+PATIENCE_S = 2.0  # of a producer whose broker pauses
 CURE = "upgrade this broker"
 NOT_FOLLOWED = "the journal cannot be followed now"
 DEPOSED = "mastership lost or refused: slave again"
@@ -119,7 +119,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def depose(master: Broker, successor: Broker, producer: Producer) -> int:
-    """`successor` takes over while `master` stands still, since somebody removes the lock file; `producer` goes on.
+    """`successor` takes over while `master` pauses, since somebody removes the lock file; `producer` goes on.
     Returns how many lines of its log the old master had written."""
     mark = len(master.log)
     master.freeze()

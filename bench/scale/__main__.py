@@ -9,7 +9,7 @@
   drain       a backlog of 10 GB from disk against one from memory
   plot        rates, memory, takeover and start against the backlog, 10 thousand to 10 million, as a PNG
 
-Without a row: all of them, which takes hours and some 15 GB. What is done so far stands in scale.json in the output
+Without a row: all of them, which takes hours and some 15 GB. What is done so far is in scale.json in the output
 directory. Exit code 1 where a promise was not kept.
 """
 

@@ -54,7 +54,7 @@ def fill(
 ) -> float:
     """Send `messages` durable messages, numbered from 0; returns messages/s.
 
-    With `queues`, each goes to a queue of its own, `destination` followed by a point and the message's number.
+    With `queues`, each goes to a separate queue, `destination` followed by a point and the message's number.
     Raises OSError, WireError.
     """
     target = f"{destination}.{_MARK.decode()}" if queues else destination

@@ -138,7 +138,7 @@ class Pump:
         self.look()
 
     def confirm(self, unconfirmed_max: int) -> None:
-        """Wait until fewer than so many batches are unconfirmed."""
+        """Wait until fewer than this many batches are unconfirmed."""
         while self._unconfirmed >= unconfirmed_max:
             self._unconfirmed -= len(self._sender.read(PATIENCE_S))
 
@@ -178,7 +178,7 @@ class Pump:
 
 
 def mixed(pump: Pump, sent_bytes: float, live_bytes: float, _segment_bytes: int) -> None:
-    """Half of the live data stands in a queue, a tenth waits for long, the rest for ever (a half of that from the
+    """Half of the live data is in a queue, a tenth waits for long, the rest for ever (a half of that from the
     start on, the other half comes by and by).
     """
     choose = random.Random(SEED)
@@ -294,7 +294,7 @@ def measure(
     options: dict[str, str],
     progress: Progress,
 ) -> dict[str, Any]:
-    """Send `sent_bytes` through a store of its own in that pattern.
+    """Send `sent_bytes` through a separate store in that pattern.
 
     Raises BrokerError, LoadError, WireError, OSError.
     """

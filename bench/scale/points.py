@@ -27,7 +27,7 @@ ALIVE_EVERY_S = 2.0  # is the process that we wait for still there?
 TAKEOVER_S_MAX = 1.0
 COLD_START_S_MAX = 10.0
 MEMORY_BYTES_MAX = 1_200_000_000
-# Every kill delivers the first message once more: that is no reason to send it to the dead-letter queue.
+# Every kill delivers the first message once more: that is not a reason to send it to the dead-letter queue.
 OPTIONS = {"maximumRedeliveries": "-1"}
 TAKEOVER, MEMORY, RATES = "takeover", "memory", "rates"
 
@@ -79,7 +79,7 @@ def _connect(broker: brokers.Broker, deadline_s: float) -> Connection:
 
 
 def require_space(messages: int, directory: str | None) -> None:
-    """Raise SpaceError where a backlog of so many does not fit."""
+    """Raise SpaceError where a backlog of this many does not fit."""
     wanted_bytes = messages * BODY_BYTES * machine.RECORD_FACTOR
     machine.require_space(directory, wanted_bytes, f"{messages:,} messages", "ask for fewer with --messages")
 

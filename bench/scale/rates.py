@@ -104,7 +104,7 @@ def require_space(backlog_bytes: float, directory: str | None) -> None:
 def drain_rate(
     what: str, backlog_bytes: float, directory: str | None, options: dict[str, str], progress: Progress
 ) -> float:
-    """Fill a store of its own with messages of 1 KiB, drop the page cache, drain it; messages/s of the draining."""
+    """Fill a separate store with messages of 1 KiB, drop the page cache, drain it; messages/s of the draining."""
     require_space(backlog_bytes, directory)
     messages = int(backlog_bytes / BODY_BYTES)
 

@@ -30,7 +30,7 @@ class Line:
     line     where its element begins; 0 = a default
     told     what became of it, and what to do
     options  our options that it sets, `key = value`
-    within   it only follows what learns of the element around it
+    within   it only follows the line about the element around it
     """
 
     path: str

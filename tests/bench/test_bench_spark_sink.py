@@ -38,7 +38,7 @@ def test_the_steps_of_a_row_are_measured(tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_a_small_run_of_all_ways(tmp_path: Path) -> None:
-    """In a process of its own: this one may hold the JVM of other tests."""
+    """In a separate process: this one may hold the JVM of other tests."""
     need_spark()
     words = [sys.executable, "-m", "bench.spark_sink", "--rows", "1000", "--dir", str(tmp_path), "--json", "-"]
     ended = subprocess.run(words, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, check=False)

@@ -1,7 +1,7 @@
 """A client with many sessions, whose connection survives every error but its own end: as protocols have them that are
 not STOMP. Its commands go to the broker as they are, in no protocol's notation.
 
-Invariant: `failures` are in the order in which they left the broker; what is told of a consumer or delivery says in
+Invariant: `failures` are in the order in which they left the broker; an error about a consumer or delivery says in
 which session it is.
 """
 

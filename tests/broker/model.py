@@ -64,7 +64,7 @@ class Tx:
     acks: list[Item] = field(default_factory=list)
     nacks: list[Item] = field(default_factory=list)
     committed: Answer = NO
-    refused: bool = False  # somebody was told that it never took place
+    refused: bool = False  # somebody learned that it never took place
 
     def settle(self) -> None:
         """It is known to have taken place."""

@@ -1,4 +1,4 @@
-"""Advisories: what is told, to whom, and that nothing is told where nobody listens."""
+"""Advisories: what is told, to whom, and that nothing learns where nobody listens."""
 
 from __future__ import annotations
 

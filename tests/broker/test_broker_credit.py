@@ -37,7 +37,7 @@ def client(world: World) -> ManyClient:
 
 
 def drained(client: ManyClient, id: str, credit: int, session: int = 1) -> list[bytes]:
-    """What the consumer gets before it is told that its credit is spent or taken back. Nothing comes after that."""
+    """What the consumer gets before it learns that its credit is spent or taken back. Nothing comes after that."""
     before = len(client.bodies_of(id, session))
     receipt = client.grant(id, credit, session=session, drain=True)
     client.world.settle()

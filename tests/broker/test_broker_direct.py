@@ -53,7 +53,7 @@ class _At:
 
 
 def bodies_at(world: World, found: Places) -> list[bytes]:
-    """The messages that stand at these places, each proved by its checksum."""
+    """The messages that are at these places, each proved by its checksum."""
     directory = os.path.join(world.store, JOURNAL_DIRECTORY)
     at = [(_At(found, row), "queue://a") for row in range(len(found))]
     messages = read_messages(world.vfs, directory, at)
@@ -293,7 +293,7 @@ def test_a_new_master_may_take_the_segments(make_world: MakeWorld) -> None:
 
 
 def test_what_was_acknowledged_in_a_pinned_segment_stays_acknowledged(make_world: MakeWorld) -> None:
-    """Its words of acknowledgement stand in later segments, which stay as long as it does."""
+    """Its words of acknowledgement are in later segments, which stay as long as it does."""
     world = make_world(**SMALL)
     sent(world, *[b"gone %02d" % number * 100 for number in range(40)], queue="b")
     number, _, _ = leased(world)

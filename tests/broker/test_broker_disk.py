@@ -296,7 +296,7 @@ def test_a_large_expired_message_is_not_read_again_and_again_on_a_full_disk(make
 
 
 def test_what_was_sent_behind_a_rejected_message_is_rejected_too(world: World) -> None:
-    """Also where there is room again when its turn comes: else it would stand before what is sent again."""
+    """Also where there is room again when its turn comes: else it would are before what is sent again."""
     client = consumer(world, "b")
     world.connect().send(b"1", "b")
     world.settle()

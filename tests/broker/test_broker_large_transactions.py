@@ -108,7 +108,7 @@ def test_a_crash_in_the_middle_leaves_all_of_it(world: World, turns: int) -> Non
 
 
 def test_acknowledgements_take_effect_in_slices(world: World) -> None:
-    """Of many queues: each has a record of its own."""
+    """Of many queues: each has a separate record."""
     client = world.connect()
     queues = [f"q{number}" for number in range(8)]
     for queue in queues:

@@ -243,7 +243,7 @@ def test_memory_is_given_back_by_every_way_out(make_world: Callable[..., World],
 
 @pytest.mark.parametrize("flow_control", ["block", "fail"])
 def test_what_is_stored_already_needs_no_memory(make_world: Callable[..., World], flow_control: str) -> None:
-    """A client that sends again after a failover was told that the message was not stored, though it was."""
+    """A client that sends again after a failover learned that the message was not stored, though it was."""
     world = make_world(memory_limit_bytes=LIMIT_BYTES, producer_flow_control=flow_control)
     producer = world.connect()
     first = producer.send(b"x", duplicate_id="1")

@@ -1,4 +1,4 @@
-"""A command that the broker fails to carry out by a mistake of its own ends the connection and leaves nothing behind.
+"""A command that the broker fails to carry out by its own mistake ends the connection and leaves nothing behind.
 
 The mistakes here are real: a content type or producer-given id of more than 65,535 bytes fits no record of the journal.
 The STOMP codec rejects such a SEND; commands made by hand get past it.
@@ -94,7 +94,7 @@ sizes = st.one_of(st.integers(1, 100), st.integers(63_900, 65_600), st.integers(
 
 
 def frame(headers: dict[str, int], destination: int, wide: bool, transaction: bool) -> bytes:
-    """A SEND whose headers have values of so many characters."""
+    """A SEND whose headers have values of this many characters."""
     lines = ["SEND", f"destination:/queue/{'q' * destination}", "receipt:r"]
     for name, size in headers.items():
         lines.append(f"{name}:{'9' * size if name in HEADERS[3:6] else ('é' if wide else 'x') * size}")

@@ -76,7 +76,7 @@ def test_each_queue_has_its_own_counts_and_ids(make_world: Callable[..., World])
 
 
 def test_a_consumer_of_several_of_its_queues(world: World) -> None:
-    """Each delivery has an id of its own."""
+    """Each delivery has a separate id."""
     client = world.connect()
     client.subscribe("queue://a,queue://b", id="s", prefetch=10)
     client.send(b"x", ALL)

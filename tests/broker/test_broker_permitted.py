@@ -306,7 +306,7 @@ def test_what_a_prepared_transaction_has_of_a_durable_subscription_protects_it(r
 
 @pytest.mark.parametrize("user", ["bob", "eve"])
 def test_the_batches_of_an_owner_are_those_of_the_users_with_that_right(ruled: World, user: str) -> None:
-    """An owner whose marker somebody else advanced would be told that its batch is committed, and lose its rows."""
+    """An owner whose marker somebody else advanced would learn that its batch is committed, and lose its rows."""
     for command in (CommitBatch("spark.q", 7, []), AbortBatch("spark.q"), Prepare("t", "x", owner="spark.q", batch=7)):
         assert outcome(ruled, user, command) == ["NOT_PERMITTED"]
     assert ruled.broker.two_phase.newest("spark.q") == -1

@@ -1,4 +1,4 @@
-"""What failed comes again later, or at once where it is asked for; what expired goes to a queue of its own."""
+"""What failed comes again later, or at once where it is asked for; what expired goes to a separate queue."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Random walks: whatever comes together, each scheduled message falls due as often as it was asked for, never early.
 
-Nobody consumes, so what fell due stands in its queue, where it can be counted.
+Nobody consumes, so what fell due is in its queue, where it can be counted.
 """
 
 from __future__ import annotations

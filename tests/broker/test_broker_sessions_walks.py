@@ -81,7 +81,7 @@ class Walker:
 
 
 class SessionsMachine(RuleBasedStateMachine):
-    """`stored` = bodies that are confirmed, `gone` = those of which somebody is told that they are accepted, `asked` =
+    """`stored` = bodies that are confirmed, `gone` = those of which somebody learns that they are accepted, `asked` =
     those that may be gone."""
 
     @initialize(

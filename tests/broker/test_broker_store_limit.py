@@ -156,7 +156,7 @@ def test_a_store_that_is_full_of_what_lives_is_not_copied_again_and_again(make_w
 
 @pytest.mark.parametrize("waiting", [0, 1])
 def test_ids_that_nearly_fill_the_store_leave_a_way_out(make_world: MakeWorld, waiting: int) -> None:
-    """What is dead takes less than a third more room than the ids that stand in it; or it is held back, all of it, by
+    """What is dead takes less than a third more room than the ids that are in it; or it is held back, all of it, by
     the segment of a message that waits."""
     world = small_store(make_world, duplicate_window=900)
     producer = world.connect()

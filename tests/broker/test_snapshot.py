@@ -228,7 +228,7 @@ def test_the_id_of_a_message_that_comes_and_goes_to_the_disk_meanwhile() -> None
 
 
 def test_what_leaves_for_another_queue_is_dumped() -> None:
-    """It stands in no line, and the word of its move is not in the journal yet."""
+    """It is in no line, and the word of its move is not in the journal yet."""
     state = State()
     for number in range(6):
         state.do("send", 0, number)

@@ -54,7 +54,7 @@ from tests.broker.topic_checks import check_topics, memory_of
 from tests.fakes import FakeClock, FaultyVfs
 from tests.stored import stored, stored_state, with_files
 
-STEPS_MAX = 10_000  # a world that is not at rest after so many steps never will be
+STEPS_MAX = 10_000  # a world that is not at rest after this many steps never will be
 CONFIG: dict[str, Any] = {
     "journal_segment_size_bytes": 16 << 10,
     "journal_reserve_bytes": 4 << 10,
@@ -99,7 +99,7 @@ class Client:
         self.runs = 0  # deliveries of many messages together
         self.browsed_ids: list[str] = []  # browses that have ended
         self.connected = True
-        self.may_meet_mistakes = False  # may the broker raise what is no AmqError?
+        self.may_meet_mistakes = False  # may the broker raise what is not an AmqError?
         self.reading = True  # does the broker read from us?
         self._closing = False
         self._out: list[Callable[[], None]] = []

@@ -1,4 +1,4 @@
-"""`amq …` as a process of its own: what a user's shell would start."""
+"""`amq …` as a separate process: what a user's shell would start."""
 
 from __future__ import annotations
 

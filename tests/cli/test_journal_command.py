@@ -236,7 +236,7 @@ def test_a_file_whose_name_is_no_text(store: Path) -> None:
 
 
 def test_an_export_replaces_files_alone(store: Path, tmp_path: Path) -> None:
-    """Not what is no file, as /dev/null, which root could replace; and a link goes where it went."""
+    """Not what is not a file, as /dev/null, which root could replace; and a link goes where it went."""
     words = ["journal", "export", "--store", store, "--output"]
     os.mkdir(tmp_path / "directory")
     done = amq(*words, tmp_path / "directory")

@@ -73,7 +73,7 @@ def waiting(url: str) -> bool:
 
 
 def test_a_broker_that_takes_nothing_any_more() -> None:
-    """It stopped reading, as at memoryLimit, or stands still: --timeout says for how long that is borne."""
+    """It stopped reading, as at memoryLimit, or pauses: --timeout says for how long that is borne."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

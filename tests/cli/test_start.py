@@ -207,7 +207,7 @@ def test_the_service_manager_hears_that_we_live(brokers: Brokers, monkeypatch: p
             beats += door.recv(4096) == b"WATCHDOG=1"
         broker.freeze()
         door.setblocking(False)
-        with pytest.raises(BlockingIOError):  # a process that stands still feeds nobody: what it said is all there is
+        with pytest.raises(BlockingIOError):  # a process that pauses feeds nobody: what it said is all there is
             while True:
                 door.recv(4096)
         broker.thaw()
@@ -273,7 +273,7 @@ def test_console_lines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error", "critical"])
 def test_a_line_that_cannot_be_written_is_lost_and_nothing_else(level: str) -> None:
-    """stderr is a file on a full disk, or a pipe whose reader has gone. To who tells something that is no error."""
+    """stderr is a file on a full disk, or a pipe whose reader has gone. To who tells something that is not an error."""
 
     class Full(io.StringIO):
         def write(self, _text: str) -> int:

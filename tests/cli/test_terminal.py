@@ -25,7 +25,7 @@ LONG = "a.very.long.name.of.a.queue.that.does.not.fit.into.eighty.columns.whatev
 
 
 class Terminal:
-    """One window of a tmux server of its own."""
+    """One window of a separate tmux server."""
 
     def __init__(self, tmux: str, socket: Path) -> None:
         self._words = [tmux, "-S", str(socket), "-f", "/dev/null"]

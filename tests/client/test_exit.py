@@ -1,4 +1,4 @@
-"""Programs that end, or drop their connection, without closing it: what they sent gets its time, and they are told of
+"""Programs that end, or drop their connection, without closing it: what they sent gets its time, and they learn of
 what is lost. Real programs on both faces, and real brokers.
 """
 

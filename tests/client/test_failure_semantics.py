@@ -102,7 +102,7 @@ def test_an_open_transaction_is_rolled_back_whole(face: Any, brokers: Brokers) -
 
 
 def test_a_commit_that_the_dead_master_never_read_is_run_again(face: Any, brokers: Brokers) -> None:
-    """The master stands still when the commit is sent, and is killed while the client waits."""
+    """The master pauses when the commit is sent, and is killed while the client waits."""
     master, slave = brokers.master("a"), brokers.slave("b")
     runs: list[str] = []
 
@@ -326,7 +326,7 @@ def test_exactly_once_through_many_deaths(face: Any, brokers: Brokers) -> None:
 
 @pytest.mark.deep
 def test_a_default_client_leaves_a_silent_master_after_four_seconds(face: Any, brokers: Brokers) -> None:
-    """The master stands still, and the lock is taken from it, as a file server does when a lease runs out. Asserted is
+    """The master pauses, and the lock is taken from it, as a file server does when a lease runs out. Asserted is
     the client's own limit and why it left, not a time that a busy machine stretches.
     """
     master, slave = brokers.master("a"), brokers.slave("b")

@@ -53,7 +53,7 @@ class Talk:
         self.say(encode("CONNECTED", [("version", "1.2"), *headers]) + rest)
 
     def go_on(self, lacks: int = 0, rest: bytes = b"") -> None:
-        """Give the connection back. The broker lacks so many bytes of what was said."""
+        """Give the connection back. The broker lacks this many bytes of what was said."""
         count = len(self.said) - lacks
         connected = encode("CONNECTED", [("version", "1.2"), *GRANTED, ("amq-received", str(count))])
         self.said = self.said[:count]

@@ -37,7 +37,7 @@ def once(command: str, verdict: str | bytes):  # type: ignore[no-untyped-def]
 
 
 def test_unconfirmed_sends_are_replayed_in_order_with_their_ids() -> None:
-    for delivered in range(0, 1200, 37):  # so many bytes of 10 sends reach the first broker
+    for delivered in range(0, 1200, 37):  # this many bytes of 10 sends reach the first broker
         world = World(TWO, alive="a").connect()
         producer = ProducerCore(world.session(), Q)
         requests = [world.send(producer, str(number)) for number in range(10)]

@@ -1,4 +1,4 @@
-"""What sessions keep of their producers, and what is told of sends for which nobody waited. On both faces."""
+"""What sessions keep of their producers, and the outcomes of sends for which no call waited. On both faces."""
 
 from __future__ import annotations
 

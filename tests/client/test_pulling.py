@@ -112,7 +112,7 @@ def test_with_a_real_broker_that_dies_while_somebody_waits(face: Any, brokers: B
 
 
 def test_who_waits_gets_what_comes_later(face: Any, brokers: Brokers) -> None:
-    """Also from the next master, which is told that somebody waits."""
+    """Also from the next master, which learns that somebody waits."""
     master, slave = brokers.master("a"), brokers.slave("b")
 
     def come_later() -> None:

@@ -138,7 +138,7 @@ def test_reloader_follows_the_file(tmp_path: Path, save: Callable[[Path, str], N
         assert outcomes.get(timeout=DEADLINE_S).config.log_level == "error"
         assert reloader.config.get(BY_KEY["journalReserve"]) == 4 << 20
     reloader.stop()
-    assert outcomes.empty()  # no moment of a save was taken for a change of its own
+    assert outcomes.empty()  # no moment of a save was taken for a separate change
     assert set(threading.enumerate()) <= others, "its own thread has ended"
 
 

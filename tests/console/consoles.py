@@ -34,7 +34,7 @@ def client_of(store: str, name: str = "", **options: Any) -> httpx.AsyncClient:
 
 
 def run(folder: Path, test: Callable[[Managed, httpx.AsyncClient], Any], **options: Any) -> None:
-    """`test(broker, client)` on an event loop of its own."""
+    """`test(broker, client)` on a separate event loop."""
 
     async def main() -> None:
         broker = managed(folder, authenticate=by_password, **options)

@@ -64,7 +64,7 @@ def denied(made: Managed, address: str) -> bool:
         ((PROXY,), PROXY, "", PROXY),  # it names nobody
         ((PROXY,), PROXY, "unknown", PROXY),
         ((PROXY,), PROXY, "' OR 1=1", PROXY),
-        # What the caller has written itself stands on the left of what the proxy adds.
+        # What the caller has written itself is on the left of what the proxy adds.
         ((PROXY,), PROXY, "127.0.0.1, 192.0.2.8, 192.0.2.7", "192.0.2.7"),
         ((PROXY,), PROXY, "192.0.2.8, 10.0.0.1, 192.0.2.7", "192.0.2.7"),
         ((PROXY, NETWORK), PROXY, "192.0.2.8, 192.0.2.7, 10.1.2.3", "192.0.2.7"),  # two proxies in a row
@@ -116,7 +116,7 @@ def test_nobody_is_local_through_a_proxy(tmp_path: Path, proxies: tuple[str, ...
 @pytest.mark.parametrize(
     ("lines", "guilty"),
     [
-        (["192.0.2.8", "192.0.2.7"], "192.0.2.7"),  # a proxy that adds a line of its own adds the last one
+        (["192.0.2.8", "192.0.2.7"], "192.0.2.7"),  # a proxy that adds a separate line adds the last one
         (["127.0.0.1", "192.0.2.7"], "192.0.2.7"),
         ([""], PROXY),
         ([" , ,"], PROXY),

@@ -93,7 +93,7 @@ def consuming(url: str, queue: str, every_s: float, **more: Any) -> Callable[[th
 
 
 def drawn(page: Any) -> None:
-    """Until the plot has so many points, or more."""
+    """Until the plot has this many points, or more."""
     from playwright.sync_api import expect  # `browser_page` has said so where it is missing
 
     points = re.compile("|".join(str(count) for count in range(POINTS, 10 * POINTS)))

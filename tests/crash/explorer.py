@@ -100,7 +100,7 @@ def _recover(image: Image, allowed: list[State], config: dict[str, Any], number:
 
 def _serve(process: Process, number: int) -> list[Effect]:
     """What clients were told is told again, and changes nothing; then one sends, and others finish what is prepared.
-    Returns what they were told of that."""
+    Returns what they learned of that."""
     found, client = process.found, process.connect()
     receipts = [client.send(b"a duplicate", queue, duplicate_id=id) for queue, kept in found.ids.items() for id in kept]
     for outcome in found.outcomes:

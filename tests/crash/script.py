@@ -61,7 +61,7 @@ class Script:
             self.require(self.broker.runner.step(), why)
 
     def step_until_written(self, end: bytes) -> None:
-        """Up to a write that ends so. Nobody was told of it as yet."""
+        """Up to a write that ends so. Nobody learned of it as yet."""
         calls = len(self.disk.log)
         self.step_until(lambda: any(call.data.endswith(end) for call in self.disk.log[calls:]), f"{end!r} is written")
 

@@ -1,4 +1,4 @@
-"""Workloads: what brokers and clients do while every system call is logged, and what the clients were told when.
+"""Workloads: what brokers and clients do while every system call is logged, and what the clients learned when.
 
 Each is a function of a `Script` and gives the same log each time. No body is sent twice; a body is long enough to
 lie in more than one sector.

@@ -27,7 +27,7 @@ NONCE = "cd" * 16
 
 
 class Peer:
-    """`serve_peer` in a thread, on another "host" with a boot of its own unless said otherwise."""
+    """`serve_peer` in a thread, on another "host" with a separate boot unless said otherwise."""
 
     def __init__(
         self, directory: Path, vfs: Vfs | None = None, line: str = NFS4, host: Any = None, **doors: Any

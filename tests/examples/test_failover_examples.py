@@ -130,7 +130,7 @@ def check_order(lines: list[str], wanted: tuple[str, ...]) -> None:
 
 
 def check_events(lines: list[str], old: Broker, new: Broker) -> None:
-    """The listener hears both events, on a thread of its own beside the other lines."""
+    """The listener hears both events, on a separate thread beside the other lines."""
     found = [line for line in lines if line.startswith("event ")]
     assert len(found) == 2, found
     assert found[0].startswith("event INTERRUPTED: ")

@@ -4,7 +4,7 @@
     python -m tests.fuzz.atheris_fuzz all -max_total_time=3600
 
 Run it at the top of the repository. The first argument is a target of `tests/fuzz/targets.py`, or `all`; the rest goes
-to libFuzzer. What it finds stands in a file `crash-…`; give that file instead of options to see it again. Exit code 2:
+to libFuzzer. What it finds is in a file `crash-…`; give that file instead of options to see it again. Exit code 2:
 atheris is missing, or there is no such target.
 """
 

@@ -44,7 +44,7 @@ Bounded = Callable[[Callable[[], object], int], None]
 
 @pytest.fixture
 def bounded() -> Bounded:
-    """Runs a function and holds it to so many bytes of memory."""
+    """Runs a function and holds it to this many bytes of memory."""
 
     def run(function: Callable[[], object], bytes_max: int) -> None:
         gc.collect()

@@ -77,7 +77,7 @@ class FreezablePair(Pair):
         self.master.freeze()
 
     def wait_unread(self, connections: int) -> None:
-        """Until so many clients have written what the frozen master does not read."""
+        """Until this many clients have written what the frozen master does not read."""
         give_up_at = time.monotonic() + DEADLINE_S
         while (asked := unread(self.master.port)) < connections:
             assert time.monotonic() < give_up_at, f"only {asked} of {connections} clients have asked"

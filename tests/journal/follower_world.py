@@ -54,7 +54,7 @@ class CountingVfs(SystemVfs):
 
 
 class Slow(SystemVfs):
-    """Before the `left`th call from now on it stands still, and `meanwhile` happens."""
+    """Before the `left`th call from now on it pauses, and `meanwhile` happens."""
 
     left = -1
 

@@ -192,7 +192,7 @@ def test_a_tail_whose_successor_is_gone_while_later_ones_are_there(world: World)
 
 
 def test_a_segment_that_was_made_since_it_was_looked_for_is_no_gap(world: World) -> None:
-    """The follower did not find it by its name, stood still, and then saw it in a listing. It took the size that the
+    """The follower did not find it by its name, paused, and then saw it in a listing. It took the size that the
     segment before had at that moment for its end, and left what was confirmed there later out of the seal.
     """
     vfs = FaultyVfs()

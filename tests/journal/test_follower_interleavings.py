@@ -1,4 +1,4 @@
-"""A slave that stands still before any of its calls, while the master does any part of its work: what is sealed with
+"""A slave that pauses before any of its calls, while the master does any part of its work: what is sealed with
 its help is what is sealed without.
 
 Each scenario: the slave has caught up with the first `start` steps of a master; before its n-th call from there on the
@@ -24,7 +24,7 @@ from tests.sampling import sampled
 
 # w: a batch; t: the oldest segments go; g: some go from the middle; b: the next master begins.
 SCRIPT = "wwwwwwwwwwwwwwwwwwwwwwwwgwwwwwwwwwwtwwwwwwwwwwwwwwbwwwwwwwwwwwwwwwwwwwgwww"
-CALLS = 12  # of the slave, before one of which it stands still
+CALLS = 12  # of the slave, before one of which it pauses
 STEPS = (1, 2, 4, 12)  # of the master meanwhile
 
 

@@ -308,7 +308,7 @@ def lives(liveness: Liveness) -> Iterator[tuple[int, tuple[str, str, tuple[int, 
 
 
 def test_ids_of_a_subscription_whose_end_was_trimmed_are_forgotten() -> None:
-    """The segment of its beginning is trimmed too; what was remembered for it stands in one that is kept."""
+    """The segment of its beginning is trimmed too; what was remembered for it is in one that is kept."""
     ended, stays = "subscription://c:gone:1", "subscription://c:here:2"
     log = Log()
     IDS.update({ended: 4, stays: 5})

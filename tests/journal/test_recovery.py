@@ -26,7 +26,7 @@ def world(tmp_path: Path) -> World:
 
 
 def fill(world: World, batches: int = 5, size: int = 100) -> list[str]:
-    """Confirmed receipts of so many batches of one message each."""
+    """Confirmed receipts of this many batches of one message each."""
     waiter = Waiter()
     for _ in range(batches):
         world.send(1, size, waiter)
@@ -220,7 +220,7 @@ def test_trimmed_segments_may_be_gone_or_left_over(world: World) -> None:
 
 
 def test_a_late_unlink_of_what_an_older_epoch_trimmed_is_no_damage(world: World) -> None:
-    """The mark stands in a segment that is sealed since long: found by seed 36 of the simulation."""
+    """The mark is in a segment that is sealed since long: found by seed 36 of the simulation."""
     fill(world, 40, 500)
     segments = list(world.journal.segments)
     world.journal.trim(Trimmed(*segments[1].key))

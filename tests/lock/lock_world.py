@@ -25,7 +25,7 @@ STEP_S = 0.01
 
 
 class Broker:
-    """One broker. Each has a host of its own unless `host` says otherwise."""
+    """One broker. Each has a separate host unless `host` says otherwise."""
 
     def __init__(
         self,

@@ -274,7 +274,7 @@ def test_a_silent_master_is_told_from_one_whose_clock_differs(tmp_path: Path) ->
 
 
 def test_the_age_of_a_heartbeat_from_the_future_proves_nothing(tmp_path: Path) -> None:
-    """The clock of the master's host is ahead of the reader's, and the master stands still."""
+    """The clock of the master's host is ahead of the reader's, and the master pauses."""
     vfs, clock, reader = SystemVfs(), FakeClock(), FakeClock()
     clock.advance(500.0)
     broker = Broker(tmp_path, "a", clock)

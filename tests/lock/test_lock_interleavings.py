@@ -1,4 +1,4 @@
-"""A broker that stands still before any of its calls, while another one takes over: nothing is confirmed that a later
+"""A broker that pauses before any of its calls, while another one takes over: nothing is confirmed that a later
 seal does not hold. The lock service lies: every broker gets the lock at once, so that only the rules protect the store.
 """
 

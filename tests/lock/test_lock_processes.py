@@ -194,7 +194,7 @@ def test_slave_wakes_when_the_master_is_killed(tmp_path: Path) -> None:
         master.ask("take_over")
         assert not locker.try_acquire()
         woken.clear()
-        for _ in range(3):  # what a slave does while it waits, and what a master does, is no event
+        for _ in range(3):  # what a slave does while it waits, and what a master does, is not an event
             assert not locker.try_acquire()
             assert locker.holder()
             master.ask("check")

@@ -114,7 +114,7 @@ def test_each_heartbeat_ends_the_silence(group: Group) -> None:
 
 
 def test_a_claim_ends_the_silence(group: Group) -> None:
-    """A candidate that waits for the old lease, or seals, is no master that hangs."""
+    """A candidate that waits for the old lease, or seals, is not a master that hangs."""
     assert not group.hang(TIMEOUT_S * 0.9)
     with open(f"{group.store}/claim", "r+b") as file:
         file.write(b"x")
@@ -136,7 +136,7 @@ def test_no_lock_file_is_no_silence(group: Group) -> None:
 
 
 def test_time_in_which_the_slave_was_stopped_itself_hardly_counts(group: Group) -> None:
-    """Both hosts stood still: the slave goes on first, and gives the master its turn."""
+    """Both hosts paused: the slave goes on first, and gives the master its turn."""
     for _ in range(5):
         group.silence.look(TIMEOUT_S)
         group.base.advance(100 * TIMEOUT_S)

@@ -153,7 +153,7 @@ def test_round_trip(tmp_path_factory: Any, given: list[Item]) -> None:
         assert isinstance(theirs, Exported)
         for name in FIELDS[1:]:
             got, wanted = getattr(ours.message, name) or None, getattr(theirs.message, name) or None
-            assert got == wanted or repr(got) == repr(wanted), name  # repr: a NaN is no other NaN's equal
+            assert got == wanted or repr(got) == repr(wanted), name  # repr: a NaN is not an other NaN's equal
         expected = theirs.message.duplicate_id or f"{'ab' * 16}:{theirs.message.seq}:{theirs.message.timestamp_ms}"
         assert ours.message.duplicate_id == expected
         assert (ours.deliveries, ours.failures) == (theirs.deliveries, theirs.failures)

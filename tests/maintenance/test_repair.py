@@ -93,7 +93,7 @@ def test_bit_rot_in_a_sealed_batch_costs_the_record_that_it_hit(store: Path) -> 
     assert damage.records_lost == 1
     after, before = set(map(repr, flat(content(replayed(store))))), set(map(repr, flat(truth)))
     assert repr(victim) not in after < before
-    # One that was copied forward may stand in its old place too, and is saved from there.
+    # One that was copied forward may be in its old place too, and is saved from there.
     assert sum(damage.messages.values()) >= len(before - after) > 0
     assert is_whole(VFS, str(store))
     assert not path.exists(), "the damaged segment is in the journal no more"
@@ -171,7 +171,7 @@ def test_messages_that_are_surely_lost_are_named(store: Path) -> None:
 
 
 def test_names_of_destinations_come_from_other_segments(store: Path) -> None:
-    """The definition stands in the first batch of each segment."""
+    """The definition is in the first batch of each segment."""
     truth = content(replayed(store))
     path = sealed_segment(store)
     start, _ = batches(path)[0]
@@ -216,7 +216,7 @@ def test_without_any_epoch_file(store: Path) -> None:
 
 
 def test_what_is_prepared_is_kept(tmp_path: Path) -> None:
-    """With its messages, which stand in hidden queues, and the marker of the last batch."""
+    """With its messages, which are in hidden queues, and the marker of the last batch."""
     world = BrokerWorld(tmp_path)
     with_order(world)
     prepared(world, "part", b"1", owner="job", batch=7, timeout_ms=0)

@@ -130,7 +130,7 @@ async def managed(folder: Path, **options: Any) -> AsyncIterator[Managed]:
 
 
 def run(folder: Path, test: Callable[[Managed], Any], **options: Any) -> None:
-    """`test(managed)` on an event loop of its own."""
+    """`test(managed)` on a separate event loop."""
 
     async def main() -> None:
         async with managed(folder, **options) as made:

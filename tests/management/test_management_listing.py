@@ -81,7 +81,7 @@ def test_wrong_queries_are_refused(query: dict[str, str]) -> None:
 def test_one_viewer_works_in_a_round() -> None:
     """Each of five viewers looks at all rows, and no round of the event loop sees more than one slice."""
     items = [(str(n), n, n) for n in range(5 * SLICE_ROWS)]
-    clock = FakeClock()  # stands still: slices end by their rows
+    clock = FakeClock()  # pauses: slices end by their rows
 
     async def main() -> list[int]:
         slices, rounds = Slices(clock), [0]

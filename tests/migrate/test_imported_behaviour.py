@@ -230,7 +230,7 @@ def large_frames_are_refused(world: World) -> None:
 
 
 def users_and_rights(world: World) -> None:
-    """The user's name stands in the message; groups decide who sends; others do not get in."""
+    """The user's name is in the message; groups decide who sends; others do not get in."""
     writer, reader = world.again("ann", "a"), world.again("bob", "b")
     id: Any = reader.subscribe(world.kind, "open.a")
     writer.send(world.kind, "open.a", "x")
@@ -376,7 +376,7 @@ def dead_letters_have_queues_of_their_own(world: World) -> None:
 
 
 def roles_and_users(world: World) -> None:
-    """The user's name stands in the message; roles decide who sends and who consumes."""
+    """The user's name is in the message; roles decide who sends and who consumes."""
     writer, reader, name = world.again("ann", "a"), world.again("bob", "b"), world.own("signed")
     id: Any = reader.subscribe(world.kind, name)
     writer.send(world.kind, name, "x")

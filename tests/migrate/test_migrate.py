@@ -188,7 +188,7 @@ def test_the_new_master_dies_meanwhile(old: str, tmp_path: Path) -> None:
 
 
 def wait_for(url: str, queue: str, count: int) -> None:
-    """Until so many messages are on the queue."""
+    """Until this many messages are on the queue."""
     until = time.monotonic() + DEADLINE_S
     with peer_of(url) as peer:
         looking = Looking(peer)

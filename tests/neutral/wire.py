@@ -36,7 +36,7 @@ class Op(IntEnum):
     ABORT = 11
     DISCONNECT = 12
     BEAT = 13
-    RECEIVED = 14  # from either side: so many bytes of the other one are here
+    RECEIVED = 14  # from either side: this many bytes of the other one are here
     CONNECTED = 33
     DONE = 34
     FAILED = 35

@@ -65,7 +65,7 @@ def missing() -> str:
 
 
 class ActiveMQ:
-    """One broker with a store of its own. `url` is its OpenWire address. A context manager."""
+    """One broker with a separate store. `url` is its OpenWire address. A context manager."""
 
     def __init__(self, directory: Path) -> None:
         self.port = free_port()

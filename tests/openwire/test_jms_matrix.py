@@ -73,7 +73,7 @@ class Play:
             return self._changed.wait_for(lambda: all(done(lines) for lines in self.said.values()), timeout_s)
 
     def wait_mark(self, mark: str) -> list[str]:
-        """Until all stories stand there, or have failed; the names of those that do."""
+        """Until all stories are there, or have failed; the names of those that do."""
         self.wait(lambda lines: any(line.get("mark") == mark or "ok" in line for line in lines))
         return [name for name, lines in self.said.items() if lines and lines[-1].get("mark") == mark]
 
@@ -104,7 +104,7 @@ class RelayedPair(Pair):
                 config=directory / "amq.toml",
                 scheme="auto",
                 lockKeepAlivePeriod="5s",
-                updateClusterClients=False,  # a client that is told of the brokers goes past the relay
+                updateClusterClients=False,  # a client that learns of the brokers goes past the relay
             )
         )
 

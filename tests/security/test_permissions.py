@@ -1,4 +1,4 @@
-"""The permissions file: what it grants, what it does not, and what is told of a wrong one."""
+"""The permissions file: what it grants, what it does not, and how a wrong one is reported."""
 
 from __future__ import annotations
 

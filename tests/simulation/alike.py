@@ -24,7 +24,7 @@ YEARS_S = 1e8  # what lives so long never expires, and is in columns with a time
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one call sends to `queue`: one message that has an id of its own; or those that are `alike`."""
+    """What one call sends to `queue`: one message that has a separate id; or those that are `alike`."""
 
     queue: str
     ids: list[str]
@@ -139,7 +139,7 @@ class Contents:
             self._broken(f"seq {message.seq} was {was}, and is {facts_of(message)}")
 
     def delivers(self, message: Message, epoch: int) -> None:
-        """A master gives it to a consumer next; if for the first time, then behind what stands before it."""
+        """A master gives it to a consumer next; if for the first time, then behind what is before it."""
         if message.seq not in self._lines:
             return
         self.check(message)

@@ -1,6 +1,6 @@
 """Applications that use two-phase transactions: who prepares, who ends what is prepared, and the parts of a pipeline.
 
-What they know stands in `TwoPhase`, which outlives their processes as a database would.
+What they know is in `TwoPhase`, which outlives their processes as a database would.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Branch:
     """A transaction that somebody prepares: the messages `sends` and the acknowledgements of `acks`, by their ids.
 
     decision    True = commit, False = roll back, None = nobody has decided
-    confirmed   somebody was told that it is prepared; `refused`: that it never will be
+    confirmed   somebody learned that it is prepared; `refused`: that it never will be
     tried       how somebody tried to end it
     alike       those of `sends` that have no id for the broker: no other branch sends them
     coordinator who prepares it

@@ -101,7 +101,7 @@ class Database(Feature):
                 self._strike(trip[0], request)
 
     def _strike(self, fault: Fault, request: Request) -> None:
-        """In an event of its own, and before the statement goes on."""
+        """In a separate event, and before the statement goes on."""
         self.oracle.log(f"STRIKE {fault}")
         self.oracle.counts[f"statement {fault.blow}"] += 1
         server, backend, now = self.server, request.backend, self.world.scheduler.now
@@ -173,7 +173,7 @@ class Database(Feature):
         return not self.server.synchronous or self.server.lost_commits > 0
 
     def watch(self) -> None:
-        """No client that stands still holds a lock of the server."""
+        """No client that pauses holds a lock of the server."""
         if self.server.blocked_by_idle:
             self.oracle.broken("P6", "a client that stood still inside a transaction kept others from their locks")
 

@@ -1,6 +1,6 @@
 """Durable subscriptions to a topic: exclusive, shared, with a selector; subscribers are away, end, and come anew.
 
-A message counts once for each subscription, under an identity of its own: `ID@QUEUE`, as each that begins anew has its
+A message counts once for each subscription, under a separate identity: `ID@QUEUE`, as each that begins anew has its
 own queue. The checker: a subscription that was confirmed is there with each later master, and misses nothing that was
 sent and confirmed after that; it gets what its selector is true for, in the order of each producer, and nothing again
 that it acknowledged.
@@ -87,7 +87,7 @@ class Durables(Feature):
         self.oracle.broken("durable", what)
 
     def subscribed(self, durable: Durable) -> None:
-        """Somebody was told that it is there."""
+        """Somebody learned that it is there."""
         self.oracle.log(f"subscribed {durable.key}")
         if durable.missable is None:
             durable.missable = set(self.begun)

@@ -235,7 +235,7 @@ def what_is_staged_together_does_not_hold_its_segment() -> AbstractContextManage
 
 @mutant_of("two-phase")
 def a_run_is_in_the_journal_before_it_is_prepared() -> AbstractContextManager[object]:
-    """In a batch of its own: a master that dies between them leaves it torn from its transaction."""
+    """In a separate batch: a master that dies between them leaves it torn from its transaction."""
     real = TwoPhase.append
 
     def append(two_phase: TwoPhase, group: Group, *arguments: Any) -> None:

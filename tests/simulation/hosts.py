@@ -100,7 +100,7 @@ class HostCache:
         self._stats: dict[str, tuple[float, Stat | None]] = {}
         self._lists: dict[str, tuple[float, list[str]]] = {}
         self.files: list[OpenFile] = []
-        self.watchers: list[tuple[Process, Callable[[], None]]] = []  # who is told when the lock file is closed
+        self.watchers: list[tuple[Process, Callable[[], None]]] = []  # who learns when the lock file is closed
 
     def connected(self) -> bool:
         return self.machine.up and self._scheduler.now >= self.cut_until
@@ -142,7 +142,7 @@ class HostCache:
         return pages
 
     def revalidate(self, inode: Inode) -> None:
-        """Close-to-open: what stands on the server now is what a reader sees who opens now."""
+        """Close-to-open: what is on the server now is what a reader sees who opens now."""
         if inode.liar not in (None, self):
             self.server.reread(inode)
         pages = self.pages(inode)

@@ -6,7 +6,7 @@ replaces, at the n-th call behind its decision. Some worlds are calm: nothing el
 The checkers, beside the promises of every world:
 
 - No broker is replaced that gave a sign within the time-out, whoever looked. A sign is what the file server has in
-  `lock` and `claim`; time in which the slave itself stood still, or got no answer, is not counted for it.
+  `lock` and `claim`; time in which the slave itself paused, or got no answer, is not counted for it.
 - In calm worlds: a broker that works is never replaced; while a master hangs and a slave works, another one serves
   within the time-out, a step of the watch, one period and `LATE_S`.
 """
@@ -181,7 +181,7 @@ class Hung(Feature):
         return process.paused_until <= now and self.cache(slot).connected() and now >= world.server_ready_at
 
     def _seen_from(self, cache: HostCache) -> list[tuple[int, bytes]]:
-        """What that host can see of the holder now: the files, and what stands in them on the server and in pages that
+        """What that host can see of the holder now: the files, and what is in them on the server and in pages that
         a broker of the same host has written."""
         found = []
         for name in ("lock", "claim"):
@@ -393,7 +393,7 @@ def _hang_replacing(world: World, fault: Fault) -> None:
 
 
 def _hang_all(world: World, fault: Fault) -> None:
-    """All hosts stand still; the holder of the lock goes on a little later than the others."""
+    """All hosts pause; the holder of the lock goes on a little later than the others."""
     found, now = _of(world).holder(), world.scheduler.now
     for slot in world.slots:
         if slot.process is not None and slot.process.alive:
@@ -457,7 +457,7 @@ KINDS: dict[str, Callable[[World, Fault], None]] = {
 
 
 def outlast(world: World, process: Process, seconds: float) -> None:
-    """Stop `process` until all other brokers that stand still have gone on for `seconds`."""
+    """Stop `process` until all other brokers that pause have gone on for `seconds`."""
     now = world.scheduler.now
     others = [slot.process for slot in world.slots if slot.process is not None and slot.process is not process]
     until = max((each.paused_until for each in others if each.alive), default=0.0)

@@ -330,7 +330,7 @@ class JmsConnection:
             self.line.say(found)
 
     async def request(self, found: Structure, interruptions: int = -1) -> Answer:
-        """Until it is answered, on whatever line. `interruptions` = it makes sense only if so many there were; raises
+        """Until it is answered, on whatever line. `interruptions` = it makes sense only if this many there were; raises
         InDoubt where there were more before it was sent. Raises Refused."""
         self._number(found, True)
         line = await self.connected()

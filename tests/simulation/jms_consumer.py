@@ -301,7 +301,7 @@ class JmsConsumer:
         self.go_on()
 
     def _forgive(self, some: Any) -> None:
-        """To come again is no duplicate of theirs."""
+        """To come again is not a duplicate of theirs."""
         self._connection.audit.setdefault(self.queue, set()).difference_update(got.key for got in some)
 
     def restored(self) -> Structure:

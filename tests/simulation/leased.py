@@ -102,7 +102,7 @@ class Leases(Feature):
                 self.oracle.acknowledging(self.ids[seq])
 
     def settled(self, held: Held, acknowledge: bool, epoch: int) -> None:
-        """Somebody was told that it is over."""
+        """Somebody learned that it is over."""
         self.oracle.log(f"settled {held.record.xid}")
         if held.ended is None or (held.ended is not acknowledge and not held.record.timeout_ms):
             self._broken(f"{held.record.xid}: told that {acknowledge=} is done, for the journal it is {held.ended}")

@@ -63,7 +63,7 @@ class Neutral(Feature):
 
 
 class Wire(NeutralClient, asyncio.Protocol):
-    """One connection. `left` = the credit of each consumer, by session; `heard(delivery)` is told of each delivery."""
+    """One connection. `left` = the credit of each consumer, by session; `heard(delivery)` learns of each delivery."""
 
     def __init__(self, oracle: Oracle, heard: Callable[[Delivered], None]) -> None:
         super().__init__()
@@ -236,7 +236,7 @@ class NeutralConsumer(NeutralApplication):
         await wire.do(wire.open(session), consumer)
 
     async def _ask(self, session: int) -> None:
-        """For some messages, until they are there or it is told that there are none."""
+        """For some messages, until they are there or it learns that there are none."""
         assert self.wire is not None
         wire, count = self.wire, self.rng.randint(1, 5)
         wire.left[session] = count

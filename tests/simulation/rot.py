@@ -3,7 +3,7 @@
 Where it can be told from a crash the brokers must notice before anything is served: in every batch that a seal or a
 later batch covers, and in the newest epoch. The last batch of an unsealed segment cannot be told from a torn write by
 anybody who has one copy; it is left out, and so is a segment that a trim mark has given up and that is about to go.
-`lock`, `claim` and presence are written anew all the time: whatever stands there must do no harm.
+`lock`, `claim` and presence are written anew all the time: whatever is there must do no harm.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Scheduled messages: some once, some again and again, to a queue.
 
-A job is what an application sends; each delivery of it is a message of its own, `JOB#SEQ`. The checker: a job falls due
+A job is what an application sends; each delivery of it is a separate message, `JOB#SEQ`. The checker: a job falls due
 as often as it says, never early by the clock of the master then, at its times and at no others, each in one step of the
 journal that leaves what is still to come; and with each new master what fell due and what is to come is the whole job.
 Clocks of hosts are a little apart, and do not jump: whoever needs exact times keeps them in step.

@@ -55,7 +55,7 @@ class Backend:
 
 @dataclass(eq=False)
 class Request:
-    """A statement on its way through the server, and who is told how it ended."""
+    """A statement on its way through the server, and who learns how it ended."""
 
     backend: Backend
     plan: Plan | None  # None = COMMIT
@@ -80,12 +80,12 @@ class SqlServer(Server):
         self.advisory: dict[int, Backend] = {}
         self.synchronous = False  # commits wait for the standby
         self.lag_s = 0.0
-        self.hung_until = 0.0  # the standby stands still
+        self.hung_until = 0.0  # the standby pauses
         self.commit_s = 0.001
         self.slow_s = 0.0  # how much longer the next commit takes
         self.lost_commits = 0
         self.failed_over = False
-        self.blocked_by_idle = 0  # lock_timeouts because of a client that stood still inside a transaction
+        self.blocked_by_idle = 0  # lock_timeouts because of a client that paused inside a transaction
         self.clients: dict[Any, list[Any]] = {}  # process → its connections
         self.on_moment: Callable[[str, Request], None] = lambda _phase, _request: None
         self.store = ""

@@ -116,7 +116,7 @@ _FENCE = re.compile(
 
 
 def plan(text: str) -> Plan:
-    """What stands in `text`. Raises AssertionError where the model does not know it."""
+    """What is in `text`. Raises AssertionError where the model does not know it."""
     text = " ".join(text.replace('"', "").replace("public.", "").split())
     records = "amq_record" in text and not text.startswith("CREATE TABLE")
     if records:

@@ -62,7 +62,7 @@ class Successions(Feature):
     # -- the operator -------------------------------------------------------------------------------------------------
 
     def _operate(self, chance: float) -> None:
-        """One command, run on some host: a process of its own, which may hang like any other."""
+        """One command, run on some host: a separate process, which may hang like any other."""
         world = self._world
         assert world is not None
         if world.peace:

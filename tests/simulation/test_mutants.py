@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.pool import MUTANTS, first_caught, hunt
 from tests.simulation.world import Result
 
-SEEDS = range(1, 181)  # one seed in twenty or thirty catches a mutant that another rule stands before, or that is rare
+SEEDS = range(1, 181)  # one seed in twenty or thirty catches a mutant that another rule is before, or that is rare
 QUICK = (
     "claim_not_looked_at",
     "acknowledgements_not_in_the_journal",

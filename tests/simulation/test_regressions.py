@@ -1,4 +1,4 @@
-"""What the simulation found, each as the smallest test that shows it; the seed stands in the commit."""
+"""What the simulation found, each as the smallest test that shows it; the seed is in the commit."""
 
 from __future__ import annotations
 

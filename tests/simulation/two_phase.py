@@ -132,7 +132,7 @@ class TwoPhase(Feature):
             self._broken(f"{branch.xid} was confirmed, and no journal has it")
 
     def refused(self, branch: Branch, code: str) -> None:
-        """Somebody was told that it never will be prepared."""
+        """Somebody learned that it never will be prepared."""
         branch.refused = True
         self.oracle.log(f"not prepared {branch.xid}: {code}")
         if branch.record is not None and branch.ended is not False:
@@ -143,7 +143,7 @@ class TwoPhase(Feature):
             self._broken(f"{branch.xid} was refused with {code}, and is no repetition")
 
     def told(self, branch: Branch, committed: bool, epoch: int) -> None:
-        """Somebody was told how it ended; `epoch` in which it was acknowledged then, 0 = not known."""
+        """Somebody learned how it ended; `epoch` in which it was acknowledged then, 0 = not known."""
         self.oracle.log(f"{branch.xid} was {'committed' if committed else 'rolled back'}")
         if branch.ended is not committed:
             self._broken(f"{branch.xid}: told that committed is {committed}, for the journal it is {branch.ended}")
@@ -155,7 +155,7 @@ class TwoPhase(Feature):
         branch.told = committed
 
     def batch_told(self, job: Job, batch: int, outcome: str) -> None:
-        """Somebody was told that this batch is committed, now or before."""
+        """Somebody learned that this batch is committed, now or before."""
         self.oracle.counts[f"batch {outcome}"] += 1
         self.oracle.log(f"batch {batch} of {job.owner}: {outcome}")
         if outcome == two_phase.COMMITTED and batch in job.answered:

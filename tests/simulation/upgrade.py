@@ -106,7 +106,7 @@ class _Read:
 
 
 class Upgrade(Feature):
-    """Brokers begin as 0.1; each is upgraded at a time of its own, and one may go back for a while."""
+    """Brokers begin as 0.1; each is upgraded at a separate time, and one may go back for a while."""
 
     def __init__(self, oracle: Oracle, seed: int) -> None:
         super().__init__(oracle, seed)
@@ -116,7 +116,7 @@ class Upgrade(Feature):
         self._of_today: set[int] = set()  # epochs of masters that run the code of today
 
     def options(self) -> dict[str, Any]:
-        """Limits have an oracle of their own, which knows brokers of today."""
+        """Limits have a separate oracle, which knows brokers of today."""
         return {"queue_limit_bytes": 0, "store_limit_bytes": 0}
 
     # -- the operator -------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class Driver:
         return (self.directory / "driver.log").read_text()[-4000:]
 
     def wait_batches(self, count: int) -> None:
-        """Wait until so many batches are done."""
+        """Wait until this many batches are done."""
         pause = threading.Event()
         for _ in range(round(WAIT_S / PAUSE_S)):
             if self.batches() >= count:

@@ -1,4 +1,4 @@
-"""A client of Spark Connect, which starts a server of its own: it writes rows to a queue, looks at them, and reads them
+"""A client of Spark Connect, which starts a separate server: it writes rows to a queue, looks at them, and reads them
 as a stream.
 
 `python -m tests.spark.connect_driver '{"directory": …, "url": …, "rows": 100}'` prints the numbers of rows as JSON.

@@ -60,7 +60,7 @@ class Pipeline:
         return query
 
     def drive(self, session: Path, master: str, **conf: str) -> Driver:
-        """A driver of its own, started, that runs it. `conf`: settings of Spark, with _ for the dots."""
+        """A separate driver, started, that runs it. `conf`: settings of Spark, with _ for the dots."""
         words = {
             "directory": str(self.directory),
             "url": self.url,

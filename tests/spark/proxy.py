@@ -16,7 +16,7 @@ from enum import Enum
 from tests.brokers import DEADLINE_S
 
 PREPARE, BATCH, ROLLBACK = "prepare", "batch", "rollback"
-_FRAME = re.compile(rb"(COMMIT|ABORT)\n([^\0]*?)\n\n[^\0]*\0")  # the parts of a large batch stand in a body
+_FRAME = re.compile(rb"(COMMIT|ABORT)\n([^\0]*?)\n\n[^\0]*\0")  # the parts of a large batch are in a body
 _ERROR = b"ERROR\nmessage:the proxy does not like it\ncode:PROXY\n\n\0"
 _KEPT_BYTES = 70_000  # the longest frame of that kind, and some more
 

@@ -1,7 +1,7 @@
 """A Spark that is quiet, offline and quick to start, for the session of the tests and for drivers that are killed.
 
 It starts in 5 s in place of 12, since its JVMs map the classes that an earlier one loaded. That archive holds for one
-Java and one class path, so Spark's home and its empty `conf` have a place of their own below build/, where the first
+Java and one class path, so Spark's home and its empty `conf` have a separate place below build/, where the first
 who needs it makes it.
 """
 

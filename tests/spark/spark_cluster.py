@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark: a master and two workers, each a process of its own, on loopback addresses."""
+"""A standalone cluster of Spark: a master and two workers, each a separate process, on loopback addresses."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_ways_take_turns_and_the_first_round_warms_up() -> None:
 
 @pytest.mark.deep
 def test_beside_kafka(tmp_path: Path) -> None:
-    """A process of its own: jars are given to a JVM that starts."""
+    """A separate process: jars are given to a JVM that starts."""
     need_spark()
     if KAFKA_JARS not in os.environ:
         pytest.skip(f"{KAFKA_JARS} names no directory with Kafka: python -m bench.spark_kafka --fetch DIR")

@@ -75,7 +75,7 @@ NOTHING = dict.fromkeys(journal.schema(headers=True).names)
 
 
 def flat(record: Record, offset: int) -> Iterator[tuple[Record, int]]:
-    """Messages know where they stand; of what else stands in a group the reader knows it, and this does not."""
+    """Messages know where they stand; of what else is in a group the reader knows it, and this does not."""
     parts = record.records if isinstance(record, Group) else [record]
     for part in parts:
         yield part, part.offset if isinstance(part, Message | Multicast) else offset if part is record else -1
@@ -134,7 +134,7 @@ def rows_of(record: Record, wall_ms: int) -> Iterator[dict[str, Any]]:
 
 
 def plain(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Moments as milliseconds; the position of what stands in a group left out where it is not a message."""
+    """Moments as milliseconds; the position of what is in a group left out where it is not a message."""
     for row in found:
         for name in ("timestamp", "expires"):
             if hasattr(row[name], "timestamp"):
@@ -194,7 +194,7 @@ def test_a_batch_is_cut_by_rows_and_by_bytes(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_body_for_many_queues_is_many_bodies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stands in the journal once. A column of bodies has 2 GiB at most, and a task not as much memory."""
+    """It is in the journal once. A column of bodies has 2 GiB at most, and a task not as much memory."""
     world = made(tmp_path)
     sent = message(world, "topic://t")
     sent.body = b"x" * 1000
@@ -314,7 +314,7 @@ def test_a_segment_that_was_trimmed_meanwhile(tmp_path: Path) -> None:
 
 
 def test_a_segment_that_goes_while_a_plan_is_made(tmp_path: Path) -> None:
-    """Its live messages stand in another one by then: the plan is made again."""
+    """Its live messages are in another one by then: the plan is made again."""
     world = made(tmp_path)
     fill(world, 10)
     world.journal.trim(Trimmed(1, 1))

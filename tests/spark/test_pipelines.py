@@ -264,7 +264,7 @@ def test_files_to_a_queue_and_the_journal_to_another(spark: Any, brokers: Broker
 
 @pytest.mark.deep
 def test_the_command_from_end_to_end(spark: Any, tmp_path: Path) -> None:  # noqa: ARG001
-    """In a process of its own, as a user starts it."""
+    """In a separate process, as a user starts it."""
     world, _ = history(tmp_path / "store")
     words = ["pipeline", "run", "audit", "--store", world.store, "--output", str(tmp_path / "out"), "--json"]
     words += ["--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=1"]

@@ -128,7 +128,7 @@ def test_a_task_that_fails_is_run_again_whole(spark: Any, brokers: Brokers, tmp_
 
 
 def test_a_job_of_more_than_a_thousand_tasks(spark: Any, brokers: Brokers) -> None:
-    """Each task stages a transaction of its own, and the driver commits all of them in one step."""
+    """Each task stages a separate transaction, and the driver commits all of them in one step."""
     port, tasks = brokers.master().port, 1_020
     frame = spark.range(0, 10 * tasks, 1, tasks).selectExpr("CAST(id AS STRING) AS value")
     named = {"txnAppId": "large", "txnVersion": "0", "url": url(port), "destination": f"/queue/{QUEUE}"}

@@ -22,7 +22,7 @@ class Violation(AssertionError):
 
 
 class Candidate:
-    """A broker on a host of its own. `confirmed` = segment → bytes that were confirmed."""
+    """A broker on a separate host. `confirmed` = segment → bytes that were confirmed."""
 
     def __init__(
         self, vfs: Vfs, store: str, name: str, clock: FakeClock, door_to: Callable[[LockPlace], Vfs] | None = None

@@ -1,4 +1,4 @@
-"""One PostgreSQL for the tests of this folder that a process runs, and a database of its own for each test."""
+"""One PostgreSQL for the tests of this folder that a process runs, and a separate database for each test."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The rules of "A store in a database" (docs/master-slave.md), each with mutants, on the real door and a real server.
 
 An old master writes, rolls to a new segment and checks its lease. Before each of its statements in turn a fault comes:
-its connection is lost before the statement or with the answer, or it stands still while another broker takes over.
+its connection is lost before the statement or with the answer, or it pauses while another broker takes over.
 The lock service lies (every broker gets the lock at once), and nobody waits. Whatever was confirmed must lie inside the
 seal, and nothing of the old master may take effect behind it.
 """

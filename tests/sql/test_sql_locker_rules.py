@@ -1,7 +1,7 @@
 """The rules of "The lock alone in a database" (docs/master-slave.md), with mutants, on a real server and real files.
 
 An old master writes batches and checks its lease. Before or after each of its statements and each of its file calls in
-turn it stands still while another broker takes over, or the connection of that statement is lost, before it or with its
+turn it pauses while another broker takes over, or the connection of that statement is lost, before it or with its
 answer. The lock service lies (every broker gets the lock at once), and the two run on different hosts: the candidate
 has to wait. Whatever was confirmed must lie inside the seal.
 """

@@ -309,7 +309,7 @@ def test_a_commit_that_was_not_waited_for_counts_as_failed(server: Postgres, dat
 
 
 def open_store_unseen(server: Postgres, database: str) -> bytes:
-    """What stands in the segment, as another broker reads it."""
+    """What is in the segment, as another broker reads it."""
     url = server.url(database)
     door = SqlVfs(SqlUrl.parse(url))
     return door.pread(door.open(f"{url}/journal/s", os.O_RDONLY), 9, 0)

@@ -128,7 +128,7 @@ def test_the_tables_stay_small_whoever_comes(monkeypatch: pytest.MonkeyPatch) ->
     reason="unshare (util-linux) and ip (iproute2) are not installed",
 )
 def test_a_real_broker_counts_a_network_as_one(tmp_path: Path) -> None:
-    """Each stranger connects from an address of its own, in a network namespace that has whole networks of them."""
+    """Each stranger connects from a separate address, in a network namespace that has whole networks of them."""
     done = subprocess.run(
         [
             "unshare",

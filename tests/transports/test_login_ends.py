@@ -32,7 +32,7 @@ class Ends:
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "LOGIN_LOOK_S", 0.001)  # the clock of the broker stands still, until it is set
+    monkeypatch.setattr(connection, "LOGIN_LOOK_S", 0.001)  # the clock of the broker pauses, until it is set
 
 
 def serve(path: Path, test: Callable[[Served, Ends], Awaitable[None]], **config: Any) -> None:

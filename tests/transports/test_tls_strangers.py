@@ -70,7 +70,7 @@ class Raw:
 
 
 def half(raw: Raw, number: int, dice: Random) -> None:
-    """A handshake that goes on to some point, and stands there."""
+    """A handshake that goes on to some point, and is there."""
     hello = raw.hello()
     kinds = [hello, hello[:1], hello[: len(hello) // 2], hello + b"\x14\x03\x03\x00\x01", hello + dice.randbytes(4000)]
     raw.sock.sendall(kinds[number % len(kinds)])

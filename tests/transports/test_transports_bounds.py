@@ -194,7 +194,7 @@ def test_a_client_that_is_not_read_is_not_silent(tmp_path: Path, monkeypatch: py
 
 
 def test_the_end_of_a_client_that_was_not_read_is_noticed(tmp_path: Path) -> None:
-    """Refused while it is not read: it is told why, and its closing is seen at once."""
+    """Refused while it is not read: it learns why, and its closing is seen at once."""
 
     async def test(served: Served) -> None:
         peer = await served.connect(CONNECT)
@@ -222,7 +222,7 @@ class Clock:
 
 
 def test_a_client_is_not_cut_for_what_the_broker_has_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop stands still for longer than heart-beats may be late. Timers go off first then; the sockets are
+    """The event loop pauses for longer than heart-beats may be late. Timers go off first then; the sockets are
     read before anybody is called silent."""
 
     async def test(served: Served) -> None:

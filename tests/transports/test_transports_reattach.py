@@ -47,13 +47,13 @@ class Returning:
         self.token = found[1].decode()
 
     async def say(self, data: bytes, *, lost_from: int | None = None) -> None:
-        """`data`, of which the broker gets what stands before `lost_from`."""
+        """`data`, of which the broker gets what is before `lost_from`."""
         self.said += data
         assert self.peer is not None
         await self._served.say(self.peer, data[:lost_from])
 
     async def listen(self, *, lost_from: int | None = None) -> bytes:
-        """What came, of which the client gets what stands before `lost_from`."""
+        """What came, of which the client gets what is before `lost_from`."""
         await self._served.rest()
         assert self.peer is not None
         data = self.peer.read()[:lost_from]
@@ -100,7 +100,7 @@ SUBSCRIBE = frame("SUBSCRIBE", {"id": "s", "destination": "/queue/a", "ack": "cl
 
 
 def serve(path: Path, test: Callable[[Served], Awaitable[None]], **config: Any) -> None:
-    """Run `test` with a broker and connections that have one clock, which stands still."""
+    """Run `test` with a broker and connections that have one clock, which pauses."""
 
     async def with_one_clock(served: Served) -> None:
         served.hub.clock = served.world.clock

@@ -1,6 +1,6 @@
 """The same Connection over TCP and over TLS, on both event loops: real sockets, real certificates.
 
-TLS has no half-close, closes in a way of its own, and holds bytes back in one more place. Nothing of that reaches a
+TLS has no half-close, closes in a separate way, and holds bytes back in one more place. Nothing of that reaches a
 protocol or a client.
 """
 

@@ -218,7 +218,7 @@ ALREADY = TransactionRolledBackError("it took place before", code="ALREADY_COMMI
 
 
 def test_a_transaction_that_is_repeated_is_committed_where_the_first_one_was() -> None:
-    """The client was told that it was rolled back, and would have done its work again."""
+    """The client learned that it was rolled back, and would have done its work again."""
     server = opened()
     begun(server)
     server.receive(frame(message(transaction=TRANSACTION), 12))
@@ -228,7 +228,7 @@ def test_a_transaction_that_is_repeated_is_committed_where_the_first_one_was() -
 
 
 def test_another_transaction_of_a_name_that_is_taken_is_rolled_back() -> None:
-    """What it acknowledges is there still: it is no repetition."""
+    """What it acknowledges is there still: it is not a repetition."""
     server, names = opened_with(7)
     begun(server)
     acknowledged(server, STANDARD, names[0], names[0], consumer=OTHER, transaction=TRANSACTION)

@@ -61,7 +61,7 @@ def messages(draw: st.DrawFn, version: int = 12) -> Structure:
     id.fields["producer"] = producer
     destination = structure(draw(st.sampled_from(table.DESTINATION_TYPES)), name=draw(st.text(max_size=9)))
     found.fields.update(producer=producer, id=id, destination=destination)
-    assume(SCHEDULED not in (found.get("properties") or b""))  # the broker reads those, and refuses what is no map
+    assume(SCHEDULED not in (found.get("properties") or b""))  # the broker reads those, and refuses what is not a map
     return found
 
 
