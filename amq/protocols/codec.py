@@ -26,6 +26,7 @@ class Codec(Protocol):
     # it sends and what it wants, as in `Connect`. None = it must log in within `connectTimeout`.
     patience_ms: tuple[int, int] | None
     has_more: bool  # `receive` stopped at `frames_max`: `receive(b"", …)` goes on
+    pending: bool  # a frame has begun and is not complete
 
     def receive(self, data: bytes, frames_max: int = ALL_FRAMES) -> list[Command]:
         """Commands completed by `data`, of about `frames_max` frames; the others stay in the codec. 0 = only take
@@ -34,10 +35,6 @@ class Codec(Protocol):
 
     def close(self) -> None:
         """Nothing is received any more: let go of what was buffered."""
-        ...
-
-    def pending(self) -> bool:
-        """True while a frame has begun and is not complete (for the timeout on unfinished frames)."""
         ...
 
     def connected(

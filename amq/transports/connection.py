@@ -186,7 +186,7 @@ class Connection(Reading, asyncio.Protocol):
         if client is None or protocol.has_more or len(commands) > LOOK_AFTER // 4:
             self._work(commands, len(data), hub.turn.shares.until_s(self._last_read))
             return
-        if protocol.pending():
+        if protocol.pending:
             if commands or not self._frame_since:
                 self._frame_since, self._frame_bytes = self._last_read, 0
             self._frame_bytes += len(data)
@@ -235,7 +235,7 @@ class Connection(Reading, asyncio.Protocol):
             if self._lifeline is not None:
                 self._count(self._lifeline)
         self._read_for(WORK)
-        if not protocol.pending():
+        if not protocol.pending:
             self._frame_since = 0.0
         elif completed or not self._frame_since:
             self._frame_since = self._last_read

@@ -116,7 +116,7 @@ class ReattachableConnection(Connection):
         if hub.parking.is_closed:
             return False
         window_bytes = lifeline.window.bytes_max
-        unfinished_bytes = self._frame_bytes if protocol.pending() else 0
+        unfinished_bytes = self._frame_bytes if protocol.pending else 0
         window_s = min(lifeline.window_s, hub.config.reconnect_window_s)
         if not window_s or max(unfinished_bytes, sum(map(len, self._slices))) > window_bytes:
             return False
@@ -161,7 +161,7 @@ class ReattachableConnection(Connection):
         protocol, stream = self.protocol, self._stream
         if stream is None or stream.is_closing():
             return True
-        if older is None or protocol is None or self._held or protocol.pending():
+        if older is None or protocol is None or self._held or protocol.pending:
             return False
         if not older._may_go_on(client, asked, protocol.name):
             return False
@@ -203,7 +203,7 @@ class ReattachableConnection(Connection):
         now = hub.clock.monotonic()
         self._parked_until = 0.0
         self._last_read, self._seemed_silent = now, False
-        self._frame_since = now if self.protocol.pending() else 0.0
+        self._frame_since = now if self.protocol.pending else 0.0
         self._socket_full, self._holds_back = False, True  # until the client has what it lacks
         self._behind_bytes = self._full_reads = 0
         self._stream, self._watched, self.peer_name = stream, newer._watched, newer.peer_name

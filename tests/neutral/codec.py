@@ -72,7 +72,7 @@ class NeutralCodec:
         try:
             while True:
                 if frames_max <= 0:
-                    self.has_more = self.pending()
+                    self.has_more = self.pending
                     break
                 frames_max -= 1
                 if (found := self._next()) is None:
@@ -116,6 +116,7 @@ class NeutralCodec:
     def close(self) -> None:
         self._is_closed, self._data, self.has_more = True, b"", False
 
+    @property
     def pending(self) -> bool:
         return bool(self._data)
 

@@ -413,5 +413,5 @@ def test_what_is_no_frame_ends_the_connection_and_is_told() -> None:
         server = NeutralCodec()
         found = server.receive(MAGIC + frame(Op.BEAT) + said + frame(Op.BEGIN, "t"))
         assert [type(each).__name__ for each in found] == ["Malformed"], said
-        assert not server.pending()
+        assert not server.pending
         assert server.receive(frame(Op.BEGIN, "t")) == []

@@ -39,7 +39,7 @@ def test_case_byte_by_byte(case: Case, version: str) -> None:
     server = opened(version, case.limits)
     commands = [command for byte in case.frames for command in server.receive(bytes([byte]))]
     assert one_by_one(commands) == one_by_one(case.commands)
-    assert not server.pending()
+    assert not server.pending
 
 
 @pytest.mark.parametrize(("case", "version"), EVERY)
@@ -53,7 +53,7 @@ def test_case_with_trailing_bytes(case: Case, version: str) -> None:
     server = opened(version, case.limits)
     ended = type(case.commands[-1]).__name__ in ("Malformed", "Disconnect")
     assert one_by_one(server.receive(case.frames + b"\nBEG")) == one_by_one(case.commands)
-    assert server.pending() is not ended
+    assert server.pending is not ended
     rest = server.receive(b"IN\ntransaction:after\n\n\0")
     assert [type(command).__name__ for command in rest] == ([] if ended else ["Begin"])
 
@@ -67,7 +67,7 @@ def test_fast_path_equals_general_path(cases: list[Case], data: st.DataObject) -
     one, other = opened(), general_path_only(opened())
     found = [command for chunk in chunks for command in one.receive(chunk)]
     assert one_by_one(found) == one_by_one(other.receive(stream))
-    assert one.pending() == other.pending()
+    assert one.pending == other.pending
 
 
 @pytest.mark.parametrize("cut", [1, 6, 30])
@@ -84,7 +84,7 @@ def test_general_path_after_a_cut_frame_that_the_fast_path_finished() -> None:
     assert server.receive(b"SEND\ndestination:/queue/a\nx:a long header that is cut in") == []
     commands = server.receive(b" two\n\n\0BEGIN\ntransaction:t\n\n\0")
     assert [type(command).__name__ for command in commands] == ["Send", "Begin"]
-    assert not server.pending()
+    assert not server.pending
 
 
 # ---- CONNECT
@@ -216,14 +216,14 @@ def test_destination_cache_is_bounded() -> None:
 
 def test_pending() -> None:
     server = opened()
-    assert not server.pending()
+    assert not server.pending
     server.receive(b"\n\r\n")
-    assert not server.pending()
+    assert not server.pending
     for part in (b"SE", b"ND\ndestination:/queue/a\n\n", b"x", b"y"):
         assert server.receive(part) == []
-        assert server.pending()
+        assert server.pending
     assert len(server.receive(b"\0\n")) == 1
-    assert not server.pending()
+    assert not server.pending
 
 
 # ---- answers

@@ -82,7 +82,7 @@ def test_any_bytes(stream: bytes, version: str, data: st.DataObject) -> None:
         c for c in expected if not isinstance(c, Malformed)
     )
     assert len(one_by_one(found)) == len(one_by_one(expected))
-    assert fast.pending() == general.pending() == cut.pending()
+    assert fast.pending == general.pending == cut.pending
 
 
 @given(streams)
@@ -143,7 +143,7 @@ def test_fast_path_equals_general_path(
     expected = one_by_one(general.receive(stream))
     assert one_by_one(fast.receive(stream)) == expected
     assert [each for byte in stream for each in one_by_one(single.receive(bytes([byte])))] == expected
-    assert fast.pending() == general.pending() == single.pending()
+    assert fast.pending == general.pending == single.pending
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -52,13 +52,13 @@ def test_the_same_as_one_by_one(some: list[tuple[bytes, int]], cuts: list[int], 
             found += server.receive(data[position : position + cut])
             position += cut
     assert one_by_one(found) == expected
-    assert server.pending() == opened_pending(data)
+    assert server.pending == opened_pending(data)
 
 
 def opened_pending(data: bytes) -> bool:
     server = opened("1.2", SMALL)
     slowly(server, data)
-    return server.pending()
+    return server.pending
 
 
 def test_many_become_one_command() -> None:

@@ -188,10 +188,10 @@ def test_a_frame_that_breaks_off_is_forgotten_before_the_connection_is(tmp_path:
         gone = await served.connect(CONNECT, begun)
         connection = gone.connection
         await served.hang_up(gone)
-        assert not connection.protocol.pending()
+        assert not connection.protocol.pending
         lingering = await served.connect(CONNECT, b"UNSUBSCRIBE\nid:9\n\n\0" + begun)
         assert b"ERROR" in lingering.read()
         assert lingering.connection.number in served.connections
-        assert not lingering.connection.protocol.pending()
+        assert not lingering.connection.protocol.pending
 
     serve(tmp_path, test)

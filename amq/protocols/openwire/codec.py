@@ -115,7 +115,7 @@ class OpenWireCodec:
     survives: ClassVar[frozenset[Scope]] = frozenset(Scope) - {Scope.CONNECTION}
     returns: ClassVar[bool] = True  # with a failover URL
     confirmed = 0
-    has_more = False
+    has_more = pending = False
 
     def __init__(
         self,
@@ -179,6 +179,7 @@ class OpenWireCodec:
                 self._fail(error, error.head, commands, error.size)
             except (ValueError, AmqError) as error:
                 self._fail(error, found, commands)
+        self.pending = frames.pending
         return commands
 
     def _receive_frequent(self, commands: list[Command], left: int) -> int:
@@ -307,13 +308,9 @@ class OpenWireCodec:
                 raise ProtocolError(f"a client may not send commands of type {type}", code="COMMAND_UNKNOWN")
             handler(self, found, commands)
 
-    def pending(self) -> bool:
-        """True while a frame has begun and is not complete."""
-        return self._frames.pending
-
     def close(self) -> None:
         """Nothing is received any more: let go of what was buffered."""
-        self._is_closed, self.has_more = True, False
+        self._is_closed, self.has_more, self.pending = True, False, False
         self._frames.clear()
 
     def _in(self, session: int, commands: list[Command]) -> None:

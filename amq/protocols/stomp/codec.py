@@ -106,7 +106,7 @@ class StompCodec:
     survives: ClassVar[frozenset[Scope]] = frozenset()  # STOMP knows no error that leaves the connection open
     unsaid = b""
     patience_ms: tuple[int, int] | None = None
-    has_more = False
+    has_more = pending = False
 
     def __init__(
         self,
@@ -165,7 +165,8 @@ class StompCodec:
                 left = self._receive_frequent(commands, left)
                 if reader.offset == len(reader.buffer):  # as nearly always: no further look at what is not there
                     reader.clear()
-                    break
+                    self.pending = False
+                    return commands
             if left <= 0:
                 self.has_more = True
                 break
@@ -192,16 +193,13 @@ class StompCodec:
                 # Its traceback would hold this frame, and with that all that was received.
                 commands.append(Malformed(error.with_traceback(None), receipt))
                 self.close()
+        self.pending = self._reader.pending
         return commands
-
-    def pending(self) -> bool:
-        """True while a frame has begun and is not complete."""
-        return self._reader.pending
 
     def close(self) -> None:
         """Nothing is received any more: let go of what was buffered."""
         self._closed = True
-        self.has_more = False
+        self.has_more = self.pending = False
         self._reader = FrameReader(self._limits)
 
     def _receive_frequent(self, commands: list[Command], left: int) -> int:

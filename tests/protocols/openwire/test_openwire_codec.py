@@ -165,7 +165,7 @@ def test_a_large_frame_before_the_login_is_refused() -> None:
     server = OpenWireCodec()
     server.receive(greeting())
     assert isinstance(server.receive(INT.pack(STRANGER_BYTES_MAX + 1))[-1], Malformed)
-    assert not server.pending()
+    assert not server.pending
 
 
 def test_a_breach_is_not_told_as_the_failure_of_what_went_before() -> None:
@@ -193,7 +193,7 @@ def test_nothing_comes_after_the_end() -> None:
         assert isinstance(commands[-1], Malformed | Disconnect)
         assert not [each for each in commands if isinstance(each, Send)]
         assert server.receive(SYNCHRONOUS["message"]) == []
-        assert not server.pending()
+        assert not server.pending
 
 
 NO_NAMES = ["\ud800", "a\ud800\ue000", "\udfff\uffff", "a\nb", "\0", "", "x,,y", "?a=b", "x" * 9000]
@@ -272,7 +272,7 @@ def test_a_message_that_cannot_be_taken_fails_alone(what: str, piece: int) -> No
     (answer,) = frames(server.error(Failure(invalid.error, Scope.COMMAND, invalid.receipt)))
     assert (answer.type, answer.get("correlation_id")) == (table.EXCEPTION_RESPONSE, 7)
     assert receipts([only(commands, Send)]) == [7]
-    assert not server.pending()
+    assert not server.pending
 
 
 @pytest.mark.parametrize("what", UNUSABLE)

@@ -140,7 +140,7 @@ def test_both_ways_say_the_same(found: st.DataObject) -> None:
     short, long = said_by
     event("malformed" if any(isinstance(each, Malformed) for each in short) else "well formed")
     assert _told(short) == _told(long)
-    assert ours.pending() == theirs.pending()
+    assert ours.pending == theirs.pending
     assert [each.held for each in ours._consumers.values()] == [each.held for each in theirs._consumers.values()]
 
 
