@@ -340,7 +340,7 @@ def test_a_client_that_does_not_read_is_told_once_it_has_read(tmp_path: Path) ->
         send = frame("SEND", {"destination": "/queue/q"}, b"x" * 1000)
         await served.say(producer, send * 3000)  # more than the sockets take
         connection = client.connection
-        await served.until(lambda: connection._socket_full, "a full socket")
+        await served.until(lambda: connection.socket.is_full, "a full socket")
         before = connection._out_bytes
         for number in range(1000):
             served.brokers = (f"stomp://b{number}:1",)

@@ -138,13 +138,13 @@ def subscriptions(broker: Broker) -> Table[Subscribed]:
 
 
 class Connected(Protocol):
-    """A client's socket, as `amq.transports.connection.Connection` has it."""
+    """A client that is there, as `amq.transports.peer.Peer` has it."""
 
     number: int
     user: str
     client_id: str
     peer_name: str
-    protocol: Any
+    codec: Any
     client: Any
 
     def abort(self) -> None: ...
@@ -171,7 +171,7 @@ def connections() -> Table[Connected]:
             "user": each.user,
             "client_id": each.client_id,
             "address": each.peer_name,
-            "protocol": each.protocol.name if each.protocol is not None else "",
+            "protocol": each.codec.name if each.codec is not None else "",
             "slow": each.client is not None and not each.client.is_writable,
             "blocked": each.client is not None and each.client.session_that_waits() is not None,
         },
@@ -289,7 +289,7 @@ async def clients(connected: Iterable[Connected], slices: Slices) -> Row:
         for piece in pieces(connected):
             for each in piece:
                 if each.client is not None:
-                    speak[each.protocol.name] += 1
+                    speak[each.codec.name] += 1
                     blocked += each.client.session_that_waits() is not None
             await work.did(len(piece))
     return {"protocols": dict(speak), "blocked": blocked}

@@ -90,6 +90,7 @@ def _stomp(surroundings: Surroundings, owner: str) -> StompCodec:
         (("amq-broker", surroundings.broker), ("amq-epoch", str(surroundings.epoch))),
         owner,
         config.stomp_strict_destinations,
+        (round(config.heart_beat_send_s * 1000), round(config.heart_beat_receive_s * 1000)),
     )
 
 

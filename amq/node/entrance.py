@@ -17,9 +17,9 @@ from ssl import SSLContext
 
 from amq.config.schema import BrokerConfig
 from amq.doors.clock import Clock
-from amq.transports.connection import Connection
 from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.handshakes import Handshakes, TlsPort
+from amq.transports.peer import Peer
 from amq.transports.places import Places
 
 
@@ -31,7 +31,7 @@ class Entrance:
         self.door = Doorkeeper(clock, config)
         self.places = Places(clock, lambda: config().max_connections)
         self.numbers = itertools.count(1)
-        self._served: list[MutableMapping[int, Connection]] = []  # the connections of each mastership, by number
+        self._served: list[MutableMapping[int, Peer]] = []  # the connections of each mastership, by number
 
     @cached_property
     def _handshakes(self) -> Handshakes:
@@ -46,17 +46,17 @@ class Entrance:
         """A port that is open from now on. `context()` = for new handshakes; `make()` a protocol for a connection."""
         return TlsPort(sockets, context, make, self._handshakes, self.door.arrive, self.places.is_reserved)
 
-    def serve(self, connections: MutableMapping[int, Connection]) -> None:
+    def serve(self, connections: MutableMapping[int, Peer]) -> None:
         """From now on `connections` take places."""
         self._served.append(connections)
 
-    def leave(self, connections: MutableMapping[int, Connection]) -> None:
+    def leave(self, connections: MutableMapping[int, Peer]) -> None:
         """That mastership is over."""
         self._served = [each for each in self._served if each is not connections]
 
-    def enter(self, connection: Connection) -> None:
-        """`connection` takes a place, perhaps that of another one. Raises PlacesTakenError."""
-        gone = self.places.enter(connection, sum(map(len, self._served)))
+    def enter(self, peer: Peer) -> None:
+        """`peer` takes a place, perhaps that of another one. Raises PlacesTakenError."""
+        gone = self.places.enter(peer, sum(map(len, self._served)))
         if gone is not None:
             for connections in self._served:
                 connections.pop(gone.number, None)

@@ -17,7 +17,6 @@ import structlog
 
 from amq.broker.broker import Broker
 from amq.broker.events import Events, StoreFull, StoreHasRoom, StoreLimitLeft, StoreLimitReached
-from amq.broker.queues.queue import Peer
 from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic
@@ -37,11 +36,11 @@ from amq.security.login import Authenticate, Claim, Login
 from amq.security.permissions import Permissions
 from amq.store.files.vfs import Vfs
 from amq.transports.announcer import Announcer
-from amq.transports.connection import Connection
 from amq.transports.handshakes import TlsPort, listening_sockets
 from amq.transports.parking import Parking
+from amq.transports.peer import Peer
 from amq.transports.places import PlacesTakenError
-from amq.transports.reattachment import ReattachableConnection
+from amq.transports.socket import Socket
 from amq.transports.translating import Translator
 from amq.transports.turn import Turn
 
@@ -86,8 +85,8 @@ class Mastership:
         self.clock = clock
         self.loop = asyncio.get_running_loop()
         self.turn = Turn(self.loop, valid, inline=alone)
-        self.connections: dict[int, Connection] = {}
-        self.parking: Parking[ReattachableConnection] = Parking(entropy, lambda: self.config)
+        self.connections: dict[int, Peer] = {}
+        self.parking: Parking[Peer] = Parking(entropy, lambda: self.config)
         self.urls: list[str] = []  # as clients write them
         self.full = False  # the store's disk
         self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)  # by protocol
@@ -159,7 +158,7 @@ class Mastership:
         deadline = self.clock.monotonic() + LISTEN_PATIENCE_S
         while True:
             try:
-                make = partial(self._make_connection, served_at(self._protocols, url.carried), url.tls)
+                make = partial(self._make_socket, served_at(self._protocols, url.carried), url.tls)
                 if url.tls:
                     sockets = await listening_sockets(self.loop, url.host, url.port)
                     return self._entrance.tls_port(sockets, self._context, make)
@@ -285,28 +284,27 @@ class Mastership:
         """Where a client finds the group; () = it is not told."""
         return self._announcer.brokers(loopback, tls)
 
-    def opened(self, connection: Connection) -> bool:
+    def opened(self, peer: Peer) -> bool:
         try:
-            self._entrance.enter(connection)
+            self._entrance.enter(peer)
         except PlacesTakenError:
             return False
-        self.connections[connection.number] = connection
+        self.connections[peer.number] = peer
         return True
 
-    def reopened(self, connection: Connection) -> None:
-        """It has a socket again: that of a connection which is closed now."""
-        self.connections[connection.number] = connection
+    def reopened(self, peer: Peer) -> None:
+        """It has a socket again: that of a peer which is closed now."""
+        self.connections[peer.number] = peer
 
-    def closed(self, connection: Connection) -> None:
-        self.connections.pop(connection.number, None)
-        self.places.leave(connection)
-        self.turn.unsent.pop(connection, None)
+    def closed(self, peer: Peer) -> None:
+        self.connections.pop(peer.number, None)
+        self.places.leave(peer)
+        self.turn.unsent.pop(peer, None)
 
-    def _make_connection(self, protocols: Sequence[ServedProtocol], has_arrived: bool) -> ReattachableConnection:
-        """`has_arrived`: the door was told before the TLS handshake."""
-        made = ReattachableConnection(self, next(self._entrance.numbers), PortCodecs(protocols, self._surroundings))
-        made.has_arrived = has_arrived
-        return made
+    def _make_socket(self, protocols: Sequence[ServedProtocol], has_arrived: bool) -> Socket:
+        """Of a new peer. `has_arrived`: the door heard of it before the TLS handshake."""
+        peer = Peer(self, next(self._entrance.numbers), PortCodecs(protocols, self._surroundings))
+        return Socket(self, peer, has_arrived)
 
     def _keep_up(self) -> None:
         self.broker.sweep()

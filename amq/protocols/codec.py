@@ -14,6 +14,22 @@ ALL_FRAMES: Final = sys.maxsize
 RARE_FRAMES: Final = 8  # a frame that takes the general path counts as so many
 
 
+class RunWriter(Protocol):
+    """Writes many messages in one piece, as the journal has them."""
+
+    def run(
+        self,
+        destination: str,
+        data: bytes | memoryview,
+        sizes: Sequence[int],
+        seq: int,
+        redelivered: Sequence[tuple[int, int]],
+    ) -> bytes:
+        """Messages of `destination`, whose records are `data`, each of one of `sizes`. `seq` = that of the last one;
+        `redelivered` = (place in the run, deliveries before) of those that were."""
+        ...
+
+
 class Codec(Protocol):
     """The broker's side of one connection. Never raises on bad input: the last command is then `Malformed`."""
 
@@ -22,9 +38,9 @@ class Codec(Protocol):
     returns: ClassVar[bool]  # its clients connect again at once, for ever, whatever they are refused for
     confirmed: int  # this many bytes of ours the client says it has; only of one whose `Connect` has `reattach`
     unsaid: bytes  # the codec's own part of the conversation, to be sent now: whoever takes it puts b"" there
-    # A client that may be silent for long before it logs in says by its first bytes how it shows that it is there: what
-    # it sends and what it wants, as in `Connect`. None = it must log in within `connectTimeout`.
-    patience_ms: tuple[int, int] | None
+    # Agreed on: the broker says something at least so often, and the client does; 0 = that side need not; None = no
+    # agreement yet. A client with which there is one before its login need not log in within `connectTimeout`.
+    beats_ms: tuple[int, int] | None
     has_more: bool  # `receive` stopped at `frames_max`: `receive(b"", …)` goes on
     pending: bool  # a frame has begun and is not complete
 
@@ -37,16 +53,9 @@ class Codec(Protocol):
         """Nothing is received any more: let go of what was buffered."""
         ...
 
-    def connected(
-        self,
-        session: str,
-        heartbeat_ms: tuple[int, int],
-        brokers: Sequence[str] = (),
-        reattachable: Reattachable | None = None,
-    ) -> bytes:
-        """Answer to Connect. `heartbeat_ms` = (what the broker can send, what it wants). `brokers` = the addresses of
-        the group, the master's own first: URLs of all protocols; () = the client is told none. `reattachable` None =
-        the client did not ask for it, or does not get it."""
+    def connected(self, session: str, brokers: Sequence[str] = (), reattachable: Reattachable | None = None) -> bytes:
+        """Answer to Connect. `brokers` = the addresses of the group, the master's own first: URLs of all protocols;
+        () = the client is told none. `reattachable` None = the client did not ask for it, or does not get it."""
         ...
 
     def brokers(self, brokers: Sequence[str]) -> bytes:
@@ -67,7 +76,7 @@ class Codec(Protocol):
         ...
 
     def subscription(self, command: Subscribe, session: int) -> Any:
-        """The facts of a consumer that `delivery` needs, computed once."""
+        """The facts of a consumer that `delivery` needs, computed once; a `RunWriter` where it browses `in_runs`."""
         ...
 
     def delivery(self, subscription: Any, message: Message, redelivered: int, /) -> bytes:

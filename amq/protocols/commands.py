@@ -94,20 +94,18 @@ class Reattachable(NamedTuple):
 
 
 class Connect(Command):
-    """Open the conversation. `heartbeat_ms` = (what the client sends, what it wants), 0 = none. `instance` is the same
-    for all connections that one client object makes, one after the other, and for no others; "" = it does not say.
-    `reattach` None = the connection ends with its socket. `exclusive` = no other client may have this client id at the
-    same time; and a message to a temporary destination that is not there is an error for this one."""
+    """Open the conversation. `instance` is the same for all connections that one client object makes, one after the
+    other, and for no others; "" = it does not say. `reattach` None = the connection ends with its socket. `exclusive` =
+    no other client may have this client id at the same time; and a message to a temporary destination that is not there
+    is an error for this one."""
 
-    __slots__ = ("client_id", "exclusive", "heartbeat_ms", "host", "instance", "login", "passcode", "reattach")
+    __slots__ = ("client_id", "exclusive", "instance", "login", "passcode", "reattach")
 
     def __init__(
         self,
         login: str = "",
         passcode: str = "",
         client_id: str = "",
-        host: str = "",
-        heartbeat_ms: tuple[int, int] = (0, 0),
         instance: str = "",
         reattach: Reattach | None = None,
         receipt: object = None,
@@ -120,8 +118,6 @@ class Connect(Command):
         self.login = login
         self.passcode = passcode
         self.client_id = client_id
-        self.host = host
-        self.heartbeat_ms = heartbeat_ms
 
 
 class Send(Command):

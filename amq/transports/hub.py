@@ -1,4 +1,4 @@
-"""Hub and Codecs: the surroundings of a connection."""
+"""Hub and Codecs: the surroundings of a peer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from amq.broker.queues.queue import Peer, Queue
+from amq.broker.queues.queue import Queue
 from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.links import Client
 from amq.config.node_options import NodeOptions
@@ -15,15 +15,16 @@ from amq.doors.clock import Clock
 from amq.protocols.codec import Codec
 from amq.security.login import Claim, Login
 from amq.transports.doorkeeper import Doorkeeper
+from amq.transports.parking import Parkable, Parking
 from amq.transports.places import Places
 from amq.transports.translating import Translator
 from amq.transports.turn import Turn
 
-C = TypeVar("C", contravariant=True)  # the connections
+C = TypeVar("C", bound=Parkable)  # the peers
 
 
 class Hub(Protocol[C]):
-    """The surroundings that a connection needs."""
+    """The surroundings that a peer needs."""
 
     clock: Clock
     turn: Turn
@@ -31,12 +32,13 @@ class Hub(Protocol[C]):
     loop: asyncio.AbstractEventLoop
     door: Doorkeeper
     places: Places
+    parking: Parking[C]
     translator: Translator
 
     @property
     def config(self) -> NodeOptions: ...
 
-    def admit(self, peer: Peer, owner: str, client: Client, protocol: str) -> ClientConnection:
+    def admit(self, peer: C, owner: str, client: Client, protocol: str) -> ClientConnection:
         """Serve a client that has logged in by `protocol`. `owner` = what the names of its temporary destinations begin
         with."""
         ...
@@ -49,8 +51,11 @@ class Hub(Protocol[C]):
         speaks TLS."""
         ...
 
-    def opened(self, connection: C) -> bool: ...
-    def closed(self, connection: C) -> None: ...
+    def opened(self, peer: C) -> bool: ...
+    def closed(self, peer: C) -> None: ...
+    def reopened(self, peer: C) -> None:
+        """It has a socket again: that of a peer which is closed now."""
+        ...
 
 
 class Codecs(Protocol):

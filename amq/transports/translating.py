@@ -130,7 +130,7 @@ class Lender(Protocol):
 
 
 class _Waiting(NamedTuple):
-    protocol: Codec
+    codec: Codec
     subscription: Subscription
     message: Message
     redelivered: int
@@ -151,7 +151,7 @@ class Later:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, protocol: Codec, subscription: Subscription, message: Message, redelivered: int) -> None:
+    def add(self, codec: Codec, subscription: Subscription, message: Message, redelivered: int) -> None:
         """`message` may leave its queue, or its body the memory, before it is ready."""
         if self._is_closed:
             return
@@ -159,13 +159,13 @@ class Later:
         held = with_content(message, content, message.properties, message.envelope)
         large = len(message.body) > LARGE_BODY_BYTES
         lent_bytes = self._lender.lend(subscription.queue, message) if large else 0
-        self._waiting.append(_Waiting(protocol, subscription, held, redelivered, lent_bytes))
+        self._waiting.append(_Waiting(codec, subscription, held, redelivered, lent_bytes))
         if len(self._waiting) == 1:
             self._ask()
 
     def _ask(self) -> None:
         first = self._waiting[0]
-        translate = first.protocol.translation(first.subscription.wire)
+        translate = first.codec.translation(first.subscription.wire)
         self._lender.translator.ask(first.message, translate, self._ready)
 
     def _ready(self, message: Message, held: Held) -> None:
@@ -177,10 +177,10 @@ class Later:
             self._lender.take_back(first.lent_bytes)
         if first.subscription.ended:
             self._lender.translator.release(held)
-            self._write([first.protocol.heartbeat()])  # so the connection goes on as behind any other output
+            self._write([first.codec.heartbeat()])  # so the connection goes on as behind any other output
         else:
             self._held.append(held)
-            self._write(first.protocol.large_delivery(first.subscription.wire, message, first.redelivered))
+            self._write(first.codec.large_delivery(first.subscription.wire, message, first.redelivered))
         self._lender.turn.wake()
         if self._waiting:
             self._ask()

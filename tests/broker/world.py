@@ -120,7 +120,7 @@ class Client:
         self.world.on_deliver(self, subscription, message, redelivered)
         delivery = Delivery(subscription.id, message.seq, message.body, redelivered, message)
         self._out.append(lambda: self.deliveries.append(delivery))
-        if len(message.body) > messages.LARGE_BODY_BYTES:  # as amq.transports.connection: the socket has it
+        if len(message.body) > messages.LARGE_BODY_BYTES:  # as amq.transports.peer: the socket has it
             self._lent_bytes += self.world.broker.lend(subscription.queue, message)
             self._large = True
             self.session.set_writable(False)

@@ -65,8 +65,8 @@ class NeutralClient:
     def _told(self, op: int, session: int, number: int, values: list[Any]) -> None:
         if op == Op.CONNECTED:
             self.connected, self.epoch, self.message_id_prefix = values[:3]
-            self.brokers = values[5]
-            self.reattachable = Reattachable(*values[6]) if values[6] is not None else None
+            self.brokers = values[3]
+            self.reattachable = Reattachable(*values[4]) if values[4] is not None else None
         elif op == Op.BROKERS:
             self.brokers = values[0]
         elif op == Op.RECEIVED:

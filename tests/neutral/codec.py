@@ -55,7 +55,7 @@ class NeutralCodec:
     returns: ClassVar[bool] = False
     survives: ClassVar[frozenset[Scope]] = frozenset(Scope) - {Scope.CONNECTION}
     unsaid = b""
-    patience_ms: tuple[int, int] | None = None
+    beats_ms: tuple[int, int] | None = None
     has_more = False
 
     def __init__(self, epoch: int = 0, message_id_prefix: str = "ID:") -> None:
@@ -123,12 +123,11 @@ class NeutralCodec:
     def connected(
         self,
         session: str,
-        heartbeat_ms: tuple[int, int],
         brokers: Sequence[str] = (),
         reattachable: Reattachable | None = None,
     ) -> bytes:
         granted = list(reattachable) if reattachable is not None else None
-        return frame(Op.CONNECTED, session, *self._identity, *heartbeat_ms, [*brokers], granted)
+        return frame(Op.CONNECTED, session, *self._identity, [*brokers], granted)
 
     def brokers(self, brokers: Sequence[str]) -> bytes:
         return frame(Op.BROKERS, [*brokers])
@@ -174,7 +173,7 @@ def _connect(
     _session: int, _token: Any, login: str, passcode: str, client_id: str, instance: str, wish: Any = None
 ) -> Command:
     reattach = None if wish is None else Reattach(*map(checked, wish, (BIG, BIG, str, BIG, BIG)))
-    return Connect(_text(login), _text(passcode), _text(client_id), "", (0, 0), _text(instance), reattach)
+    return Connect(_text(login), _text(passcode), _text(client_id), _text(instance), reattach)
 
 
 def _transaction(session: int, name: str) -> str:

@@ -83,7 +83,7 @@ def test_what_comes_while_the_login_is_checked_is_carried_out_in_its_sessions(tm
     async def test(served: Served) -> None:
         peer = await served.connect()
         client = Link(served, peer)
-        read = peer.connection.data_received  # both come before the login can begin
+        read = peer.connection.socket.data_received  # both come before the login can begin
         read(client.connect() + client.open(3) + client.begin("t", session=3))
         read(client.begin("t"))  # in session 0
         await client.until(lambda: len(client.done) == 3, "three answers")

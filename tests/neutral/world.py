@@ -57,7 +57,7 @@ class Link(NeutralClient):
 
     @property
     def is_open(self) -> bool:
-        return self._peer.connection.number in self._served.connections and not self._peer.connection._closing
+        return self._peer.connection.number in self._served.connections and not self._peer.connection.is_closing
 
     async def hang_up(self) -> None:
         await self._served.hang_up(self._peer)

@@ -104,14 +104,14 @@ def test_general_path_after_a_cut_frame_that_the_fast_path_finished() -> None:
     ],
 )
 def test_version_negotiation(command: bytes, accept: bytes, version: str) -> None:
-    server = StompCodec(SMALL, PREFIX, "amq/1")
+    server = StompCodec(SMALL, PREFIX, "amq/1", heartbeat_ms=(1000, 2000))
     (connected,) = server.receive(command + b"\n" + accept + b"login:me\npasscode:a:b\\n\nclient-id:c\nhost:h\n\n\0")
     assert isinstance(connected, Connect)
-    assert plain(connected) == plain(Connect("me", "a:b\\n", "c", "h", (0, 0)))
+    assert plain(connected) == plain(Connect("me", "a:b\\n", "c"))
     assert server.version == version
     beat = b"" if version == "1.0" else b"heart-beat:1000,2000\n"
     answer = b"CONNECTED\nversion:%b\nsession:s:1\nserver:amq/1\n%b\n\0" % (version.encode(), beat)
-    assert server.connected("s:1", (1000, 2000)) == answer
+    assert server.connected("s:1") == answer
 
 
 @pytest.mark.parametrize("accept", ["0.9", "2.0,1.3", "", "x", "1.2.3"])
@@ -137,14 +137,27 @@ def test_connect_1_0_is_trimmed() -> None:
 
 def test_connect_with_crlf_line_ends() -> None:
     (connected,) = StompCodec(SMALL, PREFIX).receive(b"CONNECT\r\naccept-version:1.2\r\nhost:h\r\n\r\n\0\r\n")
-    assert plain(connected) == plain(Connect(host="h"))
+    assert plain(connected) == plain(Connect())
 
 
-@pytest.mark.parametrize(("text", "value"), [("0,0", (0, 0)), ("500,10000", (500, 10000)), ("1, 2", (1, 2))])
-def test_heartbeat(text: str, value: tuple[int, int]) -> None:
-    (connected,) = StompCodec(SMALL).receive(f"CONNECT\naccept-version:1.1\nheart-beat:{text}\n\n\0".encode())
-    assert isinstance(connected, Connect)
-    assert connected.heartbeat_ms == value
+@pytest.mark.parametrize(
+    ("text", "ours", "agreed"),
+    [
+        ("0,0", (1000, 2000), (0, 0)),
+        ("500,10000", (1000, 2000), (10000, 2000)),
+        ("5000, 2", (1000, 2000), (1000, 5000)),
+        ("1,2", (0, 0), (0, 0)),
+        ("1,0", (1000, 1), (0, 1)),
+        ("0,1", (1, 1000), (1, 0)),
+    ],
+)
+def test_heartbeat(text: str, ours: tuple[int, int], agreed: tuple[int, int]) -> None:
+    server = StompCodec(SMALL, heartbeat_ms=ours)
+    assert server.beats_ms is None
+    server.receive(f"CONNECT\naccept-version:1.1\nheart-beat:{text}\n\n\0".encode())
+    assert server.beats_ms == agreed
+    (connected,) = FrameReader().feed(server.connected("1"))
+    assert connected.headers["heart-beat"] == f"{ours[0]},{ours[1]}"
 
 
 @pytest.mark.parametrize("text", ["", "1", "1,", ",1", "a,b", "-1,0", "1,2,3", "1.5,2", "9" * 12 + ",0", "٣,0"])

@@ -119,7 +119,7 @@ def test_only_a_client_that_asks_meets_them() -> None:
     ):
         server = StompCodec(SMALL, PREFIX, "amq/1", True)
         server.receive(connect)
-        assert (b"\namq-runs:1\n" in server.connected("1", (0, 0))) == asked
+        assert (b"\namq-runs:1\n" in server.connected("1")) == asked
         subscribe = b"SUBSCRIBE\nid:1\ndestination:/queue/a\nbrowser:true\nlease:7\ncursor:c\namq-runs:1\n\n\0"
         (command,) = server.receive(subscribe)
         assert isinstance(command, Subscribe)

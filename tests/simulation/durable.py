@@ -23,7 +23,7 @@ from amq.core.ownership import given
 from amq.journal.batch import OpenBatch
 from amq.journal.records import Group, Record
 from amq.journal.records.multicast import Multicast
-from amq.transports.connection import Connection
+from amq.transports.peer import Peer
 from tests.neutral.client import Delivered
 from tests.simulation.clients import CALL_S, Consumer, Producer, application_id
 from tests.simulation.features import Feature, Make
@@ -135,7 +135,7 @@ class Durables(Feature):
                 stored = {seq for seq, id in self.identities.items() if id.partition("@")[2] in queues}
                 self.oracle.withdrawn |= stored - present
 
-    def delivers(self, _connection: Connection, subscription: Subscription, message: Message) -> None:
+    def delivers(self, _connection: Peer, subscription: Subscription, message: Message) -> None:
         if subscription.queue.name.startswith(SUBSCRIPTION_SCHEME):
             durable = self.known[subscriber_of(subscription.queue.name)]
             if durable.color and (message.properties or {}).get("color") != durable.color:

@@ -49,8 +49,7 @@ from amq.store.lease import Lease
 from amq.store.locker import LockerEvent
 from amq.store.orders import Order, Orders
 from amq.store.silence import Silence
-from amq.transports.connection import Connection
-from amq.transports.reattachment import ReattachableConnection
+from amq.transports.peer import Peer
 from tests.simulation import upgrade
 from tests.simulation.mutants import Mutant
 
@@ -547,44 +546,43 @@ def a_lost_connection_gives_its_messages_back() -> AbstractContextManager[object
 
 @mutant_of("glitched")
 def a_lost_connection_is_kept_for_ever() -> AbstractContextManager[object]:
-    def tick(connection: ReattachableConnection) -> None:
-        assert connection._timer is not None
-        connection._timer.cancel()
+    def tick(connection: Peer) -> None:
+        """It never looks again."""
 
-    return patch.object(ReattachableConnection, "_tick_parked", tick)
+    return patch.object(Peer, "_tick_parked", tick)
 
 
 @mutant_of("glitched")
 def the_broker_repeats_nothing() -> AbstractContextManager[object]:
-    real = ReattachableConnection._go_on
+    real = Peer._come_back
 
-    def go_on(connection: ReattachableConnection, *arguments: Any) -> None:
+    def come_back(connection: Peer, *arguments: Any) -> None:
         real(connection, *arguments)
         del connection._again[1:]
 
-    return patch.object(ReattachableConnection, "_go_on", go_on)
+    return patch.object(Peer, "_come_back", come_back)
 
 
 @mutant_of("glitched")
 def the_broker_repeats_what_its_client_has() -> AbstractContextManager[object]:
-    real = ReattachableConnection._go_on
+    real = Peer._come_back
 
-    def go_on(connection: ReattachableConnection, *arguments: Any) -> None:
+    def come_back(connection: Peer, *arguments: Any) -> None:
         before = connection._lifeline.window.since(connection._lifeline.window.start)  # type: ignore[union-attr]
         real(connection, *arguments)
         connection._again[1:] = before
 
-    return patch.object(ReattachableConnection, "_go_on", go_on)
+    return patch.object(Peer, "_come_back", come_back)
 
 
 @mutant_of("glitched")
 def the_broker_counts_one_byte_too_few() -> AbstractContextManager[object]:
-    real = Connection._connected
+    real = Peer._connected
 
-    def connected(connection: Connection, protocol: Any, received: int | None) -> bytes:
+    def connected(connection: Peer, protocol: Any, received: int | None) -> bytes:
         return real(connection, protocol, received - 1 if received else received)
 
-    return patch.object(Connection, "_connected", connected)
+    return patch.object(Peer, "_connected", connected)
 
 
 # -- the neutral protocol ----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 from amq.broker.queues.groups import GROUP_ID
 from amq.broker.queues.queue import Subscription
 from amq.core.message import Message
-from amq.transports.connection import Connection
+from amq.transports.peer import Peer
 from tests.simulation.clients import Consumer, Mover, Producer
 from tests.simulation.features import Feature, Make
 from tests.simulation.limits import DLQ
@@ -41,7 +41,7 @@ class Groups(Feature):
             partial(Consumer, queue=DLQ + QUEUE, prefetch=5),
         ]
 
-    def delivers(self, connection: Connection, subscription: Subscription, message: Message) -> None:
+    def delivers(self, connection: Peer, subscription: Subscription, message: Message) -> None:
         group = (message.properties or {}).get(GROUP_ID)
         if group is None or message.seq not in subscription.unacked:
             return

@@ -18,7 +18,7 @@ from amq.core.message import Message
 from amq.core.ownership import given
 from amq.journal.batch import OpenBatch
 from amq.journal.records import PURGED, Consumed
-from amq.transports.connection import Connection
+from amq.transports.peer import Peer
 from tests.simulation.clients import CALL_S, Consumer, Producer
 from tests.simulation.features import Feature, Make
 from tests.simulation.oracle import Oracle
@@ -92,7 +92,7 @@ class Kept(Feature):
                 if self._may_go(name, seq):
                     self.oracle.withdrawn.add(seq)
 
-    def delivers(self, _connection: Connection, subscription: Subscription, message: Message) -> None:
+    def delivers(self, _connection: Peer, subscription: Subscription, message: Message) -> None:
         queue = subscription.queue
         if queue.name != FULL_NAMES[0]:
             return

@@ -26,7 +26,7 @@ from amq.core.ownership import owned
 from amq.core.xid import XID_COMMITTED, XID_ROLLED_BACK
 from amq.journal.batch import OpenBatch
 from amq.journal.records import LEASE, Consumed, Group, Moved, Prepared, Resolved
-from amq.transports.connection import Connection
+from amq.transports.peer import Peer
 from tests.simulation.clients import CALL_S, Application, Consumer, Producer, address, application_id
 from tests.simulation.features import Feature, Make
 from tests.simulation.oracle import Oracle
@@ -197,7 +197,7 @@ class Leases(Feature):
         if wanted != found.get(HELD_SCHEME + SOURCE, {}).keys():
             self._broken(f"epoch {broker.epoch} holds {sorted(found.get(HELD_SCHEME + SOURCE, {}))}, not {wanted}")
 
-    def delivers(self, _connection: Connection, subscription: Subscription, message: Message) -> None:
+    def delivers(self, _connection: Peer, subscription: Subscription, message: Message) -> None:
         held = self._by_seq.get(message.seq)
         if held is not None and held.ended is None and not isinstance(subscription, Browser):
             self._broken(f"{message.duplicate_id}, of {held.record.xid}, goes to a consumer")

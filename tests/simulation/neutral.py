@@ -19,7 +19,7 @@ from amq.broker.queues.queue import Subscription
 from amq.config.destination_options import DestinationOptions
 from amq.core.message import Message
 from amq.protocols.commands import Outcome
-from amq.transports.connection import Connection
+from amq.transports.peer import Peer
 from tests.neutral.client import Delivered, Failed, NeutralClient
 from tests.simulation.clients import CALL_S, Application, Consumer
 from tests.simulation.features import Feature, Make
@@ -51,7 +51,7 @@ class Neutral(Feature):
             partial(Consumer, queue=DLQ + QUEUE, prefetch=5),
         ]
 
-    def delivers(self, _connection: Connection, subscription: Subscription, message: Message) -> None:
+    def delivers(self, _connection: Peer, subscription: Subscription, message: Message) -> None:
         if subscription.queue.name == f"queue://{QUEUE}":
             self.given[message.seq] += 1
 

@@ -20,7 +20,7 @@ from amq.config.destination_options import DestinationOptions
 from amq.core.message import Message
 from amq.journal.batch import OpenBatch
 from amq.journal.records import Group
-from amq.transports.connection import Connection
+from amq.transports.peer import Peer
 from tests.simulation.clients import Consumer, Producer, TransactedProducer
 from tests.simulation.features import Feature, Make
 from tests.simulation.jms import Address, Options
@@ -155,7 +155,7 @@ class OpenWire(Feature):
             if sent is not None and self.oracle.groups.get(sent.group) == "rolled back":
                 self.oracle.withdrawn.add(seq)  # it was prepared
 
-    def delivers(self, _connection: Connection, _subscription: Subscription, message: Message) -> None:
+    def delivers(self, _connection: Peer, _subscription: Subscription, message: Message) -> None:
         id = identity(message)
         if message.seq in self._acknowledged:
             self.oracle.broken("P2", f"{id} is delivered, and its acknowledgement was confirmed")

@@ -33,7 +33,7 @@ from amq.journal.records.message import Run
 from amq.journal.records.multicast import Multicast
 from amq.node.following import Following
 from amq.store.epoch import read_epoch, read_newest_epoch
-from amq.transports.connection import Connection
+from amq.transports.peer import Peer
 from tests.simulation.limits import DEAD, LimitsOracle, identity
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.storage import Inode, PlainVfs, Server
@@ -77,7 +77,7 @@ class Checker:
     def begins(self, broker: Broker, found: dict[str, dict[int, Message]]) -> None:
         """A new master has replayed the journal: {full name of the queue: {seq: message}}."""
 
-    def delivers(self, connection: Connection, subscription: Subscription, message: Message) -> None:
+    def delivers(self, connection: Peer, subscription: Subscription, message: Message) -> None:
         """A broker gives `message` to a consumer next."""
 
     def finish(self) -> None:
@@ -335,7 +335,7 @@ class Oracle:
                 if identity(message).startswith(DEAD):
                     self.limits.found(message)
 
-    def _delivers(self, connection: Connection, epoch: int, subscription: Subscription, message: Message) -> None:
+    def _delivers(self, connection: Peer, epoch: int, subscription: Subscription, message: Message) -> None:
         for checker in self.checkers:
             checker.delivers(connection, subscription, message)
         self.limits.delivered(message)
@@ -388,7 +388,7 @@ class Oracle:
     @contextmanager
     def observing(self) -> Iterator[None]:
         """While the block runs, see what brokers and clients do."""
-        committed, serving, deliver, accept = Broker.committed, Broker.__init__, Connection.deliver, Link.accept
+        committed, serving, deliver, accept = Broker.committed, Broker.__init__, Peer.deliver, Link.accept
         took_effect = Broker._took_effect
         finish, load, reject, restore = Following.finish, Following._load, Broker.rejected, Machine._restore
 
@@ -408,7 +408,7 @@ class Oracle:
             serving(broker, *args)
             self._begins(broker)
 
-        def see_deliver(connection: Connection, subscription: Any, message: Message, redelivered: int) -> None:
+        def see_deliver(connection: Peer, subscription: Any, message: Message, redelivered: int) -> None:
             self._delivers(connection, connection._hub.epoch, subscription, message)
             deliver(connection, subscription, message, redelivered)
 
@@ -436,7 +436,7 @@ class Oracle:
             patch.object(Broker, "_took_effect", see_effect),
             patch.object(Broker, "rejected", see_rejected),
             patch.object(Broker, "__init__", see_serving),
-            patch.object(Connection, "deliver", see_deliver),
+            patch.object(Peer, "deliver", see_deliver),
             patch.object(Link, "accept", see_accept),
             patch.object(Machine, "_restore", see_restore),
             patch.object(Following, "finish", see_finish),

@@ -37,7 +37,7 @@ from amq.journal.records import (
     Resolved,
 )
 from amq.journal.records.message import Run
-from amq.transports.connection import Connection
+from amq.transports.peer import Peer
 from tests.simulation.alike import SECOND, Contents, messages_of
 from tests.simulation.clients import Consumer, Producer
 from tests.simulation.coordinators import WORKERS, Branch, Coordinator, Job, PreparedMover, Recoverer, Worker
@@ -323,7 +323,7 @@ class TwoPhase(Feature):
         for seq in _seqs((branch.record.acks if branch.ended else branch.record.sends).values()):
             self.oracle.gone(seq, epoch - 1)
 
-    def delivers(self, connection: Connection, _subscription: Subscription, message: Message) -> None:
+    def delivers(self, connection: Peer, _subscription: Subscription, message: Message) -> None:
         epoch = connection._hub.epoch
         self.contents.delivers(message, epoch)
         sender, holder = self._senders.get(message.seq), self._holders.get(message.seq)

@@ -23,11 +23,11 @@ from amq.broker.sessions.connection import ClientConnection
 from amq.doors.clock import SystemClock
 from amq.node.catalogue import PROTOCOLS, PortCodecs, ServedProtocol, Surroundings
 from amq.security.login import Claim, Login, User
-from amq.transports.connection import Connection
 from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.parking import Parking
+from amq.transports.peer import Peer as Connection
 from amq.transports.places import Places
-from amq.transports.reattachment import ReattachableConnection
+from amq.transports.socket import Socket
 from amq.transports.translating import Translator
 from amq.transports.turn import Turn
 from tests.broker.world import World
@@ -211,15 +211,16 @@ class Served:
         """A client that has said `frames`, over TCP or TLS where that is asked for."""
         self._count += 1
         ours, theirs = _tcp() if tcp or tls is not None else socket.socketpair()
-        connection = ReattachableConnection(self.hub, self._count, self._codecs)
+        connection = Connection(self.hub, self._count, self._codecs)
+        accepting = Socket(self.hub, connection)
         peer: Peer
         if tls is None:
-            await self._loop.connect_accepted_socket(lambda: connection, ours)
+            await self._loop.connect_accepted_socket(lambda: accepting, ours)
             peer = Peer(theirs, connection)
         else:
             peer = secret = TlsPeer(theirs, connection, tls.client)
             accepted = self._loop.create_task(
-                self._loop.connect_accepted_socket(lambda: connection, ours, ssl=tls.server)
+                self._loop.connect_accepted_socket(lambda: accepting, ours, ssl=tls.server)
             )
             await self.until(lambda: secret.shakes_hands() and accepted.done(), "the handshake")
             await accepted

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from amq.security.login import Claim, Login, User
-from amq.transports import connection
+from amq.transports import peer as peer_module
 from tests.transports import served as harness
 from tests.transports.served import CONNECT, Served, Uncollected, frame
 from tests.transports.test_transports_reattach import Returning, bodies, send
@@ -32,7 +32,7 @@ class Ends:
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "LOGIN_LOOK_S", 0.001)  # the clock of the broker pauses, until it is set
+    monkeypatch.setattr(peer_module, "LOGIN_LOOK_S", 0.001)  # the clock of the broker pauses, until it is set
 
 
 def serve(path: Path, test: Callable[[Served, Ends], Awaitable[None]], **config: Any) -> None:
@@ -114,6 +114,6 @@ def test_ended_connections_leave_nothing_behind(tmp_path: Path) -> None:
                     await served.until(lambda peer=peer: b"ERROR" in [peer.read(), peer.said][1], "the end")
                 await served.hang_up(peer)
                 del peer
-            assert left.found()["amq.transports.reattachment.ReattachableConnection"] == 0
+            assert left.found()["amq.transports.peer.Peer"] == 0
 
     serve(tmp_path, test)

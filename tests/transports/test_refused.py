@@ -61,7 +61,7 @@ def test_it_is_closed_when_its_time_is_over(tmp_path: Path, monkeypatch: pytest.
     async def test(served: Served) -> None:
         served.hub.authenticate = refuse
         peer = await refused(served)
-        await served.until(lambda: peer.connection._said_goodbye, "the goodbye")
+        await served.until(lambda: peer.connection.socket.is_over, "the goodbye")
         assert not served.hub.door._kept or is_open(served, peer)
 
     serve(tmp_path, test)
@@ -74,11 +74,11 @@ def test_only_some_may_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         served.hub.authenticate = refuse
         peers = [await refused(served) for _ in range(4)]
         await served.rest()
-        assert [peer.connection._said_goodbye for peer in peers] == [False, False, True, True]
+        assert [peer.connection.socket.is_over for peer in peers] == [False, False, True, True]
         await served.hang_up(peers[0])
         another = await refused(served)
         await served.rest()
-        assert not another.connection._said_goodbye
+        assert not another.connection.socket.is_over
 
     serve(tmp_path, test)
 
@@ -89,7 +89,7 @@ def test_a_client_whose_link_was_stolen_stays_open_and_holds_nothing(tmp_path: P
         await served.until(lambda: [first.read(), b"LINK_STOLEN" in first.said][1], "the error")
         await served.rest()
         assert is_open(served, first)
-        assert not first.connection._said_goodbye
+        assert not first.connection.socket.is_over
         assert second.connection.client is not None
 
     serve(tmp_path, test, allow_link_stealing=True)
@@ -101,7 +101,7 @@ def test_others_are_closed_at_once(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         served.hub.authenticate = refuse
         peer = await served.connect(CONNECT)
-        await served.until(lambda: peer.connection._said_goodbye, "the goodbye")
+        await served.until(lambda: peer.connection.socket.is_over, "the goodbye")
 
     serve(tmp_path, test)
 

@@ -17,9 +17,9 @@ from amq.broker.sessions.connection import LOOK_AFTER, ClientConnection
 from amq.protocols.commands import Command
 from amq.protocols.openwire import table
 from amq.protocols.openwire.table import structure
-from amq.transports import connection as connection_module
 from amq.transports import refusals
-from amq.transports.connection import Connection
+from amq.transports import socket as socket_module
+from amq.transports.peer import Peer as Connection
 from amq.transports.shares import FRAMES_MAX
 from tests.fakes import FakeClock
 from tests.protocols.openwire.conversation import (
@@ -124,9 +124,9 @@ def test_another_client_is_answered_before_a_flood_is_done(
         other.read()
         ended = Ended(monkeypatch)
         clock.ticks = True
-        attacker.connection.data_received(kind(count))
+        attacker.connection.socket.data_received(kind(count))
         assert len(ended.done) <= BETWEEN
-        assert attacker.connection._unread_for >= {connection_module.WORK}
+        assert attacker.connection.socket.unread_for >= {socket_module.WORK}
         behind = len(ended.done)
         other.write(PING)
         await served.until(lambda: b"receipt-id:ping" in other.read(), "the receipt")
@@ -136,7 +136,7 @@ def test_another_client_is_answered_before_a_flood_is_done(
         await served.until(lambda: not served.hub.turn.shares.waiting, "the end of the flood")
         mine = [each for each in ended.done if each is attacker.connection.client]
         assert len(mine) >= count, "all is carried out"
-        assert connection_module.WORK not in attacker.connection._unread_for
+        assert socket_module.WORK not in attacker.connection.socket.unread_for
 
     serve(tmp_path, test)
 
@@ -147,7 +147,7 @@ def test_floods_of_many_connections_share_a_round(tmp_path: Path, monkeypatch: p
         ended = Ended(monkeypatch)
         clock.ticks = True
         for each in attackers:
-            each.connection.data_received(small(1000))
+            each.connection.socket.data_received(small(1000))
         first = {id(each): ended.done.count(each) for each in ended.done}
         assert len(first) == 20, "each has had a little"
         assert len(ended.done) <= BETWEEN + 20 * (2 + 4), "all together a round"
@@ -177,7 +177,7 @@ def test_commands_keep_their_order_over_many_shares(tmp_path: Path) -> None:
             data += frame("COMMIT" if commits else "ABORT", {**inside, "receipt": f"e{n}"}) if inside else b""
             expected += bodies if commits or not inside else []
         data += frame("DISCONNECT", {"receipt": "bye"}) + small(3)
-        peer.connection.data_received(data)
+        peer.connection.socket.data_received(data)
         assert peer.connection in served.hub.turn.shares.waiting
         heard = b""
 
@@ -207,7 +207,7 @@ def test_a_client_that_goes_while_its_commands_wait_leaves_nothing(tmp_path: Pat
     async def test(served: Served, clock: Looked) -> None:
         peer = await served.connect(CONNECT)
         clock.ticks = True
-        peer.connection.data_received(small(2000))
+        peer.connection.socket.data_received(small(2000))
         assert served.hub.turn.shares.waiting
         peer.connection.abort()
         await served.until(lambda: not served.connections, "the end")
@@ -221,9 +221,9 @@ def test_what_comes_while_the_login_is_checked_waits_unread(tmp_path: Path) -> N
     async def test(served: Served, clock: Looked) -> None:
         clock.ticks = True
         peer = await served.connect()
-        peer.connection.data_received(CONNECT + small(1000) + PING)
+        peer.connection.socket.data_received(CONNECT + small(1000) + PING)
         assert len(peer.connection._held) <= 1 + FRAMES_MAX
-        assert connection_module.LOGIN in peer.connection._unread_for
+        assert socket_module.LOGIN in peer.connection.socket.unread_for
         await served.until(lambda: b"receipt-id:ping" in peer.read() or b"receipt-id:ping" in peer.said, "the receipt")
 
     serve(tmp_path, test)
@@ -235,9 +235,9 @@ def test_a_connection_with_many_refused_commands_ends(tmp_path: Path, monkeypatc
     async def test(served: Served, clock: Looked) -> None:  # noqa: ARG001
         peer = await openwire(served)
         await served.say(peer, bad_selectors(8))
-        assert not peer.connection._closing
-        peer.connection.data_received(bad_selectors(200))
-        await served.until(lambda: peer.connection._closing, "the end")
+        assert not peer.connection.is_closing
+        peer.connection.socket.data_received(bad_selectors(200))
+        await served.until(lambda: peer.connection.is_closing, "the end")
         await served.rest()
         peer.read()
         answers = [each for each in frames(peer.said) if each.type == table.EXCEPTION_RESPONSE]
@@ -255,7 +255,7 @@ def test_refused_commands_are_forgiven_with_time(tmp_path: Path, monkeypatch: py
         for _ in range(5):
             await served.say(peer, bad_selectors(9))
             clock.advance(1.0)
-        assert not peer.connection._closing
+        assert not peer.connection.is_closing
 
     serve(tmp_path, test)
 
@@ -322,9 +322,9 @@ def test_any_mixture_of_commands_gives_way_after_its_share(
 
         monkeypatch.setattr(Connection, "_work", counted)
         clock.ticks = True
-        peer.connection.data_received(mixture(kind, seed, 100_000))
+        peer.connection.socket.data_received(mixture(kind, seed, 100_000))
         await served.until(lambda: peer.read() is None or not served.hub.turn.shares.waiting, "the end")
-        assert not peer.connection._closing, peer.said[-500:]
+        assert not peer.connection.is_closing, peer.said[-500:]
         assert len(steps) > 5
         assert max(steps) <= BETWEEN
 
@@ -353,7 +353,7 @@ def test_no_step_takes_long(
         monkeypatch.setattr(Connection, "_work", timed(Connection._work))
         data = mixture(kind, 1, 250_000) if kind is not None else small(9000)[: 256 << 10]
         for _ in range(3):
-            peer.connection.data_received(data)
+            peer.connection.socket.data_received(data)
             await served.until(lambda: peer.read() is None or not served.hub.turn.shares.waiting, "the end")
 
     harness.serve(tmp_path, test)

@@ -11,8 +11,9 @@ import pytest
 from amq.core.errors import AccessError
 from amq.protocols.commands import Failure, Scope
 from amq.security.login import Claim, Login
-from amq.transports import connection as connection_module
 from amq.transports import shares
+from amq.transports import socket as socket_module
+from tests.protocols.openwire.conversation import greeting, login
 from tests.transports.served import CONNECT, Peer, Served, frame, serve
 
 MIB = 1 << 20
@@ -100,7 +101,7 @@ async def flood_until_unread(served: Served, peer: Peer) -> None:
     for base in range(0, 100_000, 500):
         peer.write(b"".join(SEND % number for number in range(base, base + 500)))
         await served.rest()
-        if peer.connection._unread_for:
+        if peer.connection.socket.unread_for:
             return
     raise AssertionError("the broker reads on from a client that reads nothing")
 
@@ -142,7 +143,7 @@ def test_a_client_that_does_not_read_is_not_read_either(tmp_path: Path) -> None:
 def test_answers_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         peer = await served.connect(CONNECT)
-        stream = peer.connection._stream
+        stream = peer.connection.socket.stream
         assert stream is not None
         transport = stream._transport
         held = 0
@@ -165,7 +166,7 @@ def test_deliveries_alone_do_not_stop_the_reading(tmp_path: Path) -> None:
         message = frame("SEND", {"destination": "/queue/a", "persistent": "false"}, b"x" * 1000)
         for _ in range(20):
             await served.say(producer, message * 100)
-        assert peer.connection._socket_full
+        assert peer.connection.socket.is_full
         await served.say(peer, frame("SEND", {"destination": "/queue/b"}, b"x" * 100) * 20_000)
 
     serve(tmp_path, test, **LIMIT)
@@ -177,19 +178,21 @@ def test_a_client_that_is_not_read_is_not_silent(tmp_path: Path, monkeypatch: py
     async def test(served: Served) -> None:
         clock = served.hub.clock = Clock()
         peer = await served.connect(CONNECT.replace(b"host:x", b"heart-beat:10000,10000"))
-        assert peer.connection._heartbeat_receive_s == 10.0
+        assert peer.connection.socket._hears_s == 10.0
         await flood_until_unread(served, peer)
         clock.now_s += 1000.0
-        peer.connection._tick()
-        assert not peer.connection._closing
-        await served.until(lambda: peer.read() is not None and not peer.connection._unread_for, "it is read again")
-        peer.connection._tick()
-        assert not peer.connection._closing
+        peer.connection.socket._tick()
+        assert not peer.connection.is_closing
+        await served.until(
+            lambda: peer.read() is not None and not peer.connection.socket.unread_for, "it is read again"
+        )
+        peer.connection.socket._tick()
+        assert not peer.connection.is_closing
         clock.now_s += 21.0
-        peer.connection._tick()
+        peer.connection.socket._tick()
         await served.until(lambda: b"HEARTBEAT_TIMEOUT" in peer.read(), "silence is noticed when it is read")
 
-    monkeypatch.setattr(connection_module, "SECOND_LOOK_S", 0.001)
+    monkeypatch.setattr(socket_module, "SECOND_LOOK_S", 0.001)
     serve(tmp_path, test, **LIMIT)
 
 
@@ -204,6 +207,26 @@ def test_the_end_of_a_client_that_was_not_read_is_noticed(tmp_path: Path) -> Non
         await served.hang_up(peer)
 
     serve(tmp_path, test, **LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("said", "speaks_s", "hears_s"), [(0, 0.0, 0.0), (6_000, 2.0, 3.0), (90_000, 10.0, 15.0), (1, 1.0, 1.0)]
+)
+def test_keep_alives_of_openwire_are_as_its_client_says(
+    tmp_path: Path, said: int, speaks_s: float, hears_s: float
+) -> None:
+    """The heart-beats that the broker offers to clients of STOMP do not count; a client cannot ask for more than one a
+    second."""
+
+    async def test(served: Served) -> None:
+        peer = await served.connect(greeting(MaxInactivityDuration=said))
+        assert peer.connection.codec is not None
+        await served.say(peer, login())
+        socket = peer.connection.socket
+        assert socket is not None
+        assert (socket._speaks_s, socket._hears_s) == (speaks_s, hears_s)
+
+    serve(tmp_path, test, heart_beat_send_s=0.0, heart_beat_receive_s=60.0)
 
 
 # -- an event loop that is held up ------------------------------------------------------------------------------------
@@ -235,19 +258,19 @@ def test_a_client_is_not_cut_for_what_the_broker_has_not_read(tmp_path: Path, mo
         begun.write(b"body\0")
         clock.now_s += 100.0
         for peer in (beating, begun):
-            peer.connection._tick()
-        mute.connection._connect_late()
-        assert all(peer.connection._seemed_silent for peer in (beating, mute, begun))
+            peer.connection.socket._tick()
+        mute.connection.socket._connect_late()
+        assert all(peer.connection.socket._seemed_silent for peer in (beating, mute, begun))
         await served.until(
-            lambda: not any(peer.connection._seemed_silent for peer in (beating, mute, begun)), "they are heard"
+            lambda: not any(peer.connection.socket._seemed_silent for peer in (beating, mute, begun)), "they are heard"
         )
-        assert not [peer for peer in (beating, mute, begun) if peer.connection._closing]
+        assert not [peer for peer in (beating, mute, begun) if peer.connection.is_closing]
         assert b"CONNECTED" in mute.read()
         clock.now_s += 100.0
-        beating.connection._tick()
+        beating.connection.socket._tick()
         await served.until(lambda: b"HEARTBEAT_TIMEOUT" in beating.read(), "one that is silent is cut")
 
-    monkeypatch.setattr(connection_module, "SECOND_LOOK_S", 0.001)
+    monkeypatch.setattr(socket_module, "SECOND_LOOK_S", 0.001)
     serve(tmp_path, test)
 
 
@@ -263,14 +286,14 @@ def test_a_client_that_fills_two_whole_reads_gives_others_their_turn(
 
     async def test(served: Served) -> None:
         peer = await served.connect(CONNECT)
-        stream = peer.connection._stream
+        stream = peer.connection.socket.stream
         assert stream is not None
         transport = stream._transport
         send = frame("SEND", {"destination": "/topic/nobody"}, b"x")
         full = send * (stream.full_read_bytes // len(send) + 1)
         for data in (full, send, full):
             assert transport.is_reading()
-            peer.connection.data_received(data)
+            peer.connection.socket.data_received(data)
         assert not transport.is_reading()
         await served.until(transport.is_reading, "the next turn")
         await served.say(peer, frame("SEND", {"destination": "/topic/nobody", "receipt": "last"}))

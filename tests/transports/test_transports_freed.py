@@ -15,10 +15,11 @@ from amq.broker.sessions.session import Session
 from amq.core.message import Message
 from amq.protocols.stomp.codec import StompCodec
 from amq.protocols.stomp.frame import FrameReader
-from amq.transports.connection import Connection
+from amq.transports.peer import Peer
+from amq.transports.socket import Socket
 from tests.transports.served import CONNECT, Served, Uncollected, frame, serve
 
-KINDS = (ClientConnection, Connection, FrameReader, Message, Queue, Session, StompCodec, Subscription)
+KINDS = (ClientConnection, FrameReader, Message, Peer, Queue, Session, Socket, StompCodec, Subscription)
 
 
 def subscribe(destination: str, id: object = 1, ack: str = "client-individual", **options: str) -> bytes:
@@ -188,10 +189,10 @@ def test_a_frame_that_breaks_off_is_forgotten_before_the_connection_is(tmp_path:
         gone = await served.connect(CONNECT, begun)
         connection = gone.connection
         await served.hang_up(gone)
-        assert not connection.protocol.pending
+        assert not connection.codec.pending
         lingering = await served.connect(CONNECT, b"UNSUBSCRIBE\nid:9\n\n\0" + begun)
         assert b"ERROR" in lingering.read()
         assert lingering.connection.number in served.connections
-        assert not lingering.connection.protocol.pending
+        assert not lingering.connection.codec.pending
 
     serve(tmp_path, test)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import amq.transports.connection as connection_module
+import amq.transports.socket as socket_module
 from amq.core.errors import ProtocolError
 from amq.protocols.stomp.reattaching import received
 from amq.security.login import Claim, Login, User
@@ -357,22 +357,25 @@ def test_a_client_that_falls_silent_is_kept_too(tmp_path: Path) -> None:
 def test_a_second_look_at_a_silent_client_ends_with_its_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The look was due already, in one of the next rounds of the event loop. It took the timer of the parked connection
     for its own, so that this one went off after the connection had ended."""
-    monkeypatch.setattr(connection_module, "SECOND_LOOK_S", 0)
+    monkeypatch.setattr(socket_module, "SECOND_LOOK_S", 0)
 
     async def test(served: Served) -> None:
         client = Returning(served)
         await client.connect()
         assert client.peer is not None
         connection = client.peer.connection
-        assert connection._timer is not None
-        connection._timer.cancel()
-        connection._too_late(ProtocolError("silent", code="HEARTBEAT_TIMEOUT"), connection._tick)
+        socket = connection.socket
+        assert socket is not None
+        assert socket._timer is not None
+        socket._timer.cancel()
+        socket._too_late(ProtocolError("silent", code="HEARTBEAT_TIMEOUT"), socket._tick)
         await asyncio.sleep(0)  # the timer goes off, and puts the look off
-        connection.connection_lost(None)
+        socket.connection_lost(None)
         assert connection in served.hub.parking.parked
-        timer = connection._timer
+        assert socket._timer is None
+        timer = connection._parked
         await served.rest()
-        assert connection._timer is timer
+        assert connection._parked is timer
 
     serve(tmp_path, test)
 
@@ -454,7 +457,7 @@ def test_a_socket_that_breaks_while_its_login_is_checked_gets_nothing_back(tmp_p
         served.hub.authenticate = slow
         shown = {"amq-reconnect-token": client.token, "amq-received": len(client.heard), "amq-repeats-from": 0}
         peer = await served.connect(frame("CONNECT", {**HEADERS, **shown}))
-        stream = peer.connection._stream
+        stream = peer.connection.socket.stream
         assert stream is not None
         stream.abort()  # and the login is there before the end of the socket is told
         checked.set()

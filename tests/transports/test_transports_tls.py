@@ -21,10 +21,10 @@ import pytest
 import uvloop
 
 from amq.protocols.commands import Failure, Scope
-from amq.transports import connection as connection_module
 from amq.transports import liveness, shares
-from amq.transports import stream as stream_module
-from amq.transports.stream import Stream, TlsStream
+from amq.transports import peer as peer_module
+from amq.transports import socket as socket_module
+from amq.transports.socket import Stream, TlsStream
 from tests.transports.served import CONNECT, Peer, Served, Tls, TlsPeer, frame, serve
 
 pytestmark = pytest.mark.skipif(
@@ -87,7 +87,7 @@ async def read_until(served: Served, peer: Peer, wanted: bytes) -> None:
 def test_login_send_and_receive(run: Run) -> None:
     async def test(served: Served, tls: Tls | None) -> None:
         peer = await served.connect(CONNECT, tls=tls, tcp=True)
-        stream = peer.connection._stream
+        stream = peer.connection.socket.stream
         assert type(stream) is (Stream if tls is None else TlsStream)
         assert stream.peer_address == "127.0.0.1"
         await served.say(peer, SUBSCRIBE)
@@ -146,7 +146,7 @@ def test_a_client_that_comes_back_on_another_socket(run: Run) -> None:
 
 def test_an_error_is_read_before_the_connection_is_gone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Although the client talks on. Closing a socket with unread input would throw the error away."""
-    monkeypatch.setattr(stream_module, "QUIET_S", 3600.0)  # the test says when it is over
+    monkeypatch.setattr(socket_module, "QUIET_S", 3600.0)  # the test says when it is over
 
     async def test(served: Served, tls: Tls | None) -> None:
         peer = await served.connect(CONNECT, tls=tls, tcp=True)
@@ -155,7 +155,7 @@ def test_an_error_is_read_before_the_connection_is_gone(run: Run, monkeypatch: p
             await served.say(peer, frame("SEND", {"destination": "/queue/q"}, b"x" * 50_000))
         await read_until(served, peer, b"ERROR\n")
         if isinstance(peer, TlsPeer):
-            stream = peer.connection._stream
+            stream = peer.connection.socket.stream
             assert isinstance(stream, TlsStream)
             assert stream.ignored_bytes > 0
             stream._close_when_quiet(asyncio.get_running_loop(), 0)  # it has said something since
@@ -170,7 +170,7 @@ def test_an_error_is_read_before_the_connection_is_gone(run: Run, monkeypatch: p
 
 def test_an_error_is_read_by_a_client_that_reads_late(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answers before it fill the socket; the last one is read all the same."""
-    monkeypatch.setattr(stream_module, "QUIET_S", 0.001)
+    monkeypatch.setattr(socket_module, "QUIET_S", 0.001)
 
     async def test(served: Served, tls: Tls | None) -> None:
         peer = await served.connect(CONNECT, tls=tls, tcp=True)
@@ -180,7 +180,7 @@ def test_an_error_is_read_by_a_client_that_reads_late(run: Run, monkeypatch: pyt
         for _ in range(20):
             peer.write(receipts)
             await served.rest()
-        peer.connection.fail(Failure(connection_module.ProtocolError("the last word"), Scope.CONNECTION))
+        peer.connection.fail(Failure(peer_module.ProtocolError("the last word"), Scope.CONNECTION))
         await read_until(served, peer, b"the last word")
         await served.hang_up(peer)
 
@@ -189,8 +189,8 @@ def test_an_error_is_read_by_a_client_that_reads_late(run: Run, monkeypatch: pyt
 
 def test_a_silent_client_is_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It neither closes nor says anything: the broker does after a while."""
-    monkeypatch.setattr(connection_module, "LINGER_S", 0.01)
-    monkeypatch.setattr(stream_module, "QUIET_S", 0.001)
+    monkeypatch.setattr(peer_module, "LINGER_S", 0.01)
+    monkeypatch.setattr(socket_module, "QUIET_S", 0.001)
 
     async def test(served: Served, tls: Tls | None) -> None:
         peer = await served.connect(CONNECT, tls=tls, tcp=True)
@@ -236,11 +236,11 @@ def test_another_thread_cuts_it(run: Run) -> None:
 def test_the_kernel_watches_its_peer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(served: Served, tls: Tls | None) -> None:
         peer = await served.connect(CONNECT, tls=tls, tcp=True)
-        handle = peer.connection._watched
+        handle = peer.connection.socket._watched
         assert handle is not None
         assert not liveness.vanished(handle, 60.0)
         monkeypatch.setattr(liveness, "vanished", lambda *_: True)
-        peer.connection._tick()
+        peer.connection.socket._tick()
         await served.until(lambda: not served.connections, "the end")
 
     run(test, connection_ttl_s=60.0)
@@ -257,14 +257,14 @@ def test_a_client_of_many_small_records_gives_others_their_turn(run: Run, monkey
 
     async def test(served: Served, tls: Tls | None) -> None:
         peer = await served.connect(CONNECT, tls=tls, tcp=True)
-        stream = peer.connection._stream
+        stream = peer.connection.socket.stream
         assert stream is not None
         full = send * (stream.full_read_bytes // len(send) + 1)
         for data in (full, send, full):
-            assert not peer.connection._unread_for
-            peer.connection.data_received(data)
-        assert peer.connection._unread_for == {connection_module.TURN}
-        await served.until(lambda: not peer.connection._unread_for, "the next turn")
+            assert not peer.connection.socket.unread_for
+            peer.connection.socket.data_received(data)
+        assert peer.connection.socket.unread_for == {socket_module.TURN}
+        await served.until(lambda: not peer.connection.socket.unread_for, "the next turn")
         await served.say(peer, frame("SEND", {"destination": "/topic/nobody", "receipt": "last"}))
         await read_until(served, peer, b"receipt-id:last")
 

@@ -101,6 +101,7 @@ STRANGER_BYTES_MAX: Final = 64 << 10  # of a frame before the login
 HEADERS_BYTES_MAX: Final = 1 << 20  # of a frame, beside what a body may have
 CONSUMERS_MAX: Final = 10_000  # of one connection
 PRODUCERS_MAX: Final = 10_000
+BEAT_MS_MIN: Final = 1000  # a client must not make the broker speak more often
 _NAMES_BYTES_MAX: Final = 256 << 10  # of names that are remembered, for each connection
 _TEMPORARY: Final = (table.TEMP_QUEUE, table.TEMP_TOPIC)
 _WINDOWED_BYTES: Final = 1024  # that a client counts for each message, beside content and properties
@@ -127,7 +128,7 @@ class OpenWireCodec:
     ) -> None:
         self._properties_max = properties_max
         self.unsaid = b""
-        self.patience_ms: tuple[int, int] | None = None
+        self.beats_ms: tuple[int, int] | None = None
         self._identity = identity = identity or NO_IDENTITY
         self._frame_bytes_max = body_bytes_max + HEADERS_BYTES_MAX
         self._server_name = server_name
@@ -344,7 +345,10 @@ class OpenWireCodec:
         )
         self.unsaid += hello(self._frame_bytes_max, self._server_name) + frame(info, found.version)
         # A side that hears nothing for the whole interval gives up; the broker waits for twice what it is told.
-        self.patience_ms = found.inactivity_ms // 2, found.inactivity_ms // 3
+        if found.inactivity_ms:
+            self.beats_ms = max(found.inactivity_ms // 3, BEAT_MS_MIN), max(found.inactivity_ms // 2, BEAT_MS_MIN)
+        else:
+            self.beats_ms = 0, 0
 
     def _keep_alive(self, found: Structure, _commands: list[Command]) -> None:
         if found.get("response_required"):
@@ -358,14 +362,11 @@ class OpenWireCodec:
         if not storable(id.get("value", "")):
             raise ProtocolError("ConnectionInfo names no connection", code="FRAME_INVALID")
         command_id = found.get("command_id", 0)
-        assert self.patience_ms is not None
         commands.append(
             Connect(
                 storable(found.get("user_name", "")),
                 found.get("password", ""),
                 storable(found.get("client_id", "")),
-                "",
-                self.patience_ms,
                 id.get("value"),
                 None,
                 Answer(command_id),
@@ -694,7 +695,6 @@ class OpenWireCodec:
     def connected(
         self,
         session: str,  # noqa: ARG002
-        heartbeat_ms: tuple[int, int],  # noqa: ARG002
         brokers: Sequence[str] = (),
         reattachable: Reattachable | None = None,  # noqa: ARG002
     ) -> bytes:

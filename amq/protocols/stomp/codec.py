@@ -99,13 +99,13 @@ class StompCodec:
     owner               what the names of the connection's temporary destinations begin with, `3-17.`
     strict_destinations whether a destination without a known prefix is an error, or a queue of that name
     identity            further headers of CONNECTED: who answers
+    heartbeat_ms        what the broker can send, and what it wants
     """
 
     name = "stomp"
     returns: ClassVar[bool] = False
     survives: ClassVar[frozenset[Scope]] = frozenset()  # STOMP knows no error that leaves the connection open
     unsaid = b""
-    patience_ms: tuple[int, int] | None = None
     has_more = pending = False
 
     def __init__(
@@ -117,6 +117,7 @@ class StompCodec:
         identity: tuple[tuple[str, str], ...] = (),
         owner: str = "0-0.",
         strict_destinations: bool = True,
+        heartbeat_ms: tuple[int, int] = (0, 0),
     ) -> None:
         assert message_id_prefix
         assert not message_id_prefix[-1].isdigit()
@@ -138,6 +139,8 @@ class StompCodec:
         self._owner = owner
         self._write_as("1.0")
         self._strict_destinations = strict_destinations
+        self._heartbeat_ms = heartbeat_ms
+        self.beats_ms: tuple[int, int] | None = None
         self._brokers_receipt = ""  # the id of the receipt that tells the client where the group is
         self._connected = False
         self._takes_runs = False  # the client asked for frames of many messages
@@ -297,11 +300,11 @@ class StompCodec:
                 code="VERSION_UNSUPPORTED",
             )
         version = common[-1]
-        heartbeat_ms = (0, 0)
+        beats_ms = (0, 0)
         if version == "1.0":
             headers = {name.strip(): value.strip() for name, value in headers.items()}
         elif "heart-beat" in headers:
-            heartbeat_ms = _heartbeat_ms(headers["heart-beat"])
+            beats_ms = _agreed(self._heartbeat_ms, _heartbeat_ms(headers["heart-beat"]))
         brokers_receipt = headers.get("amq-brokers-receipt", "")
         if len(brokers_receipt) > _BROKERS_RECEIPT_CHARACTERS_MAX:
             raise ProtocolError(
@@ -313,14 +316,13 @@ class StompCodec:
         self._reader.limits = self._limits
         self._write_as(version)
         self._connected = True
+        self.beats_ms = beats_ms
         self._takes_runs = version == "1.2" and runs.is_asked(headers)
         get = headers.get
         return Connect(
             get("login", ""),
             get("passcode", ""),
             get("client-id", ""),
-            get("host", ""),
-            heartbeat_ms,
             get("amq-client-instance", ""),
             reattaching.asked(headers) if version == "1.2" else None,
         )
@@ -521,18 +523,11 @@ class StompCodec:
 
     # ---- replies and deliveries → bytes
 
-    def connected(
-        self,
-        session: str,
-        heartbeat_ms: tuple[int, int],
-        brokers: Sequence[str] = (),
-        reattachable: Reattachable | None = None,
-    ) -> bytes:
-        """Answer to Connect. `heartbeat_ms` = (what the broker can send, what it wants); `brokers` = where the group
-        is."""
+    def connected(self, session: str, brokers: Sequence[str] = (), reattachable: Reattachable | None = None) -> bytes:
+        """Answer to Connect. `brokers` = where the group is."""
         headers = [("version", self.version), ("session", session), ("server", self._server_name), *self._identity]
         if self.version != "1.0":
-            headers.append(("heart-beat", f"{heartbeat_ms[0]},{heartbeat_ms[1]}"))
+            headers.append(("heart-beat", f"{self._heartbeat_ms[0]},{self._heartbeat_ms[1]}"))
             if urls := _own_urls(brokers):
                 headers.append(("brokers", urls))
         if self._takes_runs:
@@ -657,6 +652,13 @@ def _check_lengths(headers: dict[str, str]) -> None:
                 "send a shorter one",
                 code="HEADER_TOO_LONG",
             )
+
+
+def _agreed(ours_ms: tuple[int, int], theirs_ms: tuple[int, int]) -> tuple[int, int]:
+    """How often each side sends: each way the larger of what one side can do and the other wants; 0 = not at all. Each
+    parameter is (what that side can do, what it wants)."""
+    (we_can, we_want), (they_can, they_want) = ours_ms, theirs_ms
+    return max(we_can, they_want) if we_can and they_want else 0, max(they_can, we_want) if they_can and we_want else 0
 
 
 def _heartbeat_ms(text: str) -> tuple[int, int]:

@@ -39,7 +39,7 @@ def opened(version: int = 12, **fields: Any) -> OpenWireCodec:
     """A connection with a session, a producer and a consumer."""
     server = OpenWireCodec()
     server.receive(greeting(version) + login(version, **fields))
-    server.connected("1", (0, 0))
+    server.connected("1")
     server.receive(
         said(table.SESSION_INFO, 2, version=version, id=SESSION)
         + said(table.PRODUCER_INFO, 3, True, version=version, id=PRODUCER, destination=QUEUE)

@@ -125,7 +125,7 @@ def test_the_order_of_a_stock_client() -> None:
     assert info.type == table.BROKER_INFO
     connect = only(server.receive(login()), Connect)
     assert connect.client_id == "c"
-    (response,) = frames(server.connected("1", (0, 0)))
+    (response,) = frames(server.connected("1"))
     assert (response.type, response.get("correlation_id")) == (table.RESPONSE, 1)
     assert isinstance(server.receive(said(table.SHUTDOWN_INFO))[-1], Disconnect)
     assert server.receive(login()) == []
@@ -255,7 +255,7 @@ def limited(what: str, **fields: Any) -> OpenWireCodec:
     large for them."""
     server = OpenWireCodec(MIB if what == "too large" else 100 * MIB)
     server.receive(greeting() + login(fault_tolerant=True))
-    server.connected("1", (0, 0))
+    server.connected("1")
     server.receive(said(table.SESSION_INFO, 2, id=SESSION) + said(table.PRODUCER_INFO, 3, id=PRODUCER, **fields))
     return server
 
@@ -472,7 +472,7 @@ def test_clients_are_told_where_the_group_is_and_whether_to_move(rebalances: boo
     [served] = [each for each in PROTOCOLS if each.name == "openwire"]
     server = served.make(Surroundings(config, "store", 1, "ID:store-"), "1-1.")
     server.receive(greeting() + login())
-    told = list(frames(server.connected("1", (0, 0), ("auto://a:1", "stomp://a:2", "openwire://b:3"))))
+    told = list(frames(server.connected("1", ("auto://a:1", "stomp://a:2", "openwire://b:3"))))
     [control] = [each for each in told if each.type == table.CONNECTION_CONTROL]
     assert control.get("connected_brokers") == "tcp://a:1,tcp://b:3"
     assert control.get("rebalance") is rebalances

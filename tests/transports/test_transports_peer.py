@@ -1,4 +1,4 @@
-"""Connection: what becomes of a login that takes longer than a client may take to connect."""
+"""Peer: what becomes of a login that takes longer than a client may take to connect."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pytest
 from amq.doors.clock import SystemClock
 from amq.protocols.stomp.codec import StompCodec
 from amq.security.login import Claim, Login, User
-from amq.transports.connection import Connection
 from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.hosts import is_loopback
+from amq.transports.peer import Peer
 from amq.transports.places import Places
+from amq.transports.socket import Socket
 from amq.transports.turn import Turn
 from tests.broker.world import World
 
@@ -48,8 +49,8 @@ def test_a_login_of_a_connection_that_closes_meanwhile_lets_nobody_in(tmp_path: 
         turn.serve(world.broker, world.journal)
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
-        connection = Connection(hub, 1, codecs)
-        await loop.connect_accepted_socket(lambda: connection, ours)
+        connection = Peer(hub, 1, codecs)
+        await loop.connect_accepted_socket(lambda: Socket(hub, connection), ours)
         connect, subscribe = b"CONNECT\naccept-version:1.2\n\n\0", b"SUBSCRIBE\nid:1\ndestination:/queue/q\n\n\0"
         await loop.sock_sendall(theirs, connect + subscribe)
         while (login := connection._login) is None:
@@ -59,8 +60,8 @@ def test_a_login_of_a_connection_that_closes_meanwhile_lets_nobody_in(tmp_path: 
         checked.set()
         await login
         assert connection.client is None, "what it sent behind its CONNECT is not carried out"
-        assert connection._timer is not None
-        assert not connection._timer.cancelled(), "and it is cut when it does not close by itself"
+        assert connection.socket._timer is not None
+        assert not connection.socket._timer.cancelled(), "and it is cut when it does not close by itself"
         connection.abort()
         theirs.close()
         turn.stop()

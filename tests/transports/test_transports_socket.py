@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from amq.transports.stream import Stream, stream_over
+from amq.transports.socket import Stream, stream_over
 
 Test = Callable[[Stream, socket.socket, asyncio.Future[Exception | None]], Awaitable[None]]
 
