@@ -18,8 +18,6 @@ USERS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1)
 PLAIN = {
     "Command.receipt",
     "Connect.exclusive",
-    "Connect.heartbeat_ms",
-    "Connect.host",
     "Connect.login",
     "Connect.passcode",
     "SendToMany.destinations",
