@@ -39,7 +39,7 @@ _id = click.argument("id", metavar="ID")
 @asks_broker
 @json_option
 def topics(client: ManagementClient, pattern: str, limit: int, watch: bool, as_json: bool) -> None:
-    """Show topics in use, and who gets what is sent there."""
+    """Show topics in use and their consumers."""
     columns = texts(
         ("NAME", "name"), ("CONSUMERS", "consumers"), ("DURABLE", "durable_subscriptions"), ("ENQUEUED", "enqueued")
     )
@@ -175,7 +175,7 @@ def retry_message(client: ManagementClient, id: str, as_json: bool) -> None:
     name = _queue_of(client, id)
     found = client.post(f"/queues/{part(name)}/retry", {"ids": [id]})
     if not found["count"]:
-        raise CommandError(f"{id} in {name} is no dead letter of a queue, or a consumer has it", code="NOT_FOUND")
+        raise CommandError(f"{id} in {name} is not a dead letter of a queue, or a consumer has it", code="NOT_FOUND")
     report({**found, "queue": name}, f"{id} sent back from {name}", as_json)
 
 
@@ -217,7 +217,7 @@ def _told(key: str, value: Any) -> str:
 @click.option(
     "--store", metavar="DIR|URL", envvar="AMQ_STORE", required=True, help="Store of the group; or $AMQ_STORE."
 )
-@click.option("--name", metavar="NAME", required=True, help="The broker that is to serve nobody.")
+@click.option("--name", metavar="NAME", required=True, help="The broker that is to be drained.")
 @click.option("--to", metavar="NAME", default="", help="The broker that shall be master. Default: the best slave.")
 @click.option(
     "--wait",
@@ -230,19 +230,19 @@ def _told(key: str, value: Any) -> str:
 )
 @json_option
 def drain(store: str, name: str, to: str, wait_s: float, as_json: bool) -> None:
-    """Let a broker serve nobody, so that it can be stopped: a master hands over, and its clients go to the new one.
+    """Take a broker out of service before it is stopped: a master hands over, and its clients go to the new one.
 
     Exit code 0: it is a slave, or does not run. 7: no slave can take over, with the reason. 1: not done in time.
     """
     began = time.monotonic()
     seen = read_status(store)
     if to == name:
-        raise OrderError(f"--to {to}: that is the broker which is to serve nobody")
+        raise OrderError(f"--to {to}: that is the broker to be drained; name another one")
     if seen.master is None or seen.master.name != name:
         facts = {"name": name, "drained": True, "master": seen.master.name if seen.master is not None else None}
-        report(facts, f"{name} serves nobody", as_json)
+        report(facts, f"{name} serves no clients", as_json)
         return
     master, _ = hand_over(store, to, wait_s)
     seconds = round(time.monotonic() - began, 3)
     facts = {"name": name, "drained": True, "master": master, "seconds": seconds}
-    report(facts, f"{name} serves nobody: {master} is master, after {seconds:.1f} s", as_json)
+    report(facts, f"{name} serves no clients: {master} is master, after {seconds:.1f} s", as_json)

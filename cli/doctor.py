@@ -36,7 +36,7 @@ _EPILOG = examples(
     "peers",
     metavar="HOST[:PORT]",
     multiple=True,
-    help="Another host, which runs `amq doctor PATH --as-peer`: try locks, links and what it sees. May be repeated.",
+    help="Another host, which runs `amq doctor PATH --as-peer`: try locks, links and visibility. May be repeated.",
 )
 @click.option("--as-peer", is_flag=True, help="Be the other host of such an examination, until interrupted.")
 @click.option(

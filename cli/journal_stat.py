@@ -97,7 +97,7 @@ def stat(store: str, as_json: bool, options: tuple[str, ...]) -> None:
     )
 )
 @store_option
-@click.option("--dry-run", is_flag=True, help="Required: brokers compact by themselves, so there is no other mode.")
+@click.option("--dry-run", is_flag=True, help="Required: brokers compact while they serve, so there is no other mode.")
 @json_option
 @options_option
 def compact(store: str, dry_run: bool, as_json: bool, options: tuple[str, ...]) -> None:
@@ -108,7 +108,7 @@ def compact(store: str, dry_run: bool, as_json: bool, options: tuple[str, ...]) 
     small enough at that point. The master writes remembered ids again only if that frees space.
     """
     if not dry_run:
-        raise click.UsageError("brokers compact by themselves; add --dry-run to see what compaction would do")
+        raise click.UsageError("brokers compact while they serve; add --dry-run to see what compaction would do")
     config = read_config(store, options)
     inspection, liveness = look(store, config)
     steps = plan(inspection.segments, liveness, config.journal_segment_size_bytes)

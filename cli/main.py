@@ -30,7 +30,7 @@ COMMANDS = {
     "doctor": ("doctor", "Find out whether a directory is fit to be a store, or what clients of a TLS port meet."),
     "queues": ("queues", "Show queues: how much waits in each, and who consumes it."),
     "queue": ("queues", "See one queue and its messages; purge, move, copy, pause or delete."),
-    "topics": ("broker", "Show topics in use, and who gets what is sent there."),
+    "topics": ("broker", "Show topics in use and their consumers."),
     "subscriptions": ("broker", "Show or delete durable subscriptions."),
     "connections": ("broker", "Show or close the connections of clients."),
     "consumers": ("broker", "Show consumers: what each takes, and how much it has not acknowledged."),

@@ -311,7 +311,7 @@ def _print_store(facts: dict[str, Any]) -> None:
         click.echo(f"epoch    {facts['epoch']}, since {since} ({age} ago): {facts['reason']}")
     click.echo(f"lock     {facts['lock']}" + (f", in {facts['locker']}" if facts["locker"] else ""))
     slaves = "\n         ".join(f"{_who(slave)}{_slave_text(slave)}" for slave in facts["slaves"])
-    click.echo(f"slaves   {slaves or 'none: nobody would take over'}")
+    click.echo(f"slaves   {slaves or 'none: no broker would take over'}")
     if facts["slaves"] and all(slave["cannot_listen"] or slave["too_old"] for slave in facts["slaves"]):
         click.echo("         no slave could serve clients")
     running = [] if master is None else [master]
@@ -371,7 +371,7 @@ def ask(uri: BrokerUri, login: str, passcode: str) -> dict[str, Any]:
     try:
         answer = _handshake(uri, login, passcode)
     except ConnectionRefusedError:
-        return facts | {"state": "refused", "reason": "nobody listens: a slave, or no broker"}
+        return facts | {"state": "refused", "reason": "no program listens: a slave, or no broker"}
     except (OSError, AmqError, UnicodeError) as error:  # UnicodeError: the host's name cannot be one
         return facts | {"state": "unreachable", "reason": str(error)}
     if answer.command != "CONNECTED":

@@ -29,7 +29,7 @@ def check_store(vfs: Vfs, store: str) -> None:
     except OSError as error:
         raise StoreError(f"{store}: {error.strerror}: the store cannot be read") from error
     if EPOCHS_DIRECTORY not in names:
-        what = "is empty" if not names else "is no store: it has no directory epochs"
+        what = "is empty" if not names else "is not a store: it has no directory epochs"
         raise StoreError(
             f"{full_name(store)} {what}: no broker was ever master here; give the store that `amq start "
             "--store` was given",

@@ -36,7 +36,9 @@ RATED = ("enqueued", "dequeued")
 @click.option(
     "--rows", metavar="N", type=click.IntRange(1, 500), default=ROWS, show_default=True, help="Queues to show."
 )
-@click.option("--rounds", metavar="N", type=click.IntRange(min=1), help="End after so many rounds. Default: at Ctrl-C.")
+@click.option(
+    "--rounds", metavar="N", type=click.IntRange(min=1), help="End after this many rounds. Default: at Ctrl-C."
+)
 @click.option(
     "--every",
     metavar="SECONDS",

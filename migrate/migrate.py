@@ -98,7 +98,7 @@ def _login_options(which: str, prefix: str, variable: str) -> Callable[[_Command
     type=click.IntRange(min=1),
     default=64 << 20,
     show_default=True,
-    help="Have at most so many bytes on their way, or one message.",
+    help="Have at most this many bytes on their way, or one message.",
 )
 @click.option(
     "--timeout",

@@ -48,7 +48,7 @@ def check_users(users: Iterable[User], path: str) -> None:
         try:
             check_name(user.name)
             if user.name in seen:
-                raise ValueError(f"the user {user.name} stands here twice: keep one")
+                raise ValueError(f"the user {user.name} is here twice: keep one")
         except ValueError as error:
             raise ConfigError(f"{path}:{user.line}: {error}", code="USER_NAME_UNUSABLE") from error
         seen.add(user.name)

@@ -38,7 +38,7 @@ _Numbers = npt.NDArray[Any]
 
 
 class StoreDiffersError(ConfigError):
-    """The directory of the option `store` is the store of another broker, or a copy that went on by itself."""
+    """The directory of the option `store` is the store of another broker, or a copy that was used on."""
 
     code = "STORE_DIFFERS"
 
@@ -163,7 +163,7 @@ class StoreFiles:
 
     def _differs(self) -> StoreDiffersError:
         return StoreDiffersError(
-            f"{self._store} is not the store of this broker, but another one or a copy that went on by itself: give "
+            f"{self._store} is not the store of this broker, but another one or a copy that was used on: give "
             "the mount of its store in option 'store', or leave that option out"
         )
 

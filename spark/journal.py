@@ -171,7 +171,7 @@ def plan(store: str, wanted: Wanted | None = None, vfs: Vfs | None = None) -> li
     vfs, wanted = vfs or SystemVfs(), wanted or Wanted()
     try:
         if EPOCHS_DIRECTORY not in vfs.listdir(store):
-            why = f"{store} is no store: it has no directory {EPOCHS_DIRECTORY}; give that of `amq start --store`"
+            why = f"{store} is not a store: it has no directory {EPOCHS_DIRECTORY}; give that of `amq start --store`"
             raise StoreError(why, code="STORE_MISSING")
         for _ in range(ROUNDS_MAX):
             epoch = read_newest_epoch(vfs, store)

@@ -113,7 +113,7 @@ def _url(text: str) -> str:
     try:
         url = parse_url(text)
     except AmqError as error:
-        raise ValueError(f"is no broker URL: {error}") from error
+        raise ValueError(f"is not a broker URL: {error}") from error
     if any(uri.passcode for uri in url.uris):
         raise ValueError("must not hold a password, since Spark shows it in plans: use the options user and password")
     return text
@@ -377,14 +377,14 @@ class SourceOptions(BrokerOptions):
         "maxBytesPerTrigger",
         _bytes,
         None,
-        "for a stream: about so many bytes in a micro-batch, as the journal stores messages; at least one message",
+        "for a stream: about this many bytes in a micro-batch, as the journal stores messages; at least one message",
         "64MiB",
     )
     min_offsets_per_trigger: int | None = _option(
         "minOffsetsPerTrigger",
         _count,
         None,
-        "for a stream: a micro-batch begins when so many messages wait, or `maxTriggerDelay` after the one before",
+        "for a stream: a micro-batch begins when this many messages wait, or `maxTriggerDelay` after the one before",
         "1000",
     )
     max_trigger_delay_s: float = _option(
@@ -437,10 +437,10 @@ class SourceOptions(BrokerOptions):
     def check(self) -> None:
         """Reject options that contradict each other."""
         if self.starting_timestamp_ms is not None and self.starting_offsets is not None:
-            why = "must not be given beside startingOffsets: keep one"
+            why = "excludes startingOffsets: keep one"
             raise refusal(SourceOptions, "startingTimestamp", str(self.starting_timestamp_ms), why)
         if self.ending_timestamp_ms is not None and self.ending_offsets != LATEST:
-            why = "must not be given beside endingOffsets: keep one"
+            why = "excludes endingOffsets: keep one"
             raise refusal(SourceOptions, "endingTimestamp", str(self.ending_timestamp_ms), why)
         least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
         if least is not None and most is not None and least > most:

@@ -23,7 +23,7 @@ def report(environment: Path) -> dict[str, Any] | str:
     """The answer of pip-audit for that environment, or why there is none."""
     packages = sorted(environment.glob("lib/python3*/site-packages"))
     if len(packages) != 1:
-        return f"{environment} is no environment of Python"
+        return f"{environment} is not an environment of Python"
     command = [sys.executable, "-m", "pip_audit", "--path", str(packages[0]), "--progress-spinner", "off", "-f", "json"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)

@@ -38,7 +38,7 @@ def test_no_answer_is_no_good_news(tmp_path: Path) -> None:
         UNKNOWN,
         ["the data about vulnerabilities cannot be reached, nothing was checked: ConnectionError: no name server"],
     )
-    assert report(tmp_path) == f"{tmp_path} is no environment of Python"
+    assert report(tmp_path) == f"{tmp_path} is not an environment of Python"
 
 
 def test_the_targets_are_told_by_make_help() -> None:

@@ -103,7 +103,7 @@ def check_browsed(sources: Sequence[Source]) -> None:
 def check_queue(name: str) -> None:
     """Raises AccessError where this is not a name of one queue."""
     if not is_stored(name):
-        raise AccessError(f"{wire_name(name)} is no queue: give /queue/NAME", code="DESTINATION_REFUSED")
+        raise AccessError(f"{wire_name(name)} is not a queue: give /queue/NAME", code="DESTINATION_REFUSED")
     check_sent_to(name)
 
 

@@ -86,7 +86,7 @@ def _send_each(core: ProducerCore, columns: Columns, persistent: bool, priority:
     try:
         bodies, found = runs.unpack(columns.pack(), columns.count, limits)
     except ProtocolError as error:
-        raise CommandError(f"these columns are no messages: {error.description}") from error
+        raise CommandError(f"these columns are not messages: {error.description}") from error
     headers = [*found.rows(columns.count)] if found is not None else None
     for part in bulk.pieces(bodies):
         some = headers[part] if headers is not None else None

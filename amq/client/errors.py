@@ -108,7 +108,7 @@ class CommitOutcomeUnknownError(AmqError):
 
 def commit_unknown(error: AmqError, outcome_id: str) -> CommitOutcomeUnknownError:
     """The connection ended by `error` while the broker had the commit."""
-    why = f"the connection ended before the broker told what became of the commit {outcome_id}: {error}"
+    why = f"the connection ended before the broker reported the outcome of the commit {outcome_id}: {error}"
     unknown = CommitOutcomeUnknownError(why, outcome_id=outcome_id)
     unknown.__cause__ = error
     return unknown

@@ -101,7 +101,7 @@ def _read(source: str) -> Found:
                 _check_file(path, os.fstat(file.fileno()))
                 data = file.read(BYTES_MAX + 1)
         if len(data) > BYTES_MAX:
-            return ValueError(f"it has more than {BYTES_MAX} bytes, so it is no list of brokers")
+            return ValueError(f"it has more than {BYTES_MAX} bytes, so it is not a list of brokers")
         return data.decode("utf-8-sig")
     except (OSError, ValueError) as error:
         return error

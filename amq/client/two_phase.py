@@ -47,7 +47,9 @@ class PreparedTransaction:
         try:
             return cls(**json.loads(body))
         except (ValueError, TypeError) as error:
-            raise ProtocolError(f"{PREPARED_QUEUE} shows a message that is no prepared transaction: {error}") from error
+            raise ProtocolError(
+                f"{PREPARED_QUEUE} shows a message that does not describe a prepared transaction: {error}"
+            ) from error
 
 
 def prepare_headers(xid: str, prepared_timeout: float | None, owner: str, batch: int) -> list[tuple[str, str]]:

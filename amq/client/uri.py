@@ -54,7 +54,7 @@ _SCHEME_CURES = {
     "tcp": "tcp:// means OpenWire, which this client does not speak; write stomp://HOST:61613",
     "ssl": "ssl:// means OpenWire, which this client does not speak; write stomp+ssl://HOST:61614",
     "stomp+nio+ssl": "write stomp+ssl://HOST:61614",
-    "failover": "failover: cannot stand inside failover:, name its URIs in one list",
+    "failover": "failover: cannot be inside failover:, name its URIs in one list",
 }
 
 _Options = TypeVar("_Options", TransportOptions, FailoverOptions)

@@ -64,7 +64,7 @@ class DestinationDefaults:
         "redeliveryDelay",
         Kind.DURATION,
         0,
-        "How long a message whose delivery failed waits before it is delivered again; messages behind it do not wait.",
+        "How long a message whose delivery failed waits before it is delivered again; later messages do not wait.",
         "Set it if failures pass with time, such as a service that is down or a lock that somebody holds.",
         minimum=0,
         maximum=DELAY_MS_MAX,
@@ -192,7 +192,7 @@ class DestinationDefaults:
         "ringSize",
         Kind.INTEGER,
         0,
-        "How many messages may wait in one queue, beside those that consumers have; the oldest goes.",
+        "How many messages may wait in one queue, without those that consumers have; the oldest goes.",
         "Set it if only the latest messages count, such as the last 1000 lines of a log.",
         minimum=0,
         maximum=1 << 40,
@@ -225,7 +225,7 @@ class DestinationDefaults:
         "pendingMessageLimit",
         Kind.INTEGER,
         10_000,
-        "How many messages may wait for one subscription to a topic, beside those that its consumer has. Beyond it, "
+        "How many messages may wait for one subscription to a topic, without those that its consumer has. Beyond it, "
         "or beyond the subscription's share of memory, slowConsumerPolicy applies.",
         "Use 0 if consumers must see everything and producers may wait for them.",
         minimum=0,

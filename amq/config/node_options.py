@@ -125,7 +125,7 @@ class NodeOptions(SecurityOptions):
         "newConnectionsPerMinute",
         Kind.INTEGER,
         0,
-        "About so many connections an address, or an IPv6 network (/64), may open within a minute; the broker refuses "
+        "This many connections an address, or an IPv6 network (/64), may open within a minute; the broker refuses "
         "further ones.",
         "Set it if a client that connects again and again must not keep the broker busy. Allow for all clients of an "
         "address (NAT), which connect at once after a takeover.",

@@ -20,7 +20,7 @@ def read_bytes(path: str) -> bytes:
         raise ConfigError(f"{names.shorten(path)}: the configuration file cannot be read: {why}") from error
     most = XML_BYTES_MAX if is_xml(data) else TOML_BYTES_MAX
     if len(data) > most:
-        raise ConfigError(f"{path}: is larger than {most} bytes: that is no configuration file")
+        raise ConfigError(f"{path}: is larger than {most} bytes: not a configuration file")
     return data
 
 

@@ -319,7 +319,7 @@ class StoreOptions(DestinationDefaults):
         Kind.SIZE,
         "1GiB",
         "Most memory that messages may take. Persistent messages beyond it wait on disk; producers of others block.",
-        "Adapt it to the memory of the host. The process needs some memory beside it.",
+        "Adapt it to the memory of the host. The process needs some memory in addition.",
         minimum=1 << 20,
         maximum=1 << 44,
         reload=True,
@@ -460,7 +460,7 @@ class StoreOptions(DestinationDefaults):
         "directReadTime",
         Kind.DURATION,
         "5m",
-        "How long the broker keeps journal segments for a client that was told where its messages stand "
+        "How long the broker keeps journal segments for a client that knows where its messages are "
         "(`directReads`), unless its lease ends before.",
         "Use more if micro-batches take longer. A client that comes too late gets the messages from the broker.",
         minimum=0,
@@ -528,8 +528,8 @@ class StoreOptions(DestinationDefaults):
         "directReads",
         Kind.TEXT,
         "",
-        "Users, with commas between, who are told where in the files of the store leased or browsed messages stand; "
-        "blank = nobody, `*` = everybody who may log in, `anonymous` = clients without a login.",
+        "Users, with commas between, who learn where in the files of the store leased or browsed messages are; "
+        "blank = none, `*` = all who may log in, `anonymous` = clients without a login.",
         "Set it for jobs of Spark on hosts that mount the store (option `store`). Such a host can read all of the "
         "store whatever the broker says: the file system must say who may.",
         reload=True,

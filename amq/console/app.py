@@ -270,7 +270,7 @@ async def _body(request: Request, any_type: bool = False) -> Any:
     try:
         found = json.loads(data) if data else {}
     except (ValueError, RecursionError) as error:
-        return _problem(400, "REQUEST_INVALID", f"the body is no JSON: {error}")
+        return _problem(400, "REQUEST_INVALID", f"the body is not JSON: {error}")
     if not isinstance(found, dict) and not (any_type and isinstance(found, list)):
         return _problem(400, "REQUEST_INVALID", "the body must be a JSON object")
     return found

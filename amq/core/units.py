@@ -71,7 +71,7 @@ def parse_decimal(text: str) -> float:
     match = _DECIMAL.fullmatch(text)
     if match is None:
         raise ValueError(
-            f"is not a number without a unit, of at most {DECIMALS_MAX} digits behind the point: write for example 1.5"
+            f"is not a number without a unit, of at most {DECIMALS_MAX} digits after the point: write for example 1.5"
         )
     return float(match[1])
 

@@ -117,7 +117,7 @@ def decode(data: bytes) -> Nested:
     """The value whose bytes `data` are. ValueError where they are not those of one value."""
     value, end = _take(data, 0, 0, [VALUES_MAX])
     if end != len(data):
-        raise ValueError("something stands behind the value")
+        raise ValueError("there are bytes after the value")
     return value
 
 
@@ -125,7 +125,7 @@ def decode_map(data: bytes) -> dict[str, Nested]:
     """As `decode`, of a map. ValueError also where it is something else."""
     found = decode(data)
     if not isinstance(found, dict):
-        raise ValueError("the value is no map")
+        raise ValueError("the value is not a map")
     return found
 
 
@@ -154,11 +154,11 @@ def _put(value: Nested, put: Callable[[bytes], None], depth: int) -> None:
             return
         for name, item in value.items():
             if name.__class__ is not str:
-                raise ValueError(f"the name {str(name)[:100]!r} in a map is no text")
+                raise ValueError(f"the name {str(name)[:100]!r} in a map is not a text")
             put(_counted(name.encode("utf-8", "surrogatepass")))
             _put(item, put, depth + 1)
     else:
-        raise ValueError(f"a {kind.__name__} is no value")
+        raise ValueError(f"a {kind.__name__} is not a value")
 
 
 def _counted(data: bytes) -> bytes:
@@ -213,7 +213,7 @@ def _take(data: bytes, at: int, depth: int, left: list[int]) -> tuple[Nested, in
         item, at = _take(data, at, depth + 1, left)
         named[str(name, "utf-8", "surrogatepass")] = item
     if len(named) != count:
-        raise ValueError("a name stands twice in a map")
+        raise ValueError("a map has the same name twice")
     return named, at
 
 
@@ -321,4 +321,4 @@ def from_typed_json(found: Any) -> Value:
             value = _MAKERS[name](float(written) if isinstance(written, str) else written)
             encode(value)  # it fits into 64 bits
             return value
-    raise ValueError(f"{str(found)[:100]!r} is no value of a property")
+    raise ValueError(f"{str(found)[:100]!r} is not a value of a property")

@@ -34,7 +34,7 @@ class Xid(NamedTuple):
     def check(self) -> Xid:
         """Raises ValueError where it is none."""
         if not -FORMAT_MAX - 1 <= self.format <= FORMAT_MAX:
-            raise ValueError(f"format {self.format} is no number of 32 bits")
+            raise ValueError(f"format {self.format} is not a number of 32 bits")
         if max(len(self.global_id), len(self.branch)) > PART_BYTES_MAX:
             raise ValueError(f"a part of a binary transaction id has more than {PART_BYTES_MAX} bytes")
         return self
@@ -125,7 +125,7 @@ def key_from_json(found: object) -> Key:
     if not isinstance(found, dict):
         return from_json(found)
     if not isinstance(found.get("user"), str) or not found["user"]:
-        raise ValueError("the user of a transaction is no text")
+        raise ValueError("the user of a transaction is not a text")
     return OwnedXid(found["user"], from_json(found.get("xid")))
 
 

@@ -313,7 +313,7 @@ def _judge_smb(mount: Mount) -> Iterator[Finding]:
         Level.NOTE,
         "hung master",
         "not replaced here",
-        "SMB keeps the name of a lock file that is open, so no slave replaces a master that stands still",
+        "SMB keeps the name of a lock file that is open, so no slave replaces a master that hangs",
         "watch `amq status`, and end the process of a silent master",
     )
     for finding in judge_options(SMB_RULES, mount):

@@ -62,7 +62,7 @@ class Decoder:
             elif kind == MULTICAST:
                 record = self._multicast(payload, position, stop, at)
             elif kind == GROUP and grouped:
-                raise CorruptError(self._path, at + position, "a group stands in a group")
+                raise CorruptError(self._path, at + position, "a group is inside a group")
             else:
                 try:
                     if kind == GROUP:

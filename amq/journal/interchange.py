@@ -237,7 +237,7 @@ class ImportReader:
         """The next line, with its line end. None for header and end line."""
         self.lines += 1
         if self.ended:
-            raise self._damaged("something stands behind the end line: two files in one, perhaps")
+            raise self._damaged("there is text after the end line: two files in one, perhaps")
         if not line.endswith(b"\n"):
             raise self._cut("the file ends within a line")
         try:
@@ -264,16 +264,16 @@ class ImportReader:
         if isinstance(item, Exported) and (xid := item.sent_by or item.held_by):
             parts = self._parts.setdefault(xid, [0, 0])
             if not parts:
-                raise ValueError(f"a message of transaction {str(xid)!r} stands behind the line of that")
+                raise ValueError(f"a message of transaction {str(xid)!r} comes after the line of that")
             parts[bool(item.held_by)] += 1
         elif isinstance(item, InDoubt):
             sends, acks = self._parts.get(item.key, [0, 0]) or [-1, -1]
             if sends < 0:
-                raise ValueError(f"transaction {str(item.xid)!r} stands in the file twice")
+                raise ValueError(f"transaction {str(item.xid)!r} is in the file twice")
             if (sends, acks) != (item.sends, item.acks):
                 raise ValueError(
                     f"transaction {str(item.xid)!r} has sent {item.sends} messages and acknowledged {item.acks}: "
-                    f"{sends} and {acks} stand before this line"
+                    f"{sends} and {acks} are before this line"
                 )
             self._parts[item.key] = []
 
@@ -284,7 +284,7 @@ class ImportReader:
 
     def _read_header(self, found: Mapping[str, Any]) -> Header:
         if found.get("amq") != KIND:
-            raise ValueError("this is no file of `amq journal export`")
+            raise ValueError("this is not a file of `amq journal export`")
         version = _number(found, "version", _U64_MAX)
         if version > VERSION:
             raise StoreError(
@@ -443,7 +443,7 @@ def _read_item(found: Mapping[str, Any]) -> Item:
 def _properties(found: Mapping[str, Any]) -> dict[str, Value]:
     written = found.get("properties") or {}
     if not isinstance(written, dict):
-        raise ValueError("properties are no object")
+        raise ValueError("properties are not an object")
     properties = {name: from_typed_json(value) for name, value in written.items()}
     for each in (*properties, *properties.values()):
         if isinstance(each, str):
@@ -456,12 +456,12 @@ def _envelope(found: Mapping[str, Any]) -> Envelope | None:
     if facts is None:
         return None
     if not isinstance(facts, dict):
-        raise ValueError("field 'envelope' is no object")
+        raise ValueError("field 'envelope' is not an object")
     native, correlation_id = facts.get("native"), facts.get("correlation_id")
     if native is not None:
         protocol, data = native
         if not isinstance(protocol, str):
-            raise ValueError("the protocol of a native form is no text")
+            raise ValueError("the protocol of a native form is not a text")
         _check_utf_8(protocol)
         native = Native(protocol, base64.b64decode(data, validate=True))
     if correlation_id is not None and not isinstance(correlation_id := from_typed_json(correlation_id), str | bytes):
@@ -503,7 +503,7 @@ def _number(found: Mapping[str, Any], name: str, maximum: int, default: int | No
 def _ids(found: Mapping[str, Any]) -> list[str]:
     ids = found["ids"]
     if not isinstance(ids, list) or not all(isinstance(id, str) and id for id in ids):
-        raise ValueError("field 'ids' is no list of texts")
+        raise ValueError("field 'ids' is not a list of texts")
     for id in ids:
         _check_utf_8(id)
     return ids

@@ -239,7 +239,7 @@ class Salvage(Inspection):
         if header is None and not why:
             report.state, report.end = (report.state, report.end) if end else (EMPTY, 0)
             if end:
-                self._add(report, Damage("STORE_CORRUPT", path, 0, end, "segment header is gone, and all behind it"))
+                self._add(report, Damage("STORE_CORRUPT", path, 0, end, "segment header is gone, and all after it"))
             return
         if header is None:
             yield from self._without_header(report, path, data, end, why)

@@ -81,7 +81,7 @@ def _of_queue(context: Context, queue: Queue) -> list[Hint]:
     if 0 < limit < NO_LIMIT and queue.stored_bytes >= limit:
         found.append(Hint("queue-limit", "It has reached queueLimit: consume, purge, or raise queueLimit."))
     if queue.stored and not consumers and not queue.is_dead_letter_queue:
-        found.append(Hint("no-consumer", "Nobody consumes it. Its messages wait until a client subscribes."))
+        found.append(Hint("no-consumer", "It has no consumer. Its messages wait until a client subscribes."))
     if consumers and held and all(each.credit <= 0 for each in consumers):
         of, them = (
             (f"Its {len(consumers):,} consumers hold", "them") if len(consumers) > 1 else ("Its consumer holds", "it")

@@ -124,7 +124,7 @@ class Table(Generic[T]):
 
     def _check(self, field: str) -> None:
         if field not in self.fields:
-            raise invalid(f"{field[:80]!r} is no field of numbers here: there are {', '.join(self.fields) or 'none'}")
+            raise invalid(f"{field[:80]!r} is not a field of numbers here: use {', '.join(self.fields) or 'none'}")
 
 
 def number(found: Mapping[str, str], name: str, default: int, most: int) -> int:

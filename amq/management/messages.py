@@ -163,7 +163,7 @@ def seq_of(broker: Broker, id: str) -> int:
     text = id.removeprefix(broker.message_id_prefix)
     if not text.isascii() or not text.isdecimal() or len(text) > 20:
         raise CommandError(
-            f"{id[:100]!r} is no id of a message of this broker: write it as a list shows it, "
+            f"{id[:100]!r} is not an id of a message of this broker: write it as a list shows it, "
             f"{broker.message_id_prefix}N",
             code="MESSAGE_UNKNOWN",
         )

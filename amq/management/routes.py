@@ -539,7 +539,7 @@ ROUTES: Final = [
     _get("/subscriptions", "Durable subscriptions.", subscriptions, manage, LIST),
     _delete(
         "/subscriptions/{client}/{name}",
-        "Delete a durable subscription that nobody uses.",
+        "Delete a durable subscription that no consumer uses.",
         delete_subscription,
         manage,
         ("user",),

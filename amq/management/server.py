@@ -87,7 +87,7 @@ def _listen(path: str) -> socket.socket:
         raise OSError(errno.ENAMETOOLONG, f"the path has more than {PATH_BYTES_MAX} bytes")
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise FileExistsError(errno.EEXIST, "there is a file of that name that is no socket")
+            raise FileExistsError(errno.EEXIST, "there is a file of that name that is not a socket")
         _check_unused(path)
         os.unlink(path)
     except FileNotFoundError:

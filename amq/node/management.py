@@ -209,4 +209,6 @@ def _make_directory(path: str) -> None:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; set managementSocket") from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise ConfigError(f"{path} is no directory of this user alone (mode 700): correct it, or set managementSocket")
+        raise ConfigError(
+            f"{path} must be a directory of this user alone (mode 700): correct it, or set managementSocket"
+        )

@@ -82,7 +82,7 @@ def parse_name(text: str) -> Parts:
         for pair in _split(part, "+"):
             kind, equals, value = pair.partition("=")
             if not equals or not kind.strip():
-                raise ValueError(f'"{pair.strip()[:80]}" is no part of a distinguished name: write CN=client, O=shop')
+                raise ValueError(f'"{pair.strip()[:80]}" is not part of a distinguished name: write CN=client, O=shop')
             pairs.add((kind.strip().upper(), _unquoted(value.strip())))
         parts.append(frozenset(pairs))
     return tuple(parts)

@@ -284,7 +284,7 @@ def _check_pem(path: str, what: str) -> None:
     else:
         cure = ""
     raise ConfigError(
-        f"{path} is no PEM file: convert it with {cure}`openssl pkcs12 -in {'FILE.p12' if cure else path} "
+        f"{path} is not a PEM file: convert it with {cure}`openssl pkcs12 -in {'FILE.p12' if cure else path} "
         "-out FILE.pem -nodes` if it is a key store",
         code="CERTIFICATE_INVALID",
     )

@@ -176,7 +176,7 @@ def fetch_keys(issuer: str, url: str, algorithms: tuple[str, ...], context: ssl.
 def _get(url: str, context: ssl.SSLContext, cut: Cut) -> dict[str, Any]:
     """The JSON object at `url`, asked without a proxy. An answer that sends us elsewhere is an error."""
     if not is_protected(url):
-        raise ValueError(f"{url[:200]} is no https address")
+        raise ValueError(f"{url[:200]} is not an https address")
     parts = urlsplit(url)
     host, target = parts.hostname or "", (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if parts.scheme == "https":

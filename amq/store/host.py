@@ -160,11 +160,11 @@ class Owner:
         urls = tuple(str(url) for url in field(body, "transport_urls", (list, tuple), path))
         period_s = field(body, "lock_keep_alive_period_s", (int, float), path)
         if not 0 < period_s < PERIOD_S_MAX:
-            raise CorruptError(path, 0, "lock_keep_alive_period_s is no possible period")
+            raise CorruptError(path, 0, "lock_keep_alive_period_s must be positive")
         uuid, name, host, boot_id, namespaces = texts
         pid, pid_start = numbers
         if not 0 < pid <= PID_MAX:
-            raise CorruptError(path, 0, "pid is no possible one")
+            raise CorruptError(path, 0, "pid must be a positive integer")
         return cls(uuid, name, host, boot_id, namespaces, pid, pid_start, urls, float(period_s))
 
     def same_process(self, other: Owner) -> bool:

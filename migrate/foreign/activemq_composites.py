@@ -65,7 +65,7 @@ class Composites:
         wanted = Divert(f"{found}://{name}", kind, exclusive or None, selector)
         (divert,) = parse_diverts(str(wanted))
         if divert != wanted:
-            raise ValueError(f'is no name: "{name}"')
+            raise ValueError(f'is not a name: "{name}"')
         return divert
 
 

@@ -286,10 +286,10 @@ _ENTRY = table(
         "policyEntry@durableTopicPrefetch": unsupported("a subscription decides: activemq.prefetchSize in its headers"),
         "policyEntry@queueBrowserPrefetch": natural("a subscription decides: activemq.prefetchSize in its headers"),
         "policyEntry@expireMessagesPeriod": natural("expired messages go within about a second"),
-        "policyEntry@gcInactiveDestinations": natural("empty queues and topics are forgotten by themselves"),
-        "policyEntry@inactiveTimoutBeforeGC": natural("empty queues and topics are forgotten by themselves"),
-        "policyEntry@inactiveTimeoutBeforeGC": natural("empty queues and topics are forgotten by themselves"),
-        "policyEntry@gcWithNetworkConsumers": natural("empty queues and topics are forgotten by themselves"),
+        "policyEntry@gcInactiveDestinations": natural("empty queues and topics are forgotten"),
+        "policyEntry@inactiveTimoutBeforeGC": natural("empty queues and topics are forgotten"),
+        "policyEntry@inactiveTimeoutBeforeGC": natural("empty queues and topics are forgotten"),
+        "policyEntry@gcWithNetworkConsumers": natural("empty queues and topics are forgotten"),
         "policyEntry@strictOrderDispatch": unsupported(
             "consumers get messages in turn; one exclusive consumer (activemq.exclusive:true) gets all in order"
         ),

@@ -116,7 +116,7 @@ CORE = table(
         "wildcard-addresses": special(lambda part: _wildcards(part), whole=True),
         "wild-card-routing-enabled": only("true", "wildcards work", "wildcards cannot be switched off"),
         "message-expiry-scan-period": natural("expired messages go within about a second"),
-        "address-queue-scan-period": natural("empty queues are forgotten by themselves"),
+        "address-queue-scan-period": natural("empty queues are forgotten"),
         "graceful-shutdown-enabled": natural("a stop finishes what came in and waits for no client"),
         "graceful-shutdown-timeout": natural("a stop finishes what came in and waits for no client"),
         "critical-analyzer": natural("a watchdog cuts off and replaces a master whose store hangs"),
@@ -147,7 +147,7 @@ CORE = table(
         "include": unsupported("the other file is not read: put everything into one file", whole=True),
         "system-property-prefix": ignored(_JAVA),
         "file-deployment-enabled": ignored(_JAVA),
-        "web": ignored("`amq console` serves web pages beside the broker: see docs/management.md", whole=True),
+        "web": ignored("`amq console` serves web pages next to the broker: see docs/management.md", whole=True),
     },
     each_of(
         natural(_JOURNAL),

@@ -35,10 +35,10 @@ from amq_migrate.foreign.importing import (
 from amq_migrate.foreign.report import Status
 
 _PAGES = "messages beyond memoryLimit wait in the journal; there are no page files"
-_FORGOTTEN = "empty queues and topics are made when they are used, and forgotten by themselves"
+_FORGOTTEN = "empty queues and topics are made when they are used, and forgotten when they are empty"
 _PREFIXES = re.compile(r"^jms\.(?:queue|topic)\.")
 _QUEUES_ONLY, _ALL, _TOPICS = range(3)  # ranks of settings: see `Addresses.look`
-_FAILED_STOMP = "the first delivery is no redelivery; JMS clients count: jms.redeliveryPolicy in their URL"
+_FAILED_STOMP = "the first delivery is not a redelivery; JMS clients count: jms.redeliveryPolicy in their URL"
 _NARROWER = "the narrower setting of that pattern, for queues alone, counts: queues and topics share their options here"
 # Names of Artemis and HornetQ in filters → those of JMS.
 _IDENTIFIER = re.compile(r"('[^']*')|\b(?:AMQ|HQ)(Priority|Timestamp|Expiration)\b")
@@ -266,7 +266,7 @@ class Addresses:
             name = _PREFIXES.sub("", texts.get("forwarding-address", ""))
             wanted = [Divert(f"{kind}://{name}", source, exclusive, selector) for kind in kinds]
             if list(parse_diverts(diverts_text(tuple(wanted)))) != wanted:
-                raise ValueError(f'is no name: "{name}"')
+                raise ValueError(f'is not a name: "{name}"')
         except ValueError as error:
             part.tell(Status.UNSUPPORTED, f"a name or value in it {error}")
             return
@@ -369,7 +369,7 @@ def _attempts(part: Part) -> None:
     elif part.value.isdigit() and part.value != "0":
         part.importing.set(part, "maximumRedeliveries", integer(part.value) - 1, _FAILED_STOMP)
     else:
-        part.tell(Status.UNSUPPORTED, f'"{part.value}" is no number of deliveries')
+        part.tell(Status.UNSUPPORTED, f'"{part.value}" is not a number of deliveries')
 
 
 def _slow(part: Part) -> None:

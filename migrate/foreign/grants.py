@@ -147,7 +147,7 @@ def check_pattern(pattern: str) -> None:
     if len(pattern) > TEXT_CHARS_MAX or not pattern.isprintable():
         raise ValueError("is too long, or has characters that cannot be printed")
     if not all(words) or ANY_REST in words[:-1]:
-        raise ValueError("is no pattern of amq: words with dots between, * for one word, > for all further ones")
+        raise ValueError("is not a pattern of amq: words with dots between, * for one word, > for all further ones")
     if any((WORD_TEXT in word or REST_TEXT in word) and not word.startswith("\0") for word in words):
         raise ValueError("has a wildcard for a part of a word: * and > stand for whole words")
 

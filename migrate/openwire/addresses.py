@@ -64,7 +64,7 @@ def _member(name: str, common: dict[str, str]) -> BrokerUri:
     scheme = _SCHEMES.get(word.lower())
     found = read_authority(authority, _PORTS[scheme], repr(shown)) if separator and scheme is not None else None
     if scheme is None or found is None:
-        raise UriError(f"{shown!r} is no address of a broker: write tcp://HOST:61616, an IPv6 address in [brackets]")
+        raise UriError(f"{shown!r} is not a broker's address: write tcp://HOST:61616, an IPv6 address in [brackets]")
     own = _of_tls(query)
     if own and scheme == _PLAIN:
         raise UriError(f"{shown!r}: option {next(iter(own))} has no effect without TLS: write ssl://HOST:61617")

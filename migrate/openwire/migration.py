@@ -93,7 +93,7 @@ class Migration:
         there = Looking(self._peers[0], 100).queues()
         if not there and not names:
             raise CommandError(
-                f"{self._peers[0].wire.whose} names no queues: it has none, or tells nobody of them "
+                f"{self._peers[0].wire.whose} names no queues: it has none, or does not announce them "
                 '(advisorySupport="false"): give their names',
                 code="QUEUE_UNKNOWN",
             )

@@ -48,7 +48,7 @@ def test_the_floor_of_each_row(tmp_path: Path) -> None:
     report = measure(kinds, rows, Scale(1, 0.1, 0.1, 400), 100, str(tmp_path), {}, lambda _text: None)
     assert all(line["floor"]["amq"]["rate"] > 0 for line in report["rows"])
     assert "rate, CPU in the floor's" in [column.header for column in table(report["rows"], kinds).columns]
-    assert "ratio" not in report["rows"][0], "the floor is no peer"
+    assert "ratio" not in report["rows"][0], "the floor is not a peer"
 
 
 @pytest.mark.deep

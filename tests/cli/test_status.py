@@ -300,7 +300,7 @@ def test_a_host_name_that_cannot_be_one() -> None:
     ("words", "code", "said"),
     [
         (["--store", "/nonexistent"], 4, "No such file or directory"),
-        (["--store", "."], 4, "is no store"),
+        (["--store", "."], 4, "is not a store"),
         (["--url", "stomp//x"], 2, "no scheme"),
     ],
 )

@@ -138,9 +138,9 @@ def test_errors_name_the_line_and_the_cure() -> None:
     assert caught.value.code == "EXPORT_CUT"
     with pytest.raises(StoreError, match="line 3: it holds 1 messages, its end line says 2"):
         read(b"".join([lines[0], lines[1], lines[3]]))
-    with pytest.raises(StoreError, match="line 5: something stands behind the end line"):
+    with pytest.raises(StoreError, match="line 5: there is text after the end line"):
         read(b"".join([*lines, lines[1]]))
-    with pytest.raises(StoreError, match="line 1: this is no file of"):
+    with pytest.raises(StoreError, match="line 1: this is not a file of"):
         read(lines[1])
     newer = json.dumps(json.loads(lines[0]) | {"version": VERSION + 1}).encode() + b"\n"
     with pytest.raises(StoreError, match="upgrade") as caught:
@@ -281,8 +281,8 @@ def test_a_prepared_transaction_and_its_messages() -> None:
         ([in_doubt(sends=1)], "line 2: transaction 'x' has sent 1 messages and acknowledged 0: 0 and 0 stand before"),
         (["held", in_doubt(sends=1)], "line 3: .* 0 and 1 stand before"),
         (["sent", "held", in_doubt(sends=2, acks=1)], "line 4: .* 1 and 1 stand before"),
-        ([in_doubt(), in_doubt()], "line 3: transaction 'x' stands in the file twice"),
-        ([in_doubt(), "held"], "line 3: a message of transaction 'x' stands behind the line of that"),
+        ([in_doubt(), in_doubt()], "line 3: transaction 'x' is in the file twice"),
+        ([in_doubt(), "held"], "line 3: a message of transaction 'x' comes after the line of that"),
         (["sent"], "line 3: messages are sent by transaction 'x', and no line says that it is prepared"),
         (["both"], "line 2: a message that a prepared transaction sent is in no queue yet"),
         ([InDoubt("x", "", 1 << 64, 0, 0, 0, 0)], "line 2: field 'batch' is missing or no number"),

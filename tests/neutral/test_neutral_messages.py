@@ -111,7 +111,7 @@ def test_selectors_ask_for_types(tmp_path: Path, native: bool) -> None:
                 else {"properties": properties, "content": TEXT}
             )
             await client.do(client.send("topic://t", b"m%d" % n, **about))
-        assert [each.consumer for each in await client.gets(1)] == ["c"], "a number is no text"
+        assert [each.consumer for each in await client.gets(1)] == ["c"], "a number is not a text"
         assert len(await theirs.messages(1)) == 1
 
     play(tmp_path, test)

@@ -70,7 +70,7 @@ def read_source(value: Any) -> Source:
     """Raises ValueError."""
     if isinstance(value, str):
         if "\0" in value or "://" not in value or not value.isprintable():
-            raise ValueError(f"{value!r} is no full name of a destination")
+            raise ValueError(f"{value!r} is not a full name of a destination")
         return value
     match value:
         case [str(scheme), _, *_] if scheme.endswith("://"):

@@ -88,7 +88,7 @@ def test_bytes_can_be_asked_for() -> None:
         ("jms-map-xml", b"<map><entry><int>1</int></entry></map>", "not a name in <string>"),
         ("jms-map-xml", b"<map><entry><string>a</string><int>x</int></entry></map>", "invalid literal"),
         ("jms-map-xml", b"<map><entry><string>a</string><int>2147483648</int></entry></map>", "32 bits"),
-        ("jms-map-xml", b"<map><entry><string>a</string><person/></entry></map>", "<person> is no type"),
+        ("jms-map-xml", b"<map><entry><string>a</string><person/></entry></map>", "<person> is not a type"),
         (
             "jms-map-xml",
             b'<!DOCTYPE m [<!ENTITY a "b">]><map><entry><string>&a;</string><int>1</int></entry></map>',

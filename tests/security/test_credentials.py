@@ -104,7 +104,7 @@ def test_an_expired_one_is_not_taken_but_kept(authority: Authority) -> None:
     assert "expires on" in Credentials(files_of(short)).expiry_warning()
     late = Credentials(files_of(short), Later(11))
     assert "has expired on" in late.expiry_warning()
-    assert late.context is not None, "a start with it is no error: other ports depend on the broker"
+    assert late.context is not None, "a start with it is not an error: other ports depend on the broker"
     good = Credentials(files_of(long), Later(11))
     with pytest.raises(ConfigError, match="has expired on"):
         good.reload(files_of(short))

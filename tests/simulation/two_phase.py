@@ -140,7 +140,7 @@ class TwoPhase(Feature):
         if code == "DUPLICATE_ID" and branch.repeats:
             self.oracle.counts["repetitions refused"] += 1
         elif code in ("DUPLICATE_ID", "XID_IN_USE"):
-            self._broken(f"{branch.xid} was refused with {code}, and is no repetition")
+            self._broken(f"{branch.xid} was refused with {code}, and is not a repetition")
 
     def told(self, branch: Branch, committed: bool, epoch: int) -> None:
         """Somebody learned how it ended; `epoch` in which it was acknowledged then, 0 = not known."""

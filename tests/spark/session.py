@@ -47,7 +47,7 @@ def why_no_spark() -> str:
         return f"no java: install a JRE {JAVA_MAJOR_MIN} or later, such as openjdk-17-jre-headless, or set JAVA_HOME"
     version = re.search(r'version "(\d+)', said)
     if version is None or int(version[1]) < JAVA_MAJOR_MIN:
-        return f"{java} is no Java {JAVA_MAJOR_MIN}: {said.splitlines()[:1]}"
+        return f"{java} is not a Java {JAVA_MAJOR_MIN}: {said.splitlines()[:1]}"
     return ""
 
 

@@ -17,7 +17,7 @@ CHECKPOINT = "is for df.write: the checkpoint identifies a stream, got 'etl'"
 
 # Those that a sink refuses in a batch and in a stream alike.
 SINK = [
-    ({"url": "tcp://a:1"}, "option 'url' is no broker URL"),
+    ({"url": "tcp://a:1"}, "option 'url' is not a broker URL"),
     ({"url": f"stomp://me:{SECRET}@a:1"}, "option 'url' must not hold a password, since Spark shows it in plans"),
     ({"destination": "a,,b"}, "option 'destination' must be a destination, or several with commas between, got 'a,,b'"),
     ({"destination": "/queue/a.>"}, "option 'destination' must not be a pattern: rows are sent to destinations"),

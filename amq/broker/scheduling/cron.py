@@ -82,9 +82,9 @@ def _values(text: str, field: str, kind: str, first: int, last: int) -> set[int]
             low = int(start)
             high = int(stop) if dash else last if slash else low
         else:
-            raise _invalid(text, f"{part!r} in its {kind} is no number, range or *")
+            raise _invalid(text, f"{part!r} in its {kind} is not a number, range or *")
         if slash and not (_is_number(step) and int(step) > 0):
-            raise _invalid(text, f"{part!r} in its {kind} has no number of 1 or more behind the /")
+            raise _invalid(text, f"{part!r} in its {kind} has no number of 1 or more after the /")
         if not first <= low <= high <= last:
             raise _invalid(text, f"{part!r} in its {kind} is not within {first}-{last}")
         values.update(range(low, high + 1, int(step) if slash else 1))

@@ -88,7 +88,7 @@ def fall_due(properties: Properties, due_ms: int, now_ms: int) -> Due:
 def _number(properties: Properties, name: str, example: str, maximum: int) -> int:
     written = text(properties.get(name, "0"))
     if not _NUMBER.fullmatch(written) or int(written) > maximum:
-        raise _invalid(name, written, f"it is no number from 0 to {maximum}; give, for example, {example}")
+        raise _invalid(name, written, f"it is not a number from 0 to {maximum}; give, for example, {example}")
     return int(written)
 
 

@@ -378,7 +378,7 @@ class Session:
         broker, outcome = self._broker, command.outcome
         browses = isinstance(subscription, Browser)
         if transaction is not None and outcome in (Outcome.RETURNED, Outcome.EXPIRED):
-            raise CommandError(f"{outcome.name} is no part of a transaction: say it beside it", code="NOT_SUPPORTED")
+            raise CommandError(f"{outcome.name} cannot be part of a transaction: send it outside", code="NOT_SUPPORTED")
         if browses and outcome in (Outcome.REJECTED, Outcome.FAILED):
             raise CommandError("a browsed message cannot be refused: consume it", code="NOT_SUPPORTED")
         settled = subscription.settle(seqs) if subscription is not None and seqs else []

@@ -91,7 +91,7 @@ class Temporaries:
         if self._owners.get(name) == owner:
             return
         if not is_temporary(name):
-            raise CommandError(f"{wire_name(name)} is no temporary destination", code="DESTINATION_INVALID")
+            raise CommandError(f"{wire_name(name)} is not a temporary destination", code="DESTINATION_INVALID")
         plain = plain_name(name)
         others = self._links.user_of(plain.rpartition(":")[0]) not in (None, user)
         if name in self._owners or others or OWN_NAME.fullmatch(plain.partition(".")[0]):

@@ -425,7 +425,7 @@ def lost(xid: str) -> CommandError:
 
 
 def _no_queue(sources: Sequence[Source]) -> AccessError:
-    return AccessError(f"{wire_name(told(sources))} is no queue: give /queue/NAME", code="DESTINATION_REFUSED")
+    return AccessError(f"{wire_name(told(sources))} is not a queue: give /queue/NAME", code="DESTINATION_REFUSED")
 
 
 def _checked(cursor: str) -> str:

@@ -410,8 +410,7 @@ class TwoPhase:
     @staticmethod
     def _unknown(xid: AnyXid) -> CommandError:
         return CommandError(
-            f"no transaction {str(xid)[:100]!r} is prepared: it never was, or nobody remembers how it ended "
-            "(outcomeWindow)",
+            f"no transaction {str(xid)[:100]!r} is prepared: it never was, or its end is forgotten (outcomeWindow)",
             code="UNKNOWN_TRANSACTION",
         )
 
@@ -517,7 +516,7 @@ class TwoPhase:
             if committing is False or self._ended_so(key, False):
                 raise TransactionRolledBackError(f"{xid} was rolled back: run the batch again")
             if committing or self._ended_so(key, True):
-                raise CommandError(f"{xid} was committed by itself: it is no part of a batch", code="XID_COMMITTED")
+                raise CommandError(f"{xid} was committed by itself: it is not part of a batch", code="XID_COMMITTED")
             raise self._unknown(xid)
         if (found[0].owner, found[0].batch) != (owner, batch):
             raise CommandError(

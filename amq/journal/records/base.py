@@ -93,7 +93,7 @@ def decode_ids(text: bytes) -> Ids:
     """Raises ValueError, RecursionError."""
     found = json.loads(text)
     if not isinstance(found, list) or not all(map(_is_id, found)):
-        raise ValueError("ids are no JSON list of [id, seq]")
+        raise ValueError("ids are not a JSON list of [id, seq]")
     return [(each[0], each[1]) for each in found]
 
 

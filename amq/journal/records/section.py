@@ -99,7 +99,7 @@ def decode_section(section: bytes | memoryview, flags: int) -> Section:
     if not flags & EXTENDED:
         found = json.loads(str(section, "utf-8"))
         if not isinstance(found, dict):
-            raise ValueError("properties are no JSON object")
+            raise ValueError("properties are not a JSON object")
         lifts = CORRELATION_ID in found or TYPE in found or REPLY_TO in found
         return found, flags & TEXT, lift(found) if lifts else None
     facts = decode_map(bytes(section))

@@ -116,9 +116,9 @@ def checked(found: Any) -> tuple[str, dict[str, Any]]:
     options, exact = definition.get("options", {}), definition.get("exact", [])
     expires_s = definition.get("expires_s", 0)
     if not isinstance(options, dict) or not all(isinstance(each, dict) for each in options.values()):
-        raise ValueError("options of a subscription are no object of objects")
+        raise ValueError("options of a subscription are not an object of objects")
     if type(expires_s) is not int or expires_s < 0 or not isinstance(definition.get("user", ""), str):
-        raise ValueError("a subscription expires after no number of seconds, or its user is no text")
+        raise ValueError("a subscription has an expiry that is not a number of seconds, or a user that is not a text")
     if not isinstance(exact, list) or not all(isinstance(each, str) for each in exact):
-        raise ValueError("exact topics of a subscription are no list of texts")
+        raise ValueError("exact topics of a subscription are not a list of texts")
     return queue, definition

@@ -100,9 +100,9 @@ class Prepared(BaseRecord):
             raise ValueError("no prepared transaction")
         xid, seq, created_ms, timeout_ms, owner, batch, sends, acks, ids = from_json(found[0]), *found[1:]
         if not all(isinstance(each, list) and [type(x) for x in each] == [str, str, int] for each in ids):
-            raise ValueError("ids are no list of [queue, id, seq]")
+            raise ValueError("ids are not a list of [queue, id, seq]")
         if not all(type(count) is int and count >= 0 for part in (sends, acks) for count in part.values()):
-            raise ValueError("counts are no numbers")
+            raise ValueError("counts are not numbers")
         if start + 8 * sum((*sends.values(), *acks.values())) != len(body):
             raise ValueError("not as many seqs as it says")
         seqs = iter(struct.unpack_from(f"<{(len(body) - start) // 8}Q", body, start))

@@ -33,7 +33,7 @@ def read_hello(data: bytes) -> Hello:
     """The agreement with a client by its WireFormatInfo, a frame without its size. Raises ValueError, ProtocolError."""
     reader = Reader(data)
     if reader.unsigned_byte() != WIRE_FORMAT_INFO or reader.take(len(MAGIC)) != MAGIC:
-        raise ValueError("the first command is no WireFormatInfo")
+        raise ValueError("the first command is not a WireFormatInfo")
     version, said = reader.integer(), decode_map(reader.optional_bytes())
     if version < VERSION_MIN:
         raise ProtocolError(

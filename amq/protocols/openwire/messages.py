@@ -229,7 +229,7 @@ def _checked(data: bytes) -> Incoming:
 def _read(data: bytes) -> Incoming:
     type = data[0]
     if type not in _CONTENT_OF:
-        raise ValueError(f"a command of type {type} is no message")
+        raise ValueError(f"a command of type {type} is not a message")
     command_id, wants_response = _COMMAND.unpack_from(data, 1)
     producer, at = _identity(data, 6, table.PRODUCER_ID)
     destination, at = _destination(data, at)

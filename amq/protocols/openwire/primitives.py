@@ -74,7 +74,7 @@ def decode_map(data: bytes | None, values_max: int = VALUES_MAX) -> dict[str, Ne
     reader = Reader(data)
     found = _map(reader, 0, [values_max])
     if reader.at != reader.end:
-        raise ValueError("something stands behind the map")
+        raise ValueError("there are bytes after the map")
     return found
 
 

@@ -319,7 +319,7 @@ class FrameReader:
             end = stop if stop < len(buffer) else -1
             if end >= 0 and buffer[end]:
                 raise ProtocolError(
-                    f"no NUL after the {length} bytes of body that content-length told: count bytes, not characters",
+                    f"no NUL after the {length} bytes of body that content-length gives: count bytes, not characters",
                     code="FRAME_UNTERMINATED",
                 )
         if end < 0:

@@ -139,7 +139,7 @@ def _values(body: bytes, at: int) -> tuple[list[str], int]:
     if end == start:
         return [], end
     if body[end - 1]:
-        raise _damaged("the last value has no NUL behind it")
+        raise _damaged("the last value has no NUL after it")
     if body.count(b"\0", start, end) > VALUES_MAX:
         raise _damaged(f"more than {VALUES_MAX} headers: send more frames")
     try:

@@ -151,7 +151,7 @@ def _xml_value(tag: str, part: Any, depth: int) -> Nested:
 def _from_json(data: bytes) -> dict[str, Nested]:
     found = json.loads(data)
     if not isinstance(found, dict):
-        raise ValueError("the JSON is no object")
+        raise ValueError("the JSON is not an object")
     inner = found.get("map")
     if len(found) > 1 or not isinstance(inner, dict) or not inner.keys() <= {"entry"}:
         return {name: _small(value) for name, value in found.items()}  # a plain object
@@ -167,7 +167,7 @@ def _small(value: Any) -> Nested:
 def _parts(entry: Any) -> list[tuple[str, Any]]:
     """Key and value of an entry: two of the same tag are in a list."""
     if not isinstance(entry, dict):
-        raise ValueError("an entry of the map is no object")
+        raise ValueError("an entry of the map is not an object")
     if len(entry) == 1:
         ((tag, both),) = entry.items()
         return [(tag, part) for part in _several(both)]
@@ -183,7 +183,7 @@ def _json_value(tag: str, part: Any, depth: int) -> Nested:
         tags = part.items() if isinstance(part, dict) else ()
         return [_json_value(name, each, depth + 1) for name, many in tags for each in _several(many)]
     if isinstance(part, dict | list):
-        raise ValueError(f"<{tag[:40]}> is no single value")
+        raise ValueError(f"<{tag[:40]}> is not a single value")
     if isinstance(part, bool):
         return _scalar(tag, text(part))
     return _scalar(tag, "" if part is None else str(part))
@@ -207,7 +207,7 @@ def _map(entries: Any, value: Callable[[str, Any, int], Nested], depth: int) -> 
 def _scalar(tag: str, text: str) -> Nested:
     read = _READ.get(tag)
     if read is None:
-        raise ValueError(f"<{tag[:40]}> is no type of a map: use {', '.join(_READ)}, list or map")
+        raise ValueError(f"<{tag[:40]}> is not a type of a map: use {', '.join(_READ)}, list or map")
     return read(text)
 
 
@@ -219,7 +219,7 @@ def _boolean(text: str) -> bool:
 
 def _check(depth: int) -> None:
     if depth > DEPTH_MAX:
-        raise ValueError(f"maps and lists stand in each other more than {DEPTH_MAX} times")
+        raise ValueError(f"maps and lists are nested more than {DEPTH_MAX} times")
 
 
 # -- MESSAGE -----------------------------------------------------------------------------------------------------------
