@@ -153,7 +153,7 @@ def test_parts_of_a_uri(text: str, host: str, port: int, login: str, passcode: s
         ("failover:(stomp://a,,stomp://b)", "empty"),
         ("failover:(stomp://a", "closing parenthesis is missing"),
         ("failover:(stomp://a)randomize=false", "only ?options may follow"),
-        ("failover:(failover:(stomp://a))", "cannot stand inside"),
+        ("failover:(failover:(stomp://a))", "cannot be inside"),
         ("failover:(stomp://a)?randomise=false", "did you mean randomize"),
         ("failover:(stomp://a)?zzz=false", "known are initialReconnectDelay"),
         ("failover:(stomp://a)?randomize", "write randomize=VALUE"),

@@ -278,9 +278,9 @@ def test_a_prepared_transaction_and_its_messages() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ([in_doubt(sends=1)], "line 2: transaction 'x' has sent 1 messages and acknowledged 0: 0 and 0 stand before"),
-        (["held", in_doubt(sends=1)], "line 3: .* 0 and 1 stand before"),
-        (["sent", "held", in_doubt(sends=2, acks=1)], "line 4: .* 1 and 1 stand before"),
+        ([in_doubt(sends=1)], "line 2: transaction 'x' has sent 1 messages and acknowledged 0: 0 and 0 are before"),
+        (["held", in_doubt(sends=1)], "line 3: .* 0 and 1 are before"),
+        (["sent", "held", in_doubt(sends=2, acks=1)], "line 4: .* 1 and 1 are before"),
         ([in_doubt(), in_doubt()], "line 3: transaction 'x' is in the file twice"),
         ([in_doubt(), "held"], "line 3: a message of transaction 'x' comes after the line of that"),
         (["sent"], "line 3: messages are sent by transaction 'x', and no line says that it is prepared"),

@@ -130,7 +130,7 @@ def test_contradictions_of_a_sink_are_refused(given: dict[str, str], name: str) 
 
 
 def test_two_beginnings_are_refused() -> None:
-    with pytest.raises(OptionError, match=r"startingTimestamp.*beside startingOffsets"):
+    with pytest.raises(OptionError, match=r"startingTimestamp.*excludes startingOffsets"):
         options.read(SourceOptions, GOOD[SourceOptions] | {"startingOffsets": "latest", "startingTimestamp": "1"})
 
 
