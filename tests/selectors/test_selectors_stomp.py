@@ -52,7 +52,7 @@ def test_what_stomp_sent(selector: str) -> None:
     (send,) = server.receive(encode("SEND", SENT.items(), b"body"))
     assert isinstance(send, Send)
     send.message.timestamp_ms = 5
-    assert Selector(subscribe.selector, "ID:1f3a-").matches(send.message)
+    assert Selector(subscribe.filter.selector, "ID:1f3a-").matches(send.message)
 
 
 def test_message_id_is_the_one_delivered() -> None:
