@@ -17,17 +17,20 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from amq.store.files.board import FileBoard
 from amq.store.open import open_vfs
 from amq.store.presence import read_presence
 from bench.wire import Connection
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
 from tests.preloaded import ROOT, AmqProcess
 from tests.processes import LEASH
 
-DEADLINE_S = 30.0  # generous: only a broken broker, or a machine that pauses, takes so long
+SHORT: Final = {
+    "lockKeepAlivePeriod": "1s"
+}  # of a master that a test stops, for those that wait for the end of its lease
 SERVING = "master: serving clients"
 WAITING = "slave: waiting for the lock"
 
@@ -199,7 +202,7 @@ class Broker:
 
     def connect(self, **options: Any) -> Connection:
         """A raw STOMP 1.2 connection (its parser is not the broker's)."""
-        return Connection(self.port, **options)
+        return Connection(self.port, **{"timeout_s": DEADLINE_S, **options})
 
     def _read_log(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -220,8 +223,8 @@ class Broker:
 class Brokers:
     """Brokers on one store directory, `directory`/store unless said otherwise. A context manager.
 
-    Options are those of `amq start -o`, `config` its file, `scheme` that of its one transport; the keep-alive
-    period is the one that tests can afford to wait for.
+    Options are those of `amq start -o`, `config` its file, `scheme` that of its one transport. The keep-alive period is
+    so long that no broker loses its lease on a busy machine: a test in which one must lose it says `**SHORT`.
     """
 
     def __init__(
@@ -236,7 +239,11 @@ class Brokers:
         self.scheme = scheme
         self.config = config
         self.store = store or directory / "store"
-        self.options = {"lockKeepAlivePeriod": "1s", "lockAcquireSleepInterval": "100ms", "logFormat": "json"} | options
+        self.options = {
+            "lockKeepAlivePeriod": "10s",
+            "lockAcquireSleepInterval": "100ms",
+            "logFormat": "json",
+        } | options
         self.brokers: dict[str, Broker] = {}
 
     def add(self, name: str, code: Path = ROOT, **options: object) -> Broker:

@@ -41,9 +41,9 @@ from amq_migrate.openwire.addresses import parse
 from amq_migrate.openwire.peer import Peer, connect
 from amq_migrate.openwire.wire import SESSION
 from tests.openwire_client import text_content
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
 
-PATIENCE_S = 60.0
 Found = TypeVar("Found")
 
 _numbers = itertools.count(1)
@@ -74,7 +74,7 @@ class Running:
 
     def call(self, made: Coroutine[Any, Any, Found]) -> Found:
         """The result of a coroutine that runs on the event loop of the broker."""
-        return asyncio.run_coroutine_threadsafe(made, self._loop).result(PATIENCE_S)
+        return asyncio.run_coroutine_threadsafe(made, self._loop).result(DEADLINE_S)
 
     def figures(self) -> dict[str, Any]:
         """What the management interface tells of the whole broker, with `blocked` = clients that wait for room."""
@@ -93,7 +93,7 @@ class Running:
 
     def becomes(self, role: Role) -> None:
         async def wait() -> None:
-            found = await asyncio.wait_for(self.service.wait_for(role), PATIENCE_S)
+            found = await asyncio.wait_for(self.service.wait_for(role), DEADLINE_S)
             assert found is role, self.service.failure
 
         self.call(wait())
@@ -104,9 +104,9 @@ class Running:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Ask again and again until `condition()`; an error after `PATIENCE_S`."""
+    """Ask again and again until `condition()`; an error after `DEADLINE_S`."""
     clock = SystemClock()
-    end = clock.monotonic() + PATIENCE_S
+    end = clock.monotonic() + DEADLINE_S
     while not condition():
         assert clock.monotonic() < end, "it has not come true"
         threading.Event().wait(0.005)
@@ -169,7 +169,7 @@ class Stomp:
     name = "stomp"
 
     def __init__(self, port: int, user: str = "", password: str = "", client_id: str = "") -> None:
-        self._sock = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+        self._sock = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
         self._reader = FrameReader(FrameLimits(), "1.2")
         self._inboxes: dict[str, deque[Got]] = {}
         self._receipts: set[str] = set()
@@ -337,7 +337,7 @@ class OpenWire:
 
         def confirmed() -> None:
             try:
-                self._peer.wait(lambda: len(answers) == len(bodies), PATIENCE_S, "does not confirm")
+                self._peer.wait(lambda: len(answers) == len(bodies), DEADLINE_S, "does not confirm")
                 for answer in answers:
                     if isinstance(answer, AmqError):
                         raise answer
@@ -369,7 +369,7 @@ class OpenWire:
         return value
 
     def next(self, id: int) -> Got:
-        self._peer.wait(lambda: bool(self._inboxes[id]), PATIENCE_S, "delivers nothing")
+        self._peer.wait(lambda: bool(self._inboxes[id]), DEADLINE_S, "delivers nothing")
         return self._inboxes[id].popleft()
 
     def accept(self, got: Got) -> None:
@@ -383,7 +383,7 @@ class OpenWire:
 
     def wait_closed(self) -> None:
         with pytest.raises(AmqError) as caught:
-            self._peer.wait(lambda: False, PATIENCE_S, "does not close")
+            self._peer.wait(lambda: False, DEADLINE_S, "does not close")
         assert not isinstance(caught.value, CallTimeoutError)
 
     def _acknowledge(self, got: Got, kind: int) -> None:

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
 from tests.processes import LEASH
 
 REALM = "AMQ.TEST"
-READY_S = 30.0
 PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit")
 PACKAGES = "krb5-kdc krb5-admin-server krb5-user"
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin"
@@ -95,7 +95,7 @@ def kerberos(directory: Path) -> Iterator[Kerberos]:
         subprocess.Popen(words, env=os.environ | made.variables, stdout=log, stderr=log) as process,
     ):
         try:
-            until = time.monotonic() + READY_S
+            until = time.monotonic() + DEADLINE_S
             while True:
                 try:
                     socket.create_connection(("127.0.0.1", made.port), 1.0).close()

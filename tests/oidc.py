@@ -13,6 +13,8 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from tests.patience import DEADLINE_S
+
 AUDIENCE = "amq-shop"
 KEYS_PATH, DISCOVERY_PATH = "/keys", "/.well-known/openid-configuration"
 
@@ -37,7 +39,7 @@ class Issuer:
                     self.close_connection = True
                     return
                 if isinstance(answer, threading.Event):
-                    answer.wait(60)
+                    answer.wait(DEADLINE_S)
                     answer = None
                 data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 self.send_response(404 if answer is None else 200)

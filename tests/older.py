@@ -12,8 +12,9 @@ import sys
 import tarfile
 from pathlib import Path
 
+from tests.patience import DEADLINE_S
+
 OLD = Path(__file__).resolve().parent / "old"
-DEADLINE_S = 60.0
 
 
 def unpack(version: str, directory: Path) -> Path:

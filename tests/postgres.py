@@ -21,9 +21,9 @@ import psycopg
 import pytest
 
 from tests.certificates import Pair
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
 
-READY_S = 30.0
 UNPRIVILEGED = 65534  # nobody: initdb refuses root
 PASSWORD = "a long one of a machine"
 SETTINGS = {
@@ -96,7 +96,7 @@ class Postgres:
                 stderr=log,
                 cwd=self.directory,
             )
-        until = time.monotonic() + READY_S
+        until = time.monotonic() + DEADLINE_S
         while True:
             try:
                 self.ask("SELECT 1")
@@ -123,7 +123,7 @@ class Postgres:
         for child in children:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
-        until = time.monotonic() + READY_S
+        until = time.monotonic() + DEADLINE_S
         while any(Path(f"/proc/{child}").exists() for child in children):
             assert time.monotonic() < until
             time.sleep(0.01)
@@ -132,7 +132,7 @@ class Postgres:
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(number)
-            process.wait(READY_S)
+            process.wait(DEADLINE_S)
 
     def ask(self, text: str, parameters: Any = None, database: str = "postgres") -> list[Any]:
         """As the superuser."""
@@ -179,7 +179,7 @@ class Postgres:
         said = "received SIGHUP"
         before = self.log.count(said)
         self.ask("SELECT pg_reload_conf()")
-        until = time.monotonic() + READY_S
+        until = time.monotonic() + DEADLINE_S
         while self.log.count(said) == before:
             assert time.monotonic() < until, self.log[-4000:]
             time.sleep(0.01)

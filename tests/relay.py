@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from brokers import DEADLINE_S
+from tests.patience import DEADLINE_S
 
 PIECE_BYTES = 64 << 10
 

@@ -12,10 +12,10 @@ from amq.config.schema import BrokerConfig
 from amq.node.member import Member, Role
 from amq.protocols.stomp.frame import Frame, FrameLimits, FrameReader, encode
 from amq.security.login import Claim, Login, User
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
 
-PATIENCE_S = 20.0
-PERIOD_S = 0.3
+PERIOD_S = 10.0  # so long that no broker loses its lease on a busy machine
 
 
 async def anybody(_: Claim) -> Login:
@@ -42,7 +42,7 @@ class Client:
         self._writer.write(encode(command, headers, body, "1.2"))
         await self._writer.drain()
 
-    async def receive(self, timeout_s: float = PATIENCE_S) -> Frame:
+    async def receive(self, timeout_s: float = DEADLINE_S) -> Frame:
         """The next frame; EOFError when the broker closed."""
         while not self._ready:
             data = await asyncio.wait_for(self._reader.read(1 << 16), timeout_s)
@@ -103,7 +103,7 @@ class Services:
 
     async def master(self, name: str = "a", **doors: Any) -> tuple[Member, int]:
         service, port = await self.start(name, **doors)
-        assert await asyncio.wait_for(service.wait_for(Role.MASTER), PATIENCE_S) is Role.MASTER, service.failure
+        assert await asyncio.wait_for(service.wait_for(Role.MASTER), DEADLINE_S) is Role.MASTER, service.failure
         return service, port
 
     async def leave_one_message(self) -> None:
@@ -118,7 +118,7 @@ class Services:
             await client.close()
         for service, _ in self.made:
             if service.role is not Role.STOPPED:
-                await asyncio.wait_for(service.stop(), PATIENCE_S)
+                await asyncio.wait_for(service.stop(), DEADLINE_S)
 
 
 @asynccontextmanager
@@ -131,10 +131,10 @@ async def services(store: Path) -> AsyncIterator[Services]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait, on the event loop, until `condition()`; TimeoutError after `PATIENCE_S`."""
+    """Wait, on the event loop, until `condition()`; TimeoutError after `DEADLINE_S`."""
 
     async def poll() -> None:
         while not condition():
             await asyncio.sleep(0.002)
 
-    await asyncio.wait_for(poll(), PATIENCE_S)
+    await asyncio.wait_for(poll(), DEADLINE_S)

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import Pair
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
 from tests.processes import LEASH
 
 SLAPD = shutil.which("slapd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 BASE = "dc=example,dc=com"
 PASSWORDS = {"alice": "correct horse", "bob": "battery staple", "search": "a long one of a machine"}
-READY_S = 30.0
 ENTRIES = f"""dn: {BASE}
 objectClass: domain
 dc: example
@@ -106,7 +106,7 @@ class Slapd:
         command = [sys.executable, "-SEc", LEASH, str(SLAPD), "-f", str(self._settings), "-h", urls, "-d", "256"]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)
-        until = time.monotonic() + READY_S
+        until = time.monotonic() + DEADLINE_S
         while not all(map(_listens, (self.port, self.tls_port))):  # its log says so before it does
             assert self._process.poll() is None, self._log.read_text()
             assert time.monotonic() < until, self._log.read_text()

@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
-from brokers import DEADLINE_S, ROOT, Broker, Brokers
+from brokers import ROOT, Broker, Brokers
 from traffic import Producer, drain, send
 
 from bench.wire import WireError
+from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 CHURN = "/queue/churn"
@@ -40,7 +41,7 @@ def live_copy(store: Path, copy: Path, directory: Path) -> subprocess.CompletedP
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=DEADLINE_S,
         check=False,
     )
 
@@ -56,7 +57,7 @@ def checked(store: Path) -> subprocess.CompletedProcess[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         check=False,
     )
 

@@ -6,10 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
-from brokers import DEADLINE_S, Brokers
+from brokers import Brokers
 
 import amq
 from amq.doors.clock import SystemClock
+from tests.patience import DEADLINE_S
 
 BEFORE_1970 = "import time\ntime.time_ns = lambda: -86_400_000_000_000\n"
 

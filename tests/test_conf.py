@@ -19,6 +19,7 @@ from amq.doctor.filesystems import judge
 from amq.doctor.finding import Level, worst
 from amq.doctor.machine import SystemMachine
 from amq.doctor.mounts import Mount, parse_options
+from tests.patience import DEADLINE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVICE = ROOT / "conf/amq.service"
@@ -86,7 +87,7 @@ def test_the_service_is_hardened(tmp_path: Path) -> None:
         ["systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", tmp_path / "amq.service"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         check=False,
     )
     if "unrecognized option" in done.stderr:
@@ -111,7 +112,11 @@ def test_systemd_understands_them(path: Path, tmp_path: Path) -> None:
     text = path.read_text().replace("/usr/local/bin/amq", "/bin/true")
     (tmp_path / path.name).write_text(text)
     done = subprocess.run(
-        ["systemd-analyze", "verify", tmp_path / path.name], capture_output=True, text=True, timeout=60, check=False
+        ["systemd-analyze", "verify", tmp_path / path.name],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
     )
     complaints = [line for line in done.stderr.split("\n") if path.name in line]
     assert not complaints

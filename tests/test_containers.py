@@ -24,6 +24,7 @@ from amq.console.link import Link
 from amq.doors.clock import SystemClock
 from amq.management.probes import LIVE, MASTER, READY
 from tests.brokers import ROOT, Broker, Brokers
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
 
 CONF = ROOT / "conf"
@@ -114,7 +115,11 @@ def test_haproxy_understands_the_configurations(tmp_path: Path) -> None:
     for text in (inside, re.sub(r"host-\w", "127.0.0.1", (CONF / "haproxy.cfg").read_text())):
         (tmp_path / "haproxy.cfg").write_text(text)
         done = subprocess.run(
-            [haproxy(), "-c", "-f", tmp_path / "haproxy.cfg"], capture_output=True, text=True, timeout=60, check=False
+            [haproxy(), "-c", "-f", tmp_path / "haproxy.cfg"],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
         )
         assert (done.returncode, done.stderr) == (0, "")
 
@@ -156,7 +161,7 @@ def test_haproxy_leads_to_the_master(brokers: Brokers, tmp_path: Path) -> None:
         (tmp_path / "haproxy.cfg").write_text(text)
         started(stack, haproxy(), "-db", "-f", tmp_path / "haproxy.cfg", log=tmp_path / "haproxy.log")
         url = f"failover:(stomp://127.0.0.1:{port})?updateURIsSupported=false"
-        with client.connect(url, timeout=60) as connection, connection.session() as session:
+        with client.connect(url, timeout=DEADLINE_S) as connection, connection.session() as session:
             producer = session.producer("/queue/q")
             producer.send("before")
             assert [healthy(first), healthy(second)] == [True, True]
@@ -165,7 +170,7 @@ def test_haproxy_leads_to_the_master(brokers: Brokers, tmp_path: Path) -> None:
             second.wait_serving()
             assert [healthy(first), healthy(second)] == [False, True]
             consumer = session.consumer("/queue/q")
-            found = [consumer.receive(30) for _ in range(2)]
+            found = [consumer.receive(DEADLINE_S) for _ in range(2)]
             assert [message.text for message in found if message is not None] == ["before", "after"]
 
 

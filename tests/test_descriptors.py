@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from brokers import DEADLINE_S, Broker, Brokers
+from brokers import Broker, Brokers
 from traffic import Producer, connect_any, send
 
 from amq.management.client import ManagementClient
@@ -19,6 +19,7 @@ from amq.store.files.board import FileBoard
 from amq.store.open import open_vfs
 from amq.store.presence import read_presence
 from amq.transports.places import RESERVE
+from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 FILES = 300

@@ -18,6 +18,7 @@ from amq.store.epoch import EPOCH_MAX
 from tests.brokers import Brokers
 from tests.cli.amq_process import amq
 from tests.fuzz import corpus
+from tests.patience import DEADLINE_S
 
 DEFINITION: dict[str, Any] = {
     "client_id": "c",
@@ -90,4 +91,4 @@ def test_a_repair_sets_an_impossible_epoch_aside(tmp_path: Path) -> None:
         client = brokers.master().connect()
         with closing(client.socket):
             client.send("SUBSCRIBE", {"destination": "/queue/a", "id": 1})
-            assert client.next_frame(10).body == b"forged"
+            assert client.next_frame(DEADLINE_S).body == b"forged"

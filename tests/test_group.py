@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from brokers import SERVING, Broker, Brokers
+from brokers import SERVING, SHORT, Broker, Brokers
 from traffic import QUEUE, WINDOW, Producer, connect_any, drain, send
 
 from bench.wire import WireError
+from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 LONG = "30s"  # a keep-alive period that no takeover in these tests may wait for
@@ -40,7 +41,7 @@ def test_a_confirmed_acknowledgement_is_never_undone(brokers: Brokers) -> None:
         for number in range(20):
             send(connection, b"%d" % number)
         connection.send("SUBSCRIBE", {"destination": QUEUE, "id": "1", "ack": "client-individual"})
-        delivered = [connection.next_frame(10) for _ in range(20)]
+        delivered = [connection.next_frame(DEADLINE_S) for _ in range(20)]
         for frame in delivered[::2]:
             connection.send("ACK", {"id": frame.headers["ack"], "receipt": frame.body.decode()})
             connection.receipt(frame.body.decode(), 10)
@@ -54,7 +55,7 @@ def test_a_killed_master_is_followed_without_wait(brokers: Brokers) -> None:
     for name in "bcdef":
         slave = brokers.slave(name, lockKeepAlivePeriod=LONG)
         master.kill()
-        serving = slave.wait_serving(timeout_s=10.0)
+        serving = slave.wait_serving()
         assert serving["waited_s"] < 1.0, serving
         master = slave
 
@@ -66,8 +67,8 @@ def test_sigterm_hands_over_without_wait(brokers: Brokers) -> None:
         send(connection, b"kept")
         assert first.stop() == 0
         with pytest.raises((WireError, OSError)):  # told by the end of the connection, not left hanging
-            connection.next_frame(10)
-    serving = second.wait_serving(timeout_s=10.0)
+            connection.next_frame(DEADLINE_S)
+    serving = second.wait_serving()
     assert serving["waited_s"] == 0
     assert serving["epoch"] == 2
     with second.connect() as connection:
@@ -77,7 +78,7 @@ def test_sigterm_hands_over_without_wait(brokers: Brokers) -> None:
 
 def test_a_slave_ends_at_once_when_told(brokers: Brokers) -> None:
     brokers.master("a")
-    assert brokers.slave("b").stop(timeout_s=10.0) == 0
+    assert brokers.slave("b").stop() == 0
 
 
 def test_a_name_is_taken_once(brokers: Brokers) -> None:
@@ -90,7 +91,7 @@ def test_a_name_is_taken_once(brokers: Brokers) -> None:
 
 def test_a_paused_master_goes_on_after_proving_its_lock(brokers: Brokers) -> None:
     """It still holds the lock, so nobody took over; but it confirms nothing before it has looked."""
-    master, slave = brokers.master("a"), brokers.slave("b")
+    master, slave = brokers.master("a", **SHORT), brokers.slave("b", hungMasterTimeout=0)
     with master.connect() as connection:
         send(connection, b"before")
         master.freeze()
@@ -98,7 +99,7 @@ def test_a_paused_master_goes_on_after_proving_its_lock(brokers: Brokers) -> Non
         with pytest.raises(TimeoutError):
             connection.next_frame(3.0)  # three keep-alive periods
         master.thaw()
-        connection.receipt("1", 10)
+        connection.receipt("1", DEADLINE_S)
         send(connection, b"after")
         assert drain(connection, 3) == [b"before", b"meanwhile", b"after"]
     assert not slave.said("lock acquired")
@@ -107,7 +108,7 @@ def test_a_paused_master_goes_on_after_proving_its_lock(brokers: Brokers) -> Non
 
 def test_a_paused_master_that_was_deposed_confirms_nothing(brokers: Brokers) -> None:
     """The stale lock: the paused master holds the lock of a file that is no longer at the path."""
-    master, slave = brokers.master("a"), brokers.slave("b")
+    master, slave = brokers.master("a", **SHORT), brokers.slave("b")
     with master.connect() as connection:
         send(connection, b"before")
         master.freeze()
@@ -118,7 +119,7 @@ def test_a_paused_master_that_was_deposed_confirms_nothing(brokers: Brokers) -> 
             send(other, b"after")
         master.thaw()
         with pytest.raises((WireError, OSError)):
-            connection.receipt("1", 10)
+            connection.receipt("1", DEADLINE_S)
     master.wait_event("mastership lost")
     with slave.connect() as other:
         assert drain(other, 2) == [b"before", b"after"]
@@ -139,7 +140,7 @@ def replace(lock: Path) -> None:
 @pytest.mark.parametrize("rob", [remove, replace])
 def test_a_stolen_lock_file_ends_in_one_master(brokers: Brokers, rob: Callable[[Path], None]) -> None:
     """The master takes the new file, or a slave is quicker and takes over; in either case nothing is lost."""
-    group = [brokers.master("a"), brokers.slave("b"), brokers.slave("c")]
+    group = [brokers.master("a", **SHORT), brokers.slave("b", **SHORT), brokers.slave("c", **SHORT)]
     producer = Producer(group)
     producer.start()
     for _ in range(5):
@@ -179,7 +180,7 @@ def test_non_persistent_messages_end_with_their_master(brokers: Brokers) -> None
 
 
 def until_exists(path: Path) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + DEADLINE_S
     while not path.exists():
         assert time.monotonic() < deadline, f"{path} was not made again"
         time.sleep(0.005)

@@ -12,10 +12,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from brokers import DEADLINE_S, Broker, Brokers
+from brokers import Broker, Brokers
 from traffic import Producer, connect_any, drain
 
 from bench.wire import Connection, WireError, encode
+from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 LIMITS = {"connectTimeout": "500ms", "unfinishedFrameTimeout": "500ms", "maxConnections": 20}
@@ -41,7 +42,7 @@ def broker(brokers: Brokers) -> Iterator[Broker]:
 
 
 def stranger(broker: Broker) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", broker.port), 10.0)
+    return socket.create_connection(("127.0.0.1", broker.port), DEADLINE_S)
 
 
 def read_to_end(sock: socket.socket) -> bytes:
@@ -196,7 +197,7 @@ def test_persistent_messages_beyond_the_memory_limit_wait_on_disk(brokers: Broke
         for number in range(200):
             send_to(producer, b"%d " % number + body, number)
         consumer.send("SUBSCRIBE", {"destination": "/queue/a", "id": "1", "ack": "auto"})
-        found = [int(consumer.next_frame(10).body.partition(b" ")[0]) for _ in range(200)]
+        found = [int(consumer.next_frame(DEADLINE_S).body.partition(b" ")[0]) for _ in range(200)]
         assert found == list(range(200))
 
 
@@ -213,9 +214,9 @@ def test_a_producer_is_held_back_at_the_memory_limit_and_goes_on(brokers: Broker
         assert 40 < sent < 70
         consumer.send("SUBSCRIBE", {"destination": "/queue/a", "id": "1", "ack": "auto"})
         for _ in range(sent):
-            consumer.next_frame(10)
+            consumer.next_frame(DEADLINE_S)
         producer.receipt(str(sent), 10)  # the one that was held back
-        assert consumer.next_frame(10).command == "MESSAGE"
+        assert consumer.next_frame(DEADLINE_S).command == "MESSAGE"
 
 
 def send_to(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 
 import pytest
-from brokers import DEADLINE_S, SERVING, Broker, Brokers
+from brokers import SERVING, Broker, Brokers
 
 import amq
 from bench.wire import WireError
+from tests.patience import DEADLINE_S
 
 PERIOD_S = 0.2
 TIMEOUT_S = 3.0
 HANGS = {"lockKeepAlivePeriod": "200ms", "hungMasterTimeout": "3s"}
+LEAVES = HANGS | {"hungMasterTimeout": 0}  # it replaces no master that is only slow
 REPLACING = "the master gives no sign of life"
 
 
@@ -27,15 +29,14 @@ def serves(broker: Broker, after: int) -> bool:
 
 
 def test_a_stopped_master_is_replaced_and_becomes_a_slave(brokers: Brokers) -> None:
-    old = brokers.master("a", **HANGS)
-    new = brokers.slave("b", **HANGS)
+    old, new = brokers.master("a", **LEAVES), brokers.add("b", **HANGS)
     with amq.connect(url(old, new, **{"nested.heartBeat": 300})) as connection:
         producer = connection.session().producer("/queue/q")
         producer.send(b"1")
         said = len(old.log)
         old.freeze()
         began = time.monotonic()
-        taken = new.wait_serving()
+        taken = new.start().wait_serving()
         assert "gave no sign of life" in taken["reason"]
         assert taken["waited_s"] >= PERIOD_S, "the lease of the old master is waited for"
         assert time.monotonic() - began >= TIMEOUT_S
@@ -60,14 +61,13 @@ def test_a_stopped_master_is_replaced_and_becomes_a_slave(brokers: Brokers) -> N
 @pytest.mark.deep
 def test_the_woken_master_confirms_nothing(brokers: Brokers) -> None:
     """A client that stays with the old master gets no receipt from it, whenever it wakes."""
-    old = brokers.master("a", **HANGS)
-    new = brokers.slave("b", **HANGS)
+    old, new = brokers.master("a", **LEAVES), brokers.add("b", **HANGS)
     with old.connect() as raw:
         raw.send("SEND", {"destination": "/queue/q", "receipt": "before"}, b"x")
         raw.receipt("before", DEADLINE_S)
         old.freeze()
         raw.send("SEND", {"destination": "/queue/q", "receipt": "late"}, b"late")
-        new.wait_serving()
+        new.start().wait_serving()
         old.thaw()
         with pytest.raises((WireError, OSError)):
             raw.receipt("late", DEADLINE_S)
@@ -75,8 +75,7 @@ def test_the_woken_master_confirms_nothing(brokers: Brokers) -> None:
 
 @pytest.mark.deep
 def test_zero_leaves_a_stopped_master_alone(brokers: Brokers) -> None:
-    old = brokers.master("a", **HANGS | {"hungMasterTimeout": 0})
-    new = brokers.slave("b", **HANGS | {"hungMasterTimeout": 0})
+    old, new = brokers.master("a", **LEAVES), brokers.slave("b", **LEAVES)
     old.freeze()
     third = brokers.slave("c", **HANGS | {"hungMasterTimeout": "1500ms"})
     third.wait_serving()

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokers import DEADLINE_S, ROOT, Broker, Brokers
+from brokers import ROOT, Broker, Brokers
 
 import amq
 from amq.client import Connection, aio
 from amq.client.errors import ConnectError
+from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 Q = "/queue/orders"
-OPTIONS = "randomize=false&timeout=30000"
+OPTIONS = "randomize=false&timeout=DEADLINE_S00"
 
 
 def url(*brokers: Broker, options: str = OPTIONS) -> str:
@@ -156,7 +157,9 @@ def test_a_command_takes_the_options_too(brokers: Brokers, tmp_path: Path) -> No
     def run(*words: str) -> str:
         command = [sys.executable, "-m", "amq.cli.main", *words, "--destination", Q]
         command += ["--url", url(first, options=options)]
-        return subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, timeout=60, check=True).stdout
+        return subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, cwd=ROOT, timeout=DEADLINE_S, check=True
+        ).stdout
 
     with amq.connect(url(first)) as connection:
         wait_for(lambda: len(ports(connection)) == 2, "the master knows the slave")

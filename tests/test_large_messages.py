@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 from tests.brokers import ROOT, Broker, Brokers
+from tests.patience import DEADLINE_S
 from tests.sampling import sampled
 
 MIB = 1 << 20
 BODY_BYTES = 100 * MIB
 # One body, and what a slice here, a buffer there take. A second copy would make it 2.
 GROWTH_MAX = 1.3
-DEADLINE_S = 30.0
 BLOCK = bytes(range(251)) * 4178  # a little more than 1 MiB; 251 is prime, so that a shifted block is seen
 CHUNK = BLOCK[:MIB]
 
@@ -288,12 +288,12 @@ def threads():
     with amq.connect(url) as connection, connection.session() as session:
         producer, consumer = session.producer("/queue/a"), session.consumer("/queue/a", prefetch=1)
         producer.send(b"x" * 3 * MIB)  # what is made once
-        consumer.receive(30).ack(wait=True)
+        consumer.receive(DEADLINE_S).ack(wait=True)
         memory = Memory("self")
         producer.send(body)
         grown.append(memory.growth())
         memory.start()
-        message = consumer.receive(30)
+        message = consumer.receive(DEADLINE_S)
         grown.append(memory.growth())
         message.ack(wait=True)
         return message.body
@@ -303,12 +303,12 @@ async def loop():
         session = connection.session()
         producer, consumer = session.producer("/queue/a"), await session.consumer("/queue/a", prefetch=1)
         await producer.send(b"x" * 3 * MIB)
-        await (await consumer.receive(30)).ack(wait=True)
+        await (await consumer.receive(DEADLINE_S)).ack(wait=True)
         memory = Memory("self")
         await producer.send(body)
         grown.append(memory.growth())
         memory.start()
-        message = await consumer.receive(30)
+        message = await consumer.receive(DEADLINE_S)
         grown.append(memory.growth())
         await message.ack(wait=True)
         return message.body

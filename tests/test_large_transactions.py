@@ -6,9 +6,10 @@ import select
 from pathlib import Path
 
 import pytest
-from brokers import DEADLINE_S, Brokers
+from brokers import Brokers
 
 from bench.wire import Connection, encode
+from tests.patience import DEADLINE_S
 
 MESSAGES = 250_000
 PERIOD = "400ms"

@@ -13,7 +13,8 @@ from amq import aio
 from amq.client import Connection
 from amq.client.leases import LeaseRequest
 from amq.core.errors import CommandError
-from tests.brokers import DEADLINE_S, Brokers
+from tests.brokers import Brokers
+from tests.patience import DEADLINE_S
 from tests.test_two_phase import drain, url
 
 QUEUE = "/queue/a"

@@ -13,7 +13,8 @@ import pytest
 
 import amq
 from amq.core.errors import AmqError
-from tests.brokers import DEADLINE_S, Broker, Brokers
+from tests.brokers import Broker, Brokers
+from tests.patience import DEADLINE_S
 
 LIMIT_KIB = 64
 BODY = bytes(1000)

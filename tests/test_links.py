@@ -8,11 +8,12 @@ import subprocess
 import sys
 
 import pytest
-from brokers import DEADLINE_S, Brokers
+from brokers import Brokers
 from relay import relayed
 
 import amq
 from amq.core.errors import AccessError, CommandError
+from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 QUIET = {"heartBeatSend": "1s", "heartBeatReceive": "1h"}  # the broker waits for ever, the client does not

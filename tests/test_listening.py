@@ -29,8 +29,9 @@ from amq.store.host import Owner
 from amq.store.presence import Presence, read_presence
 from amq.transports.probe import Refusal, refusals
 from tests.fakes import FakeClock, FakeHost
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
-from tests.service_world import PATIENCE_S, Services, services, until
+from tests.service_world import Services, services, until
 
 TAKEN = Refusal("stomp://127.0.0.1:1", 1, errno.EADDRINUSE, "Address already in use")
 Scenario = Callable[[Services], Coroutine[Any, Any, None]]
@@ -268,7 +269,7 @@ def test_a_group_without_a_better_broker_waits_for_the_port(tmp_path: Path, monk
                 await asyncio.sleep(0.002)
             assert "master" not in roles, "it never served"
             assert any(line["event"].startswith("no broker can serve") for line in logs)
-        await asyncio.wait_for(mute.wait_for(Role.MASTER), PATIENCE_S)
+        await asyncio.wait_for(mute.wait_for(Role.MASTER), DEADLINE_S)
         await (await world.connect(port)).store(b"x")
         await until(lambda: cannot_listen(world, "b") == "")
 

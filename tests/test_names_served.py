@@ -22,6 +22,7 @@ from amq_migrate.openwire.peer import Peer
 from bench.wire import WireError
 from tests.brokers import Broker, Brokers
 from tests.openwire_client import message, peer_of
+from tests.patience import DEADLINE_S
 
 PASSWORD = "correct horse"  # of all users
 QUEUE = "orders"
@@ -100,7 +101,7 @@ def take_outcomes(broker: Broker, ids: list[str], ask: bool) -> None:
                 eve.send("BEGIN", {"transaction": id})
             eve.send("COMMIT", {"transaction": id, "amq-outcome-id": id, "receipt": "c"})
             with pytest.raises(WireError, match="did not take place") if ask else nullcontext():
-                eve.receipt("c", 10)
+                eve.receipt("c", DEADLINE_S)
 
 
 def waiting(broker: Broker, queue: str = QUEUE) -> int:
@@ -108,7 +109,7 @@ def waiting(broker: Broker, queue: str = QUEUE) -> int:
     with broker.connect(login="alice", passcode=PASSWORD) as client:
         client.send("SUBSCRIBE", {"destination": f"/queue/{queue}", "id": "1", "browser": "true"})
         found = 0
-        while "browser" not in client.next_frame(10).headers:
+        while "browser" not in client.next_frame(DEADLINE_S).headers:
             found += 1
         return found
 
@@ -166,7 +167,7 @@ def test_ids_of_messages(brokers: Brokers, protocol: str) -> None:
                     id, receipt = f"{producer}:1:1:{number}", str(number)
                     head = {"destination": "/queue/shared", "persistent": "true", "_AMQ_DUPL_ID": id}
                     eve_too.send("SEND", {**head, "receipt": receipt}, b"taken")
-                    eve_too.receipt(receipt, 10)
+                    eve_too.receipt(receipt, DEADLINE_S)
         for number in [*range(2, NAMES + 2)] * 2:  # and again, as after a failover
             sent(alice, producer, number, "shared")
     assert waiting(broker, "shared") == 1 + 2 * NAMES
@@ -187,4 +188,4 @@ def test_users_stay_apart_on_the_next_master(brokers: Brokers) -> None:
     assert waiting(second) == 2
     with second.connect(login="alice", passcode=PASSWORD) as client:
         client.send("SUBSCRIBE", {"destination": f"/queue/{QUEUE}", "id": "1"})
-        assert client.next_frame(10).headers["_AMQ_DUPL_ID"] == "m", "as its producer gave it"
+        assert client.next_frame(DEADLINE_S).headers["_AMQ_DUPL_ID"] == "m", "as its producer gave it"

@@ -18,6 +18,7 @@ from amq_migrate.openwire.queues import consuming
 from bench.wire import WireError
 from tests.brokers import Broker, Brokers
 from tests.openwire_client import message, peer_of
+from tests.patience import DEADLINE_S
 
 PASSWORD = "correct horse"  # of all users
 ROLES = {"shop": ["alice"], "warehouse": ["bob"], "operators": ["root"]}
@@ -135,10 +136,10 @@ def refused_by_stomp(broker: Broker, user: str, action: str, destination: str) -
             how = {"browser": "true"} if action == "browse" else {"activemq.subscriptionName": "d"} if durably else {}
             client.send("SUBSCRIBE", {"destination": destination, "id": "1", "receipt": "r", **how})
         try:
-            client.receipt("r", 10)
+            client.receipt("r", DEADLINE_S)
             if durably:
                 client.send("UNSUBSCRIBE", {"id": "1", "activemq.subscriptionName": "d", "receipt": "u"})
-                client.receipt("u", 10)
+                client.receipt("u", DEADLINE_S)
         except WireError as error:
             return "may not" in str(error)
         return False
@@ -219,16 +220,16 @@ def test_a_changed_file_counts_at_once_for_those_who_are_there(directory: Path, 
             broker.connect(login="alice", passcode=PASSWORD) as alice,
         ):
             bob.send("SUBSCRIBE", {"destination": "/queue/orders.eu", "id": "1", "receipt": "r"})
-            bob.receipt("r", 10)
+            bob.receipt("r", DEADLINE_S)
             file.write_text(rules() + "[nonsense]\n")
             assert "nonsense" in broker.wait_event("permissions not changed")["reason"]
             alice.send("SEND", {"destination": "/queue/orders.eu", "receipt": "1"}, b"x")
-            alice.receipt("1", 10)
-            assert bob.next_frame(10).command == "MESSAGE"
+            alice.receipt("1", DEADLINE_S)
+            assert bob.next_frame(DEADLINE_S).command == "MESSAGE"
             file.write_text(rules().replace("bob", "carol").replace("alice", "carol"))
             assert broker.wait_event("permissions read")["generation"] == 2
             with pytest.raises(WireError, match="may not consume"):
-                bob.next_frame(10)
+                bob.next_frame(DEADLINE_S)
             alice.send("SEND", {"destination": "/queue/orders.eu", "receipt": "2"}, b"x")
             with pytest.raises(WireError, match="may not send to"):
-                alice.receipt("2", 10)
+                alice.receipt("2", DEADLINE_S)

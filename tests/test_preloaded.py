@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import DEADLINE_S
 from tests.preloaded import ROOT, AmqProcess
 from tests.processes import children
 
@@ -23,7 +24,7 @@ FRESH = {"PYTHONHASHSEED": "5"}  # another interpreter than the one that was pre
 def amq(*words: str, env: dict[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess[bytes]:
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     with AmqProcess(words, cwd=ROOT, env=os.environ | (env or {}), **pipes) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=DEADLINE_S)
     return subprocess.CompletedProcess(words, process.returncode, out, err)
 
 
@@ -52,7 +53,7 @@ def test_it_is_our_child_and_ends_by_signals(tmp_path: Path) -> None:
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
         process.kill()
-        assert process.wait(60) == -signal.SIGKILL
+        assert process.wait(DEADLINE_S) == -signal.SIGKILL
 
 
 def test_a_test_that_fails_ends_it(tmp_path: Path) -> None:
@@ -93,7 +94,9 @@ assert any(b"serving clients" in line for line in process.stdout), "it has ended
 print(process.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, timeout=DEADLINE_S, check=False
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     try:
         process = os.pidfd_open(int(done.stdout))

@@ -10,12 +10,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from brokers import DEADLINE_S, Broker, Brokers
+from brokers import Broker, Brokers
 from relay import Cut, Cutter, relayed
 
 import amq
 from amq.client import EventKind, aio
 from amq.core.errors import TransactionRolledBackError
+from tests.patience import DEADLINE_S
 
 NEVER = 1 << 40
 OPTIONS = "?reconnectWindow=20000&timeout=30000&updateURIsSupported=false"  # or they would leave the relay out

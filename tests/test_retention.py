@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import amq
-from tests.brokers import DEADLINE_S, Broker, Brokers
+from tests.brokers import Broker, Brokers
+from tests.patience import DEADLINE_S
 
 KEYS = 20
 UPDATES = 30

@@ -22,6 +22,7 @@ from tests.brokers import ROOT, Broker, Brokers
 from tests.certificates import Authority, needs_openssl
 from tests.oidc import Issuer
 from tests.openwire_client import message, peer_of, send
+from tests.patience import DEADLINE_S
 
 pytestmark = needs_openssl
 RIGHT, WRONG, OTHER = "correct-horse-battery", "staple-of-a-stranger", "of-somebody-else%2F"
@@ -48,7 +49,7 @@ class World:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=DEADLINE_S,
             stdin=subprocess.DEVNULL,
         )
         self.heard += [done.stdout, done.stderr]
@@ -56,7 +57,7 @@ class World:
 
     def url(self, *brokers: Broker, login: str = "") -> str:
         members = ",".join(f"stomp+ssl://{login}localhost:{broker.port}?trust={self.trust}" for broker in brokers)
-        return f"failover:({members})?timeout=3000"
+        return f"failover:({members})?timeout=DEADLINE_S0"
 
     def everything(self) -> str:
         logs = [json.dumps(line, ensure_ascii=False) for each in self.brokers.brokers.values() for line in each.log]
@@ -114,7 +115,7 @@ def say_strange_things(world: World, master: Broker, token: str) -> None:
     for secret in (RIGHT, token):
         for frame in frames:
             for tls in (True, False):
-                with suppress(OSError), socket.create_connection(("127.0.0.1", master.port), 10) as plain:
+                with suppress(OSError), socket.create_connection(("127.0.0.1", master.port), DEADLINE_S) as plain:
                     sock = context.wrap_socket(plain, server_hostname="localhost") if tls else plain
                     with sock:
                         sock.sendall(frame % secret.encode())
@@ -161,7 +162,7 @@ def test_nothing_that_is_written_has_a_password_or_a_token(authority: Authority,
         client = slave.connect(login="web", passcode=token)
         client.send("SEND", {"destination": "/queue/no", "receipt": "1"}, BODY.encode())
         with pytest.raises(WireError) as raised:
-            client.receipt("1", 10)
+            client.receipt("1", DEADLINE_S)
         world.heard.append(str(raised.value))
         client.close()
         slave.stop()

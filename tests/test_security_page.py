@@ -16,10 +16,10 @@ from amq.core.errors import AmqError
 from amq.security.users_edit import add_user
 from tests.cli.amq_process import amq as run_amq
 from tests.cli.amq_process import running
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE_S = 20
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None and not os.environ.get("CI"), reason="openssl is not installed"
 )
@@ -37,7 +37,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = blocks()
     for each in made:
         if each.strip().startswith("openssl"):
-            subprocess.run(["sh", "-ec", each], cwd=path, check=True, capture_output=True, timeout=60)
+            subprocess.run(["sh", "-ec", each], cwd=path, check=True, capture_output=True, timeout=DEADLINE_S)
     (path / "permissions.toml").write_text(next(each for each in made if each.strip().startswith("[roles]")))
     (path / "amq.toml").write_text(next(each for each in made if each.strip().startswith("[broker]")))
     add_user(str(path / "users"), "olga", "a long word")
@@ -55,7 +55,7 @@ def test_the_files_fit_together(directory: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=DEADLINE_S,
     )
     assert told.stdout.count(": OK") == 2
 
@@ -69,10 +69,10 @@ def test_the_shop_works_as_the_page_says(directory: Path, tmp_path: Path) -> Non
         try:
             cert = f"certificate={directory}/web.pem&certificateKey={directory}/web.key"
             url = f"failover:(stomp+ssl://127.0.0.1:{port})?{trust}&{cert}&serverName=mq1.example.com"
-            with amq.connect(url, timeout=PATIENCE_S) as web, web.session() as session:
+            with amq.connect(url, timeout=DEADLINE_S) as web, web.session() as session:
                 session.producer("/queue/orders.eu").send(b"one", wait=True)
                 with pytest.raises(AmqError, match="may not"):
                     session.producer("/queue/other").send(b"x", wait=True)
         finally:
             process.terminate()
-            process.wait(PATIENCE_S)
+            process.wait(DEADLINE_S)

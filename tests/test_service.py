@@ -18,6 +18,7 @@ import structlog
 import amq.node.member
 import amq.node.replay
 from amq.broker.events import JournalRead, RoleChanged
+from amq.doors.clock import SystemClock
 from amq.journal.format import HEADER_BYTES
 from amq.journal.recovery import Followed
 from amq.node.member import HUNG_ON_SMB, Member, Role
@@ -26,10 +27,20 @@ from amq.store.files.board import FileBoard
 from amq.store.files.vfs import SystemVfs
 from amq.store.presence import BrokerPresence, Presence, read_presence
 from tests.fakes import FaultyVfs, open_files
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
-from tests.service_world import PATIENCE_S, PERIOD_S, Services, services, until
+from tests.service_world import Services, services, until
 
 Scenario = Callable[[Services], Coroutine[Any, Any, None]]
+
+
+class Ahead(SystemClock):
+    """A clock that a test puts forward: a lease runs out when the test says so, and not when the machine is slow."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead_s
 
 
 def run(tmp_path: Path, scenario: Scenario) -> None:
@@ -41,7 +52,7 @@ def run(tmp_path: Path, scenario: Scenario) -> None:
     asyncio.run(main())
     left = [thread for thread in threading.enumerate() if thread not in before and thread.name.startswith("amq-")]
     for thread in left:
-        thread.join(PATIENCE_S)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive(), thread
 
 
@@ -49,13 +60,13 @@ def test_one_master_and_a_hand_over_without_wait(tmp_path: Path) -> None:
     async def scenario(world: Services) -> None:
         first, port = await world.master("a")
         second, other_port = await world.start("b")
-        await asyncio.wait_for(second.wait_for(Role.SLAVE), PATIENCE_S)
+        await asyncio.wait_for(second.wait_for(Role.SLAVE), DEADLINE_S)
         client = await world.connect(port)
         await client.store(b"kept")
         with pytest.raises(OSError):
             await world.connect(other_port)
         await first.stop()
-        assert await asyncio.wait_for(second.wait_for(Role.MASTER), PATIENCE_S) is Role.MASTER
+        assert await asyncio.wait_for(second.wait_for(Role.MASTER), DEADLINE_S) is Role.MASTER
         newest = max(read_epochs(SystemVfs(), str(world.store)), key=lambda epoch: epoch.number)
         assert "released" in newest.reason
         successor = await world.connect(other_port)
@@ -94,19 +105,29 @@ def test_a_hung_store_suspends_then_cuts_the_clients_off(tmp_path: Path) -> None
 
     def hang() -> None:
         hung.set()
-        release.wait(PATIENCE_S)
+        release.wait(DEADLINE_S)
+
+    clock = Ahead()
 
     async def scenario(world: Services) -> None:
-        service, port = await world.master("a", vfs=vfs)
+        world.period_s = 2.0
+        service, port = await world.master("a", vfs=vfs, clock=clock)
         client = await world.connect(port)
         await client.store(b"before")
         vfs.before("pwrite", hang, path="/lock", times=0)
         await until(hung.is_set)
         assert service.master is not None
-        valid = service.master.turn._valid
-        await until(lambda: not valid())
+        valid, fenced = service.master.turn._valid, service.master
+        clock.ahead_s += world.period_s
+        assert not valid()
+        await client.send("SEND", ("destination", "/queue/a"), ("receipt", "late"), body=b"late")
+
+        def is_fenced() -> bool:
+            clock.ahead_s += 0.1
+            return service.master is not fenced
+
+        await until(is_fenced)
         with pytest.raises((EOFError, ConnectionError)):  # and no RECEIPT before it
-            await client.send("SEND", ("destination", "/queue/a"), ("receipt", "late"), body=b"late")
             await client.receive()
         vfs.heal()
         release.set()
@@ -122,17 +143,19 @@ def test_a_lease_that_ran_out_and_is_proved_again_goes_on(tmp_path: Path) -> Non
 
     def hang() -> None:
         hung.set()
-        release.wait(PATIENCE_S)
+        release.wait(DEADLINE_S)
+
+    clock = Ahead()
 
     async def scenario(world: Services) -> None:
-        world.period_s = 2.0  # the test must be quicker than that
-        service, port = await world.master("a", vfs=vfs)
+        world.period_s = 5.0
+        service, port = await world.master("a", vfs=vfs, clock=clock)
         client = await world.connect(port)
         vfs.before("pwrite", hang, path="/lock")
         await until(hung.is_set)
         assert service.master is not None
-        valid = service.master.turn._valid
-        await until(lambda: not valid())
+        clock.ahead_s += world.period_s
+        assert not service.master.turn._valid()
         await client.send("SEND", ("destination", "/queue/a"), ("receipt", "held"), body=b"held")
         release.set()
         frame = await client.receive()
@@ -154,10 +177,11 @@ def test_a_process_whose_event_loop_hangs_in_the_store_is_replaced(
         release.set()
 
     async def scenario(world: Services) -> None:
+        world.period_s = 1.0
         _, port = await world.master("a", vfs=vfs, replace_process=replace)
         client = await world.connect(port)
         await client.store(b"x")  # lone client: the next sync happens on the event loop
-        vfs.before("fdatasync", lambda: release.wait(PATIENCE_S), path=".seg")
+        vfs.before("fdatasync", lambda: release.wait(DEADLINE_S), path=".seg")
         vfs.fail("fsync", errno.EIO, path="/lock", times=0)
         await client.send("SEND", ("destination", "/queue/a"), ("receipt", "r"), body=b"y")
         await until(replaced.is_set)
@@ -173,10 +197,9 @@ def test_a_client_that_breaks_the_protocol_costs_the_others_nothing(tmp_path: Pa
 
     def hang() -> None:
         hung.set()
-        release.wait(PATIENCE_S)
+        release.wait(DEADLINE_S)
 
     async def scenario(world: Services) -> None:
-        world.period_s = 5.0
         _, port = await world.master("a", vfs=vfs)
         clients = [await world.connect(port) for _ in range(4)]
         for client in clients:  # many talkers: the sync is the journal thread's
@@ -200,13 +223,14 @@ def test_a_client_that_breaks_the_protocol_costs_the_others_nothing(tmp_path: Pa
 @pytest.mark.deep
 def test_deleted_lock_file_never_makes_two_masters(tmp_path: Path) -> None:
     async def scenario(world: Services) -> None:
+        world.period_s = 0.3
         first, _ = await world.master("a")
         second, _ = await world.start("b")
-        await asyncio.wait_for(second.wait_for(Role.SLAVE), PATIENCE_S)
+        await asyncio.wait_for(second.wait_for(Role.SLAVE), DEADLINE_S)
         for _ in range(5):
             os.unlink(world.store / "lock")
             await until(lambda: (world.store / "lock").exists())
-            until_s = time.monotonic() + 2 * PERIOD_S
+            until_s = time.monotonic() + 2 * world.period_s
             while time.monotonic() < until_s:
                 masters = [s for s in (first, second) if s.master is not None and s.master.turn._valid()]
                 assert len(masters) <= 1
@@ -239,7 +263,7 @@ def test_what_is_in_the_place_of_the_store(tmp_path: Path, prepare: Callable[[Pa
     async def scenario(world: Services) -> None:
         prepare(world.store)
         service, _ = await world.start()
-        await asyncio.wait_for(service.wait_for(Role.MASTER), PATIENCE_S)
+        await asyncio.wait_for(service.wait_for(Role.MASTER), DEADLINE_S)
         assert (service.failure and service.failure.code) == code
         assert service.role is (Role.STOPPED if code else Role.MASTER)
 
@@ -256,7 +280,7 @@ def test_name_in_use_is_refused(tmp_path: Path) -> None:
     async def scenario(world: Services) -> None:
         await world.master("a")
         twin, _ = await world.start("a")
-        await asyncio.wait_for(twin.wait_for(Role.STOPPED), PATIENCE_S)
+        await asyncio.wait_for(twin.wait_for(Role.STOPPED), DEADLINE_S)
         assert twin.failure is not None
         assert twin.failure.code == "NAME_IN_USE"
 
@@ -270,7 +294,7 @@ def test_port_in_use_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         server = await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", free_port())
         port = server.sockets[0].getsockname()[1]
         service, _ = await world.start(port=port)
-        await asyncio.wait_for(service.wait_for(Role.STOPPED), PATIENCE_S)
+        await asyncio.wait_for(service.wait_for(Role.STOPPED), DEADLINE_S)
         assert service.failure is not None
         assert service.failure.code == "TRANSPORT_UNAVAILABLE"
         server.close()
@@ -284,7 +308,7 @@ def test_parent_directory_must_exist(tmp_path: Path) -> None:
     async def scenario(world: Services) -> None:
         world.store = tmp_path / "not mounted" / "store"
         service, _ = await world.start()
-        await asyncio.wait_for(service.wait_for(Role.STOPPED), PATIENCE_S)
+        await asyncio.wait_for(service.wait_for(Role.STOPPED), DEADLINE_S)
         assert service.failure is not None
         assert "mount" in service.failure.description
 
@@ -361,6 +385,7 @@ def test_where_a_name_is_not_free_while_the_file_is_open_nobody_takes_it_away(tm
     vfs.answer("frees_names", False)
 
     async def scenario(world: Services) -> None:
+        world.period_s = 0.1
         world.store.mkdir()
         held = SystemVfs.open(str(world.store / "lock"), os.O_RDWR | os.O_CREAT)
         assert SystemVfs().try_lock(held)
@@ -413,7 +438,7 @@ def test_a_slave_that_is_wrong_about_the_journal_does_not_make_it_damaged(
         with structlog.testing.capture_logs() as logs:
             await first.stop()
             await until(lambda: second.role is not Role.SLAVE)
-            assert await asyncio.wait_for(second.wait_for(Role.MASTER), PATIENCE_S) is Role.MASTER, second.failure
+            assert await asyncio.wait_for(second.wait_for(Role.MASTER), DEADLINE_S) is Role.MASTER, second.failure
         assert sum("measuring all of it" in log["event"] for log in logs) == 1
         successor = await world.connect(other_port)
         await successor.subscribe()
@@ -450,8 +475,8 @@ def test_a_close_that_fails_keeps_no_lock(tmp_path: Path) -> None:
 
 
 def test_a_hand_over_raises_no_alarm(tmp_path: Path) -> None:
-    """While the store is released nobody is served: a lease that ends then is not a fence."""
-    vfs, period_s = FaultyVfs(SystemVfs()), 10 * PERIOD_S  # a busy machine does not end this lease
+    """While the store is released nobody is served: a lease that ends then is no fence."""
+    vfs, period_s = FaultyVfs(SystemVfs()), 3.0
 
     async def scenario(world: Services) -> None:
         world.period_s = period_s
@@ -496,7 +521,7 @@ def test_a_takeover_that_takes_long_says_how_far_it_is(tmp_path: Path, monkeypat
         second, _ = await world.start("b")
         heard: list[dict[str, Any]] = []
         second.events.listen(JournalRead, lambda event: heard.append(asdict(event)))
-        assert await asyncio.wait_for(second.wait_for(Role.MASTER), PATIENCE_S) is Role.MASTER
+        assert await asyncio.wait_for(second.wait_for(Role.MASTER), DEADLINE_S) is Role.MASTER
         (reading,) = heard
         assert reading["read_bytes"] == reading["of_bytes"] > len(b"message")
         assert reading["messages"] == 1
@@ -513,7 +538,7 @@ def test_a_piece_of_the_journal_that_takes_longer_than_the_lease_to_read_costs_n
 
     def hang() -> None:
         vfs.after("fsync", count, path="/lock", times=0)
-        assert checked.wait(PATIENCE_S)
+        assert checked.wait(DEADLINE_S)
 
     def count() -> None:
         checks.append("check")
@@ -522,6 +547,7 @@ def test_a_piece_of_the_journal_that_takes_longer_than_the_lease_to_read_costs_n
 
     async def scenario(world: Services) -> None:
         await world.leave_one_message()
+        world.period_s = 1.0
         roles: list[Role] = []
         vfs.after("link", lambda: vfs.before("pread", hang, path=".seg"))
         second, port = await world.start("b", vfs=vfs)
@@ -547,7 +573,7 @@ def test_a_replay_that_hangs_in_the_store_gives_the_mastership_up(
     replaced = threading.Event()
 
     def hang() -> None:
-        assert replaced.wait(PATIENCE_S)
+        assert replaced.wait(DEADLINE_S)
 
     async def scenario(world: Services) -> None:
         await world.leave_one_message()
@@ -572,7 +598,7 @@ def test_a_replay_ends_when_the_mastership_does(tmp_path: Path) -> None:
         claim = tmp_path / "store" / "claim"
         mine = claim.read_bytes()
         claim.write_bytes(bytes(len(mine)))
-        lost.wait(PATIENCE_S)
+        lost.wait(DEADLINE_S)
 
     async def scenario(world: Services) -> None:
         await world.leave_one_message()

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokers import DEADLINE_S, Brokers
 from brokers import Broker as Process
+from brokers import Brokers
 from structlog.testing import capture_logs
 from traffic import drain
 
@@ -25,6 +25,7 @@ from amq.store.files.vfs import SystemVfs
 from tests.broker.world import World
 from tests.fakes import FaultyVfs
 from tests.files import OWNER, flip, write_epoch
+from tests.patience import DEADLINE_S
 from tests.stored import stored_state
 
 BACKLOG = 50_000

@@ -17,6 +17,7 @@ from traffic import QUEUE, drain, send
 from amq.journal.format import BATCH_MAGIC, HEADER, HEADER_BYTES, crc32
 from bench.wire import Connection, WireError
 from tests.files import flip
+from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 SMALL_SEGMENTS = {"journalSegmentSize": "64KiB", "journalBatchSize": "16KiB"}
@@ -214,7 +215,7 @@ def consume(broker: Broker, count: int) -> list[int]:
     with broker.connect() as connection:
         connection.send("SUBSCRIBE", {"destination": QUEUE, "id": "1", "ack": "client-individual", "prefetch-count": 1})
         while len(taken) < count:
-            frame = connection.next_frame(10)
+            frame = connection.next_frame(DEADLINE_S)
             if frame.command == "MESSAGE":
                 connection.send("ACK", {"id": frame.headers["ack"], "receipt": f"ack-{len(taken)}"})
                 taken.append(int(frame.body.split()[0]))

@@ -19,7 +19,8 @@ from amq.store.host import Owner
 from amq.store.presence import Presence, read_presence
 from amq.store.status import store_status
 from tests.fakes import FakeHost
-from tests.service_world import PATIENCE_S, Services, services
+from tests.patience import DEADLINE_S
+from tests.service_world import Services, services
 
 VICTIM = b"a file of the administrator"
 
@@ -115,7 +116,7 @@ def test_a_broker_ends_with_the_name_of_what_is_no_file(
     async def main() -> AmqError | None:
         world = Services(tmp_path)
         service, _ = await world.start("a")
-        await asyncio.wait_for(service.wait_for(Role.STOPPED), PATIENCE_S)
+        await asyncio.wait_for(service.wait_for(Role.STOPPED), DEADLINE_S)
         return service.failure
 
     failure = asyncio.run(main())
@@ -146,7 +147,7 @@ def test_a_lock_that_becomes_a_link_ends_the_mastership(tmp_path: Path) -> None:
             (tmp_path / "victim").write_bytes(VICTIM)
             link(world.store / "made aside")
             os.replace(world.store / "made aside", world.store / "lock")
-            await asyncio.wait_for(service.wait_for(Role.STOPPED), PATIENCE_S)
+            await asyncio.wait_for(service.wait_for(Role.STOPPED), DEADLINE_S)
             assert service.failure is not None
             assert "symbolic link" in service.failure.description
 

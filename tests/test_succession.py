@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import structlog
-from brokers import DEADLINE_S, ROOT, SERVING, Broker, Brokers
+from brokers import ROOT, SERVING, Broker, Brokers
 
 import amq
 from amq.config.schema import BrokerConfig
@@ -52,6 +52,7 @@ from amq.store.orders import (
 )
 from amq.store.presence import Presence, read_presence
 from tests.fakes import FakeClock, FakeHost
+from tests.patience import DEADLINE_S
 
 PERIOD_S = 2.0
 
@@ -409,7 +410,7 @@ def test_a_start_says_otherwise(circle: Circle) -> None:
 
 def run(*words: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "amq.cli.main", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=DEADLINE_S, check=False)
 
 
 def url(*members: Broker) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import amq
-from tests.brokers import DEADLINE_S, Broker, Brokers
+from tests.brokers import Broker, Brokers
 from tests.cli.amq_process import amq as run_amq
+from tests.patience import DEADLINE_S
 
 
 @pytest.fixture

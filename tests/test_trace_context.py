@@ -11,6 +11,7 @@ import amq as client
 from amq.protocols.openwire.primitives import decode_map, encode_map
 from tests import openwire_client
 from tests.brokers import Broker, Brokers
+from tests.patience import DEADLINE_S
 
 TRACE = {
     "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
@@ -29,7 +30,7 @@ def send_stomp(broker: Broker, queue: str) -> None:
 def receive_stomp(broker: Broker, queue: str) -> list[dict[str, object]]:
     with client.connect(f"stomp://127.0.0.1:{broker.port}") as connection, connection.session() as session:
         consumer = session.consumer(f"/queue/{queue}")
-        found = [consumer.receive(30) for _ in range(COUNT)]
+        found = [consumer.receive(DEADLINE_S) for _ in range(COUNT)]
         return [{name: message.headers.get(name) for name in TRACE} for message in found if message is not None]
 
 

@@ -15,7 +15,8 @@ import amq
 from amq import aio
 from amq.client import Session
 from amq.core.errors import CommandError, TransactionRolledBackError
-from tests.brokers import DEADLINE_S, Broker, Brokers
+from tests.brokers import Broker, Brokers
+from tests.patience import DEADLINE_S
 from tests.sampling import sampled
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokers import DEADLINE_S, WAITING, Broker, Brokers
 from brokers import ROOT as HERE
+from brokers import SHORT, WAITING, Broker, Brokers
 from older import run
 from traffic import QUEUE, Producer, drain, send
 
@@ -26,6 +26,7 @@ from amq.store.files.board import FileBoard
 from amq.store.files.vfs import SystemVfs
 from amq.store.presence import read_presence
 from bench.wire import Connection
+from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 STORE_UNUSABLE = 4
@@ -372,7 +373,7 @@ def test_a_new_slave_follows_an_old_master_and_takes_over_from_it(brokers: Broke
 
 def test_an_old_master_that_was_deposed_while_it_stood_still_is_refused(brokers: Brokers, old_amq: Path) -> None:
     """It loses its lock (somebody removes the file), a new broker takes over, and then it goes on."""
-    old = brokers.master("a", old_amq)
+    old = brokers.master("a", old_amq, **SHORT)
     new = brokers.slave("b")
     producer = Producer([old, new], patience_s=PATIENCE_S)
     producer.start()
@@ -398,7 +399,7 @@ def test_an_old_master_that_was_deposed_while_it_stood_still_is_refused(brokers:
 
 def test_a_new_master_that_stood_still_keeps_its_store_from_an_old_broker(brokers: Brokers, old_amq: Path) -> None:
     """Its lock is lost, an old broker gets it and is refused. So nobody has claimed the store: the master goes on."""
-    new = brokers.master("a")
+    new = brokers.master("a", **SHORT)
     old = brokers.slave("b", old_amq)
     producer = Producer([new, old], patience_s=PATIENCE_S)
     producer.start()
@@ -420,7 +421,7 @@ def test_a_new_master_that_was_deposed_follows_its_successor_beside_an_old_broke
     brokers: Brokers, old_amq: Path
 ) -> None:
     """As above with a second new broker, whom the refused one leaves the lock."""
-    first, old, second = brokers.master("a"), brokers.slave("old", old_amq), brokers.slave("b")
+    first, old, second = brokers.master("a", **SHORT), brokers.slave("old", old_amq), brokers.slave("b")
     producer = Producer([first, second, old], patience_s=PATIENCE_S)
     producer.start()
     producer.wait_confirmed(200)

@@ -10,9 +10,10 @@ import threading
 import time
 from collections.abc import Sequence
 
-from brokers import DEADLINE_S, Broker
+from brokers import Broker
 
 from bench.wire import Connection, WireError
+from tests.patience import DEADLINE_S
 
 QUEUE = "/queue/orders"
 WINDOW = 20  # messages that a producer has unconfirmed
@@ -20,15 +21,16 @@ WINDOW = 20  # messages that a producer has unconfirmed
 
 def connect_any(brokers: Sequence[Broker], timeout_s: float = DEADLINE_S) -> Connection:
     """A connection to whichever of `brokers` serves clients, as a failover client would find it."""
-    deadline = time.monotonic() + timeout_s
+    deadline, patience_s = time.monotonic() + timeout_s, 1.0
     while True:
         for broker in brokers:
             try:
-                return Connection(broker.port, timeout_s=1.0)
+                return Connection(broker.port, timeout_s=patience_s)  # a process that is stopped answers nothing
             except (OSError, WireError):
                 continue
         logs = "\n".join(f"{broker.name}:\n{broker.log_text()}" for broker in brokers)
         assert time.monotonic() < deadline, f"no master within {timeout_s:g} s\n{logs}"
+        patience_s *= 1.1
         time.sleep(0.01)
 
 

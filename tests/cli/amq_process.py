@@ -14,9 +14,8 @@ import termios
 from collections.abc import Iterator
 from typing import Any
 
+from tests.patience import DEADLINE_S
 from tests.preloaded import ROOT, AmqProcess
-
-DEADLINE_S = 60.0
 
 
 def command(*words: object) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Self
 
 import click
 import pytest
-from amq_process import DEADLINE_S, ROOT, amq, command, on_terminal, one_line, running
+from amq_process import ROOT, amq, command, on_terminal, one_line, running
 from brokers import Brokers
 from click.testing import CliRunner
 
@@ -23,6 +23,7 @@ from amq.client import ConnectionEvent, EventKind
 from amq.client.errors import ConnectionLostError, FlushError
 from amq.client.uri import BrokerUri
 from amq.core.errors import StoreFullError
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
 
 pytestmark = pytest.mark.deep
@@ -73,7 +74,7 @@ def test_generated_messages_and_headers(brokers: Brokers) -> None:
     assert amq("producer", *words, "--message", "hello", "--header", "k=v=w", "--priority", 9).returncode == 0
     with master.connect() as connection:
         connection.send("SUBSCRIBE", {"destination": QUEUE, "id": "1", "ack": "auto"})
-        frames = [connection.next_frame(10) for _ in range(4)]
+        frames = [connection.next_frame(DEADLINE_S) for _ in range(4)]
     assert frames[0].body == b"hello", "highest priority first"
     assert frames[0].headers["k"] == "v=w"
     assert frames[0].headers["priority"] == "9"
@@ -398,12 +399,12 @@ def test_what_gives_up_tells_where_why_and_after_how_long() -> None:
     words = ("consumer", "--destination", QUEUE, "--url")
     for query, says in (
         ("maxReconnectAttempts=1", "no broker answers after 1 round of attempts (maxReconnectAttempts): " + causes),
-        ("timeout=300", "connect: no broker could be reached within 0.3 s (timeout): " + causes),
+        ("timeout=DEADLINE_S", "connect: no broker could be reached within 0.3 s (timeout): " + causes),
     ):
         done = amq(*words, f"failover:({','.join(ends)})?{query}")
         assert (done.returncode, says in done.stderr) == (6, True), done.stderr
     assert done.stderr.count("\n") == 1
-    done = amq(*words, f"failover:({','.join(ends)})?maxReconnectAttempts=20&timeout=300")
+    done = amq(*words, f"failover:({','.join(ends)})?maxReconnectAttempts=20&timeout=DEADLINE_S")
     assert done.stderr.count("amq: warning: maxReconnectAttempts=20 gives up after about 3") == 1
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
-from amq_process import DEADLINE_S, ROOT, amq, running
+from amq_process import ROOT, amq, running
 
 from amq.cli import exits
 from amq.cli.demo import Kill, Verdict
@@ -27,6 +27,7 @@ from amq.core.errors import AmqError
 from amq.core.message import Message
 from tests.files import write_epoch
 from tests.journal.journal_world import World
+from tests.patience import DEADLINE_S
 from tests.processes import naming
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from amq_process import DEADLINE_S, amq, amq_json, running
+from amq_process import amq, amq_json, running
 from brokers import Broker, Brokers
 
 import amq as client
 from amq.cli import dlq, exits
+from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 

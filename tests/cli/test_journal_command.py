@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from amq_process import DEADLINE_S, amq, amq_json, one_line, running
+from amq_process import amq, amq_json, one_line, running
 from brokers import Broker, Brokers
 from click.testing import CliRunner
 from traffic import QUEUE, Producer, drain, send
@@ -24,6 +24,7 @@ from traffic import QUEUE, Producer, drain, send
 import amq as amq_library
 from amq.cli import main, store_check
 from amq.doctor import Finding, Level, Report
+from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 
@@ -42,13 +43,13 @@ def fill(master: Broker) -> None:
         for number in range(20):
             send(connection, b"body %d" % number)
         connection.send("SUBSCRIBE", {"destination": QUEUE, "id": "1", "ack": "client"})
-        frames = [connection.next_frame(10) for _ in range(5)]
+        frames = [connection.next_frame(DEADLINE_S) for _ in range(5)]
         connection.send("ACK", {"id": frames[-1].headers["ack"], "receipt": "acked"})
-        connection.receipt("acked", 10)
+        connection.receipt("acked", DEADLINE_S)
         connection.send("BEGIN", {"transaction": "t1"})
         connection.send("SEND", {"destination": "/queue/other", "transaction": "t1"}, b"\xff\x00"[:1])
         connection.send("COMMIT", {"transaction": "t1", "receipt": "done"})
-        connection.receipt("done", 10)
+        connection.receipt("done", DEADLINE_S)
 
 
 def segment_of(store: Path) -> Path:
@@ -88,7 +89,7 @@ def test_stat_calls_what_nobody_can_address_by_a_name_that_tells(brokers: Broker
         connection.session().producer("/queue/later").send(b"2", headers={"AMQ_SCHEDULED_DELAY": 3_600_000})
         connection.session().producer("/queue/in").send(b"3")
         worker = connection.session(transacted=True)
-        assert worker.consumer("/queue/in").receive(60) is not None
+        assert worker.consumer("/queue/in").receive(DEADLINE_S) is not None
         worker.producer("/queue/out").send(b"4")
         worker.prepare("x")
         worker.close()
@@ -181,7 +182,7 @@ def test_a_store_at_work_is_never_called_damaged(brokers: Brokers) -> None:
         with master.connect() as connection:
             connection.send("SUBSCRIBE", {"destination": QUEUE, "id": "1", "ack": "client"})
             while not stopping.is_set():
-                frame = connection.next_frame(30)
+                frame = connection.next_frame(DEADLINE_S)
                 connection.send("ACK", {"id": frame.headers["ack"]})
                 consumed.append(1)
 
@@ -281,8 +282,8 @@ def test_stat_tells_whose_acknowledgements_a_segment_holds(store: Path, brokers:
     master = brokers.master("a")
     with master.connect() as connection:
         connection.send("SUBSCRIBE", {"destination": QUEUE, "id": "1", "ack": "client"})
-        connection.send("ACK", {"id": connection.next_frame(10).headers["ack"], "receipt": "acked"})
-        connection.receipt("acked", 10)
+        connection.send("ACK", {"id": connection.next_frame(DEADLINE_S).headers["ack"], "receipt": "acked"})
+        connection.receipt("acked", DEADLINE_S)
     assert master.stop() == 0
     messages, acknowledgement = amq_json("journal", "stat", "--store", store)["segments"]
     assert (messages["kept_by"], messages["older"]) == ("messages", [])

@@ -17,8 +17,7 @@ from amq.node import live
 from amq.node.live import HUNG_MAX, Live
 from amq.security import LoginGate
 from tests.brokers import Brokers
-
-DEADLINE_S = 20.0
+from tests.patience import DEADLINE_S
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -113,4 +112,4 @@ def test_a_broker_whose_configuration_hangs_ends_when_told(tmp_path: Path) -> No
         os.mkfifo(config)
         broker.signal(1)  # SIGHUP
         broker.wait_event("SIGHUP")
-        assert broker.stop(timeout_s=10.0) == 0
+        assert broker.stop() == 0

@@ -35,6 +35,7 @@ from amq.core.errors import (
     StoreFullError,
     TransactionRolledBackError,
 )
+from tests.patience import DEADLINE_S
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_only_what_is_needed_is_imported(words: list[str], absent: tuple[str, ..
         f"print([name for name in {absent} if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE_S, cwd=ROOT, check=True
     )
     assert done.stderr.strip() == "[]"
 
@@ -203,4 +204,4 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     with writer.stdout, writer.stderr:
         writer.stdout.close()
         assert b"Traceback" not in writer.stderr.read()
-    assert writer.wait(60) in (0, 1)
+    assert writer.wait(DEADLINE_S) in (0, 1)

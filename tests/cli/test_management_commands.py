@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from amq_process import DEADLINE_S, amq, amq_json, on_terminal, running
-from brokers import Broker, Brokers
+from amq_process import amq, amq_json, on_terminal, running
+from brokers import SHORT, Broker, Brokers
 from click.testing import CliRunner, Result
 
 import amq as client
 from amq.cli import exits
 from amq.cli.main import main
 from amq.cli.management import _narrowed
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
 
 
@@ -39,7 +40,7 @@ def refuse(broker: Broker, name: str, count: int) -> None:
     with client.connect(f"stomp://127.0.0.1:{broker.port}") as connection, connection.session() as session:
         consumer = session.consumer(f"/queue/{name}")
         for _ in range(count):
-            message = consumer.receive(20)
+            message = consumer.receive(DEADLINE_S)
             assert message is not None
             message.nack(wait=True)
 
@@ -234,10 +235,10 @@ def test_top_as_json(broker: Broker) -> None:
 
 @pytest.mark.deep
 def test_a_command_finds_the_master_that_replaces_a_frozen_one(brokers: Brokers) -> None:
-    frozen = brokers.master("a", hungMasterTimeout=1)
-    brokers.slave("b", hungMasterTimeout=1)
+    frozen = brokers.master("a", hungMasterTimeout=0, **SHORT)
     fill(frozen, "orders", 3)
     frozen.freeze()
+    brokers.add("b", hungMasterTimeout=1).start()
     try:
         done = amq("queues", "--store", frozen.store, "--json")
         assert done.returncode == 0, done.stderr

@@ -13,11 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from amq_process import DEADLINE_S, amq, one_line, running
+from amq_process import amq, one_line, running
 from brokers import Brokers
 
 import amq as client
 from amq.cli import load
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
 
 pytestmark = pytest.mark.deep

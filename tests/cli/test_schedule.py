@@ -7,10 +7,11 @@ import time
 from typing import Any
 
 import pytest
-from amq_process import DEADLINE_S, amq
+from amq_process import amq
 from brokers import Broker, Brokers
 
 import amq as client
+from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 HOUR_MS = 3_600_000

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from amq_process import DEADLINE_S, ROOT, amq, one_line
+from amq_process import ROOT, amq, one_line
 from brokers import Broker, Brokers
 from structlog import get_logger
 from structlog.testing import capture_logs
@@ -24,6 +24,7 @@ from structlog.testing import capture_logs
 from amq.cli import logs
 from amq.config.schema import BrokerConfig
 from amq.node import process
+from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from amq_process import amq, amq_json, one_line
-from brokers import Brokers
+from brokers import SHORT, Brokers
 from traffic import send
 
 from amq.cli.output import duration_text, size_text, wall_text
@@ -127,8 +127,8 @@ def test_a_broker_that_reads_the_journal_is_no_master_yet(tmp_path: Path) -> Non
 
 
 def test_a_master_that_stands_still_is_silent(brokers: Brokers) -> None:
-    master = brokers.master("a")
-    brokers.slave("b")
+    master = brokers.master("a", **SHORT)
+    brokers.slave("b", hungMasterTimeout=0)
     assert amq_json("status", "--store", brokers.store)["silent_s"] is None
     master.freeze()
     try:

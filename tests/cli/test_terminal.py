@@ -16,10 +16,10 @@ import pytest
 from brokers import Broker, Brokers
 
 import amq as client
+from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 ROOT = Path(__file__).resolve().parent.parent.parent
-PATIENCE_S = 60.0
 LINES = 40
 LONG = "a.very.long.name.of.a.queue.that.does.not.fit.into.eighty.columns.whatever.is.done"
 
@@ -36,13 +36,13 @@ class Terminal:
 
     def shows(self, wanted: Callable[[str], bool]) -> str:
         """The screen, when it is `wanted`."""
-        until, screen = time.monotonic() + PATIENCE_S, ""
+        until, screen = time.monotonic() + DEADLINE_S, ""
         while time.monotonic() < until:
             screen = self.do("capture-pane", "-p")
             if wanted(screen):
                 return screen
             time.sleep(0.1)
-        raise AssertionError(f"not within {PATIENCE_S:g} s; the screen is:\n{screen}")
+        raise AssertionError(f"not within {DEADLINE_S:g} s; the screen is:\n{screen}")
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def fill(broker: Broker, name: str, count: int) -> None:
         producer = session.producer(f"/queue/{name}")
         for number in range(count):
             producer.send(str(number), wait=False)
-        producer.flush(timeout=PATIENCE_S)
+        producer.flush(timeout=DEADLINE_S)
 
 
 @pytest.mark.parametrize("columns", [80, 200])

@@ -15,6 +15,7 @@ from amq.cli.top import drawn
 from amq.config.schema import BrokerConfig
 from bench.wire import Connection
 from tests.cli.amq_process import amq, on_terminal
+from tests.patience import DEADLINE_S
 
 ESCAPES = {
     "\x1b[2J": "\\x1b[2J",
@@ -109,7 +110,7 @@ def test_no_command_prints_what_a_client_named(brokers: Brokers) -> None:
         )
         client.send("SUBSCRIBE", {"id": "2", "destination": "/queue/other", "selector": f"x = '{HOSTILE}'"})
         client.send("SEND", {"destination": f"/queue/{HOSTILE}", HOSTILE: HOSTILE, "receipt": "r"}, HOSTILE.encode())
-        client.receipt("r", 30.0)
+        client.receipt("r", DEADLINE_S)
         here = ("--store", broker.store)
         commands = (
             ("queues",),

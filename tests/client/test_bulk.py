@@ -14,8 +14,8 @@ from amq.client import bulk
 from amq.core.errors import CommandError, TransactionRolledBackError
 from amq.core.message import LARGE_BODY_BYTES
 from amq.protocols.stomp.frame import Frame, FrameReader
+from tests.patience import DEADLINE_S
 
-PATIENCE_S = 20
 Q = "/queue/q"
 HEAD = b"SEND\ndestination:/queue/x\ntransaction:t"
 
@@ -63,14 +63,14 @@ def test_many_messages_in_one_call(face: Any) -> None:
             async with await face.connect(group.url) as connection:
                 session = connection.session(transacted=True)
                 producer = session.producer(Q)
-                await producer.send_many(bodies, timeout=PATIENCE_S)
+                await producer.send_many(bodies, timeout=DEADLINE_S)
                 assert group.store.bodies(Q) == []
                 await session.commit()
                 await producer.send_many([b"never"])
                 group.take_over()
                 with pytest.raises(TransactionRolledBackError):
                     while True:  # the next news from the broker says it
-                        await producer.send_many([b"never"], timeout=PATIENCE_S)
+                        await producer.send_many([b"never"], timeout=DEADLINE_S)
                         await asyncio.sleep(0)
                 await session.rollback()
                 await producer.send_many([])
@@ -80,7 +80,7 @@ def test_many_messages_in_one_call(face: Any) -> None:
                     await connection.session().producer(Q).send_many([b"x"])
             assert group.store.bodies(Q) == [*bodies, b"after", b"wards"]
 
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    asyncio.run(asyncio.wait_for(scenario(), DEADLINE_S))
 
 
 @pytest.mark.parametrize("text", [True, False])
@@ -90,13 +90,13 @@ def test_a_large_body_is_what_it_was_sent_as(text: bool) -> None:
             async with await SyncFace.connect(group.url) as connection:
                 session = connection.session(transacted=True)
                 body = b"x" * (LARGE_BODY_BYTES + 1)
-                await session.producer(Q).send_many([body], text=text, timeout=PATIENCE_S)
+                await session.producer(Q).send_many([body], text=text, timeout=DEADLINE_S)
                 await session.commit()
             (stored,) = group.store.queues[Q]
             assert stored.body == body
             assert stored.headers.get("amq-msg-type") == ("text" if text else None)
 
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    asyncio.run(asyncio.wait_for(scenario(), DEADLINE_S))
 
 
 @pytest.mark.parametrize("face", [SyncFace, AsyncFace])
@@ -122,7 +122,7 @@ def test_what_cannot_be_sent_is_refused_before_anything_is_sent(
                 await session.commit()
             assert group.store.bodies(Q) == []
 
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    asyncio.run(asyncio.wait_for(scenario(), DEADLINE_S))
 
 
 @pytest.mark.parametrize("face", [SyncFace, AsyncFace])
@@ -141,4 +141,4 @@ def test_whatever_holds_bytes_is_sent_as_its_bytes(face: Any) -> None:
                     await connection.session().producer(Q).send(body)
             assert group.store.bodies(Q) == [bytes(body) for body in bodies] * 2
 
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    asyncio.run(asyncio.wait_for(scenario(), DEADLINE_S))

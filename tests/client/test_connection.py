@@ -25,9 +25,9 @@ from amq.client import (
     UriError,
 )
 from amq.core.errors import CommandError, TransactionRolledBackError
+from tests.patience import DEADLINE_S
 
 Q = "/queue/q"
-PATIENCE_S = 20
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def in_thread(work: object) -> tuple[threading.Thread, list[object]]:
 def waits(gate: list[object]) -> None:
     """Until somebody waits at `gate`."""
     patience = threading.Event()
-    for _ in range(PATIENCE_S * 1000):
+    for _ in range(int(DEADLINE_S) * 1000):
         if gate:
             return
         patience.wait(0.001)
@@ -104,7 +104,7 @@ def test_sessions_in_many_threads(broker: Broker) -> None:
         workers = [in_thread(lambda name=name: work(name)) for name in range(6)]
         broker.drop_connections()
         for thread, _ in workers:
-            thread.join(PATIENCE_S)
+            thread.join(DEADLINE_S)
     assert [result for _, result in workers] == [[[str(number) for number in range(200)]]] * 6
 
 
@@ -114,7 +114,7 @@ def test_close_in_another_thread_ends_a_blocked_receive(broker: Broker) -> None:
     thread, result = in_thread(lambda: consumer.receive())
     waits(consumer._subscription.gate)
     connection.close()
-    thread.join(PATIENCE_S)
+    thread.join(DEADLINE_S)
     assert isinstance(result[0], ConnectionClosedError)
     assert list(consumer) == [], "iteration just ends"
 
@@ -125,15 +125,15 @@ def test_a_blocked_receive_survives_a_failover_and_a_transacted_one_hears_of_it(
         transacted = connection.session(transacted=True)
         blocked = transacted.consumer("/queue/t")
         transacted.producer("/queue/out").send("in the transaction")
-        plain, got = in_thread(lambda: consumer.receive(PATIENCE_S).text)  # type: ignore[union-attr]
-        other, rolled_back = in_thread(lambda: blocked.receive(PATIENCE_S))
+        plain, got = in_thread(lambda: consumer.receive(DEADLINE_S).text)  # type: ignore[union-attr]
+        other, rolled_back = in_thread(lambda: blocked.receive(DEADLINE_S))
         waits(consumer._subscription.gate)
         waits(blocked._subscription.gate)
         broker.drop_connections()
-        other.join(PATIENCE_S)
+        other.join(DEADLINE_S)
         assert isinstance(rolled_back[0], TransactionRolledBackError)
         connection.session().producer(Q).send("news")
-        plain.join(PATIENCE_S)
+        plain.join(DEADLINE_S)
         assert got == ["news"]
         transacted.rollback()
 
@@ -162,7 +162,7 @@ def test_a_listener_may_not_wait_but_may_send_close_and_open_another(broker: Bro
     session, works = connection.session(), connection.session(transacted=True)
     producer = session.producer(Q)
     broker.drop_connections()
-    assert closed.wait(PATIENCE_S)
+    assert closed.wait(DEADLINE_S)
     connection._driver.join()
     assert client_threads() == []
     assert [event.kind for event in told] == [EventKind.INTERRUPTED, EventKind.FAILOVER]
@@ -182,7 +182,7 @@ def test_an_unclosed_connection_is_reported_and_its_thread_ends(broker: Broker) 
     assert [warning.category for warning in caught] == [ResourceWarning]
     assert broker.uri in str(caught[0].message)
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(DEADLINE_S)
     assert client_threads() == []
 
 
@@ -228,7 +228,7 @@ def test_a_forked_child_is_told_and_disturbs_nobody(broker: Broker) -> None:
 def test_an_exit_of_the_interpreter_does_not_hang(broker: Broker) -> None:
     """A program that forgets to close ends all the same."""
     code = f"import amq; c = amq.connect({url(broker)!r}); c.session().producer('{Q}').send('x')"
-    done = subprocess.run([sys.executable, "-c", code], timeout=PATIENCE_S, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], timeout=DEADLINE_S, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert broker.store.bodies(Q) == [b"x"]
 
@@ -246,7 +246,7 @@ def test_heart_beats_keep_an_idle_connection_and_find_a_dead_one() -> None:
         Broker(store, heart_beat="20,20") as dead,
         amq.connect(f"{dead.uri}?heartBeat=20", on_event=listener) as connection,
     ):
-        assert lost.wait(PATIENCE_S), "this broker promises heart-beats and sends none"
+        assert lost.wait(DEADLINE_S), "this broker promises heart-beats and sends none"
         assert events[0] is EventKind.INTERRUPTED
         connection._driver.join()
         assert connection.closed
@@ -263,7 +263,7 @@ def test_a_window_full_of_sends_waits_for_room(broker: Broker) -> None:
         waits(connection._machine.room_gate)
         held.clear()
         broker.drop_connections()  # what was ignored is replayed
-        thread.join(PATIENCE_S)
+        thread.join(DEADLINE_S)
         assert isinstance(result[0], str)
         producer.flush()
     assert broker.store.bodies(Q) == [b"0", b"1", b"2", b"3", b"4"]
@@ -281,11 +281,11 @@ def test_keyboard_interrupt_in_a_blocked_call_leaves_the_connection_usable(broke
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.05)
             with pytest.raises(KeyboardInterrupt):
-                consumer.receive(PATIENCE_S)
+                consumer.receive(DEADLINE_S)
         finally:
             signal.signal(signal.SIGALRM, before)
         assert consumer._subscription.gate == []
         session.producer(Q).send("still here")
-        message = consumer.receive(PATIENCE_S)
+        message = consumer.receive(DEADLINE_S)
         assert message is not None
         assert message.text == "still here"

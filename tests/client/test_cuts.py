@@ -18,6 +18,7 @@ from amq.core.errors import ProtocolError, TransactionRolledBackError
 from amq.core.message import LARGE_BODY_BYTES
 from amq.protocols.stomp.frame import Frame, encode
 from tests.large import large_from
+from tests.patience import DEADLINE_S
 from tests.sampling import sampled
 
 URL = "failover:(stomp://a:1,stomp://b:2)?randomize=false&nested.heartBeat=0"
@@ -146,7 +147,7 @@ def test_a_socket_that_breaks_at_some_bytes(direction: str, offset: int) -> None
             consumer = connection.session().consumer("/queue/q", prefetch=2)
             done: list[str] = []
             while len(store.acknowledged) < 5:
-                message = consumer.receive(20)
+                message = consumer.receive(DEADLINE_S)
                 assert message is not None
                 try:
                     message.ack(wait=True)

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from faces import AsyncFace, SyncFace
 from fake_broker import CARRY_OUT_AND_CUT, CUT, IGNORE, Conversation
-from test_faces import PATIENCE_S, Group, run
+from test_faces import Group, run
 
 from amq.client import CommitOutcomeUnknownError, DeliveryLostError
 from amq.core.errors import CommandError, TransactionRolledBackError
 from amq.protocols.stomp.frame import Frame, encode
+from tests.patience import DEADLINE_S
 
 
 @pytest.fixture(params=[SyncFace, AsyncFace], ids=lambda face: face.name)
@@ -40,7 +41,7 @@ class Move:
 
     async def __call__(self, session: Any) -> str:
         self.runs += 1
-        message = await self.consumer.receive(PATIENCE_S)
+        message = await self.consumer.receive(DEADLINE_S)
         await session.producer("/queue/out").send(message.text.upper())
         if self.hook is not None:
             self.hook(self.runs)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from brokers import DEADLINE_S, Broker, Brokers
+from brokers import Broker, Brokers
 from fake_broker import Conversation
 from world import World
 
@@ -19,6 +19,7 @@ from amq.client.core import ProducerCore
 from amq.client.states import State
 from amq.core.errors import CommandError
 from amq.protocols.stomp.frame import Frame, encode
+from tests.patience import DEADLINE_S
 from tests.sampling import only
 
 Q = "/queue/q"

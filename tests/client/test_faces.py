@@ -29,9 +29,9 @@ from amq.client import (
 )
 from amq.core.errors import AccessError, AmqError, CommandError, ProtocolError, TransactionRolledBackError
 from amq.protocols.stomp.frame import Frame, encode
+from tests.patience import DEADLINE_S
 
 Q = "/queue/q"
-PATIENCE_S = 20
 
 
 @pytest.fixture(params=[SyncFace, AsyncFace], ids=lambda face: face.name)
@@ -50,7 +50,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     """Runs a scenario; nothing of it may be left in the loop."""
 
     async def main() -> None:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(DEADLINE_S):
             await scenario()
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert not left
@@ -70,7 +70,7 @@ def test_send_and_receive(face: Any) -> None:
                 first = await producer.send("häh", headers={"a:b": "c\nd"}, priority=7, content_type="text/plain")
                 await producer.send(b"\0bytes", persistent=False, duplicate_id="mine", time_to_live=60)
                 consumer = await session.consumer(Q, prefetch=5)
-                message = await consumer.receive(PATIENCE_S)
+                message = await consumer.receive(DEADLINE_S)
                 assert (message.text, message.priority, message.duplicate_id) == ("häh", 7, first)
                 assert message.headers["a:b"] == "c\nd"
                 assert message.headers["persistent"] == "true"
@@ -78,7 +78,7 @@ def test_send_and_receive(face: Any) -> None:
                 assert message.destination == Q
                 assert not message.redelivered
                 await message.ack(wait=True)
-                message = await consumer.receive(PATIENCE_S)
+                message = await consumer.receive(DEADLINE_S)
                 assert message.body == b"\0bytes"
                 assert message.duplicate_id == "mine"
                 assert message.headers["persistent"] == "false"
@@ -131,7 +131,7 @@ def test_failover_in_mid_stream_keeps_order_and_loses_nothing(face: Any) -> None
                 consumer = await connection.session().consumer(Q, prefetch=10)
                 seen = []
                 while len(group.store.acknowledged) < 1000:
-                    message = await consumer.receive(PATIENCE_S)
+                    message = await consumer.receive(DEADLINE_S)
                     if message.text not in seen:
                         seen.append(message.text)
                     if len(seen) % 250 == 10 and not message.redelivered:
@@ -159,12 +159,12 @@ def test_transactions(face: Any) -> None:
                     await into.send(str(number))
                 consumer = await session.consumer("/queue/in", prefetch=2)
                 async with session.transaction():
-                    await out.send((await consumer.receive(PATIENCE_S)).text + "!")
+                    await out.send((await consumer.receive(DEADLINE_S)).text + "!")
                 with pytest.raises(ZeroDivisionError):
                     async with session.transaction():
-                        await out.send((await consumer.receive(PATIENCE_S)).text + "!")
+                        await out.send((await consumer.receive(DEADLINE_S)).text + "!")
                         raise ZeroDivisionError
-                message = await consumer.receive(PATIENCE_S)
+                message = await consumer.receive(DEADLINE_S)
                 assert message.text == "1"
                 assert message.redelivered
                 with pytest.raises(CommandError, match="transacted"):
@@ -172,12 +172,12 @@ def test_transactions(face: Any) -> None:
                 group.take_over()
                 with pytest.raises(TransactionRolledBackError):
                     while True:  # the next news from the broker says it
-                        await out.send("never", timeout=PATIENCE_S)
+                        await out.send("never", timeout=DEADLINE_S)
                         await asyncio.sleep(0)
                 with pytest.raises(TransactionRolledBackError):
                     await session.commit()
                 for number in range(1, 5):
-                    message = await consumer.receive(PATIENCE_S)
+                    message = await consumer.receive(DEADLINE_S)
                     assert message.text == str(number)
                     await out.send(message.text + "!")
                 await session.commit()
@@ -242,12 +242,12 @@ def test_every_blocking_call_ends_in_time(face: Any) -> None:
     async def scenario() -> None:
         muted: list[str] = []
         with Group(script=lambda _, frame: IGNORE if frame.command in muted else None) as group:
-            connection = await face.connect(group.url + "&timeout=100", timeout=PATIENCE_S, send_window_messages=2)
+            connection = await face.connect(group.url + "&timeout=100", timeout=DEADLINE_S, send_window_messages=2)
             session, transacted = connection.session(), connection.session(transacted=True)
             producer = session.producer(Q)
-            consumer = await session.consumer(Q, timeout=PATIENCE_S)
-            await producer.send("1", timeout=PATIENCE_S)
-            message = await consumer.receive(PATIENCE_S)
+            consumer = await session.consumer(Q, timeout=DEADLINE_S)
+            await producer.send("1", timeout=DEADLINE_S)
+            message = await consumer.receive(DEADLINE_S)
             muted += ["SEND", "SUBSCRIBE", "ACK", "UNSUBSCRIBE", "COMMIT", "ABORT", "DISCONNECT"]
             with pytest.raises(CallTimeoutError) as late:
                 await producer.send("2", duplicate_id="two")
@@ -326,7 +326,7 @@ def test_without_failover_the_application_hears_of_it(face: Any) -> None:
         broker.kill()
         with pytest.raises(ConnectionLostError):
             while True:
-                await consumer.receive(PATIENCE_S)
+                await consumer.receive(DEADLINE_S)
         with pytest.raises(ConnectionLostError):
             await producer.send("2")
         with pytest.raises(ConnectionLostError):
@@ -340,7 +340,7 @@ def test_without_failover_the_application_hears_of_it(face: Any) -> None:
         await connection.close()
         with Broker(store) as other:
             async with await face.connect(other.uri) as again:
-                message = await (await again.session().consumer(Q)).receive(PATIENCE_S)
+                message = await (await again.session().consumer(Q)).receive(DEADLINE_S)
                 assert message.text == "1"
 
     run(scenario)
@@ -430,7 +430,7 @@ def test_large_messages_through_full_sockets(face: Any) -> None:
                 await producer.flush()
                 consumer = await session.consumer(Q, prefetch=2)
                 for _ in range(6):
-                    message = await consumer.receive(PATIENCE_S)
+                    message = await consumer.receive(DEADLINE_S)
                     assert message.body == body
                     await message.ack()
 

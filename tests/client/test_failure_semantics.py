@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 import pytest
-from brokers import DEADLINE_S, Broker, Brokers
+from brokers import SHORT, Broker, Brokers
 from faces import AsyncFace, SyncFace
 from test_faces import run
 
@@ -21,6 +21,7 @@ from amq.client import (
     FailoverTimeoutError,
 )
 from amq.core.errors import TransactionRolledBackError
+from tests.patience import DEADLINE_S
 from tests.sampling import only
 
 OUT = "/queue/out"
@@ -329,7 +330,7 @@ def test_a_default_client_leaves_a_silent_master_after_four_seconds(face: Any, b
     """The master pauses, and the lock is taken from it, as a file server does when a lease runs out. Asserted is
     the client's own limit and why it left, not a time that a busy machine stretches.
     """
-    master, slave = brokers.master("a"), brokers.slave("b")
+    master, slave = brokers.master("a", **SHORT), brokers.slave("b")
     events: list[ConnectionEvent] = []
 
     async def scenario() -> None:

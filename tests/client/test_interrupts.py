@@ -21,9 +21,9 @@ from fake_broker import Broker, Store
 import amq
 from amq.client import ConnectError, FailoverTimeoutError, aio, driver, link
 from amq.core.errors import TransactionRolledBackError
+from tests.patience import DEADLINE_S
 
 Q = "/queue/q"
-PATIENCE_S = 20
 SMALL = [b"%d" % number for number in range(300)]
 
 
@@ -106,7 +106,7 @@ def test_a_send_that_a_signal_interrupts_is_stored_once(broker: Broker, trap: Tr
         with pytest.raises(Interrupted):
             producer.send("100")
         producer.send("101")
-        producer.flush(PATIENCE_S)
+        producer.flush(DEADLINE_S)
     assert broker.store.bodies(Q) == [b"%d" % number for number in range(102)]
 
 
@@ -143,9 +143,9 @@ def test_a_signal_around_the_wait_leaves_the_lock_as_it_was(
 
         monkeypatch.setattr(connection._driver, "lock", Lock())
         with pytest.raises(Interrupted):
-            consumer.receive(PATIENCE_S)
+            consumer.receive(DEADLINE_S)
         producer.send("still here")
-        message = consumer.receive(PATIENCE_S)
+        message = consumer.receive(DEADLINE_S)
         assert message is not None
         assert message.text == "still here"
 
@@ -183,11 +183,11 @@ def test_the_next_address_of_a_host_is_tried_when_the_first_is_silent(
     with silent_host() as silent:
         live = ("127.0.0.1", int(broker.uri.rpartition(":")[2]))
         monkeypatch.setattr(socket, "getaddrinfo", addresses(silent, silent, live))
-        with amq.connect("stomp://two-hosts:61613?connectTimeout=1500", timeout=PATIENCE_S) as connection:
+        with amq.connect("stomp://two-hosts:61613?connectTimeout=1500", timeout=DEADLINE_S) as connection:
             connection.session().producer(Q).send("by the third")
         monkeypatch.setattr(socket, "getaddrinfo", addresses(silent))
         with pytest.raises(ConnectError):
-            amq.connect("stomp://two-hosts:61613?connectTimeout=100", timeout=PATIENCE_S)
+            amq.connect("stomp://two-hosts:61613?connectTimeout=100", timeout=DEADLINE_S)
     assert broker.store.bodies(Q) == [b"by the third"]
 
 
@@ -212,7 +212,7 @@ def test_a_resolver_that_hangs_holds_nobody_up(broker: Broker, monkeypatch: pyte
             if options.get("flags", 0) & socket.AI_NUMERICHOST:
                 raise socket.gaierror(socket.EAI_NONAME, "no number")
             asked.set()
-            assert free.wait(PATIENCE_S)
+            assert free.wait(DEADLINE_S)
         return original(host, port, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
@@ -223,8 +223,8 @@ def test_a_resolver_that_hangs_holds_nobody_up(broker: Broker, monkeypatch: pyte
         asked.clear()
         options = "priorityBackup=true&randomize=false&nested.connectTimeout=50"
         preferring = f"failover:(stomp://hangs:2,{broker.uri})?{options}"
-        with amq.connect(preferring, timeout=PATIENCE_S) as connection:
-            assert asked.wait(PATIENCE_S)
+        with amq.connect(preferring, timeout=DEADLINE_S) as connection:
+            assert asked.wait(DEADLINE_S)
             connection.session().producer(Q).send("meanwhile")
         assert not free.is_set()
     finally:
@@ -242,7 +242,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, lis
             if options.get("flags", 0) & socket.AI_NUMERICHOST:
                 raise socket.gaierror(socket.EAI_NONAME, "no number")
             asked.append(host)
-            assert free.wait(PATIENCE_S)
+            assert free.wait(DEADLINE_S)
             host = "127.0.0.1"
         return original(host, port, *numbers, **options)
 
@@ -265,7 +265,7 @@ def test_a_look_up_that_takes_longer_than_an_attempt_helps_a_later_one(
 
     async def scenario() -> None:
         failover = f"failover:(stomp://slow:{port}?connectTimeout=100)?warnAfterReconnectAttempts=3"
-        async with await face.connect(failover, timeout=PATIENCE_S) as connection:
+        async with await face.connect(failover, timeout=DEADLINE_S) as connection:
             await connection.session().producer(Q).send("by a late answer")
         free.clear()
         before = len(asked)

@@ -14,14 +14,13 @@ from pathlib import Path
 import pytest
 
 from amq.client.lists import BYTES_MAX, Found, Lists
-
-PATIENCE_S = 20.0
+from tests.patience import DEADLINE_S
 
 
 def fetch(source: str) -> Found:
     found: queue.Queue[Found] = queue.Queue()
     Lists().fetch(source, found.put)
-    return found.get(timeout=PATIENCE_S)
+    return found.get(timeout=DEADLINE_S)
 
 
 @contextmanager
@@ -84,7 +83,7 @@ def test_a_file_is_replaced_as_a_whole_and_the_last_one_stays(tmp_path: Path) ->
         if path.exists():
             seen.add(path.read_text())
     lists.keep(str(path), "the end")
-    assert lists.finish(PATIENCE_S)
+    assert lists.finish(DEADLINE_S)
     assert path.read_text() == "the end"
     assert seen <= texts
     assert os.listdir(tmp_path) == ["brokers"]
@@ -95,7 +94,7 @@ def test_a_link_that_waits_at_the_name_of_the_new_file_is_not_followed(tmp_path:
     victim.write_text("precious")
     (tmp_path / f"brokers.{os.getpid()}.new").symlink_to(victim)
     lists.keep(str(path), "stomp://b:2")
-    assert lists.finish(PATIENCE_S)
+    assert lists.finish(DEADLINE_S)
     assert (victim.read_text(), path.read_text(), path.is_symlink()) == ("precious", "stomp://b:2", False)
 
 
@@ -104,12 +103,12 @@ def test_a_file_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: py
     with caplog.at_level(logging.WARNING, "amq.client"):
         for _ in range(3):
             lists.keep(str(path), "x")
-            assert lists.finish(PATIENCE_S)
+            assert lists.finish(DEADLINE_S)
     assert len(caplog.records) == 1
     assert "cannot keep the list of brokers" in caplog.text
     path.parent.mkdir()
     lists.keep(str(path), "x")
-    assert lists.finish(PATIENCE_S)
+    assert lists.finish(DEADLINE_S)
     assert path.read_text() == "x"
 
 
@@ -132,7 +131,7 @@ def test_what_another_user_has_put_there_is_neither_read_nor_written(
     lists = Lists()
     with caplog.at_level(logging.WARNING, "amq.client"):
         lists.keep(str(path), "stomp://b:2")
-        assert lists.finish(PATIENCE_S)
+        assert lists.finish(DEADLINE_S)
     assert "another user" in caplog.text
     assert victim.read_text() == "precious"
     path.parent.chmod(0o755)  # the operator has let that user make lists for us
@@ -150,7 +149,7 @@ def test_a_list_to_which_everybody_can_write_is_not_used(tmp_path: Path) -> None
     try:
         lists = Lists()
         lists.keep(str(path), "stomp://b:2")
-        assert lists.finish(PATIENCE_S)
+        assert lists.finish(DEADLINE_S)
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == 0o664

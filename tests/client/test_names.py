@@ -12,10 +12,10 @@ from test_faces import AsyncFace, SyncFace, run
 from amq.client import ConnectError
 from amq.client.names import Address, Answer, Names, Take
 from amq.doors.clock import SystemClock
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
 
 ADDRESS = ("localhost", 61613)
-PATIENCE_S = 10.0
 
 
 def test_a_thread_that_cannot_start_fails_one_attempt_and_not_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,11 +32,11 @@ def test_a_thread_that_cannot_start_fails_one_attempt_and_not_the_next(monkeypat
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
         names.find(ADDRESS, "connection", take)
-    failed = answers.get(timeout=PATIENCE_S)
+    failed = answers.get(timeout=DEADLINE_S)
     assert isinstance(failed, OSError)
     assert "can't start new thread" in str(failed)
     names.find(ADDRESS, "connection", take)
-    assert isinstance(answers.get(timeout=PATIENCE_S), tuple)
+    assert isinstance(answers.get(timeout=DEADLINE_S), tuple)
 
 
 class Late(Names):
@@ -51,7 +51,7 @@ class Late(Names):
         def used(answer: Answer) -> bool:
             self.answers.append(answer)
             in_time = take(answer)
-            return in_time if len(self.answers) > 1 else not self.failed.wait(PATIENCE_S)
+            return in_time if len(self.answers) > 1 else not self.failed.wait(DEADLINE_S)
 
         super().find(address, owner, used)
 
@@ -70,7 +70,7 @@ def test_an_answer_that_came_too_late_for_one_attempt_serves_the_next_one_whole(
         names.failed.set()
         for thread in threading.enumerate():
             if thread.name.startswith("amq-look-up"):
-                thread.join(PATIENCE_S)
+                thread.join(DEADLINE_S)
         assert "Connection refused" in await refused()
         assert names.answers[1] is names.answers[0]
 

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from brokers import DEADLINE_S, Brokers
+from brokers import Brokers
 from faces import AsyncFace, SyncFace
 from fake_broker import IGNORE, Broker, Conversation, Store
 from test_faces import Group, failover, run
@@ -16,6 +16,7 @@ import amq
 from amq.client import ConnectionClosedError
 from amq.core.errors import CommandError, TransactionRolledBackError
 from amq.protocols.stomp.frame import Frame
+from tests.patience import DEADLINE_S
 from tests.sampling import only
 
 Q = "/queue/q"

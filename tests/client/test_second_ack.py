@@ -12,6 +12,7 @@ from test_faces import failover, run
 from amq.client import CallTimeoutError, DeliveryLostError
 from amq.core.errors import CommandError
 from amq.protocols.stomp.frame import Frame, encode
+from tests.patience import DEADLINE_S
 
 Q = "/queue/q"
 
@@ -26,7 +27,7 @@ async def delivered(connection: Any, ack: str, count: int, queue: str = Q) -> li
     for number in range(count):
         await session.producer(queue).send(str(number))
     consumer = await session.consumer(queue)
-    return [await consumer.receive(20) for _ in range(count)]
+    return [await consumer.receive(DEADLINE_S) for _ in range(count)]
 
 
 def test_it_waits_for_the_outcome_of_the_first(face: Any) -> None:
@@ -132,7 +133,7 @@ def test_a_message_that_was_only_looked_at_needs_none(face: Any) -> None:
         with Broker(Store(), script=browse) as broker:
             connection = await face.connect(failover(broker))
             browser = await connection.session().browser(Q)
-            message = await browser.receive(20)
+            message = await browser.receive(DEADLINE_S)
             await message.ack(wait=True)
             await connection.abort()
 

@@ -19,6 +19,7 @@ import amq
 from amq.client.telemetry import TEMPORARY, Telemetry
 from amq.core.errors import AmqError
 from tests.brokers import Brokers
+from tests.patience import DEADLINE_S
 
 
 class Seen:
@@ -98,7 +99,7 @@ def test_errors_are_noted_and_go_on(seen: Seen, brokers: Brokers) -> None:
     with amq.connect(f"stomp://127.0.0.1:{broker.port}") as connection, connection.session() as session:
         session.producer("/queue/b").send(b"x")  # without a span
         with session.consumer("/queue/b") as consumer:
-            message = consumer.receive(10)
+            message = consumer.receive(DEADLINE_S)
         assert message is not None
         with pytest.raises(ZeroDivisionError), telemetry.process(message):
             raise ZeroDivisionError

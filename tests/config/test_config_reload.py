@@ -14,8 +14,7 @@ import pytest
 from amq.config import BY_KEY, BrokerConfig, load
 from amq.config.reload import FileWatcher, Outcome, Reload, Reloader, apply_live, diff
 from amq.core.errors import ConfigError
-
-DEADLINE_S = 30.0
+from tests.patience import DEADLINE_S
 
 
 def keys(changes: object) -> list[str]:

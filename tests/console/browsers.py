@@ -18,6 +18,7 @@ import pytest
 from brokers import Broker
 
 import amq as client
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -118,6 +119,6 @@ def axe() -> Path:
             pytest.skip("no npm here: apt-get install npm")
         folder = script.parent.parent
         folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run([npm, "pack", "--silent", f"axe-core@{AXE}"], cwd=folder, check=True, timeout=60)
+        subprocess.run([npm, "pack", "--silent", f"axe-core@{AXE}"], cwd=folder, check=True, timeout=DEADLINE_S)
         shutil.unpack_archive(folder / f"axe-core-{AXE}.tgz", folder)
     return script

@@ -10,6 +10,7 @@ from brokers import Brokers
 import amq as client
 from amq.console.lists import LISTS
 from tests.console.browsers import axe, browser_page, console, log_in, send, shot
+from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 HOSTILE = "<img src=x onerror=alert(1)"  # STOMP takes no ">" in a name
@@ -109,7 +110,7 @@ def test_messages_are_found_moved_and_retried_by_keyboard(brokers: Brokers) -> N
     with client.connect(f"stomp://127.0.0.1:{broker.port}") as connection, connection.session() as session:
         consumer = session.consumer("/queue/orders", selector="mark = 'blue'")
         for _ in range(2):
-            message = consumer.receive(20)
+            message = consumer.receive(DEADLINE_S)
             assert message is not None
             message.nack(wait=True)
     with console(broker) as url, browser_page() as page:
@@ -168,7 +169,7 @@ def test_no_page_is_wider_than_a_phone_and_hostile_names_are_text_everywhere(bro
     ):
         session.consumer("/topic/prices", subscription=HOSTILE)
         consumer = session.consumer(f"/queue/{HOSTILE}", selector=f"mark = '{HOSTILE[:20]}'")
-        message = consumer.receive(20)
+        message = consumer.receive(DEADLINE_S)
         assert message is not None
         message.nack(wait=True)
         log_in(page, url)

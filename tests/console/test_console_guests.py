@@ -17,10 +17,10 @@ from amq.console import guests
 from amq.console.app import Guarded
 from amq.console.guests import GUESTS_MAX, HEAD_BYTES_MAX, PER_ADDRESS_MAX, Guest, Guests, server_of
 from tests.certificates import Authority
+from tests.patience import DEADLINE_S
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
-PATIENCE_S = 30.0
 Talk = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -51,7 +51,7 @@ def served(test: Callable[[Callable[[], Awaitable[Talk]], Guests], Awaitable[Non
             return talk
 
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(DEADLINE_S):
                 await test(connect, server.config.http_protocol_class.guests)  # type: ignore[attr-defined]
         finally:
             for writer in held:
@@ -204,7 +204,7 @@ def test_a_handshake_that_never_ends_is_cut(monkeypatch: pytest.MonkeyPatch, tmp
     async def main() -> None:
         server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0, ssl=context)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(DEADLINE_S):
             await ended(reader)
         writer.close()
         server.close()

@@ -20,6 +20,7 @@ from brokers import SERVING, Broker, Brokers
 import amq as client
 from amq.core.errors import AmqError
 from tests.console.browsers import HEIGHT, WIDTH, browser_page, console, log_in, shot
+from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 POINTS = 8  # of a plot, one in 2 s
@@ -112,7 +113,7 @@ def refuse(url: str, queue: str, count: int) -> None:
     with client.connect(url) as connection, connection.session() as session:
         consumer = session.consumer(f"/queue/{queue}")
         for _ in range(count):
-            message = consumer.receive(20)
+            message = consumer.receive(DEADLINE_S)
             assert message is not None
             message.nack(wait=True)
 
@@ -218,7 +219,7 @@ def test_a_poison_message(brokers: Brokers) -> None:
                 "SUBSCRIBE",
                 {"destination": "/queue/payments", "id": "1", "ack": "client-individual", "activemq.prefetchSize": 1},
             )
-            assert b"comma" in connection.next_frame(10).body
+            assert b"comma" in connection.next_frame(DEADLINE_S).body
     with console(broker) as at, browser_page() as page:
         log_in(page, at)
         find(page, at, "payments", "was redelivered 5 times")

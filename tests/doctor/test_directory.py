@@ -13,6 +13,7 @@ from amq.doctor.directory import NOBODY, SUBDIRECTORIES, judge_directory
 from amq.doctor.finding import Level
 from tests.brokers import Brokers
 from tests.cli.amq_process import amq
+from tests.patience import DEADLINE_S
 
 
 def test_a_directory_of_ones_own(tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ def test_new_files_are_for_the_user_and_its_group(tmp_path: Path) -> None:
     try:
         with Brokers(tmp_path) as brokers, brokers.master().connect() as client:
             client.send("SEND", {"destination": "/queue/a", "receipt": "r"}, b"x")
-            client.receipt("r", 10)
+            client.receipt("r", DEADLINE_S)
             store = Path(brokers.store)
             modes = {path: stat.S_IMODE(path.lstat().st_mode) for path in [store, *store.rglob("*")]}
     finally:

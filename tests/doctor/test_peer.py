@@ -21,6 +21,7 @@ from amq.doctor.peer import serve_peer
 from amq.doctor.remote import HELLO, NotSharedError, PeerError, connect
 from amq.store.files.vfs import SystemVfs, Vfs
 from amq.store.host import SystemHost
+from tests.patience import DEADLINE_S
 
 RUN = "ab" * 16
 NONCE = "cd" * 16
@@ -83,7 +84,7 @@ def test_two_hosts(tmp_path: Path, peer: Peer) -> None:
         assert report.measured[f"new_name_seen_s, {who}"]["stat"] < 1
     assert report.unreachable == {}
     assert list(tmp_path.iterdir()) == []
-    assert peer.heard.wait(10)
+    assert peer.heard.wait(DEADLINE_S)
     assert peer.said == ["127.0.0.1: examined together"]
 
 

@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from brokers import DEADLINE_S, ROOT, SERVING, Broker, Brokers
+from brokers import ROOT, SERVING, Broker, Brokers
 
+from tests.patience import DEADLINE_S
 from tests.processes import naming, with_descendants
 from tests.sampling import sampled
 

@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from brokers import DEADLINE_S
 from matrix_wires import Delivery, Lost, Refused, Wire
 
 import amq
@@ -22,6 +21,7 @@ from amq.client.core import PREFETCH_DEFAULT
 from amq.client.errors import DeliveryLostError
 from amq.client.requests import ConnectionEvent, EventKind
 from amq.core.errors import TransactionRolledBackError
+from tests.patience import DEADLINE_S
 
 RETRY_S = 0.05
 ATTEMPTS_MAX = 10

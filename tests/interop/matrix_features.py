@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from brokers import DEADLINE_S
 from matrix_clients import Consumer, Link, Received, RolledBack, Transaction, Work
 from matrix_group import AFTER, BEFORE, During, Moment, Peer, Story
+
+from tests.patience import DEADLINE_S
 
 POLL_S = 0.05
 

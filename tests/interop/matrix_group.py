@@ -16,11 +16,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from brokers import DEADLINE_S, Brokers
+from brokers import Brokers
 from matrix_clients import Link
 from ports import unread
 
 from tests.pair import Pair
+from tests.patience import DEADLINE_S
 
 CONFIG = """
 [destinations."matrix.poison.>"]

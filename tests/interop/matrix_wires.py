@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import stomp  # type: ignore[import-untyped]
-from brokers import DEADLINE_S
 from stomp.exception import StompException  # type: ignore[import-untyped]
+
+from tests.patience import DEADLINE_S
 
 DRIVER = Path(__file__).parent / "node" / "driver.js"
 

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import stomp  # type: ignore[import-untyped]
-from brokers import DEADLINE_S, Broker
+from brokers import Broker
+
+from tests.patience import DEADLINE_S
 
 VERSIONS: dict[str, Callable[..., Any]] = {
     "1.0": stomp.StompConnection10,

@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from tests.patience import DEADLINE_S
+
 pytest.importorskip("stomp")
 
 from brokers import Brokers
@@ -15,7 +17,6 @@ import amq
 from amq import aio
 
 pytestmark = pytest.mark.deep
-DEADLINE_S = 30
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -11,6 +11,7 @@ import pytest
 from brokers import Brokers
 
 import amq
+from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 PROGRAM = Path(__file__).resolve().parents[2] / "examples/stomp_py.py"
@@ -44,7 +45,7 @@ def test_each_message_is_stored_once_through_ten_kills(brokers: Brokers) -> None
             _wait_for_more(sent, before + 10, thread)
     finally:
         stop.set()
-        thread.join(60)
+        thread.join(DEADLINE_S)
     assert not thread.is_alive()
     with amq.connect(f"stomp://127.0.0.1:{group[master].port}") as connection, connection.session() as session:
         assert [message.text for message in session.browser("/queue/orders")] == sent

@@ -6,9 +6,11 @@ import time
 
 import pytest
 
+from tests.patience import DEADLINE_S
+
 pytest.importorskip("stomp")
 
-from brokers import DEADLINE_S, Brokers
+from brokers import Brokers
 from stock import Stock
 
 import amq

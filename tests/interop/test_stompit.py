@@ -13,9 +13,10 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from brokers import DEADLINE_S, Brokers
+from brokers import Brokers
 
 import amq
+from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 SCRIPT = Path(__file__).parent / "node" / "failover.js"

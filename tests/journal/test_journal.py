@@ -24,6 +24,7 @@ from amq.journal.writer import JournalThread
 from amq.store.files.vfs import FULL_ERRNOS
 from tests.fakes import FaultyVfs, open_files
 from tests.journal.journal_world import Waiter, World
+from tests.patience import DEADLINE_S
 
 
 @pytest.fixture
@@ -423,7 +424,7 @@ def test_a_segment_that_is_being_made_when_the_journal_ends_is_closed(tmp_path: 
     posted: list[Callable[[], object]] = []
     making, ended = threading.Event(), threading.Event()
     vfs = FaultyVfs()
-    vfs.before("try_lock", lambda: (making.set(), ended.wait(10)), path=".seg")
+    vfs.before("try_lock", lambda: (making.set(), ended.wait(DEADLINE_S)), path=".seg")
     runner = JournalThread(SystemThreads(), lambda callback, *args: posted.append(partial(callback, *args)))
     journal = Journal(
         vfs,
@@ -438,11 +439,11 @@ def test_a_segment_that_is_being_made_when_the_journal_ends_is_closed(tmp_path: 
         world.config,
         random.Random(1),
     )
-    assert making.wait(10)
+    assert making.wait(DEADLINE_S)
     journal.abandon()
     runner.close()
     ended.set()
-    runner._thread.join(10)
+    runner._thread.join(DEADLINE_S)
     for callback in posted:
         callback()
     assert not [found for found in open_files() if str(tmp_path) in found]
@@ -463,6 +464,6 @@ def test_the_last_job_of_a_closed_thread_may_outlive_the_event_loop(
         thread.close()
     loop.close()
     go_on.set()
-    thread._thread.join(30)
+    thread._thread.join(DEADLINE_S)
     assert not thread.is_alive()
     assert [type(mistake) for mistake in mistakes] == ([] if closed else [RuntimeError])

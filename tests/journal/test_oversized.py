@@ -13,7 +13,8 @@ from amq.core.errors import CorruptError
 from amq.journal.segment import SEGMENT_BYTES_MAX, check_size
 from amq.node.member import Role
 from tests.cli.amq_process import amq
-from tests.service_world import PATIENCE_S, Services
+from tests.patience import DEADLINE_S
+from tests.service_world import Services
 
 SIZE = 20 << 30
 
@@ -60,7 +61,7 @@ def test_a_broker_does_not_serve_it(store: Path) -> None:
     async def main() -> str:
         world = Services(store.parent)
         service, _ = await world.start("a")
-        await asyncio.wait_for(service.wait_for(Role.STOPPED), PATIENCE_S)
+        await asyncio.wait_for(service.wait_for(Role.STOPPED), DEADLINE_S)
         assert service.failure is not None
         return service.failure.code
 

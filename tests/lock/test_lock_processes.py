@@ -22,12 +22,13 @@ from amq.store.files.waker import watch
 from amq.store.host import Owner, SystemHost
 from amq.store.presence import read_presence
 from amq.store.status import store_status
+from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 LONG_S = 600.0  # a period that no test could wait for
 
 
-def wait_until(condition, description: str, limit_s: float = 30.0) -> None:  # type: ignore[no-untyped-def]
+def wait_until(condition, description: str, limit_s: float = DEADLINE_S) -> None:  # type: ignore[no-untyped-def]
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end, description
@@ -200,7 +201,7 @@ def test_slave_wakes_when_the_master_is_killed(tmp_path: Path) -> None:
             master.ask("check")
         assert not woken.wait(0.2)
         master.kill()
-        assert woken.wait(10), "the close of the dead process's descriptor is an event"
+        assert woken.wait(DEADLINE_S), "the close of the dead process's descriptor is an event"
         assert any(not threading.Event().wait(delay) and locker.try_acquire() for delay in RETRY_DELAYS_S)
         mastership = locker.take_over(threading.Event().wait, lambda _previous: {})
         assert mastership is not None
@@ -224,7 +225,7 @@ def test_slave_wakes_when_the_lock_file_changes(tmp_path: Path, change: str) -> 
             other.rename(lock)
         else:
             lock.touch()
-        assert woken.wait(10)
+        assert woken.wait(DEADLINE_S)
 
 
 def test_where_nothing_can_be_watched_the_reason_is_given(tmp_path: Path) -> None:

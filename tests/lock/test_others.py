@@ -16,8 +16,9 @@ from amq.store.files.others import check_own
 from amq.store.files.vfs import SystemVfs
 from tests.activemq import activemq
 from tests.cli.amq_process import amq
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
-from tests.service_world import PATIENCE_S, anybody
+from tests.service_world import anybody
 
 STORES = {
     "KahaDB store of ActiveMQ": ["lock", "db.data", "db.redo", "db-1.log"],
@@ -46,8 +47,8 @@ async def service(store: Path) -> Member:
     config = BrokerConfig(name="a", store=str(store), transports=urls, allow_unsafe_store=True)
     made = Member(config, anybody)
     await made.start()
-    await asyncio.wait_for(made.wait_for(Role.MASTER), PATIENCE_S)
-    await asyncio.wait_for(made.stop(), PATIENCE_S)
+    await asyncio.wait_for(made.wait_for(Role.MASTER), DEADLINE_S)
+    await asyncio.wait_for(made.stop(), DEADLINE_S)
     return made
 
 

@@ -17,8 +17,9 @@ from amq.store.host import Owner
 from amq.store.orders import STOP, Order, Orders, give
 from amq.store.presence import TELL_S, NameInUseError, Presence, read_presence
 from tests.fakes import FakeHost, FaultyVfs
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
-from tests.service_world import PATIENCE_S, anybody
+from tests.service_world import anybody
 
 
 def owner(uuid: str = "uuid") -> Owner:
@@ -125,14 +126,14 @@ def test_a_running_broker_notices(tmp_path: Path) -> None:
         )
         service = Member(config, anybody)
         await service.start()
-        await asyncio.wait_for(service.wait_for(Role.MASTER), PATIENCE_S)
+        await asyncio.wait_for(service.wait_for(Role.MASTER), DEADLINE_S)
         for name in ("brokers", "orders"):
             (Path(store) / name).rename(tmp_path / name)  # at once: the broker makes it again
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(DEADLINE_S):
             while [each.role for each in read_presence(FileBoard(SystemVfs(), store))] != ["master"] or not (
                 Path(store) / "orders" / "a.json"
             ).exists():
                 await asyncio.sleep(0.05)
-        await asyncio.wait_for(service.stop(), PATIENCE_S)
+        await asyncio.wait_for(service.stop(), DEADLINE_S)
 
     asyncio.run(test())

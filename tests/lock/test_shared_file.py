@@ -16,6 +16,7 @@ from amq.store.epoch import EPOCHS_KEPT, epoch_path, read_epochs, read_newest_ep
 from amq.store.files.shared_file import CLAIM_FILE, LOCK_FILE
 from amq.store.files.vfs import SystemVfs
 from amq.store.locker import TRANSITIONS, LockerEvent, LockerState, LockerStateError, next_state
+from tests.patience import DEADLINE_S
 
 
 class Crash(BaseException):
@@ -426,7 +427,7 @@ def test_abandon_does_not_wait_for_a_call_that_hangs(tmp_path: Path) -> None:
 
     def hang() -> None:
         entered.set()
-        assert go.wait(30)
+        assert go.wait(DEADLINE_S)
 
     broker.vfs.before("fsync", hang)
     caught: list[Exception] = []
@@ -439,14 +440,14 @@ def test_abandon_does_not_wait_for_a_call_that_hangs(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=check)
     thread.start()
-    assert entered.wait(30)
+    assert entered.wait(DEADLINE_S)
     assert broker.locker.abandon() is False
     assert not mastership.lease.valid()
     with pytest.raises(OwnershipLostError, match="hangs"):
         broker.locker.try_acquire()
     broker.vfs.calls.clear()
     go.set()
-    thread.join(30)
+    thread.join(DEADLINE_S)
     assert len(caught) == 1
     assert broker.locker.state is LockerState.UNLOCKED
     assert {method for method, _ in broker.vfs.calls} <= {"close"}, "the call that came back touched nothing more"

@@ -35,6 +35,7 @@ from tests.broker.test_broker_retained import retain
 from tests.broker.world import World
 from tests.fakes import FakeClock, FaultyVfs
 from tests.journal.test_interchange import items, message
+from tests.patience import DEADLINE_S
 from tests.stored import stored
 
 
@@ -53,8 +54,7 @@ class QuickVfs(SystemVfs):
 
 
 VFS = QuickVfs()
-DEADLINE_S = 60.0
-PERIOD_S = 0.3
+PERIOD_S = 10.0  # so long that no broker loses its lease on a busy machine
 
 
 def sealing(store: Path) -> Sealing:
@@ -78,7 +78,7 @@ def lines(given: list[Item], uuid: str = "ab" * 16) -> bytes:
 def load(store: Path, data: bytes | BinaryIO, **options: Any) -> Result:
     file = io.BytesIO(data) if isinstance(data, bytes) else data
     vfs = options.pop("vfs", VFS)
-    config = BrokerConfig(store=str(store), lock_keep_alive_period_s=PERIOD_S, **options)
+    config = BrokerConfig(store=str(store), **{"lock_keep_alive_period_s": PERIOD_S, **options})
 
     async def run() -> Result:
         importing = Import(config, lambda _result: None, vfs=vfs)
@@ -480,7 +480,7 @@ def test_an_interrupted_import_is_repeated(tmp_path: Path) -> None:
     vfs = FaultyVfs(VFS)
     vfs.fail("fdatasync", errno.EIO, nth=2)
     with pytest.raises(AmqError):
-        load(tmp_path / "s", data, vfs=vfs, journal_batch_size_bytes=1 << 20)
+        load(tmp_path / "s", data, vfs=vfs, journal_batch_size_bytes=1 << 20, lock_keep_alive_period_s=0.1)
     before = sum(len(queue.messages) for queue in replayed(tmp_path / "s").queues.values())
     assert 0 < before < 99
     done = load(tmp_path / "s", data)

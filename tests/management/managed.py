@@ -18,8 +18,9 @@ from amq.management.slices import Slices
 from amq.node.management import OwnManagement
 from amq.node.member import Member, Role
 from amq.security.login import Authenticate, User
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
-from tests.service_world import PATIENCE_S, Client, anybody
+from tests.service_world import PERIOD_S, Client, anybody
 
 OPERATOR = Caller(User("operator"), is_operator=True)
 
@@ -35,7 +36,7 @@ class Managed:
                 "name": "a",
                 "store": str(folder / "store"),
                 "transports": (f"stomp://127.0.0.1:{self.port}",),
-                "lock_keep_alive_period_s": 0.5,
+                "lock_keep_alive_period_s": PERIOD_S,
                 "lock_acquire_sleep_interval_s": 0.1,
                 "management_socket": str(folder / "a.sock"),
                 **options,
@@ -51,13 +52,13 @@ class Managed:
         await self.own.start()
         await self.service.start()
         role = Role.SLAVE if as_slave else Role.MASTER
-        assert await asyncio.wait_for(self.service.wait_for(role), PATIENCE_S) is role
+        assert await asyncio.wait_for(self.service.wait_for(role), DEADLINE_S) is role
 
     async def stop(self) -> None:
         for client in self.clients:
             await client.close()
         self.clients.clear()
-        await asyncio.wait_for(self.service.stop(), PATIENCE_S)
+        await asyncio.wait_for(self.service.stop(), DEADLINE_S)
         await self.own.close()
 
     async def broker_stops(self) -> None:
@@ -74,7 +75,7 @@ class Managed:
         self, method: str, path: str, given: Mapping[str, Any] | None = None, caller: Caller = OPERATOR, **query: object
     ) -> Row:
         words = {name: str(value) for name, value in query.items()}
-        return await asyncio.wait_for(self.resources.answer(method, path, words, given or {}, caller), PATIENCE_S)
+        return await asyncio.wait_for(self.resources.answer(method, path, words, given or {}, caller), DEADLINE_S)
 
     async def through(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, user: User | None = None

@@ -70,7 +70,7 @@ def test_configuration_says_where_a_value_came_from_and_whether_it_is_live(tmp_p
         assert (rows["name"]["value"], rows["name"]["live"]) == ("a", False)
         assert rows["maximumRedeliveries"]["live"] is True
         assert rows["maximumRedeliveries"]["source"] == "default"
-        assert rows["lockKeepAlivePeriod"]["value"] == "500ms"
+        assert rows["lockKeepAlivePeriod"]["value"] == "10s"
         (row,) = (await made.ask("GET", "/configuration", name="n?me"))["items"]
         assert row["section"] == "broker"
 

@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
-from brokers import DEADLINE_S, Brokers
+from brokers import Brokers
 
 from amq.core.errors import ConfigError
 from amq.management import probes
 from amq.management.probes import CONNECTIONS_MAX, HEAD_BYTES_MAX, Condition, ProbeServer, told
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
 
 Ask = Callable[..., Awaitable[bytes]]

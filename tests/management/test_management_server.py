@@ -17,7 +17,7 @@ from amq.management import server as management_server
 from amq.management.client import ManagementClient
 from amq.management.server import BODY_BYTES_MAX, CONNECTIONS_MAX, ManagementServer
 from tests.management.managed import Managed, run
-from tests.service_world import PATIENCE_S
+from tests.patience import DEADLINE_S
 
 
 async def exchange(made: Managed, data: bytes, ends: bool = True) -> bytes:
@@ -27,7 +27,7 @@ async def exchange(made: Managed, data: bytes, ends: bool = True) -> bytes:
         writer.write(data)
         if ends:
             writer.write_eof()
-        return await asyncio.wait_for(reader.read(-1), PATIENCE_S)
+        return await asyncio.wait_for(reader.read(-1), DEADLINE_S)
     except ConnectionError:
         return b""
     finally:
@@ -104,7 +104,7 @@ def test_requests_are_bounded(tmp_path: Path) -> None:
         some = [await asyncio.open_unix_connection(made.socket) for _ in range(CONNECTIONS_MAX)]
         reader, writer = await asyncio.open_unix_connection(made.socket)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await asyncio.wait_for(reader.readexactly(1), PATIENCE_S)
+            await asyncio.wait_for(reader.readexactly(1), DEADLINE_S)
         for _, each in [*some, (reader, writer)]:
             each.close()
 

@@ -20,7 +20,8 @@ from amq.cli.main import main
 from amq.core.errors import AccessError
 from amq.security import Claim, LoginGate, Users
 from amq_migrate.foreign import load
-from tests.cli.amq_process import DEADLINE_S, ROOT, amq, running
+from tests.cli.amq_process import ROOT, amq, running
+from tests.patience import DEADLINE_S
 
 FILES = Path(__file__).parent / "files"
 GROUP = FILES / "shared-store.xml"

@@ -17,8 +17,9 @@ from amq.store.files.vfs import SystemVfs
 from amq.store.open import open_vfs
 from amq.store.status import store_status
 from amq_migrate.openwire.wire import Wire
-from tests.cli.amq_process import DEADLINE_S, amq, running
+from tests.cli.amq_process import amq, running
 from tests.imported import OpenWire, Running, Stomp, broker_of, until
+from tests.patience import DEADLINE_S
 
 WIRES = (Stomp, OpenWire)
 QUICK = ("lockKeepAlivePeriod=300ms", "lockAcquireSleepInterval=50ms")

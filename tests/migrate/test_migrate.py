@@ -18,10 +18,11 @@ from amq.protocols.openwire.primitives import decode_map, encode_map
 from amq.protocols.openwire.table import Structure
 from amq_migrate.openwire.queues import Looking, consuming, queue_of
 from tests.activemq import USERS, ActiveMq, activemq
-from tests.brokers import DEADLINE_S, Broker, Brokers
+from tests.brokers import Broker, Brokers
 from tests.certificates import Authority, needs_openssl
 from tests.cli.amq_process import amq, on_terminal, one_line, running
 from tests.openwire_client import facts, message, number_of, one_of_each, peer_of, receive, send
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
 
 MANY = 3000
@@ -179,7 +180,7 @@ def test_the_new_master_dies_meanwhile(old: str, tmp_path: Path) -> None:
         with running("migrate", "--from", old, "--to", url, "orders", "--window", "50", "--json") as process:
             wait_for(first_url, "orders", 100)
             first.kill()
-            output, errors = process.communicate(timeout=60)
+            output, errors = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 0, errors
         assert json.loads(output)["reconnects"] >= 1
         with peer_of(second_url) as peer:

@@ -19,8 +19,9 @@ from amq.node import process
 from amq.node.member import Role
 from amq.node.node import Node, store_names
 from tests.fakes import FaultyVfs
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
-from tests.service_world import PATIENCE_S, Client, until
+from tests.service_world import Client, until
 
 PERIOD_S = 0.3
 Scenario = Callable[["World"], Coroutine[Any, Any, None]]
@@ -61,7 +62,7 @@ class World:
 
     async def masters(self) -> None:
         for member in self.node.members.values():
-            assert await asyncio.wait_for(member.wait_for(Role.MASTER), PATIENCE_S) is Role.MASTER, member.failure
+            assert await asyncio.wait_for(member.wait_for(Role.MASTER), DEADLINE_S) is Role.MASTER, member.failure
 
 
 def run(folder: Path, scenario: Scenario, *names: str, doors: Any = None, **options: Any) -> None:
@@ -76,7 +77,7 @@ def run(folder: Path, scenario: Scenario, *names: str, doors: Any = None, **opti
             finally:
                 for client in world.clients:
                     await client.close()
-                await asyncio.wait_for(world.node.stop(), PATIENCE_S)
+                await asyncio.wait_for(world.node.stop(), DEADLINE_S)
 
     asyncio.run(main())
 
@@ -95,7 +96,7 @@ def test_one_member_stops_and_the_other_goes_on(tmp_path: Path) -> None:
         one, two = await world.connect("one"), await world.connect("two")
         await one.store(b"of one", name="/queue/a")
         await two.store(b"of two", name="/queue/a")
-        await asyncio.wait_for(world.node.members["two"].stop(), PATIENCE_S)
+        await asyncio.wait_for(world.node.members["two"].stop(), DEADLINE_S)
         with pytest.raises(EOFError):
             await two.receive()
         await one.store(b"later", name="/queue/a")
@@ -117,14 +118,14 @@ def test_a_hung_store_does_not_stop_the_other_member(tmp_path: Path, monkeypatch
         one, two = await world.connect("one"), await world.connect("two")
         await two.store(b"x", name="/queue/a")
         for method in ("fdatasync", "fsync", "open", "pread", "stat", "listdir", "lock"):
-            vfs.before(method, lambda: release.wait(PATIENCE_S), times=0)
+            vfs.before(method, lambda: release.wait(DEADLINE_S), times=0)
         await two.send("SEND", ("destination", "/queue/a"), ("receipt", "r"), body=b"y")
         with pytest.raises(EOFError):  # its watchdog cuts it off
             await two.receive()
         await until(lambda: bool(world.node._hung))
         await one.store(b"z", name="/queue/a")
         assert not world.replaced.is_set(), "the other one is served"
-        await asyncio.wait_for(world.node.members["one"].stop(), PATIENCE_S)
+        await asyncio.wait_for(world.node.members["one"].stop(), DEADLINE_S)
         await until(world.replaced.is_set)
         vfs.heal()
         release.set()
@@ -137,8 +138,8 @@ def test_a_member_whose_store_answers_again_takes_part_again(tmp_path: Path, mon
     vfs, release = FaultyVfs(), threading.Event()
 
     async def scenario(world: World) -> None:
-        vfs.before("fsync", lambda: release.wait(PATIENCE_S), path="/lock", times=0)
-        vfs.before("open", lambda: release.wait(PATIENCE_S), path="/lock", times=0)
+        vfs.before("fsync", lambda: release.wait(DEADLINE_S), path="/lock", times=0)
+        vfs.before("open", lambda: release.wait(DEADLINE_S), path="/lock", times=0)
         await until(lambda: bool(world.node._hung))
         vfs.heal()
         release.set()
@@ -157,7 +158,7 @@ def test_a_thread_that_fails_ends_its_member_alone(tmp_path: Path, log: LogCaptu
         one, two = await world.connect("one"), await world.connect("two")
         member = world.node.members["two"]
         member._threads.start("amq-journal", fails)
-        assert await asyncio.wait_for(member.wait_for(Role.STOPPED), PATIENCE_S) is Role.STOPPED
+        assert await asyncio.wait_for(member.wait_for(Role.STOPPED), DEADLINE_S) is Role.STOPPED
         with pytest.raises(EOFError):
             await two.receive()
         await one.store(b"x")
@@ -172,7 +173,7 @@ def test_limits_of_strangers_hold_over_all_members(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.connect("one")
         assert "maxConnectionsPerAddress" in await world.is_refused("two")
-        await asyncio.wait_for(world.node.members["one"].stop(), PATIENCE_S)
+        await asyncio.wait_for(world.node.members["one"].stop(), DEADLINE_S)
         await until(lambda: not world.node.members["two"].door._addresses)
         await world.connect("two")
 

@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from brokers import DEADLINE_S
 from ports import free_port
 
+from tests.patience import DEADLINE_S
 from tests.processes import LEASH
 
 HOME = Path("/usr/share/activemq")

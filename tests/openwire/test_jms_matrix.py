@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokers import DEADLINE_S, Brokers
+from brokers import Brokers
 from java_suite import SOURCES, Program
 from openwire_frames import has_response
 from ports import unread
 
 from tests.openwire.conftest import CONFIG
 from tests.pair import Pair
+from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 STORY_S = 4 * DEADLINE_S

@@ -12,6 +12,7 @@ import pytest
 from amq.core.errors import AccessError, ConfigError
 from amq.security import ANONYMOUS, Authenticator, Claim, LoginGate, PasswordHash, Users, authentication
 from amq.security import users as users_module
+from tests.patience import DEADLINE_S
 
 KEY = bytes(32)
 REAL_SCRYPT = users_module._scrypt
@@ -39,7 +40,7 @@ class Calls:
             self.count += 1
             self.costs.append((n, r, p))
             self.running.set()
-            assert self.go.wait(30)
+            assert self.go.wait(DEADLINE_S)
             return REAL_SCRYPT(password, salt, n, r, p)
 
         monkeypatch.setattr(users_module, "_scrypt", scrypt)
@@ -162,7 +163,7 @@ def test_a_user_who_is_removed_during_a_login_is_not_let_in(calls: Calls) -> Non
     calls.go.clear()
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(check.authenticate, "alice", "one", False)
-        assert calls.running.wait(30)
+        assert calls.running.wait(DEADLINE_S)
         check.replace(Users({"alice": cheap("new"), "bob": cheap("two")}), "no")
         calls.go.set()
         with pytest.raises(AccessError):
@@ -176,7 +177,7 @@ def test_a_storm_of_equal_logins_is_one_verification(calls: Calls) -> None:
     calls.go.clear()
     with ThreadPoolExecutor(8) as pool:
         futures = [pool.submit(check.authenticate, "alice", "one", False) for _ in range(50)]
-        assert calls.running.wait(30)
+        assert calls.running.wait(DEADLINE_S)
         calls.go.set()
         assert {future.result(30) for future in futures} == {"alice"}
     assert calls.count == 1

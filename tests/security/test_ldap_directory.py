@@ -22,6 +22,7 @@ from bench.wire import WireError
 from tests.brokers import Brokers
 from tests.certificates import Authority, needs_openssl
 from tests.fakes import FakeClock
+from tests.patience import DEADLINE_S
 from tests.sampling import only, sampled
 from tests.slapd import BASE, PASSWORDS, Slapd, needs_directory
 
@@ -301,10 +302,10 @@ def test_a_real_broker_asks_the_directory(plain: Settings, tmp_path: Path) -> No
             with broker.connect(login=name, passcode=PASSWORDS[name]) as client:
                 client.send("SEND", {"destination": "/queue/orders", "receipt": "1"}, b"x")
                 if may:
-                    client.receipt("1", 10)
+                    client.receipt("1", DEADLINE_S)
                 else:
                     with pytest.raises(WireError, match="may not send"):
-                        client.receipt("1", 10)
+                        client.receipt("1", DEADLINE_S)
         with pytest.raises(WireError, match="wrong"):
             broker.connect(login="alice", passcode="wrong")
 

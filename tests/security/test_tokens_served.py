@@ -15,6 +15,7 @@ from bench.wire import WireError
 from tests.brokers import Broker, Brokers
 from tests.oidc import Issuer
 from tests.openwire_client import message, peer_of, send
+from tests.patience import DEADLINE_S
 
 RULES = """
 [roles]
@@ -51,13 +52,13 @@ def broker(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def test_roles_come_with_the_token(broker: Broker, issuer: Issuer) -> None:
     with broker.connect(login="alice", passcode=issuer.token(**SHOP)) as client:
         client.send("SEND", {"destination": "/queue/orders.eu", "receipt": "1"}, b"x")
-        client.receipt("1", 10)
+        client.receipt("1", DEADLINE_S)
         with broker.connect(login="alice", passcode=issuer.token()) as other:
             other.send("SEND", {"destination": "/queue/orders.eu", "receipt": "1"}, b"x")
             with pytest.raises(WireError, match="may not send to"):
-                other.receipt("1", 10)
+                other.receipt("1", DEADLINE_S)
         client.send("SEND", {"destination": "/queue/orders.eu", "receipt": "2"}, b"x")
-        client.receipt("2", 10)  # the same user, by another token: each connection has the roles of its own
+        client.receipt("2", DEADLINE_S)  # the same user, by another token: each connection has the roles of its own
     with peer_of(f"tcp://127.0.0.1:{broker.port}", "", issuer.token(**SHOP)) as peer:
         send(peer, "orders.eu", [message(1)])
     assert {line["shown"] for line in broker.said("login") if line["event"] == "login"} == {"token"}
@@ -67,9 +68,9 @@ def test_a_stomp_connection_ends_when_its_token_does(broker: Broker, issuer: Iss
     end = int(time.time()) + 3
     with broker.connect(login="alice", passcode=issuer.token(exp=end, **SHOP)) as client:
         client.send("SEND", {"destination": "/queue/orders.eu", "receipt": "1"}, b"x")
-        client.receipt("1", 10)
+        client.receipt("1", DEADLINE_S)
         with pytest.raises(WireError, match="this connection has logged in has expired"):
-            client.next_frame(30)
+            client.next_frame(DEADLINE_S)
         assert end <= time.time() < end + 3
     with pytest.raises(WireError, match="the token has expired"):
         broker.connect(login="alice", passcode=issuer.token(exp=end))
@@ -126,7 +127,7 @@ def test_options_change_while_the_broker_runs(issuer: Issuer, tmp_path: Path) ->
             broker.connect(passcode=issuer.token(), login="alice")
         broker.connect(passcode=issuer.token(aud="amq-other"), login="alice").close()
         client.send("SEND", {"destination": "/queue/a", "receipt": "1"}, b"x")
-        client.receipt("1", 10)
+        client.receipt("1", DEADLINE_S)
         client.close()
 
 

@@ -25,7 +25,7 @@ def digests(hash_seed: str) -> list[str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=300,
     )
     return done.stdout.split()
 

@@ -15,7 +15,8 @@ from amq.store.epoch import Epoch, make_epochs_directory
 from amq.store.files.vfs import listdir_fresh
 from tests.fakes import FakeClock, FaultyVfs
 from tests.lock.lock_world import Broker
-from tests.service_world import PATIENCE_S, services
+from tests.patience import DEADLINE_S
+from tests.service_world import services
 
 
 def test_a_probe_that_a_crash_of_the_server_took_is_no_missing_directory(tmp_path: Path) -> None:
@@ -38,7 +39,7 @@ def test_a_takeover_that_failed_does_not_stand_in_the_way_of_the_next(tmp_path: 
         vfs.before("link", lose)
         async with services(tmp_path) as made:
             service, _ = await made.start("a", vfs=vfs)
-            assert await asyncio.wait_for(service.wait_for(Role.MASTER), PATIENCE_S) is Role.MASTER
+            assert await asyncio.wait_for(service.wait_for(Role.MASTER), DEADLINE_S) is Role.MASTER
 
     asyncio.run(play())
 

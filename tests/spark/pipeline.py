@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import amq
-from tests.brokers import DEADLINE_S, ROOT
+from tests.brokers import ROOT
+from tests.patience import DEADLINE_S
 from tests.processes import LEASH, with_descendants
 from tests.spark.session import environment, start
 

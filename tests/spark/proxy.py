@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from enum import Enum
 
-from tests.brokers import DEADLINE_S
+from tests.patience import DEADLINE_S
 
 PREPARE, BATCH, ROLLBACK = "prepare", "batch", "rollback"
 _FRAME = re.compile(rb"(COMMIT|ABORT)\n([^\0]*?)\n\n[^\0]*\0")  # the parts of a large batch are in a body

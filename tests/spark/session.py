@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.brokers import ROOT
+from tests.patience import DEADLINE_S
 
 JAVA_MAJOR_MIN = 17
 TWO_HOSTS = "two hosts"  # as master: a cluster of two hosts, a core each. Spark speculates on another host alone
@@ -190,5 +191,5 @@ def stop_jvm() -> None:
         process = gateway.proc
         gateway.shutdown()
         process.stdin.close()  # its word to go
-        process.wait(120)  # one that writes its classes down takes its time
+        process.wait(DEADLINE_S)  # one that writes its classes down takes its time
         SparkContext._gateway = SparkContext._jvm = None

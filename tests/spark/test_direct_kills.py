@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
+from tests.patience import DEADLINE_S
+
 pytest.importorskip("pyspark", reason="no PySpark: run make .venv/.installed-test")
 pytest.importorskip("pyarrow", reason="no pyarrow: run make .venv/.installed-test")
 
 import amq
-from tests.brokers import DEADLINE_S, ROOT, Brokers
+from tests.brokers import ROOT, Brokers
 from tests.spark.group import IN_FLIGHT, QUEUE, Group
 
 OLD = "/queue/old"

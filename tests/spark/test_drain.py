@@ -138,7 +138,7 @@ def test_a_queue_through_a_takeover_and_again(spark: Any, brokers: Brokers, tmp_
     assert patiently(lambda: load("replay").run(spark, again, str)) == {"messages": 2, "bytes": 5}
     with amq.connect(where) as connection, connection.session() as session:
         browser = session.browser("/queue/again")
-        first, second = browser.receive(60), browser.receive(60)
+        first, second = browser.receive(DEADLINE_S), browser.receive(DEADLINE_S)
     assert first is not None
     assert second is not None
     assert (first.body, second.body, second.headers["colour"]) == (b"3010", b"\xff", "red")

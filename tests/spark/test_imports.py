@@ -11,6 +11,8 @@ import sys
 
 import pytest
 
+from tests.patience import DEADLINE_S
+
 pytest.importorskip("pyspark", reason="no PySpark: run make .venv/.installed-test")
 
 from pyspark_amq.pipelines import frame
@@ -43,7 +45,11 @@ print(json.dumps(told))
 def told(*missing: str) -> dict[str, str]:
     """What each format says, "" = nothing, in a Python without the modules `missing`."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(missing)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PROGRAM, json.dumps(missing)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, str] = json.loads(done.stdout)
@@ -86,7 +92,9 @@ def test_an_older_pyspark_is_told_which_one_is_needed() -> None:
 @pytest.mark.parametrize("package", ["pyspark_amq", "pyspark_amq_journal"])
 def test_pyspark_3_is_told_which_one_is_needed(package: str) -> None:
     program = f"import sys; sys.modules['pyspark.sql.datasource'] = None; import {package}; {package}.DefaultSource"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
     assert done.returncode == 1
     assert "formats amq and amq-journal need PySpark 4.2 or later, this is 4." in done.stderr
 

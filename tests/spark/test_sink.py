@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import amq
-from tests.brokers import DEADLINE_S, Brokers
+from tests.brokers import Brokers
+from tests.patience import DEADLINE_S
 from tests.spark.conftest import need_spark
 from tests.spark.pipeline import QUERY_S_MAX, QUEUE, Driver, Pipeline, make_files, rows, stored
 from tests.spark.proxy import BATCH, PREPARE, ROLLBACK, Fate, Proxy, passing

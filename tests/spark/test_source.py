@@ -18,7 +18,8 @@ import amq
 from amq.core.errors import CommandError
 from pyspark_amq import options
 from pyspark_amq.batch import AmqReader
-from tests.brokers import DEADLINE_S, ROOT, Broker, Brokers
+from tests.brokers import ROOT, Broker, Brokers
+from tests.patience import DEADLINE_S
 from tests.spark.source_driver import patiently
 
 QUEUE = "/queue/a"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import DEADLINE_S
 from tests.sampling import only, sampled
 
 pa = pytest.importorskip("pyarrow", reason="no pyarrow: run make .venv/.installed-test")
@@ -22,7 +23,7 @@ from pyspark_amq import columns, frames, sink, staging  # noqa: E402
 from pyspark_amq.frames import Columns  # noqa: E402
 from pyspark_amq.options import OptionError, SinkOptions, read  # noqa: E402
 from pyspark_amq.staging import Part, Staged  # noqa: E402
-from tests.brokers import DEADLINE_S, Broker, Brokers  # noqa: E402
+from tests.brokers import Broker, Brokers  # noqa: E402
 from tests.spark.proxy import PREPARE, Fate, Proxy  # noqa: E402
 
 MAP = pa.map_(pa.string(), pa.string())

@@ -15,7 +15,8 @@ from amq.store.files.vfs import SystemVfs
 from amq.store.files.waker import watch
 from amq.store.postgres.vfs import _QUEUE
 from tests.brokers import Brokers
-from tests.postgres import READY_S, Postgres, needs_postgres
+from tests.patience import DEADLINE_S
+from tests.postgres import Postgres, needs_postgres
 from tests.sampling import sampled
 from tests.sql.test_sql_vfs import open_store
 
@@ -24,7 +25,7 @@ pytestmark = needs_postgres
 
 def wait_free(wait: Callable[[], bool]) -> None:
     """Until it is free; fails where that takes longer than any machine needs."""
-    for _ in range(int(READY_S / 0.5)):
+    for _ in range(int(DEADLINE_S / 0.5)):
         if wait():
             return
     raise AssertionError("it never got free")
@@ -48,7 +49,7 @@ def test_all_who_wait_wake_when_the_holders_connection_ends_and_none_of_them_kee
     ended = server.ask(f"SELECT pg_terminate_backend(pid) {here} AND mode = 'ExclusiveLock' AND granted", [database])
     assert ended == [(True,)]
     for thread in threads:
-        thread.join(READY_S)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive()
     assert server.ask(f"SELECT count(*) {here}", [database]) == [(0,)]
     theirs = others[0].open(f"{url}/lock", os.O_RDWR)
@@ -114,7 +115,7 @@ class Door:
 
     def wait_for(self, waits: int) -> None:
         with self.waited:
-            assert self.waited.wait_for(lambda: self.waits >= waits, READY_S)
+            assert self.waited.wait_for(lambda: self.waits >= waits, DEADLINE_S)
 
 
 def test_a_slave_is_woken_when_the_lock_is_free_also_after_errors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +123,7 @@ def test_a_slave_is_woken_when_the_lock_is_free_also_after_errors(monkeypatch: p
     door, woken = Door(False, OSError("gone"), OSError("gone"), False, True), threading.Event()
     with watch(door, "", woken.set) as unwatched:  # type: ignore[arg-type]
         assert unwatched is None
-        assert woken.wait(READY_S)
+        assert woken.wait(DEADLINE_S)
     assert door.waits >= 5
 
 
@@ -137,10 +138,10 @@ def test_a_master_does_not_wait_for_its_own_lock(monkeypatch: pytest.MonkeyPatch
 
     with watch(door, "", woken.set, is_slave=look):  # type: ignore[arg-type]
         for _ in range(5):
-            assert looked.acquire(timeout=READY_S)
+            assert looked.acquire(timeout=DEADLINE_S)
         assert door.waits == 0
         is_slave = True
-        assert woken.wait(READY_S)
+        assert woken.wait(DEADLINE_S)
 
 
 # -- real brokers ------------------------------------------------------------------------------------------------------

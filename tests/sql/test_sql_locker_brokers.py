@@ -15,8 +15,9 @@ from click.testing import CliRunner
 from amq.cli.main import main
 from amq.store.open import locker_of
 from bench.wire import WireError
-from tests.brokers import Broker, Brokers
-from tests.postgres import READY_S, needs_postgres, postgres
+from tests.brokers import SHORT, Broker, Brokers
+from tests.patience import DEADLINE_S
+from tests.postgres import needs_postgres, postgres
 from tests.traffic import QUEUE, Producer, connect_any, drain, send
 
 pytestmark = needs_postgres
@@ -24,7 +25,7 @@ pytestmark = needs_postgres
 
 @pytest.fixture
 def brokers(tmp_path: Path, url: str) -> Iterator[Brokers]:
-    with Brokers(tmp_path, locker=url, hungMasterTimeout="2s") as group:
+    with Brokers(tmp_path, locker=url) as group:
         yield group
 
 
@@ -139,18 +140,19 @@ def test_nothing_confirmed_is_lost_when_masters_are_killed(brokers: Brokers) -> 
 @pytest.mark.deep
 def test_a_master_that_stands_still_is_replaced_and_confirms_nothing_when_it_wakes(brokers: Brokers) -> None:
     """The database keeps its lock, because its connection is open. It waits for the lease, because nothing fences."""
-    master, slave = brokers.master("a"), brokers.slave("b")
+    master = brokers.master("a", hungMasterTimeout=0, **SHORT)
     with master.connect() as connection:
         for number in range(3):
             send(connection, b"%d" % number)
         master.freeze()
         connection.send("SEND", {"destination": QUEUE, "receipt": "late"}, b"late")
+        slave = brokers.add("b", hungMasterTimeout="2s").start()
         told = slave.wait_serving()
         assert told["waited_s"] >= 1.0
         master.thaw()
         master.wait_slave(after=len(master.log))
         with pytest.raises((OSError, WireError)):
-            connection.receipt("late", READY_S)
+            connection.receipt("late", DEADLINE_S)
     with slave.connect() as connection:
         assert drain(connection, 3)[:3] == [b"0", b"1", b"2"]
 
@@ -170,7 +172,7 @@ def test_nothing_confirmed_is_lost_when_the_server_lets_go(tmp_path: Path, how: 
             else:
                 server.stop() if how == "restart" else server.crash()
                 server.start()
-            until = time.monotonic() + READY_S  # its heartbeat goes through the connection that is lost
+            until = time.monotonic() + DEADLINE_S  # its heartbeat goes through the connection that is lost
             while sum(len(broker.said("master: serving")) for broker in pair) == masterships:
                 assert time.monotonic() < until
                 time.sleep(0.02)

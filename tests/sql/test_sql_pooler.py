@@ -15,8 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 from amq.cli.main import main
+from tests.patience import DEADLINE_S
 from tests.ports import free_port
-from tests.postgres import PASSWORD, READY_S, Postgres, needs_postgres, unprivileged
+from tests.postgres import PASSWORD, Postgres, needs_postgres, unprivileged
 from tests.relay import Relay
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -50,7 +51,7 @@ def pooler(server: Postgres, database: str, mode: str, ignored: str) -> Iterator
     with log.open("wb") as out:
         process = subprocess.Popen(unprivileged(PGBOUNCER, settings), stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     try:
-        until = time.monotonic() + READY_S
+        until = time.monotonic() + DEADLINE_S
         while True:
             try:
                 psycopg.connect(host="127.0.0.1", port=port, dbname=database, user="owner").close()

@@ -21,7 +21,8 @@ from amq.store.postgres.schema import STEPS, Tables
 from amq.store.postgres.sessions import failure
 from amq.store.postgres.url import SqlUrl
 from amq.store.postgres.vfs import ROW_BYTES_MAX, SqlVfs
-from tests.postgres import PASSWORD, READY_S, Postgres, needs_postgres
+from tests.patience import DEADLINE_S
+from tests.postgres import PASSWORD, Postgres, needs_postgres
 
 pytestmark = needs_postgres
 
@@ -246,7 +247,7 @@ def test_a_write_that_meets_a_claim_in_flight(
         claim.execute("UPDATE amq_store SET fence = 'new'")
         writer = threading.Thread(target=write)
         writer.start()
-        until = time.monotonic() + READY_S
+        until = time.monotonic() + DEADLINE_S
         while not results and not _waits(server, database):
             assert time.monotonic() < until
         assert bool(results) is is_hole
@@ -295,7 +296,7 @@ def test_a_commit_that_was_not_waited_for_counts_as_failed(server: Postgres, dat
         door.pwrite(segment, b"2", 1)
         writer = threading.Thread(target=lambda: results.append(answer(lambda: door.fdatasync(segment))))
         writer.start()
-        until = time.monotonic() + READY_S
+        until = time.monotonic() + DEADLINE_S
         waiting = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND wait_event = 'SyncRep'"
         while not (found := server.ask(waiting, [database])):
             assert time.monotonic() < until
@@ -318,7 +319,7 @@ def open_store_unseen(server: Postgres, database: str) -> bytes:
 def _set(server: Postgres, name: str, value: str) -> None:
     server.ask(f"ALTER SYSTEM SET {name} = {value}")
     server.ask("SELECT pg_reload_conf()")
-    until = time.monotonic() + READY_S
+    until = time.monotonic() + DEADLINE_S
     while server.ask(f"SHOW {name}")[0][0] != value.strip("'"):
         assert time.monotonic() < until
 
@@ -335,7 +336,7 @@ def test_a_lost_connection_ends_the_lock_and_what_is_written_through_it(server: 
         "(SELECT oid FROM pg_database WHERE datname = %s)",
         [database],
     )
-    until = time.monotonic() + READY_S
+    until = time.monotonic() + DEADLINE_S
     while not other.try_lock(theirs):
         assert time.monotonic() < until
     for _ in range(2):  # also when it is asked again: a lost lock stays lost

@@ -16,6 +16,7 @@ from pathlib import Path
 from amq.security.users_edit import add_user
 from bench.wire import encode
 from tests.brokers import Broker
+from tests.patience import DEADLINE_S
 
 HOME, PORT = "2001:db8::1", 61613
 IPV6_FREEBIND = 78  # linux/in6.h; not in Python's socket module
@@ -31,7 +32,7 @@ def call(address: str) -> socket.socket:
     """A connection from that address."""
     sock = socket.socket(socket.AF_INET6)
     sock.setsockopt(socket.IPPROTO_IPV6, IPV6_FREEBIND, 1)
-    sock.settimeout(20)
+    sock.settimeout(DEADLINE_S)
     sock.bind((address, 0))
     sock.connect((HOME, PORT))
     return sock

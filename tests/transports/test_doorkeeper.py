@@ -17,6 +17,7 @@ from amq.transports.doorkeeper import LINES_MAX, LINES_S, MINUTE_S, Doorkeeper
 from bench.wire import WireError, encode
 from tests.brokers import Brokers
 from tests.fakes import FakeClock
+from tests.patience import DEADLINE_S
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
 WRONG = AccessError("wrong", code="LOGIN_REFUSED")
@@ -117,14 +118,14 @@ def test_who_guesses_a_hundred_times_at_once_costs_no_more_than_who_guesses_slow
             stranger.sendall(encode("CONNECT", {"accept-version": "1.2", "login": "alice", "passcode": f"no {number}"}))
         said = b""
         for stranger in strangers:
-            stranger.settimeout(30)
+            stranger.settimeout(DEADLINE_S)
             while part := stranger.recv(4096):
                 said += part
             stranger.close()
         assert said.count(b"code:LOGIN_REFUSED") == 5
         assert said.count(b"code:TOO_MANY_FAILED_LOGINS") == 95
         known.send("SEND", {"destination": "/queue/a", "receipt": "1"}, b"x")
-        known.receipt("1", 10)
+        known.receipt("1", DEADLINE_S)
         known.close()
 
 
@@ -177,12 +178,12 @@ def test_a_real_broker_refuses_and_tells_without_secrets(tmp_path: Path) -> None
         broker = brokers.master()
         with broker.connect(login="alice", passcode=SECRET) as client:
             client.send("SEND", {"destination": "/queue/mine", "receipt": "1"}, b"body-of-a-message")
-            client.receipt("1", 10)
+            client.receipt("1", DEADLINE_S)
             with pytest.raises(WireError, match="maxConnectionsPerUser"):
                 broker.connect(login="alice", passcode=SECRET)
             client.send("SEND", {"destination": "/queue/other", "receipt": "2"}, b"x")
             with pytest.raises(WireError, match="may not send to"):
-                client.receipt("2", 10)
+                client.receipt("2", DEADLINE_S)
         for number in range(3):
             with pytest.raises(WireError, match="wrong"):
                 broker.connect(login="alice", passcode=f"{GUESS}-{number}")

@@ -19,6 +19,7 @@ from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.hosts import counted, shown
 from tests.brokers import ROOT
 from tests.fakes import FakeClock
+from tests.patience import DEADLINE_S
 from tests.transports.test_doorkeeper import WRONG, Limits
 
 IN_A_NAMESPACE = (
@@ -146,7 +147,7 @@ def test_a_real_broker_counts_a_network_as_one(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=60,
+        timeout=DEADLINE_S,
         check=False,
     )
     if done.stderr.startswith("unshare:") and os.environ.get("CI") != "true":

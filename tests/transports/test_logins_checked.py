@@ -14,8 +14,8 @@ from amq.security.authentication import Authenticator
 from amq.security.login import Claim, Login, User
 from amq.security.passwords import Passwords
 from amq.security.users import Users
-from tests.brokers import DEADLINE_S
 from tests.certificates import Authority, needs_openssl
+from tests.patience import DEADLINE_S
 from tests.transports.served import Served, Tls, frame, serve
 
 LIMIT = 3

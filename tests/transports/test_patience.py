@@ -10,7 +10,8 @@ from amq.protocols.openwire.hello import MAGIC
 from amq.protocols.openwire.primitives import encode_map
 from amq.protocols.openwire.table import frame, structure
 from amq.protocols.openwire.wire import INT, optional_bytes
-from tests.brokers import DEADLINE_S, Brokers
+from tests.brokers import Brokers
+from tests.patience import DEADLINE_S
 
 VERSION = 12
 FRAME_BYTES = 1 << 20

@@ -20,6 +20,7 @@ from bench.wire import WireError
 from tests.brokers import Brokers
 from tests.certificates import Authority, needs_openssl
 from tests.fakes import FakeClock
+from tests.patience import DEADLINE_S
 from tests.transports.test_doorkeeper import HERE, THERE, Limits
 
 
@@ -105,7 +106,7 @@ def test_a_throttled_producer_waits_and_others_do_not(tmp_path: Path) -> None:
             for number in range(600):  # half a minute of alice's rate, for which bob does not wait
                 alice.send("SEND", {"destination": "/queue/a", "receipt": f"late {number}"}, b"x")
             bob.send("SEND", {"destination": "/queue/b", "receipt": "bob"}, b"x")
-            bob.receipt("bob", 20)
+            bob.receipt("bob", DEADLINE_S)
 
 
 def test_an_address_is_told_why_it_is_refused(tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ def test_an_address_that_connects_too_often_gets_no_handshake(authority: Authori
         context = ssl.create_default_context(cafile=str(authority.trust))
         made, cut = 0, 0
         for _ in range(8):
-            with socket.create_connection(("127.0.0.1", broker.port), 10) as plain:
+            with socket.create_connection(("127.0.0.1", broker.port), DEADLINE_S) as plain:
                 try:
                     with context.wrap_socket(plain, server_hostname="localhost"):
                         made += 1

@@ -17,6 +17,7 @@ import pytest
 
 from tests.brokers import Broker, Brokers
 from tests.certificates import Authority, Pair, needs_openssl
+from tests.patience import DEADLINE_S
 
 pytestmark = needs_openssl
 CONNECT = b"CONNECT\naccept-version:1.2\nhost:x\n\n\0"
@@ -49,7 +50,7 @@ def client_context(authority: Authority, pair: Pair | None = None) -> ssl.SSLCon
 
 
 def dial(broker: Broker, context: ssl.SSLContext) -> ssl.SSLSocket:
-    sock = socket.create_connection(("127.0.0.1", broker.port), 10)
+    sock = socket.create_connection(("127.0.0.1", broker.port), DEADLINE_S)
     return context.wrap_socket(sock, server_hostname="localhost")
 
 
@@ -159,7 +160,7 @@ def test_another_master_serves_tls_after_a_kill(authority: Authority, server: Pa
 def test_a_port_with_and_without_tls(authority: Authority, server: Pair, tmp_path: Path) -> None:
     with Brokers(tmp_path, **options(authority, server, tlsOptional="true")) as brokers:
         broker = brokers.master()
-        with socket.create_connection(("127.0.0.1", broker.port), 10) as sock:
+        with socket.create_connection(("127.0.0.1", broker.port), DEADLINE_S) as sock:
             assert ask(sock).startswith(b"CONNECTED\n")
         with dial(broker, client_context(authority)) as secure:
             assert ask(secure).startswith(b"CONNECTED\n")
@@ -203,7 +204,7 @@ def test_a_fuzz_of_records_ends_connections_and_nothing_else(
         broker = brokers.master()
         files = len(list(Path(f"/proc/{broker.pid}/fd").iterdir()))
         for _ in range(RECORDS):
-            with socket.create_connection(("127.0.0.1", broker.port), 10) as sock:
+            with socket.create_connection(("127.0.0.1", broker.port), DEADLINE_S) as sock:
                 kinds = (b"\x16\x03\x01", b"\x16\x03\x03", b"\x14\x03\x03", b"\x15\x03\x03", b"\x17\x03\x03", b"")
                 head = random.choice(kinds)
                 body = random.randbytes(random.randrange(600))

@@ -13,6 +13,7 @@ import pytest
 
 from tests.brokers import Broker, Brokers
 from tests.certificates import Authority, Pair, needs_openssl
+from tests.patience import DEADLINE_S
 from tests.transports.test_tls_ports import CONNECT, ask, client_context, dial, memory_kib, options
 
 pytestmark = needs_openssl
@@ -31,7 +32,7 @@ class Raw:
     """A TLS client whose records the test sees before they are sent."""
 
     def __init__(self, broker: Broker, context: ssl.SSLContext) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", broker.port), 10)
+        self.sock = socket.create_connection(("127.0.0.1", broker.port), DEADLINE_S)
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_hostname="localhost")
 
@@ -61,7 +62,7 @@ class Raw:
 
     def ends(self) -> None:
         """Until the broker has closed."""
-        self.sock.settimeout(30)
+        self.sock.settimeout(DEADLINE_S)
         try:
             while self.sock.recv(1 << 16):
                 pass

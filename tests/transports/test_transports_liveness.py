@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from brokers import DEADLINE_S, Brokers
+from brokers import Brokers
 
 from amq.transports import liveness
 from bench.wire import Connection
+from tests.patience import DEADLINE_S
 
 SO_ATTACH_FILTER = 26
 TTL_S = 1.0
