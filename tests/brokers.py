@@ -28,9 +28,8 @@ from tests.ports import free_port
 from tests.preloaded import ROOT, AmqProcess
 from tests.processes import LEASH
 
-SHORT: Final = {
-    "lockKeepAlivePeriod": "1s"
-}  # of a master that a test stops, for those that wait for the end of its lease
+# Of a master that a test stops, for those that wait for the end of its lease.
+SHORT: Final = {"lockKeepAlivePeriod": "2s"}
 SERVING = "master: serving clients"
 WAITING = "slave: waiting for the lock"
 

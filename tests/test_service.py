@@ -577,6 +577,7 @@ def test_a_replay_that_hangs_in_the_store_gives_the_mastership_up(
 
     async def scenario(world: Services) -> None:
         await world.leave_one_message()
+        world.period_s = 1.0
         vfs.after("link", lambda: vfs.before("pread", hang, path=".seg"))
         with structlog.testing.capture_logs() as log:
             second, _ = await world.start("b", vfs=vfs, replace_process=replaced.set)

@@ -9,7 +9,7 @@ IN_FLIGHT = 400  # messages that a producer has in flight, at most, when the mas
 OPTIONS = {
     "directReads": "*",
     "journalSegmentSize": "64KiB",
-    "lockKeepAlivePeriod": "2s",
+    "lockKeepAlivePeriod": "10s",
     # Ids that are remembered keep a segment, too: of small messages they are half of it. But all that a producer has in
     # flight when the master is killed must be known.
     "duplicateWindow": str(IN_FLIGHT + 100),
