@@ -15,18 +15,14 @@ from unittest import mock
 
 import pytest
 
-from amq.broker.queues import limits, paging, redelivery
-from amq.broker.queues.queue import Queue
-from amq.broker.state import snapshot, state
+from amq.broker.queues import limits, paging
+from amq.broker.state import snapshot
 from amq.broker.state.state import State
-from amq.broker.storage import checkpointing, copying, trimming
 from amq.core.errors import AmqError
-from amq.journal import checkpoint, compaction, follower, journal
 from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, HEAD, ROWS, encode_head, list_checkpoints
 from amq.journal.follower import DivergedError
 from amq.journal.recovery import seal
 from tests.broker import (
-    states,
     test_broker_bulk,
     test_broker_compaction,
     test_broker_followers,
@@ -39,7 +35,7 @@ from tests.broker.test_broker_model_limits import DroppingMachine
 from tests.broker.test_broker_walks import WALK_STEPS, walk
 from tests.broker.world import World
 from tests.large import large_from
-from tests.mutant import Mutant
+from tests.mutant import Mutant, mutants
 from tests.sampling import sampled
 from tests.stored import stored_state
 
@@ -247,353 +243,106 @@ CHECKS: dict[str, Callable[[MakeWorld], None]] = {
 
 # -- mutants -----------------------------------------------------------------------------------------------------------
 
-Follower = follower.Follower
-MUTANTS = (
-    # follower
-    Mutant(
-        "the last batch of a live segment is given out before the one behind it was begun",
-        Follower,
-        "_take",
-        "if behind is None or behind.number != head.number + 1:",
-        "if False:",
-        "walks",
-    ),
-    Mutant(
-        "what was followed is not compared with the sealed lengths",
-        Follower,
-        "compare",
-        'raise DivergedError(f"{name} was read to {segment.end}, it counts to {end}")',
-        "pass",
-        "deposed",
-    ),
-    Mutant(
-        "segments that were read and are not sealed count",
-        Follower,
-        "compare",
-        "self._absent.add(segment.key)",
-        "pass",
-        "deposed_in_a_new_segment",
-    ),
-    Mutant(
-        "the segment that is being read is sealed where the follower stands",
-        Follower,
-        "followed",
-        "del ends[tail.segment.name]",
-        "pass",
-        "walks",
-    ),
-    Mutant(
-        "the number of another batch is handed to the seal",
-        Follower,
-        "followed",
-        "tail.offset, tail.number",
-        "tail.offset, tail.number + 1",
-        "walks",
-    ),
-    Mutant(
-        "the segment after the one that is read to its end is passed over",
-        Follower,
-        "_leave",
-        "tail.segment.key, None",
-        "(tail.segment.epoch, tail.segment.number + 1), None",
-        "walks",
-    ),
-    Mutant(
-        "a trim mark that was followed is forgotten",
-        Follower,
-        "_give",
-        "self.trimmed = record",
-        "pass",
-        "walks",
-    ),
-    Mutant(
-        "a segment of an epoch that the follower has not seen counts as a deposed master's",
-        Follower,
-        "follow",
-        "if tail.segment.epoch > epoch:",
-        "if False:",
-        "epoch_seen_late",
-    ),
-    Mutant(
-        "a segment that was passed over counts as read",
-        Follower,
-        "_begin_at",
-        "self._passed_over = position.segment_name",
-        "pass",
-        "segment_seen_late",
-    ),
-    Mutant(
-        "a segment that was passed over needs no trim mark",
-        Follower,
-        "finish",
-        "segment.end != sealed.get(name, 0)",
-        "not sealed.get(name)",
-        "sealed_segment_not_seen",
-    ),
-    Mutant(
-        "a segment that was passed over may be longer in every seal",
-        Follower,
-        "compare",
-        "if self._compared in (None, sealed):",
-        "if True:",
-        "sealed_segment_not_seen_for_long",
-    ),
-    # checkpoints
-    Mutant(
-        "a checkpoint says that it was begun later than it was",
-        checkpointing.Checkpointer,
-        "step",
-        "self._blocks = dump(self._core.state, lambda: journal.segments)",
-        "blocks = list(dump(self._core.state, lambda: journal.segments)); "
-        "self._blocks, self._late = (block for block in getattr(self, '_late', blocks)), blocks",
-        "walks",
-    ),
-    Mutant(
-        "a checkpoint begins behind what is on its way",
-        journal.Journal,
-        "position",
-        "file.number, self._position, self._last,",
-        "file.number, self._position + (BATCH_BYTES + self.open.size if self.open else 0), self._last,",
-        "walks",
-    ),
-    Mutant(
-        "what is in memory is dumped before what waits on disk",
-        snapshot,
-        "dump",
-        "yield from _dump_backlogs(queue.backlogs)",
-        "yield from _dump_resident(queue.messages); yield from _dump_backlogs(queue.backlogs); continue",
-        "walks",
-        (checkpointing,),
-    ),
-    Mutant(
-        "what leaves for another queue is not in a checkpoint",
-        snapshot,
-        "dump",
-        "yield from _dump_backlogs(queue.leaving)",
-        "pass",
-        "moved_meanwhile",
-        (test_snapshot,),
-    ),
-    Mutant(
-        "what leaves for another queue does not stand there",
-        Queue,
-        "find",
-        "or self.leaving.find(seq)",
-        "",
-        "moved_keep_nothing",
-    ),
-    Mutant(
-        "what leaves for another queue stays where it was when it is copied",
-        Queue,
-        "move",
-        "(self.backlogs, self.leaving)",
-        "(self.backlogs,)",
-        "moved",
-    ),
-    Mutant(
-        "what goes back to the disk during a dump is not noted",
-        state.State,
-        "page_out_again",
-        "if self.paged_out is not None:",
-        "if False:",
-        "back_to_disk",
-    ),
-    Mutant(
-        "redelivery counts are not in a checkpoint",
-        snapshot,
-        "dump",
-        "yield from _dump_counts(queue, list(queue.redelivered))",
-        "pass",
-        "walks",
-        (checkpointing,),
-    ),
-    Mutant(
-        "remembered ids are not in a checkpoint",
-        snapshot,
-        "dump",
-        "yield DUPLICATES, part",
-        "pass",
-        "walks",
-        (checkpointing,),
-    ),
-    Mutant(
-        "outcomes are not in a checkpoint",
-        snapshot,
-        "dump",
-        "yield OUTCOMES, part",
-        "pass",
-        "walks",
-        (checkpointing,),
-    ),
-    Mutant(
-        "a message that is found twice in a checkpoint is taken twice",
-        snapshot._Loader,
-        "_build",
-        "if row[0] not in backlog:",
-        "if True:",
-        "walks",
-    ),
-    Mutant(
-        "a block that fails its checksum is used",
-        checkpoint,
-        "read_checkpoint",
-        "if crc != says:",
-        "if False:",
-        "rotten",
-        (states,),
-    ),
-    Mutant(
-        "checkpoint of a segment that only has the same name",
-        Follower,
-        "_begin_at",
-        "not same or not self._proved(path, header, position)",
-        "False",
-        "another_past",
-    ),
-    Mutant(
-        "what stands in trimmed segments stays in its queue",
-        state.State,
-        "settle",
-        "if undone:",
-        "if False:",
-        "walks",
-    ),
-    # compaction
-    Mutant(
-        "the segment that is being written counts as closed",
-        journal.Journal,
-        "closed",
-        "len(self.segments) - (self._file is not None)",
-        "len(self.segments)",
-        "walks",
-    ),
-    Mutant(
-        "only what is sparse is copied",
-        compaction,
-        "source",
-        "return best or root",
-        "return best",
-        "chained",
-        (trimming,),
-    ),
-    Mutant(
-        "a segment goes while one stays of whose messages it speaks",
-        compaction,
-        "_dead",
-        " or not stay.isdisjoint(segment.refers)",
-        "",
-        "walks",
-    ),
-    Mutant(
-        "nobody notes whose acknowledgements a segment holds",
-        state.State,
-        "leave",
-        "segment.refers.add(seen.code)",
-        "pass",
-        "walks",
-    ),
-    Mutant(
-        "nobody notes whose acknowledgements a segment holds, of what waits on disk",
-        state.State,
-        "_discard",
-        "segment.refers.add(code)",
-        "pass",
-        "walks",
-    ),
-    Mutant(
-        "nobody notes of which segment a copy was made",
-        state.State,
-        "copied",
-        "segment.refers.add(source.code)",
-        "pass",
-        "copied_from",
-    ),
-    Mutant(
-        "a checkpoint does not say to what a segment refers",
-        snapshot,
-        "dump",
-        "sorted(segment.refers)",
-        "[]",
-        "walks",
-        (checkpointing,),
-    ),
-    Mutant(
-        "a trim mark keeps nothing",
-        trimming.Trimmer,
-        "_trim",
-        "Trimmed(*through, kept)",
-        "Trimmed(*through)",
-        "walks",
-    ),
-    Mutant(
-        "counts of redeliveries are not copied",
-        copying.CopySource,
-        "collect",
-        "copies.redelivered.append(Redelivered(part.queue.name, found))",
-        "pass",
-        "walks",
-    ),
-    Mutant(
-        "ids are copied behind the mark that deletes them",
-        trimming.Trimmer,
-        "_trim",
-        "for copy in copies:\n        journal.append_record(copy)",
-        "journal.trim(Trimmed(*going[-1].key))\n    journal._rotate()\n"
-        "    for copy in copies:\n        journal.append_record(copy)",
-        "walks",
-    ),
-    # messages that move
-    Mutant(
-        "a copy is sought only where it stands",
-        state.State,
-        "store",
-        "or self._stands_beside(queue, message.seq, segment)",
-        "",
-        "moved",
-    ),
-    Mutant(
-        "what moves counts also in the queue that it has left",
-        Queue,
-        "_forget_bytes",
-        "self.stored_bytes -= sum(columns[3])",
-        "pass",
-        "moved",
-    ),
-    Mutant(
-        "what a checkpoint has in both queues counts twice",
-        state.State,
-        "_put",
-        "self.segments[codes[0]].leave(offsets[0], sizes[0])",
-        "pass",
-        "moved_meanwhile",
-    ),
-    Mutant(
-        "what is staged together is not free when it is on disk",
-        state.State,
-        "stage",
-        "self.memory.give_back(sum(map(len, bodies)) + count * MESSAGE_OVERHEAD_BYTES + run.header_bytes)",
-        "pass",
-        "staged",
-    ),
-    Mutant(
-        "compaction looks only where the message was stored",
-        copying.CopySource,
-        "_parts",
-        "(each for each in shelves(name) if each != name)",
-        "()",
-        "moved_keep_nothing",
-    ),
-    # limits
-    Mutant(
-        "the oldest is acknowledged before its dead letter is stored",
-        redelivery.Redelivery,
-        "drop",
-        "group = Group([*moved, Consumed(queue.name, DEAD_LETTERED, seqs)])",
-        "self._core.journal.append_record(Consumed(queue.name, DEAD_LETTERED, seqs)); self._core.journal._rotate(); "
-        "group = Group([*moved])",
-        "dropping_walks",
-    ),
-)
+MUTANTS = mutants(r"""
+# follower
+the last batch of a live segment is given out before the one behind it was begun [walks]
+    amq.journal.follower.Follower._take: if behind is None or behind.number != head.number + 1: => if False:
+what was followed is not compared with the sealed lengths [deposed]
+    amq.journal.follower.Follower.compare: raise DivergedError(f"{name} was read to {segment.end}, it counts to
+        {end}") => pass
+segments that were read and are not sealed count [deposed_in_a_new_segment]
+    amq.journal.follower.Follower.compare: self._absent.add(segment.key) => pass
+the segment that is being read is sealed where the follower stands [walks]
+    amq.journal.follower.Follower.followed: del ends[tail.segment.name] => pass
+the number of another batch is handed to the seal [walks]
+    amq.journal.follower.Follower.followed: tail.offset, tail.number => tail.offset, tail.number + 1
+the segment after the one that is read to its end is passed over [walks]
+    amq.journal.follower.Follower._leave: tail.segment.key, None => (tail.segment.epoch, tail.segment.number + 1), None
+a trim mark that was followed is forgotten [walks]
+    amq.journal.follower.Follower._give: self.trimmed = record => pass
+a segment of an epoch that the follower has not seen counts as a deposed master's [epoch_seen_late]
+    amq.journal.follower.Follower.follow: if tail.segment.epoch > epoch: => if False:
+a segment that was passed over counts as read [segment_seen_late]
+    amq.journal.follower.Follower._begin_at: self._passed_over = position.segment_name => pass
+a segment that was passed over needs no trim mark [sealed_segment_not_seen]
+    amq.journal.follower.Follower.finish: segment.end != sealed.get(name, 0) => not sealed.get(name)
+a segment that was passed over may be longer in every seal [sealed_segment_not_seen_for_long]
+    amq.journal.follower.Follower.compare: if self._compared in (None, sealed): => if True:
+# checkpoints
+a checkpoint says that it was begun later than it was [walks]
+    amq.broker.storage.checkpointing.Checkpointer.step: self._blocks = dump(self._core.state, lambda:
+        journal.segments) => blocks = list(dump(self._core.state, lambda: journal.segments)); self._blocks, self._late =
+        (block for block in getattr(self, '_late', blocks)), blocks
+a checkpoint begins behind what is on its way [walks]
+    amq.journal.journal.Journal.position: file.number, self._position, self._last, => file.number, self._position +
+        (BATCH_BYTES + self.open.size if self.open else 0), self._last,
+what is in memory is dumped before what waits on disk [walks]
+    amq.broker.state.snapshot.dump: yield from _dump_backlogs(queue.backlogs) => yield from
+        _dump_resident(queue.messages); yield from _dump_backlogs(queue.backlogs); continue
+what leaves for another queue is not in a checkpoint [moved_meanwhile]
+    amq.broker.state.snapshot.dump: yield from _dump_backlogs(queue.leaving) => pass
+what leaves for another queue does not stand there [moved_keep_nothing]
+    amq.broker.queues.queue.Queue.find: or self.leaving.find(seq) =>
+what leaves for another queue stays where it was when it is copied [moved]
+    amq.broker.queues.queue.Queue.move: (self.backlogs, self.leaving) => (self.backlogs,)
+what goes back to the disk during a dump is not noted [back_to_disk]
+    amq.broker.state.state.State.page_out_again: if self.paged_out is not None: => if False:
+redelivery counts are not in a checkpoint [walks]
+    amq.broker.state.snapshot.dump: yield from _dump_counts(queue, list(queue.redelivered)) => pass
+remembered ids are not in a checkpoint [walks]
+    amq.broker.state.snapshot.dump: yield DUPLICATES, part => pass
+outcomes are not in a checkpoint [walks]
+    amq.broker.state.snapshot.dump: yield OUTCOMES, part => pass
+a message that is found twice in a checkpoint is taken twice [walks]
+    amq.broker.state.snapshot._Loader._build: if row[0] not in backlog: => if True:
+a block that fails its checksum is used [rotten]
+    amq.journal.checkpoint.read_checkpoint: if crc != says: => if False:
+checkpoint of a segment that only has the same name [another_past]
+    amq.journal.follower.Follower._begin_at: not same or not self._proved(path, header, position) => False
+what stands in trimmed segments stays in its queue [walks]
+    amq.broker.state.state.State.settle: if undone: => if False:
+# compaction
+the segment that is being written counts as closed [walks]
+    amq.journal.journal.Journal.closed: len(self.segments) - (self._file is not None) => len(self.segments)
+only what is sparse is copied [chained]
+    amq.journal.compaction.source: return best or root => return best
+a segment goes while one stays of whose messages it speaks [walks]
+    amq.journal.compaction._dead:  or not stay.isdisjoint(segment.refers) =>
+nobody notes whose acknowledgements a segment holds [walks]
+    amq.broker.state.state.State.leave: segment.refers.add(seen.code) => pass
+nobody notes whose acknowledgements a segment holds, of what waits on disk [walks]
+    amq.broker.state.state.State._discard: segment.refers.add(code) => pass
+nobody notes of which segment a copy was made [copied_from]
+    amq.broker.state.state.State.copied: segment.refers.add(source.code) => pass
+a checkpoint does not say to what a segment refers [walks]
+    amq.broker.state.snapshot.dump: sorted(segment.refers) => []
+a trim mark keeps nothing [walks]
+    amq.broker.storage.trimming.Trimmer._trim: Trimmed(*through, kept) => Trimmed(*through)
+counts of redeliveries are not copied [walks]
+    amq.broker.storage.copying.CopySource.collect: copies.redelivered.append(Redelivered(part.queue.name, found)) =>
+        pass
+ids are copied behind the mark that deletes them [walks]
+    amq.broker.storage.trimming.Trimmer._trim: for copy in copies:\n\t\tjournal.append_record(copy) =>
+        journal.trim(Trimmed(*going[-1].key))\n\tjournal._rotate()\n\tfor copy in
+        copies:\n\t\tjournal.append_record(copy)
+# messages that move
+a copy is sought only where it stands [moved]
+    amq.broker.state.state.State.store: or self._stands_beside(queue, message.seq, segment) =>
+what moves counts also in the queue that it has left [moved]
+    amq.broker.queues.queue.Queue._forget_bytes: self.stored_bytes -= sum(columns[3]) => pass
+what a checkpoint has in both queues counts twice [moved_meanwhile]
+    amq.broker.state.state.State._put: self.segments[codes[0]].leave(offsets[0], sizes[0]) => pass
+what is staged together is not free when it is on disk [staged]
+    amq.broker.state.state.State.stage: self.memory.give_back(sum(map(len, bodies)) + count * MESSAGE_OVERHEAD_BYTES
+        + run.header_bytes) => pass
+compaction looks only where the message was stored [moved_keep_nothing]
+    amq.broker.storage.copying.CopySource._parts: (each for each in shelves(name) if each != name) => ()
+# limits
+the oldest is acknowledged before its dead letter is stored [dropping_walks]
+    amq.broker.queues.redelivery.Redelivery.drop: group = Group([*moved, Consumed(queue.name, DEAD_LETTERED, seqs)])
+        => self._core.journal.append_record(Consumed(queue.name, DEAD_LETTERED, seqs)); self._core.journal._rotate();
+        group = Group([*moved])
+""")
 
 
 @pytest.mark.parametrize("check", SCENARIOS, ids=lambda check: check.__name__)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from amq.core.message import Message
 from amq.journal.records import LEASE
+from amq.journal.records.leases import LeaseOwner
 from amq.journal.records.message import Run
 from amq.protocols.commands import CommitBatch, Finish, LeaseMessages, Prepare, SendMany, SettleLeases
 from tests.broker.world import full_name
@@ -102,12 +103,13 @@ class Coordinator:
         is one beyond `after`, that is the answer, and nothing happens."""
         script, name = self._script, full_name("a")
         leasing, receipt = script.broker.broker.leasing, script.broker.next_receipt()
-        there = leasing._leases(CURSOR, name, "")
+        owner = LeaseOwner(CURSOR.removeprefix(LEASE), name, "")
+        there = leasing._leases(owner)
         script.client.do(LeaseMessages(name, CURSOR.removeprefix(LEASE), after, len(names), receipt=receipt))
         if there and there[-1].seq > after:
             script.expect(receipt)
             return there[-1].seq
-        coming, _ = leasing._coming["", CURSOR, name][-1]
+        coming, _ = leasing._coming[owner][-1]
         bodies = [body_of(each) for each in names]
         script.expect(receipt, (PREPARE, coming.xid, Branch(CURSOR, 0, {}, {"a": bodies})))
         return coming.seq
