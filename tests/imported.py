@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
+from amq.broker.events import RoleChanged
 from amq.broker.queues.redelivery import DELAY
 from amq.cli.foreign import read_permissions, read_users
 from amq.client.errors import CallTimeoutError
@@ -69,6 +70,7 @@ class Running:
     def __init__(self, port: int, config: BrokerConfig, loop: asyncio.AbstractEventLoop) -> None:
         self.port = port
         self.store = Path(config.store)
+        self.roles: list[Role] = []  # that it has had
         self._loop = loop
         self.service: Member
 
@@ -92,11 +94,9 @@ class Running:
         return next((each for each in running if each.name == name), None)
 
     def becomes(self, role: Role) -> None:
-        async def wait() -> None:
-            found = await asyncio.wait_for(self.service.wait_for(role), DEADLINE_S)
-            assert found is role, self.service.failure
-
-        self.call(wait())
+        """Wait until it has had this role, however soon it had the next one."""
+        until(lambda: role in self.roles or self.service.role is Role.STOPPED)
+        assert role in self.roles, self.service.failure
 
     def stop(self) -> None:
         if self.service.role is not Role.STOPPED:
@@ -147,6 +147,7 @@ def broker_of(
 
     async def serve() -> None:
         running.service = Member(config, gate.authenticate, permissions=permissions, vfs=vfs)
+        running.service.events.listen(RoleChanged, lambda event: running.roles.append(Role(event.role)))
         await running.service.start()
 
     try:

@@ -278,6 +278,7 @@ def test_who_is_held_up_is_not_late(tmp_path: Path) -> None:
 CLIENT = """
 import asyncio, json, sys, threading
 import amq, amq.client.aio
+from tests.patience import DEADLINE_S
 from tests.test_large_messages import CHUNK, MIB, Memory
 
 url, face, size = sys.argv[1], sys.argv[2], int(sys.argv[3])

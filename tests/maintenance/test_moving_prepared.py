@@ -227,7 +227,7 @@ def test_an_interrupted_import_is_repeated(old: World, tmp_path: Path, nth: int)
     vfs = FaultyVfs(VFS)
     vfs.fail("fdatasync", errno.EIO, nth=nth)
     try:
-        load(tmp_path / "new", data, vfs=vfs, journal_batch_size_bytes=300)
+        load(tmp_path / "new", data, vfs=vfs, journal_batch_size_bytes=300, lock_keep_alive_period_s=0.1)
     except AmqError:
         world = Moved(tmp_path / "new")
         assert [(each["xid"], len(each["acks"])) for each in listed(world)] in ([], [("x", 2)])
