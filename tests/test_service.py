@@ -475,7 +475,7 @@ def test_a_close_that_fails_keeps_no_lock(tmp_path: Path) -> None:
 
 
 def test_a_hand_over_raises_no_alarm(tmp_path: Path) -> None:
-    """While the store is released nobody is served: a lease that ends then is no fence."""
+    """While the store is released nobody is served: a lease that ends then is not a fence."""
     vfs, period_s = FaultyVfs(SystemVfs()), 3.0
 
     async def scenario(world: Services) -> None:
