@@ -15,6 +15,7 @@ from amq.cli.store import read_status
 from amq.core.errors import AmqError, TransportError
 from amq.management.client import ManagementClient
 from amq.management.listing import Row
+from amq.store.name import real_name
 from amq.store.presence import BrokerPresence
 from amq.store.status import StoreStatus
 
@@ -63,7 +64,7 @@ def broker_options(command: _Command) -> _Command:
             metavar="DIR|URL",
             envvar="AMQ_STORE",
             default="",
-            help="Store of a group with a broker on this host; or $AMQ_STORE.",
+            help="Store of a group with a broker on this host; or $AMQ_STORE. With --url: NAME of one of its stores.",
         ),
     ):
         command = option(command)
@@ -87,10 +88,12 @@ def open_client(store: str, url: str, broker: str, timeout_s: float = READ_S) ->
     if url:
         if not url.startswith(("http://", "https://")):
             raise click.BadParameter("write http://HOST:PORT or https://HOST:PORT, of a console", param_hint="--url")
-        return ManagementClient(url, timeout_s, operation_s=OPERATION_S)
+        name = store if "/" not in store else ""  # AMQ_STORE is a directory, or a URL
+        return ManagementClient(url, timeout_s, operation_s=OPERATION_S, store=name)
     if not store:
         raise click.UsageError("give --store DIR of a group with a broker on this host, or --url of a console")
-    return ManagementClient(_socket_of(_wanted(read_status(store), store, broker)), timeout_s, operation_s=OPERATION_S)
+    where = _socket_of(_wanted(read_status(store), store, broker))
+    return ManagementClient(where, timeout_s, operation_s=OPERATION_S, store=real_name(store))
 
 
 def open_working_client(store: str, url: str, broker: str) -> ManagementClient:
@@ -114,7 +117,7 @@ def open_working_client(store: str, url: str, broker: str) -> ManagementClient:
             time.sleep(LOOK_AGAIN_S)
             continue
         try:
-            with ManagementClient(client.where, PROBE_S) as probe:
+            with ManagementClient(client.where, PROBE_S, store=real_name(store)) as probe:
                 probe.get("/broker")
         except TransportError as error:
             client.close()

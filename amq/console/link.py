@@ -23,6 +23,7 @@ from amq.management.listing import Row
 from amq.security.login import User
 from amq.store.epoch import Epoch, read_epochs
 from amq.store.host import Owner, SystemHost, is_here
+from amq.store.name import real_name
 from amq.store.open import open_vfs
 from amq.store.presence import BrokerPresence
 from amq.store.status import StoreStatus, store_status
@@ -129,7 +130,7 @@ class Link:
         timeout_s: float,
     ) -> Row:
         def call() -> Row:
-            with ManagementClient(broker.management, timeout_s, user) as client:
+            with ManagementClient(broker.management, timeout_s, user, store=real_name(self.store)) as client:
                 return client.ask(method, path, body)
 
         return await self._in_thread(call, timeout_s + 1)

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from amq.core.errors import AccessError, AmqError, CommandError, TransportError
 from amq.management.listing import LIMIT_MAX, Row
-from amq.management.openapi import PREFIX
+from amq.management.openapi import PREFIX, STORE_AMBIGUOUS, STORES
 from amq.security.login import User
 
 TIMEOUT_S = 30.0
@@ -34,12 +34,21 @@ class _UnixConnection(http.client.HTTPConnection):
 class ManagementClient:
     """`where` = the path of a Unix socket, or `http(s)://[USER:PASSWORD@]HOST:PORT` of a console. `user` = for whom a
     console asks; None = for the operator. A question that changes nothing is given up after `timeout_s`, a change after
-    `operation_s` (None = `timeout_s` too). Close it, or use it as a context manager."""
+    `operation_s` (None = `timeout_s` too). `store` = the one that paths are about, where the process has several:
+    `amq.store.name.real_name` of it, or through a console the name that the process gives it. Close it, or use it as a
+    context manager."""
 
     def __init__(
-        self, where: str, timeout_s: float = TIMEOUT_S, user: User | None = None, operation_s: float | None = None
+        self,
+        where: str,
+        timeout_s: float = TIMEOUT_S,
+        user: User | None = None,
+        operation_s: float | None = None,
+        store: str = "",
     ) -> None:
         self.where = where
+        self._store = store
+        self._above = ""  # of each path
         self._timeout_s = timeout_s
         self._operation_s = timeout_s if operation_s is None else operation_s
         self._headers: dict[str, str] = {}
@@ -48,6 +57,7 @@ class ManagementClient:
             self._headers["Amq-Roles"] = ",".join(map(part, sorted(user.roles)))
         url = urlsplit(where)
         if url.scheme in ("http", "https"):
+            self._above = f"{STORES}/{part(store)}" if store else ""
             self.where = f"{url.scheme}://{url.hostname}:{url.port or ''}".rstrip(":")
             if url.username:
                 login = f"{unquote(url.username)}:{unquote(url.password or '')}"
@@ -93,6 +103,22 @@ class ManagementClient:
         return self.ask("DELETE", path + ("?" + urlencode(query) if query else ""))
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Row:
+        try:
+            return self._ask(method, self._above + path, body)
+        except CommandError as error:
+            if error.code != STORE_AMBIGUOUS or not self._store:
+                raise
+        self._above = self._place()
+        return self._ask(method, self._above + path, body)
+
+    def _place(self) -> str:
+        """Where the store is, among several of the process. Raises CommandError."""
+        for row in self._ask("GET", STORES)["items"]:
+            if self._store in (row["name"], row["store"]):
+                return f"{STORES}/{part(row['name'])}"
+        raise CommandError(f"{self.where} is not about the store {self._store}", code="STORE_UNKNOWN")
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Row:
         data = json.dumps(body).encode() if body is not None else None
         headers = {**self._headers, **({"Content-Type": "application/json"} if data is not None else {})}
         self._http.timeout = self._timeout_s if method == "GET" else self._operation_s

@@ -9,6 +9,8 @@ from typing import Any, Final, Protocol
 import amq
 
 PREFIX: Final = "/api/v1"
+STORES: Final = "/stores"
+STORE_AMBIGUOUS: Final = "STORE_AMBIGUOUS"  # the code of the error where a path must name one of several stores
 
 _TYPES: Final[dict[str, dict[str, Any]]] = {
     "ids": {"type": "array", "items": {"type": "string"}},
@@ -57,7 +59,12 @@ def described(routes: Iterable[Described]) -> dict[str, Any]:
         paths.setdefault(PREFIX + route.path, {})[route.method.lower()] = _operation(route)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "amq", "version": amq.__version__},
+        "info": {
+            "title": "amq",
+            "version": amq.__version__,
+            "description": f"Each path is also there below {PREFIX}{STORES}/NAME. Where a process has several stores, "
+            f"only these answer; {PREFIX}{STORES} lists them.",
+        },
         "paths": paths,
     }
 

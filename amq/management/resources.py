@@ -26,7 +26,7 @@ from amq.management import own
 from amq.management.consoles import ANNOUNCE_S, Announced, web_url
 from amq.management.history import History
 from amq.management.listing import Query, Row, invalid
-from amq.management.openapi import PREFIX, described
+from amq.management.openapi import PREFIX, STORE_AMBIGUOUS, STORES, described
 from amq.management.rates import SPANS, Rates
 from amq.management.slices import Slices
 from amq.security.login import Claim, Login, User
@@ -58,7 +58,7 @@ class Serving(Protocol):
 
 
 class Source(own.Knows, Protocol):
-    """The broker process."""
+    """One member of the process: the broker of one store."""
 
     @property
     def config(self) -> BrokerConfig: ...
@@ -83,6 +83,10 @@ class Source(own.Knows, Protocol):
         """Name, role, group: also of a slave."""
         ...
 
+    def health(self) -> Row:
+        """Store, broker, role, whether it does its duty, and why not."""
+        ...
+
     def facts(self) -> Row:
         """Counters of the process: see `amq.management.counting`."""
         ...
@@ -99,12 +103,14 @@ class Source(own.Knows, Protocol):
 
 
 class Request(NamedTuple):
-    """`names` = the variable parts of the path; `body` = the JSON object that came with it, {} = none."""
+    """`names` = the variable parts of the path; `body` = the JSON object that came with it, {} = none; `store` = that
+    which the path names."""
 
     caller: Caller
     names: Mapping[str, str]
     query: Mapping[str, str]
     body: Mapping[str, Any]
+    store: str | None = None
 
 
 class Context(NamedTuple):
@@ -150,10 +156,11 @@ class Route:
 
 
 class Resources:
-    """Answers requests. `routes` = the table."""
+    """Answers requests. `stores` = the members by the names of their stores; `routes` = the table. A path below
+    `/stores/NAME` is about that store, and any other path about the only one."""
 
-    def __init__(self, source: Source, slices: Slices, routes: Iterable[Route]) -> None:
-        self._source = source
+    def __init__(self, stores: Mapping[str, Source], slices: Slices, routes: Iterable[Route]) -> None:
+        self._stores = stores
         self._slices = slices
         self._routes = list(routes)
 
@@ -161,67 +168,82 @@ class Resources:
         self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any], caller: Caller
     ) -> Row:
         """The answer as plain values. Raises AmqError."""
-        route, names = self._find(method, path)
-        request = Request(caller, names, query, body)
-        if route.path == STATUS:
-            return self._source.status()
+        store, below = split(path)
+        route, names = self._find(method, below, path)
+        request = Request(caller, names, query, body, store)
         if route.path == DESCRIPTION:
             return described(self._routes)
+        if route.path == STORES:
+            return {"items": [{"name": name, **each.health()} for name, each in self._stores.items()]}
+        source = self._source(store)
+        if route.path == STATUS:
+            return source.status()
         if route.path == LOGIN:
-            return await self._login(request)
+            return await self._login(source, request)
         if route.path == CONSOLE:
-            return self._announce(request)
+            return self._announce(source, request)
         if route.path in own.LISTS:
-            return await self._own(route, request)
+            return await self._own(source, route, request)
         if route.path == RATES:
-            return self._rates(request)
-        serving = self._source.serving
+            return self._rates(source, request)
+        serving = source.serving
         if serving is None:
             why = "this broker is not the master: ask the master (`amq status` names it)"
             raise CommandError(why, code="NOT_MASTER")
-        context = Context(self._source, serving, self._slices, caller)
+        context = Context(source, serving, self._slices, caller)
         try:
             if not caller.is_operator:
                 for action, name in route.demands(request):
                     context.broker.access.check(caller.user, action, name)
             found = await route.handler(context, request)
         except AmqError as error:
-            self._audit(route, request, error.code)
+            self._audit(source, route, request, error.code)
             raise
-        self._audit(route, request, "done", found)
+        self._audit(source, route, request, "done", found)
         return found
 
-    async def _own(self, route: Route, request: Request) -> Row:
+    def _source(self, store: str | None) -> Source:
+        """Raises CommandError."""
+        names = ", ".join(self._stores)
+        if store is None:
+            if len(self._stores) > 1:
+                why = f"this process has several stores: ask below {PREFIX}{STORES}/NAME, NAME being one of {names}"
+                raise CommandError(why, code=STORE_AMBIGUOUS)
+            return next(iter(self._stores.values()))
+        if store not in self._stores:
+            why = f"this process has no store {store[:TOLD_CHARS_MAX]!r}: it has {names}"
+            raise CommandError(why, code="STORE_UNKNOWN")
+        return self._stores[store]
+
+    async def _own(self, source: Source, route: Route, request: Request) -> Row:
         """A list of this process, master or not. A slave has no door, so the permissions are asked themselves."""
-        permissions, caller = self._source.permissions, request.caller
+        permissions, caller = source.permissions, request.caller
         if not caller.is_operator and permissions is not None and not permissions.may_manage(caller.user):
-            self._audit(route, request, "NOT_PERMITTED")
+            self._audit(source, route, request, "NOT_PERMITTED")
             raise AccessError("you may not manage this broker: ask for the right `manage`", code="NOT_PERMITTED")
-        table, found = own.LISTS[route.path](self._source)
+        table, found = own.LISTS[route.path](source)
         return await table.page(self._slices, found, Query.parse(request.query))
 
-    def _rates(self, request: Request) -> Row:
+    def _rates(self, source: Source, request: Request) -> Row:
         """The history of a queue or a topic that the caller may see, or of the whole broker, master or not."""
         span = request.query.get("span", SPANS[0])
         if span not in SPANS:
             raise invalid(f"span={span[:40]!r}: write {' or '.join(SPANS)}")
         kinds = {"queue": QUEUE_SCHEME, "topic": TOPIC_SCHEME}
         name = next((kinds[key] + text for key in kinds if (text := request.query.get(key))), "")
-        serving = self._source.serving
+        serving = source.serving
         if name and serving is not None and not request.caller.is_operator:
             serving.broker.access.check(request.caller.user, Action.VIEW, name)
-        return self._source.rates.row(name if serving is not None else "", span)
+        return source.rates.row(name if serving is not None else "", span)
 
-    async def _login(self, request: Request) -> Row:
+    async def _login(self, source: Source, request: Request) -> Row:
         """For the console, which alone may ask. Raises AccessError."""
         if not request.caller.is_operator:
             raise AccessError("a user cannot log another one in: log in at the console", code="NOT_PERMITTED")
         login, passcode = text(request, "login", ""), text(request, "passcode", "")
-        found = await self._source.login(
-            Claim(login, passcode, truth(request, "loopback")), text(request, "address", "")
-        )
+        found = await source.login(Claim(login, passcode, truth(request, "loopback")), text(request, "address", ""))
         user, left_s = found.user, found.ends_at_s - self._slices.clock.wall_ms() / 1000
-        serving = self._source.serving
+        serving = source.serving
         manages = serving is None or serving.broker.access.may(user, Action.MANAGE, "the broker")
         return {
             "user": user.name,
@@ -230,18 +252,18 @@ class Resources:
             "valid_s": left_s if math.isfinite(left_s) else None,
         }
 
-    def _announce(self, request: Request) -> Row:
+    def _announce(self, source: Source, request: Request) -> Row:
         """The console of this broker says where it serves. It alone may. Raises AccessError, CommandError."""
         if not request.caller.is_operator:
             raise AccessError("a user cannot say where the console of this broker is", code="NOT_PERMITTED")
         url = web_url(text(request, "url"))
         if not url:
             raise invalid('"url" must be the URL of a console, such as https://a.example:8161')
-        self._source.announced.say(url)
+        source.announced.say(url)
         return {"again_s": ANNOUNCE_S}
 
-    def _find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
-        parts = path.removeprefix(PREFIX).split("/")
+    def _find(self, method: str, below: str, path: str) -> tuple[Route, dict[str, str]]:
+        parts = below.split("/")
         allowed = []
         for route in self._routes:
             if len(route.parts) == len(parts) and (names := _match(route.parts, parts)) is not None:
@@ -252,17 +274,19 @@ class Resources:
             raise CommandError(f"{method} is not possible here: {', '.join(allowed)}", code="METHOD_UNKNOWN")
         raise CommandError(f"there is no {path[:200]}: see {PREFIX}/openapi.json", code="NOT_FOUND")
 
-    def _audit(self, route: Route, request: Request, outcome: str, found: Row | None = None) -> None:
-        if self._source.audits and (route.changes or outcome == "NOT_PERMITTED"):
+    def _audit(self, source: Source, route: Route, request: Request, outcome: str, found: Row | None = None) -> None:
+        if source.audits and (route.changes or outcome == "NOT_PERMITTED"):
             of = {name: text[:TOLD_CHARS_MAX] for name, text in request.names.items()}
             to = {"to": str(request.body["to"])[:TOLD_CHARS_MAX]} if "to" in request.body else {}
             count = {"count": found["count"]} if found is not None and "count" in found else {}
+            store = {"store": request.store} if request.store is not None else {}
             _log.info(
                 "management",
                 user=request.caller.user.name,
                 action=f"{route.method} {route.path}",
                 outcome=outcome,
                 of=of,
+                **store,
                 **to,
                 **count,
             )
@@ -273,6 +297,15 @@ DESCRIPTION: Final = "/openapi.json"
 LOGIN: Final = "/login"
 CONSOLE: Final = "/console"
 RATES: Final = "/rates"
+
+
+def split(path: str) -> tuple[str | None, str]:
+    """(name of the store, None = the path names none; the path below it)"""
+    below = path.removeprefix(PREFIX)
+    if not below.startswith(f"{STORES}/"):
+        return None, below
+    name, slash, rest = below.removeprefix(f"{STORES}/").partition("/")
+    return unquote(name), slash + rest
 
 
 def _match(template: list[str], parts: list[str]) -> dict[str, str] | None:
@@ -336,6 +369,7 @@ _STATUS: Final = {
     "NOT_PERMITTED": 403,
     "NOT_FOUND": 404,
     "MESSAGE_UNKNOWN": 404,
+    "STORE_UNKNOWN": 404,
     "METHOD_UNKNOWN": 405,
     "REQUEST_INVALID": 400,
     "INVALID_SELECTOR": 400,

@@ -31,6 +31,7 @@ from amq.management.messages import (
     row_of,
     seq_of,
 )
+from amq.management.openapi import STORES
 from amq.management.operations import ALL, REASON, Done, Selected, queue_of, unknown
 from amq.management.resources import (
     CONSOLE,
@@ -470,6 +471,7 @@ def topic_admin(request: Request) -> Iterable[Demand]:
 SENT = ("body", "body_base64", "properties", "content_type", "priority", "persistent", "ttl_ms")
 ROUTES: Final = [
     _get(DESCRIPTION, "This description.", elsewhere),
+    _get(STORES, "The stores of which this process has a broker: its role and its health.", elsewhere),
     _get(STATUS, "Name, role and group of this broker; also on a slave.", elsewhere),
     _post(LOGIN, "Check a login, for a console.", elsewhere, nothing, ("login", "passcode", "loopback", "address")),
     _post(CONSOLE, "Say where the console of this broker serves; a console does.", elsewhere, nothing, ("url",)),

@@ -1,4 +1,4 @@
-"""Server: the resources of a broker over a Unix socket of this host, as HTTP/1.1 with JSON.
+"""Server: the resources of the brokers of this process over a Unix socket of this host, as HTTP/1.1 with JSON.
 
 Invariants: only the broker's own account (and root) may connect, by the mode of the socket and by its peer's
 credentials. Requests, answers on their way and connections are bounded; a client that does not read, or does not finish
@@ -23,7 +23,7 @@ import structlog
 
 from amq.core.errors import AmqError, ConfigError
 from amq.management.listing import Row, invalid
-from amq.management.resources import Caller, Resources, problem, status_of
+from amq.management.resources import Caller, Resources, problem, split, status_of
 from amq.management.slices import Slices, pieces
 from amq.security.login import User
 
@@ -65,10 +65,11 @@ class ManagementServer:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(lambda: _Connection(self), sock=listening)
 
-    def forget(self) -> None:
-        """The role changed: what is asked for now is not answered any more."""
+    def forget(self, store: str | None = None) -> None:
+        """The role in `store` (None = in any) changed: what is asked for now is not answered any more."""
         for connection in list(self.connections):
-            connection.abort()
+            if None in (store, connection.store) or connection.store == store:
+                connection.abort()
 
     async def close(self) -> None:
         if self._server is not None:
@@ -132,6 +133,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, server: ManagementServer) -> None:
         self._server = server
+        self.store: str | None = None  # that which the newest request named
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._transport: Any = None
         self._request: h11.Request | None = None
@@ -243,6 +245,7 @@ class _Connection(asyncio.Protocol):
         if not isinstance(found, dict):
             raise invalid("the body must be a JSON object")
         caller = _caller(dict(request.headers))
+        self.store = split(target.path)[0]
         method = request.method.decode("ascii")
         method = "GET" if method == "HEAD" else method
         return await self._server.resources.answer(method, target.path, dict(pairs), found, caller)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from http import HTTPStatus
 
 import structlog
 
@@ -23,6 +24,7 @@ from amq.management.consoles import Announced
 from amq.management.counting import Counting
 from amq.management.history import History
 from amq.management.listing import Row
+from amq.management.probes import READY, Condition, told
 from amq.management.rates import EVERY_S, Rates
 from amq.management.resources import Resources, Serving
 from amq.management.routes import ROUTES
@@ -32,6 +34,7 @@ from amq.management.views import counted
 from amq.node.member import Member
 from amq.security.login import Authenticate, Claim, Login
 from amq.security.permissions import Permissions
+from amq.store.name import real_name
 
 NONE, AUTO = "none", "auto"  # values of managementSocket
 NAME_CHARS_MAX = 40
@@ -52,36 +55,29 @@ def socket_path(config: BrokerConfig, name: str, environment: Mapping[str, str])
 
 
 class OwnManagement:
-    """Made before the service starts: others learn the path from `brokers/NAME.json`."""
+    """Made before the members start: others learn the path from `brokers/NAME.json`."""
 
     def __init__(
         self,
         config: BrokerConfig,
-        service: Member,
+        members: Mapping[str, Member],
         environment: Mapping[str, str],
         authenticate: Authenticate,
         users: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """`users()` = the names of the users file."""
-        self._service = service
-        self._authenticate = authenticate
-        self._clock = SystemClock()
-        self._users = users
-        self._counting = Counting(service.events, self._clock)
-        self.history = History(service.events, self._clock, self._epoch)
-        self.rates = Rates(self._clock, Slices(self._clock))
-        self.announced = Announced(self._clock)
-        self._sampling: asyncio.Task[None] | None = None
+        """`members` by the names of their stores; `users()` = the names of the users file."""
         self._path = socket_path(config, config.name or os.uname().nodename, environment)
         self._is_own_choice = config.management_socket == AUTO
+        self._slices = Slices(SystemClock())
+        self.stores = {name: Managed(member, authenticate, users) for name, member in members.items()}
+        self.resources = Resources(self.stores, self._slices, ROUTES)
         self._server: ManagementServer | None = None
 
     async def start(self) -> None:
-        """Serve. A broker that cannot goes on without."""
+        """Serve. A process that cannot goes on without."""
         if not self._path:
             return
-        slices = Slices(self._clock)
-        server = ManagementServer(self._path, Resources(self, slices, ROUTES), slices)
+        server = ManagementServer(self._path, self.resources, self._slices)
         try:
             if self._is_own_choice:
                 _make_directory(os.path.dirname(self._path))
@@ -91,12 +87,38 @@ class OwnManagement:
             _log.warning("no management socket: the commands of operators and the console cannot ask", reason=why)
             return
         self._server = server
+        for name, store in self.stores.items():
+            store.start(self._path, partial(server.forget, name))
+        _log.info("management socket", path=self._path)
+
+    async def close(self) -> None:
+        for store in self.stores.values():
+            await store.close()
+        if self._server is not None:
+            await self._server.close()
+
+
+class Managed:
+    """What management sees of one member: a `Source` of `amq.management.resources`."""
+
+    def __init__(self, member: Member, authenticate: Authenticate, users: Callable[[], Sequence[str]]) -> None:
+        self._service = member
+        self._authenticate = authenticate
+        self._clock = SystemClock()
+        self._users = users
+        self._counting = Counting(member.events, self._clock)
+        self.history = History(member.events, self._clock, self._epoch)
+        self.rates = Rates(self._clock, Slices(self._clock))
+        self.announced = Announced(self._clock)
+        self._sampling: asyncio.Task[None] | None = None
+
+    def start(self, path: str, forget: Callable[[], None]) -> None:
+        """Its management is at the socket `path`. `forget()` is called when its role changes."""
         self._counting.start()
         self._sampling = asyncio.create_task(self._sample())
-        self._service.management = self._path
+        self._service.management = path
         self._service.console = self.announced.url
-        self._service.events.listen(RoleChanged, lambda _: server.forget())
-        _log.info("management socket", path=self._path)
+        self._service.events.listen(RoleChanged, lambda _: forget())
 
     async def close(self) -> None:
         self._counting.close()
@@ -104,8 +126,6 @@ class OwnManagement:
             self._sampling.cancel()
             with suppress(asyncio.CancelledError):
                 await self._sampling
-        if self._server is not None:
-            await self._server.close()
 
     async def _sample(self) -> None:
         """Keep the history of the rates. It ends with an error where that is a bug: the broker goes on."""
@@ -167,6 +187,18 @@ class OwnManagement:
         except AmqError as error:
             missed(error)
             raise
+
+    def health(self) -> Row:
+        service, role = self._service, self._service.role.value
+        status, text = told(READY, Condition(role, service.not_ready))
+        is_well = status == HTTPStatus.OK
+        return {
+            "store": real_name(service.config.store),
+            "broker": service.config.name or os.uname().nodename,
+            "role": role,
+            "healthy": is_well,
+            "reason": "" if is_well else text,
+        }
 
     def status(self) -> Row:
         service = self._service

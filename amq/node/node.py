@@ -72,7 +72,6 @@ class _Resident:
 
     member: Member
     context: Context
-    management: OwnManagement
     live: Live | None
     path: str
 
@@ -112,7 +111,10 @@ class Node:
         self._hung: dict[Member, None] = {}
         for config, name in zip(configs, store_names(configs), strict=True):
             source = sources[len(self.members)] if sources else None
-            self._add(name, config, source, len(configs) == 1, environment, doors.get(name, {}))
+            self._add(name, config, source, len(configs) == 1, doors.get(name, {}))
+        self.management = OwnManagement(
+            self.config, self.members, environment, self._gate.authenticate, lambda: self._gate.names
+        )
         self._probes = OwnProbes(self.config, tuple(self.members.values()))
         self._watchers = ExitStack()
         self._watched: set[str] = set()
@@ -125,7 +127,6 @@ class Node:
         config: BrokerConfig,
         source: Source | None,
         alone: bool,
-        environment: Mapping[str, str],
         doors: Mapping[str, Any],
     ) -> None:
         threads = SystemThreads() if alone else process.GuardedThreads(lambda thread: member.thread_failed(thread))
@@ -143,7 +144,6 @@ class Node:
                 **doors,
             },
         )
-        management = OwnManagement(config, member, environment, self._gate.authenticate, lambda: self._gate.names)
         member.events.listen(RoleChanged, partial(self._on_role, member))
         member.events.listen(JournalRead, self._on_reading)
         context = copy_context()
@@ -152,7 +152,7 @@ class Node:
         index, live = len(self._residents), None
         if source is not None:
             live = Live(Reload(config, source.read), self._gate, partial(self._post_apply, index), self._files)
-        self._residents.append(_Resident(member, context, management, live, source.path if source else ""))
+        self._residents.append(_Resident(member, context, live, source.path if source else ""))
         self.members[name] = member
 
     # -- from start to end --------------------------------------------------------------------------------------------
@@ -178,8 +178,9 @@ class Node:
             _log.warning(warning)
         self._certificate.watch_expiry(self._loop)
         await self._probes.start()
+        await self.management.start()
         for each in self._residents:
-            await self._loop.create_task(_start(each), context=each.context)
+            await self._loop.create_task(each.member.start(), context=each.context)
 
     async def stop(self) -> None:
         """Every member hands its store over."""
@@ -190,8 +191,7 @@ class Node:
         """Wait until all members have stopped. Returns why the first one did that failed, None = none has."""
         await asyncio.gather(*(member.wait_for(Role.STOPPED) for member in self.members.values()))
         await self._probes.close()
-        for each in self._residents:
-            await each.management.close()
+        await self.management.close()
         self._gate.close()
         return next((member.failure for member in self.members.values() if member.failure is not None), None)
 
@@ -325,11 +325,6 @@ class Node:
         self._watch()
 
 
-async def _start(resident: _Resident) -> None:
-    await resident.management.start()
-    await resident.member.start()
-
-
 def _ask(resident: _Resident, *what: str, by_hand: bool = False) -> None:
     if resident.live is not None:
         resident.live.ask(*what, by_hand=by_hand)
@@ -337,7 +332,7 @@ def _ask(resident: _Resident, *what: str, by_hand: bool = False) -> None:
 
 def check_shared(configs: Sequence[BrokerConfig]) -> None:
     """Raises ConfigError where configurations of one node want different things of it."""
-    own = {"transports", "advertisedTransports", "managementSocket"}  # each member has its own
+    own = {"transports", "advertisedTransports"}  # each member has its own
     shared = [option for option in OPTIONS if option.scope is Scope.NODE and option.key not in own]
     for config in configs[1:]:
         differ = [option.key for option in shared if config.get(option) != configs[0].get(option)]

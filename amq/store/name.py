@@ -14,6 +14,11 @@ def is_directory(store: str) -> bool:
     return "://" not in store and not _MEANT_AS_URL.match(store)
 
 
+def real_name(store: str) -> str:
+    """`store` as it is known on this host, whatever links lead to it."""
+    return os.path.realpath(store) if is_directory(store) else store
+
+
 def full_name(store: str) -> str:
     """`store` as it is known everywhere on this host."""
     return os.path.abspath(store) if is_directory(store) else store

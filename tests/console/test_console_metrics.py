@@ -131,7 +131,7 @@ def test_clients_are_counted_by_protocol_and_logins_by_their_end(tmp_path: Path)
         await subscriber.send("SUBSCRIBE", ("destination", "/topic/prices"), ("id", "1"), ("receipt", "r"))
         assert (await subscriber.receive()).command == "RECEIPT"
         with pytest.raises(AccessError):
-            await made.own.login(Claim("alice", "no"), "10.0.0.1")
+            await made.managed.login(Claim("alice", "no"), "10.0.0.1")
         found = samples((await client.get("/metrics")).text)
         assert found["amq_connections_by_protocol"] == {(("protocol", "stomp"),): 1}
         assert found["amq_logins_total"] == {(("result", "ok"),): 1, (("result", "LOGIN_REFUSED"),): 1}

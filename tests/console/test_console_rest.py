@@ -132,11 +132,11 @@ def test_a_slave_counts_guesses(tmp_path: Path) -> None:
         )
         await slave.start(as_slave=True)
         with pytest.raises(AccessError, match="login refused"):
-            await slave.own.login(Claim("alice", "no"), "10.0.0.1")
+            await slave.managed.login(Claim("alice", "no"), "10.0.0.1")
         with pytest.raises(AccessError, match="failedLoginsPerMinute"):
-            await slave.own.login(Claim("alice", "a"), "10.0.0.1")
-        assert (await slave.own.login(Claim("alice", "a"), "10.0.0.2")).user.name == "alice"
-        assert (await made.own.login(Claim("alice", "a"), "10.0.0.1")).user.name == "alice"
+            await slave.managed.login(Claim("alice", "a"), "10.0.0.1")
+        assert (await slave.managed.login(Claim("alice", "a"), "10.0.0.2")).user.name == "alice"
+        assert (await made.managed.login(Claim("alice", "a"), "10.0.0.1")).user.name == "alice"
         await slave.stop()
 
     run(tmp_path, test)

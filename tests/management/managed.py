@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from amq.config.schema import BrokerConfig
-from amq.doors.clock import SystemClock
 from amq.management.client import ManagementClient
 from amq.management.listing import Row
-from amq.management.resources import Caller, Resources
-from amq.management.routes import ROUTES
-from amq.management.slices import Slices
+from amq.management.resources import Caller
 from amq.node.management import OwnManagement
 from amq.node.member import Member, Role
 from amq.security.login import Authenticate, User
@@ -47,8 +44,8 @@ class Managed:
 
     async def start(self, as_slave: bool = False) -> None:
         self.service = Member(self.config, self._authenticate)
-        self.own = OwnManagement(self.config, self.service, {}, self._authenticate)
-        self.resources = Resources(self.own, Slices(SystemClock()), ROUTES)
+        self.own = OwnManagement(self.config, {"store": self.service}, {}, self._authenticate)
+        self.resources, self.managed = self.own.resources, self.own.stores["store"]
         await self.own.start()
         await self.service.start()
         role = Role.SLAVE if as_slave else Role.MASTER

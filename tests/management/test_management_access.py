@@ -39,6 +39,7 @@ OPEN = {
     "/search",
     "/openapi.json",
     "/broker",
+    "/stores",
     "/rates",
     "/totals",
     "/queues",

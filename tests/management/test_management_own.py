@@ -79,7 +79,7 @@ def test_configuration_says_where_a_value_came_from_and_whether_it_is_live(tmp_p
 
 def test_users_and_rights_have_no_secrets(tmp_path: Path) -> None:
     async def test(made: Managed) -> None:
-        made.own._users = lambda: ("alice", "root", "eve")
+        made.managed._users = lambda: ("alice", "root", "eve")
         assert (await made.ask("GET", "/rights"))["items"] == [
             {"name": "broker", "read": "*", "write": "*", "admin": "*", "browse": "*", "manage": "*", "only": False}
         ]

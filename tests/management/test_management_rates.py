@@ -103,10 +103,10 @@ def test_the_resource_asks_for_rights_and_lists_have_rates(tmp_path: Path) -> No
     async def test(made: Managed) -> None:
         made.service.permit(Permissions.read(str(permissions)))
         clock = FakeClock()
-        made.own.rates = Rates(clock, Slices(clock))
+        made.managed.rates = Rates(clock, Slices(clock))
         for _ in range(2):
             clock.advance(EVERY_S)
-            await made.own.rates.sample(counted(made.broker), 1)
+            await made.managed.rates.sample(counted(made.broker), 1)
         eve = Caller(User("eve"), is_operator=False)
         assert (await made.ask("GET", "/rates", queue="orders", caller=eve))["every_s"] == EVERY_S
         assert len((await made.ask("GET", "/rates", span="day", caller=eve))["in"]) == DAY
@@ -116,7 +116,7 @@ def test_the_resource_asks_for_rights_and_lists_have_rates(tmp_path: Path) -> No
             await made.ask("GET", "/rates", span="year")
         await made.fill("orders", 10)
         clock.advance(EVERY_S)
-        await made.own.rates.sample(counted(made.broker), 1)
+        await made.managed.rates.sample(counted(made.broker), 1)
         (row,) = (await made.ask("GET", "/queues"))["items"]
         assert (row["in_per_s"], row["out_per_s"]) == (2.0, 0.0)
 

@@ -51,7 +51,7 @@ def test_the_socket_is_ours_alone(tmp_path: Path) -> None:
 
 def test_a_path_that_is_taken(tmp_path: Path) -> None:
     async def test(made: Managed) -> None:
-        second = ManagementServer(made.socket, made.resources, made.own._server.slices)  # type: ignore[union-attr]
+        second = ManagementServer(made.socket, made.resources, made.own._slices)  # type: ignore[union-attr]
         with pytest.raises(ConfigError, match="another process serves there"):
             await second.start()
         file = tmp_path / "file"
