@@ -30,7 +30,7 @@ from amq.protocols.stomp.codec import StompCodec
 from amq.protocols.stomp.frame import Frame, FrameReader, encode
 from amq.security import authentication, login
 from amq.selectors import Selector
-from amq.transports import connection
+from amq.transports import peer as connection
 
 TWO = "failover:(stomp://a:1,stomp://b:2)?randomize=false"
 Q = "/queue/q"
