@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import amq.node.contender
 import amq.node.group
-import amq.node.member
 from amq.broker.events import Events, GroupChanged
 from amq.config import load
 from amq.config.addresses import LIST_CHARS_MAX, URLS_MAX, bounded
@@ -357,7 +357,7 @@ def test_a_client_that_does_not_read_is_told_once_it_has_read(tmp_path: Path) ->
 
 
 def test_a_client_is_told_who_comes_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(amq.node.member, "MEET_S", 0.02)
+    monkeypatch.setattr(amq.node.contender, "MEET_S", 0.02)
 
     async def main() -> None:
         async with services(tmp_path) as world:

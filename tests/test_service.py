@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import structlog
 
-import amq.node.member
-import amq.node.replay
+import amq.node.takeover
 from amq.broker.events import JournalRead, RoleChanged
 from amq.doors.clock import SystemClock
 from amq.journal.format import HEADER_BYTES
 from amq.journal.recovery import Followed
-from amq.node.member import HUNG_ON_SMB, Member, Role
+from amq.node.contender import HUNG_ON_SMB
+from amq.node.member import Member, Role
 from amq.store.epoch import read_epochs
 from amq.store.files.board import FileBoard
 from amq.store.files.vfs import SystemVfs
@@ -288,7 +288,7 @@ def test_name_in_use_is_refused(tmp_path: Path) -> None:
 
 
 def test_port_in_use_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amq.node.member.LISTEN_PATIENCE_S", 0.1)
+    monkeypatch.setattr("amq.node.contender.LISTEN_PATIENCE_S", 0.1)
 
     async def scenario(world: Services) -> None:
         server = await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", free_port())
@@ -501,7 +501,7 @@ def test_a_hand_over_raises_no_alarm(tmp_path: Path) -> None:
 
 
 def test_a_takeover_that_takes_long_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(amq.node.member, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(amq.node.takeover, "TELL_AFTER_S", 0.0)
     told: list[BrokerPresence] = []
     tell = Presence.tell
 
@@ -568,7 +568,7 @@ def test_a_replay_that_hangs_in_the_store_gives_the_mastership_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checks go through: without a limit nobody would ever serve."""
-    monkeypatch.setattr(amq.node.replay, "CALL_S_MAX", 0.5)
+    monkeypatch.setattr(amq.node.takeover, "CALL_S_MAX", 0.5)
     vfs = FaultyVfs()
     replaced = threading.Event()
 

@@ -10,6 +10,7 @@ import asyncio
 import ssl
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 
@@ -26,6 +27,7 @@ from amq.config.schema import BrokerConfig
 from amq.config.transport_url import TransportUrl, parse_transport_url, reachable
 from amq.core.errors import AmqError, CorruptError, TransportError
 from amq.doors.clock import Clock
+from amq.doors.threads import Threads
 from amq.journal.journal import Journal
 from amq.journal.recovery import Recovered
 from amq.journal.writer import JobRunner
@@ -34,7 +36,9 @@ from amq.node.entrance import Entrance
 from amq.security.credentials import Credentials
 from amq.security.login import Authenticate, Claim, Login
 from amq.security.permissions import Permissions
+from amq.store.epoch import Epoch
 from amq.store.files.vfs import Vfs
+from amq.store.host import Host
 from amq.transports.announcer import Announcer
 from amq.transports.handshakes import TlsPort, listening_sockets
 from amq.transports.parking import Parking
@@ -54,6 +58,33 @@ _log = structlog.get_logger("amq.master")
 MakeRunner = Callable[[Callable[..., object]], JobRunner]  # from the event loop's `call_soon_threadsafe`
 
 
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """The ways to the outside that a member has. `vfs` leads to its store."""
+
+    vfs: Vfs
+    clock: Clock
+    host: Host
+    threads: Threads
+    entropy: Random
+    make_runner: MakeRunner
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The things that all masterships of a member have in common. Most of them are the node's.
+
+    alone  nothing else is served by this event loop, which may thus wait for a quick disk
+    """
+
+    events: Events
+    entrance: Entrance
+    authenticate: Authenticate
+    credentials: Credentials | None = None
+    protocols: Sequence[ServedProtocol] = PROTOCOLS
+    alone: bool = True
+
+
 class Mastership:
     """One mastership. All of the journal was read into `state`; `valid()` tells whether the lease is valid now;
     `failed(why)` is called when the journal cannot go on.
@@ -62,61 +93,47 @@ class Mastership:
     def __init__(
         self,
         config: BrokerConfig,
-        vfs: Vfs,
-        clock: Clock,
-        name: str,
-        host_name: str,
-        epoch: int,
+        doors: Doors,
+        shared: Shared,
+        epoch: Epoch,
         state: State,
         recovered: Recovered,
         valid: Callable[[], bool],
-        authenticate: Authenticate,
         failed: Callable[[str, AmqError | None], None],
-        entropy: Random,
-        make_runner: MakeRunner,
-        events: Events,
-        entrance: Entrance,
-        alone: bool = True,
-        protocols: Sequence[ServedProtocol] = PROTOCOLS,
-        credentials: Credentials | None = None,
-        permissions: Permissions | None = None,
+        permissions: Permissions | None,
     ) -> None:
+        clock, entropy, make_runner = doors.clock, doors.entropy, doors.make_runner
         self.config = config
         self.clock = clock
         self.loop = asyncio.get_running_loop()
-        self.turn = Turn(self.loop, valid, inline=alone)
+        self.turn = Turn(self.loop, valid, inline=shared.alone)
         self.connections: dict[int, Peer] = {}
         self.parking: Parking[Peer] = Parking(entropy, lambda: self.config)
         self.urls: list[str] = []  # as clients write them
         self.full = False  # the store's disk
         self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)  # by protocol
-        self.epoch = epoch
-        self._name = name
-        self._protocols = protocols
-        self._host_name = host_name
-        self._entrance = entrance
-        self.door, self.places = entrance.door, entrance.places
-        entrance.serve(self.connections)
-        self._authenticate = authenticate
+        self.epoch = epoch.number
+        self._shared = shared
+        self._name, self._host_name = epoch.owner.name, epoch.owner.host
+        self.door, self.places = shared.entrance.door, shared.entrance.places
+        shared.entrance.serve(self.connections)
         self._failed = failed
-        self._events = events
-        self._announcer = Announcer(self.loop, events)
+        self._announcer = Announcer(self.loop, shared.events)
         self._neighbours: tuple[str, ...] = ()
         self._servers: list[asyncio.Server | TlsPort] = []
-        self._credentials = credentials
         self._upkeep: asyncio.TimerHandle | None = None
         self._runner = make_runner(self.loop.call_soon_threadsafe)
         self._reader = make_runner(self.loop.call_soon_threadsafe)
         store_uuid = recovered.store_uuid or entropy.randbytes(16)
         self.message_id_prefix = f"ID:{store_uuid.hex()[:12]}-"
         self.journal = Journal(
-            vfs,
+            doors.vfs,
             clock,
             self._runner,
             self,
             valid,
             config.store,
-            epoch,
+            self.epoch,
             store_uuid,
             recovered,
             config,
@@ -124,9 +141,9 @@ class Mastership:
             self._reader,
         )
         self.broker = broker = Broker(
-            state, self.journal, config, clock, epoch, self.turn.wake, recovered.read_bytes, events
+            state, self.journal, config, clock, self.epoch, self.turn.wake, recovered.read_bytes, shared.events
         )
-        broker.advisories.broker_name = name
+        broker.advisories.broker_name = self._name
         broker.permit(permissions)
         self.committed, self.rejected = broker.committed, broker.rejected
         self.lend, self.take_back = broker.lend, broker.take_back
@@ -158,10 +175,10 @@ class Mastership:
         deadline = self.clock.monotonic() + LISTEN_PATIENCE_S
         while True:
             try:
-                make = partial(self._make_socket, served_at(self._protocols, url.carried), url.tls)
+                make = partial(self._make_socket, served_at(self._shared.protocols, url.carried), url.tls)
                 if url.tls:
                     sockets = await listening_sockets(self.loop, url.host, url.port)
-                    return self._entrance.tls_port(sockets, self._context, make)
+                    return self._shared.entrance.tls_port(sockets, self._context, make)
                 return await self.loop.create_server(make, url.host, url.port, backlog=4096, reuse_address=True)
             except OSError as error:
                 if self.clock.monotonic() > deadline:
@@ -219,7 +236,7 @@ class Mastership:
 
     def _end(self) -> None:
         self.turn.stop()
-        self._entrance.leave(self.connections)
+        self._shared.entrance.leave(self.connections)
         self._announcer.stop()
         self.broker.stop_serving()
         self.journal.abandon()
@@ -236,7 +253,7 @@ class Mastership:
 
     def _context(self) -> ssl.SSLContext | None:
         """For new handshakes."""
-        return None if self._credentials is None else self._credentials.context
+        return None if self._shared.credentials is None else self._shared.credentials.context
 
     def lease_renewed(self) -> None:
         """The lease had run out and was proved again: what waited for it goes on."""
@@ -258,11 +275,11 @@ class Mastership:
     def store_full(self, full: bool) -> None:
         self.full = full
         store = self.config.store
-        self._events.tell(StoreFull(store, self.config.store_free_floor_bytes) if full else StoreHasRoom(store))
+        self._shared.events.tell(StoreFull(store, self.config.store_free_floor_bytes) if full else StoreHasRoom(store))
 
     def store_at_limit(self, reached: bool) -> None:
         limit = self.config.store_limit_bytes
-        self._events.tell(StoreLimitReached(limit) if reached else StoreLimitLeft(limit))
+        self._shared.events.tell(StoreLimitReached(limit) if reached else StoreLimitLeft(limit))
 
     def failed(self, why: str, damage: CorruptError | None = None) -> None:
         self._failed(why, damage)
@@ -278,7 +295,7 @@ class Mastership:
         return ClientConnection(self.broker, peer, owner, client, self.traffic[protocol])
 
     async def authenticate(self, claim: Claim) -> Login:
-        return await self._authenticate(claim)
+        return await self._shared.authenticate(claim)
 
     def brokers(self, loopback: bool, tls: bool = False) -> tuple[str, ...]:
         """Where a client finds the group; () = it is not told."""
@@ -286,7 +303,7 @@ class Mastership:
 
     def opened(self, peer: Peer) -> bool:
         try:
-            self._entrance.enter(peer)
+            self._shared.entrance.enter(peer)
         except PlacesTakenError:
             return False
         self.connections[peer.number] = peer
@@ -303,7 +320,7 @@ class Mastership:
 
     def _make_socket(self, protocols: Sequence[ServedProtocol], has_arrived: bool) -> Socket:
         """Of a new peer. `has_arrived`: the door heard of it before the TLS handshake."""
-        peer = Peer(self, next(self._entrance.numbers), PortCodecs(protocols, self._surroundings))
+        peer = Peer(self, next(self._shared.entrance.numbers), PortCodecs(protocols, self._surroundings))
         return Socket(self, peer, has_arrived)
 
     def _keep_up(self) -> None:

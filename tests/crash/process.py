@@ -1,24 +1,24 @@
 """A broker process on a `Disk`: the real locker, takeover, recovery, journal and broker, driven step by step.
 
-Start-up takes the road of `amq.node.member`: make the store, lock, take over (claim, wait, seal, link), replay, serve.
+Start-up takes the road of `amq.node.contender`: make a store, lock, take over (claim, wait, seal, link), replay.
 Invariant: a client's receipt is told to `decided` at the end of the turn in which the client got it.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
-from types import SimpleNamespace
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 from zlib import crc32
 
 from amq.broker.broker import Broker
 from amq.config.schema import BrokerConfig
+from amq.doors.threads import SystemThreads
 from amq.journal.journal import Journal
 from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.node.following import Following
-from amq.node.member import Member
-from amq.store.epoch import Epoch
+from amq.node.mastership import Doors
+from amq.node.takeover import Takeover
 from amq.store.files.election import FileElection
 from amq.store.files.shared_file import SharedFileLocker
 from amq.store.host import Owner
@@ -65,23 +65,17 @@ class Process(World):
             self.settle()
 
     def start(self) -> None:
-        """The road of Member: `_compete`, `_term`, `_serve`, without its threads."""
+        """The road of `Contender._wait_and_serve` and `Reign.serve`, without their threads."""
         slave = Following(self.vfs, self.clock, self.config)
-        service = cast(
-            Member,
-            SimpleNamespace(_vfs=self.vfs, config=self.config, _held=[], _slave=slave, _teller=lambda: lambda *_: None),
-        )
+        doors = Doors(self.vfs, self.clock, self._host, SystemThreads(), random.Random(0), lambda _: StepRunner())
+        takeover = Takeover(doors, STORE, slave, lambda _: None)
         FileElection(self.vfs, self.clock, self._host, STORE, (JOURNAL_DIRECTORY,)).make()
         owner = Owner.make(
             self._host, name=self.name, uuid=f"uuid of {self.name}", transport_urls=(), lock_keep_alive_period_s=2.0
         )
         self.locker = SharedFileLocker(self.vfs, self.clock, self._host, STORE, owner)
         assert self.locker.try_acquire(), "the lock of a dead process is free"
-
-        def seal(previous: Epoch | None) -> Mapping[str, int]:
-            return Member._seal(service, previous, self.locker.sign)
-
-        mastership = self.locker.take_over(self._pause, seal)
+        mastership = self.locker.take_over(self._pause, lambda previous: takeover.seal(previous, self.locker.sign))
         assert mastership is not None
         self.lease = mastership.lease
         self.epoch = mastership.epoch.number

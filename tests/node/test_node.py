@@ -111,7 +111,7 @@ def test_a_hung_store_does_not_stop_the_other_member(tmp_path: Path, monkeypatch
     process is replaced once nobody is served any more.
     """
     monkeypatch.setattr("amq.journal.journal.INLINE_SYNC_S_MAX", 1e9)
-    monkeypatch.setattr("amq.node.member.FENCE_PATIENCE_S", 0.1)
+    monkeypatch.setattr("amq.node.reign.FENCE_PATIENCE_S", 0.1)
     vfs, release = FaultyVfs(), threading.Event()
 
     async def scenario(world: World) -> None:
@@ -134,7 +134,7 @@ def test_a_hung_store_does_not_stop_the_other_member(tmp_path: Path, monkeypatch
 
 
 def test_a_member_whose_store_answers_again_takes_part_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amq.node.member.FENCE_PATIENCE_S", 0.1)
+    monkeypatch.setattr("amq.node.reign.FENCE_PATIENCE_S", 0.1)
     vfs, release = FaultyVfs(), threading.Event()
 
     async def scenario(world: World) -> None:
@@ -157,7 +157,7 @@ def test_a_thread_that_fails_ends_its_member_alone(tmp_path: Path, log: LogCaptu
     async def scenario(world: World) -> None:
         one, two = await world.connect("one"), await world.connect("two")
         member = world.node.members["two"]
-        member._threads.start("amq-journal", fails)
+        member._doors.threads.start("amq-journal", fails)
         assert await asyncio.wait_for(member.wait_for(Role.STOPPED), DEADLINE_S) is Role.STOPPED
         with pytest.raises(EOFError):
             await two.receive()

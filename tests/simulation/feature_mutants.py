@@ -39,7 +39,7 @@ from amq.journal.records import Consumed, Group, Moved, Prepared, Record, Resolv
 from amq.journal.records.message import Run
 from amq.node import candidacy
 from amq.node.following import Progress
-from amq.node.replay import Replay
+from amq.node.takeover import Replay
 from amq.protocols.commands import CloseSession, CommitBatch, LeaseMessages, Prepare, SendMany
 from amq.store import document, silence
 from amq.store.epoch import Epoch
@@ -492,7 +492,7 @@ def the_lease_is_not_looked_at_inside_a_group() -> AbstractContextManager[object
     """The replay runs in the lease thread, which checks between two pieces."""
 
     def read(replay: Replay, config: BrokerConfig, epoch: Epoch, lease: Lease, _tell: Progress) -> Any:
-        return replay._slave.finish(config, epoch, lambda *_: lease.check())
+        return replay._following.finish(config, epoch, lambda *_: lease.check())
 
     return patch.object(Replay, "read", read)
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-import amq.node.member
+import amq.node.takeover
 from amq.node.member import Role
 from amq.store.files.shared_file import SharedFileLocker
 from tests.simulation.faults import FAULTS_S, Fault
@@ -248,7 +248,7 @@ class Hung(Feature):
     def settings(self) -> Iterator[None]:
         from tests.simulation.world import World
 
-        replacing, on_call, locking = SharedFileLocker.replace, World._on_call, amq.node.member.lock_segments
+        replacing, on_call, locking = SharedFileLocker.replace, World._on_call, amq.node.takeover.lock_segments
 
         def see_replace(locker: SharedFileLocker, silent_s: float, goes_on: Callable[[], bool]) -> bool:
             slot = self._slot(locker)
@@ -290,7 +290,7 @@ class Hung(Feature):
             patches.enter_context(patch.object(SharedFileLocker, "replace", see_replace))
             patches.enter_context(patch.object(World, "_on_call", see_call))
             if self._slow:
-                patches.enter_context(patch.object(amq.node.member, "lock_segments", lock_slowly))
+                patches.enter_context(patch.object(amq.node.takeover, "lock_segments", lock_slowly))
             yield
 
     def _slot(self, locker: SharedFileLocker) -> Slot:

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import amq.journal.follower
 import amq.journal.recovery
 import amq.journal.segment
-import amq.node.member
+import amq.node.takeover
 import amq.store.files.shared_file
 from amq.broker.broker import Broker
 from amq.broker.queues.queue import Queue
@@ -252,12 +252,12 @@ def epoch_not_exclusive() -> AbstractContextManager[object]:
 
 @mutant
 def old_segments_not_synced_before_the_seal() -> AbstractContextManager[object]:
-    return _patch(amq.node.member, "lock_segments", lambda _vfs, _store, _sign: [])
+    return _patch(amq.node.takeover, "lock_segments", lambda _vfs, _store, _sign: [])
 
 
 @mutant
 def seal_measures_old_segments_again() -> AbstractContextManager[object]:
-    real = amq.node.member.seal
+    real = amq.node.takeover.seal
 
     def seal(
         vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int], followed: Any = None, sign: Any = None
@@ -270,7 +270,7 @@ def seal_measures_old_segments_again() -> AbstractContextManager[object]:
         return sealed
 
     no_assertion = patch.object(amq.store.files.shared_file, "all", lambda _parts: True, create=True)
-    return _both(_patch(amq.node.member, "seal", seal), no_assertion)
+    return _both(_patch(amq.node.takeover, "seal", seal), no_assertion)
 
 
 @mutant

@@ -105,7 +105,7 @@ class Successions(Feature):
         left = self._forbidden.get(number - 1)
         if mark.get("failover") is False and left is not None and slot.process is not None:
             self.oracle.counts["passive"] += 1
-            found = slot.service is not None and slot.service._candidacy.at_start == Mark.of(mark)
+            found = slot.service is not None and slot.service._contender.candidacy.at_start == Mark.of(mark)
             if not found and self._called.get(slot.name, -math.inf) < left - 1.01 * CALLED_S:
                 self.oracle.broken("passive", f"{slot.name} took epoch {number}, which nobody had asked it to do")
 
