@@ -3,7 +3,7 @@ read then.
 
 It only reads. Much can go wrong while it follows: a file is deleted under its feet, a master is deposed, a network file
 system shows an old state. That costs no more than the time to read again: once this broker is the master, it reads and
-proves everything up to the sealed lengths (see `amq.node.replay`). Until then the slave runs in the lease thread, in
+proves everything up to the sealed lengths (see `amq.node.takeover`). Until then the slave runs in the lease thread, in
 small pieces.
 """
 
