@@ -314,10 +314,8 @@ def _print_store(facts: dict[str, Any]) -> None:
     click.echo(f"slaves   {slaves or 'none: no broker would take over'}")
     if facts["slaves"] and all(slave["cannot_listen"] or slave["too_old"] for slave in facts["slaves"]):
         click.echo("         no slave could serve clients")
-    running = [] if master is None else [master]
-    for number, broker in enumerate(each for each in (*running, *facts["slaves"]) if each["console"]):
-        only = f", on host {broker['host']} only" if is_loopback(broker["console"]) else ""
-        click.echo(f"{'' if number else 'consoles':8} {broker['name']}: {broker['console']}{only}")
+    for number, line in enumerate(_consoles([*([] if master is None else [master]), *facts["slaves"]])):
+        click.echo(f"{'' if number else 'consoles':8} {line}")
     for number, gone in enumerate(facts["not_running"]):
         when = wall_text(gone["last_seen_wall_ms"]) if gone["last_seen_wall_ms"] else "at an unknown time"
         click.echo(f"{'' if number else 'gone':8} {_who(gone)}: does not run, last seen {when}")
@@ -328,6 +326,16 @@ def _print_store(facts: dict[str, Any]) -> None:
     full = ": the disk is full, the master rejects messages; acknowledgements go on" if facts["store_full"] else ""
     free = facts["free_bytes"]
     click.echo(f"free     {'unknown: this store cannot tell' if free is None else size_text(free)}{full}")
+
+
+def _consoles(brokers: list[dict[str, Any]]) -> list[str]:
+    """Each console with its brokers: one may be that of all brokers of its host."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for broker in brokers:
+        if url := broker["console"]:
+            only = f", on host {broker['host']} only" if is_loopback(url) else ""
+            found.setdefault((url, only), []).append(broker["name"])
+    return [f"{url} ({', '.join(names)}{only})" for (url, only), names in found.items()]
 
 
 def _who(broker: dict[str, Any]) -> str:

@@ -205,6 +205,7 @@ def test_where_the_consoles_are(tmp_path: Path) -> None:
     vfs, host = SystemVfs(), SystemHost()
     (tmp_path / "journal").mkdir()
     said = {"a": "https://a.example:8161", "b": "http://127.0.0.1:8161", "c": "javascript:alert(1)"}
+    said["d"] = said["b"]
     with ExitStack() as running:
         for name, url in said.items():
             owner = Owner.make(
@@ -220,9 +221,9 @@ def test_where_the_consoles_are(tmp_path: Path) -> None:
             running.enter_context(closing(presence))
         facts = amq_json("status", "--store", tmp_path)
         assert facts["master"]["console"] == said["a"]
-        assert [slave["console"] for slave in facts["slaves"]] == [said["b"], None]
+        assert [slave["console"] for slave in facts["slaves"]] == [said["b"], None, said["b"]]
         text = amq("status", "--store", tmp_path).stdout
-        lines = f"consoles a: {said['a']}\n         b: {said['b']}, on host {host.name()} only\n"
+        lines = f"consoles {said['a']} (a)\n         {said['b']} (b, d, on host {host.name()} only)\n"
         assert lines in text
         assert "javascript" not in text
 
