@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import maven_client
@@ -13,9 +14,31 @@ from tests.sampling import sampled
 CASES = cases()
 BY_NAME = {case.name: case for case in CASES}
 SLOW = {"Connections.shortInactivity"}
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "openwire.md"
+# Where ActiveMQ does otherwise: the case → how its row of the page begins.
+ROWS = {
+    "Headers.timesInTheBroker": "times at which a message entered and left the broker",
+    "Producers.persistenceMixed": "order of persistent messages and others in one queue",
+    "Scheduling.browsed": "browsing scheduled messages",
+    "Selectors.redelivered": "selector on `JMSRedelivered`",
+    "Xa.committedAgain": "second commit of a branch",
+    "Xa.forgetPrepared": "forget of a prepared XA transaction",
+    "Xa.preparedNotPersistent": "prepare of an XA transaction with messages for topics, or that are not persistent",
+    "Xa.preparedToADurableSubscriber": "prepare of an XA transaction with messages for topics",
+    "Xa.preparedToATopic": "prepare of an XA transaction with messages for topics",
+    "Xa.unknownPrepared": "prepare of a transaction that is not known",
+}
 QUICK = [
     value for value in sampled([case.name for case in CASES if case.name not in SLOW], every=3) if type(value) is str
 ]
+
+
+def test_each_difference_from_activemq_is_in_the_table_of_the_page() -> None:
+    _, _, table = PAGE.read_text().partition("\n## Differences\n")
+    rows = [line.removeprefix("| ") for line in table.strip().split("\n\n")[0].splitlines()[2:]]
+    assert ROWS.keys() == {case.name for case in CASES if case.differs}
+    for beginning in ROWS.values():
+        assert sum(row.startswith(beginning) for row in rows) == 1, beginning
 
 
 class Results:
