@@ -385,7 +385,7 @@ class Broker(Core):
                         browser.step(now_ms)
                 else:
                     (queue.retention or queue).dispatch(self, now_ms)
-                if queue.stored_bytes > queue.options.queue_limit_bytes > 0:
+                if queue.stored_bytes > queue.drops_above:
                     self.limits.over(queue)
         self.dirty.update(later)
         # Work is looked for only where there is some: a lone message paid for 18 calls that found nothing.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
-from amq.broker.topics.topics import TopicQueue
+from amq.broker.topics.buffer import TopicBuffer
 from amq.core.message import Message
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def check_topics(world: World) -> int:
         assert not waiting & held
         assert waiting | held <= queue.messages.keys()
         assert queue.resident_bytes == sum(map(memory_of, queue.messages.values()))
-        assert not queue.stored_bytes
+        assert queue.stored_bytes == queue.resident_bytes
         assert queue.expiring == sum(bool(message.expires_ms) for message in queue.messages.values())
         for message in queue.messages.values():
             assert message.segment is None
@@ -43,8 +43,8 @@ def check_topics(world: World) -> int:
     return sum(holders.values()) * MESSAGE_OVERHEAD_BYTES + sum(bodies.values())
 
 
-def _closed(world: World) -> set[TopicQueue]:
+def _closed(world: World) -> set[TopicBuffer]:
     """Of subscriptions that have ended while a transaction holds some of their messages."""
     transactions = [each for client in world.clients for each in client.transactions.values()]
     settled = [subscription for each in transactions for subscription, _ in each.acks + each.nacks]
-    return {each.queue for each in settled if isinstance(each.queue, TopicQueue)}
+    return {each.queue for each in settled if isinstance(each.queue, TopicBuffer)}

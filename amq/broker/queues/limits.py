@@ -14,7 +14,7 @@ from typing import Protocol
 
 from amq.broker.core import Core
 from amq.broker.events import MemoryLimitLeft, MemoryLimitReached, QueueLimitLeft, QueueLimitReached
-from amq.broker.queues.queue import NO_LIMIT, Queue
+from amq.broker.queues.queue import Queue
 from amq.broker.queues.redelivery import Redelivery
 from amq.broker.queues.rooms import MemoryRoom, PromisedRoom, QueueRoom, Room, StoreRoom, full
 from amq.broker.topics.durables import Durables
@@ -226,10 +226,7 @@ class Limits:
         )
 
     def _excess_bytes(self, queue: Queue) -> int:
-        options = queue.options
-        if options.queue_limit_policy != "drop-oldest" or queue.limit_bytes >= NO_LIMIT:
-            return 0
-        return queue.stored_bytes - self._dropping.get(queue, 0) - options.queue_limit_bytes
+        return queue.stored_bytes - self._dropping.get(queue, 0) - queue.drops_above
 
     def _drop_oldest(self, queue: Queue) -> None:
         """Take out the oldest that no consumer has. Messages on disk are read first: they may have to be moved."""

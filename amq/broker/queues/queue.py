@@ -288,6 +288,7 @@ class Queue:
         "backlogs",
         "browsers",
         "delayed",
+        "drops_above",
         "duplicates",
         "duplicates_pending",
         "enqueued",
@@ -355,9 +356,10 @@ class Queue:
         """`options` = the broker's configuration with what destinations of this name have of their own."""
         self.options = options
         self.is_diverted = bool(options.divert)
-        limit = options.queue_limit_bytes or NO_LIMIT
+        limit, drops = options.queue_limit_bytes or NO_LIMIT, options.queue_limit_policy == "drop-oldest"
         # A queue that drops the oldest accepts: senders wait only if it cannot keep pace, at twice the limit.
-        self.limit_bytes = 2 * limit if options.queue_limit_policy == "drop-oldest" else limit
+        self.limit_bytes = 2 * limit if drops else limit
+        self.drops_above = limit if drops else NO_LIMIT  # bytes that are stored
 
     @property
     def taken_bytes(self) -> int:

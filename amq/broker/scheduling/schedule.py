@@ -43,7 +43,7 @@ class Schedule(Queue):
 
     def configure(self, options: StoreOptions) -> None:
         super().configure(options)
-        self.limit_bytes = NO_LIMIT  # `queueLimit` is for messages that a consumer may have
+        self.limit_bytes = self.drops_above = NO_LIMIT  # `queueLimit` is for messages that a consumer may have
         self.is_diverted = True  # the routing refuses a client that sends to this very name
 
     @property

@@ -13,38 +13,21 @@ from collections.abc import Iterator
 from amq.broker.core import Core
 from amq.broker.events import TemporaryGone, TemporaryMade
 from amq.broker.names import is_temporary
-from amq.broker.queues.queue import Dispatcher, Queue, Subscription
 from amq.broker.sessions.links import OWN_NAME, Links
-from amq.broker.topics.topics import TopicQueue, Topics
-from amq.config.store_options import StoreOptions
+from amq.broker.topics.buffer import TopicBuffer
+from amq.broker.topics.topics import Topics
 from amq.core.destination import TEMPORARY_QUEUE_SCHEME, plain_name, wire_name
 from amq.core.errors import AccessError, CommandError
 from amq.core.message import Message
-from amq.protocols.commands import Subscribe
 
 QUEUES_MAX = 1000  # of one connection, about 3 MB: anybody who sends to a new name makes one
 
 
-class TemporaryQueue(TopicQueue):
-    """Its consumers share what is sent to it, as with any queue."""
+class TemporaryQueue(TopicBuffer):
+    """Its consumers share what is sent to it, as with any queue. None of it is missed: where memory is full its senders
+    wait."""
 
     __slots__ = ()
-
-    chooses = True
-
-    def configure(self, options: StoreOptions) -> None:
-        super().configure(options)
-        self.is_bounded = False  # replies are not missed: their sender waits where memory is full
-
-    @property
-    def is_direct(self) -> bool:
-        return False
-
-    def join(self, subscription: Subscription, owner: Dispatcher) -> None:
-        Queue.join(self, subscription, owner)
-
-    def leave(self, subscription: Subscription) -> None:
-        Queue.leave(self, subscription)
 
     def dead_letter_name(self, message: Message, given_up: bool = False) -> str:  # noqa: ARG002
         """Not one for each queue that was ever there."""
@@ -165,8 +148,6 @@ class Temporaries:
         return queue
 
     def _open(self, name: str, owned: dict[str, TemporaryQueue | None]) -> TemporaryQueue:
-        options = self._core.state.options_of(name)
-        prefix = self._core.message_id_prefix
-        queue = owned[name] = TemporaryQueue(self._topics, Subscribe("", name), (name,), options, prefix)
+        queue = owned[name] = TemporaryQueue(name, (name,), self._core.state.options_of(name))
         self._topics.open(queue)
         return queue

@@ -21,8 +21,9 @@ from amq.broker.core import Core
 from amq.broker.events import Discarded, SlowConsumer
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost
 from amq.broker.names import ADVISORY_PREFIX, is_temporary, is_topic
-from amq.broker.queues.queue import NO_LIMIT, Dispatcher, Queue, Subscription
+from amq.broker.queues.queue import NO_LIMIT, Dispatcher, Subscription
 from amq.broker.topics.audience import Audience
+from amq.broker.topics.buffer import TopicBuffer
 from amq.broker.topics.known import KnownTopics
 from amq.broker.topics.patterns import Patterns
 from amq.broker.topics.recovery_buffer import RecoveryBuffer
@@ -42,7 +43,7 @@ SHARE_MIN = 1 / 256
 ROUTES_BYTES_MAX = 4 << 20  # of names whose subscriptions are remembered
 
 
-class TopicQueue(Queue):
+class TopicQueue(TopicBuffer):
     """The messages that wait for one subscription, `subscription`, which is the only one that this queue ever has."""
 
     __slots__ = (
@@ -50,13 +51,10 @@ class TopicQueue(Queue):
         "_topics",
         "discarded",
         "is_bounded",
-        "is_closed",
         "is_slow",
         "limit",
         "no_local",
         "retroactive",
-        "selector",
-        "sources",
         "subscription",
     )
 
@@ -68,13 +66,11 @@ class TopicQueue(Queue):
     ) -> None:
         asked = command.flow.pending_limit
         self._limit_asked = NO_LIMIT if asked < 0 else asked  # 0 = the consumer does not say
-        super().__init__(told(sources), options)
-        self.sources = sources  # topics, or patterns of them
-        self.selector = Selector(command.filter.selector, prefix) if command.filter.selector else None
+        selector = Selector(command.filter.selector, prefix) if command.filter.selector else None
+        super().__init__(told(sources), sources, options, selector)
         self._topics = topics
         self.no_local = command.filter.no_local
         self.retroactive = command.filter.retroactive
-        self.is_closed = False
         self.is_slow = False  # it was told so, and has not caught up since
         self.discarded = 0
 
@@ -86,43 +82,22 @@ class TopicQueue(Queue):
     def join(self, subscription: Subscription, owner: Dispatcher) -> None:
         super().join(subscription, owner)
         self.subscription = subscription
-        self._topics.open(self)
+        self._topics.begin(self)
 
     def leave(self, subscription: Subscription) -> None:
-        """Waiting messages are dropped in this turn; those in a transaction go with the transaction."""
         super().leave(subscription)
         self.is_closed = True
-        self._topics.close(self)
+        self._topics.end(self)
         del self.subscription  # it refers to this queue: together they would outlive their connection
 
-    @property
-    def is_direct(self) -> bool:
-        """Can a batch go right to the consumer?"""
+    def takes(self, batch: MessageBatch) -> bool:
         subscription = self.subscription
-        return subscription.unlimited and subscription.is_ready and not self.messages
-
-    @property
-    def is_dead_letter_queue(self) -> bool:
-        """Messages of a subscription that has ended belong to nobody, and go nowhere."""
-        return self.is_closed or super().is_dead_letter_queue
-
-    delays = False
-
-    def cost(self, message: Message) -> int:  # noqa: ARG002
-        """`queueLimit` is for queues."""
-        return 0
-
-    def store(self, message: Message) -> None:
-        super().store(message)
-        self.stored_bytes = self.pending_bytes = 0
-
-    def remove(self, message: Message) -> None:
-        super().remove(message)
-        self.stored_bytes = 0
-
-    def is_idle(self) -> bool:
-        """It is in no table from which it could be forgotten."""
-        return False
+        if not subscription.unlimited or not subscription.is_ready or self.messages:
+            return False
+        self.enqueued += len(batch.messages)
+        self.acknowledged += len(batch.messages)
+        subscription.peer.deliver_batch(subscription, batch)
+        return True
 
     def wants(self, message: Message) -> bool:
         return not (self.no_local and message.shared is not None and message.shared.origin is self.subscription.peer)
@@ -132,25 +107,11 @@ class TopicQueue(Queue):
         return any(means(source, topic) for source in self.sources) and self.may_have(topic)
 
     def may_have(self, topic: str) -> bool:
-        """May its user read that topic? A temporary queue is no topic of anybody."""
-        subscription = getattr(self, "subscription", None)
-        return subscription is None or subscription.owner.may(Action.CONSUME, topic)
-
-    def accept(self, message: Message) -> None:
-        """It waits here from now on."""
-        assert message.shared is not None
-        message.shared.others += 1
-        self.store(message)
+        return self.is_closed or self.subscription.owner.may(Action.CONSUME, topic)
 
     def dispatch(self, owner: Dispatcher, now_ms: int) -> None:
-        if self.is_closed:
-            for message in self.take_oldest_messages(len(self.messages)):
-                owner.consumed(self, message)
-            for browser in self.browsers:
-                browser.step(now_ms)
-            return
         super().dispatch(owner, now_ms)
-        if self.is_bounded:
+        if self.is_bounded and not self.is_closed:
             self._topics.keep_bounds(self)
 
     def _hand_out(self, owner: Dispatcher, now_ms: int) -> None:
@@ -178,18 +139,6 @@ class TopicQueue(Queue):
             message = level.popleft()
             taken.append(message)
             size += len(message.body) + message.header_bytes + FRAME_BYTES
-        return taken
-
-    def take_oldest_messages(self, count: int) -> list[Message]:
-        """Remove and return up to `count` of the oldest waiting messages, of any priority."""
-        taken: list[Message] = []
-        while count > len(taken):
-            levels = sorted((level for level in self.levels if level), key=lambda level: level[0].seq)
-            if not levels:
-                break
-            until = levels[1][0].seq if len(levels) > 1 else NO_LIMIT
-            while count > len(taken) and levels[0] and levels[0][0].seq < until:
-                taken.append(levels[0].popleft())
         return taken
 
 
@@ -229,12 +178,12 @@ class Topics:
         self.provide: Callable[[str], object]  # makes the temporary queue of that name, if its connection is there
         self._core = core
         self.handed_out: list[Message] = []  # in this turn
-        self._named: dict[str, Audience[TopicQueue]] = {}  # by the name that they are subscribed to
-        self._patterns: Patterns[TopicQueue] = Patterns()
+        self._named: dict[str, Audience[TopicBuffer]] = {}  # by the name that they are subscribed to
+        self._patterns: Patterns[TopicBuffer] = Patterns()
         self._selective = 0  # subscriptions with a selector
         self._spanning = 0  # subscriptions that may get messages of several topics
-        self._queues: dict[TopicQueue, None] = {}
-        self._routes: Remembered[tuple[Audience[TopicQueue], ...]] = Remembered(ROUTES_BYTES_MAX)
+        self._queues: dict[TopicBuffer, None] = {}
+        self._routes: Remembered[tuple[Audience[TopicBuffer], ...]] = Remembered(ROUTES_BYTES_MAX)
         self.known = KnownTopics(core, self._named)
 
     # -- subscriptions ------------------------------------------------------------------------------------------------
@@ -245,7 +194,21 @@ class Topics:
         core = self._core
         return TopicQueue(self, command, sources, core.state.options_of(str(sources[0])), core.message_id_prefix)
 
-    def open(self, queue: TopicQueue) -> None:
+    def begin(self, queue: TopicQueue) -> None:
+        """Its consumer is there: from now on `queue` gets what is sent."""
+        self.open(queue)
+        if _is_of_advisories(queue):
+            self.advisories.listens(queue)
+        if queue.retroactive:
+            self._replay(queue)
+
+    def end(self, queue: TopicQueue) -> None:
+        """Its consumer has gone."""
+        if _is_of_advisories(queue):
+            self.advisories.left()
+        self.close(queue)
+
+    def open(self, queue: TopicBuffer) -> None:
         """From now on `queue` gets what is sent."""
         self._queues[queue] = None
         self._spanning += _spans(queue)
@@ -258,18 +221,12 @@ class Topics:
             self._named.setdefault(source, Audience()).add(queue, queue.selector)
             self._routes.pop(source, None)
             self.known.use(source)
-        if _is_of_advisories(queue):
-            self.advisories.listens(queue)
-        if queue.retroactive:
-            self._replay(queue)
 
-    def close(self, queue: TopicQueue) -> None:
-        """And from now on no more."""
+    def close(self, queue: TopicBuffer) -> None:
+        """From now on `queue` gets nothing more."""
         del self._queues[queue]
         self._spanning -= _spans(queue)
         self._selective -= queue.selector is not None
-        if _is_of_advisories(queue):
-            self.advisories.left()
         for source in queue.sources:
             if isinstance(source, Pattern):
                 self._patterns.discard(source.words, queue)
@@ -281,7 +238,7 @@ class Topics:
                 del self._named[source]
             self._routes.pop(source, None)
 
-    def queues(self) -> list[TopicQueue]:
+    def queues(self) -> list[TopicBuffer]:
         """Of all subscriptions."""
         return list(self._queues)
 
@@ -300,14 +257,14 @@ class Topics:
         """How many subscriptions get what is sent to that topic."""
         return sum(map(len, self.route(name)))
 
-    def route(self, name: str) -> tuple[Audience[TopicQueue], ...]:
+    def route(self, name: str) -> tuple[Audience[TopicBuffer], ...]:
         """The consumers that get the messages of the topic `name`."""
         route = self._routes.get(name)
         if route is None:
             if is_temporary(name):
                 self.provide(name)
             named = self._named.get(name)
-            others: Audience[TopicQueue] = Audience()
+            others: Audience[TopicBuffer] = Audience()
             patterned = self._patterns.match(words_of(name)) if is_topic(name) else ()
             for queue in dict.fromkeys(patterned):
                 if name in queue.sources or (name.startswith(ADVISORY_PREFIX) and not _is_of_advisories(queue)):
@@ -426,7 +383,7 @@ class Topics:
             yield name, piece
         pieces.clear()
 
-    def _fan_out(self, route: Sequence[Audience[TopicQueue]], messages: list[Message]) -> None:
+    def _fan_out(self, route: Sequence[Audience[TopicBuffer]], messages: list[Message]) -> None:
         """`messages` to each consumer of `route` that wants them."""
         core = self._core
         whole = MessageBatch(messages)
@@ -438,7 +395,7 @@ class Topics:
                 else:
                     self._give(queue, whole, large)
             if audience.some:
-                selected: dict[TopicQueue, list[Message]] = {}
+                selected: dict[TopicBuffer, list[Message]] = {}
                 for message in messages:
                     for queue in audience.some.matching(message):
                         if queue.wants(message):
@@ -452,15 +409,12 @@ class Topics:
                 core.memory.take(len(message.body) + message.header_bytes + shared.others * MESSAGE_OVERHEAD_BYTES)
                 shared.others -= 1
 
-    def _give(self, queue: TopicQueue, batch: MessageBatch, large: bool) -> None:
+    def _give(self, queue: TopicBuffer, batch: MessageBatch, large: bool) -> None:
         """At once, or into the queue."""
         core, messages = self._core, batch.messages
         if not messages:
             return
-        if not large and queue.is_direct:
-            queue.enqueued += len(messages)
-            queue.acknowledged += len(messages)
-            queue.subscription.peer.deliver_batch(queue.subscription, batch)
+        if not large and queue.takes(batch):
             return
         for message in messages:
             queue.accept(message)
@@ -525,10 +479,10 @@ class Topics:
             core.events.tell(Discarded(queue.subscription.id, tuple(map(str, queue.sources)), len(messages)))
 
 
-def _spans(queue: TopicQueue) -> bool:
+def _spans(queue: TopicBuffer) -> bool:
     """May it get messages of several topics?"""
     return len(queue.sources) > 1 or isinstance(queue.sources[0], Pattern)
 
 
-def _is_of_advisories(queue: TopicQueue) -> bool:
+def _is_of_advisories(queue: TopicBuffer) -> bool:
     return any(str(source).startswith(ADVISORY_PREFIX) for source in queue.sources)
