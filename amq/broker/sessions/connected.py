@@ -26,6 +26,7 @@ class SessionHost(Protocol[S]):
     sendable: Sendable
     is_closed: bool
     is_writable: bool
+    now_ms: int
     stalled_bytes: int
     transactions: dict[str, Transaction]  # by name: open in any of its sessions
     traffic: Traffic

@@ -63,6 +63,7 @@ class ClientConnection:
         self.producers: dict[str, str] = {}  # those that its client has told of → full names of their destinations
         self.transactions: dict[str, Transaction] = {}  # by name: open in any of its sessions
         self.traffic = Traffic() if traffic is None else traffic
+        self.now_ms = 0  # the wall clock as `handle` began, 0 = no command has asked for it
         self.stalled_bytes = 0  # of commands of all sessions that wait
         self._is_silent = bool(client.instance)  # has it still to say something?
         self._paused: set[int] = set()  # sessions for which it is not read from
@@ -84,6 +85,7 @@ class ClientConnection:
         if self._is_silent and commands:
             self._is_silent = False
             self.broker.links.claim(self, self.client)
+        self.now_ms = 0
         handlers, count = self._handlers, len(commands)
         # The first look comes soon: one command may cost as much as a thousand others.
         at, step = 0, 1 if until_s < math.inf else count

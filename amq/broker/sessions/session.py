@@ -229,7 +229,10 @@ class Session:
             if room is not None:
                 self.stall(command, room)
                 return
-        message.timestamp_ms = broker.clock.wall_ms()
+        connection = self._connection
+        if not connection.now_ms:  # those that come in one read have one time
+            connection.now_ms = broker.clock.wall_ms()
+        message.timestamp_ms = connection.now_ms
         if command.transaction:
             self._add_to_transaction(command, [message])
         else:
