@@ -56,7 +56,7 @@ def test_a_path_that_is_taken(tmp_path: Path) -> None:
             await second.start()
         file = tmp_path / "file"
         file.write_text("kept")
-        with pytest.raises(ConfigError, match="no socket"):
+        with pytest.raises(ConfigError, match="not a socket"):
             await ManagementServer(str(file), made.resources, second.slices).start()
         assert file.read_text() == "kept"
         left = tmp_path / "left.sock"  # of a broker that was killed
