@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from amq.broker.queues.queue import Peer
+from amq.broker.queues.queue import Recipient
 from amq.journal.batch import Waiter
 from amq.journal.records import Record
 from amq.protocols.commands import Failure, Scope
@@ -15,7 +15,7 @@ class Reply:
 
     __slots__ = ("_peer", "_receipt", "_session")
 
-    def __init__(self, peer: Peer, receipt: object, session: int) -> None:
+    def __init__(self, peer: Recipient, receipt: object, session: int) -> None:
         self._peer = peer
         self._receipt = receipt
         self._session = session
@@ -32,7 +32,7 @@ class Unasked:
 
     __slots__ = ("_peer", "_session")
 
-    def __init__(self, peer: Peer, session: int) -> None:
+    def __init__(self, peer: Recipient, session: int) -> None:
         self._peer = peer
         self._session = session
 

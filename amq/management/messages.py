@@ -118,7 +118,7 @@ class Look:
             self._ended = None
         return Page(self._found, None if browser.done else browser.position)
 
-    # -- Owner and Peer, as far as a browse needs them ----------------------------------------------------------------
+    # -- ConsumerOwner and Recipient, as far as a browse needs them ---------------------------------------------------
 
     @property
     def peer(self) -> Any:

@@ -61,7 +61,7 @@ _log = structlog.get_logger("amq.connection")
 
 
 class Peer:
-    """Implements `amq.broker.queues.queue.Peer`, and `amq.transports.socket.Client`."""
+    """Implements `amq.broker.queues.queue.Recipient`, and `amq.transports.socket.SocketOwner`."""
 
     def __init__(self, hub: Hub[Peer], number: int, codecs: Codecs) -> None:
         self._hub = hub

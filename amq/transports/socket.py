@@ -23,13 +23,11 @@ from typing import Any, Protocol, cast
 
 import structlog
 
-from amq.config.node_options import NodeOptions
 from amq.core.errors import ProtocolError
-from amq.doors.clock import Clock
 from amq.transports import liveness
 from amq.transports.hosts import is_loopback, shown
+from amq.transports.hub import Hub
 from amq.transports.liveness import TcpSocket
-from amq.transports.places import Places
 from amq.transports.shares import FULL_READS_MAX
 
 # A client over TLS that said nothing for so long after our last word has heard it, or never will: TLS is then closed,
@@ -168,8 +166,8 @@ def stream_over(transport: asyncio.Transport, output_bytes_max: int) -> Stream:
     return kind(transport, output_bytes_max)
 
 
-class Client(Protocol):
-    """The peer whose socket it is."""
+class SocketOwner(Protocol):
+    """The peer of a socket."""
 
     number: int
     is_closing: bool
@@ -203,24 +201,13 @@ class Client(Protocol):
     def abort(self) -> None: ...
 
 
-class Surroundings(Protocol):
-    """The part of a `Hub` that a socket needs."""
-
-    clock: Clock
-    loop: asyncio.AbstractEventLoop
-    places: Places
-
-    @property
-    def config(self) -> NodeOptions: ...
-
-
 class Socket(asyncio.Protocol):
     """`peer` None = it serves nobody any more. `has_arrived`: the door heard of it before its TLS handshake."""
 
-    def __init__(self, hub: Surroundings, peer: Client, has_arrived: bool = False) -> None:
+    def __init__(self, hub: Hub[Any], peer: SocketOwner, has_arrived: bool = False) -> None:
         self._hub = hub
         self._clock = hub.clock
-        self.peer: Client | None = None
+        self.peer: SocketOwner | None = None
         peer.attach(self)
         self.has_arrived = has_arrived
         self.stream: Stream | None = None
@@ -447,7 +434,7 @@ class Socket(asyncio.Protocol):
         )
         self._call_later(min(s for s in intervals_s if s), self._tick)
 
-    def _has_vanished(self, peer: Client) -> bool:
+    def _has_vanished(self, peer: SocketOwner) -> bool:
         """True when the client's host does not answer any more. The socket is then closed."""
         ttl_s = self._hub.config.connection_ttl_s
         if self._watched is None or not ttl_s or (self._hears_s and not self._paused_at_s):

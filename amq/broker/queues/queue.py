@@ -41,9 +41,9 @@ _NOBODY: deque[Subscription] = deque(maxlen=0)
 _NO_IDS = IdWindow(0)
 
 
-class Peer(Protocol):
-    """The connection as the broker sees it. Nothing is sent before the end of the turn, and then only if the lease is
-    valid.
+class Recipient(Protocol):
+    """A client as the broker sees it: it gets deliveries, answers and errors. Nothing is sent before the end of the
+    turn, and then only if the lease is valid.
     """
 
     def subscribed(self, command: Subscribe, session: int) -> Any:
@@ -86,7 +86,7 @@ class ConsumerOwner(Protocol):
     number: int
 
     @property
-    def peer(self) -> Peer: ...
+    def peer(self) -> Recipient: ...
     @property
     def user(self) -> str: ...
     def may(self, action: Action, name: str) -> bool: ...

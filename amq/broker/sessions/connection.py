@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from amq.broker.access import ASKED_ELSEWHERE
 from amq.broker.broker import Broker
 from amq.broker.events import Connected, Disconnected, Event, ProducerClosed, ProducerOpened, Subscribed
-from amq.broker.queues.queue import Peer
+from amq.broker.queues.queue import Recipient
 from amq.broker.sessions import signing
 from amq.broker.sessions.links import NOBODY, Client
 from amq.broker.sessions.session import Session
@@ -44,7 +44,7 @@ class ClientConnection:
     def __init__(
         self,
         broker: Broker,
-        peer: Peer,
+        peer: Recipient,
         temporary: str = "",
         client: Client = NOBODY,
         traffic: Traffic | None = None,
@@ -79,9 +79,9 @@ class ClientConnection:
     def handle(
         self, commands: list[Command], session: Session | None = None, until_s: float = math.inf
     ) -> list[Command]:
-        """Carry out `commands` in order: those of `session`, None = of session 0, up to an `InSession`. `Peer.fail` is
-        told of each error, also of one that is our mistake. Returns those that are left at `until_s`, monotonic, for
-        another call without a session."""
+        """Carry out `commands` in order: those of `session`, None = of session 0, up to an `InSession`.
+        `Recipient.fail` hears of each error, also of one that is our mistake. Returns those that are left at `until_s`,
+        monotonic, for another call without a session."""
         if self._is_silent and commands:
             self._is_silent = False
             self.broker.links.claim(self, self.client)

@@ -38,7 +38,7 @@ class Pulling:
     def grant(self, subscription: Subscription | None, command: Credit, waiter: Waiter, writable: bool) -> None:
         """The consumer may get this many messages from now on, instead of as many as before. Raises CommandError."""
         if subscription is None or subscription.refund or subscription.unlimited:
-            raise CommandError(f"subscription {command.id!r} did not begin with credit: SUBSCRIBE with credit:0")
+            raise CommandError(f"subscription {command.id!r} did not begin with credit: subscribe with a credit of 0")
         if command.credit or not command.drain:
             subscription.grant(command.credit)
             if not command.credit:

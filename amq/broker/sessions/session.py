@@ -435,10 +435,10 @@ class Session:
 
     @staticmethod
     def _unknown(command: Settle) -> CommandError:
-        name = "ACK" if command.outcome is Outcome.ACCEPTED else "NACK"
+        name = "acknowledgement" if command.outcome is Outcome.ACCEPTED else "refusal"
         return CommandError(
             f"{name} of a message that this connection does not hold: it was acknowledged before, its subscription "
-            "ended or has ack mode auto, or it was delivered on an earlier connection",
+            "ended or does not acknowledge, or it was delivered on an earlier connection",
             code="UNKNOWN_DELIVERY",
         )
 
@@ -595,7 +595,7 @@ class Session:
             self.peer.close()
 
     def _farewell(self, waiter: Waiter) -> None:
-        """All before the DISCONNECT is committed."""
+        """All before the end is committed."""
         waiter.done()
         self.peer.close()
 

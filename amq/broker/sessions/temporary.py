@@ -117,7 +117,7 @@ class Temporaries:
     def _too_many(name: str) -> CommandError:
         return CommandError(
             f"{wire_name(name)}: this connection has {QUEUES_MAX} temporary destinations already; use one for many "
-            "requests, and tell the answers apart by correlation-id",
+            "requests, and tell the answers apart by their correlation ids",
             code="TEMPORARY_QUEUES_TOO_MANY",
         )
 
@@ -127,7 +127,7 @@ class Temporaries:
         if not owner or not (plain_name(name).startswith(owner) or self._owners.get(name) == owner):
             raise AccessError(
                 f"{wire_name(name)}: only the connection that made a temporary destination consumes it; "
-                "subscribe to /temp-queue/NAME of your own",
+                "subscribe to one of your own",
                 code="DESTINATION_REFUSED",
             )
         owned = self._owned.get(owner, {})

@@ -22,7 +22,7 @@ from amq.broker.actions import Action
 from amq.broker.core import Core
 from amq.broker.names import SUBSCRIPTION_SCHEME, is_temporary, is_topic
 from amq.broker.queues.backlog import NEVER
-from amq.broker.queues.queue import ConsumerOwner, Peer, Queue, Subscription
+from amq.broker.queues.queue import ConsumerOwner, Queue, Recipient, Subscription
 from amq.broker.topics.audience import Audience
 from amq.broker.topics.known import KnownTopics
 from amq.broker.waiters import Call
@@ -49,7 +49,7 @@ class Durables:
         self._core = core
         self._known_topics = known
         known.durable = self._topics
-        self.replay: Callable[[Subscribed, Peer], None]  # begins a retroactive subscription
+        self.replay: Callable[[Subscribed, Recipient], None]  # begins a retroactive subscription
         self._known: dict[Key, Subscribed] = {}
         self._by_queue: dict[str, Subscribed] = {}  # the same, by the full names of their queues
         self._newest_seq = 0  # of the subscription that began last

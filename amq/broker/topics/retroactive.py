@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 
 from amq.broker.core import Core
-from amq.broker.queues.queue import Peer
+from amq.broker.queues.queue import Recipient
 from amq.broker.topics.durables import Durables
 from amq.broker.topics.topics import Topics
 from amq.broker.transactions.commits import Commits
@@ -30,7 +30,7 @@ PIECE_BYTES = 1 << 20  # of bodies that are stored together
 class RetroactiveReplay:
     """The messages with which one subscription begins, on their way there."""
 
-    def __init__(self, replays: RetroactiveReplays, core: Core, record: Subscribed, peer: Peer) -> None:
+    def __init__(self, replays: RetroactiveReplays, core: Core, record: Subscribed, peer: Recipient) -> None:
         self._replays = replays
         self._core = core
         self._record = record
@@ -134,7 +134,7 @@ class RetroactiveReplays:
         durables.replay = self.begin
         self._under_way: dict[str, RetroactiveReplay] = {}
 
-    def begin(self, record: Subscribed, peer: Peer) -> None:
+    def begin(self, record: Subscribed, peer: Recipient) -> None:
         """The new subscription `record`, of a consumer on the connection `peer`, asks for it."""
         self._core.replaying[record.queue] = None
         self._under_way[record.queue] = RetroactiveReplay(self, self._core, record, peer)

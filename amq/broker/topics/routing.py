@@ -16,7 +16,7 @@ from typing import NamedTuple
 from amq.broker.core import Core
 from amq.broker.names import check_sent_to, is_queued, is_stored, is_temporary, is_topic
 from amq.broker.queues.limits import Limits
-from amq.broker.queues.queue import Peer
+from amq.broker.queues.queue import Recipient
 from amq.broker.queues.rooms import Room
 from amq.broker.topics.durables import Durables
 from amq.broker.topics.topics import Topics
@@ -142,7 +142,7 @@ class Routing:
             if divert.source in ("", kind)
         ]
 
-    def copies(self, message: Message, route: tuple[str, ...], peer: Peer | None) -> list[Message]:
+    def copies(self, message: Message, route: tuple[str, ...], peer: Recipient | None) -> list[Message]:
         """`message` for each of its destinations. They share the body; queues, also in the journal."""
         if type(route) is Forked:
             route = route.of(message)

@@ -103,7 +103,7 @@ class EndedXa(Ending):
         return xa_exception(error)
 
 
-class Prepared(EndedXa):
+class PreparedXa(EndedXa):
     """`result` = what XA's prepare answers: 0, or 3 where there was nothing to prepare."""
 
     __slots__ = ("result",)
@@ -112,15 +112,15 @@ class Prepared(EndedXa):
         super().__init__(command_id, responds)
         self.result = result
 
-    def read_only(self) -> Prepared:
-        return Prepared(self.command_id, self.responds, READ_ONLY)
+    def read_only(self) -> PreparedXa:
+        return PreparedXa(self.command_id, self.responds, READ_ONLY)
 
     def done(self, outcome: str) -> Structure:
         result = READ_ONLY if outcome else self.result  # the one that it can have: nothing was prepared
         return structure(table.INTEGER_RESPONSE, correlation_id=self.command_id, result=result)
 
 
-class Recovered(EndedXa):
+class RecoveredXa(EndedXa):
     """The ids of what is prepared; those that are text are not a client's of XA."""
 
     __slots__ = ()

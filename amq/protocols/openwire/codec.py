@@ -53,9 +53,9 @@ from amq.protocols.openwire.answers import (
     EndedXa,
     Ending,
     Opening,
-    Prepared,
+    PreparedXa,
     Pulled,
-    Recovered,
+    RecoveredXa,
     Windowed,
     answer_to,
     encoded,
@@ -642,7 +642,7 @@ class OpenWireCodec:
         kind, id = found.get("kind", 0), found.get("transaction")
         command_id, responds = found.get("command_id", 0), bool(found.get("response_required"))
         if kind == RECOVER:
-            self._take(Transactions.recover(Recovered(command_id, responds)), commands)
+            self._take(Transactions.recover(RecoveredXa(command_id, responds)), commands)
             return
         id = table.part(id, table.LOCAL_TRANSACTION_ID, table.XA_TRANSACTION_ID)
         if kind == BEGIN:
@@ -653,7 +653,7 @@ class OpenWireCodec:
         answer: Ending
         read_only: Answer | None = None
         if kind == PREPARE:
-            answer = prepared = Prepared(command_id, responds)
+            answer = prepared = PreparedXa(command_id, responds)
             read_only = prepared.read_only()
         elif id.type == table.XA_TRANSACTION_ID:
             answer = EndedXa(command_id, responds)
