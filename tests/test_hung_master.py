@@ -23,11 +23,6 @@ def url(*brokers: Broker, **options: object) -> str:
     return f"failover:({members})?randomize=false" + "".join(f"&{key}={value}" for key, value in options.items())
 
 
-def serves(broker: Broker, after: int) -> bool:
-    """Whether it has become master since line `after` of its log."""
-    return any(line.get("event") == SERVING for line in broker.log[after:])
-
-
 def test_a_stopped_master_is_replaced_and_becomes_a_slave(brokers: Brokers) -> None:
     old, new = brokers.master("a", **LEAVES), brokers.add("b", **HANGS)
     with amq.connect(url(old, new, **{"nested.heartBeat": 300})) as connection:
@@ -95,34 +90,3 @@ def test_a_slave_that_could_not_listen_beside_it_leaves_it_alone(brokers: Broker
     other.wait_serving()
     assert not same.said(REPLACING)
     old.thaw()
-
-
-@pytest.mark.deep
-def test_two_slaves_leave_one_master(brokers: Brokers) -> None:
-    """Again and again: whoever is master is stopped, two slaves want to replace it at the same moment."""
-    members = [brokers.master("a", **HANGS), brokers.slave("b", **HANGS), brokers.slave("c", **HANGS)]
-    sent = 0
-    with amq.connect(url(*members, **{"nested.heartBeat": 300})) as connection:
-        producer = connection.session().producer("/queue/q")
-        master = members[0]
-        for _ in range(4):
-            producer.send(str(sent).encode())
-            sent += 1
-            marks = {broker: len(broker.log) for broker in members}
-            master.freeze()
-            others = [broker for broker in members if broker is not master]
-            producer.send(str(sent).encode())
-            sent += 1
-            served = [broker for broker in others if serves(broker, marks[broker])]
-            assert len(served) == 1
-            master.thaw()
-            master.wait_line(lambda line: line.get("role") == "slave", "slave", after=marks[master])
-            master = served[0]
-        consumer = connection.session().consumer("/queue/q")
-        found = []
-        while len(found) < sent:
-            message = consumer.receive(DEADLINE_S)
-            assert message is not None
-            message.ack(wait=True)
-            found.append(int(message.body))
-        assert found == list(range(sent))

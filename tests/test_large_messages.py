@@ -182,6 +182,7 @@ def test_one_copy_in_and_one_copy_out(broker: Broker) -> None:
     assert memory.growth() < GROWTH_MAX * BODY_BYTES
 
 
+@pytest.mark.deep
 def test_ten_that_wait_cost_nothing(broker: Broker) -> None:
     size = 34 * MIB  # what is larger than 32 MiB the C library gives back to the system at once
     memory = Memory(broker.pid)
@@ -192,6 +193,7 @@ def test_ten_that_wait_cost_nothing(broker: Broker) -> None:
     assert memory.now() < 0.3 * size
 
 
+@pytest.mark.deep
 def test_slow_consumers_hold_one_body_each_and_nobody_back(broker: Broker) -> None:
     """One reads a few bytes now and then; others take what comes, large and small, at their own pace."""
     with Peer(broker) as producer, Peer(broker, 64 << 10) as slow, Peer(broker) as quick:
@@ -216,6 +218,7 @@ def test_slow_consumers_hold_one_body_each_and_nobody_back(broker: Broker) -> No
         assert memory.growth() < (1 + GROWTH_MAX) * BODY_BYTES
 
 
+@pytest.mark.deep
 def test_given_back_refused_and_in_a_transaction(broker: Broker) -> None:
     """Its body is read again each time: for the next consumer, and for the move to the dead-letter queue."""
     with Peer(broker) as peer:

@@ -460,6 +460,7 @@ def test_amq_stop_ends_slave_and_master_from_elsewhere(brokers: Brokers) -> None
     assert "running: b" in unknown.stderr
 
 
+@pytest.mark.deep
 def test_a_master_that_stands_still_does_not_read_the_order(brokers: Brokers) -> None:
     a = brokers.master("a", hungMasterTimeout=0)
     brokers.slave("b", hungMasterTimeout=0)
@@ -471,6 +472,7 @@ def test_a_master_that_stands_still_does_not_read_the_order(brokers: Brokers) ->
     assert run("status", "--store", brokers.store).returncode == 0, "the withdrawn order does nothing later"
 
 
+@pytest.mark.deep
 def test_slaves_stay_passive_after_a_stop_that_forbids_it(brokers: Brokers) -> None:
     a, b = brokers.master("a", failoverOnShutdown="false"), brokers.slave("b", failoverOnShutdown="false")
     b.wait_ready()

@@ -205,6 +205,7 @@ def test_one_user_learns_nothing_of_another(world: World) -> None:
     assert [code for code, _ in bob.errors] == ["NOT_PERMITTED"]
 
 
+@pytest.mark.deep
 def test_what_waits_for_room_is_asked_again_when_its_turn_comes(world: World) -> None:
     """Nobody sends after the right was taken away, also not what waited in the session."""
     client, asked = denied(world, Action.SEND)

@@ -11,6 +11,7 @@ import pytest
 from amq.broker.memory import cost
 from amq.core.message import Message, head, heads, lift
 from amq.core.values import Nested
+from tests.sampling import sampled
 from tests.typed import tiny
 
 COUNT = 100
@@ -54,7 +55,7 @@ CASES: dict[str, Callable[[], Message]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, 3))
 def test_memory_is_counted_at_the_size_that_it_takes(name: str) -> None:
     make = CASES[name]
     make()

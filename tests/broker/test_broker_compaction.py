@@ -22,6 +22,7 @@ from amq.journal.records import Copies, Record, Trimmed
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.notation import Ack
 from tests.broker.world import World
+from tests.sampling import sampled
 
 SEGMENT_BYTES = 32 << 10
 STEP_BYTES_MAX = 4 << 10  # written by one step of a test: what may come between two looks at the bound
@@ -137,7 +138,7 @@ def test_a_backlog_that_is_drained(store: Store, order: str) -> None:
     assert store.world.segment_bytes() <= 2 * SEGMENT_BYTES
 
 
-@pytest.mark.parametrize("order", ["newest", "random"])
+@pytest.mark.parametrize("order", sampled(["newest", "random"]))
 def test_old_messages_beside_traffic_are_copied_within_measure(store: Store, order: str) -> None:
     """What lives together stays where it is; where messages leave from everywhere each segment refers to all others,
     and goes only in its turn.

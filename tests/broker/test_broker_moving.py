@@ -142,7 +142,7 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "CHUNK_ROWS", 3)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.lists(action, max_size=60), st.integers(0, 80))
 def test_a_move_in_columns_leaves_what_a_move_by_rows_leaves(
     actions: list[tuple[str, int, int]], dumped_at: int

@@ -245,11 +245,11 @@ CHECKS: dict[str, Callable[[MakeWorld], None]] = {
 
 MUTANTS = mutants(r"""
 # follower
-the last batch of a live segment is given out before the one behind it was begun [walks]
-    amq.journal.follower.Follower._take: if behind is None or behind.number != head.number + 1: => if False:
 what was followed is not compared with the sealed lengths [deposed]
     amq.journal.follower.Follower.compare: raise DivergedError(f"{name} was read to {segment.end}, it counts to
         {end}") => pass
+the last batch of a live segment is given out before the one behind it was begun [walks]
+    amq.journal.follower.Follower._take: if behind is None or behind.number != head.number + 1: => if False:
 segments that were read and are not sealed count [deposed_in_a_new_segment]
     amq.journal.follower.Follower.compare: self._absent.add(segment.key) => pass
 the segment that is being read is sealed where the follower stands [walks]

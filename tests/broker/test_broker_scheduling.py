@@ -466,6 +466,7 @@ def test_a_full_disk_refuses_what_is_to_be_scheduled(world: World) -> None:
 # -- many --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_many_take_little_memory_and_leave_in_bounded_steps(
     make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,7 +172,7 @@ def test_round_trip(actions: list[tuple[str, int, int]]) -> None:
     assert [segments[code].end for code in (1 << 32 | 1, 1 << 32 | 3)] == [1000, 3000]
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(st.lists(action, max_size=40), st.lists(st.lists(action, max_size=3), max_size=40))
 def test_what_changes_meanwhile_is_made_good_by_the_records(
     before: list[tuple[str, int, int]], meanwhile: list[list[tuple[str, int, int]]]

@@ -161,7 +161,7 @@ class Application:
         return found
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.lists(STEP, min_size=25, max_size=80), st.booleans())
 def test_after_the_faults_everything_is_as_promised(steps: list[tuple[Any, ...]], connected: bool) -> None:
     application = Application(URL)

@@ -146,7 +146,7 @@ def segments(draw: st.DrawFn, epoch: int, number: int) -> bytes:
     return header.encode() + b"".join(batches) + bytes(64)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.data())
 def test_records_that_lie(data: st.DataObject) -> None:
     files = {segment_name(epoch, 1): data.draw(segments(epoch, 1)) for epoch in range(1, data.draw(st.integers(2, 3)))}

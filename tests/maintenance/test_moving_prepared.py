@@ -26,6 +26,7 @@ from tests.broker.world import World
 from tests.fakes import FaultyVfs
 from tests.large import large_from
 from tests.maintenance.test_moving import VFS, export, lines, load, sealing
+from tests.sampling import sampled
 
 FOR_LONG_MS = 10**15
 PREPARED = {"xid": "x", "owner": "job", "batch": 7, "created_ms": 1_700_001_000_000, "timeout_ms": FOR_LONG_MS}
@@ -219,7 +220,7 @@ def test_it_is_moved_on_and_imported_once(old: World, tmp_path: Path) -> None:
     world.close()
 
 
-@pytest.mark.parametrize("nth", range(2, 7))
+@pytest.mark.parametrize("nth", sampled(range(2, 7)))
 def test_an_interrupted_import_is_repeated(old: World, tmp_path: Path, nth: int) -> None:
     """Wherever the disk fails: it is there whole or not at all, and in its place when all was imported again."""
     work(old)

@@ -221,18 +221,6 @@ def a_torn_run_is_accepted() -> AbstractContextManager[object]:
 
 
 @mutant_of("two-phase")
-def what_is_staged_together_does_not_hold_its_segment() -> AbstractContextManager[object]:
-    real = state.State.stage
-
-    def stage(known: state.State, run: Run, segment: Any) -> None:
-        real(known, run, segment)
-        segment.live -= len(run.bodies)
-        segment.live_bytes -= run.size
-
-    return patch.object(state.State, "stage", stage)
-
-
-@mutant_of("two-phase")
 def a_run_is_in_the_journal_before_it_is_prepared() -> AbstractContextManager[object]:
     """In a separate batch: a master that dies between them leaves it torn from its transaction."""
     real = TwoPhase.append
@@ -245,19 +233,6 @@ def a_run_is_in_the_journal_before_it_is_prepared() -> AbstractContextManager[ob
         real(two_phase, group, *arguments)
 
     return patch.object(TwoPhase, "append", append)
-
-
-@mutant_of("two-phase")
-def after_a_takeover_a_run_takes_one_seq_too_few() -> AbstractContextManager[object]:
-    """So that of its last message is also that of what comes next."""
-    real = Broker.next_seq
-
-    def next_seq(broker: Broker, count: int = 1) -> int:
-        first = real(broker, count)
-        broker._seq -= count > 1 and broker.epoch > 1
-        return first
-
-    return patch.object(Broker, "next_seq", next_seq)
 
 
 @mutant_of("two-phase")

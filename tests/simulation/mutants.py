@@ -20,7 +20,6 @@ from amq.broker.broker import Broker
 from amq.broker.queues.queue import Queue
 from amq.broker.queues.redelivery import Redelivery
 from amq.broker.state.state import State
-from amq.broker.storage.trimming import Trimmer
 from amq.broker.waiters import Call
 from amq.core.errors import OwnershipLostError
 from amq.core.message import Message
@@ -29,7 +28,7 @@ from amq.journal.follower import Follower
 from amq.journal.format import BATCH_BYTES, Chunk, SegmentHeader, batch_pieces, decode_batch_header
 from amq.journal.journal import Journal
 from amq.journal.live import Segment
-from amq.journal.records import Consumed, Duplicates, Group, Record, Trimmed
+from amq.journal.records import Consumed, Group, Record
 from amq.journal.recovery import list_segments
 from amq.journal.segment import OpenSegment
 from amq.store.epoch import Epoch, epoch_path
@@ -60,7 +59,6 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "payload_not_summed": ("rot", "rot", "lose_locks"),
     "failed_sync_tried_again": ("fail_sync", "power_off"),
     "memory_trusted_after_a_failed_sync": ("fail_sync", "crash_server"),
-    "duplicate_ids_not_copied_forward": ("pause_client", "kill", "cut_network"),
     "the_lease_is_not_looked_at_inside_a_group": ("restart_all",),
     "a_replaced_lock_file_needs_no_claim": ("late link", "hang"),
     "an_error_is_silence": ("blind",),
@@ -297,13 +295,6 @@ def memory_trusted_after_a_failed_sync() -> AbstractContextManager[object]:
 
 
 @mutant
-def directory_not_synced() -> AbstractContextManager[object]:
-    from tests.simulation.door import SimVfs
-
-    return _patch(SimVfs, "fsync_directory", lambda _vfs, _path: None)
-
-
-@mutant
 def torn_batch_accepted() -> AbstractContextManager[object]:
     return _patch(amq.journal.segment, "batch_at", _batch_unsummed)
 
@@ -323,39 +314,6 @@ def damage_taken_for_a_torn_tail() -> AbstractContextManager[object]:
 @mutant
 def payload_not_summed() -> AbstractContextManager[object]:
     return _patch(amq.journal.follower, "batch_at", _batch_unsummed)
-
-
-@mutant
-def segments_deleted_before_the_mark_is_committed() -> AbstractContextManager[object]:
-    real = Journal.trim
-
-    def trim(journal: Journal, mark: Trimmed) -> None:
-        real(journal, mark)
-        journal.delete([segment.name for segment in journal.segments if segment.key in mark])
-
-    return _patch(Journal, "trim", trim)
-
-
-@mutant
-def segments_with_live_messages_deleted() -> AbstractContextManager[object]:
-    def step(trimmer: Trimmer) -> None:
-        segments = trimmer._journal.segments
-        if not trimmer._marked and len(segments) > 4:
-            trimmer._marked = True
-            trimmer._journal.trim(Trimmed(*segments[0].key))
-
-    return _patch(Trimmer, "step", step)
-
-
-@mutant
-def duplicate_ids_not_copied_forward() -> AbstractContextManager[object]:
-    real = Journal.append_record
-
-    def append(journal: Journal, record: Record) -> None:
-        if not isinstance(record, Duplicates):
-            real(journal, record)
-
-    return _patch(Journal, "append_record", append)
 
 
 # -- broker ------------------------------------------------------------------------------------------------------------
@@ -384,21 +342,6 @@ def acknowledgements_not_in_the_journal() -> AbstractContextManager[object]:
         broker.state.remove(queue, message)
 
     return _patch(Broker, "consumed", consumed)
-
-
-@mutant
-def transaction_stored_half() -> AbstractContextManager[object]:
-    real = Group.encode
-
-    def encode(group: Group, ids: dict[str, int]) -> bytes:
-        if not group.outcome_id:
-            return real(group, ids)
-        half = Group(group.records[: max(1, len(group.records) // 2)], group.outcome_id)
-        data = real(half, ids)
-        group.places = half.places + half.places[-1:] * (len(group.records) - len(half.records))
-        return data
-
-    return _patch(Group, "encode", encode)
 
 
 @mutant
@@ -468,11 +411,6 @@ def nothing_waits_for_the_lease_to_be_sent() -> AbstractContextManager[object]:
 
 
 # -- compaction, limits ------------------------------------------------------------------------------------------------
-
-
-@mutant
-def messages_copied_behind_their_acknowledgement() -> AbstractContextManager[object]:
-    return _patch(Journal, "leaving", lambda _journal: set())
 
 
 @mutant

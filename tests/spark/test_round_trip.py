@@ -1,9 +1,11 @@
-"""Rows go through Spark into a queue, and come back through Spark. All else that needs Spark is deep."""
+"""Rows go through Spark into a queue, and come back through Spark."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.brokers import Brokers
 from tests.spark.pipeline import QUERY_S_MAX
@@ -12,6 +14,7 @@ from tests.spark.source_driver import patiently
 ROWS = 200
 
 
+@pytest.mark.deep
 def test_rows_to_a_queue_and_back(spark: Any, brokers: Brokers, tmp_path: Path) -> None:
     where = {"url": f"failover:(stomp://127.0.0.1:{brokers.master().port})", "destination": "/queue/rows"}
     rows = spark.range(0, ROWS, 1, 2).selectExpr("cast(id as string) as value", "cast(id % 7 as string) as key")

@@ -233,6 +233,7 @@ def test_inflating_makes_no_more_than_the_limit() -> None:
         openwire.inflated(zlib.compress(b"abc" * 99)[:-9], LOOP_BYTES_MAX)
 
 
+@pytest.mark.deep
 def test_an_operators_list_shows_what_swells_as_it_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """25 messages that swell to 48 MiB took seconds to list."""
     world, made, real = World(tmp_path), [0], openwire.inflated
