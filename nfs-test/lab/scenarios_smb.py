@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amq.node.member import HUNG_ON_SMB
+from amq.node.contender import HUNG_ON_SMB
 from lab.doctor import expect_refused
 from lab.history import now_s
 from lab.scenario import last_until, scenario

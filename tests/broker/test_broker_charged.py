@@ -49,8 +49,8 @@ CASES: dict[str, Callable[[], Message]] = {
     "other letters": text({f"ж{number}": "\U0001f600" * 50 for number in range(20)}),
     "lifted": text({"correlation-id": "c" * 300, "reply-to": "/queue/b", "type": "t"}),
     "native, few": native({"a": 1, "b": "x"}),
-    "native, many small": native({f"{number:x}": True for number in range(1000)}),
     "native, some": native({f"name {number:x}": f"value {number}" for number in range(100)}),
+    "native, many small": native({f"{number:x}": True for number in range(1000)}),
     "native, other letters": native({f"ж{number}": "\U0001f600" * 50 for number in range(20)}),
 }
 

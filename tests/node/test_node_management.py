@@ -17,7 +17,7 @@ from amq.management.resources import DESCRIPTION, status_of
 from amq.management.routes import ROUTES
 from amq.store.name import real_name
 from tests.node.test_node import World, run
-from tests.service_world import PATIENCE_S
+from tests.patience import DEADLINE_S
 
 SOCKET = "node.sock"
 
@@ -27,7 +27,7 @@ async def ask(folder: Path, method: str, path: str, store: str = "") -> dict[str
         with ManagementClient(str(folder / SOCKET), store=store) as client:
             return client.ask(method, path)
 
-    return await asyncio.wait_for(asyncio.to_thread(through), PATIENCE_S)
+    return await asyncio.wait_for(asyncio.to_thread(through), DEADLINE_S)
 
 
 def test_every_path_is_about_the_store_that_it_names(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_store_that_stops_ends_no_request_about_another_one(tmp_path: Path) ->
         with ManagementClient(str(tmp_path / SOCKET)) as one, ManagementClient(str(tmp_path / SOCKET)) as two:
             await asyncio.to_thread(one.get, "/stores/one/broker")
             await asyncio.to_thread(two.get, "/stores/two/broker")
-            await asyncio.wait_for(world.node.members["two"].stop(), PATIENCE_S)
+            await asyncio.wait_for(world.node.members["two"].stop(), DEADLINE_S)
             assert await asyncio.to_thread(two._http.sock.recv, 1) == b""
             assert (await asyncio.to_thread(one.get, "/stores/one/broker"))["role"] == "master"
             rows = (await asyncio.to_thread(one.get, "/stores"))["items"]
