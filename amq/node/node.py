@@ -184,8 +184,11 @@ class Node:
 
     async def stop(self) -> None:
         """Every member hands its store over."""
-        await asyncio.gather(*(member.stop() for member in self.members.values()))
+        await self._stop_members()
         await self.ended()
+
+    async def _stop_members(self) -> None:
+        await asyncio.gather(*(member.stop() for member in self.members.values()))
 
     async def ended(self) -> AmqError | None:
         """Wait until all members have stopped. Returns why the first one did that failed, None = none has."""
@@ -201,7 +204,7 @@ class Node:
             signal.signal(other, signal.SIG_DFL)  # works also where the event loop is stuck
         _log.info("told to stop: handing over; a second signal ends the process", signal=signal.Signals(number).name)
         process.notify("STOPPING=1\nSTATUS=handing over")
-        self._stop = self._loop.create_task(self.stop())
+        self._stop = self._loop.create_task(self._stop_members())
 
     # -- what members do to the process -------------------------------------------------------------------------------
 
