@@ -143,7 +143,7 @@ def _subscribe(session: Session, destination: str, browse: bool, prefetch: int, 
 
 
 class Sink(Protocol):
-    """Where bodies go."""
+    """The place to which bodies go."""
 
     def writelines(self, lines: Iterable[bytes], /) -> None: ...
     def flush(self) -> None: ...

@@ -217,7 +217,7 @@ class _Demo:
             self._view.event(f"console: {self._console.url} (any user name, no password)")
 
     def _be_watched(self) -> None:
-        """Until Ctrl-C."""
+        """Keep the console running until Ctrl-C."""
         assert self._console is not None
         notes = [f"All lines have come. The group stays for {self._console.url}; Ctrl-C ends it."]
         with suppress(KeyboardInterrupt):

@@ -171,7 +171,7 @@ class PipelineRun:
         threading.Thread(target=self._read_log, name=f"log of {name}").start()
 
     def kill_executor(self) -> bool:
-        """With -9. False where none runs yet."""
+        """Kill an executor with -9. False where none runs yet."""
         for pid in descendants(self._process.pid):
             with suppress(OSError):  # it ended meanwhile
                 if _EXECUTOR_CLASS in Path(f"/proc/{pid}/cmdline").read_bytes():

@@ -478,7 +478,7 @@ class _Run:
 
 
 def _batch(receive: Callable[[float], Message | None], count: int, timeout: float) -> Iterator[Message]:
-    """Up to `count` messages, or what there is."""
+    """Receive up to `count` messages, or those that there are."""
     size = 0
     for number in range(count):
         message = receive(timeout if number == 0 else 0.0)

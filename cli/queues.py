@@ -358,7 +358,7 @@ def preview(row: Row) -> str:
 
 
 def _plain(value: object) -> str:
-    """For a terminal: nothing in it moves the cursor."""
+    """`value` for a terminal, so that nothing in it moves the cursor."""
     text = "yes" if value is True else "no" if value is False else "" if value is None else str(value)
     return "".join(char if char.isprintable() else "�" for char in text)
 

@@ -92,7 +92,7 @@ class Table:
         return Rows(self.destination, self.bodies.to_pylist(), self.headers(), self.ids)
 
     def headers(self) -> list[dict[str, str] | None] | None:
-        """Of each row; None = no row has any."""
+        """The headers of each row; None = no row has any."""
         if self.counts is None:
             return None
         pairs = zip(map(self.names.__getitem__, self.codes.tolist()), self.values.to_pylist(), strict=True)

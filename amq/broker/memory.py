@@ -35,7 +35,7 @@ class Memory:
 
     @property
     def free_to_page_bytes(self) -> int:
-        """As much more may be taken by messages that wait; negative where it is too much already."""
+        """Bytes that waiting messages may take in addition; negative where they take too much already."""
         return self.paging_bytes - self.taken_bytes
 
     def take(self, size: int) -> None:

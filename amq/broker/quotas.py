@@ -119,7 +119,7 @@ class Quotas:
         return selector
 
     def _selector(self, user: str, client_id: str, command: Subscribe) -> Selector:
-        """Of a durable subscription that is there any selector is good: an earlier version may have stored it."""
+        """The selector of `command`. A durable subscription that is stored may have any, of an earlier version."""
         config, text = self._core.config, command.filter.selector
         stored = self._durables.selector_text(command.subscription_name, client_id, user)
         terms_max = config.max_selector_terms if text != stored else 0

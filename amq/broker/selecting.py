@@ -22,7 +22,7 @@ class Selecting:
         self.left = TURN_STEPS
 
     def take(self, most: int) -> int:
-        """Up to that many steps, from what is left; a few also where nothing is left. Give back what is not used."""
+        """Take up to `most` steps from those that are left, and a few where none is left. Give back unused ones."""
         found = min(most, max(self.left, STEPS_MIN))
         self.left -= found
         return found

@@ -28,7 +28,7 @@ Take = Callable[[Found], None]  # from any thread
 
 
 class Lists:
-    """For all connections of this process."""
+    """The lists of brokers of all connections of this process."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

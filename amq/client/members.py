@@ -91,7 +91,7 @@ class Members:
 
 
 def shown(uris: Iterable[BrokerUri]) -> str:
-    """For the log."""
+    """The addresses as the log shows them."""
     return ", ".join(str(uri) for uri in uris)
 
 

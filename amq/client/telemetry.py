@@ -48,7 +48,7 @@ class Telemetry:
         meters: metrics.MeterProvider | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """None = those that the program has set for OpenTelemetry."""
+        """Use these providers; None = those that the program has set for OpenTelemetry."""
         self._clock = clock or SystemClock()
         self._tracer = trace.get_tracer(NAME, tracer_provider=tracers)
         meter = metrics.get_meter(NAME, meter_provider=meters)
@@ -66,7 +66,7 @@ class Telemetry:
     def send(
         self, producer: Producer, body: bytes | str, *, headers: Mapping[str, object] | None = None, **how: Any
     ) -> str:
-        """As `producer.send`, in a span `send QUEUE`."""
+        """Send as `producer.send` does, in a span `send QUEUE`."""
         with self.sending(producer.destination, headers) as carried:
             return producer.send(body, headers=carried, **how)
 
@@ -91,7 +91,7 @@ class Telemetry:
                 self._operation.record(self._clock.monotonic() - began, measured)
 
     def receive(self, consumer: Consumer, timeout: float | None = None) -> Message | None:
-        """As `consumer.receive`, with a span `receive QUEUE` for each message that came."""
+        """Receive as `consumer.receive` does, with a span `receive QUEUE` for each message that came."""
         began, began_ns = self._clock.monotonic(), self._clock.wall_ms() * 1_000_000
         message = consumer.receive(timeout)
         if message is not None:

@@ -43,7 +43,7 @@ class PreparedTransaction:
 
     @classmethod
     def parse(cls, body: bytes) -> PreparedTransaction:
-        """Of a message that the broker shows. Raises ProtocolError."""
+        """Read a message that the broker shows. Raises ProtocolError."""
         try:
             return cls(**json.loads(body))
         except (ValueError, TypeError) as error:

@@ -70,7 +70,7 @@ class Console:
         self._url = url
 
     def app(self) -> ASGIApp:
-        """For an ASGI server. Raises ValueError where a proxy is no address and no network."""
+        """The application for an ASGI server. Raises ValueError where a proxy is no address and no network."""
         app = Guarded(
             routes=[
                 Route("/livez", self._told(self.livez)),
@@ -99,7 +99,7 @@ class Console:
 
     @staticmethod
     def _told(answer: Answer) -> Answer:
-        """With errors as problem details."""
+        """The response to `answer`, with errors as problem details."""
 
         async def told(request: Request) -> Response:
             try:

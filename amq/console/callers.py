@@ -72,7 +72,7 @@ class BehindProxies:
 
 
 def address_of(request: Request) -> str:
-    """Of the program or browser that sent `request`, "" = it has none."""
+    """The address of the program or browser that sent `request`, "" = it has none."""
     return request.client.host if request.client is not None else ""
 
 

@@ -63,5 +63,5 @@ def _address(request: Request) -> str:
 
 
 def _plain(name: str) -> str:
-    """As names are compared."""
+    """`name` in the form in which names are compared."""
     return name.strip().removeprefix("[").removesuffix("]").lower()

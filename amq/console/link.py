@@ -103,7 +103,7 @@ class Link:
         user: User | None = None,
         timeout_s: float = ASK_S,
     ) -> Row:
-        """For `user`; None = for the console itself. Raises AmqError."""
+        """Ask the broker on behalf of `user`; None = of the console itself. Raises AmqError."""
         if method != "GET":
             self._shared.clear()
         own = (await self.seen()).own

@@ -102,7 +102,7 @@ def letters_href(row: Row) -> str:
 
 
 def _wire_name(name: str) -> str:
-    """As the header has it that a list shows without `/queue/`."""
+    """The name as the header has it; a list shows it without `/queue/`."""
     return f"/queue/{name}" if name and not name.startswith("/") else name
 
 

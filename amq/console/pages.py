@@ -93,7 +93,7 @@ class Pages:
         ]
 
     def _page(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
-        """For those who have logged in. Another site's POST, or one without the session's token, is refused."""
+        """Serve `page` to users who have logged in. Refuse a POST of another site or without the session's token."""
 
         async def answer(request: Request) -> Response:
             session = self.sessions.get(request.cookies.get(self.sessions.cookie_name, ""))
@@ -582,7 +582,7 @@ def _raw_path(request: Request) -> str:
 
 
 def _guarded(response: Response) -> Response:
-    """With the headers of all pages."""
+    """`response` with the headers of all pages."""
     response.headers.update(
         {
             "Content-Security-Policy": POLICY,

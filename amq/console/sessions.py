@@ -37,7 +37,7 @@ class Session:
 
 
 class Sessions:
-    """By the value of their cookie."""
+    """Sessions by the value of their cookie."""
 
     def __init__(self, clock: Clock, url: str = "") -> None:
         """`url` = where people reach this console. A browser sends a cookie to every port of a host, so consoles at two
@@ -60,7 +60,7 @@ class Sessions:
         return cookie
 
     def get(self, cookie: str) -> Session | None:
-        """None = there is none, or it has ended."""
+        """The session of `cookie`; None = there is none, or it has ended."""
         session = self._known.pop(cookie, None)
         now = self._clock.monotonic()
         if session is None or now > min(session.used_s + IDLE_S, session.ends_s):

@@ -51,7 +51,7 @@ def plain_name(name: str) -> str:
 
 
 def words_of(name: str) -> list[str]:
-    """Of the full name of a destination: what stands between its dots."""
+    """The words of a destination's full name: the parts between its dots."""
     return plain_name(name).split(".")
 
 

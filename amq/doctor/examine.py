@@ -44,7 +44,7 @@ HEART_BEAT_MS = 2000  # of clients: the default of their URL
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """To the outside; a test replaces what it needs. `child(directory, run)` starts a second process."""
+    """Doors to the outside; a test replaces some. `child(directory, run)` starts a second process."""
 
     vfs: Vfs = field(default_factory=SystemVfs)
     clock: Clock = field(default_factory=SystemClock)

@@ -142,7 +142,7 @@ def _judge_local(mount: Mount) -> Iterator[Finding]:
 
 
 def _judge_server(machine: Machine) -> Iterator[Finding]:
-    """On the NFS server itself."""
+    """Judge a store on the NFS server itself."""
     lease = machine.read("/proc/fs/nfsd/nfsv4leasetime").strip()
     if lease.isdecimal():
         finding = _judge_lease(float(lease))

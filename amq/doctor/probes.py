@@ -36,7 +36,7 @@ class Times:
 
     @classmethod
     def of(cls, times_s: Sequence[float]) -> Times:
-        """Of at least one time."""
+        """Summarise at least one time."""
         ordered = sorted(times_s)
         p99 = ordered[min(len(ordered) - 1, math.ceil(len(ordered) * 0.99) - 1)]
         return cls(len(ordered), ordered[len(ordered) // 2], p99, ordered[-1])

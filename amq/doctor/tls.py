@@ -199,7 +199,7 @@ def _shown(uri: BrokerUri, encoded: bytes) -> Shown:
 
 
 def _judge_access(met: Met, uri: BrokerUri) -> None:
-    """As a client with this URL."""
+    """Judge whether a client with this URL gets in."""
     wish = met.client_certificate
     has_one = bool(uri.options.certificate)
     try:

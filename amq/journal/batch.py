@@ -16,7 +16,7 @@ class Waiter(Protocol):
     """A party that waits until something is durable. It is told once."""
 
     def done(self, result: str = "") -> None:
-        """It is. `result` = how, where there is more than one way."""
+        """The records are durable. `result` = how, where there is more than one way."""
 
     def failed(self, error: Exception) -> None:
         """It never will be."""

@@ -116,7 +116,7 @@ def plan(reports: Iterable[SegmentReport], liveness: Liveness, segment_size_byte
 
 
 def _segment(report: SegmentReport, liveness: Liveness, ids: dict[str, tuple[int, int, int]]) -> Segment:
-    """As a broker counts it."""
+    """The segment as a broker counts it."""
     tally = liveness.segments.get(report.name, Tally())
     refers = {epoch << 32 | number for epoch, number in map(segment_key, liveness.refers.get(report.name, ()))}
     return Segment(

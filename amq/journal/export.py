@@ -243,7 +243,7 @@ class Export:
         return {record.queue: record for record in newest.values()}
 
     def _is_wanted(self, name: str) -> bool:
-        """Of a durable subscription: is one of its topics?"""
+        """Is `name` wanted? A durable subscription is if one of its topics is."""
         if self._wanted is None or name in self._wanted:
             return True
         found = self._durable.get(name)

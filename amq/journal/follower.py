@@ -100,7 +100,7 @@ class Follower:
     """Reads the journal of `store`. `segments` = those read or being read, by name; their `end` is how far."""
 
     def __init__(self, vfs: Vfs, store: str, apply: Apply, start: Start | None = None) -> None:
-        """With `start`: raises DivergedError where the journal has no such place."""
+        """Begin at `start`, if given: raises DivergedError where the journal has no such place."""
         self._vfs = vfs
         self._directory = os.path.join(store, JOURNAL_DIRECTORY)
         self._apply = apply
@@ -393,7 +393,7 @@ class Follower:
         return tail
 
     def _leave(self, tail: _Tail) -> None:
-        """It is read to its end."""
+        """Leave a segment that is read to its end."""
         if tail.offset == HEADER_BYTES:  # it was never begun: no seal need name it
             del self.segments[tail.segment.name]
         self._after, self._tail = tail.segment.key, None

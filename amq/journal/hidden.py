@@ -28,7 +28,7 @@ def is_prepared(destination: str) -> bool:
 
 
 def real_name(destination: str) -> str:
-    """Of the queue or topic to which a hidden one belongs; of any other its own."""
+    """The name of the queue or topic to which a hidden one belongs; of any other its own."""
     return destination.removeprefix(SENT_SCHEME).removeprefix(HELD_SCHEME).removeprefix(RETAINED_SCHEME)
 
 

@@ -50,7 +50,7 @@ class Places(NamedTuple):
 def pack(
     seqs: Sequence[int], codes: array[int], offsets: array[int], sizes: array[int], redelivered: dict[int, int]
 ) -> str:
-    """As text. `codes` of the segments, `sizes` of typecode I. About 0.2 µs a message."""
+    """Pack places as text. `codes` of the segments, `sizes` of typecode I. About 0.2 µs a message."""
     used = sorted(set(codes))
     parts = [
         _HEAD.pack(VERSION, len(seqs), len(used), len(redelivered)),

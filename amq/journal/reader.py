@@ -320,7 +320,7 @@ class JournalReader:
         self.run(partial(read_runs, self._vfs, self._directory, columns, destination), done)
 
     def scan(self, segment: Segment) -> Scan:
-        """For `scan_on`: the records of one segment."""
+        """Scan the records of one segment, for `scan_on`."""
         return Scan(self._vfs, self._directory, segment.name, segment.end)
 
     def scan_on(self, scan: Scan, size: int, done: Callable[[list[Payload] | None, Exception | None], None]) -> None:

@@ -22,7 +22,7 @@ class JobRunner(Protocol):
     def submit(self, job: Job, done: Done) -> None: ...
 
     def close(self) -> None:
-        """No more jobs. Does not wait: a hung store must not hang the caller."""
+        """Accept no more jobs. Does not wait: a hung store must not hang the caller."""
         ...
 
     def is_alive(self) -> bool:

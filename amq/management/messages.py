@@ -103,7 +103,7 @@ class Look:
         self._browser.end()
 
     async def page(self, limit: int) -> Page:
-        """Up to `limit` further messages."""
+        """Return up to `limit` further messages."""
         browser, broker = self._browser, self._broker
         self._found, self._limit, self._bytes = [], limit, 0
         if not browser.done:
@@ -242,7 +242,7 @@ def _body(message: Message) -> tuple[bytes, bool]:
 
 
 def _text(data: bytes, is_cut: bool) -> str | None:
-    """None where that is not a text. A cut may go through a character."""
+    """`data` as text; None where it is not text. A cut may go through a character."""
     for fewer in range(4 if is_cut else 1):
         with suppress(UnicodeDecodeError):
             text = data[: len(data) - fewer].decode()
@@ -259,7 +259,7 @@ def place_text(place: Place | None) -> str | None:
 
 
 def parse_place(text: str) -> Place:
-    """Of `place_text`; "" = the beginning. Raises CommandError."""
+    """Parse a text of `place_text`; "" = the beginning. Raises CommandError."""
     if not text:
         return _FIRST
     priority, _, seq = text.partition("-")

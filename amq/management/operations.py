@@ -49,7 +49,7 @@ class Done:
             self._future.set_exception(error)
 
     async def wait(self) -> None:
-        """Until it is durable. Raises what went wrong."""
+        """Wait until the operation is durable. Raises its error."""
         await self._future
 
 

@@ -35,7 +35,7 @@ class Knows(Protocol):
 
     @property
     def permissions(self) -> Permissions | None:
-        """None = there are none: every user may do everything."""
+        """The permissions; None = there are none: every user may do everything."""
         ...
 
     @property

@@ -53,7 +53,7 @@ class Serving(Protocol):
 
     @property
     def traffic(self) -> Mapping[str, Traffic]:
-        """By protocol."""
+        """The traffic of each protocol."""
         ...
 
 
@@ -77,7 +77,7 @@ class Source(own.Knows, Protocol):
 
     @property
     def serving(self) -> Serving | None:
-        """None = it is not the master."""
+        """The serving broker; None = it is not the master."""
 
     def status(self) -> Row:
         """Name, role, group: also of a slave."""

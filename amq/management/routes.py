@@ -71,7 +71,7 @@ SELECTED = ("ids", "selector", "limit", "dry_run")
 
 
 def nothing(request: Request) -> Iterable[Demand]:  # noqa: ARG001
-    """Of any user who has logged in; rows are filtered."""
+    """Demand nothing of a user who has logged in; rows are filtered."""
     return ()
 
 

@@ -58,7 +58,7 @@ class Work:
             await self._end()
 
     async def did(self, rows: int) -> None:
-        """So many rows are done: go on now, or in a later round."""
+        """Note that `rows` are done, and go on now or in a later round."""
         self._rows += rows
         if self._rows >= SLICE_ROWS or self._slices.clock.monotonic() >= self._until:
             await self._end()

@@ -35,7 +35,7 @@ class Counted(NamedTuple):
 
 
 def queues(broker: Broker) -> Table[Queue]:
-    """Of queues that can be named."""
+    """The table of queues that can be named."""
 
     def more(queue: Queue) -> Row:
         limit = queue.options.queue_limit_bytes
@@ -107,7 +107,7 @@ def named_topics(broker: Broker, may: May) -> Iterator[str]:
 
 
 def counted(broker: Broker) -> Iterator[Counted]:
-    """Of all queues and topics that can be named."""
+    """The counters of all queues and topics that can be named."""
     for queue in named_queues(broker, lambda _: True):
         yield Counted(queue.name, queue.enqueued, queue.acknowledged, queue.stored)
     for name in list(named_topics(broker, lambda _: True)):
@@ -115,7 +115,7 @@ def counted(broker: Broker) -> Iterator[Counted]:
 
 
 def subscriptions(broker: Broker) -> Table[Subscribed]:
-    """Of durable subscriptions."""
+    """The table of durable subscriptions."""
 
     def of_queue(field: str) -> Callable[[Subscribed], int]:
         def value(record: Subscribed) -> int:
@@ -184,7 +184,7 @@ def connection_id(each: Connected) -> str:
 
 
 def consumers() -> Table[Held]:
-    """Of those that take messages."""
+    """The table of consumers that take messages."""
     return Table(
         lambda each: f"{each.connection.id}:{each.session}:{each.subscription.id}",
         {
@@ -227,7 +227,7 @@ def _sources(subscription: Subscription) -> str:
 
 
 def prepared() -> Table[Prepared]:
-    """Of prepared transactions."""
+    """The table of prepared transactions."""
     return Table(
         lambda each: str(each.xid),
         {
@@ -245,7 +245,7 @@ def listed_prepared(broker: Broker) -> Iterable[Prepared]:
 
 
 def segments() -> Table[Segment]:
-    """Of the journal."""
+    """The table of segments of the journal."""
     return Table(
         lambda each: each.name,
         {

@@ -134,7 +134,7 @@ class Group:
     # -- what this broker says ----------------------------------------------------------------------------------------
 
     def facts(self, **more: Any) -> dict[str, Any]:
-        """For `brokers/NAME.json`. `more` = those of `Facts` that this class does not know."""
+        """The facts for `brokers/NAME.json`. `more` = those of `Facts` that this class does not know."""
         found = addresses.of_broker(self.config, more.get("urls", ()), self._host.name())
         return Facts(self._options(), self._why, priority=self.config.priority, addresses=found, **more).to_json()
 
@@ -332,7 +332,7 @@ def _addresses(brokers: Sequence[BrokerPresence], host: Host) -> tuple[str, ...]
 
 
 def _can_listen(broker: BrokerPresence) -> bool:
-    """Also where it does not say: it may be of an older version."""
+    """True also where `broker` does not say: it may be of an older version."""
     return not broker.facts.get("cannot_listen")
 
 

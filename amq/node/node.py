@@ -298,7 +298,7 @@ class Node:
         _ask(self._residents[0], "configuration", "users", *self._files, by_hand=True)
 
     def _changed(self, path: str) -> None:
-        """In a thread of the watcher."""
+        """Take note of a changed file, in a thread of the watcher."""
         for each in self._residents:
             if path == each.path:
                 _ask(each, "configuration")

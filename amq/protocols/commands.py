@@ -160,7 +160,7 @@ class SendMany(Command):
 
     @property
     def messages(self) -> list[Message]:
-        """One by one."""
+        """The messages one by one."""
         headers = self.headers
         return alike(self.like, self.bodies, headers.rows(len(self.bodies)) if headers is not None else None)
 
@@ -541,7 +541,7 @@ class MakeTemporary(Command):
 
 
 class RemoveTemporary(MakeTemporary):
-    """And is gone, with what it holds. It must have no consumers."""
+    """Remove a temporary destination with its messages. It must have no consumers."""
 
     __slots__ = ()
 

@@ -89,7 +89,7 @@ def parse_name(text: str) -> Parts:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """At separators that are neither quoted nor escaped."""
+    """Split `text` at separators that are neither quoted nor escaped."""
     found, quoted, escaped = [""], False, False
     for character in text:
         if escaped:

@@ -135,7 +135,7 @@ class Directory:
         return hmac.digest(self._key, data, hashlib.sha256)
 
     def _ask(self, name: str, passcode: str) -> User:
-        """In a thread. Raises AccessError."""
+        """Ask the directory, in a thread. Raises AccessError."""
         try:
             password = passcode.encode()  # as bytes, which the library does not prepare: the directory decides
         except UnicodeEncodeError as error:
@@ -311,7 +311,7 @@ def _values(found: dict[str, list[bytes]], attribute: str) -> list[bytes]:
 
 
 def _words(error: Exception) -> str:
-    """Without what was sent."""
+    """The text of `error`, without the bytes that were sent."""
     if isinstance(error, failures.LDAPOperationResult):
         return str(error.description)
     return str(error)[:300] if isinstance(error, failures.LDAPException) else repr(error)[:300]

@@ -48,7 +48,7 @@ class ExplainedPermissions(Permissions):
         return role in self._roles
 
     def roles_of(self, user: User) -> list[str]:
-        """Without the one that everybody has."""
+        """The roles of `user`, without the one that every user has."""
         return sorted(self._of(user) - {"*"})
 
     def _grants(self, entry: Entry, right: Right, roles: frozenset[str]) -> bool:

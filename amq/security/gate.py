@@ -43,7 +43,7 @@ class LoginGate:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the users of the users file."""
+        """The names of the users of the users file."""
         return tuple(self._users or ())
 
     def is_local(self, name: str) -> bool:
@@ -66,7 +66,7 @@ class LoginGate:
         self._authenticator.replace(self._known(), anonymous)
 
     def _known(self) -> Users | None:
-        """Without any way to check a login it is ignored; with one, a login that no way finds right is wrong."""
+        """The known users. Without any way to check a login it is ignored; with one, an unknown login is wrong."""
         return _NO_USERS if self._users is None and self._others else self._users
 
     def use_certificates(self, certificates: CertificateUsers) -> None:

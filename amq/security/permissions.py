@@ -276,7 +276,7 @@ class _MistakeError(ValueError):
 
 
 def shown_keys(keys: Sequence[str]) -> str:
-    """As the file has them: `queues."orders.>".read`."""
+    """The keys as the file has them: `queues."orders.>".read`."""
     if not keys:
         return "the file"
     return ".".join(f'"{key}"' if number == 1 and keys[0] in _SECTIONS else key for number, key in enumerate(keys))

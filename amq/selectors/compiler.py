@@ -99,7 +99,7 @@ class _Writer:
     # ---- values
 
     def text(self, value: TextValue) -> str:
-        """None for NULL."""
+        """The source of a text's value, which is None for NULL."""
         if isinstance(value, Property):
             name = self.constant(value.name)
             header = syntax.ENVELOPE_HEADERS.get(value.name)

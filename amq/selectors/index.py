@@ -191,7 +191,7 @@ class SelectorIndex(Generic[Key]):
 
 
 def _name(value: Value) -> Name | None:
-    """Under which a selector that says something of `value` may wait."""
+    """The name under which a selector that compares `value` may wait."""
     if isinstance(value, Property):
         return value.name if value.name not in DEFAULTS else None  # messages without it may match as well
     return value if isinstance(value, TextHeader) and value.name in _HEADERS else None

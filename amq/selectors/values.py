@@ -142,7 +142,7 @@ class LikePattern:
         return ["".join(filter(None, piece)) for piece in self.pieces]
 
     def regex(self) -> re.Pattern[str]:
-        """For `fullmatch`. Only for a pattern of at most two pieces, for which nothing is searched."""
+        """The pattern for `fullmatch`. Only for a pattern of at most two pieces, for which nothing is searched."""
         first, *last = ("".join("." if c is None else re.escape(c) for c in piece) for piece in self.pieces)
         if not last:
             return re.compile(first, re.DOTALL)

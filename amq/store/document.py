@@ -92,7 +92,7 @@ def read_file(vfs: Vfs, path: str) -> bytes:
 
 
 def read_all(vfs: Vfs, fd: int, size: int, offset: int) -> bytes:
-    """Up to `size` bytes from `offset`, less only at the end of the file."""
+    """Read `size` bytes from `offset`, fewer only at the end of the file."""
     data = b""
     while len(data) < size:
         part = vfs.pread(fd, size - len(data), offset + len(data))

@@ -61,7 +61,7 @@ class Answer:
 
     @classmethod
     def from_json(cls, found: object) -> Answer:
-        """Of a broker of any version: what cannot be read is not an answer."""
+        """Read the answer of a broker of any version; an unreadable one is not an answer."""
         if not isinstance(found, dict):
             return cls()
         return cls(*(str(found.get(key, "")) for key in ("id", "state", "reason")))

@@ -15,7 +15,7 @@ NETWORK_BITS: Final = 64
 
 
 def _parse(address: str) -> IPv4Address | IPv6Address | None:
-    """None = it is no address."""
+    """Parse an IP address; None = it is not one."""
     try:
         found = ip_address(address)
     except ValueError:

@@ -105,7 +105,7 @@ class Translator:
         self.step()
 
     def close(self) -> None:
-        """No more."""
+        """Translate no more bodies."""
         self._is_closed = True
         if self._runner is not None:
             self._runner.close()

@@ -62,5 +62,5 @@ class Window:
 
 
 def step_bytes(window_bytes: int) -> int:
-    """After so many received bytes a side confirms them to one whose window is that large."""
+    """Received bytes after which a side confirms them to a peer whose window is that large."""
     return max(1, window_bytes // CONFIRMATIONS)

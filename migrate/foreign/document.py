@@ -97,7 +97,7 @@ class _Builder(handler.ContentHandler):
 
     @property
     def line(self) -> int:
-        """Where the parser is."""
+        """The line at which the parser is."""
         return (self._locator.getLineNumber() or 1) if self._locator is not None else 1
 
     def setDocumentLocator(self, locator: Locator) -> None:

@@ -117,7 +117,7 @@ class Moving:
         new.wire.send(structure(table.REMOVE_INFO, id=self._producer))
 
     def _move(self) -> None:
-        """Until nothing is on its way and nothing comes."""
+        """Move messages until none is on its way and none comes."""
         quiet = False
         while not quiet or self._held:
             self._old.listens = self._held_bytes < self._limits.bytes
@@ -209,6 +209,6 @@ class Moving:
 
 
 def _released(properties: bytes) -> bytes:
-    """Without the words that would make the new broker deliver it later: the old one delivers it now."""
+    """`properties` without the words that would make the new broker deliver it later: the old one delivers it now."""
     scheduled = SCHEDULED.decode()
     return encode_map({name: value for name, value in decode_map(properties).items() if not name.startswith(scheduled)})

@@ -311,7 +311,7 @@ class Backlog:
 
     @property
     def next_due_ms(self) -> int:
-        """None expires earlier; NEVER = none does."""
+        """A moment before which no message expires; NEVER = none does."""
         return min((chunk.next_expiry_ms for chunk in self._chunks), default=NEVER)
 
     def _locate(self, seq: int) -> tuple[int, int] | None:
@@ -349,7 +349,7 @@ class Backlogs(dict[int, Backlog]):
 
     @property
     def rows(self) -> int:
-        """Of all of them."""
+        """The number of rows in all backlogs."""
         return sum(map(len, self.values()))
 
     def own(self, priority: int) -> Backlog:

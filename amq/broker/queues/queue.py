@@ -259,7 +259,7 @@ class Subscription:
         return found
 
     def spend(self) -> None:
-        """It is given a message."""
+        """Count a message that the consumer gets."""
         self.credit -= 1
 
     def grant(self, credit: int) -> None:

@@ -44,7 +44,7 @@ class Retention:
 
 
 class RetentionPolicy:
-    """Of one queue. `options` = (name of the property that is the key, "" = none; how many may wait, 0 = any number)"""
+    """A queue's policy. `options` = (name of the key property, "" = none; how many may wait, 0 = any number)"""
 
     __slots__ = (
         "_at",
@@ -91,7 +91,7 @@ class RetentionPolicy:
             self._unread += seqs
 
     def dispatch(self, owner: Dispatcher, now_ms: int) -> None:
-        """As `Queue.dispatch`, of the messages that may stay."""
+        """Dispatch as `Queue.dispatch` does, but only messages that may stay."""
         queue = self._queue
         if (self._priority < PRIORITIES or self._unread) and not self._learn():
             return

@@ -125,7 +125,7 @@ class SelectorDispatch:
                 del self.positions[subscription]
 
     def close(self) -> None:
-        """Not needed any more."""
+        """Let go of everything: the queue needs this dispatch no longer."""
         self._set_window(None)
 
     def came(self, priority: int, seq: int) -> None:

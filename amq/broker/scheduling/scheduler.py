@@ -74,7 +74,7 @@ class Firing(Transaction):
         super().finish(group)
 
     def has_room(self) -> bool:
-        """Also at the limit of the store: see `Scheduler._is_held_up`."""
+        """True also at the limit of the store: see `Scheduler._is_held_up`."""
         journal = self.core.journal
         return not journal.disk_full
 
@@ -291,7 +291,7 @@ class Scheduler:
         self.arm(schedule, self.core.clock.wall_ms() + FULL_MS)
 
     def _fire(self, schedule: Schedule, messages: list[Message], now_ms: int) -> None:
-        """In one record."""
+        """Deliver `messages`, and schedule the next times, in one record."""
         core = self.core
         firing = Firing(self, schedule, messages)
         route = self._routing.of(schedule.target)

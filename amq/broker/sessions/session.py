@@ -264,7 +264,7 @@ class Session:
         return bool(messages)
 
     def _publish(self, command: Send) -> None:
-        """To a topic: all its subscribers get it."""
+        """Send to a topic: all its subscribers get the message."""
         broker, message = self._broker, command.message
         if self._client.exclusive and is_temporary(message.destination):
             broker.temporaries.check_there(message.destination)
@@ -724,7 +724,7 @@ class Session:
         return self._unasked if command.receipt is None else Reply(self.peer, command.receipt, self.number)
 
     def _confirm_durably(self, command: Command) -> None:
-        """When all that was written before it is durable."""
+        """Confirm `command` when everything that was written before it is durable."""
         if command.receipt is not None:
             self._broker.journal.confirm(self._waiter(command))
 

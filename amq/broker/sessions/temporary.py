@@ -30,7 +30,7 @@ class TemporaryQueue(TopicBuffer):
     __slots__ = ()
 
     def dead_letter_name(self, message: Message, given_up: bool = False) -> str:  # noqa: ARG002
-        """Not one for each queue that was ever there."""
+        """The shared dead-letter queue: there is not one for each temporary queue that ever existed."""
         return "queue://" + self.options.shared_dead_letter_queue
 
 
@@ -54,7 +54,7 @@ class Temporaries:
         self._owned[owner] = {}
 
     def close(self, owner: str) -> None:
-        """And gone."""
+        """The connection `owner` has closed: remove its temporary destinations."""
         for name, queue in self._owned.pop(owner, {}).items():
             self._end(name, owner, queue)
 

@@ -61,7 +61,7 @@ class PreparedTransactions(dict[Key, tuple[Prepared, Segment]]):
             index.setdefault(name, {})[prepared.key] = prepared
 
     def remove(self, key: Key) -> tuple[Prepared, Segment] | None:
-        """It is over."""
+        """Forget the transaction, which has ended, and return it."""
         found = self.pop(key, None)
         if found is not None:
             found[1].id_bytes -= found[0].record_bytes()

@@ -53,7 +53,7 @@ class Pins:
 
     @property
     def codes(self) -> AbstractSet[int]:
-        """Of the segments that are pinned now."""
+        """Codes of the segments that are pinned now."""
         if self._entries:
             self.sweep()
         return self._counts.keys()

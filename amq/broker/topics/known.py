@@ -46,7 +46,7 @@ class KnownTopics:
                 self._core.events.tell(TopicMade(name))
 
     def sent(self, name: str, messages: int) -> None:
-        """So many messages of the topic of that full name go to its subscribers."""
+        """Count `messages` that go to the subscribers of the topic of that full name."""
         if name not in self.fresh:
             self.use(name)
         if name in self._known:
@@ -60,7 +60,7 @@ class KnownTopics:
         return name in self._known
 
     def forget(self, name: str) -> None:
-        """It is not there any more."""
+        """Forget the topic, which nobody uses."""
         if name in self._known:
             del self._known[name]
             self.fresh.discard(name)

@@ -25,7 +25,7 @@ class Deadlines:
         self._seqs: dict[Key, int] = {}  # of those in the heap
 
     def add(self, prepared: Prepared) -> None:
-        """It is prepared, or its record was written again."""
+        """Watch `prepared`, which is prepared or whose record was written again."""
         if not prepared.timeout_ms or self._seqs.get(prepared.key) == prepared.seq:
             return
         self._seqs[prepared.key] = prepared.seq

@@ -24,7 +24,7 @@ def is_large(record: Record) -> bool:
 
 
 class Effect:
-    """Of `batch`. `held` = full names of queues from which nobody is given anything meanwhile. An empty one may be
+    """Effect of `batch`. `held` = full names of queues that deliver nothing meanwhile. An empty one may be
     forgotten in between, and come again."""
 
     def __init__(self, state: State, batch: OpenBatch) -> None:

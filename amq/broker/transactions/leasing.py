@@ -243,7 +243,7 @@ class Leasing:
         return sum(rows.sizes) if queue is not None and rows.add_disk(queue, lease.acks[name]) else 0
 
     def _count(self, whose: tuple[str, str], reads: tuple[int, int]) -> None:
-        """In memory alone; the cursors that read last are kept."""
+        """Count direct reads, in memory alone, of the cursors that read last."""
         direct, others = self._reads.pop(whose, (0, 0))
         self._reads[whose] = direct + reads[0], others + reads[1]
         while len(self._reads) > CURSORS_MAX:

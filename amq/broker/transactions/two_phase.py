@@ -365,7 +365,7 @@ class TwoPhase:
                 del self._preparing_of[prepared.user]
 
     def _watch(self, prepared: Prepared) -> None:
-        """It is prepared: `sweep` rolls it back when it is overdue."""
+        """Watch a prepared transaction: `sweep` rolls it back when it is overdue."""
         self._deadlines.add(prepared)
         if prepared.owner and prepared.batch <= self.newest(prepared.owner):
             self._late[prepared.key] = None

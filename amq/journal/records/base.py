@@ -45,7 +45,7 @@ class BaseRecord(ABC):
         return len(self.encode({}))
 
     def place(self, offset: int, size: int) -> None:  # noqa: B027
-        """It is at `offset` of its segment, `size` bytes."""
+        """Note that the record is at `offset` of its segment, `size` bytes."""
 
     # -- effect -------------------------------------------------------------------------------------------------------
 

@@ -213,7 +213,7 @@ class Run(BaseRecord):
         return range(self.seq, self.seq + len(self.bodies))
 
     def messages(self) -> list[Message]:
-        """One by one, with what is known of each."""
+        """The messages one by one, with all that is known of each."""
         found = self._made(0, len(self.bodies))
         for message, seq in zip(found, self.seqs if self.seq else (), strict=False):
             message.seq = seq

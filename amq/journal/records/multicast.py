@@ -245,7 +245,7 @@ class Raw:
         return str(self._record[self._layout.duplicate_id : self._layout.properties], "utf-8")
 
     def message(self) -> Message:
-        """As it was sent. Raises ValueError, RecursionError."""
+        """The message as it was sent. Raises ValueError, RecursionError."""
         return _message(self._record, self._layout, len(self._record), bodies=True)
 
     def kept(self, holders: list[tuple[int, int]]) -> list[bytes | memoryview]:

@@ -31,7 +31,7 @@ def record_bytes(record: Record) -> int:
 
 
 def place(record: Record, offset: int, size: int) -> None:
-    """It is at `offset` of its segment, `size` bytes."""
+    """Note that `record` is at `offset` of its segment, `size` bytes."""
     if isinstance(record, Message):
         record.offset, record.size = offset, size
     else:

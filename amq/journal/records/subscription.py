@@ -57,7 +57,7 @@ class Subscribed(BaseRecord):
 
     @property
     def options(self) -> dict[str, dict[str, Any]]:
-        """By topic: the options of that filter."""
+        """The options of each filter, by topic."""
         return dict(self.definition.get("options", {}))
 
     @property
@@ -90,7 +90,7 @@ class Subscribed(BaseRecord):
 
     @classmethod
     def stored(cls, found: Any) -> Subscribed:
-        """As a store has it. Raises ValueError, also where the queue has a name that no broker gives."""
+        """The stored subscription. Raises ValueError, also where the queue has a name that no broker gives."""
         queue, definition = checked(found)
         if not _QUEUE.fullmatch(queue):
             raise ValueError(f"{queue[:100]!r} is not the queue of a durable subscription")

@@ -29,7 +29,7 @@ class Preparing(Protocol[S]):
     """The methods of a fold that these records call."""
 
     def prepare(self, prepared: Prepared, segment: S) -> None:
-        """It is prepared, or stands elsewhere now."""
+        """Note a prepared transaction, or the new place of its record."""
 
     def resolve(self, resolved: Resolved, segment: S) -> None:
         """A prepared transaction has ended."""

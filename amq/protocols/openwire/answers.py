@@ -52,7 +52,7 @@ class Opening(Answer):
 
 
 class Windowed(Answer):
-    """To a producer that waits where too much is on its way: `size` bytes have come."""
+    """The answer to a producer that waits because too much is on its way: `size` bytes have come."""
 
     __slots__ = ("producer", "size")
 
@@ -66,7 +66,7 @@ class Windowed(Answer):
 
 
 class Ending(Answer):
-    """Of a transaction. `taken` = what it acknowledges: by consumer, its names and the broker's numbers."""
+    """The end of a transaction. `taken` = what it acknowledges: by consumer, its names and the broker's numbers."""
 
     __slots__ = ("taken",)
 
@@ -81,7 +81,7 @@ class Ending(Answer):
 
 
 class Committed(Ending):
-    """Of a local transaction."""
+    """The answer to the commit of a local transaction."""
 
     __slots__ = ()
 
@@ -95,7 +95,7 @@ class Committed(Ending):
 
 
 class EndedXa(Ending):
-    """Of an XA transaction."""
+    """The answer to the end of an XA transaction."""
 
     __slots__ = ()
 

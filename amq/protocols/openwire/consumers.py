@@ -256,7 +256,7 @@ class Consumer:
         return commands + self.give_back(len(found))
 
     def give_back(self, count: int) -> list[Command]:
-        """So many have been acknowledged: each takes one off the extension."""
+        """Take `count` acknowledged messages off the extension."""
         covered = min(count, self.extension)
         self.extension -= covered
         if self.is_pulling:
@@ -279,7 +279,7 @@ class Consumer:
         return [Extend(self.id, change)] if change else []
 
     def credit(self) -> list[Command]:
-        """Of one that began by pulling and has a prefetch now: the room that it has."""
+        """Give credit for the room of a consumer that began by pulling and has a prefetch now."""
         return [Credit(self.id, max(0, self.prefetch + self.extension - len(self.held)))]
 
     def hold_in(self, transaction: bytes, seqs: Iterable[int]) -> list[int]:

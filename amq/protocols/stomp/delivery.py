@@ -84,7 +84,7 @@ class Deliveries:
         self._wire_names: Remembered[str] = Remembered(_NAMES_BYTES_MAX)  # full name → "\ndestination:…\ntimestamp:"
 
     def format(self, subscription: str, index: int, explicit_ack: bool, destination: str = "") -> DeliveryFormat:
-        """For the subscription that the client calls `subscription` ("" = it gave no id) and the codec `index`."""
+        """The format for a subscription, which the client calls `subscription` ("" = no id) and the codec `index`."""
         version = self._version
         start = "MESSAGE\n"
         if subscription:

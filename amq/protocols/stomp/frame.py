@@ -340,7 +340,7 @@ class FrameReader:
 
 
 def _first_line(block: bytes) -> bytes:
-    """As much of it as tells whether it is a command."""
+    """The first line, as far as it tells whether it is a command."""
     return block[: COMMAND_BYTES_MAX + 2].split(b"\n", 1)[0].removesuffix(b"\r")
 
 

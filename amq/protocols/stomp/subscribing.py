@@ -103,7 +103,7 @@ def filter_of(options: Mapping[str, str], selector: str) -> Filter:
 
 
 def browse_of(options: Mapping[str, str], sources: tuple[Source, ...], browser: bool) -> Browse | None:
-    """None = the consumer takes messages. Raises ProtocolError, CommandError."""
+    """The browse that `options` ask for; None = the consumer takes messages. Raises ProtocolError, CommandError."""
     if not browser and "lease" in options:
         raise ProtocolError("a lease is read with browser:true, and is settled by COMMIT", code="HEADER_INVALID")
     reading, range, epoch = None, None, number("epoch", options.get("epoch", "0"), _INT64_MAX)

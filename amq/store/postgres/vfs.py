@@ -436,7 +436,7 @@ class SqlVfs:
         return self._identity
 
     def make_tables(self, path: str) -> None:
-        """Where there are none and brokers may make them. Raises OSError, StoreError."""
+        """Make the tables where there are none and brokers may make them. Raises OSError, StoreError."""
         self._sessions.make_tables(path)
         self._ask(path, "SELECT 1", {})
 
