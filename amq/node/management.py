@@ -99,7 +99,7 @@ class OwnManagement:
 
 
 class Managed:
-    """What management sees of one member: a `Source` of `amq.management.resources`."""
+    """The view that management has of one member: a `Source` of `amq.management.resources`."""
 
     def __init__(self, member: Member, authenticate: Authenticate, users: Callable[[], Sequence[str]]) -> None:
         self._service = member
