@@ -209,6 +209,10 @@ def test_the_same_through_a_console(broker: Broker) -> None:
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)[0]["messages"] == 2
         assert amq("queue", "purge", "q", "--yes", "--url", url).stdout == "2 messages deleted\n"
+        name = Path(broker.store).name
+        assert amq_json("queues", "--url", url, "--store", name)[0]["messages"] == 0
+        done = amq("queues", "--url", url, "--store", "other")
+        assert f"has no store 'other': it has {name}" in done.stderr
         with urllib.request.urlopen(f"{url}/metrics", timeout=DEADLINE_S) as answer:
             assert b'amq_role{role="master"} 1' in answer.read()
         path = "/api/jolokia/read/org.apache.activemq:type=Broker,brokerName=a,destinationType=Queue,destinationName=q"

@@ -50,7 +50,8 @@ def test_users_have_their_rights(tmp_path: Path) -> None:
         for name, expected in (("alice", ["orders"]), ("root", ["orders", "secret"]), ("eve", [])):
             rows = (await client.get("/api/v1/queues", auth=AS[name])).json()["items"]
             assert [row["name"] for row in rows] == expected
-        for path in ("/api/v1/queues/orders/purge", "/api/v1/login"):
+        purge = "/queues/orders/purge"
+        for path in (f"/api/v1{purge}", f"/api/v1/stores/store{purge}", "/api/v1/login", "/api/v1/stores/store/login"):
             answer = await client.post(path, json={"login": "root", "passcode": "r"}, auth=AS["alice"])
             assert (answer.status_code, answer.json()["code"]) == (403, "NOT_PERMITTED"), path
         answer = await client.post("/api/v1/queues/orders/purge", json={}, auth=AS["root"])
