@@ -26,6 +26,7 @@ from amq.core.errors import AmqError
 from amq.journal.hidden import real_name
 from amq.journal.inspect import inspect
 from amq.protocols.stomp.destination import full_name
+from amq.store.open import open_log
 
 STALL_S = 30.0
 
@@ -144,7 +145,7 @@ class DemoGroup:
 def left_in(store: str, queue: str = "") -> tuple[int, list[str]]:
     """The number of messages in the journal (only of `/queue/NAME` if `queue` is given) and the journal's problems."""
     vfs, only = vfs_of(store), full_name(queue, "") if queue else ""
-    inspection, statistics = inspect(vfs, store, lambda: read_sealing(vfs, store))
+    inspection, statistics = inspect(open_log(vfs, store), lambda: read_sealing(vfs, store))
     left = sum(tally.live for name, tally in statistics.destinations.items() if only in ("", real_name(name)))
     return left, [str(problem) for problem in inspection.problems]
 

@@ -31,7 +31,7 @@ from amq.config import BrokerConfig
 from amq.core.errors import CorruptError, StoreError
 from amq.journal.inspect import Found, Inspection, Problem, SegmentReport, foreign_files
 from amq.journal.records import KINDS, Destination, Group, Record, describe, destinations_of, kind_name
-from amq.journal.space import RESERVE_NAME
+from amq.store.open import open_log
 
 if TYPE_CHECKING:
     from amq.maintenance.checkpoints import CheckpointReport
@@ -75,10 +75,10 @@ def check(store: str, as_json: bool) -> None:
             print_json(_check_json([], [Problem(error.code, error.path, error.offset, error.why)], [], []))
             raise click.exceptions.Exit(exits.STORE) from error
         raise
-    checkpoints = examine_checkpoints(vfs, store, BrokerConfig(store=store), sealing)
+    checkpoints = examine_checkpoints(open_log(vfs, store), BrokerConfig(store=store), sealing)
     inspection, _ = look(store)
     check_against(checkpoints, inspection)
-    strangers = foreign_files(vfs, store, {RESERVE_NAME})
+    strangers = foreign_files(open_log(vfs, store))
     if as_json:
         print_json(_check_json(inspection.segments, inspection.problems, strangers, checkpoints))
     else:
@@ -141,7 +141,7 @@ def dump(store: str, segment: str, kinds: tuple[str, ...], destination: str, bod
     vfs = vfs_of(store)
     check_store(vfs, store)
     with told_missing():
-        inspection = Inspection(vfs, store, read_sealing(vfs, store))
+        inspection = Inspection(open_log(vfs, store), read_sealing(vfs, store))
     if segment and segment not in inspection.names:
         raise StoreError(f"{segment}: no such segment; `amq journal stat --store {store}` lists them")
     wanted = canonical(destination)

@@ -15,6 +15,7 @@ from amq.config import BrokerConfig, load
 from amq.core.errors import StoreError
 from amq.journal.inspect import Inspection, Problem, Progress, SegmentReport, inspect
 from amq.journal.liveness import Liveness
+from amq.store.open import open_log
 
 if TYPE_CHECKING:
     from amq.maintenance.checkpoints import CheckpointReport
@@ -63,7 +64,7 @@ def look(store: str, config: BrokerConfig | None = None) -> tuple[Inspection, Li
         return Liveness(windows.duplicate_window, windows.outcome_window)
 
     with told_missing():
-        return inspect(vfs, store, lambda: read_sealing(vfs, store), make, progress("segments read"))
+        return inspect(open_log(vfs, store), lambda: read_sealing(vfs, store), make, progress("segments read"))
 
 
 @contextmanager

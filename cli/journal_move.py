@@ -21,6 +21,7 @@ from amq.doors.clock import SystemClock
 from amq.journal.export import Export, store_uuid
 from amq.journal.interchange import Header, Writer, check_whole
 from amq.journal.liveness import Liveness
+from amq.store.open import open_log
 
 if TYPE_CHECKING:
     from amq.maintenance.importing import Import, Result
@@ -110,8 +111,7 @@ def _export(store: str, config: BrokerConfig, wanted: list[str] | None, file: Bi
 
     with told_missing():
         exported = Export(
-            vfs,
-            store,
+            open_log(vfs, store),
             lambda: read_sealing(vfs, store),
             make_liveness,
             wanted,
@@ -120,7 +120,7 @@ def _export(store: str, config: BrokerConfig, wanted: list[str] | None, file: Bi
         )
     epoch, _ = read_sealing(vfs, store)
     names = None if wanted is None else tuple(wanted)
-    writer = Writer(Header(store_uuid(vfs, store), epoch, SystemClock.wall_ms(), names), file.write)
+    writer = Writer(Header(store_uuid(open_log(vfs, store)), epoch, SystemClock.wall_ms(), names), file.write)
     for item in exported.items():
         writer.add(item)
     writer.end(len(exported.problems))

@@ -15,10 +15,10 @@ from amq.cli.store import check_store, vfs_of
 from amq.core.errors import StoreError
 from amq.doors.clock import SystemClock
 from amq.doors.threads import SystemThreads
-from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.salvage import Damage
 from amq.store.files.vfs import Vfs
 from amq.store.host import SystemHost
+from amq.store.segment_log import JOURNAL_DIRECTORY
 
 if TYPE_CHECKING:
     from amq.maintenance.repair import Plan

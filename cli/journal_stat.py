@@ -25,6 +25,7 @@ from amq.journal.compaction_plan import COPY, FREE, Step, counting, ids_by_segme
 from amq.journal.hidden import told_name
 from amq.journal.inspect import Inspection
 from amq.journal.liveness import Liveness, Pin, Tally
+from amq.store.open import open_log
 
 if TYPE_CHECKING:
     from amq.maintenance.checkpoints import CheckpointReport
@@ -60,7 +61,7 @@ def stat(store: str, as_json: bool, options: tuple[str, ...]) -> None:
     """
     from amq.maintenance.checkpoints import find_checkpoints
 
-    newest = next(iter(find_checkpoints(vfs_of(store), store)), None)
+    newest = next(iter(find_checkpoints(open_log(vfs_of(store), store).checkpoints)), None)
     inspection, liveness = look(store, read_config(store, options))
     version = store_version(vfs_of(store), store)
     behind = newest.behind_bytes(inspection) if newest is not None else 0

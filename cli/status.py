@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 import time
@@ -32,14 +31,14 @@ from amq.config import group
 from amq.config.transport_url import reachable
 from amq.core.errors import AmqError, StoreError
 from amq.doors.clock import SystemClock
-from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.journal.segment import list_segments
 from amq.management.consoles import is_loopback, web_url
 from amq.protocols.stomp.frame import Frame, FrameReader, encode
-from amq.store.files.vfs import Vfs
 from amq.store.host import Owner
 from amq.store.name import full_name
+from amq.store.open import open_log
 from amq.store.presence import BrokerPresence
+from amq.store.segment_log import SegmentLog
 from amq.store.status import StoreStatus, silence, store_status
 
 SECONDS_MAX = 253_402_300_799  # the year 9999
@@ -116,7 +115,7 @@ def _of_store(store: str) -> dict[str, Any]:
         if silent_s is not None:  # that took a while: another broker may be master now
             before, seen = seen, store_status(vfs, store)
             silent_s = silent_s if (before.epoch, before.heartbeat) == (seen.epoch, seen.heartbeat) else None
-        segments, size = _journal_size(vfs, store)
+        segments, size = _journal_size(open_log(vfs, store))
         free = vfs.free_bytes(store)
     except OSError as error:
         raise StoreError(f"{error.filename or store}: {error.strerror}: the store cannot be read") from error
@@ -263,14 +262,13 @@ def _urls(broker: BrokerPresence, owner: Owner) -> list[str]:
     return urls
 
 
-def _journal_size(vfs: Vfs, store: str) -> tuple[int, int]:
+def _journal_size(log: SegmentLog) -> tuple[int, int]:
     """(segments, bytes), space reserved for the newest one included."""
-    directory = os.path.join(store, JOURNAL_DIRECTORY)
     sizes = []
     try:
-        for name in list_segments(vfs, directory):
+        for name in list_segments(log):
             try:
-                sizes.append(vfs.stat(os.path.join(directory, name)).st_size)
+                sizes.append(log.size(name))
             except FileNotFoundError:
                 continue  # deleted between the listing and the look
     except FileNotFoundError:

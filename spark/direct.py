@@ -21,12 +21,13 @@ import numpy.typing as npt
 from amq.client import Run
 from amq.core.errors import ConfigError, CorruptError, StoreError
 from amq.journal import places
-from amq.journal.format import HEADER_BYTES, RECORD_BYTES, crc32, segment_name
+from amq.journal.format import HEADER_BYTES, RECORD_BYTES, crc32, segment_key, segment_name
 from amq.journal.records.message import MESSAGE
 from amq.journal.records.section import EXTENDED
-from amq.journal.recovery import JOURNAL_DIRECTORY
-from amq.journal.segment import read_at, read_header
-from amq.store.files.vfs import SystemVfs, Vfs
+from amq.journal.segment import list_segments, read_header
+from amq.store.files.log import FileLog
+from amq.store.files.vfs import SystemVfs
+from amq.store.segment_log import Reader, SegmentLog
 from pyspark_amq.journal import MESSAGE_HEAD
 from pyspark_amq.records import heads_of
 
@@ -86,11 +87,10 @@ class Part:
 class StoreFiles:
     """The segments of a mounted store, each opened once. Use it in `with`."""
 
-    def __init__(self, store: str, vfs: Vfs | None = None) -> None:
-        self._directory = os.path.join(store, JOURNAL_DIRECTORY)
+    def __init__(self, store: str, log: SegmentLog | None = None) -> None:
         self._store = store
-        self._vfs = vfs or SystemVfs()
-        self._files: dict[tuple[int, int], int] = {}
+        self._log = log or FileLog(SystemVfs(), store)
+        self._files: dict[tuple[int, int], Reader] = {}
         self._failed: dict[tuple[int, int], str] = {}
 
     def __enter__(self) -> Self:
@@ -99,8 +99,8 @@ class StoreFiles:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for fd in self._files.values():
-            self._vfs.close(fd)
+        for segment in self._files.values():
+            segment.close()
         self._files.clear()
 
     def check(self, direct: Direct) -> None:
@@ -117,8 +117,8 @@ class StoreFiles:
         if found.store_uuid.hex() != direct.uuid or found.salt != salt:
             raise self._differs()
 
-    def segment(self, epoch: int, number: int, uuid: str) -> int:
-        """Descriptor of that segment. Raises UnreadableError, StoreDiffersError."""
+    def segment(self, epoch: int, number: int, uuid: str) -> Reader:
+        """Raises UnreadableError, StoreDiffersError."""
         key = epoch, number
         if key in self._failed:
             raise UnreadableError(self._failed[key])
@@ -132,30 +132,26 @@ class StoreFiles:
                 raise self._differs()
         return self._files[key]
 
-    def _header(self, epoch: int, number: int) -> tuple[int, Any]:
-        path = os.path.join(self._directory, segment_name(epoch, number))
-        fd = self._files.get((epoch, number), -1)
+    def _header(self, epoch: int, number: int) -> tuple[Reader, Any]:
+        segment = self._files.get((epoch, number))
         try:
-            if fd < 0:
-                fd = self._vfs.open(path, os.O_RDONLY)
-                self._files[epoch, number] = fd
-            header = read_header(path, read_at(self._vfs, fd, 0, HEADER_BYTES))
+            if segment is None:
+                segment = self._files[epoch, number] = self._log.open(segment_name(epoch, number))
+            header = read_header(segment.place, segment.read(0, HEADER_BYTES))
         except OSError as error:
-            is_there = os.path.isdir(self._directory)
+            is_there = os.path.isdir(self._log.place())
             raise UnreadableError(_reason(error) if is_there else NO_MOUNT) from error
         except (StoreError, CorruptError) as error:
             raise UnreadableError(CHECKSUM) from error
         if header is None:
             raise UnreadableError(STALE)
-        return fd, header
+        return segment, header
 
     def _check_any(self, uuid: str) -> None:
         """The newest segment is not there: is this another store?"""
-        names = sorted(name for name in self._vfs.listdir(self._directory) if name.endswith(".seg"))
-        for name in names[-1:]:
-            epoch, number = (int(part) for part in name.removesuffix(".seg").split("-"))
+        for name in list_segments(self._log)[-1:]:
             try:
-                header = self._header(epoch, number)[1]
+                header = self._header(*segment_key(name))[1]
             except UnreadableError:
                 return
             if header.store_uuid.hex() != uuid:
@@ -187,11 +183,11 @@ class StoreFiles:
 
     def _chunk(self, direct: Direct, found: places.Places, start: int, end: int, destination: str) -> Run:
         """The records of positions in one segment."""
-        fd = self.segment(*found.segments[found.where[start]], direct.uuid)
+        segment = self.segment(*found.segments[found.where[start]], direct.uuid)
         offsets = np.frombuffer(found.offsets, np.int64)[start:end]
         sizes = found.sizes[start:end]
         try:
-            data = self._records(fd, offsets, np.asarray(sizes, np.int64))
+            data = _records(segment, offsets, np.asarray(sizes, np.int64))
         except OSError as error:
             raise UnreadableError(_reason(error)) from error
         known = {place - start: times for place, times in found.redelivered.items() if start <= place < end}
@@ -199,22 +195,23 @@ class StoreFiles:
         _check(run, np.frombuffer(found.seqs, np.int64)[start:end])
         return run
 
-    def _records(self, fd: int, offsets: _Numbers, sizes: _Numbers) -> bytes:
-        """The records, one after the other."""
-        stops = offsets + sizes
-        gaps = offsets[1:] - stops[:-1]
-        breaks = [0, *(np.flatnonzero((gaps < 0) | (gaps > GAP_BYTES)) + 1).tolist(), len(offsets)]
-        pieces: list[bytes] = []
-        for first, last in pairwise(breaks):
-            base, size = int(offsets[first]), int(stops[last - 1] - offsets[first])
-            data = read_at(self._vfs, fd, base, size)
-            if len(data) < size:
-                raise UnreadableError(STALE)
-            inner = np.flatnonzero(gaps[first : last - 1]) + first + 1  # where a run without a gap ends
-            cuts = [first, *inner.tolist(), last]
-            for one, other in pairwise(cuts):
-                pieces.append(data[int(offsets[one]) - base : int(stops[other - 1]) - base])
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+def _records(segment: Reader, offsets: _Numbers, sizes: _Numbers) -> bytes:
+    """The records, one after the other."""
+    stops = offsets + sizes
+    gaps = offsets[1:] - stops[:-1]
+    breaks = [0, *(np.flatnonzero((gaps < 0) | (gaps > GAP_BYTES)) + 1).tolist(), len(offsets)]
+    pieces: list[bytes] = []
+    for first, last in pairwise(breaks):
+        base, size = int(offsets[first]), int(stops[last - 1] - offsets[first])
+        data = segment.read(base, size)
+        if len(data) < size:
+            raise UnreadableError(STALE)
+        inner = np.flatnonzero(gaps[first : last - 1]) + first + 1  # where a run without a gap ends
+        cuts = [first, *inner.tolist(), last]
+        for one, other in pairwise(cuts):
+            pieces.append(data[int(offsets[one]) - base : int(stops[other - 1]) - base])
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _check(run: Run, seqs: _Numbers) -> None:

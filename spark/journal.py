@@ -40,9 +40,9 @@ from amq.journal.records import GROUP, GROUP_HEAD, REASONS, Consumed, Moved, Red
 from amq.journal.records.message import FRAMED_MESSAGE, MESSAGE, decode_message
 from amq.journal.records.multicast import Multicast
 from amq.journal.records.section import EXTENDED
-from amq.journal.recovery import JOURNAL_DIRECTORY
-from amq.journal.segment import StoredBatch, list_segments, read_batches, read_file, read_header
+from amq.journal.segment import StoredBatch, list_segments, read_batches, read_header, read_segment
 from amq.store.epoch import EPOCHS_DIRECTORY, read_newest_epoch
+from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs, Vfs
 from pyspark_amq.options import CAME_BACK, JOURNAL_KINDS, LEFT, MESSAGES, MOVES
 
@@ -169,17 +169,18 @@ def plan(store: str, wanted: Wanted | None = None, vfs: Vfs | None = None) -> li
     deletion happens during the call. Raises StoreError, OSError.
     """
     vfs, wanted = vfs or SystemVfs(), wanted or Wanted()
+    log = FileLog(vfs, store)
     try:
         if EPOCHS_DIRECTORY not in vfs.listdir(store):
             why = f"{store} is not a store: it has no directory {EPOCHS_DIRECTORY}; give that of `amq start --store`"
             raise StoreError(why, code="STORE_MISSING")
         for _ in range(ROUNDS_MAX):
             epoch = read_newest_epoch(vfs, store)
-            inspection = Inspection(vfs, store, (epoch.number, epoch.sealed) if epoch is not None else (0, {}))
+            inspection = Inspection(log, (epoch.number, epoch.sealed) if epoch is not None else (0, {}))
             lengths, missing = inspection.lengths(), inspection.missing()
             newest = max([segment_key(name)[0] for name in inspection.names], default=0)
             known = newest <= (epoch.number if epoch is not None else 0)  # else a listing of epochs/ is out of date
-            stayed = set(inspection.names) <= set(list_segments(vfs, inspection.directory))
+            stayed = set(inspection.names) <= set(list_segments(log))
             if known and stayed and read_newest_epoch(vfs, store) == epoch:
                 break
         else:
@@ -193,7 +194,7 @@ def plan(store: str, wanted: Wanted | None = None, vfs: Vfs | None = None) -> li
     for name in missing:
         why = "this segment or the one before it is missing, and nothing says that it was trimmed: somebody removed it"
         cure = "put it back from a backup, or run amq journal repair"
-        raise CorruptError(os.path.join(inspection.directory, name), 0, f"{why}. {cure}")
+        raise CorruptError(log.place(name), 0, f"{why}. {cure}")
     return [Part(store, name, end) for name, end in lengths.items() if wanted.may_be_in(segment_key(name)[0])]
 
 
@@ -204,9 +205,10 @@ def read_part(
 
     Raises TrimmedError if the segment is gone by now, CorruptError, NewerFormatError, OSError.
     """
-    wanted, path = wanted or Wanted(), os.path.join(part.store, JOURNAL_DIRECTORY, part.segment)
+    wanted, log = wanted or Wanted(), FileLog(vfs or SystemVfs(), part.store)
+    path = log.place(part.segment)
     try:
-        data = read_file(vfs or SystemVfs(), path, part.end)
+        data = read_segment(log, part.segment, part.end)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ESTALE):
             raise

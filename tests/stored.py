@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from amq.broker.queues.backlog import Place
@@ -15,10 +14,11 @@ from amq.core.ownership import owner_of
 from amq.journal.live import Segment
 from amq.journal.reader import read_messages
 from amq.journal.records import Trimmed
-from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, seal
+from amq.journal.recovery import Recovered, seal
 from amq.journal.segment import FILL
 from amq.node.following import Following
 from amq.store.epoch import Epoch
+from amq.store.files.log import FileLog
 from amq.store.files.vfs import Vfs
 from tests.fakes import FakeClock
 
@@ -39,8 +39,7 @@ def stored(state: State, queue: Queue, vfs: Vfs, store: str) -> dict[int, Messag
             assert isinstance(stripped.segment, Segment)
             segments[stripped.segment.code] = stripped.segment
             places.append(Place(stripped.seq, stripped.segment.code, stripped.offset, stripped.size))
-    directory = os.path.join(store, JOURNAL_DIRECTORY)
-    waiting = read_messages(vfs, directory, [(place, queue.name) for place in places])
+    waiting = read_messages(FileLog(vfs, store), [(place, queue.name) for place in places])
     for message, place in zip(waiting, places, strict=True):
         assert message.seq == place.seq
         message.segment = segments[place.segment]
@@ -52,7 +51,7 @@ def stored(state: State, queue: Queue, vfs: Vfs, store: str) -> dict[int, Messag
 def started(vfs: Vfs, config: BrokerConfig, newest: Epoch) -> tuple[State, Recovered]:
     """What a broker has that becomes master after epoch `newest` and begins at a checkpoint, if there is a good one."""
     slave = Following(vfs, FakeClock(), config)
-    sealed = seal(vfs, config.store, newest.number, newest.sealed, slave.followed(newest))
+    sealed = seal(FileLog(vfs, config.store), newest.number, newest.sealed, slave.followed(newest))
     epoch = Epoch(newest.number + 1, newest.owner, sealed, 0, "test")
     state, recovered = slave.finish(config, epoch, lambda _read, _of, _messages: None)
     return state, recovered

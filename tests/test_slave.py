@@ -16,12 +16,14 @@ from brokers import Brokers
 from structlog.testing import capture_logs
 from traffic import drain
 
-from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints
+from amq.journal.checkpoint import list_checkpoints
 from amq.journal.follower import DivergedError, Follower
-from amq.journal.recovery import JOURNAL_DIRECTORY, seal
+from amq.journal.recovery import seal
 from amq.node.following import LIST_EVERY_S, PAUSE_S_MAX, Following
 from amq.store.epoch import EPOCHS_DIRECTORY, Epoch
+from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs
+from amq.store.segment_log import CHECKPOINTS_DIRECTORY, JOURNAL_DIRECTORY
 from tests.broker.world import World
 from tests.fakes import FaultyVfs
 from tests.files import OWNER, flip, write_epoch
@@ -39,7 +41,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     for number in range(200):
         client.send(b"%d" % number + bytes(600))
         made.settle()
-    assert len(list_checkpoints(SystemVfs(), made.store)) == 2
+    assert len(list_checkpoints(FileLog(SystemVfs(), made.store).checkpoints)) == 2
     yield made
     made.close()
 
@@ -47,7 +49,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def take_over(world: World, slave: Following) -> tuple[dict[str, Any], int, int]:
     """What the slave finds that becomes master now: its state, and the bytes that it read, in all and at the end."""
     newest = Epoch(world.epoch, OWNER, world.sealed, 0, "test")
-    sealed = seal(SystemVfs(), world.store, world.epoch, world.sealed, slave.followed(newest))
+    sealed = seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed, slave.followed(newest))
     epoch = Epoch(world.epoch + 1, OWNER, sealed, 0, "test")
     state, recovered = slave.finish(world.config, epoch, lambda _read, _of, _messages: None)
     return stored_state(state, SystemVfs(), world.store), recovered.read_bytes, recovered.tail_bytes
@@ -63,7 +65,7 @@ def journal_bytes(world: World) -> int:
 
 def paths(world: World) -> list[str]:
     """Of the checkpoints, newest first."""
-    names = list_checkpoints(SystemVfs(), world.store)
+    names = list_checkpoints(FileLog(SystemVfs(), world.store).checkpoints)
     return [os.path.join(world.store, CHECKPOINTS_DIRECTORY, name) for name in names]
 
 

@@ -23,6 +23,7 @@ from amq.journal.checkpoint import list_checkpoints
 from amq.journal.format import HEADER
 from amq.security.users_edit import add_user
 from amq.store.files.board import FileBoard
+from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs
 from amq.store.presence import read_presence
 from bench.wire import Connection
@@ -141,7 +142,7 @@ def test_a_store_of_an_old_broker_is_continued(brokers: Brokers, old_amq: Path, 
     producer.wait_confirmed(1500)
     with old.connect() as connection:
         acknowledge(connection, 20)
-    assert list_checkpoints(VFS, str(brokers.store)), "a checkpoint of version 1 is there"
+    assert list_checkpoints(FileLog(VFS, str(brokers.store)).checkpoints), "a checkpoint of version 1 is there"
     old.kill() if kill else old.stop()
     assert epochs(brokers.store) == [1]
     new.start().wait_serving()

@@ -12,20 +12,17 @@ save time: one that is damaged or missing is passed over, and nothing that count
 from __future__ import annotations
 
 import json
-import os
 import re
 import struct
 import sys
 from collections.abc import Generator
-from contextlib import suppress
 
 from amq.core.errors import CorruptError, NewerFormatError
 from amq.journal.follower import Position
 from amq.journal.format import HEADER_BYTES, crc32
 from amq.journal.records import Trimmed
-from amq.store.files.vfs import Vfs, write_all
+from amq.store.segment_log import Checkpoints
 
-CHECKPOINTS_DIRECTORY = "checkpoints"
 CHECKPOINTS_KEPT = 2
 FORMAT = 2  # as that of segments: 0.1 wrote 1, and passes over what is newer
 (
@@ -59,10 +56,10 @@ def parse_checkpoint_name(name: str) -> tuple[int, int, int] | None:
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
-def list_checkpoints(vfs: Vfs, store: str) -> list[str]:
-    """Names of the checkpoints of `store`, newest first."""
+def list_checkpoints(checkpoints: Checkpoints) -> list[str]:
+    """Their names, newest first."""
     try:
-        names = vfs.listdir(os.path.join(store, CHECKPOINTS_DIRECTORY))
+        names = checkpoints.names()
     except FileNotFoundError:
         return []
     return sorted(filter(parse_checkpoint_name, names), reverse=True)
@@ -71,13 +68,11 @@ def list_checkpoints(vfs: Vfs, store: str) -> list[str]:
 class CheckpointFile:
     """A checkpoint that is being written. Every method but `frame` calls the disk. Raises OSError."""
 
-    def __init__(self, vfs: Vfs, store: str, position: Position) -> None:
-        self._vfs = vfs
-        self._directory = os.path.join(store, CHECKPOINTS_DIRECTORY)
+    def __init__(self, checkpoints: Checkpoints, position: Position) -> None:
+        self._checkpoints = checkpoints
         self._position = position
-        self._temporary = os.path.join(self._directory, f"{position.epoch:08d}{_TEMPORARY}")
-        self._fd: int | None = None
-        self._made = False
+        self._temporary = f"{position.epoch:08d}{_TEMPORARY}"
+        self._draft = checkpoints.draft(self._temporary)
         self._crc = 0
         self.size = 0
 
@@ -87,58 +82,37 @@ class CheckpointFile:
         return _BLOCK.pack(len(payload), self._crc, kind) + payload
 
     def write(self, data: bytes) -> None:
-        """Blocks that follow those before. They are synced at once: little by little, so that the journal's own syncs
-        find little to wait for.
-        """
-        if self._fd is None:
-            with suppress(FileExistsError):
-                self._vfs.mkdir(self._directory)
-            with suppress(FileNotFoundError):
-                self._vfs.unlink(self._temporary)  # of an attempt that failed
-            self._fd = self._vfs.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-            self._made = True
-        write_all(self._vfs, self._fd, data, self.size)
-        self._vfs.fdatasync(self._fd)
+        """Blocks that follow those before."""
+        self._draft.write(data)
         self.size += len(data)
 
     def finish(self) -> None:
         """Give it its name; delete all but the newest few."""
-        assert self._fd is not None
-        self._vfs.fsync(self._fd)
-        self.close()
-        path = os.path.join(self._directory, checkpoint_name(self._position))
-        with suppress(FileExistsError):  # the same position, so the same state
-            self._vfs.link(self._temporary, path)
-        self._vfs.unlink(self._temporary)
-        self._vfs.fsync_directory(self._directory)
-        names = self._vfs.listdir(self._directory)
+        self._draft.publish(checkpoint_name(self._position))
+        names = self._checkpoints.names()
         kept = sorted(filter(parse_checkpoint_name, names))[-CHECKPOINTS_KEPT:]
         own = (self._position.epoch, self._position.number, self._position.offset)
-        for name in names:
+
+        def is_old(name: str) -> bool:
             key = parse_checkpoint_name(name)
-            old = key is not None and name not in kept and key < own
-            if old or (name.endswith(_TEMPORARY) and name < os.path.basename(self._temporary)):
-                with suppress(FileNotFoundError):
-                    self._vfs.unlink(os.path.join(self._directory, name))
+            if key is None:
+                return name.endswith(_TEMPORARY) and name < self._temporary
+            return name not in kept and key < own
+
+        self._checkpoints.delete(filter(is_old, names))
 
     def discard(self) -> None:
         """It could not be written: give back what it took of the disk."""
-        self.close()
-        if self._made:
-            with suppress(FileNotFoundError):
-                self._vfs.unlink(self._temporary)
+        self._draft.discard()
 
     def close(self) -> None:
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            self._vfs.close(fd)
+        self._draft.close()
 
 
-def read_checkpoint(vfs: Vfs, path: str) -> Generator[tuple[int, bytes], None, None]:
+def read_checkpoint(checkpoints: Checkpoints, name: str) -> Generator[tuple[int, bytes], None, None]:
     """(kind, payload) of each block, from `HEAD` to `END`. Raises CorruptError, NewerFormatError, OSError."""
-    fd = vfs.open(path, os.O_RDONLY)
-    try:
-        file_bytes = vfs.fstat(fd).st_size
+    with checkpoints.open(name) as file:
+        path, file_bytes = file.place, file.size()
         data, start, position, crc, kind = b"", 0, 0, 0, 0  # `data` is at `start` of the file
         while kind != END:
             need = _BLOCK.size
@@ -147,8 +121,8 @@ def read_checkpoint(vfs: Vfs, path: str) -> Generator[tuple[int, bytes], None, N
                     raise CorruptError(path, start + position, "checkpoint ends before its last block")
                 if position + need > len(data):
                     start, data, position = start + position, data[position:], 0
-                    while len(data) < need and (more := vfs.pread(fd, max(need, _READ_BYTES), start + len(data))):
-                        data += more
+                    left = file_bytes - start - len(data)
+                    data += file.read(start + len(data), min(max(need, _READ_BYTES), left))
                 if position + need > len(data):
                     raise CorruptError(path, start + position, "checkpoint ends before its last block")
                 size, says, kind = _BLOCK.unpack_from(data, position)
@@ -161,8 +135,6 @@ def read_checkpoint(vfs: Vfs, path: str) -> Generator[tuple[int, bytes], None, N
                 raise CorruptError(path, start + position, "block fails its checksum")
             position += need
             yield kind, payload
-    finally:
-        vfs.close(fd)
 
 
 def encode_head(position: Position, trimmed: Trimmed, store_uuid: bytes) -> bytes:

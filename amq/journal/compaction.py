@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from amq.journal.live import Segment
-from amq.journal.segment import PREPARE_AT, RESERVE_STEPS
+from amq.journal.segment import PREPARE_AT
+from amq.store.segment_log import RESERVE_STEPS
 
 LIVE_FACTOR = 2  # the journal may be this many times as large as what lives in it,
 LIVE_FACTOR_AT_LIMIT = 1.5  # (or so many, where producers wait for the room: at `storeLimit`)

@@ -10,7 +10,6 @@ one prepared transaction sent.
 from __future__ import annotations
 
 import errno
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
@@ -26,9 +25,8 @@ from amq.journal.reader import decode_at
 from amq.journal.records import Prepared, is_of_lease
 from amq.journal.records.multicast import Multicast, Raw
 from amq.journal.records.subscription import Subscribed
-from amq.journal.recovery import JOURNAL_DIRECTORY
-from amq.journal.segment import list_segments, read_at, read_file, read_header
-from amq.store.files.vfs import Vfs
+from amq.journal.segment import list_segments, read_header, read_segment
+from amq.store.segment_log import Reader, SegmentLog
 
 OPEN_FILES_MAX = 16
 
@@ -40,24 +38,22 @@ class _GoneError(Exception):
 class MessageReader:
     """Reads single messages at their places; holds a few segments open. Close it."""
 
-    def __init__(self, vfs: Vfs, store: str) -> None:
-        self._vfs = vfs
-        self._directory = os.path.join(store, JOURNAL_DIRECTORY)
-        self._open: OrderedDict[str, int] = OrderedDict()
+    def __init__(self, log: SegmentLog) -> None:
+        self._log = log
+        self._open: OrderedDict[str, Reader] = OrderedDict()
 
     def read(self, seq: int, place: LivePlace) -> Message:
         """Raises CorruptError; FileNotFoundError or ESTALE where the segment is gone."""
-        path = os.path.join(self._directory, place.segment)
-        fd = self._open.get(place.segment)
-        if fd is None:
-            fd = self._open[place.segment] = self._vfs.open(path, os.O_RDONLY)
+        segment = self._open.get(place.segment)
+        if segment is None:
+            segment = self._open[place.segment] = self._log.open(place.segment)
             if len(self._open) > OPEN_FILES_MAX:
-                self._vfs.close(self._open.popitem(last=False)[1])
+                self._open.popitem(last=False)[1].close()
         self._open.move_to_end(place.segment)
-        data = read_at(self._vfs, fd, place.offset, place.size)
-        message = decode_at(path, data, place.at(seq), place.destination)
+        data = segment.read(place.offset, place.size)
+        message = decode_at(segment.place, data, place.at(seq), place.destination)
         if message.seq != seq:
-            raise CorruptError(path, place.offset, f"message {seq} is no longer where it was")
+            raise CorruptError(segment.place, place.offset, f"message {seq} is no longer where it was")
         return message
 
     def read_shared(self, seq: int, place: LivePlace, live: LiveIndex) -> Multicast | None:
@@ -65,7 +61,7 @@ class MessageReader:
         Raises as `read`.
         """
         self.read(seq, place)  # it is whole
-        record = Raw(memoryview(read_at(self._vfs, self._open[place.segment], place.offset, place.size)))
+        record = Raw(memoryview(self._open[place.segment].read(place.offset, place.size)))
         holders = {}
         for _, held in record.holders:
             found = live.get(held)
@@ -75,7 +71,7 @@ class MessageReader:
 
     def close(self) -> None:
         while self._open:
-            self._vfs.close(self._open.popitem()[1])
+            self._open.popitem()[1].close()
 
 
 class Export:
@@ -86,8 +82,7 @@ class Export:
 
     def __init__(
         self,
-        vfs: Vfs,
-        store: str,
+        log: SegmentLog,
         read_sealing: Callable[[], Sealing],
         make_liveness: Callable[[], Liveness],
         wanted: Iterable[str] | None = None,
@@ -96,10 +91,9 @@ class Export:
     ) -> None:
         """Reads the journal once, to know what lives. Raises OSError, StoreError as `inspect`."""
         self.problems: list[str] = []
-        self._vfs = vfs
-        self._store = store
+        self._log = log
         self._look: Callable[[], tuple[Inspection, Liveness]] = lambda: inspect(
-            vfs, store, read_sealing, make_liveness, reading
+            log, read_sealing, make_liveness, reading
         )
         self._wanted = set(wanted) if wanted is not None else None
         self._progress = progress
@@ -119,7 +113,7 @@ class Export:
         transactions sent, and they. Raises StoreError, OSError."""
         yield from self._remembered()
         self._begin()
-        reader = MessageReader(self._vfs, self._store)
+        reader = MessageReader(self._log)
         given, stuck = 0, 0
         try:
             while True:
@@ -271,17 +265,15 @@ class Export:
             yield from (Ids("", outcomes[i : i + IDS_PER_LINE]) for i in range(0, len(outcomes), IDS_PER_LINE))
 
 
-def store_uuid(vfs: Vfs, store: str) -> str:
+def store_uuid(log: SegmentLog) -> str:
     """The uuid of the store in hex, as its oldest readable segment says; "" where none does. Raises OSError."""
-    directory = os.path.join(store, JOURNAL_DIRECTORY)
     try:
-        names = list_segments(vfs, directory)
+        names = list_segments(log)
     except FileNotFoundError:
         return ""
     for name in names:
-        path = os.path.join(directory, name)
         try:
-            header = read_header(path, read_file(vfs, path, 1 << 20))
+            header = read_header(log.place(name), read_segment(log, name, 1 << 20))
         except (FileNotFoundError, StoreError):
             continue  # deleted meanwhile, or damaged: the next one says the same
         if header is not None:

@@ -15,7 +15,6 @@ Invariants:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,9 +24,9 @@ from amq.journal.decoder import Decoder
 from amq.journal.format import BATCH_BYTES, HEADER_BYTES, SegmentHeader, decode_batch_header, segment_key, segment_name
 from amq.journal.live import Segment
 from amq.journal.records import Previous, Record, Trimmed
-from amq.journal.recovery import JOURNAL_DIRECTORY, Followed, Recovered, check_complete
-from amq.journal.segment import batch_at, list_segments, read_at, read_header
-from amq.store.files.vfs import Vfs
+from amq.journal.recovery import Followed, Recovered, check_complete
+from amq.journal.segment import batch_at, list_segments, read_header
+from amq.store.segment_log import Reader, SegmentLog
 
 PIECE_BYTES = 4 << 20  # read at once
 LOOK_BYTES = 64 << 10  # read to see whether there is anything new
@@ -97,12 +96,11 @@ class _Tail:
 
 
 class Follower:
-    """Reads the journal of `store`. `segments` = those read or being read, by name; their `end` is how far."""
+    """Reads the journal in `log`. `segments` = those read or being read, by name; their `end` is how far."""
 
-    def __init__(self, vfs: Vfs, store: str, apply: Apply, start: Start | None = None) -> None:
+    def __init__(self, log: SegmentLog, apply: Apply, start: Start | None = None) -> None:
         """Begin at `start`, if given: raises DivergedError where the journal has no such place."""
-        self._vfs = vfs
-        self._directory = os.path.join(store, JOURNAL_DIRECTORY)
+        self._log = log
         self._apply = apply
         self.segments: dict[str, Segment] = {}
         self.trimmed = Trimmed()
@@ -127,9 +125,9 @@ class Follower:
         self.segments = dict(start.segments)
         self._trusted = set(start.segments)
         self.trimmed, self.store_uuid, self._made = start.trimmed, start.store_uuid, start.made
-        path = os.path.join(self._directory, position.segment_name)
+        path = self._log.place(position.segment_name)
         try:
-            header = self._header(path)
+            header = self._header(position.segment_name)
         except FileNotFoundError:  # trimmed: what is read begins behind it
             self._after = (position.epoch, position.number)
             self._passed_over = position.segment_name
@@ -138,28 +136,25 @@ class Follower:
             return
         self._after = (position.epoch, position.number - 1)
         same = header is not None and (header.salt, header.store_uuid) == (position.salt, start.store_uuid)
-        if header is None or not same or not self._proved(path, header, position):
+        if header is None or not same or not self._proved(header, position):
             raise DivergedError(f"{path} does not have what the checkpoint speaks of")
         self._tail = _Tail(path, self.segments[position.segment_name], header)
         self._tail.number = position.batch
         self._tail.decoder.names.update(position.destinations)
 
-    def _proved(self, path: str, header: SegmentHeader, position: Position) -> bool:
+    def _proved(self, header: SegmentHeader, position: Position) -> bool:
         """Does the batch before `position` stand there? In a copy of a store the segment may be older than the
         checkpoint.
         """
-        fd = self._vfs.open(path, os.O_RDONLY)
-        try:
+        with self._log.open(position.segment_name) as segment:
             size = position.offset - position.batch_offset
-            data = memoryview(read_at(self._vfs, fd, position.batch_offset, size))
-        finally:
-            self._vfs.close(fd)
+            data = memoryview(segment.read(position.batch_offset, size))
         head, _ = batch_at(data, 0, header, 0, len(data))
         return head is not None and head.number == position.batch and BATCH_BYTES + head.payload_bytes == size
 
     def _list(self) -> list[str]:
         with self._call():
-            return list_segments(self._vfs, self._directory)
+            return list_segments(self._log)
 
     @contextmanager
     def _call(self) -> Iterator[None]:
@@ -264,36 +259,34 @@ class Follower:
         for name in self._list():
             key = segment_key(name)
             if key > self._after and (sealed.get(name) or key[0] == epoch):
-                path = os.path.join(self._directory, name)
-                header = self._header(path)
+                header = self._header(name)
                 if header is None:
                     return False
-                self._tail = self._enter(self._open(path, header))
+                self._tail = self._enter(self._open(name, header))
                 return True
         return False
 
     def _successor(self, tail: _Tail, listing: bool) -> tuple[_Tail, int] | None:
         """The segment after `tail`, and what that says of where `tail` ends; None where it was not begun."""
         key = (tail.segment.epoch, tail.segment.number + 1)
-        path = os.path.join(self._directory, segment_name(*key))
+        name = segment_name(*key)
+        path = self._log.place(name)
         # By its name and not from a listing, which a network client may remember for half a minute even where it asks
         # for each name anew (lookupcache=none). Where one behind it is listed it was trimmed; those of a later epoch
         # say nothing of it.
         try:
-            fd = self._vfs.open(path, os.O_RDONLY)
+            segment = self._log.open(name)
         except FileNotFoundError:
             return self._behind_gap(tail) if listing else None
-        try:
-            data = read_at(self._vfs, fd, 0, HEADER_BYTES + BATCH_BYTES + _PREVIOUS_BYTES)
-        finally:
-            self._vfs.close(fd)
+        with segment:
+            data = segment.read(0, HEADER_BYTES + BATCH_BYTES + _PREVIOUS_BYTES)
         header = read_header(path, data[:HEADER_BYTES])
         if header is None or decode_batch_header(data, HEADER_BYTES, header.salt) is None:
             return None
         first = next(Decoder(path).decode(data[HEADER_BYTES + BATCH_BYTES :], HEADER_BYTES + BATCH_BYTES), None)
         if not isinstance(first, Previous):
             raise CorruptError(path, HEADER_BYTES, "segment does not begin with what came before it")
-        return self._open(path, header), first.end
+        return self._open(name, header), first.end
 
     def _behind_gap(self, tail: _Tail) -> tuple[_Tail, int] | None:
         """The next segment of the epoch after one that is not there, and where `tail` ends: its file was cut there."""
@@ -304,18 +297,15 @@ class Follower:
             return None
         if following[1] == number + 1:  # made since it was looked for: there is no gap, and `tail` may still grow
             return self._successor(tail, listing=False)
-        path = os.path.join(self._directory, segment_name(*following))
-        header = self._header(path)
+        name = segment_name(*following)
+        header = self._header(name)
         if header is None:
             return None
         end = self.trimmed.kept.get(tail.segment.key)
         if not end:
-            fd = self._vfs.open(tail.path, os.O_RDONLY)  # asks the server, where `stat` may be told by a cache
-            try:
-                end = self._vfs.fstat(fd).st_size
-            finally:
-                self._vfs.close(fd)
-        return self._open(path, header), end
+            with self._log.open(tail.segment.name) as segment:  # asks the store, where `size` of the log may be old
+                end = segment.size()
+        return self._open(name, header), end
 
     # -- to the end ---------------------------------------------------------------------------------------------------
 
@@ -339,17 +329,16 @@ class Follower:
         begun = self.read_bytes
         for name in left:
             if tail is None or tail.segment.name != name:
-                path = os.path.join(self._directory, name)
-                header = self._header(path, sealed[name])
+                header = self._header(name, sealed[name])
                 if header is None:
-                    raise CorruptError(path, 0, "segment header is gone")
-                tail = self._enter(self._open(path, header))
+                    raise CorruptError(self._log.place(name), 0, "segment header is gone")
+                tail = self._enter(self._open(name, header))
             while tail.offset < sealed[name]:
                 self._advance(tail, sealed[name], PIECE_BYTES)
                 progress(self.read_bytes - begun, total)
         for name in sorted(sealed.keys() - set(names)):
             if sealed[name] and segment_key(name) not in self.trimmed:
-                raise CorruptError(os.path.join(self._directory, name), 0, "segment is missing: somebody removed it")
+                raise CorruptError(self._log.place(name), 0, "segment is missing: somebody removed it")
         partial = [segment for name, segment in self.segments.items() if segment.end != sealed.get(name, 0)]
         self._absent.update(segment.key for segment in partial if segment.name in self._trusted)
         self._check_absent(1 << 64)
@@ -359,29 +348,25 @@ class Follower:
                     raise DivergedError(f"{name} counts, and was not there when the one behind it was read")
                 self.segments[name] = Segment(name, *segment_key(name), sealed[name])
         segments = [self.segments[name] for name in present]
-        check_complete(self._directory, [segment.key for segment in segments], self.trimmed)
+        check_complete(self._log, [segment.key for segment in segments], self.trimmed)
         unused = [name for name in names if name in sealed and not sealed[name]]
         read = self.read_bytes
         return Recovered(segments, unused, self.trimmed, self.store_uuid, self.records, read, read - begun)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def _header(self, path: str, size: int = HEADER_BYTES) -> SegmentHeader | None:
+    def _header(self, name: str, size: int = HEADER_BYTES) -> SegmentHeader | None:
         """The header of a segment of which `size` bytes count; None where it was never begun."""
-        with self._call():
-            fd = self._vfs.open(path, os.O_RDONLY)
-            try:
-                data = read_at(self._vfs, fd, 0, min(size, LOOK_BYTES))
-            finally:
-                self._vfs.close(fd)
-        return read_header(path, data)
+        with self._call(), self._log.open(name) as segment:
+            data = segment.read(0, min(size, LOOK_BYTES))
+        return read_header(self._log.place(name), data)
 
-    def _open(self, path: str, header: SegmentHeader) -> _Tail:
+    def _open(self, name: str, header: SegmentHeader) -> _Tail:
+        path = self._log.place(name)
         # A segment in which nothing counts may be all there was when the next master began, with a separate id.
         if self.store_uuid not in (None, header.store_uuid) and (self.records or self._trusted):
             raise StoreError(f"{path} belongs to another store: move it out", code="STORE_FOREIGN_FILE")
         self.store_uuid = header.store_uuid
-        name = os.path.basename(path)
         segment = self._made.get(name) or Segment(name, header.epoch, header.number, HEADER_BYTES)
         segment.end = HEADER_BYTES
         return _Tail(path, segment, header)
@@ -402,11 +387,11 @@ class Follower:
         """Read on in `tail`: to `end`, or where that is None as far as is proved durable. Returns how many bytes."""
         start, size = tail.offset, LOOK_BYTES if end is None else PIECE_BYTES
         with self._call():
-            fd = self._vfs.open(tail.path, os.O_RDONLY)
-        try:
+            segment = self._log.open(tail.segment.name)
+        with segment:
             while tail.offset - start < budget_bytes and (end is None or tail.offset < end):
                 wanted = size if end is None else min(size, end - tail.offset)
-                data = memoryview(self._read(fd, tail.offset, wanted))
+                data = memoryview(self._read(segment, tail.offset, wanted))
                 if end is not None and len(data) < wanted:
                     where = tail.offset + len(data)
                     raise CorruptError(tail.path, where, f"file is shorter than its sealed length {end}: truncated")
@@ -415,24 +400,22 @@ class Follower:
                 if not more or (tail.offset == before and len(data) < wanted):
                     break
                 if end is None and more > BATCH_BYTES:  # one batch: is it worth reading, was the one behind it begun?
-                    behind = read_at(self._vfs, fd, tail.offset + more - BATCH_BYTES, BATCH_BYTES)
+                    behind = segment.read(tail.offset + more - BATCH_BYTES, BATCH_BYTES)
                     if decode_batch_header(behind, 0, tail.header.salt) is None:
                         break
                 size = max(more, PIECE_BYTES)
-        finally:
-            self._vfs.close(fd)
         self.read_bytes += tail.offset - start
         return tail.offset - start
 
-    def _read(self, fd: int, offset: int, size: int) -> bytes | bytearray:
+    def _read(self, segment: Reader, offset: int, size: int) -> bytes | bytearray:
         """`size` bytes, or what there is up to the end of the file, in calls of at most `PIECE_BYTES`."""
         if size <= PIECE_BYTES:
             with self._call():
-                return read_at(self._vfs, fd, offset, size)
+                return segment.read(offset, size)
         data = bytearray()
         while len(data) < size:
             with self._call():
-                piece = read_at(self._vfs, fd, offset + len(data), min(PIECE_BYTES, size - len(data)))
+                piece = segment.read(offset + len(data), min(PIECE_BYTES, size - len(data)))
             if not piece:
                 break
             data += piece
@@ -481,8 +464,6 @@ class Follower:
                         del self.segments[name]
 
 
-def replay(
-    vfs: Vfs, store: str, sealed: Mapping[str, int], apply: Apply, progress: Callable[[int, int], None]
-) -> Recovered:
+def replay(log: SegmentLog, sealed: Mapping[str, int], apply: Apply, progress: Callable[[int, int], None]) -> Recovered:
     """Give every record of the `sealed` journal to `apply`, oldest first: see `Follower.finish`."""
-    return Follower(vfs, store, apply).finish(sealed, progress)
+    return Follower(log, apply).finish(sealed, progress)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,9 +31,9 @@ from amq.journal.format import (
 )
 from amq.journal.liveness import Liveness
 from amq.journal.records import PREVIOUS, Previous, Record, Trimmed
-from amq.journal.recovery import JOURNAL_DIRECTORY, missing_before, newest_mark
-from amq.journal.segment import list_segments, read_file, read_header
-from amq.store.files.vfs import Vfs
+from amq.journal.recovery import missing_before, newest_mark
+from amq.journal.segment import list_segments, read_header, read_segment
+from amq.store.segment_log import RESERVE_NAME, SegmentLog
 
 ROUNDS_MAX = 8  # looks at a store that changes while we look
 SEALED, OPEN, EMPTY, IGNORED, GONE = "sealed", "open", "empty", "ignored", "gone"
@@ -104,19 +104,18 @@ class _Names(dict[int, str]):
 
 
 class Inspection:
-    """One look at the journal of `store`, whose newest epoch and sealed lengths are `sealing`.
+    """One look at the journal in `log`, whose newest epoch and sealed lengths are `sealing`.
 
     `segments`, `problems` and `trimmed` fill while `records` runs.
     """
 
-    def __init__(self, vfs: Vfs, store: str, sealing: Sealing) -> None:
+    def __init__(self, log: SegmentLog, sealing: Sealing) -> None:
         """Raises OSError where there is no journal."""
         self.segments: list[SegmentReport] = []
         self.problems: list[Problem] = []
         self.trimmed = Trimmed()
-        self.directory = os.path.join(store, JOURNAL_DIRECTORY)
-        self.names = list_segments(vfs, self.directory)
-        self._vfs = vfs
+        self.names = list_segments(log)
+        self._log = log
         self._epoch, self._sealed = sealing
         self._mark: Trimmed | None = None  # says where segments end before a gap, once it was looked for
         self._store_uuid: bytes | None = None  # that of the first segment with records
@@ -139,7 +138,7 @@ class Inspection:
             try:
                 end = self._end(report)
                 if end is None:
-                    self._batches(report, os.path.join(self.directory, name))
+                    self._batches(report)
                     end = report.end
             except FileNotFoundError:
                 continue
@@ -177,7 +176,7 @@ class Inspection:
             return []
         trimmed = Trimmed()
         for epoch in sorted({key[0] for key in map(segment_key, self.names)}, reverse=True):
-            trimmed = newest_mark(self._vfs, self.directory, self.names, epoch)
+            trimmed = newest_mark(self._log, self.names, epoch)
             if trimmed.through > (0, 0):
                 break
         found = [segment_name(*key) for key in missing_before(counting, trimmed)]
@@ -196,10 +195,10 @@ class Inspection:
         epoch, number = segment_key(name)
         report = SegmentReport(name, epoch, number)
         self.segments.append(report)
-        path = os.path.join(self.directory, name)
+        path = self._log.place(name)
         problems = len(self.problems)
         try:
-            batches = self._batches(report, path)
+            batches = self._batches(report)
         except FileNotFoundError:
             report.state = GONE
             return
@@ -219,12 +218,13 @@ class Inspection:
                     self.trimmed = record
                 yield Found(report, head, offset, record, data)
 
-    def _batches(self, report: SegmentReport, path: str) -> list[tuple[int, BatchHeader, memoryview]]:
+    def _batches(self, report: SegmentReport) -> list[tuple[int, BatchHeader, memoryview]]:
         """Read the segment until two looks agree on what is wrong with it. Raises StoreError, OSError."""
         before: list[Problem] | None = None
+        path = self._log.place(report.name)
         for _ in range(ROUNDS_MAX):
             end = self._end(report)
-            data = read_file(self._vfs, path)
+            data = read_segment(self._log, report.name)
             report.file_bytes = len(data)
             if end == 0:
                 report.state = IGNORED if data[HEADER_BYTES:].strip(b"\0") else EMPTY
@@ -270,15 +270,14 @@ class Inspection:
         if not any(successor < name and segment_key(name)[0] == report.epoch for name in self.names):
             return None
         if self._mark is None:
-            self._mark = newest_mark(self._vfs, self.directory, self.names, report.epoch)
+            self._mark = newest_mark(self._log, self.names, report.epoch)
         return self._mark.kept.get((report.epoch, report.number))
 
     def _previous_end(self, name: str) -> int | None:
         """The end of the segment before `name`, as `name` says it; None where it does not say so yet."""
-        path = os.path.join(self.directory, name)
-        data = read_file(self._vfs, path, HEADER_BYTES + BATCH_BYTES + RECORD_BYTES + 8)
+        data = read_segment(self._log, name, HEADER_BYTES + BATCH_BYTES + RECORD_BYTES + 8)
         try:
-            header = read_header(path, data)
+            header = read_header(self._log.place(name), data)
         except StoreError:
             return None  # its own problem, reported when its turn comes
         whole = len(data) == HEADER_BYTES + BATCH_BYTES + RECORD_BYTES + 8
@@ -309,7 +308,7 @@ class Inspection:
             position = stop
 
     def _problem(self, code: str, name: str, offset: int, why: str) -> None:
-        self.problems.append(Problem(code, os.path.join(self.directory, name), offset, why))
+        self.problems.append(Problem(code, self._log.place(name), offset, why))
 
 
 def scan(
@@ -363,8 +362,7 @@ def _next_batch(data: bytes, offset: int, end: int, header: SegmentHeader, numbe
 
 
 def inspect(
-    vfs: Vfs,
-    store: str,
+    log: SegmentLog,
     read_sealing: Callable[[], Sealing],
     make_liveness: Callable[[], Liveness] = Liveness,
     progress: Progress = _untold,
@@ -376,20 +374,19 @@ def inspect(
     """
     sealing = read_sealing()
     for _ in range(ROUNDS_MAX):
-        inspection, liveness = Inspection(vfs, store, sealing), make_liveness()
+        inspection, liveness = Inspection(log, sealing), make_liveness()
         for found in inspection.records(progress=progress):
             liveness.add(found.segment.name, found.offset, found.data, found.record)
         liveness.settle()
         inspection.check_complete()
         inspection.check_epoch()
         before, sealing = sealing, read_sealing()
-        settled = sealing[0] == before[0] and list_segments(vfs, inspection.directory) == inspection.names
+        settled = sealing[0] == before[0] and list_segments(log) == inspection.names
         if settled or not inspection.problems:
             break
     return inspection, liveness
 
 
-def foreign_files(vfs: Vfs, store: str, known: Iterable[str]) -> list[str]:
-    """Names in the journal directory that are neither segments nor `known`: somebody put them there."""
-    names = vfs.listdir(os.path.join(store, JOURNAL_DIRECTORY))
-    return sorted(name for name in names if parse_segment_name(name) is None and name not in known)
+def foreign_files(log: SegmentLog) -> list[str]:
+    """Names in `log` that no broker gave: somebody put them there."""
+    return sorted(name for name in log.names() if parse_segment_name(name) is None and name != RESERVE_NAME)

@@ -9,7 +9,6 @@ again, and forgotten when the broker fences. A failed fsync is final (`failed`);
 from __future__ import annotations
 
 import errno
-import os
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -43,23 +42,17 @@ from amq.journal.records import (
 )
 from amq.journal.records import group as groups
 from amq.journal.records.message import encode_message
-from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered
-from amq.journal.segment import FILL, PREPARE_AT, OpenSegment, SegmentMaker, finish_segment
-from amq.journal.space import RESERVE_NAME, StoreLimit, measure
+from amq.journal.recovery import Recovered
+from amq.journal.segment import FILL, PREPARE_AT, OpenSegment, SegmentMaker
+from amq.journal.space import StoreLimit, measure
 from amq.journal.writer import JobRunner
-from amq.store.files.vfs import FULL_ERRNOS, NothingWrittenError, Vfs, write_all
+from amq.store.segment_log import NoRoomError, SegmentLog, SegmentTooLargeError
 
 # A batch of so few records may be synced on the event loop, where the disk answers within this time (running mean).
 # Measured: a lone client with a window of 1 gains a factor of 1.6, at 0.1 ms a sync.
 INLINE_RECORDS_MAX = 2
 INLINE_SYNC_S_MAX = 0.0005
 INLINE_BYTES_MAX = 256 << 10  # a large record, or a group, takes longer to be encoded and written
-
-
-class SyncError(OSError):
-    """fsync or fdatasync failed: final, whatever the errno. The pages may be gone; a retry that succeeds proves
-    nothing.
-    """
 
 
 class _Busy(Enum):
@@ -74,16 +67,15 @@ class _Busy(Enum):
 
 
 class Journal:
-    """The journal of one epoch. `store` is the store directory; `valid()` tells whether the lease is valid now."""
+    """The journal of one epoch, written to `log`. `valid()` tells whether the lease is valid now."""
 
     def __init__(
         self,
-        vfs: Vfs,
+        log: SegmentLog,
         clock: Clock,
         runner: JobRunner,
         owner: JournalOwner,
         valid: Callable[[], bool],
-        store: str,
         epoch: int,
         store_uuid: bytes,
         recovered: Recovered,
@@ -92,15 +84,13 @@ class Journal:
         reader: JobRunner | None = None,
     ) -> None:
         """`reader` runs what only reads; without one `runner` does."""
-        self._vfs = vfs
+        self._log = log
         self._clock = clock
         self._runner = runner
         self._owner = owner
         self._valid = valid
-        self._store = store
-        self._directory = os.path.join(store, JOURNAL_DIRECTORY)
-        self.reader = JournalReader(vfs, self._directory, reader or runner)
-        self._maker = SegmentMaker(vfs, self._directory)
+        self.reader = JournalReader(log, reader or runner)
+        self._maker = SegmentMaker(log, clock)
         self._epoch = epoch
         self.store_uuid = store_uuid
         self._config = config
@@ -111,7 +101,7 @@ class Journal:
         self._limit = StoreLimit(config.store_limit_bytes, config.journal_segment_size_bytes)
         self.bytes_written = 0
         self.batches = 0
-        self._exhausted = False  # the file system said ENOSPC
+        self._exhausted = False  # the store found no room
         self._waiting: deque[OpenBatch] = deque()  # closed by size, behind the one in flight
         self._batch: OpenBatch | None = None  # in flight
         self._busy = _Busy.NOTHING
@@ -255,14 +245,12 @@ class Journal:
 
     def checkpoint(self, position: Position) -> CheckpointFile:
         """A file for a checkpoint at `position`, to be written in `reader`."""
-        return CheckpointFile(self._vfs, self._store, position)
+        return CheckpointFile(self._log.checkpoints, position)
 
     def check_space(self) -> None:
         """Look for room on the disk, in the runner. Call about once a second."""
         if not self._dead:
-            self._runner.submit(
-                lambda: measure(self._vfs, self._directory, self._config, self._reserved), self._space_measured
-            )
+            self._runner.submit(lambda: measure(self._log, self._config, self._reserved), self._space_measured)
 
     def set_limit(self, store_limit_bytes: int) -> None:
         self._limit.limit_bytes = store_limit_bytes
@@ -275,7 +263,7 @@ class Journal:
         batch.flags |= HAS_TRIM_MARK
 
     def delete_trimmed(self, mark: Trimmed) -> None:
-        """The trim mark is committed, so the lease was valid after its fsync: unlink the files, oldest first."""
+        """The trim mark is committed, so the lease was valid after that: delete the segments, oldest first."""
         doomed = [segment for segment in self.segments if segment.key in mark]
         codes = {segment.code for segment in doomed}
         self.segments = deque(segment for segment in self.segments if segment.code not in codes)
@@ -285,9 +273,9 @@ class Journal:
         self._check_limit()
 
     def delete(self, names: list[str]) -> None:
-        """Unlink segments in which nothing counts, in this order. Only right after the lease was proved (rule 8)."""
+        """Delete segments in which nothing counts, in this order. Only right after the lease was proved (rule 8)."""
         if names:
-            self._runner.submit(lambda: self._unlink(names), self._done)
+            self._runner.submit(partial(self._log.delete, names), self._done)
 
     def fail_reading(self, error: Exception) -> None:
         """Stored bytes cannot be read: damage is for a person to look at, other errors may be those of this broker
@@ -380,27 +368,10 @@ class Journal:
     def _write_batch(
         self, file: OpenSegment, chunks: list[Chunk], position: int, number: int, wall_s: int, flags: int
     ) -> int:
-        """In the runner: one write (one more for each large body), one fdatasync. Returns where the batch ends."""
-        end, reserved = position + BATCH_BYTES + sum(map(len, chunks)), file.reserved
-        try:
-            if end > file.zeroed:
-                file.reserve(self._vfs, position, end)
-            end = position
-            for piece in batch_pieces(chunks, file.salt, self._epoch, number, len(chunks), wall_s, flags):
-                write_all(self._vfs, file.fd, piece, end)
-                end += len(piece)
-        except OSError as error:
-            if error.errno in FULL_ERRNOS:
-                file.give_back(self._vfs, reserved)
-            raise
-        started = self._clock.monotonic()
-        try:
-            self._vfs.fdatasync(file.fd)
-        except NothingWrittenError:
-            raise
-        except OSError as error:
-            raise SyncError(error.errno, error.strerror) from error
-        took_s = self._clock.monotonic() - started
+        """In the runner: one piece (one more for each large body), one sync. Returns where the batch ends."""
+        end = position + BATCH_BYTES + sum(map(len, chunks))
+        pieces = batch_pieces(chunks, file.salt, self._epoch, number, len(chunks), wall_s, flags)
+        took_s = file.writer.append(position, end, pieces)
         self.syncs.add(took_s)
         self._sync_s += (min(took_s, 2 * INLINE_SYNC_S_MAX) - self._sync_s) / 8  # one slow sync does not decide
         return end
@@ -411,11 +382,11 @@ class Journal:
         batch = self._batch
         assert batch is not None
         if error is not None:
-            if _errno(error) == errno.EFBIG and self._position > HEADER_BYTES and not isinstance(error, SyncError):
+            if isinstance(error, SegmentTooLargeError) and self._position > HEADER_BYTES:
                 assert self._file is not None
-                self._file.size = self._position  # files may not be larger: the batch goes into the next one
+                self._file.size = self._position  # the batch goes into the next one
                 self._write()
-            elif _errno(error) in FULL_ERRNOS and not isinstance(error, SyncError):
+            elif isinstance(error, NoRoomError):
                 self._no_room(batch)
             else:
                 self._fail(error)
@@ -461,7 +432,7 @@ class Journal:
             self._newest_number = file.number
             self._next_file = file
             self._resume(_Busy.SEGMENT)
-        elif error is not None and _errno(error) in FULL_ERRNOS:
+        elif isinstance(error, NoRoomError):
             self._set_full(exhausted=True)
             if self._busy is _Busy.SEGMENT and self._batch is not None:
                 self._no_room(self._batch)
@@ -471,7 +442,7 @@ class Journal:
     def _roll(self, file: OpenSegment) -> OpenSegment:
         if self._file is not None:
             self.segments[-1].file_bytes = self._position
-            self._runner.submit(partial(finish_segment, self._vfs, self._file.fd, self._position), self._done)
+            self._runner.submit(partial(self._file.writer.finish, self._position), self._done)
         self._previous_end = self._position
         self._file, self._next_file, self._position = file, None, HEADER_BYTES
         self._defined = set()
@@ -480,12 +451,7 @@ class Journal:
         return file
 
     def _close(self, file: OpenSegment) -> None:
-        self._runner.submit(partial(self._vfs.close, file.fd), self._done)
-
-    def _unlink(self, names: list[str]) -> None:
-        for name in names:
-            self._vfs.unlink(os.path.join(self._directory, name))
-        self._vfs.fsync_directory(self._directory)
+        self._runner.submit(file.writer.close, self._done)
 
     def _done(self, _: object, error: Exception | None) -> None:
         if error is not None and not self._dead:
@@ -525,16 +491,15 @@ class Journal:
         return True
 
     def _no_room(self, batch: OpenBatch) -> None:
-        """The batch in flight met ENOSPC: without its messages, then in the reserve, then when there is room."""
+        """The batch in flight found no room: without its messages, then in the reserve, then when there is room."""
         self._set_full(exhausted=True)
         self._busy = _Busy.ROOM
         if self._reject(batch):
             self._resume(_Busy.ROOM)
         elif self._reserved:
             self._reserved = False
-            path = os.path.join(self._directory, RESERVE_NAME)
             # Told as a look at the disk is: one that was made before it may say just then that the reserve is there.
-            self._runner.submit(partial(self._vfs.unlink, path), lambda *_: self._space_measured((False, False), None))
+            self._runner.submit(self._log.give_back, lambda *_: self._space_measured((False, False), None))
 
     def _resume(self, waited_for: _Busy) -> None:
         if self._busy is waited_for and not self._dead:
@@ -544,7 +509,7 @@ class Journal:
     def _space_measured(self, measured: tuple[bool, bool] | None, error: Exception | None) -> None:
         if self._dead:
             return
-        if error is not None and _errno(error) not in FULL_ERRNOS:
+        if error is not None and not isinstance(error, NoRoomError):
             self._fail(error)
             return
         has_room, self._reserved = measured or (False, False)

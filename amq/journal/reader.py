@@ -1,12 +1,11 @@
 """Reads single messages back from the journal, wherever they stand. Every record is proved by its checksum.
 
-Files are opened anew for each read: the segment may be another host's, or be gone since (FileNotFoundError: its
-messages were copied forward).
+Segments are opened anew for each read: one may be another host's, or be gone since (FileNotFoundError: its messages
+were copied forward).
 """
 
 from __future__ import annotations
 
-import os
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,9 +28,9 @@ from amq.journal.format import (
 from amq.journal.live import Segment
 from amq.journal.records.message import MESSAGE, MESSAGE_BYTES, body_offset, decode_message, is_extended
 from amq.journal.records.multicast import MULTICAST, MULTICAST_BYTES, decode_copy, multicast_body_offset
-from amq.journal.segment import read_at, read_header
+from amq.journal.segment import read_header
 from amq.journal.writer import JobRunner
-from amq.store.files.vfs import Vfs
+from amq.store.segment_log import Reader, SegmentLog
 
 T = TypeVar("T")
 Found = Callable[[list[Message] | None, Exception | None], None]  # messages that were read, or why not
@@ -59,21 +58,21 @@ class Placed(PlacedInSegment, Protocol):
     def segment(self) -> int: ...
 
 
-def read_messages(vfs: Vfs, directory: str, places: Sequence[tuple[Placed, str]]) -> list[Message]:
+def read_messages(log: SegmentLog, places: Sequence[tuple[Placed, str]]) -> list[Message]:
     """The messages at `places`, each with the name of its destination, in that order. Raises CorruptError, OSError."""
     messages: list[Message] = []
-    with _Opened(vfs, directory) as files:
+    with _Opened(log) as segments:
         i = 0
         while i < len(places):
             first = places[i][0]
-            fd, path = files.segment(first.segment)
+            segment = segments.get(first.segment)
             if first.size > LARGE_BODY_BYTES:
-                messages.append(_read_large(vfs, fd, path, first, places[i][1]))
+                messages.append(_read_large(segment, first, places[i][1]))
                 i += 1
                 continue
             last, stop = _near(places, i)
-            data = read_at(vfs, fd, first.offset, stop - first.offset)
-            messages += _messages_in(path, data, first.offset, places[i:last])
+            data = segment.read(first.offset, stop - first.offset)
+            messages += _messages_in(segment.place, data, first.offset, places[i:last])
             i = last
     return messages
 
@@ -85,24 +84,24 @@ class RecordRun(NamedTuple):
     sizes: Sequence[int]
 
 
-def read_runs(vfs: Vfs, directory: str, columns: Sequence[array[int]], destination: str) -> list[RecordRun | Message]:
+def read_runs(log: SegmentLog, columns: Sequence[array[int]], destination: str) -> list[RecordRun | Message]:
     """The messages of `destination` that are at the places whose seqs, segments, offsets and sizes are `columns`, in
     that order: plain ones in runs, others one by one. A plain message is neither large nor held by several queues, and
     its properties are text. Raises CorruptError, OSError. Measured: 0.35 µs a record."""
     found: list[RecordRun | Message] = []
     seqs, codes, offsets, sizes = columns
-    with _Opened(vfs, directory) as files:
+    with _Opened(log) as segments:
         start = 0
         while start < len(seqs):
-            fd, path = files.segment(codes[start])
+            segment = segments.get(codes[start])
             if sizes[start] > LARGE_BODY_BYTES:
                 place = _At(seqs[start], offsets[start], sizes[start])
-                found.append(_read_large(vfs, fd, path, place, destination))
+                found.append(_read_large(segment, place, destination))
                 start += 1
                 continue
             stop, end = _near_rows(columns, start)
-            data = read_at(vfs, fd, offsets[start], end - offsets[start])
-            found += _runs_in(path, data, [column[start:stop] for column in columns], destination)
+            data = segment.read(offsets[start], end - offsets[start])
+            found += _runs_in(segment.place, data, [column[start:stop] for column in columns], destination)
             start = stop
     return [*_joined(found)]
 
@@ -176,10 +175,10 @@ class _At(NamedTuple):
 class _Opened:
     """One segment at a time, open for reading."""
 
-    def __init__(self, vfs: Vfs, directory: str) -> None:
-        self._vfs = vfs
-        self._directory = directory
-        self._code, self._fd, self._path = -1, -1, ""
+    def __init__(self, log: SegmentLog) -> None:
+        self._log = log
+        self._code = -1
+        self._segment: Reader | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -188,17 +187,16 @@ class _Opened:
         self._close()
 
     def _close(self) -> None:
-        if self._fd >= 0:
-            self._vfs.close(self._fd)
-            self._fd = -1
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.close()
 
-    def segment(self, code: int) -> tuple[int, str]:
-        """Descriptor and path. Raises OSError."""
-        if code != self._code:
+    def get(self, code: int) -> Reader:
+        """Raises OSError."""
+        if self._segment is None or code != self._code:
             self._close()
-            self._path = os.path.join(self._directory, segment_name(code >> 32, code & 0xFFFFFFFF))
-            self._fd, self._code = self._vfs.open(self._path, os.O_RDONLY), code
-        return self._fd, self._path
+            self._segment, self._code = self._log.open(segment_name(code >> 32, code & 0xFFFFFFFF)), code
+        return self._segment
 
 
 def _near(places: Sequence[tuple[Placed, str]], i: int) -> tuple[int, int]:
@@ -224,29 +222,24 @@ def _messages_in(path: str, data: bytes, start: int, places: Sequence[tuple[Plac
     return found
 
 
-def _read_large(vfs: Vfs, fd: int, path: str, place: PlacedInSegment, destination: str) -> Message:
+def _read_large(segment: Reader, place: PlacedInSegment, destination: str) -> Message:
     """One message, its body read into the very bytes that it then has."""
-    head = read_at(vfs, fd, place.offset, RECORD_BYTES + MULTICAST_BYTES)
+    head = segment.read(place.offset, RECORD_BYTES + MULTICAST_BYTES)
     if len(head) == RECORD_BYTES + MULTICAST_BYTES:
         of_kind = multicast_body_offset if head[RECORD_BYTES - 1] == MULTICAST else body_offset
         start = min(of_kind(head), place.size)
-        head = read_at(vfs, fd, place.offset, start)
-        return decode_at(
-            path,
-            head,
-            place,
-            destination,
-            read_at(vfs, fd, place.offset + start, place.size - start),
-        )
-    return decode_at(path, head, place, destination)
+        head, body = segment.read(place.offset, start), segment.read(place.offset + start, place.size - start)
+        return decode_at(segment.place, head, place, destination, body)
+    return decode_at(segment.place, head, place, destination)
 
 
 class Scan:
     """Walks over the records of one segment, a piece at a time. One caller at a time. `end` = bytes that count."""
 
-    def __init__(self, vfs: Vfs, directory: str, name: str, end: int) -> None:
-        self._vfs = vfs
-        self.path = os.path.join(directory, name)
+    def __init__(self, log: SegmentLog, name: str, end: int) -> None:
+        self._log = log
+        self._name = name
+        self.path = log.place(name)
         self._end = end
         self._offset = HEADER_BYTES
         self._salt: int | None = None
@@ -255,23 +248,20 @@ class Scan:
         """The payloads of the next batches, about `size` bytes; None at the end. Raises CorruptError, OSError."""
         if self._offset >= self._end:
             return None
-        fd = self._vfs.open(self.path, os.O_RDONLY)
-        try:
+        with self._log.open(self._name) as segment:
             if self._salt is None:
-                header = read_header(self.path, read_at(self._vfs, fd, 0, HEADER_BYTES))
+                header = read_header(self.path, segment.read(0, HEADER_BYTES))
                 if header is None:
                     raise CorruptError(self.path, 0, "segment header is gone")
                 self._salt = header.salt
-            data = memoryview(read_at(self._vfs, fd, self._offset, min(size, self._end - self._offset)))
+            data = memoryview(segment.read(self._offset, min(size, self._end - self._offset)))
             whole = self._whole(data)
             if not whole:  # one batch larger than `size`
-                data = memoryview(read_at(self._vfs, fd, self._offset, BATCH_BYTES + self._batch(data).payload_bytes))
+                data = memoryview(segment.read(self._offset, BATCH_BYTES + self._batch(data).payload_bytes))
                 whole = self._whole(data)
                 if not whole:
                     why = f"file is shorter than the {self._end} bytes of it that count: it was truncated"
                     raise CorruptError(self.path, self._offset + len(data), why)
-        finally:
-            self._vfs.close(fd)
         payloads: list[Payload] = []
         position = 0
         while position < whole:
@@ -305,23 +295,22 @@ class Scan:
 class JournalReader:
     """Reads for a live broker, off its event loop. After `abandon` it makes no callbacks."""
 
-    def __init__(self, vfs: Vfs, directory: str, runner: JobRunner) -> None:
-        self._vfs = vfs
-        self._directory = directory
+    def __init__(self, log: SegmentLog, runner: JobRunner) -> None:
+        self._log = log
         self._runner = runner
         self._abandoned = False
 
     def read(self, places: Sequence[tuple[Placed, str]], done: Found) -> None:
         """Read stored messages back: see `read_messages`."""
-        self.run(partial(read_messages, self._vfs, self._directory, places), done)
+        self.run(partial(read_messages, self._log, places), done)
 
     def read_runs(self, columns: Sequence[array[int]], destination: str, done: FoundRuns) -> None:
         """The same, but as they are there: see `read_runs`."""
-        self.run(partial(read_runs, self._vfs, self._directory, columns, destination), done)
+        self.run(partial(read_runs, self._log, columns, destination), done)
 
     def scan(self, segment: Segment) -> Scan:
         """Scan the records of one segment, for `scan_on`."""
-        return Scan(self._vfs, self._directory, segment.name, segment.end)
+        return Scan(self._log, segment.name, segment.end)
 
     def scan_on(self, scan: Scan, size: int, done: Callable[[list[Payload] | None, Exception | None], None]) -> None:
         """The next piece of a scan."""
@@ -329,12 +318,12 @@ class JournalReader:
 
     def measure(self, segments: Sequence[Segment], done: Callable[[list[int] | None, Exception | None], None]) -> None:
         """How large their files are; 0 where one is gone."""
-        paths = [os.path.join(self._directory, segment.name) for segment in segments]
-        self.run(lambda: [self._file_bytes(path) for path in paths], done)
+        names = [segment.name for segment in segments]
+        self.run(lambda: [self._file_bytes(name) for name in names], done)
 
-    def _file_bytes(self, path: str) -> int:
+    def _file_bytes(self, name: str) -> int:
         try:
-            return self._vfs.stat(path).st_size
+            return self._log.size(name)
         except FileNotFoundError:
             return 0
 

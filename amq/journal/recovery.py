@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,11 +23,9 @@ from amq.journal.format import (
 )
 from amq.journal.live import Segment
 from amq.journal.records import PREVIOUS, TRIMMED, Previous, Trimmed
-from amq.journal.segment import check_size, list_segments, read_at, read_batches, read_file, read_header
-from amq.store.files.vfs import Vfs, close_all
+from amq.journal.segment import check_size, list_segments, read_batches, read_header, read_segment
+from amq.store.segment_log import Held, Reader, SegmentLog
 
-JOURNAL_DIRECTORY = "journal"
-PROBE_NAME = ".seal.probe"  # only the holder of the lock seals
 _PEEK_BYTES = 32  # enough of a batch for its first record, if that is `Previous`
 
 
@@ -73,24 +70,22 @@ class Recovered:
 
 
 def seal(
-    vfs: Vfs,
-    store: str,
+    log: SegmentLog,
     last_epoch: int,
     known: Mapping[str, int],
     followed: Followed | None = None,
     sign: Callable[[], None] = _unsigned,
 ) -> dict[str, int]:
-    """Sealed length of every segment in the store: {name: bytes that count}, 0 for a segment that was never begun.
+    """Sealed length of every segment in `log`: {name: bytes that count}, 0 for a segment that was never begun.
 
     `known` are the lengths that epoch `last_epoch` sealed when it began. They stand, whatever was written to those
-    files since. Their names stay until a mark says that they were trimmed: the reader of all marks judges whether a
+    segments since. Their names stay until a mark says that they were trimmed: the reader of all marks judges whether a
     segment may be gone. Segments of `last_epoch` are measured, as far as `followed` does not know them; a segment that
     has a successor never changes. Any other segment was made by a deposed master after it had been sealed out: nothing
     in it was confirmed, it counts 0. `sign()` is called between two segments. Raises CorruptError, StoreError, OSError.
     """
     followed = followed or Followed()
-    directory = os.path.join(store, JOURNAL_DIRECTORY)
-    names = list_segments(vfs, directory, PROBE_NAME)
+    names = list_segments(log, fresh=True)
     sealed = dict(known)
     trimmed = followed.trimmed
     successor, successor_says = (0, 0), None
@@ -102,13 +97,12 @@ def seal(
         epoch, number = segment_key(name)
         if epoch > last_epoch:
             raise StoreError(
-                f"{os.path.join(directory, name)} is of epoch {epoch}, but the newest epoch file is of {last_epoch}: "
+                f"{log.place(name)} is of epoch {epoch}, but the newest epoch file is of {last_epoch}: "
                 "epochs/ is missing or older than journal/; restore both from the same moment",
                 code="STORE_INCOMPLETE",
             )
         if epoch < last_epoch:
-            path = os.path.join(directory, name)
-            if read_header(path, read_file(vfs, path, 1 << 20)) is not None:
+            if read_header(log.place(name), read_segment(log, name, 1 << 20)) is not None:
                 _warn("segment of a deposed master: it was made after the seal and counts nothing", segment=name)
             sealed[name] = 0
             continue
@@ -118,10 +112,10 @@ def seal(
         told = followed.ends.get(name)
         if begun and told is not None and end in (None, told):
             sealed[name] = told
-            _check_length(os.path.join(directory, name), vfs.stat(os.path.join(directory, name)).st_size, told)
+            _check_length(log.place(name), log.size(name), told)
             continue
         place = (followed.offset, followed.number) if name == followed.name else (HEADER_BYTES, 0)
-        found = _measure(vfs, os.path.join(directory, name), end, place)
+        found = _measure(log, name, end, place)
         sealed[name] = found.end
         begun = begun or found.end > 0
         trimmed = trimmed.newest(found.trimmed)
@@ -129,7 +123,7 @@ def seal(
     present = set(names)
     # Each got its durable name before the next was made, also those that were never begun.
     keys = [segment_key(name) for name in names]
-    check_complete(directory, [key for key in keys if key[0] == last_epoch], trimmed)
+    check_complete(log, [key for key in keys if key[0] == last_epoch], trimmed)
     for name in known:
         if name not in present and (not known[name] or segment_key(name) in trimmed):
             del sealed[name]
@@ -142,11 +136,11 @@ def _warn(event: str, **facts: object) -> None:
     structlog.get_logger("amq.journal").warning(event, **facts)
 
 
-def newest_mark(vfs: Vfs, directory: str, names: Iterable[str], epoch: int) -> Trimmed:
+def newest_mark(log: SegmentLog, names: Iterable[str], epoch: int) -> Trimmed:
     """The newest readable trim mark of `epoch`; `names` are segments, oldest first. Raises OSError."""
     for name in reversed([name for name in names if segment_key(name)[0] == epoch]):
         try:
-            found = _measure(vfs, os.path.join(directory, name), None).trimmed
+            found = _measure(log, name, None).trimmed
         except StoreError:
             continue  # the reader of the segment reports its damage
         if found.through > (0, 0):
@@ -154,27 +148,23 @@ def newest_mark(vfs: Vfs, directory: str, names: Iterable[str], epoch: int) -> T
     return Trimmed()
 
 
-def lock_segments(vfs: Vfs, store: str, sign: Callable[[], None] = _unsigned) -> list[int]:
-    """Lock every segment in the store and return the descriptors that hold the locks. `sign()` is called between two.
-
-    Also syncs them: what a killed process of this host left in memory must be durable before it is measured.
-    SMB needs it: there a deposed master's client takes its locks again and writes on, unless we hold them. Elsewhere
-    it is a second belt; a segment that a frozen master still holds is safe by its sealed length.
+def lock_segments(log: SegmentLog, sign: Callable[[], None] = _unsigned) -> list[Held]:
+    """Hold every segment in `log`, until the caller closes them: what a killed process of this host left in memory must
+    be durable before it is measured. `sign()` is called between two.
     """
-    directory = os.path.join(store, JOURNAL_DIRECTORY)
-    vfs.fsync_directory(directory)
-    held: list[int] = []
+    log.settle()
+    held: list[Held] = []
     try:
-        for name in list_segments(vfs, directory, PROBE_NAME):
+        for name in list_segments(log, fresh=True):
             sign()
-            fd = vfs.open(os.path.join(directory, name), os.O_RDWR)
-            held.append(fd)
-            vfs.fsync(fd)
-            if not vfs.try_lock(fd):
-                vfs.close(held.pop())
+            segment = log.hold(name)
+            if segment is None:
                 _warn("an old segment is still locked by another broker", segment=name)
+            else:
+                held.append(segment)
     except BaseException:
-        close_all(vfs, held)
+        for segment in held:
+            segment.close()
         raise
     return held
 
@@ -186,7 +176,7 @@ class _Measured:
     trimmed: Trimmed
 
 
-def _measure(vfs: Vfs, path: str, end: int | None, begun: tuple[int, int] = (HEADER_BYTES, 0)) -> _Measured:
+def _measure(log: SegmentLog, name: str, end: int | None, begun: tuple[int, int] = (HEADER_BYTES, 0)) -> _Measured:
     """How far a segment counts, and its statements on the segment before it and on trimmed ones. It is known up
     to `begun` = (offset, number of the batch before).
 
@@ -195,19 +185,17 @@ def _measure(vfs: Vfs, path: str, end: int | None, begun: tuple[int, int] = (HEA
     segments seem missing.
     """
     offset, number = begun
-    fd = vfs.open(path, os.O_RDONLY)
-    try:
+    with log.open(name) as segment:
+        path = segment.place
         if end is not None:
-            return _summarise(path, offset, _walk(vfs, path, fd, offset, end))
-        vfs.drop_cache(fd)  # bytes that a master of this host could not sync may be in memory alone
+            return _summarise(path, offset, _walk(segment, offset, end))
+        segment.refresh()  # bytes that a master of this host could not sync may be in memory alone
         base = offset if offset > HEADER_BYTES else 0
-        size = vfs.fstat(fd).st_size
+        size = segment.size()
         _check_length(path, size, base)
         check_size(path, size)
-        data = read_at(vfs, fd, base, size - base)
-        header = read_header(path, read_at(vfs, fd, 0, HEADER_BYTES) if base else data)
-    finally:
-        vfs.close(fd)
+        data = segment.read(base, size - base)
+        header = read_header(path, segment.read(0, HEADER_BYTES) if base else data)
     if header is None and base:
         raise CorruptError(path, 0, "segment header is gone")
     batches = [] if header is None else read_batches(path, data, header, None, offset, number, base)
@@ -220,17 +208,18 @@ def _check_length(path: str, size: int, read: int) -> None:
         raise CorruptError(path, size, f"file is shorter than the {read} bytes that were read of it: it was truncated")
 
 
-def _walk(vfs: Vfs, path: str, fd: int, offset: int, end: int) -> Iterator[tuple[int, int, int, bytes]]:
+def _walk(segment: Reader, offset: int, end: int) -> Iterator[tuple[int, int, int, bytes]]:
     """(offset, end, flags, payload or its beginning) of each batch of a complete segment, by its headers."""
-    header = read_header(path, vfs.pread(fd, HEADER_BYTES + _PEEK_BYTES, 0))
+    path = segment.place
+    header = read_header(path, segment.read(0, HEADER_BYTES))
     while offset < end:
-        piece = vfs.pread(fd, BATCH_BYTES + _PEEK_BYTES, offset)
+        piece = segment.read(offset, min(BATCH_BYTES + _PEEK_BYTES, end - offset))
         batch = decode_batch_header(piece, 0, header.salt) if header is not None else None
         if header is None or batch is None or offset + BATCH_BYTES + batch.payload_bytes > end:
             raise CorruptError(path, offset, "no valid batch header")
         payload = piece[BATCH_BYTES:]
         if batch.flags & HAS_TRIM_MARK:
-            payload = vfs.pread(fd, batch.payload_bytes, offset + BATCH_BYTES)
+            payload = segment.read(offset + BATCH_BYTES, batch.payload_bytes)
             if crc32(payload, header.salt) != batch.payload_crc:
                 raise CorruptError(path, offset, f"batch {batch.number} fails its checksum")
         yield offset, offset + BATCH_BYTES + batch.payload_bytes, batch.flags, payload
@@ -259,10 +248,10 @@ def _summarise(path: str, begun: int, batches: Iterable[tuple[int, int, int, byt
     return _Measured(last, previous, trimmed)
 
 
-def check_complete(directory: str, found: list[tuple[int, int]], trimmed: Trimmed) -> None:
+def check_complete(log: SegmentLog, found: list[tuple[int, int]], trimmed: Trimmed) -> None:
     """No segment is missing but trimmed ones."""
     for epoch, number in missing_before(found, trimmed):
-        path = os.path.join(directory, segment_name(epoch, number))
+        path = log.place(segment_name(epoch, number))
         raise CorruptError(path, 0, "the segment before it is missing: somebody removed it from the store")
 
 

@@ -50,8 +50,8 @@ from amq.journal.liveness import Liveness
 from amq.journal.records import GROUP, Consumed, Destination, Group, Moved, Record, Redelivered, Trimmed
 from amq.journal.records.message import MESSAGE
 from amq.journal.records.multicast import MULTICAST, Multicast, numbers_in
-from amq.journal.segment import read_file
-from amq.store.files.vfs import Vfs
+from amq.journal.segment import read_segment
+from amq.store.segment_log import SegmentLog
 
 LOST_DESTINATION = "queue://amq.repair.{epoch}.{number}"  # where messages go whose destination's name is lost
 SEQ_GAP_MAX = 1 << 40  # a greater one is between two epochs and says nothing
@@ -113,8 +113,8 @@ class Salvage(Inspection):
     `sealing` is the newest epoch that can be read. Raises NewerFormatError: that is no damage.
     """
 
-    def __init__(self, vfs: Vfs, store: str, sealing: Sealing) -> None:
-        super().__init__(vfs, store, sealing)
+    def __init__(self, log: SegmentLog, sealing: Sealing) -> None:
+        super().__init__(log, sealing)
         self.damages: list[Damage] = []
         self.lost: dict[int, str] = {}  # seq → destination of messages that are surely lost: they came back once
         self.store_uuid = self._vote()
@@ -140,7 +140,7 @@ class Salvage(Inspection):
         names = self._epoch_names.get(epoch)
         if names is None:
             found: dict[int, str | None] = {}
-            reader = Inspection(self._vfs, os.path.dirname(self.directory), (self._epoch, self._sealed))
+            reader = Inspection(self._log, (self._epoch, self._sealed))
             reader._store_uuid = self.store_uuid
             for name in self.names:
                 if segment_key(name)[0] == epoch:
@@ -180,7 +180,7 @@ class Salvage(Inspection):
         votes: Counter[bytes] = Counter()
         for name in self.names:
             try:
-                header = decode_header(name, read_file(self._vfs, os.path.join(self.directory, name), HEADER_BYTES))
+                header = decode_header(name, read_segment(self._log, name, HEADER_BYTES))
             except StoreError:
                 continue  # told when it is read
             if header is not None:
@@ -191,16 +191,16 @@ class Salvage(Inspection):
         epoch, number = segment_key(name)
         report = SegmentReport(name, epoch, number)
         self.segments.append(report)
-        path = os.path.join(self.directory, name)
+        path = self._log.place(name)
         try:
             end = self._end(report)
-            data = read_file(self._vfs, path)
+            data = read_segment(self._log, name)
         except FileNotFoundError:
             report.state = GONE
             return
         except CorruptError as error:  # larger than any that a broker writes
-            data = read_file(self._vfs, path, OVERSIZED_BYTES)
-            rest = self._vfs.stat(path).st_size - len(data)
+            data = read_segment(self._log, name, OVERSIZED_BYTES)
+            rest = self._log.size(name) - len(data)
             self._add(report, Damage(error.code, path, len(data), rest, error.why))
         report.file_bytes = len(data)
         decoder = Decoder(path)

@@ -4,12 +4,12 @@ appended to by a later one.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from amq.core.errors import CorruptError, StoreError
+from amq.doors.clock import Clock
 from amq.journal.format import (
     BATCH_BYTES,
     BATCH_MAGIC,
@@ -22,18 +22,9 @@ from amq.journal.format import (
     parse_segment_name,
     segment_name,
 )
-from amq.store.files.vfs import FULL_ERRNOS, Vfs, listdir_fresh, write_all
+from amq.store.segment_log import SegmentLog, Writer
 
-# A segment is given space in so many steps: what is set aside and not written yet is hardly more than what is written,
-# and a write seldom has to ask for any.
-RESERVE_STEPS = 32
 FILL = 3 / 4  # of `journalSegmentSize` that a segment takes: what is behind it before it can go has room in the rest
-# The first write to a block that was only set aside makes the file system note that it is written now, and the sync
-# waits for that note too: on ext4 it takes 0.22 ms instead of 0.09. So zeros are written behind a small batch, and the
-# next hundred find blocks that are written. No reader can tell: space that was only set aside reads as zeros as well.
-ZEROS_BYTES = 128 << 10
-SMALL_BATCH_BYTES = 64 << 10  # larger ones fill many blocks, and to write these twice would cost more than the note
-BLOCK_BYTES = 4096
 SEGMENT_BYTES_MAX = 4 << 30  # of any file: the largest journalSegmentSize, and the largest batch behind it
 # How far it is filled when the next one is made. Late, because until then compaction may use its room; and early enough
 # that no batch of usual size waits for it.
@@ -53,31 +44,20 @@ class StoredBatch:
         return self.offset + BATCH_BYTES + self.header.payload_bytes
 
 
-def list_segments(vfs: Vfs, directory: str, probe: str = "") -> list[str]:
-    """Names of the segments in the journal directory, oldest first.
-
-    With `probe`, the name of a file that nobody else uses, the server answers; without it a network client may answer
-    from a cache that is seconds old.
-    """
-    names = listdir_fresh(vfs, directory, probe) if probe else vfs.listdir(directory)
-    found = [(key, name) for name in names if (key := parse_segment_name(name)) is not None]
+def list_segments(log: SegmentLog, *, fresh: bool = False) -> list[str]:
+    """Names of the segments of `log`, oldest first. `fresh`: see `Shelf.names`."""
+    found = [(key, name) for name in log.names(fresh=fresh) if (key := parse_segment_name(name)) is not None]
     return [name for _, name in sorted(found)]
 
 
-def read_file(vfs: Vfs, path: str, size_max: int | None = None) -> bytes:
-    """The content of `path`, opened anew (close-to-open), up to `size_max` bytes."""
-    fd = vfs.open(path, os.O_RDONLY)
-    try:
-        size = vfs.fstat(fd).st_size
+def read_segment(log: SegmentLog, name: str, size_max: int | None = None) -> bytes:
+    """The content of segment `name`, up to `size_max` bytes."""
+    with log.open(name) as segment:
+        size = segment.size()
         if size_max is not None:
             size = min(size, size_max)
-        check_size(path, size)
-        data = vfs.pread(fd, size, 0)  # in one piece: joining pieces took as long as reading them
-        while len(data) < size and (more := vfs.pread(fd, size - len(data), len(data))):
-            data += more
-        return data
-    finally:
-        vfs.close(fd)
+        check_size(segment.place, size)
+        return segment.read(0, size)
 
 
 def check_size(path: str, size: int) -> None:
@@ -89,16 +69,8 @@ def check_size(path: str, size: int) -> None:
         )
 
 
-def read_at(vfs: Vfs, fd: int, offset: int, size: int) -> bytes:
-    """`size` bytes, or what there is up to the end of the file."""
-    data = vfs.pread(fd, size, offset)
-    while len(data) < size and (more := vfs.pread(fd, size - len(data), offset + len(data))):
-        data += more
-    return data
-
-
 def read_header(path: str, data: bytes) -> SegmentHeader | None:
-    """The segment's header, checked against the file's name; None where the segment was never begun."""
+    """The segment's header, checked against its name, which ends `path`; None where the segment was never begun."""
     header = decode_header(path, data)
     if header is not None and segment_name(header.epoch, header.number) != os.path.basename(path):
         raise StoreError(
@@ -177,89 +149,35 @@ def _later_batch(data: bytes, offset: int, header: SegmentHeader, number: int) -
 
 
 class OpenSegment:
-    """The file that this master writes now. Written only through a descriptor that holds its own exclusive lock, so
-    that an NFSv4 server refuses the writes of a deposed master.
-    """
+    """The segment that this master writes now, of about `size` bytes."""
 
-    __slots__ = ("fd", "name", "number", "reserved", "salt", "size", "zeroed")
+    __slots__ = ("name", "number", "salt", "size", "writer")
 
-    def __init__(self, fd: int, name: str, number: int, salt: int, size: int) -> None:
-        self.fd = fd
+    def __init__(self, writer: Writer, name: str, number: int, salt: int, size: int) -> None:
+        self.writer = writer
         self.name = name
         self.number = number
         self.salt = salt
         self.size = size
-        self.reserved = 0
-        self.zeroed = 0  # blocks are written up to here, perhaps with zeros: a small batch has nothing to ask for
-
-    def reserve(self, vfs: Vfs, start: int, end: int) -> None:
-        """Have space set aside up to `end`, and some more, for a batch that begins at `start`. Raises OSError."""
-        if end > self.reserved:
-            wanted = max(end, min(self.reserved + self.size // RESERVE_STEPS, self.size))
-            if not vfs.allocate(self.fd, wanted):
-                self.zeroed = self.size  # nothing is set aside here, so no block has to be noted
-            self.reserved = wanted
-        zeroed = min((end + ZEROS_BYTES) // BLOCK_BYTES * BLOCK_BYTES, self.reserved)
-        if end > self.zeroed and end - start <= SMALL_BATCH_BYTES and zeroed - end >= BLOCK_BYTES:
-            write_all(vfs, self.fd, bytes(zeroed - end), end)
-            self.zeroed = zeroed
-
-    def give_back(self, vfs: Vfs, reserved: int) -> None:
-        """The disk is full: free the space that was taken behind the part that had been set aside before."""
-        self.reserved = reserved
-        self.zeroed = min(self.zeroed, reserved)
-        if vfs.fstat(self.fd).st_size > reserved:
-            vfs.ftruncate(self.fd, reserved)
-
-
-def create_segment(vfs: Vfs, directory: str, header: SegmentHeader, size: int) -> OpenSegment:
-    """Make, lock, reserve and head a new segment, durable with its name. Raises OSError; a full disk leaves no file."""
-    name = segment_name(header.epoch, header.number)
-    path = os.path.join(directory, name)
-    fd = vfs.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-    try:
-        if not vfs.try_lock(fd):
-            raise OSError(errno.EACCES, "a new segment is locked by somebody else", path)
-        file = OpenSegment(fd, name, header.number, header.salt, size)
-        file.reserve(vfs, 0, HEADER_BYTES)
-        write_all(vfs, fd, header.encode(), 0)
-        vfs.fsync(fd)
-        vfs.fsync_directory(directory)
-        if vfs.stat(path).st_ino != vfs.fstat(fd).st_ino:  # a crash of the server took the name before it was durable
-            raise OSError(errno.ESTALE, "a new segment has lost its name", path)
-    except OSError as error:
-        vfs.close(fd)
-        if error.errno in FULL_ERRNOS:
-            vfs.unlink(path)
-        raise
-    return file
 
 
 class SegmentMaker:
     """Makes segments where nothing else touches the disk meanwhile. `made` = the last one, until somebody takes it."""
 
-    def __init__(self, vfs: Vfs, directory: str) -> None:
+    def __init__(self, log: SegmentLog, clock: Clock) -> None:
         self.made: OpenSegment | None = None
-        self._vfs = vfs
-        self._directory = directory
+        self._log = log
+        self._clock = clock
 
     def make(self, header: SegmentHeader, size: int) -> OpenSegment:
-        """See `create_segment`."""
-        self.made = create_segment(self._vfs, self._directory, header, size)
+        """A new segment, durable with its name. Raises OSError; NoRoomError leaves nothing."""
+        name = segment_name(header.epoch, header.number)
+        writer = self._log.create(name, header.encode(), size, self._clock)
+        self.made = OpenSegment(writer, name, header.number, header.salt, size)
         return self.made
 
     def close(self) -> None:
         """Nobody will take the segment that was made."""
         made, self.made = self.made, None
         if made is not None:
-            self._vfs.close(made.fd)
-
-
-def finish_segment(vfs: Vfs, fd: int, end: int) -> None:
-    """Close a segment that is written no more and give back what was reserved behind `end`. The caller has
-    synced all its batches: no seal, even of a master that deposed it, lies behind `end`.
-    """
-    try:
-        vfs.ftruncate(fd, end)
-    finally:
-        vfs.close(fd)
+            made.writer.close()

@@ -1,20 +1,17 @@
 """Room for the journal: on the disk, and below `storeLimit`.
 
-Both keep some back for acknowledgements, which give room. On the disk that is a reserve, a separate file. Below
+Both keep some back for acknowledgements, which give room. On the disk that is a separate reserve. Below
 `storeLimit` some room is kept free, also for copies of what keeps old segments, so that a store at its limit can
 always be trimmed.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 
 from amq.config.store_options import StoreOptions
 from amq.journal.live import Segment
-from amq.store.files.vfs import Vfs, write_all
-
-RESERVE_NAME = "reserve"
+from amq.store.segment_log import SegmentLog
 
 HEADROOM_SEGMENTS = 4  # one to write, one made ahead, one for copies, one for acknowledgements
 GO_ON_SHARE = 0.9  # of the limit of producers: they go on when less is taken
@@ -37,20 +34,13 @@ class StoreLimit:
         return self.reached is not before
 
 
-def measure(vfs: Vfs, directory: str, config: StoreOptions, reserved: bool) -> tuple[bool, bool]:
-    """(there is room for more than acknowledgements, the reserve is there) of the journal in `directory`. Makes the
+def measure(log: SegmentLog, config: StoreOptions, reserved: bool) -> tuple[bool, bool]:
+    """(there is room for more than acknowledgements, the reserve is there) of `log`. Makes the
     reserve where there is room for it, unless it is there (`reserved`). Where nobody can tell how much room there is,
     there is room, until a write finds none. Raises OSError."""
-    free, floor = vfs.free_bytes(directory), config.store_free_floor_bytes
+    free, floor = log.free_bytes(), config.store_free_floor_bytes
     wanted = config.journal_reserve_bytes
     if not reserved and (free is None or free >= floor + wanted):
-        fd = vfs.open(os.path.join(directory, RESERVE_NAME), os.O_RDWR | os.O_CREAT)
-        try:
-            if vfs.fstat(fd).st_size < wanted:
-                if not vfs.allocate(fd, wanted):
-                    write_all(vfs, fd, bytes(wanted), 0)
-                vfs.fsync(fd)
-        finally:
-            vfs.close(fd)
+        log.set_aside(wanted)
         reserved = True
     return free is None or free >= floor, reserved

@@ -12,11 +12,11 @@ from amq.broker.state.snapshot import load
 from amq.broker.state.state import State
 from amq.config.store_options import StoreOptions
 from amq.core.errors import AmqError
-from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, parse_checkpoint_name, read_checkpoint
+from amq.journal.checkpoint import list_checkpoints, parse_checkpoint_name, read_checkpoint
 from amq.journal.follower import Follower
 from amq.journal.format import HEADER_BYTES, segment_name
 from amq.journal.inspect import GONE, Inspection, Sealing
-from amq.store.files.vfs import Vfs
+from amq.store.segment_log import Checkpoints, SegmentLog
 
 
 @dataclass(slots=True)
@@ -53,32 +53,31 @@ class CheckpointReport:
         return behind
 
 
-def find_checkpoints(vfs: Vfs, store: str) -> list[CheckpointReport]:
+def find_checkpoints(checkpoints: Checkpoints) -> list[CheckpointReport]:
     """List the checkpoints, newest first, without reading them. Raises OSError."""
     found = []
-    for name in list_checkpoints(vfs, store):
-        path = os.path.join(store, CHECKPOINTS_DIRECTORY, name)
+    for name in list_checkpoints(checkpoints):
         try:
-            facts = vfs.stat(path)
+            size, written_wall_ms = checkpoints.size(name), checkpoints.written_wall_ms(name)
         except FileNotFoundError:
             continue  # a newer checkpoint has replaced it
         epoch, number, offset = parse_checkpoint_name(name) or (0, 0, 0)
-        found.append(CheckpointReport(path, epoch, number, offset, facts.st_size, int(facts.st_mtime * 1000)))
+        found.append(CheckpointReport(checkpoints.place(name), epoch, number, offset, size, written_wall_ms))
     return found
 
 
-def examine_checkpoints(vfs: Vfs, store: str, config: StoreOptions, sealing: Sealing) -> list[CheckpointReport]:
+def examine_checkpoints(log: SegmentLog, config: StoreOptions, sealing: Sealing) -> list[CheckpointReport]:
     """Read every checkpoint as a start on the journal would whose newest epoch says `sealing`. Before the journal is
     inspected: then the journal has what they speak of. Raises OSError.
     """
     epoch, sealed = sealing
     examined = []
-    for report in find_checkpoints(vfs, store):
+    for report in find_checkpoints(log.checkpoints):
         state = State(config)
         try:
-            with closing(read_checkpoint(vfs, report.path)) as blocks:
+            with closing(read_checkpoint(log.checkpoints, report.name)) as blocks:
                 start = load(report.path, blocks, state)
-            Follower(vfs, store, state.apply, start).compare(sealed, epoch)
+            Follower(log, state.apply, start).compare(sealed, epoch)
             report.messages = state.stored
         except FileNotFoundError:
             continue

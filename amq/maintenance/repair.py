@@ -26,7 +26,7 @@ from amq.core.errors import AmqError, CorruptError, StoreError, StoreFullError
 from amq.doors.clock import Clock
 from amq.doors.threads import Event
 from amq.journal.batch import Confirm, OpenBatch
-from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, parse_checkpoint_name
+from amq.journal.checkpoint import list_checkpoints, parse_checkpoint_name
 from amq.journal.export import MessageReader
 from amq.journal.follower import replay
 from amq.journal.format import segment_key
@@ -34,19 +34,21 @@ from amq.journal.inspect import Inspection, Sealing, inspect
 from amq.journal.journal import Journal
 from amq.journal.liveness import Liveness
 from amq.journal.records import Duplicates, Outcomes, Record, Redelivered, Trimmed
-from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, lock_segments
+from amq.journal.recovery import Recovered, lock_segments
 from amq.journal.salvage import Damage, Salvage
-from amq.journal.segment import RESERVE_STEPS, list_segments
+from amq.journal.segment import list_segments
 from amq.journal.writer import Done, Job
 from amq.store.document import decode, encode, read_file
 from amq.store.epoch import EPOCH_MAX, EPOCHS_DIRECTORY, Epoch, epoch_numbers, epoch_path, newest_number, read_epoch
 from amq.store.files.board import FileBoard
 from amq.store.files.others import check_own
 from amq.store.files.shared_file import HEARTBEAT_OFFSET, LOCK_FILE, SharedFileLocker, read_record
-from amq.store.files.vfs import FULL_ERRNOS, ToolVfs, Vfs, close_all, write_all
+from amq.store.files.vfs import FULL_ERRNOS, ToolVfs, Vfs, write_all
 from amq.store.host import Host, Owner
 from amq.store.lease import Lease
+from amq.store.open import open_log
 from amq.store.presence import Presence
+from amq.store.segment_log import CHECKPOINTS_DIRECTORY, JOURNAL_DIRECTORY, RESERVE_STEPS, Held, SegmentLog
 
 NAME = "amq-journal-repair"
 KEPT_PREFIX = "journal.before-repair-"
@@ -94,7 +96,7 @@ class Plan:
 def make_plan(vfs: Vfs, store: str, config: StoreOptions) -> Plan:
     """Read everything, change nothing. Raises NewerFormatError, OSError."""
     epochs = read_epoch_files(vfs, store)
-    salvage = Salvage(vfs, store, _sealing(epochs))
+    salvage = Salvage(open_log(vfs, store), _sealing(epochs))
     liveness = Liveness(config.duplicate_window, config.outcome_window)
     salvage.fold(liveness)
     return Plan(epochs, salvage, liveness, unfinished(vfs, store), [*epochs.damaged, *salvage.damages])
@@ -105,7 +107,7 @@ def is_whole(vfs: Vfs, store: str) -> bool:
     epochs = read_epoch_files(vfs, store)
     if epochs.damaged or unfinished(vfs, store):
         return False
-    inspection, _ = inspect(vfs, store, lambda: _sealing(read_epoch_files(vfs, store)))
+    inspection, _ = inspect(open_log(vfs, store), lambda: _sealing(read_epoch_files(vfs, store)))
     return not inspection.problems
 
 
@@ -128,7 +130,7 @@ def read_epoch_files(vfs: Vfs, store: str) -> EpochFiles:
             damaged.append(Damage(error.code, error.path, error.offset, size, error.why, counts=False))
             continue
         newest, period_s = epoch, max(period_s, epoch.owner.lock_keep_alive_period_s)
-    last = max((segment_key(name)[0] for name in list_segments(vfs, os.path.join(store, JOURNAL_DIRECTORY))), default=0)
+    last = max((segment_key(name)[0] for name in list_segments(open_log(vfs, store))), default=0)
     newest_known = max((each for each in epoch_numbers(names) if each <= EPOCH_MAX), default=0)
     number = max(newest_known, last)
     if last > newest_known:
@@ -229,14 +231,15 @@ class Repair:
         self._set_aside(plan)
         if not any(damage.counts for damage in plan.damages):
             return
-        held: list[int] = []
+        held: list[Held] = []
         try:
             mastership = self._locker.take_over(self._stop.wait, lambda previous: self._write(previous, held))
             if mastership is None:
                 raise StoreError("the repair was stopped before it changed anything")
             self._finish(self.kept, mastership.lease)
         finally:
-            close_all(self._vfs, held)
+            for segment in held:
+                segment.close()
 
     # -- the originals ------------------------------------------------------------------------------------------------
 
@@ -300,13 +303,13 @@ class Repair:
 
     # -- the new journal ----------------------------------------------------------------------------------------------
 
-    def _write(self, previous: Epoch | None, held: list[int]) -> dict[str, int]:
+    def _write(self, previous: Epoch | None, held: list[Held]) -> dict[str, int]:
         """Runs in place of sealing: read the journal again, now that no broker can confirm anything, and write the
         credible records as segments of the next epoch, in a directory aside. Returns their names and lengths.
         """
-        held += lock_segments(self._vfs, self._store)
-        for fd in held:
-            self._vfs.drop_cache(fd)  # the cache may hold bytes that a master of this host failed to sync
+        held += lock_segments(open_log(self._vfs, self._store))
+        for segment in held:
+            segment.refresh()  # the cache may hold bytes that a master of this host failed to sync
         assert previous is not None, "a store without epochs was rebuilt"
         plan = self.plan = make_plan(self._vfs, self._store, self._config)
         number = previous.number + 1
@@ -319,8 +322,9 @@ class Repair:
         live_bytes = _live_bytes(plan)
         self._check_room(plan)
         self._told(f"writing {len(plan.liveness.live)} messages, {live_bytes} bytes")
-        sealed = _Scratch(self._vfs, self._clock, scratch, number, plan, self._config, self._entropy).write(
-            _messages(self._vfs, self._store, plan.liveness)
+        log = open_log(self._vfs, scratch)
+        sealed = _Scratch(log, self._clock, number, plan, self._config, self._entropy).write(
+            _messages(open_log(self._vfs, self._store), plan.liveness)
         )
         self._verify(scratch, number, sealed, plan.liveness)
         return sealed
@@ -355,7 +359,7 @@ class Repair:
 
     def _verify(self, scratch: str, number: int, sealed: dict[str, int], saved: Liveness) -> None:
         """Read the new journal as a new master does, and compare."""
-        replay(self._vfs, scratch, sealed, lambda _record, _segment: None, lambda _done, _total: None)
+        replay(open_log(self._vfs, scratch), sealed, lambda _record, _segment: None, lambda _done, _total: None)
         inspection, found = self._inspect(scratch, number, sealed)
         same = len(found.live) == len(saved.live) and all(
             mine == theirs and found.live[mine].destination == saved.live[mine].destination
@@ -366,7 +370,7 @@ class Repair:
 
     def _inspect(self, scratch: str, number: int, sealed: dict[str, int]) -> tuple[Inspection, Liveness]:
         windows = self._config.duplicate_window, self._config.outcome_window
-        return inspect(self._vfs, scratch, lambda: (number, sealed), lambda: Liveness(*windows))
+        return inspect(open_log(self._vfs, scratch), lambda: (number, sealed), lambda: Liveness(*windows))
 
     # -- the end, also of a repair that was killed --------------------------------------------------------------------
 
@@ -380,7 +384,7 @@ class Repair:
             newest = read_epoch_files(vfs, self._store).newest
             sealed = newest.sealed if newest is not None else {}
             self._remove_checkpoints(number)
-            present = set(list_segments(vfs, self._directory))
+            present = set(list_segments(open_log(vfs, self._store)))
             for name in self._prepared(kept):
                 if sealed.get(name) and name not in present:
                     vfs.link(os.path.join(prepared, name), os.path.join(self._directory, name))
@@ -402,7 +406,7 @@ class Repair:
 
     def _remove_checkpoints(self, epoch: int) -> None:
         """Remove checkpoints from before `epoch`: they describe the old journal. Done before new segments move in."""
-        names = list_checkpoints(self._vfs, self._store)
+        names = list_checkpoints(open_log(self._vfs, self._store).checkpoints)
         for name in names:
             if (parse_checkpoint_name(name) or (epoch,))[0] < epoch:
                 self._vfs.unlink(os.path.join(self._store, CHECKPOINTS_DIRECTORY, name))
@@ -412,7 +416,7 @@ class Repair:
     def _prepared(self, kept: str) -> list[str]:
         """The new segments that are still in `kept`."""
         with suppress(FileNotFoundError):
-            return list_segments(self._vfs, os.path.join(kept, SCRATCH, JOURNAL_DIRECTORY))
+            return list_segments(open_log(self._vfs, os.path.join(kept, SCRATCH)))
         return []
 
     def _committed(self, kept: str) -> int:
@@ -446,16 +450,15 @@ class _Scratch:
     """Writes a whole journal in one go. It is also the journal's owner and its disk thread."""
 
     def __init__(
-        self, vfs: Vfs, clock: Clock, store: str, epoch: int, plan: Plan, config: StoreOptions, entropy: random.Random
+        self, log: SegmentLog, clock: Clock, epoch: int, plan: Plan, config: StoreOptions, entropy: random.Random
     ) -> None:
-        self._vfs = vfs
-        self._store = store
+        self._log = log
         self._plan = plan
         self._jobs: deque[tuple[Job, Done]] = deque()
         self._failure: AmqError | None = None
         nothing = Recovered([], [], Trimmed(), plan.salvage.store_uuid, 0, 0)
         self._journal = Journal(
-            vfs, clock, self, self, lambda: True, store, epoch, plan.salvage.store_uuid, nothing, config, entropy
+            log, clock, self, self, lambda: True, epoch, plan.salvage.store_uuid, nothing, config, entropy
         )
         self._run()
 
@@ -480,11 +483,8 @@ class _Scratch:
         sealed = {segment.name: segment.end for segment in journal.segments}
         journal.abandon()
         self._run()
-        directory = os.path.join(self._store, JOURNAL_DIRECTORY)
-        for name in self._vfs.listdir(directory):
-            if name not in sealed:  # the segment made ahead of need, and the reserve
-                self._vfs.unlink(os.path.join(directory, name))
-        self._vfs.fsync_directory(directory)
+        # the segment made ahead of need, and the reserve
+        self._log.delete([name for name in self._log.names() if name not in sealed])
         return sealed
 
     def _run(self) -> None:
@@ -529,9 +529,9 @@ class _Scratch:
         self._failure = StoreError(f"nothing was repaired: {why}")
 
 
-def _messages(vfs: Vfs, store: str, liveness: Liveness) -> Iterator[Record]:
+def _messages(log: SegmentLog, liveness: Liveness) -> Iterator[Record]:
     """Every live message, oldest first, each followed by its redelivery count."""
-    reader = MessageReader(vfs, store)
+    reader = MessageReader(log)
     yield from (record for record, _ in liveness.subscriptions.values())
     try:
         for seq in liveness.live.seqs():

@@ -16,7 +16,6 @@ import structlog
 
 from amq.config.schema import BrokerConfig
 from amq.core.errors import AmqError, OwnershipLostError, StoreError, StoreFullError, TransportError
-from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.node.candidacy import (
     Agree,
     Candidacy,
@@ -89,7 +88,7 @@ class Contender:
             lock_keep_alive_period_s=config.lock_keep_alive_period_s,
         )
         self._board = open_board(doors.vfs, config.store)
-        self._election = open_election(doors.vfs, doors.clock, doors.host, config.store, (JOURNAL_DIRECTORY,))
+        self._election = open_election(doors.vfs, doors.clock, doors.host, config.store)
         self._group = Group(
             self._board, self._election, doors.clock, doors.host, doors.threads, config, self._owner.name, probe
         )

@@ -23,11 +23,12 @@ from amq.broker.state.state import State
 from amq.config.store_options import StoreOptions
 from amq.core.errors import AmqError, CorruptError, StoreError
 from amq.doors.clock import Clock
-from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, read_checkpoint
+from amq.journal.checkpoint import list_checkpoints, read_checkpoint
 from amq.journal.follower import DivergedError, Follower
 from amq.journal.recovery import Followed, Recovered
 from amq.store.epoch import EPOCHS_DIRECTORY, Epoch, newest_number, read_epoch
 from amq.store.files.vfs import Vfs
+from amq.store.open import open_log
 
 LIST_EVERY_S = 1.0  # directories are listed so often: to a server that costs more than all else that a slave asks
 FOLLOW_BYTES = 1 << 20  # read before the lock is looked at again
@@ -57,6 +58,7 @@ class Following:
 
     def __init__(self, vfs: Vfs, clock: Clock, config: StoreOptions, loading: Loading = nullcontext) -> None:
         self._vfs = vfs
+        self._log = open_log(vfs, config.store)
         self._clock = clock
         self._config = config
         self._loading = loading
@@ -135,12 +137,12 @@ class Following:
 
     def _at_first_byte(self) -> Follower:
         self._state = State(self._config)
-        return Follower(self._vfs, self._config.store, self._state.apply)
+        return Follower(self._log, self._state.apply)
 
     def _at_checkpoint(self, epoch: Epoch, progress: Progress) -> Follower | None:
         for name in self._checkpoints():
             try:
-                follower = self._load(os.path.join(self._config.store, CHECKPOINTS_DIRECTORY, name), progress)
+                follower = self._load(name, progress)
                 follower.compare(epoch.sealed, epoch.number)
             except FileNotFoundError:
                 continue  # deleted meanwhile, or where it leaves off is: what counts is elsewhere
@@ -153,20 +155,21 @@ class Following:
 
     def _checkpoints(self) -> list[str]:
         try:
-            return list_checkpoints(self._vfs, self._config.store)
+            return list_checkpoints(self._log.checkpoints)
         except OSError as error:
-            where = CHECKPOINTS_DIRECTORY + os.sep
+            where = self._log.checkpoints.place()
             _log.warning("checkpoint cannot be used: trying one before it", checkpoint=where, reason=str(error))
             return []
 
-    def _load(self, path: str, progress: Progress) -> Follower:
+    def _load(self, name: str, progress: Progress) -> Follower:
         self._state = State(self._config)
-        with self._loading(), closing(read_checkpoint(self._vfs, path)) as blocks:
-            start = load(path, self._counted(path, blocks, progress), self._state)
-        return Follower(self._vfs, self._config.store, self._state.apply, start)
+        checkpoints = self._log.checkpoints
+        with self._loading(), closing(read_checkpoint(checkpoints, name)) as blocks:
+            start = load(checkpoints.place(name), self._counted(name, blocks, progress), self._state)
+        return Follower(self._log, self._state.apply, start)
 
-    def _counted(self, path: str, blocks: Iterator[Block], progress: Progress) -> Iterator[Block]:
-        total, done, told = self._vfs.stat(path).st_size, 0, 0
+    def _counted(self, name: str, blocks: Iterator[Block], progress: Progress) -> Iterator[Block]:
+        total, done, told = self._log.checkpoints.size(name), 0, 0
         for kind, payload in blocks:
             yield kind, payload
             done += len(payload)

@@ -39,6 +39,7 @@ from amq.security.permissions import Permissions
 from amq.store.epoch import Epoch
 from amq.store.files.vfs import Vfs
 from amq.store.host import Host
+from amq.store.open import open_log
 from amq.transports.announcer import Announcer
 from amq.transports.handshakes import TlsPort, listening_sockets
 from amq.transports.parking import Parking
@@ -127,12 +128,11 @@ class Mastership:
         store_uuid = recovered.store_uuid or entropy.randbytes(16)
         self.message_id_prefix = f"ID:{store_uuid.hex()[:12]}-"
         self.journal = Journal(
-            doors.vfs,
+            open_log(doors.vfs, config.store),
             clock,
             self._runner,
             self,
             valid,
-            config.store,
             self.epoch,
             store_uuid,
             recovered,

@@ -25,8 +25,9 @@ from amq.journal.recovery import Recovered, lock_segments, seal
 from amq.node.following import Following, Progress
 from amq.node.mastership import Doors
 from amq.store.epoch import Epoch
-from amq.store.files.vfs import close_all
 from amq.store.lease import Lease
+from amq.store.open import open_log
+from amq.store.segment_log import Held
 
 CHECK_S_MAX = 1.0  # between two checks, each of which also tells how far the replay is
 # A call into the store that takes longer counts as hung. The checks can succeed meanwhile: they use other files.
@@ -46,11 +47,11 @@ class Takeover:
         self._store = store
         self._following = following
         self._tell = tell
-        self._held: list[int] = []  # descriptors that hold the locks of old segments
+        self._held: list[Held] = []  # old segments, to which nobody else shall write
 
     def seal(self, previous: Epoch | None, sign: Callable[[], None]) -> dict[str, int]:
         """`sign()` gives a sign of life: others take a candidate that gives none for one that hangs."""
-        vfs, store, tell = self._doors.vfs, self._store, self._teller()
+        log, tell = open_log(self._doors.vfs, self._store), self._teller()
 
         def progress(done: int, total: int, messages: int) -> None:
             sign()
@@ -58,13 +59,13 @@ class Takeover:
 
         number, known = (previous.number, previous.sealed) if previous is not None else (0, {})
         followed = self._following.followed(previous, progress) if previous else None
-        self._held = lock_segments(vfs, store, sign)
+        self._held = lock_segments(log, sign)
         if followed is not None:
             try:
-                return seal(vfs, store, number, known, followed, sign)
+                return seal(log, number, known, followed, sign)
             except CorruptError as error:  # the belief of a slave is not a reason to call a store damaged
                 _log.warning("the journal as followed cannot be used: measuring all of it", reason=str(error))
-        return seal(vfs, store, number, known, sign=sign)
+        return seal(log, number, known, sign=sign)
 
     def read(self, config: StoreOptions, lease: Lease, epoch: Epoch) -> tuple[State, Recovered]:
         """Read the journal of `epoch` into a new state; `lease` is kept alive meanwhile. Raises AmqError, OSError."""
@@ -89,7 +90,8 @@ class Takeover:
     def close(self) -> None:
         """Let go of old segments."""
         held, self._held = self._held, []
-        close_all(self._doors.vfs, held)
+        for segment in held:
+            segment.close()
 
     def _teller(self) -> Progress:
         """For the lease thread to call now and then: reports how far the reading is."""

@@ -7,7 +7,6 @@ Everything above the door (`Vfs`) takes the door that `open_vfs` returns, and do
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 
 from amq.core.errors import AmqError, ConfigError
@@ -17,9 +16,11 @@ from amq.store.election import Election
 from amq.store.epoch import EPOCHS_DIRECTORY, epoch_numbers, read_epoch
 from amq.store.files.board import FileBoard
 from amq.store.files.election import FileElection
+from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs, ToolVfs, Vfs
 from amq.store.host import Host
 from amq.store.name import is_directory
+from amq.store.segment_log import JOURNAL_DIRECTORY, SegmentLog
 
 
 def open_vfs(store: str, locker: str | None = None) -> ToolVfs:
@@ -43,9 +44,14 @@ def open_vfs(store: str, locker: str | None = None) -> ToolVfs:
     return SqlLockedVfs(store, parsed) if is_directory(store) else SqlVfs(parsed)
 
 
-def open_election(vfs: Vfs, clock: Clock, host: Host, store: str, directories: Sequence[str]) -> Election:
-    """The election of the brokers of `store`, to which the door `vfs` leads. `directories` that a store must have."""
-    return FileElection(vfs, clock, host, store, directories, lambda place: open_vfs(store, place.url))
+def open_election(vfs: Vfs, clock: Clock, host: Host, store: str) -> Election:
+    """The election of the brokers of `store`, to which the door `vfs` leads."""
+    return FileElection(vfs, clock, host, store, (JOURNAL_DIRECTORY,), lambda place: open_vfs(store, place.url))
+
+
+def open_log(vfs: Vfs, store: str) -> SegmentLog:
+    """The log of `store`, to which the door `vfs` leads."""
+    return FileLog(vfs, store)
 
 
 def open_board(vfs: Vfs, store: str) -> Board:

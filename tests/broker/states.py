@@ -3,17 +3,17 @@ follower that read along. All must find the same."""
 
 from __future__ import annotations
 
-import os
 from contextlib import closing
 from typing import Any
 
 from amq.broker.state.snapshot import load
 from amq.broker.state.state import State
 from amq.config.schema import BrokerConfig
-from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints, read_checkpoint
+from amq.journal.checkpoint import list_checkpoints, read_checkpoint
 from amq.journal.follower import DivergedError, Follower
 from amq.journal.live import Segment
 from amq.journal.recovery import Recovered, seal
+from amq.store.files.log import FileLog
 from amq.store.files.vfs import Vfs
 from tests.stored import stored_state
 
@@ -24,6 +24,7 @@ class Standby:
     def __init__(self, vfs: Vfs, config: BrokerConfig) -> None:
         self._vfs = vfs
         self._config = config
+        self._log = FileLog(vfs, config.store)
         self.follower: Follower | None = None
         self._state = State(self._config)
         self.diverged = 0
@@ -34,7 +35,7 @@ class Standby:
         try:
             if self.follower is None:
                 self._state = State(self._config)
-                names = list_checkpoints(self._vfs, self._config.store)
+                names = list_checkpoints(self._log.checkpoints)
                 self.follower = self._at(names[0] if names else "", self._state)
             return self.follower.follow(epoch, sealed, budget_bytes)
         except DivergedError:
@@ -49,17 +50,17 @@ class Standby:
     def _at(self, checkpoint: str, state: State) -> Follower:
         start = None
         if checkpoint:
-            path = os.path.join(self._config.store, CHECKPOINTS_DIRECTORY, checkpoint)
-            with closing(read_checkpoint(self._vfs, path)) as blocks:
-                start = load(path, blocks, state)
-        return Follower(self._vfs, self._config.store, state.apply, start)
+            checkpoints = self._log.checkpoints
+            with closing(read_checkpoint(checkpoints, checkpoint)) as blocks:
+                start = load(checkpoints.place(checkpoint), blocks, state)
+        return Follower(self._log, state.apply, start)
 
     def seal(self, epoch: int, known: dict[str, int]) -> dict[str, int]:
         """The lengths that count. What the slave has read changes none of them, and is what it believes it is."""
-        sealed = seal(self._vfs, self._config.store, epoch, known)
+        sealed = seal(self._log, epoch, known)
         if self.follower is not None:
             followed = self.follower.followed
-            assert seal(self._vfs, self._config.store, epoch, known, followed) == sealed
+            assert seal(self._log, epoch, known, followed) == sealed
             believed = {name: end for name, end in followed.ends.items() if sealed.get(name)}
             assert believed == {name: sealed[name] for name in believed}
         return sealed
@@ -68,7 +69,7 @@ class Standby:
         """A new master that begins at the first byte; every checkpoint gives the same."""
         state, recovered = self._finish(State(self._config), "", sealed)
         right = stored_state(state, self._vfs, self._config.store)
-        for name in list_checkpoints(self._vfs, self._config.store):
+        for name in list_checkpoints(self._log.checkpoints):
             other, also = self._finish(State(self._config), name, sealed)
             self.checkpoints += 1
             self._compare(name, (other, also), right, recovered)

@@ -37,7 +37,7 @@ def test_it_survives_all_and_is_finished_by_somebody_else(make_world: MakeWorld,
         world.crash_and_recover()
         assert {each["xid"] for each in listed(world)} == {str(XID), TEXT}
         world.check_at_rest()
-    inspection, liveness = inspect(world.vfs, world.store, lambda: (world.epoch, world.sealed))
+    inspection, liveness = inspect(world.log, lambda: (world.epoch, world.sealed))
     assert (inspection.problems, {*liveness.prepared}) == ([], {XID, TEXT})
     assert finish(world, XID, commit=commit).errors == []
     world.crash_and_recover()

@@ -11,9 +11,9 @@ import pytest
 
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.core.message import HeaderColumns, Message, headers
-from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.protocols.commands import Commit, Finish, Prepare, Send, SendMany
 from amq.protocols.stomp.subscribing import ACK_INDIVIDUAL
+from amq.store.segment_log import JOURNAL_DIRECTORY
 from tests.broker.world import World
 
 MakeWorld = Callable[..., World]

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from amq.config.schema import BrokerConfig
-from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, list_checkpoints
+from amq.journal.checkpoint import list_checkpoints
 from amq.store.epoch import Epoch
+from amq.store.files.log import FileLog
+from amq.store.segment_log import CHECKPOINTS_DIRECTORY
 from tests.broker.world import World
 from tests.files import OWNER
 from tests.maintenance.test_moving import VFS
@@ -77,7 +79,7 @@ def test_the_journal_of_one_moment_and_the_checkpoints_of_another(tmp_path: Path
         shutil.rmtree(bare / CHECKPOINTS_DIRECTORY, ignore_errors=True)
         truth, all_bytes = start(bare, moment)
         for other, source in enumerate(moments):
-            if not list_checkpoints(VFS, str(source.store)):
+            if not list_checkpoints(FileLog(VFS, str(source.store)).checkpoints):
                 continue
             mixed = tmp_path / "mixed"
             shutil.copytree(bare, mixed)

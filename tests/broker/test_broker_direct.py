@@ -4,7 +4,6 @@ stay a while."""
 from __future__ import annotations
 
 import json
-import os
 import random
 from array import array
 from collections.abc import Callable
@@ -19,7 +18,6 @@ from amq.journal import places
 from amq.journal.format import segment_name
 from amq.journal.places import Places
 from amq.journal.reader import read_messages
-from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.protocols.commands import LeaseMessages, SettleLeases
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from amq.security.login import User
@@ -54,9 +52,8 @@ class _At:
 
 def bodies_at(world: World, found: Places) -> list[bytes]:
     """The messages that are at these places, each proved by its checksum."""
-    directory = os.path.join(world.store, JOURNAL_DIRECTORY)
     at = [(_At(found, row), "queue://a") for row in range(len(found))]
-    messages = read_messages(world.vfs, directory, at)
+    messages = read_messages(world.log, at)
     assert [message.seq for message in messages] == list(found.seqs)
     return [message.body for message in messages]
 

@@ -14,11 +14,12 @@ from structlog.testing import capture_logs
 from amq.core.errors import CorruptError
 from amq.journal.checkpoint import list_checkpoints
 from amq.journal.follower import Follower
-from amq.journal.format import SegmentHeader
-from amq.journal.recovery import JOURNAL_DIRECTORY, seal
-from amq.journal.segment import create_segment
+from amq.journal.format import SegmentHeader, segment_name
+from amq.journal.recovery import seal
 from amq.node.following import LIST_EVERY_S, Following
 from amq.store.epoch import Epoch
+from amq.store.files.log import FileLog
+from amq.store.segment_log import JOURNAL_DIRECTORY
 from tests.broker.world import Client, World
 from tests.files import OWNER, write_epoch
 from tests.stored import stored_state
@@ -45,7 +46,7 @@ def test_a_checkpoint_that_is_seen_before_its_epoch(make_world: Callable[..., Wo
     world.crash_and_recover()
     producer = world.connect()
     fill(world, producer, 3)
-    assert list_checkpoints(world.vfs, world.store)[0].startswith(f"{world.epoch:08}")
+    assert list_checkpoints(world.log.checkpoints)[0].startswith(f"{world.epoch:08}")
     world.standby.follow(*before)
     fill(world, producer, 3)
     world.standby.follow(*before)
@@ -58,7 +59,7 @@ def test_a_segment_that_is_not_seen_where_a_checkpoint_stands(make_world: Callab
     world = make_world(checkpoint_distance_bytes=500, journal_segment_size_bytes=4096)
     producer = world.connect()
     fill(world, producer, 2)
-    while (name := list_checkpoints(world.vfs, world.store)[0][:17] + ".seg") == world.segments()[-1]:
+    while (name := list_checkpoints(world.log.checkpoints)[0][:17] + ".seg") == world.segments()[-1]:
         fill(world, producer, 1)
     fill(world, producer, 1)
     path = os.path.join(world.store, JOURNAL_DIRECTORY, name)
@@ -76,9 +77,10 @@ def test_a_segment_in_which_nothing_stands_says_nothing_of_the_store(make_world:
     store = os.path.join(world.store, "other")
     directory = os.path.join(store, JOURNAL_DIRECTORY)
     os.makedirs(directory)
-    follower = Follower(world.vfs, store, lambda _record, _segment: None)
+    log = FileLog(world.vfs, store)
+    follower = Follower(log, lambda _record, _segment: None)
     for epoch, id in ((1, b"x" * 16), (2, b"y" * 16)):
-        world.vfs.close(create_segment(world.vfs, directory, SegmentHeader(epoch, 1, id, epoch), 4096).fd)
+        log.create(segment_name(epoch, 1), SegmentHeader(epoch, 1, id, epoch).encode(), 4096, world.clock).close()
         follower.follow(epoch, {"00000001-00000001.seg": 0} if epoch > 1 else {}, 1 << 20)
     assert follower.place.startswith("00000002-00000001.seg")
 
@@ -91,7 +93,7 @@ def checkpointed_inside(make_world: Callable[..., World]) -> tuple[World, str]:
     behind it."""
     world = make_world(checkpoint_distance_bytes=6 << 10, journal_segment_size_bytes=4096)
     client = world.connect()
-    while not (names := list_checkpoints(world.vfs, world.store)) or names[0][:17] + ".seg" != world.segments()[-1]:
+    while not (names := list_checkpoints(world.log.checkpoints)) or names[0][:17] + ".seg" != world.segments()[-1]:
         client.send(b"before %d " % len(world.stored()) + bytes(300))
         world.settle()
     world.config = world.broker.config = world.standby._config = replace(world.config, checkpoint_distance_bytes=0)
@@ -138,7 +140,7 @@ def take_over(world: World, slave: Following) -> tuple[dict[str, Any], list[str]
     """The state of the next master, and what it says while it reads the journal."""
     previous = Epoch(world.epoch, OWNER, dict(world.sealed), 0, "test")
     with capture_logs() as log:
-        sealed = seal(world.vfs, world.store, world.epoch, world.sealed, slave.followed(previous))
+        sealed = seal(world.log, world.epoch, world.sealed, slave.followed(previous))
         following = Epoch(world.epoch + 1, OWNER, sealed, 0, "test")
         state, _ = slave.finish(world.config, following, lambda _read, _of, _messages: None)
     return stored_state(state, world.vfs, world.store), [line["event"] for line in log]

@@ -19,9 +19,10 @@ from amq.broker.queues import limits, paging
 from amq.broker.state import snapshot
 from amq.broker.state.state import State
 from amq.core.errors import AmqError
-from amq.journal.checkpoint import CHECKPOINTS_DIRECTORY, HEAD, ROWS, encode_head, list_checkpoints
+from amq.journal.checkpoint import HEAD, ROWS, encode_head, list_checkpoints
 from amq.journal.follower import DivergedError
 from amq.journal.recovery import seal
+from amq.store.segment_log import CHECKPOINTS_DIRECTORY
 from tests.broker import (
     test_broker_bulk,
     test_broker_compaction,
@@ -71,7 +72,7 @@ def deposed(make_world: MakeWorld) -> None:
             producer.send(b"confirmed" + bytes(500))
             world.settle()
         world.follow()
-        sealed = seal(world.vfs, world.store, world.epoch, world.sealed)
+        sealed = seal(world.log, world.epoch, world.sealed)
         for _ in range(more):
             producer.send(b"late" + bytes(500))
             world.settle()
@@ -85,7 +86,7 @@ def deposed_in_a_new_segment(make_world: MakeWorld) -> None:
     world = make_world(journal_segment_size_bytes=4096)
     producer = world.connect()
     while len(world.journal.segments) < 2:
-        sealed = seal(world.vfs, world.store, world.epoch, world.sealed)
+        sealed = seal(world.log, world.epoch, world.sealed)
         producer.send(b"confirmed" + bytes(500))
         world.settle()
     for _ in range(3):
@@ -104,12 +105,12 @@ def another_past(make_world: MakeWorld) -> None:
         for number in range(12):
             producer.send(b"%d" % number + bytes(size))
             world.settle()
-    sealed = seal(first.vfs, first.store, first.epoch, first.sealed)
+    sealed = seal(first.log, first.epoch, first.sealed)
     state, _ = first.standby.read(sealed)
     right = stored_state(state, first.vfs, first.store)
-    assert list_checkpoints(first.vfs, first.store)
-    assert list_checkpoints(other.vfs, other.store)
-    for name in list_checkpoints(other.vfs, other.store):
+    assert list_checkpoints(first.log.checkpoints)
+    assert list_checkpoints(other.log.checkpoints)
+    for name in list_checkpoints(other.log.checkpoints):
         path = os.path.join(CHECKPOINTS_DIRECTORY, name)
         shutil.copy(os.path.join(other.store, path), os.path.join(first.store, path))
         try:
@@ -126,7 +127,7 @@ def rotten(make_world: MakeWorld) -> None:
     for number in range(8):
         producer.send(b"%d" % number + bytes(300), duplicate_id=f"id {number}")
         world.settle()
-    newest = list_checkpoints(world.vfs, world.store)[0]
+    newest = list_checkpoints(world.log.checkpoints)[0]
     path = Path(world.store, CHECKPOINTS_DIRECTORY, newest)
     whole = path.read_bytes()
     for place in range(len(whole)):
@@ -298,7 +299,7 @@ a message that is found twice in a checkpoint is taken twice [walks]
 a block that fails its checksum is used [rotten]
     amq.journal.checkpoint.read_checkpoint: if crc != says: => if False:
 checkpoint of a segment that only has the same name [another_past]
-    amq.journal.follower.Follower._begin_at: not same or not self._proved(path, header, position) => False
+    amq.journal.follower.Follower._begin_at: not same or not self._proved(header, position) => False
 what stands in trimmed segments stays in its queue [walks]
     amq.broker.state.state.State.settle: if undone: => if False:
 # compaction

@@ -95,7 +95,7 @@ def test_the_newest_counts_on_every_next_master(world: World, others: tuple[str,
     world.crash_and_recover()
     assert (bodies(world), bodies(world, RETAINED_SCHEME + "topic://c")) == ([b"2"], [b"other 2"])
     world.check_at_rest()
-    inspection, liveness = inspect(world.vfs, world.store, lambda: (world.epoch, world.sealed))
+    inspection, liveness = inspect(world.log, lambda: (world.epoch, world.sealed))
     assert inspection.problems == []
     assert [liveness.destinations[name].live for name in (NAME, RETAINED_SCHEME + "topic://c")] == [1, 1]
     assert not liveness.duplicates.get(NAME)

@@ -256,7 +256,7 @@ def test_a_master_that_began_at_a_checkpoint_knows_what_is_due(make_world: Calla
     for number in range(200):
         send(world, b"%d" % number * 100, queue="other")
     assert len(client.deliveries) == 200
-    assert list_checkpoints(world.vfs, world.store)
+    assert list_checkpoints(world.log.checkpoints)
     world.follow()
     world.crash_and_recover()
     assert world.standby.diverged == 0

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
+from amq.store.segment_log import JOURNAL_DIRECTORY
 from tests.broker.world import Client, World
 
 

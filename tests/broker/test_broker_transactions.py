@@ -468,7 +468,7 @@ def test_outcomes_of_one_user_leave_those_of_others(make_world: Callable[..., Wo
             world.settle()
             client.lose()
     expected = {owned("ann", "0"), owned("bob", "0"), owned("bob", "1"), *(owned("eve", str(n)) for n in (7, 8, 9))}
-    liveness = inspect(world.vfs, world.store, lambda: (world.epoch, world.sealed), lambda: Liveness(20_000, 3))[1]
+    liveness = inspect(world.log, lambda: (world.epoch, world.sealed), lambda: Liveness(20_000, 3))[1]
     assert set(liveness.outcomes) == set(world.broker.state.outcomes) == expected
     world.check_at_rest()
     world.crash_and_recover()

@@ -32,7 +32,7 @@ from amq.journal.journal import Journal
 from amq.journal.reader import RecordRun
 from amq.journal.records import Record
 from amq.journal.records.message import decode_message
-from amq.journal.recovery import JOURNAL_DIRECTORY, seal
+from amq.journal.recovery import seal
 from amq.protocols.commands import (
     Abort,
     Begin,
@@ -47,6 +47,8 @@ from amq.protocols.commands import (
 )
 from amq.protocols.stomp.subscribing import ACK_INDIVIDUAL
 from amq.security import User
+from amq.store.files.log import FileLog
+from amq.store.segment_log import JOURNAL_DIRECTORY
 from tests.broker.disk import ProcessFiles, StepRunner
 from tests.broker.notation import Ack, Nack, Notation
 from tests.broker.states import Standby
@@ -335,12 +337,11 @@ class World:
         # Every other time the slave goes on following, through the change of master.
         state, recovered = self.standby.take_over(sealed) if self.epoch % 2 else self.standby.read(sealed)
         self.journal = Journal(
-            self.vfs,
+            self.log,
             self.clock,
             self.runner,
             self,
             lambda: self.valid,
-            self.store,
             self.epoch,
             recovered.store_uuid or bytes(16),
             recovered,
@@ -449,6 +450,10 @@ class World:
     def everything(self, queue: Queue) -> dict[int, Message]:
         """All that has not left `queue`, in memory or on disk alone."""
         return stored(self.broker.state, queue, self.vfs, self.store)
+
+    @property
+    def log(self) -> FileLog:
+        return FileLog(self.vfs, self.store)
 
     def segments(self) -> list[str]:
         return sorted(n for n in os.listdir(os.path.join(self.store, JOURNAL_DIRECTORY)) if n.endswith(".seg"))
@@ -571,5 +576,5 @@ class World:
 
     def replayed(self) -> dict[str, Any]:
         """What a successor would find. Changes nothing."""
-        state, _ = self.standby.read(seal(self.vfs, self.store, self.epoch, self.sealed))
+        state, _ = self.standby.read(seal(self.log, self.epoch, self.sealed))
         return stored_state(state, self.vfs, self.store)

@@ -21,6 +21,7 @@ from amq.journal.inspect import Inspection
 from amq.journal.records import LEASE
 from amq.protocols.commands import CommitBatch, Finish, LeaseMessages
 from amq.store.epoch import read_newest_epoch
+from amq.store.files.log import FileLog
 from tests.broker.world import full_name
 from tests.crash.disk import Call, Disk, DiskVfs, Image, Remains
 from tests.crash.oracle import BROKEN, COMMIT, MARK, PUT, ROLL_BACK, Effect, Fixed, State, Violation, observed
@@ -170,7 +171,7 @@ def _inspect(disk: Disk) -> None:
     try:
         newest = read_newest_epoch(vfs, STORE)
         sealing = (newest.number, newest.sealed) if newest is not None else (0, {})
-        inspection = Inspection(vfs, STORE, sealing)
+        inspection = Inspection(FileLog(vfs, STORE), sealing)
     except FileNotFoundError:
         return  # there is no journal yet
     for _ in inspection.records():

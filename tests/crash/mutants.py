@@ -6,11 +6,11 @@ from tests.mutant import mutants
 
 MUTANTS = mutants(r"""
 directory not synced after a segment is made [queues]
-    amq.journal.segment.create_segment: vfs.fsync_directory(directory) => pass
+    amq.store.files.log.FileLog.create: vfs.fsync_directory(self._directory) => pass
 header not synced before the first batch [queues]
-    amq.journal.segment.create_segment: vfs.fsync(fd) => pass
+    amq.store.files.log.FileLog.create: vfs.fsync(fd) => pass
 confirmed before fdatasync [queues]
-    amq.journal.journal.Journal._write_batch: self._vfs.fdatasync(file.fd) => pass
+    amq.store.files.log.FileWriter.append: vfs.fdatasync(fd) => pass
 segments unlinked before the trim mark is durable [trimming]
     amq.journal.journal.Journal.trim: batch.flags |= HAS_TRIM_MARK => batch.flags |= HAS_TRIM_MARK;
         self.delete_trimmed(mark)
@@ -25,18 +25,16 @@ message copied forward behind its acknowledgement [copying]
 torn batch accepted [queues]
     amq.journal.segment.batch_at: if crc32( => if False and crc32(
 sealed length counts reserved zeros [queues]
-    amq.journal.recovery.seal: sealed[name] = found.end => sealed[name] = len(read_file(vfs, os.path.join(directory,
-        name)))
+    amq.journal.recovery.seal: sealed[name] = found.end => sealed[name] = len(read_segment(log, name))
 sealed length of the last epoch measured again [deposed]
     amq.journal.recovery.seal: if name in known: => if False:
 segments of a deposed master count [deposed]
-    amq.journal.recovery.seal: sealed[name] = 0 => sealed[name] = _measure(vfs, os.path.join(directory, name), None).end
+    amq.journal.recovery.seal: sealed[name] = 0 => sealed[name] = _measure(log, name, None).end
 segments not synced before they are sealed [written-and-killed]
-    amq.journal.recovery.lock_segments: vfs.fsync(fd) => pass
+    amq.store.files.log.FileLog.hold: self._vfs.fsync(fd) => pass
 reads on behind the sealed length [deposed]
     amq.journal.follower.Follower.finish: self.compare(sealed) => from amq.journal.recovery import _measure; sealed
-        = {name: _measure(self._vfs, os.path.join(self._directory, name), None).end for name in list_segments(self._vfs,
-        self._directory)}
+        = {name: _measure(self._log, name, None).end for name in list_segments(self._log)}
 segment does not say where the one before it ends [trimming]
     amq.journal.journal.Journal._roll: self._previous_end = self._position => self._previous_end = 0
 acknowledgement not in the journal [trimming]

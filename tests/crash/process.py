@@ -15,13 +15,13 @@ from amq.broker.broker import Broker
 from amq.config.schema import BrokerConfig
 from amq.doors.threads import SystemThreads
 from amq.journal.journal import Journal
-from amq.journal.recovery import JOURNAL_DIRECTORY
 from amq.node.following import Following
 from amq.node.mastership import Doors
 from amq.node.takeover import Takeover
 from amq.store.files.election import FileElection
 from amq.store.files.shared_file import SharedFileLocker
 from amq.store.host import Owner
+from amq.store.segment_log import JOURNAL_DIRECTORY
 from tests.broker.disk import StepRunner
 from tests.broker.world import Client, World
 from tests.crash.disk import Disk, DiskVfs
@@ -86,12 +86,11 @@ class Process(World):
         self.found: State = observed(state, self.vfs, STORE, recovered.trimmed)
         self.lease.check()
         self.journal = Journal(
-            self.vfs,
+            self.log,
             self.clock,
             self.runner,
             self,
             self.lease.valid,
-            STORE,
             self.epoch,
             recovered.store_uuid or bytes(16),
             recovered,

@@ -41,6 +41,7 @@ from amq.protocols.openwire.wire import optional_bytes
 from amq.protocols.stomp.runs import pack
 from amq.security.users import PasswordHash
 from amq.store.document import encode
+from amq.store.files.log import FileLog
 from amq.store.files.shared_file import RECORD_BYTES, RELEASE_OFFSET
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner
@@ -130,7 +131,7 @@ def _dumped() -> list[tuple[int, bytes]]:
 
 
 def checkpoints() -> list[bytes]:
-    file = CheckpointFile(SystemVfs(), "/store", Position(1, 1, 500, 200, 2, 0xC0FFEE, {}))
+    file = CheckpointFile(FileLog(SystemVfs(), "/store").checkpoints, Position(1, 1, 500, 200, 2, 0xC0FFEE, {}))
     return [b"", b"".join(file.frame(kind, payload) for kind, payload in _dumped())]
 
 

@@ -36,6 +36,7 @@ from amq.protocols.stomp.runs import read_run
 from amq.security.users import parse_users
 from amq.selectors import Selector
 from amq.store.epoch import read_epochs, read_newest_epoch
+from amq.store.files.log import FileLog
 from amq.store.files.shared_file import SharedFileLocker
 from amq.store.host import Owner
 from amq.store.status import store_status
@@ -80,14 +81,14 @@ def store(files: dict[str, bytes]) -> DiskVfs:
 def recover(files: dict[str, bytes], last_epoch: int, known: dict[str, int]) -> None:
     """`amq journal check` and stat, which report damage and raise nothing; then what a new master does."""
     vfs = store({f"journal/{name}": data for name, data in files.items()} | {"journal/reserve": b""})
-    inspection, liveness = Inspection(vfs, STORE, (last_epoch, known)), Liveness()
+    inspection, liveness = Inspection(FileLog(vfs, STORE), (last_epoch, known)), Liveness()
     for found in inspection.records():
         liveness.add(found.segment.name, found.offset, found.data, found.record)
     liveness.settle()
     inspection.check_complete()
-    sealed = seal(vfs, STORE, last_epoch, known)
+    sealed = seal(FileLog(vfs, STORE), last_epoch, known)
     state = State(BrokerConfig(store=STORE))
-    replay(vfs, STORE, sealed, state.apply, lambda _done, _total: None)
+    replay(FileLog(vfs, STORE), sealed, state.apply, lambda _done, _total: None)
     for queue in state.queues.values():
         stored(state, queue, vfs, STORE)
 
@@ -108,9 +109,9 @@ def records(data: bytes) -> None:
 def checkpoint(data: bytes) -> None:
     """A checkpoint, as a starting broker reads it."""
     vfs = store({"checkpoints/x.ckpt": data})
-    path = f"{STORE}/checkpoints/x.ckpt"
-    with closing(read_checkpoint(vfs, path)) as blocks:
-        load(path, blocks, State(BrokerConfig(store=STORE)))
+    checkpoints = FileLog(vfs, STORE).checkpoints
+    with closing(read_checkpoint(checkpoints, "x.ckpt")) as blocks:
+        load(checkpoints.place("x.ckpt"), blocks, State(BrokerConfig(store=STORE)))
 
 
 def checkpoint_blocks(data: bytes) -> None:

@@ -33,6 +33,7 @@ from amq.journal.records import (
     Group,
     Previous,
 )
+from amq.store.files.log import FileLog
 from tests.fuzz import corpus
 from tests.fuzz.targets import STORE, TARGETS, recover, store
 
@@ -132,7 +133,7 @@ def test_hostile_record_in_a_segment(name: str, place: str) -> None:
     data = corpus.HEADER.encode() + batch + corpus.batch(corpus.payload(corpus.RECORDS), 2) + bytes(99)
     with pytest.raises(StoreError):
         recover({segment_name(1, 1): data}, 1, {})
-    inspection = Inspection(store({f"journal/{segment_name(1, 1)}": data}), STORE, (1, {}))
+    inspection = Inspection(FileLog(store({f"journal/{segment_name(1, 1)}": data}), STORE), (1, {}))
     found = [each for each in inspection.records() if each.batch.number == 2]
     assert inspection.problems
     assert inspection.segments[0].batches == 2
@@ -180,7 +181,7 @@ def test_damage_everywhere_takes_linear_time() -> None:
         batch[-1] ^= 1
     data = corpus.HEADER.encode() + b"".join(batches)
     assert len(batches[0]) == BATCH_BYTES + 17
-    inspection = Inspection(store({f"journal/{segment_name(1, 1)}": data}), STORE, (1, {}))
+    inspection = Inspection(FileLog(store({f"journal/{segment_name(1, 1)}": data}), STORE), (1, {}))
     started = time.process_time()
     assert sum(1 for _ in inspection.records()) == 10_000
     assert len(inspection.problems) == 9_999  # the last one may be torn

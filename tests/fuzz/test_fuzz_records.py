@@ -37,6 +37,7 @@ from amq.journal.records import (
 from amq.journal.records.multicast import Multicast
 from amq.journal.records.subscription import Subscribed
 from amq.journal.recovery import seal
+from amq.store.files.log import FileLog
 from tests.fuzz import corpus
 from tests.fuzz.targets import STORE, store
 from tests.fuzz.test_fuzz_structured import refusal
@@ -157,8 +158,8 @@ def test_records_that_lie(data: st.DataObject) -> None:
 def checkpointed(files: dict[str, bytes]) -> None:
     """A checkpoint of what a broker has read. The one that loads it may refuse it, as documented."""
     vfs = store({f"journal/{name}": data for name, data in files.items()} | {"journal/reserve": b""})
-    sealed, state = seal(vfs, STORE, 2, {}), State(BrokerConfig(store=STORE))
-    replay(vfs, STORE, sealed, state.apply, lambda _done, _total: None)
+    sealed, state = seal(FileLog(vfs, STORE), 2, {}), State(BrokerConfig(store=STORE))
+    replay(FileLog(vfs, STORE), sealed, state.apply, lambda _done, _total: None)
     segments = list(state.segments.values())
     position = Position(1, 1, 500, 200, 2, 0xC0FFEE, {})
     blocks = [(HEAD, encode_head(position, Trimmed(), bytes(16))), *dump(state, lambda: segments)]

@@ -10,6 +10,7 @@ from amq.core.message import Message
 from amq.journal.follower import Follower, Start, replay
 from amq.journal.live import Segment
 from amq.journal.records import Record
+from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs, Vfs
 from tests.journal.journal_world import World
 
@@ -24,7 +25,7 @@ class Reader:
         self.names: set[str] = set()
         self.world = world
         self.vfs = vfs or SystemVfs()
-        self.follower = Follower(self.vfs, world.store, self._apply, start)
+        self.follower = Follower(FileLog(self.vfs, world.store), self._apply, start)
 
     def _apply(self, record: Record, _segment: Segment) -> None:
         if isinstance(record, Message):
@@ -89,8 +90,7 @@ def upto(last: int) -> list[int]:
 def replayed(world: World, sealed: dict[str, int]) -> list[int]:
     found: list[int] = []
     replay(
-        SystemVfs(),
-        world.store,
+        FileLog(SystemVfs(), world.store),
         sealed,
         lambda record, _segment: found.append(record.seq) if isinstance(record, Message) else None,
         lambda _done, _total: None,

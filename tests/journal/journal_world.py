@@ -18,8 +18,10 @@ from amq.journal.journal import Journal
 from amq.journal.live import Segment
 from amq.journal.reader import read_messages
 from amq.journal.records import Record
-from amq.journal.recovery import JOURNAL_DIRECTORY, Recovered, seal
+from amq.journal.recovery import Recovered, seal
+from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs, Vfs
+from amq.store.segment_log import JOURNAL_DIRECTORY
 from tests.broker.disk import StepRunner
 from tests.fakes import FakeClock
 from tests.stored import with_files
@@ -80,17 +82,20 @@ class World:
     def directory(self) -> str:
         return os.path.join(self.store, JOURNAL_DIRECTORY)
 
+    @property
+    def log(self) -> FileLog:
+        return FileLog(self.vfs, self.store)
+
     def segments(self) -> list[str]:
         return sorted(name for name in os.listdir(self.directory) if name.endswith(".seg"))
 
     def begin(self) -> Journal:
         """A new epoch: seal, replay, open."""
-        self.sealed = seal(self.vfs, self.store, self.epoch, self.sealed)
+        self.sealed = seal(self.log, self.epoch, self.sealed)
         self.epoch += 1
         self.replayed: list[tuple[Record, Segment]] = []
         recovered: Recovered = replay(
-            self.vfs,
-            self.store,
+            self.log,
             self.sealed,
             lambda record, segment: self.replayed.append((record, segment)),
             lambda _done, _total: None,
@@ -98,12 +103,11 @@ class World:
         self.recovered = recovered
         self.runner = Runner()
         self.journal = Journal(
-            self.vfs,
+            self.log,
             self.clock,
             self.runner,
             self,
             lambda: self.valid,
-            self.store,
             self.epoch,
             recovered.store_uuid or bytes(16),
             recovered,
@@ -122,7 +126,7 @@ class World:
         """The messages that the last replay found, read back whole."""
         found = [(record, segment) for record, segment in self.replayed if isinstance(record, Message)]
         places = [(Place(m.seq, s.code, m.offset, m.size), m.destination) for m, s in found]
-        whole = read_messages(self.vfs, self.directory, places)
+        whole = read_messages(self.log, places)
         assert [message.seq for message in whole] == [message.seq for message, _ in found]
         return whole
 

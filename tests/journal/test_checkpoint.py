@@ -14,7 +14,6 @@ import pytest
 
 from amq.core.errors import CorruptError, NewerFormatError, StoreError
 from amq.journal.checkpoint import (
-    CHECKPOINTS_DIRECTORY,
     CHECKPOINTS_KEPT,
     END,
     FORMAT,
@@ -30,7 +29,9 @@ from amq.journal.checkpoint import (
 )
 from amq.journal.follower import Position
 from amq.journal.records import Trimmed
+from amq.store.files.log import FileCheckpoints, FileLog
 from amq.store.files.vfs import SystemVfs, Vfs
+from amq.store.segment_log import CHECKPOINTS_DIRECTORY
 from tests.fakes import FaultyVfs
 
 BLOCKS = [(QUEUE, b"queue://a"), (QUEUE, b""), (END, b"[]")]
@@ -43,7 +44,7 @@ def position(offset: int = 500, number: int = 2, epoch: int = 3) -> Position:
 
 def write(store: Path, place: Position, vfs: Vfs | None = None) -> CheckpointFile:
     """A whole checkpoint, in three writes."""
-    file = CheckpointFile(vfs or SystemVfs(), str(store), place)
+    file = CheckpointFile(FileLog(vfs or SystemVfs(), str(store)).checkpoints, place)
     try:
         file.write(file.frame(HEAD, encode_head(place, Trimmed(1, 4, {(1, 2): 99}), bytes(range(16)))))
         file.write(b"".join(file.frame(*block) for block in BLOCKS[:-1]))
@@ -60,7 +61,7 @@ def path_of(store: Path, place: Position) -> str:
 
 
 def read(path: str, vfs: Vfs | None = None) -> list[tuple[int, bytes]]:
-    return list(read_checkpoint(vfs or SystemVfs(), path))
+    return list(read_checkpoint(FileCheckpoints(vfs or SystemVfs(), os.path.dirname(path)), os.path.basename(path)))
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_every_flipped_bit_and_every_truncation_is_found_out(tmp_path: Path) -> 
 
 def test_blocks_that_are_missing_doubled_or_exchanged_are_found_out(tmp_path: Path) -> None:
     place = position()
-    file = CheckpointFile(SystemVfs(), str(tmp_path), place)
+    file = CheckpointFile(FileLog(SystemVfs(), str(tmp_path)).checkpoints, place)
     parts = [file.frame(HEAD, encode_head(place, Trimmed(), bytes(16))), *(file.frame(*block) for block in BLOCKS)]
     path = str(tmp_path / "x")
     for wrong in ([0, 2, 3], [0, 1, 1, 2, 3], [0, 2, 1, 3], [1, 2, 3], [3], []):
@@ -167,21 +168,21 @@ def test_the_newest_few_are_kept(tmp_path: Path) -> None:
     for place in places:
         write(tmp_path, place)
     expected = [checkpoint_name(place) for place in reversed(places)][:CHECKPOINTS_KEPT]
-    assert list_checkpoints(SystemVfs(), str(tmp_path)) == expected
+    assert list_checkpoints(FileLog(SystemVfs(), str(tmp_path)).checkpoints) == expected
 
 
 def test_a_deposed_master_deletes_none_that_is_newer(tmp_path: Path) -> None:
-    old = CheckpointFile(SystemVfs(), str(tmp_path), position(400, epoch=3))
+    old = CheckpointFile(FileLog(SystemVfs(), str(tmp_path)).checkpoints, position(400, epoch=3))
     old.write(old.frame(HEAD, b"{}") + old.frame(END, b"[]"))
     for offset in (300, 400, 500):
         write(tmp_path, position(offset, epoch=4))
-    newer = list_checkpoints(SystemVfs(), str(tmp_path))
+    newer = list_checkpoints(FileLog(SystemVfs(), str(tmp_path)).checkpoints)
     with pytest.raises(FileNotFoundError):  # its file was taken away when the new master wrote its own
         old.finish()
-    assert list_checkpoints(SystemVfs(), str(tmp_path)) == newer
+    assert list_checkpoints(FileLog(SystemVfs(), str(tmp_path)).checkpoints) == newer
     late = position(900, epoch=3)
     write(tmp_path, late)
-    assert set(newer) <= set(list_checkpoints(SystemVfs(), str(tmp_path)))
+    assert set(newer) <= set(list_checkpoints(FileLog(SystemVfs(), str(tmp_path)).checkpoints))
 
 
 def test_the_same_position_twice(tmp_path: Path) -> None:
@@ -191,7 +192,7 @@ def test_the_same_position_twice(tmp_path: Path) -> None:
 
 
 def test_a_store_without_checkpoints(tmp_path: Path) -> None:
-    assert list_checkpoints(SystemVfs(), str(tmp_path)) == []
+    assert list_checkpoints(FileLog(SystemVfs(), str(tmp_path)).checkpoints) == []
 
 
 # -- writing that breaks off
@@ -228,9 +229,11 @@ def test_a_crash_at_any_call_leaves_only_whole_checkpoints(tmp_path: Path, after
             (vfs.after if after else vfs.before)(method, die, times=0)
         with suppress(Died):
             write(store, position(500), vfs)
-        for name in list_checkpoints(SystemVfs(), str(store)):
+        for name in list_checkpoints(FileLog(SystemVfs(), str(store)).checkpoints):
             assert read(str(store / CHECKPOINTS_DIRECTORY / name))[1:] == BLOCKS
-        assert list_checkpoints(SystemVfs(), str(store)), "the one before is gone and the new one is not there"
+        assert list_checkpoints(FileLog(SystemVfs(), str(store)).checkpoints), (
+            "the one before is gone and the new one is not there"
+        )
         write(store, position(700))
         write(store, position(900, epoch=4))
         assert all(parse_checkpoint_name(name) for name in os.listdir(store / CHECKPOINTS_DIRECTORY)), "remains"
@@ -246,7 +249,7 @@ def test_an_error_at_any_call_leaks_nothing(tmp_path: Path, number: int) -> None
             vfs = FaultyVfs()
             vfs.fail(method, number, nth=nth)
             before = len(os.listdir("/proc/self/fd"))
-            file = CheckpointFile(vfs, str(store), position(500))
+            file = CheckpointFile(FileLog(vfs, str(store)).checkpoints, position(500))
             failed: list[int | None] = []
             try:
                 file.write(file.frame(HEAD, encode_head(position(500), Trimmed(), bytes(16))))
@@ -258,7 +261,7 @@ def test_an_error_at_any_call_leaks_nothing(tmp_path: Path, number: int) -> None
             assert failed in ([], [number])
             if method != "close":  # the fake close did nothing
                 assert len(os.listdir("/proc/self/fd")) == before
-            found = list_checkpoints(SystemVfs(), str(store))
+            found = list_checkpoints(FileLog(SystemVfs(), str(store)).checkpoints)
             assert found
             assert all(read(str(store / CHECKPOINTS_DIRECTORY / name))[1:] == BLOCKS for name in found)
             names = os.listdir(store / CHECKPOINTS_DIRECTORY)

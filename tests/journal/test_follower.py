@@ -15,6 +15,7 @@ from amq.journal.format import BATCH_BYTES, HEADER_BYTES
 from amq.journal.live import Segment
 from amq.journal.records import Record, Trimmed
 from amq.journal.recovery import seal
+from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs
 from tests.broker.disk import ProcessFiles
 from tests.fakes import FaultyVfs
@@ -131,7 +132,7 @@ def test_a_batch_larger_than_a_piece(tmp_path: Path) -> None:
     write(world)
     assert reader.follow() == [1, 2]
     assert reads <= 3, "a look at its beginning, one behind its end, one at the next segment"
-    assert reader.finish(seal(SystemVfs(), world.store, world.epoch, world.sealed)) == [1, 2, 3]
+    assert reader.finish(seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed)) == [1, 2, 3]
 
 
 def test_an_idle_journal_costs_little_however_large_its_last_batch_is(tmp_path: Path) -> None:
@@ -174,8 +175,8 @@ def test_segments_that_were_trimmed_behind_it_are_forgotten(world: World) -> Non
         reader.follow()
         assert len(reader.follower.segments) <= 3
     assert reader.seqs == upto(world.sent - 1)
-    sealed = seal(SystemVfs(), world.store, world.epoch, world.sealed, reader.follower.followed)
-    assert sealed == seal(SystemVfs(), world.store, world.epoch, world.sealed)
+    sealed = seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed, reader.follower.followed)
+    assert sealed == seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed)
     assert reader.finish(sealed) == upto(world.sent)
 
 
@@ -188,7 +189,7 @@ def test_a_tail_whose_successor_is_gone_while_later_ones_are_there(world: World)
     reader.follow()
     assert reader.seqs[-1] > 40
     with pytest.raises(CorruptError, match="somebody removed it"):  # nobody trimmed it
-        seal(SystemVfs(), world.store, world.epoch, world.sealed, reader.follower.followed)
+        seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed, reader.follower.followed)
 
 
 def test_a_segment_that_was_made_since_it_was_looked_for_is_no_gap(world: World) -> None:
@@ -210,8 +211,8 @@ def test_a_segment_that_was_made_since_it_was_looked_for_is_no_gap(world: World)
     write(world)
     assert len(world.journal.segments) == 1, "it is still the first that is written"
     reader.follow()
-    sealed = seal(SystemVfs(), world.store, world.epoch, world.sealed, reader.follower.followed)
-    assert sealed == seal(SystemVfs(), world.store, world.epoch, world.sealed)
+    sealed = seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed, reader.follower.followed)
+    assert sealed == seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed)
     assert reader.finish(sealed) == upto(world.sent)
 
 
@@ -232,7 +233,7 @@ def test_a_gap_in_the_journal_is_read_over(world: World) -> None:
         if isinstance(record, Message) and gone[0].key <= segment.key <= gone[-1].key:
             missing.add(record.seq)
 
-    Follower(SystemVfs(), world.store, note).follow(world.epoch, world.sealed, ALL)
+    Follower(FileLog(SystemVfs(), world.store), note).follow(world.epoch, world.sealed, ALL)
     world.journal.trim(Trimmed(*gone[-1].key, {first.key: first.end}))
     world.commit()
     for segment in gone:
@@ -241,8 +242,8 @@ def test_a_gap_in_the_journal_is_read_over(world: World) -> None:
     for reader in (late, Reader(world)):
         for _ in range(3):
             reader.follow()
-        sealed = seal(SystemVfs(), world.store, world.epoch, world.sealed, reader.follower.followed)
-        assert sealed == seal(SystemVfs(), world.store, world.epoch, world.sealed)
+        sealed = seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed, reader.follower.followed)
+        assert sealed == seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed)
         assert reader.finish(sealed) == [seq for seq in upto(world.sent) if seq not in missing]
 
 
@@ -265,7 +266,7 @@ def test_it_goes_on_through_a_change_of_master(world: World) -> None:
         reader.follow()
         world.begin()
         assert reader.follow() == upto(world.sent), "the end of an epoch is known by its seal"
-    assert reader.finish(seal(SystemVfs(), world.store, world.epoch, world.sealed)) == upto(world.sent)
+    assert reader.finish(seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed)) == upto(world.sent)
 
 
 def test_masters_that_write_nothing_change_nothing(world: World) -> None:

@@ -17,6 +17,7 @@ from amq.core.errors import AmqError
 from amq.journal.follower import DivergedError
 from amq.journal.records import Trimmed
 from amq.journal.recovery import seal
+from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs
 from tests.journal.follower_world import Reader, Slow, replayed, upto, write
 from tests.journal.journal_world import World
@@ -90,8 +91,8 @@ def play(path: Path, start: int, call: int, steps: int) -> bool:
     master.go_on(1)
     reader = followed(reader)
     master.go_on(1)
-    right = seal(SystemVfs(), world.store, world.epoch, world.sealed)
-    assert seal(SystemVfs(), world.store, world.epoch, world.sealed, reader.follower.followed) == right
+    right = seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed)
+    assert seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed, reader.follower.followed) == right
     with suppress(DivergedError):  # then the new master reads all
         reader.finish(right)
         assert set(replayed(world, right)) <= set(reader.seqs)

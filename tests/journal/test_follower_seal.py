@@ -16,6 +16,7 @@ from amq.journal.format import HEADER_BYTES
 from amq.journal.live import Segment
 from amq.journal.records import Trimmed
 from amq.journal.recovery import Followed, seal
+from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs
 from tests.journal.follower_world import ALL, CountingVfs, Reader, path_of, replayed, upto, write
 from tests.journal.journal_world import World
@@ -33,8 +34,8 @@ def test_a_seal_reads_only_the_tail(tmp_path: Path) -> None:
     reader.follow()
     write(world, 3)
     whole, tail = CountingVfs(), CountingVfs()
-    right = seal(whole, world.store, world.epoch, world.sealed)
-    assert seal(tail, world.store, world.epoch, world.sealed, reader.follower.followed) == right
+    right = seal(FileLog(whole, world.store), world.epoch, world.sealed)
+    assert seal(FileLog(tail, world.store), world.epoch, world.sealed, reader.follower.followed) == right
     written = os.path.getsize(path_of(world, -1)) - reader.follower.followed.offset
     assert tail.read_bytes <= written + HEADER_BYTES + 3 * 60
     before = reader.follower.read_bytes
@@ -45,9 +46,9 @@ def test_a_seal_reads_only_the_tail(tmp_path: Path) -> None:
 def test_a_seal_through_rolls_is_the_same_wherever_the_follower_was(world: World) -> None:
     write(world, 60, 700)
     reader = Reader(world)
-    right = seal(SystemVfs(), world.store, world.epoch, world.sealed)
+    right = seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed)
     while reader.follower.follow(world.epoch, world.sealed, 1):
-        assert seal(SystemVfs(), world.store, world.epoch, world.sealed, reader.follower.followed) == right
+        assert seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed, reader.follower.followed) == right
 
 
 def test_an_end_that_the_journal_does_not_confirm_is_measured(world: World) -> None:
@@ -55,17 +56,19 @@ def test_an_end_that_the_journal_does_not_confirm_is_measured(world: World) -> N
     write(world, 20, 700)
     reader = Reader(world)
     reader.follow()
-    right = seal(SystemVfs(), world.store, world.epoch, world.sealed)
+    right = seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed)
     first, *_ = names = world.segments()
     wrong = {
         "its successor says otherwise": {first: right[first] - 100},
         "it is the last": {name: right[name] for name in names[:-1]} | {names[-1]: right[names[-1]] - 100},
     }
     for why, ends in wrong.items():
-        assert seal(SystemVfs(), world.store, world.epoch, world.sealed, Followed(ends)) == right, why
+        assert seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed, Followed(ends)) == right, why
     os.unlink(path_of(world, 1))
     mark = Trimmed(world.epoch, 2, {(world.epoch, 1): right[first]})
-    found = seal(SystemVfs(), world.store, world.epoch, world.sealed, Followed({first: right[first] - 100}, mark))
+    found = seal(
+        FileLog(SystemVfs(), world.store), world.epoch, world.sealed, Followed({first: right[first] - 100}, mark)
+    )
     assert found[first] == right[first], "a trim mark says otherwise"
 
 
@@ -80,9 +83,9 @@ def test_a_file_that_became_shorter_than_what_was_read_of_it_is_damage(world: Wo
         whole = Path(path).read_bytes()
         os.truncate(path, length - 1)
         with pytest.raises(CorruptError, match="truncated"):
-            seal(SystemVfs(), world.store, world.epoch, world.sealed, followed)
+            seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed, followed)
         Path(path).write_bytes(whole)
-    seal(SystemVfs(), world.store, world.epoch, world.sealed, followed)
+    seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed, followed)
 
 
 # -- a beginning in the middle
@@ -108,8 +111,8 @@ def test_it_begins_in_the_middle_of_a_segment(world: World) -> None:
     reader = Reader(world, start=start)
     assert reader.follow() == list(range(11, 40))
     assert reader.names == {"queue://b"}, "destinations that were defined before"
-    sealed = seal(SystemVfs(), world.store, world.epoch, world.sealed, reader.follower.followed)
-    assert sealed == seal(SystemVfs(), world.store, world.epoch, world.sealed)
+    sealed = seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed, reader.follower.followed)
+    assert sealed == seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed)
     assert reader.finish(sealed) == list(range(11, 41))
 
 
@@ -177,8 +180,8 @@ def test_what_was_given_out_is_a_prefix_of_what_counts(steps: list[tuple[str, in
             assert reader.follower.store_uuid in (None, bytes(16))
         world.end()
         followed = reader.follower.followed
-        sealed = seal(SystemVfs(), world.store, world.epoch, world.sealed, followed)
-        assert sealed == seal(SystemVfs(), world.store, world.epoch, world.sealed, Followed())
+        sealed = seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed, followed)
+        assert sealed == seal(FileLog(SystemVfs(), world.store), world.epoch, world.sealed, Followed())
         right = replayed(world, sealed)
         assert reader.seqs == right[: len(reader.seqs)]
         assert confirmed <= len(right) <= confirmed + torn

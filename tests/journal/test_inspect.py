@@ -46,7 +46,8 @@ from amq.journal.records import (
     describe,
     kind_name,
 )
-from amq.journal.segment import read_batches, read_file, read_header
+from amq.journal.segment import read_batches, read_header, read_segment
+from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs
 from tests.files import flip, patch
 
@@ -56,7 +57,7 @@ def sealing(world: World) -> Sealing:
 
 
 def look(world: World) -> tuple[Inspection, Liveness]:
-    return inspect(world.vfs, world.store, lambda: sealing(world))
+    return inspect(world.log, lambda: sealing(world))
 
 
 def damage(world: World, name: str, offset: int, data: bytes | None = None) -> None:
@@ -94,7 +95,7 @@ def test_a_whole_journal(tmp_path: Path) -> None:
 
 def test_the_records_are_those_that_a_new_master_reads(tmp_path: Path) -> None:
     world = filled(tmp_path)
-    found = list(Inspection(world.vfs, world.store, sealing(world)).records())
+    found = list(Inspection(world.log, sealing(world)).records())
     world.begin()
     assert [(item.segment.name, kind_name(item.record)) for item in found] == [
         (segment.name, kind_name(record)) for record, segment in world.replayed
@@ -103,9 +104,9 @@ def test_the_records_are_those_that_a_new_master_reads(tmp_path: Path) -> None:
 
 def test_each_record_stands_where_it_is_said_to(tmp_path: Path) -> None:
     world = filled(tmp_path)
-    for item in Inspection(world.vfs, world.store, sealing(world)).records():
+    for item in Inspection(world.log, sealing(world)).records():
         if isinstance(item.record, Message):
-            data = read_file(world.vfs, os.path.join(world.directory, item.segment.name))
+            data = read_segment(world.log, item.segment.name)
             assert item.record.body in data[item.offset : item.offset + len(item.record.body) + 200]
 
 
@@ -135,9 +136,9 @@ def test_the_verdict_is_that_of_the_broker(tmp_path: Path, data: st.DataObject) 
     """Whatever bytes are changed: `scan` finds damage at the place, and only if, the broker's own reader does."""
     if not (tmp_path / "journal").exists():
         filled(tmp_path)
-    vfs, directory = SystemVfs(), tmp_path / "journal"
+    directory = tmp_path / "journal"
     path = str(directory / sorted(name for name in os.listdir(directory) if name.endswith(".seg"))[0])
-    content = bytearray(read_file(vfs, path))
+    content = bytearray(Path(path).read_bytes())
     header = read_header(path, bytes(content))
     assert header is not None
     end = max(batch.end for batch in read_batches(path, bytes(content), header, None))
@@ -183,7 +184,7 @@ def test_truncated_missing_and_foreign_files(tmp_path: Path) -> None:
     inspection, _ = look(world)
     codes = {(os.path.basename(problem.path), problem.code) for problem in inspection.problems}
     assert {(first, "STORE_CORRUPT"), (second, "STORE_FOREIGN_FILE"), (third, "STORE_CORRUPT")} <= codes
-    assert foreign_files(world.vfs, world.store, {"reserve"}) == ["notes.txt"]
+    assert foreign_files(world.log) == ["notes.txt"]
 
 
 def test_nobody_is_blamed_for_what_a_damaged_segment_may_have_trimmed(tmp_path: Path) -> None:
@@ -263,7 +264,7 @@ def test_the_newest_epoch_file_is_missing(tmp_path: Path) -> None:
     """A backup for which epochs/ was copied first."""
     world = filled(tmp_path)
     world.end()
-    inspection, _ = inspect(world.vfs, world.store, lambda: (1, {}))
+    inspection, _ = inspect(world.log, lambda: (1, {}))
     (problem,) = inspection.problems
     world.epoch, world.sealed = 1, {}
     with pytest.raises(StoreError, match="newest epoch file is of 1") as caught:
@@ -302,7 +303,7 @@ def test_a_tail_that_grows_while_it_is_read(tmp_path: Path) -> None:
     vfs = BusyVfs()
     torn = whole[second.offset : second.offset + BATCH_BYTES]
     vfs.meanwhile = lambda: damage(world, report.name, second.offset, torn)
-    inspection, _ = inspect(vfs, world.store, lambda: sealing(world))
+    inspection, _ = inspect(FileLog(vfs, world.store), lambda: sealing(world))
     assert inspection.problems == []
     assert sum(found.records for found in inspection.segments) == report.records
 
@@ -312,7 +313,7 @@ def test_a_segment_deleted_while_we_look(tmp_path: Path) -> None:
     first = world.segments()[0]
     world.journal.append_record(Trimmed(1, 1))
     world.commit()
-    inspection = Inspection(world.vfs, world.store, sealing(world))
+    inspection = Inspection(world.log, sealing(world))
     os.unlink(os.path.join(world.directory, first))
     records = list(inspection.records())
     inspection.check_complete()
@@ -329,7 +330,7 @@ def test_a_takeover_while_we_look_begins_anew(tmp_path: Path) -> None:
     world.commit()
     damage(world, world.segments()[1], HEADER_BYTES + 5)  # something to complain of, in both looks
     answers = [before, sealing(world), sealing(world)]
-    inspection, statistics = inspect(world.vfs, world.store, lambda: answers.pop(0))
+    inspection, statistics = inspect(world.log, lambda: answers.pop(0))
     assert answers == []
     assert len(inspection.problems) == 1
     assert sum(tally.messages for tally in statistics.destinations.values()) == 84 - 10, "the new epoch is read too"

@@ -16,12 +16,12 @@ import pytest
 
 from amq.core.message import Message
 from amq.doors.threads import SystemThreads
-from amq.journal.journal import INLINE_SYNC_S_MAX, Journal, SyncError
+from amq.journal.journal import INLINE_SYNC_S_MAX, Journal
 from amq.journal.records import Consumed, Group
-from amq.journal.segment import BLOCK_BYTES, SMALL_BATCH_BYTES, ZEROS_BYTES
-from amq.journal.space import RESERVE_NAME
 from amq.journal.writer import JournalThread
+from amq.store.files.log import BLOCK_BYTES, SMALL_BATCH_BYTES, ZEROS_BYTES, FileLog
 from amq.store.files.vfs import FULL_ERRNOS
+from amq.store.segment_log import RESERVE_NAME, SyncError
 from tests.fakes import FaultyVfs, open_files
 from tests.journal.journal_world import Waiter, World
 from tests.patience import DEADLINE_S
@@ -427,12 +427,11 @@ def test_a_segment_that_is_being_made_when_the_journal_ends_is_closed(tmp_path: 
     vfs.before("try_lock", lambda: (making.set(), ended.wait(DEADLINE_S)), path=".seg")
     runner = JournalThread(SystemThreads(), lambda callback, *args: posted.append(partial(callback, *args)))
     journal = Journal(
-        vfs,
+        FileLog(vfs, world.store),
         world.clock,
         runner,
         world,
         lambda: True,
-        world.store,
         2,
         bytes(16),
         world.recovered,

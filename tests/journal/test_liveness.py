@@ -220,7 +220,7 @@ def test_places_are_right_on_disk(tmp_path: Path) -> None:
     for _ in range(8):
         world.send(10, 200)
         world.commit()
-    _, liveness = inspect(world.vfs, world.store, lambda: (world.epoch, world.sealed))
+    _, liveness = inspect(world.log, lambda: (world.epoch, world.sealed))
     assert len(liveness.live) == 80
     bodies = {record.seq: record.body for record in world.records if isinstance(record, Message)}
     for seq in liveness.live.seqs():
@@ -278,7 +278,7 @@ def test_what_lives_is_what_a_new_master_has(tmp_path_factory: Any, script: list
     def make() -> Liveness:
         return Liveness(world.config.duplicate_window, world.config.outcome_window)
 
-    inspection, liveness = inspect(world.vfs, world.store, lambda: (world.epoch, world.sealed), make)
+    inspection, liveness = inspect(world.log, lambda: (world.epoch, world.sealed), make)
     assert not inspection.problems
     world.start()
     assert dict(lives(liveness)) == {

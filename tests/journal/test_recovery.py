@@ -10,11 +10,12 @@ import pytest
 
 from amq.core.errors import CorruptError, NewerFormatError, StoreError
 from amq.journal.follower import replay
-from amq.journal.format import BATCH_BYTES, HEADER_BYTES, SegmentHeader, encode_batch
+from amq.journal.format import BATCH_BYTES, HEADER_BYTES, SegmentHeader, encode_batch, segment_name
 from amq.journal.live import Segment
 from amq.journal.records import Previous, Trimmed
 from amq.journal.recovery import lock_segments, seal
-from amq.journal.segment import create_segment, list_segments, read_batches, read_file, read_header
+from amq.journal.segment import list_segments, read_batches, read_header
+from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs
 from tests.files import flip, patch
 from tests.journal.journal_world import Waiter, World
@@ -44,7 +45,7 @@ def path_of(world: World, index: int = 0) -> str:
 
 
 def batch_offsets(path: str) -> list[tuple[int, int]]:
-    data = read_file(SystemVfs(), path)
+    data = Path(path).read_bytes()
     header = read_header(path, data)
     assert header is not None
     return [(batch.offset, batch.end) for batch in read_batches(path, data, header, None)]
@@ -63,7 +64,7 @@ def test_torn_tail_is_cut_at_every_byte(world: World, tmp_path: Path) -> None:
     receipts = fill(world, 3)
     path = path_of(world)
     offsets = batch_offsets(path)
-    whole = read_file(world.vfs, path)
+    whole = Path(path).read_bytes()
     last, end = offsets[-1]
     for cut in range(last, end):
         for tail in (b"", bytes(end - cut), bytes(byte ^ 0xA5 for byte in whole[cut:end])):
@@ -96,7 +97,7 @@ def test_a_message_that_contains_a_journal_does_not_look_like_one(world: World) 
     """A torn batch whose payload is a copy of this very segment must still be a torn tail."""
     receipts = fill(world, 3)
     path = path_of(world)
-    copy = read_file(world.vfs, path)[:4000]
+    copy = Path(path).read_bytes()[:4000]
     end = batch_offsets(path)[-1][1]
     patch(path, end, b"torn batch header" + copy)
     world.begin()
@@ -203,7 +204,7 @@ def test_a_segment_without_a_name_is_none(world: World) -> None:
             SystemVfs.fsync_directory(directory)
 
     with pytest.raises(OSError, match="lost its name"):
-        create_segment(Forgetful(), world.directory, SegmentHeader(9, 1, bytes(16), 7), 4096)
+        FileLog(Forgetful(), world.store).create(segment_name(9, 1), bytes(HEADER_BYTES), 4096, world.clock)
 
 
 def test_trimmed_segments_may_be_gone_or_left_over(world: World) -> None:
@@ -278,10 +279,10 @@ def test_newer_format_is_named_and_nothing_changes(world: World) -> None:
     fill(world, 1)
     path = path_of(world)
     patch(path, 8, (99).to_bytes(2, "little"))
-    before = read_file(world.vfs, path)
+    before = Path(path).read_bytes()
     with pytest.raises(NewerFormatError, match="format 99"):
         world.begin()
-    assert read_file(world.vfs, path) == before
+    assert Path(path).read_bytes() == before
 
 
 def test_header_torn_while_the_segment_was_made_is_not_a_segment(world: World) -> None:
@@ -290,7 +291,7 @@ def test_header_torn_while_the_segment_was_made_is_not_a_segment(world: World) -
         Path(world.directory, "00000001-00000002.seg").write_bytes(torn.ljust(4096, b"\x00"))
         world.sealed = {}
         world.epoch = 1
-        assert seal(world.vfs, world.store, 1, {})["00000001-00000002.seg"] == 0
+        assert seal(world.log, 1, {})["00000001-00000002.seg"] == 0
     world.begin()
     assert seqs(world) == receipts
 
@@ -309,23 +310,23 @@ def test_a_new_master_locks_every_old_segment(world: World) -> None:
     old = world.journal
     old.abandon()
     world.runner.drain()
-    held = lock_segments(world.vfs, world.store)
+    held = lock_segments(world.log)
     try:
         assert len(held) == len(world.segments())
-        for name in list_segments(world.vfs, world.directory):
+        for name in list_segments(world.log):
             fd = world.vfs.open(os.path.join(world.directory, name), os.O_RDWR)
             assert not world.vfs.try_lock(fd)
             os.close(fd)
     finally:
-        for fd in held:
-            os.close(fd)
+        for segment in held:
+            segment.close()
 
 
 def test_progress_reaches_the_end(world: World) -> None:
     fill(world, 40, 500)
     seen: list[tuple[int, int]] = []
-    sealed = seal(world.vfs, world.store, 1, {})
-    replay(world.vfs, world.store, sealed, lambda _r, _s: None, lambda done, total: seen.append((done, total)))
+    sealed = seal(world.log, 1, {})
+    replay(world.log, sealed, lambda _r, _s: None, lambda done, total: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1] == sum(end - HEADER_BYTES for end in sealed.values() if end)
     assert 0 < seen[0][0] <= seen[-1][0]
     assert all(isinstance(segment, Segment) for segment in world.recovered.segments)
@@ -343,12 +344,12 @@ def test_damage_that_a_seal_meets_is_named_where_it_is(world: World) -> None:
     path = path_of(world, -1)
     mark, end = batch_offsets(path)[-1]
     fill(world, 40, 500)
-    assert seal(world.vfs, world.store, world.epoch, world.sealed)
+    assert seal(world.log, world.epoch, world.sealed)
     first = HEADER_BYTES + BATCH_BYTES
     for offset in (*range(mark, end), *range(first, first + len(Previous(0).encode({})))):
-        data = read_file(world.vfs, path)
+        data = Path(path).read_bytes()
         patch(path, offset, bytes([data[offset] ^ 2]))
         with pytest.raises(CorruptError) as told:
-            seal(world.vfs, world.store, world.epoch, world.sealed)
+            seal(world.log, world.epoch, world.sealed)
         assert told.value.path == path, f"byte {offset} of the batch at {mark}"
         patch(path, offset, data[offset : offset + 1])

@@ -18,7 +18,7 @@ def test_pieces_and_batches_larger_than_a_piece(tmp_path: Path) -> None:
         world.send(5, size)
         world.commit()
     name, end = world.segments()[0], world.journal.segments[0].end
-    scan = Scan(world.vfs, world.directory, name, end)
+    scan = Scan(world.log, name, end)
     pieces = []
     while (payloads := scan.next(1000)) is not None:
         pieces.append(payloads)
@@ -36,7 +36,7 @@ def test_a_segment_that_lost_its_end(tmp_path: Path, cut: int) -> None:
     name, end = world.segments()[0], world.journal.segments[0].end
     world.end()
     os.truncate(os.path.join(world.directory, name), end - cut)
-    scan = Scan(world.vfs, world.directory, name, end)
+    scan = Scan(world.log, name, end)
     with pytest.raises(CorruptError, match="truncated") as told:
         for _ in range(10):
             assert scan.next(1 << 20)

@@ -17,6 +17,7 @@ from amq.journal.format import HEADER_BYTES
 from amq.journal.segment import read_batches, read_header
 from amq.maintenance.repair import Plan, Repair, make_plan
 from amq.store.epoch import read_newest_epoch
+from amq.store.files.log import FileLog
 from amq.store.files.vfs import Vfs
 from tests.fakes import FakeClock, FakeHost, FaultyVfs
 from tests.maintenance.test_moving import VFS, load_all, replayed, sealing
@@ -95,7 +96,7 @@ def from_checkpoint(store: Path) -> State:
 
 
 def checkpoints(store: Path) -> list[str]:
-    return list_checkpoints(VFS, str(store))
+    return list_checkpoints(FileLog(VFS, str(store)).checkpoints)
 
 
 def plan_of(store: Path) -> Plan:

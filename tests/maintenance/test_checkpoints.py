@@ -21,6 +21,7 @@ from amq.journal.inspect import Inspection
 from amq.journal.interchange import Exported
 from amq.maintenance import importing
 from amq.maintenance.checkpoints import CheckpointReport, check_against, examine_checkpoints
+from amq.store.files.log import FileLog
 from tests.broker.test_broker_followers import checkpointed_inside, trim, unseen
 from tests.broker.world import World
 from tests.files import flip
@@ -29,8 +30,8 @@ from tests.maintenance.test_moving import VFS, content, export, lines, load, rep
 
 
 def examined(store: Path) -> list[CheckpointReport]:
-    found = examine_checkpoints(VFS, str(store), BrokerConfig(store=str(store)), sealing(store))
-    inspection = Inspection(VFS, str(store), sealing(store))
+    found = examine_checkpoints(FileLog(VFS, str(store)), BrokerConfig(store=str(store)), sealing(store))
+    inspection = Inspection(FileLog(VFS, str(store)), sealing(store))
     list(inspection.records())
     check_against(found, inspection)
     return found
@@ -95,7 +96,7 @@ def rewritten(store: Path, name: str, head: dict[str, Any], old: Path) -> None:
     position = Position(
         head["epoch"], head["number"], head["offset"], head["batch_offset"], head["batch"], head["salt"], {}
     )
-    file = CheckpointFile(VFS, str(store), position)
+    file = CheckpointFile(FileLog(VFS, str(store)).checkpoints, position)
     data = file.frame(HEAD, json.dumps(head).encode()) + file.frame(END, b"[]")
     (old.parent / name).write_bytes(data)
 

@@ -30,6 +30,7 @@ from amq.journal.recovery import seal
 from amq.maintenance.importing import Import, Result
 from amq.protocols.commands import CommitBatch
 from amq.store.epoch import read_newest_epoch
+from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs, Vfs
 from tests.broker.test_broker_retained import retain
 from tests.broker.world import World
@@ -63,7 +64,7 @@ def sealing(store: Path) -> Sealing:
 
 
 def export(store: Path, vfs: Vfs = VFS, state: Sealing | None = None, **more: Any) -> Export:
-    return Export(vfs, str(store), lambda: state or sealing(store), Liveness, **more)
+    return Export(FileLog(vfs, str(store)), lambda: state or sealing(store), Liveness, **more)
 
 
 def lines(given: list[Item], uuid: str = "ab" * 16) -> bytes:
@@ -91,7 +92,9 @@ def replayed(store: Path) -> State:
     """What the next master will have."""
     number, known = sealing(store)
     state = State(BrokerConfig(store=str(store)))
-    replay(VFS, str(store), seal(VFS, str(store), number, known), state.apply, lambda _done, _total: None)
+    replay(
+        FileLog(VFS, str(store)), seal(FileLog(VFS, str(store)), number, known), state.apply, lambda _done, _total: None
+    )
     load_all(state, store)
     state.outcomes.settle()
     return state
@@ -157,7 +160,7 @@ def test_round_trip(tmp_path_factory: Any, given: list[Item]) -> None:
         expected = theirs.message.duplicate_id or f"{'ab' * 16}:{theirs.message.seq}:{theirs.message.timestamp_ms}"
         assert ours.message.duplicate_id == expected
         assert (ours.deliveries, ours.failures) == (theirs.deliveries, theirs.failures)
-    second = lines(found, store_uuid(VFS, str(path / "one")))
+    second = lines(found, store_uuid(FileLog(VFS, str(path / "one"))))
     assert load(path / "two", second).stored == len(given)
     again = load(path / "two", second), load(path / "two", first)
     assert [(done.stored, done.skipped) for done in again] == [(0, len(given))] * 2
@@ -399,7 +402,7 @@ def test_an_id_that_was_forgotten_is_not_exported(tmp_path: Path) -> None:
     for number, id in enumerate(["x", "y", "x"]):
         client.send(b"%d" % number, duplicate_id=id)
         world.settle()
-    exporter = Export(VFS, world.store, lambda: (world.epoch, world.sealed), lambda: Liveness(1, 1))
+    exporter = Export(FileLog(VFS, world.store), lambda: (world.epoch, world.sealed), lambda: Liveness(1, 1))
     found = list(exporter.items())
     assert [item.message.duplicate_id for item in found if isinstance(item, Exported)] == ["", "", "x"]
     assert load(tmp_path / "new", lines(found)).stored == 3
@@ -516,7 +519,7 @@ def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
 def test_an_export_of_the_very_store_is_refused(tmp_path: Path) -> None:
     load(tmp_path / "s", lines([message()]))
     with pytest.raises(AmqError) as caught:
-        load(tmp_path / "s", lines([message()], store_uuid(VFS, str(tmp_path / "s"))))
+        load(tmp_path / "s", lines([message()], store_uuid(FileLog(VFS, str(tmp_path / "s")))))
     assert caught.value.code == "EXPORT_OF_THIS_STORE"
 
 

@@ -422,7 +422,7 @@ def test_a_body_that_looks_like_records_is_not_read_behind_a_damaged_length(tmp_
     length = at - (len(encode_message(Message("queue://a", b"", seq=2), 1)) - RECORD_BYTES) - RECORD_BYTES
     whole = int.from_bytes(path.read_bytes()[length : length + 4], "little")
     patch(path, length, (whole - len(forged)).to_bytes(4, "little"))
-    salvage, liveness = Salvage(world.vfs, world.store, (world.epoch, world.sealed)), Liveness()
+    salvage, liveness = Salvage(world.log, (world.epoch, world.sealed)), Liveness()
     salvage.fold(liveness)
     assert list(liveness.live.seqs()) == [1]
     assert salvage.damages

@@ -23,7 +23,7 @@ from amq.journal.follower import Apply, Follower, Start
 from amq.journal.live import Segment
 from amq.journal.records import Group, Record
 from amq.journal.records import group as groups
-from amq.store.files.vfs import Vfs
+from amq.store.files.log import FileLog
 from tests.simulation.clients import Consumer, TransactedProducer
 from tests.simulation.door import SimVfs
 from tests.simulation.features import Feature, Make
@@ -53,8 +53,8 @@ class Bulky(Feature):
     def settings(self) -> Iterator[None]:
         real, committed = Follower.__init__, Broker.committed
 
-        def init(follower: Follower, vfs: Vfs, store: str, apply: Apply, start: Start | None = None) -> None:
-            real(follower, vfs, store, self._slowly(vfs, apply) if isinstance(vfs, SimVfs) else apply, start)
+        def init(follower: Follower, log: FileLog, apply: Apply, start: Start | None = None) -> None:
+            real(follower, log, self._slowly(log._vfs, apply) if isinstance(log._vfs, SimVfs) else apply, start)
 
         def see(broker: Broker, batch: OpenBatch) -> None:
             self.oracle.counts["taking effect in slices"] += batch.in_slices

@@ -23,6 +23,7 @@ from unittest.mock import patch
 
 import amq.node.takeover
 from amq.node.member import Role
+from amq.store.files.log import FileLog
 from amq.store.files.shared_file import SharedFileLocker
 from tests.simulation.faults import FAULTS_S, Fault
 from tests.simulation.features import Feature
@@ -280,11 +281,12 @@ class Hung(Feature):
             on_call(world, slot, process, method, path, after, detail)
             self._count(world, slot, process, after)
 
-        def lock_slowly(vfs: Any, store: str, sign: Callable[[], None]) -> Any:
+        def lock_slowly(log: FileLog, sign: Callable[[], None]) -> Any:
+            process = log._vfs.process  # type: ignore[attr-defined]
             for _ in range(int(SLOW_PERIODS * 4)):
-                vfs.process.scheduler.sleep(self._slow_s(vfs.process) / (SLOW_PERIODS * 4))
+                process.scheduler.sleep(self._slow_s(process) / (SLOW_PERIODS * 4))
                 sign()
-            return locking(vfs, store, sign)
+            return locking(log, sign)
 
         with ExitStack() as patches:
             patches.enter_context(patch.object(SharedFileLocker, "replace", see_replace))

@@ -4,8 +4,7 @@ mutant live has a hole itself.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -25,17 +24,18 @@ from amq.core.errors import OwnershipLostError
 from amq.core.message import Message
 from amq.journal import journal as journal_module
 from amq.journal.follower import Follower
-from amq.journal.format import BATCH_BYTES, Chunk, SegmentHeader, batch_pieces, decode_batch_header
+from amq.journal.format import BATCH_BYTES, SegmentHeader, decode_batch_header
 from amq.journal.journal import Journal
 from amq.journal.live import Segment
 from amq.journal.records import Consumed, Group, Record
 from amq.journal.recovery import list_segments
-from amq.journal.segment import OpenSegment
 from amq.store.epoch import Epoch, epoch_path
+from amq.store.files.log import FileWriter
 from amq.store.files.shared_file import SharedFileLocker
 from amq.store.files.vfs import Vfs, write_all
 from amq.store.lease import Lease
 from amq.store.locker import LockerEvent
+from amq.store.segment_log import SegmentLog
 from amq.transports.turn import Turn
 
 Mutant = Callable[[], AbstractContextManager[object]]
@@ -96,15 +96,13 @@ def journal_commits_without_lease() -> AbstractContextManager[object]:
 
 @mutant
 def confirmed_before_the_sync() -> AbstractContextManager[object]:
-    def write_batch(
-        journal: Journal, file: OpenSegment, chunks: list[Chunk], position: int, number: int, wall_s: int, flags: int
-    ) -> int:
-        for piece in batch_pieces(chunks, file.salt, journal._epoch, number, len(chunks), wall_s, flags):
-            write_all(journal._vfs, file.fd, piece, position)
-            position += len(piece)
-        return position
+    def append(writer: FileWriter, start: int, _end: int, pieces: Iterable[bytes]) -> float:
+        for piece in pieces:
+            write_all(writer._vfs, writer._fd, piece, start)
+            start += len(piece)
+        return 0.0
 
-    return _patch(Journal, "_write_batch", write_batch)
+    return _patch(FileWriter, "append", append)
 
 
 @mutant
@@ -250,7 +248,7 @@ def epoch_not_exclusive() -> AbstractContextManager[object]:
 
 @mutant
 def old_segments_not_synced_before_the_seal() -> AbstractContextManager[object]:
-    return _patch(amq.node.takeover, "lock_segments", lambda _vfs, _store, _sign: [])
+    return _patch(amq.node.takeover, "lock_segments", lambda _log, _sign: [])
 
 
 @mutant
@@ -258,13 +256,12 @@ def seal_measures_old_segments_again() -> AbstractContextManager[object]:
     real = amq.node.takeover.seal
 
     def seal(
-        vfs: Vfs, store: str, last_epoch: int, known: Mapping[str, int], followed: Any = None, sign: Any = None
+        log: SegmentLog, last_epoch: int, known: Mapping[str, int], followed: Any = None, sign: Any = None
     ) -> dict[str, int]:
-        sealed = real(vfs, store, last_epoch, known, followed, sign)
-        directory = os.path.join(store, amq.journal.recovery.JOURNAL_DIRECTORY)
+        sealed = real(log, last_epoch, known, followed, sign)
         for name in known:
             if name in sealed:
-                sealed[name] = amq.journal.recovery._measure(vfs, os.path.join(directory, name), None).end
+                sealed[name] = amq.journal.recovery._measure(log, name, None).end
         return sealed
 
     no_assertion = patch.object(amq.store.files.shared_file, "all", lambda _parts: True, create=True)
@@ -276,9 +273,8 @@ def master_reads_past_the_seal() -> AbstractContextManager[object]:
     real = Follower.finish
 
     def finish(follower: Follower, sealed: Mapping[str, int], progress: Any) -> Any:
-        directory = follower._directory
-        found = list_segments(follower._vfs, directory)
-        ends = {n: amq.journal.recovery._measure(follower._vfs, os.path.join(directory, n), None).end for n in found}
+        log = follower._log
+        ends = {n: amq.journal.recovery._measure(log, n, None).end for n in list_segments(log)}
         return real(follower, {**sealed, **ends}, progress)
 
     return _patch(Follower, "finish", finish)

@@ -33,6 +33,7 @@ from amq.journal.records.message import Run
 from amq.journal.records.multicast import Multicast
 from amq.node.following import Following
 from amq.store.epoch import read_epoch, read_newest_epoch
+from amq.store.files.log import FileLog
 from amq.transports.peer import Peer
 from tests.simulation.limits import DEAD, LimitsOracle, identity
 from tests.simulation.scheduler import Scheduler
@@ -283,7 +284,7 @@ class Oracle:
         cold = State(broker.config)
         try:
             sealed = read_epoch(self.vfs, STORE, broker.epoch).sealed
-            trimmed = replay(self.vfs, STORE, sealed, cold.apply, lambda _done, _total: None).trimmed
+            trimmed = replay(FileLog(self.vfs, STORE), sealed, cold.apply, lambda _done, _total: None).trimmed
         except AmqError as error:
             self.broken("P5", f"epoch {broker.epoch} began, and the journal cannot be read: {error}")
             return
@@ -380,7 +381,7 @@ class Oracle:
             return (newest.number, newest.sealed) if newest is not None else (0, {})
 
         try:
-            inspection, _ = inspect(self.vfs, STORE, sealing)
+            inspection, _ = inspect(FileLog(self.vfs, STORE), sealing)
         except (OSError, AmqError) as error:
             return [f"the journal cannot be checked: {error}"]
         return [f"journal check: {problem}" for problem in inspection.problems]

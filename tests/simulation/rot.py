@@ -12,9 +12,11 @@ from functools import partial
 
 from amq.core.errors import AmqError
 from amq.journal.format import HEADER_BYTES, segment_key
-from amq.journal.recovery import JOURNAL_DIRECTORY, newest_mark
+from amq.journal.recovery import newest_mark
 from amq.journal.segment import list_segments, read_batches, read_header
 from amq.store.epoch import epoch_path, read_newest_epoch
+from amq.store.files.log import FileLog
+from amq.store.segment_log import JOURNAL_DIRECTORY
 from tests.simulation.faults import Fault
 from tests.simulation.oracle import STORE, Rot
 from tests.simulation.storage import PlainVfs
@@ -76,14 +78,14 @@ def _known_to_be_whole(world: World) -> dict[str, int]:
     vfs, server = PlainVfs(world.server), world.server
     try:
         newest = read_newest_epoch(vfs, STORE)
-        names = list_segments(vfs, f"{STORE}/{JOURNAL_DIRECTORY}")
+        names = list_segments(FileLog(vfs, STORE))
     except (OSError, AmqError):
         return {}
     if newest is None:
         return {}
     path = epoch_path(STORE, newest.number)
     known = {path: len(server.find(path).data)}
-    trimmed = newest_mark(vfs, f"{STORE}/{JOURNAL_DIRECTORY}", names, newest.number)
+    trimmed = newest_mark(FileLog(vfs, STORE), names, newest.number)
     open_ends: list[tuple[str, int, int]] = []  # of the newest epoch: path, all that is whole, without the last batch
     for name in names:
         path = f"{STORE}/{JOURNAL_DIRECTORY}/{name}"

@@ -12,6 +12,7 @@ from amq.core.errors import OwnershipLostError, StoreError
 from amq.journal.recovery import seal
 from amq.node.member import Role
 from amq.store.epoch import Epoch, make_epochs_directory
+from amq.store.files.log import FileLog
 from amq.store.files.vfs import listdir_fresh
 from tests.fakes import FakeClock, FaultyVfs
 from tests.lock.lock_world import Broker
@@ -76,7 +77,7 @@ def test_the_end_of_a_journal_is_read_from_the_disk_and_not_from_memory(tmp_path
     directory.mkdir()
     (directory / "00000001-00000001.seg").write_bytes(bytes(100))
     vfs = FaultyVfs()
-    seal(vfs, str(tmp_path), 1, {})
+    seal(FileLog(vfs, str(tmp_path)), 1, {})
     of_segment = [method for method, path in vfs.calls if path.endswith(".seg")]
     assert of_segment.index("drop_cache") < of_segment.index("pread")
 

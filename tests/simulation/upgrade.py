@@ -30,10 +30,11 @@ from amq.journal.decoder import Decoder
 from amq.journal.follower import replay
 from amq.journal.format import BATCH_BYTES, HEADER_BYTES
 from amq.journal.records import Record
-from amq.journal.recovery import JOURNAL_DIRECTORY
-from amq.journal.segment import read_batches, read_file, read_header
-from amq.store.document import decode
+from amq.journal.segment import read_batches, read_header, read_segment
+from amq.store.document import decode, read_file
 from amq.store.epoch import epoch_path
+from amq.store.files.log import FileLog
+from amq.store.segment_log import JOURNAL_DIRECTORY
 from tests.older import unpack
 from tests.simulation.faults import FAULTS_S
 from tests.simulation.features import Feature
@@ -208,7 +209,7 @@ class Upgrade(Feature):
         vfs = self.oracle.vfs
         path = f"{STORE}/{JOURNAL_DIRECTORY}/{name}"
         with self.oracle.undamaged():
-            data = read_file(vfs, path)
+            data = read_segment(FileLog(vfs, STORE), name)
         header = read_header(path, data)
         assert header is not None
         if header.version != 1:
@@ -229,7 +230,9 @@ class Upgrade(Feature):
         cold = State(config)
         with self.oracle.undamaged():
             body = decode("epoch", read_file(self.oracle.vfs, epoch_path(STORE, epoch)), "epoch")
-            cold.settle(replay(self.oracle.vfs, STORE, body["sealed"], cold.apply, lambda _done, _total: None).trimmed)
+            cold.settle(
+                replay(FileLog(self.oracle.vfs, STORE), body["sealed"], cold.apply, lambda _done, _total: None).trimmed
+            )
         if summary(broker.state) != summary(cold):
             self.oracle.broken("P1", f"0.1 took over something else for epoch {epoch} than the journal says today")
         self.oracle._begins(SimpleNamespace(epoch=epoch, state=cold, config=config))  # type: ignore[arg-type]

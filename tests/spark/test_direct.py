@@ -17,7 +17,7 @@ pytest.importorskip("pyspark", reason="no PySpark: run make .venv/.installed-tes
 pytest.importorskip("pyarrow", reason="no pyarrow: run make .venv/.installed-test")
 
 import amq
-from amq.journal.recovery import JOURNAL_DIRECTORY
+from amq.store.segment_log import JOURNAL_DIRECTORY
 from pyspark_amq import direct
 from pyspark_amq.direct import CHECKSUM, GONE, NO_MOUNT, STALE, StoreDiffersError
 from pyspark_amq.options import SourceOptions, read

@@ -60,7 +60,7 @@ def expected(world: World) -> list[dict[str, Any]]:
     """What the records say, one by one."""
     found: list[dict[str, Any]] = []
     sealing = (world.epoch, world.sealed)
-    inspection = Inspection(world.vfs, world.store, sealing)
+    inspection = Inspection(world.log, sealing)
     for item in inspection.records():
         place = {"epoch": item.segment.epoch, "segment": item.segment.number}
         wall = 1000 * item.batch.wall_s

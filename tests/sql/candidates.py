@@ -9,6 +9,7 @@ from fakes import FakeClock, FakeHost
 
 from amq.journal.segment import list_segments
 from amq.store.epoch import Epoch
+from amq.store.files.log import FileLog
 from amq.store.files.shared_file import SharedFileLocker
 from amq.store.files.vfs import LockPlace, Vfs
 from amq.store.host import Owner
@@ -57,6 +58,6 @@ class Candidate:
         return False
 
     def seal(self, previous: Epoch | None) -> Mapping[str, int]:
-        names = list_segments(self.vfs, f"{self.store}/journal", ".probe")
+        log = FileLog(self.vfs, self.store)
         known = dict(previous.sealed) if previous is not None else {}
-        return {name: known.get(name, self.vfs.stat(f"{self.store}/journal/{name}").st_size) for name in names}
+        return {name: known.get(name, log.size(name)) for name in list_segments(log, fresh=True)}

@@ -18,6 +18,7 @@ from amq.core.errors import StoreError
 from amq.journal.follower import replay
 from amq.journal.recovery import seal
 from amq.store.epoch import read_newest_epoch
+from amq.store.files.log import FileLog
 from amq.store.open import open_vfs
 from tests.brokers import Brokers
 from tests.maintenance.damaged import repair, repair_killed_at
@@ -92,7 +93,12 @@ def _served(url: str) -> list[bytes] | None:
     try:
         newest = read_newest_epoch(vfs, url)
         assert newest is not None
-        replay(vfs, url, seal(vfs, url, newest.number, newest.sealed), state.apply, lambda _done, _total: None)
+        replay(
+            FileLog(vfs, url),
+            seal(FileLog(vfs, url), newest.number, newest.sealed),
+            state.apply,
+            lambda _done, _total: None,
+        )
     except (StoreError, FileNotFoundError):
         return None
     found = [stored(state, queue, vfs, url) for queue in state.queues.values()]

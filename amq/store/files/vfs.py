@@ -13,7 +13,7 @@ import fcntl
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -294,15 +294,6 @@ def write_all(vfs: Vfs, fd: int, data: bytes | bytearray | memoryview, offset: i
         written = vfs.pwrite(fd, view, offset)
         view = view[written:]
         offset += written
-
-
-def close_all(vfs: Vfs, fds: Iterable[int]) -> None:
-    """Each of them is closed, also where that tells of an error: for descriptors through which nothing was written that
-    was not synced, so that nobody relies on it.
-    """
-    for fd in fds:
-        with suppress(OSError):  # the descriptor is gone either way
-            vfs.close(fd)
 
 
 def listdir_fresh(vfs: Vfs, path: str, probe: str) -> list[str]:
