@@ -72,5 +72,26 @@ class Authority:
         return crl
 
 
+def s_client(port: int, authority: Authority, said: bytes, wanted: bytes, pair: Pair | None = None) -> bytes:
+    """What `openssl s_client` reads after it `said` that, up to a line with `wanted` or to the connection's end."""
+    own = () if pair is None else ("-cert", pair.certificate, "-key", pair.key)
+    proof = ("-CAfile", authority.trust, "-verify_return_error", "-verify_hostname", "localhost")
+    words = ["openssl", "s_client", "-connect", f"127.0.0.1:{port}", *proof, *own, "-quiet"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    program = subprocess.Popen([*map(str, words)], **pipes)  # type: ignore[call-overload]
+    heard = b""
+    try:
+        program.stdin.write(said)
+        program.stdin.flush()
+        for line in program.stdout:
+            heard += line
+            if wanted in line:
+                break
+    finally:
+        program.kill()
+        program.communicate()
+    return heard
+
+
 def _openssl(*words: object) -> None:
     subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)

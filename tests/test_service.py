@@ -34,6 +34,17 @@ from tests.service_world import Services, services, until
 Scenario = Callable[[Services], Coroutine[Any, Any, None]]
 
 
+class Hang:
+    """A call that hangs until the test releases it."""
+
+    def __init__(self) -> None:
+        self.hung, self.release = threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self.hung.set()
+        self.release.wait(DEADLINE_S)
+
+
 class Ahead(SystemClock):
     """A clock that a test puts forward: a lease runs out when the test says so, and not when the machine is slow."""
 
@@ -101,12 +112,7 @@ def test_a_failed_sync_fences_and_what_was_confirmed_is_served_again(tmp_path: P
 def test_a_hung_store_suspends_then_cuts_the_clients_off(tmp_path: Path) -> None:
     """Rule 4 and the watchdog: nothing is confirmed past the deadline, sockets close within two periods."""
     vfs = FaultyVfs()
-    hung, release = threading.Event(), threading.Event()
-
-    def hang() -> None:
-        hung.set()
-        release.wait(DEADLINE_S)
-
+    hang = Hang()
     clock = Ahead()
 
     async def scenario(world: Services) -> None:
@@ -115,7 +121,7 @@ def test_a_hung_store_suspends_then_cuts_the_clients_off(tmp_path: Path) -> None
         client = await world.connect(port)
         await client.store(b"before")
         vfs.before("pwrite", hang, path="/lock", times=0)
-        await until(hung.is_set)
+        await until(hang.hung.is_set)
         assert service.master is not None
         clock.ahead_s += world.period_s
         assert not service.master.turn._valid()
@@ -130,7 +136,7 @@ def test_a_hung_store_suspends_then_cuts_the_clients_off(tmp_path: Path) -> None
         with pytest.raises((EOFError, ConnectionError)):  # and no RECEIPT before it
             await answer
         vfs.heal()
-        release.set()
+        hang.release.set()
         await until(lambda: service.role is Role.MASTER and service.master is not None)
 
     run(tmp_path, scenario)
@@ -139,12 +145,7 @@ def test_a_hung_store_suspends_then_cuts_the_clients_off(tmp_path: Path) -> None
 def test_a_lease_that_ran_out_and_is_proved_again_goes_on(tmp_path: Path) -> None:
     """The check hangs for longer than the lease, then succeeds: what waited is confirmed, nobody is cut off."""
     vfs = FaultyVfs()
-    hung, release = threading.Event(), threading.Event()
-
-    def hang() -> None:
-        hung.set()
-        release.wait(DEADLINE_S)
-
+    hang = Hang()
     clock = Ahead()
 
     async def scenario(world: Services) -> None:
@@ -152,12 +153,12 @@ def test_a_lease_that_ran_out_and_is_proved_again_goes_on(tmp_path: Path) -> Non
         service, port = await world.master("a", vfs=vfs, clock=clock)
         client = await world.connect(port)
         vfs.before("pwrite", hang, path="/lock")
-        await until(hung.is_set)
+        await until(hang.hung.is_set)
         assert service.master is not None
         clock.ahead_s += world.period_s
         assert not service.master.turn._valid()
         await client.send("SEND", ("destination", "/queue/a"), ("receipt", "held"), body=b"held")
-        release.set()
+        hang.release.set()
         frame = await client.receive()
         assert (frame.command, frame.headers["receipt-id"]) == ("RECEIPT", "held")
         assert service.role is Role.MASTER
@@ -193,11 +194,7 @@ def test_a_process_whose_event_loop_hangs_in_the_store_is_replaced(
 def test_a_client_that_breaks_the_protocol_costs_the_others_nothing(tmp_path: Path) -> None:
     """Its receipt is committed when it has been told why and the socket is half-closed; the others get theirs."""
     vfs = FaultyVfs()
-    hung, release = threading.Event(), threading.Event()
-
-    def hang() -> None:
-        hung.set()
-        release.wait(DEADLINE_S)
+    hang = Hang()
 
     async def scenario(world: Services) -> None:
         _, port = await world.master("a", vfs=vfs)
@@ -207,12 +204,12 @@ def test_a_client_that_breaks_the_protocol_costs_the_others_nothing(tmp_path: Pa
         vfs.before("fdatasync", hang, path=".seg")
         for number, client in enumerate(clients):
             await client.send("SEND", ("destination", "/queue/a"), ("receipt", f"r{number}"), body=b"x")
-        await until(hung.is_set)
+        await until(hang.hung.is_set)
         rude = clients[1]
         await rude.send("NONSENSE")
         while (await rude.receive()).command != "ERROR":
             pass
-        release.set()
+        hang.release.set()
         for number, client in enumerate(clients):
             if client is not rude:
                 assert (await client.receive()).headers["receipt-id"] == f"r{number}"

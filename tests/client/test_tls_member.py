@@ -6,10 +6,8 @@ import os
 import shutil
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +16,7 @@ from fake_broker import Broker, Store
 from test_faces import run
 
 from amq.client import ConnectError
+from tests.certificates import Authority
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None and os.environ.get("CI") != "true",  # CI installs it, and fails without it
@@ -27,31 +26,11 @@ Q = "/queue/q"
 
 
 @pytest.fixture
-def tls_port(tmp_path: Path) -> Iterator[int]:
+def tls_port(authority: Authority) -> Iterator[int]:
     """A server that expects TLS, and what OpenSSL makes of a client that speaks none."""
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-keyout",
-            key,
-            "-out",
-            certificate,
-            "-subj",
-            "/CN=localhost",
-        ],
-        check=True,
-        capture_output=True,
-    )
+    pair = authority.pair("server")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(pair.certificate, pair.key)
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ pytest.importorskip("stomp")
 from brokers import Broker, Brokers
 from stock import Stock
 
-from tests.certificates import Authority, Pair, needs_openssl
+from tests.certificates import Authority, Pair, needs_openssl, s_client
 
 pytestmark = [needs_openssl, pytest.mark.deep]
 CONNECT = b"CONNECT\naccept-version:1.2\nhost:x\n\n\0"
@@ -35,41 +34,9 @@ def group(directory: Path, authority: Authority, needs: bool) -> Brokers:
     return Brokers(directory, scheme="stomp+ssl", **options)
 
 
-def s_client(broker: Broker, authority: Authority, pair: Pair | None, wanted: bytes, queue: str = "/queue/b") -> bytes:
+def browsed(broker: Broker, authority: Authority, pair: Pair | None, wanted: bytes, queue: str = "/queue/b") -> bytes:
     """Lines of a browse that `openssl s_client` reads until one of them is `wanted` or the connection ends."""
-    own = [] if pair is None else ["-cert", pair.certificate, "-key", pair.key]
-    program = subprocess.Popen(
-        [
-            "openssl",
-            "s_client",
-            "-connect",
-            f"127.0.0.1:{broker.port}",
-            "-CAfile",
-            authority.trust,
-            *own,
-            "-verify_return_error",
-            "-verify_hostname",
-            "localhost",
-            "-quiet",
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert program.stdin is not None
-    assert program.stdout is not None
-    said = b""
-    try:
-        program.stdin.write(CONNECT + BROWSE % queue.encode())
-        program.stdin.flush()
-        for line in program.stdout:
-            said += line
-            if wanted in line:
-                break
-    finally:
-        program.kill()
-        program.communicate()
-    return said
+    return s_client(broker.port, authority, CONNECT + BROWSE % queue.encode(), wanted, pair)
 
 
 def test_others_go_on_after_a_kill(authority: Authority, pair: Pair | None, tmp_path: Path) -> None:
@@ -82,7 +49,7 @@ def test_others_go_on_after_a_kill(authority: Authority, pair: Pair | None, tmp_
         )
         with stock:
             stock.send("before the kill")
-            shown = s_client(first, authority, pair, b"before the kill", "/queue/a")
+            shown = browsed(first, authority, pair, b"before the kill", "/queue/a")
             assert shown.startswith(b"CONNECTED\n")
             assert b"before the kill" in shown
             first.kill()
@@ -97,8 +64,8 @@ def test_others_go_on_after_a_kill(authority: Authority, pair: Pair | None, tmp_
             assert message.body == "before the kill"
             again.send("after the kill", queue="/queue/b")
         assert again.listener.errors == []
-        found = s_client(second, authority, pair, b"after the kill")
+        found = browsed(second, authority, pair, b"after the kill")
         assert found.startswith(b"CONNECTED\n")
         assert b"after the kill" in found
         if pair is not None:
-            assert s_client(second, authority, None, b"CONNECTED") == b""
+            assert browsed(second, authority, None, b"CONNECTED") == b""

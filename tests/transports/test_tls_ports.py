@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.brokers import Broker, Brokers
-from tests.certificates import Authority, Pair, needs_openssl
+from tests.certificates import Authority, Pair, needs_openssl, s_client
 from tests.patience import DEADLINE_S
 
 pytestmark = needs_openssl
@@ -76,30 +76,7 @@ def memory_kib(pid: int) -> int:
 def test_openssl_gets_in(authority: Authority, server: Pair, tmp_path: Path) -> None:
     with Brokers(tmp_path, **options(authority, server)) as brokers:
         broker = brokers.master()
-        program = subprocess.Popen(
-            [
-                "openssl",
-                "s_client",
-                "-connect",
-                f"127.0.0.1:{broker.port}",
-                "-CAfile",
-                authority.trust,
-                "-verify_return_error",
-                "-verify_hostname",
-                "localhost",
-                "-quiet",
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        assert program.stdin is not None
-        assert program.stdout is not None
-        program.stdin.write(CONNECT)
-        program.stdin.flush()
-        assert program.stdout.readline() == b"CONNECTED\n"
-        program.kill()
-        program.communicate()
+        assert s_client(broker.port, authority, CONNECT, b"CONNECTED") == b"CONNECTED\n"
 
 
 def test_client_certificates_name_users_and_are_needed(authority: Authority, server: Pair, tmp_path: Path) -> None:

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import shutil
 import ssl
-import subprocess
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -25,12 +22,10 @@ from amq.transports import liveness, shares
 from amq.transports import peer as peer_module
 from amq.transports import socket as socket_module
 from amq.transports.socket import Stream, TlsStream
+from tests.certificates import Authority, needs_openssl
 from tests.transports.served import CONNECT, Peer, Served, Tls, TlsPeer, frame, serve
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("openssl") is None and os.environ.get("CI") != "true",  # CI installs it, and fails without it
-    reason="openssl is not installed: no certificate",
-)
+pytestmark = needs_openssl
 SUBSCRIBE = frame("SUBSCRIBE", {"id": "1", "destination": "/queue/q", "ack": "client-individual"})
 LARGE = bytes(range(256)) * (12 << 10)  # 3 MiB
 WRONG = frame("SEND", {})  # without a destination
@@ -38,34 +33,11 @@ Run = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
-    folder = tmp_path_factory.mktemp("tls")
-    key, certificate = folder / "key.pem", folder / "certificate.pem"
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-keyout",
-            key,
-            "-out",
-            certificate,
-            "-subj",
-            "/CN=localhost",
-            "-addext",
-            "subjectAltName=DNS:localhost",
-        ],
-        check=True,
-        capture_output=True,
-    )
+def tls(authority: Authority) -> Tls:
+    pair = authority.pair("server")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(certificate, key)
-    return Tls(server, ssl.create_default_context(cafile=str(certificate)))
+    server.load_cert_chain(pair.certificate, pair.key)
+    return Tls(server, ssl.create_default_context(cafile=str(authority.trust)))
 
 
 @pytest.fixture(params=["tcp-uvloop", "tls-uvloop", "tls-asyncio"])
