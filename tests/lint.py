@@ -77,6 +77,13 @@ BANS = (
         "spark/pipelines/__main__.py amq/node/process.py",  # a command line; the service manager speaks through it
     ),
     _ban(
+        "gc.disable gc.enable gc.collect gc.freeze gc.unfreeze gc.set_threshold sys.setswitchinterval os.execv "
+        "os._exit os.umask signal.signal",
+        f"{REPLAYED} amq/transports/ amq/security/ amq/config/",
+        "leave the process to its node: a member may share it with others",
+        "amq/node/process.py amq/node/node.py",
+    ),
+    _ban(
         "logging.getLogger logging.basicConfig",
         LIBRARY,
         "use structlog.get_logger: a line has fields",

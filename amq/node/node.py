@@ -145,7 +145,7 @@ class Node:
             },
         )
         member.events.listen(RoleChanged, partial(self._on_role, member))
-        member.events.listen(JournalRead, self._on_reading)
+        member.events.listen(JournalRead, partial(self._on_reading, f"{name}: " if not alone else ""))
         context = copy_context()
         if not alone:
             context.run(structlog.contextvars.bind_contextvars, store=config.store, broker=config.name)
@@ -253,17 +253,18 @@ class Node:
         return text if len(self.members) == 1 else f"{name}: {text}"
 
     def _report(self, status: str) -> None:
-        roles = {member.role for member in self.members.values()}
-        if roles == {Role.STOPPED}:
+        roles = {member.role for member in self.members.values()} - {Role.STOPPED}
+        if not roles:
             return
         wanted = {Role.MASTER} if self.config.wait_for_activation else {Role.MASTER, Role.SLAVE}
         ready = not self._ready and roles <= wanted
         process.notify(f"READY=1\n{status}" if ready else status)
         self._ready = self._ready or ready
 
-    def _on_reading(self, event: JournalRead) -> None:
+    def _on_reading(self, whose: str, event: JournalRead) -> None:
         percent = min(100, 100 * event.read_bytes // max(1, event.of_bytes))
-        process.notify(f"STATUS=taking over: {percent} % of the journal is read, about {event.left_s:.0f} s left")
+        left = f"about {event.left_s:.0f} s left"
+        process.notify(f"STATUS={whose}taking over: {percent} % of the journal is read, {left}")
 
     def _feed_watchdog(self, interval_s: float | None) -> None:
         """An event loop that pauses feeds nobody: the service manager then ends a master that serves no one."""

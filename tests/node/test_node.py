@@ -38,13 +38,14 @@ class World:
 
     def _config(self, folder: Path, name: str, options: dict[str, Any]) -> BrokerConfig:
         chosen: dict[str, Any] = {
+            "name": "here",
             "lock_keep_alive_period_s": PERIOD_S,
             "lock_acquire_sleep_interval_s": 0.1,
             "management_socket": "none",
             **options,
         }
         transport = f"stomp://127.0.0.1:{self.ports[name]}"
-        return BrokerConfig(name="here", store=str(folder / name), transports=(transport,), **chosen)
+        return BrokerConfig(store=str(folder / name), transports=(transport,), **chosen)
 
     async def connect(self, name: str) -> Client:
         client = await Client.connect(self.ports[name])
@@ -65,14 +66,17 @@ class World:
             assert await asyncio.wait_for(member.wait_for(Role.MASTER), DEADLINE_S) is Role.MASTER, member.failure
 
 
-def run(folder: Path, scenario: Scenario, *names: str, doors: Any = None, **options: Any) -> None:
+def run(folder: Path, scenario: Scenario, *names: str, doors: Any = None, serving: bool = True, **options: Any) -> None:
+    """`serving`: the scenario begins when all members are masters."""
+
     async def main() -> None:
         world = World(folder, names or ("one", "two"), doors or {}, options)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(process, "replace_process", world.replaced.set)
             await world.node.start()
             try:
-                await world.masters()
+                if serving:
+                    await world.masters()
                 await scenario(world)
             finally:
                 for client in world.clients:
@@ -167,6 +171,50 @@ def test_a_thread_that_fails_ends_its_member_alone(tmp_path: Path, log: LogCaptu
 
     run(tmp_path, scenario)
     assert {"a thread failed", "member stopped"} <= {entry["event"] for entry in log.entries}
+
+
+def test_a_store_that_cannot_be_used_does_not_keep_the_service_manager_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: LogCapture
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(process, "notify", told.append)
+    (tmp_path / "two").write_text("no directory")
+
+    async def scenario(world: World) -> None:
+        one, two = world.node.members.values()
+        assert await asyncio.wait_for(one.wait_for(Role.MASTER), DEADLINE_S) is Role.MASTER
+        assert await asyncio.wait_for(two.wait_for(Role.STOPPED), DEADLINE_S) is Role.STOPPED
+        await (await world.connect("one")).store(b"x")
+        assert [line.split("\n")[0] for line in told].count("READY=1") == 1
+        assert f"STATUS=one: master, serving stomp://127.0.0.1:{world.ports['one']}; two: stopped" in told[-1]
+
+    run(tmp_path, scenario, serving=False)
+    assert "member stopped" in [entry["event"] for entry in log.entries]
+
+
+def test_a_store_goes_from_one_node_to_another_and_the_other_stays(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        there = World(tmp_path, ("one", "two"), {}, {"name": "there"})
+        await there.node.start()
+        try:
+            slaves = there.node.members
+            for slave in slaves.values():
+                assert await asyncio.wait_for(slave.wait_for(Role.SLAVE), DEADLINE_S) is Role.SLAVE
+            await (await world.connect("two")).store(b"kept")
+            one = await world.connect("one")
+            await world.node.members["two"].stop()
+            assert await asyncio.wait_for(slaves["two"].wait_for(Role.MASTER), DEADLINE_S) is Role.MASTER
+            client = await there.connect("two")
+            await client.subscribe()
+            assert (await client.receive()).body == b"kept"
+            await one.store(b"x")
+            assert slaves["one"].role is Role.SLAVE
+        finally:
+            for client in there.clients:
+                await client.close()
+            await asyncio.wait_for(there.node.stop(), DEADLINE_S)
+
+    run(tmp_path, scenario)
 
 
 def test_limits_of_strangers_hold_over_all_members(tmp_path: Path) -> None:
