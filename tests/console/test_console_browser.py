@@ -47,7 +47,7 @@ def test_a_hostile_queue_is_text_and_is_purged_by_keyboard(brokers: Brokers) -> 
         page.wait_for_timeout(2500)  # a refresh swaps the table
         assert page.evaluate("document.activeElement.textContent") == HOSTILE, "focus survives"
         page.keyboard.press("Enter")
-        page.get_by_text("Nobody consumes it.").wait_for()
+        page.get_by_text("It has no consumer.").wait_for()
         shot(page, "queue")
         page.get_by_role("cell", name=HOSTILE).first.wait_for()
         page.get_by_role("button", name="Purge").focus()

@@ -159,7 +159,7 @@ def test_changes_are_previewed_and_then_done(tmp_path: Path) -> None:
         await form(client, "/queue/q", do="pause")
         assert "It is paused" in (await client.get("/queue/q")).text
         await form(client, "/queue/q", do="resume")
-        assert "Nobody consumes it." in (await client.get("/queue/q")).text
+        assert "It has no consumer." in (await client.get("/queue/q")).text
         await form(client, "/queue/q", do="send", body="hello", properties="a=b\nc=d=e")
         row = (await made.ask("GET", "/queues/q/messages"))["items"][-1]
         assert (row["body"], row["properties"]) == ("hello", {"a": "b", "c": "d=e"})

@@ -163,7 +163,7 @@ def check_the_master(page: Any, at: str) -> None:
     page.emulate_media(color_scheme="dark")
     page.set_viewport_size(PHONE)
     page.goto(f"{at}/queue/invoices")
-    page.get_by_text("Nobody consumes it.").wait_for()
+    page.get_by_text("It has no consumer.").wait_for()
     picture(page, "phone", (PHONE["width"], PHONE["height"]))
 
 
@@ -184,7 +184,7 @@ def test_no_consumer(brokers: Brokers) -> None:
     with console(broker) as at, browser_page() as page, working(producing(url_of(broker), "invoices", 0.5)):
         log_in(page, at)
         page.get_by_text("1 queue with messages and without a consumer").wait_for()
-        find(page, at, "invoices", "Nobody consumes it.")
+        find(page, at, "invoices", "It has no consumer.")
         drawn(page)
         page.locator("#rates", has_text="it grows").wait_for()
         picture(page, "no-consumer")
