@@ -30,7 +30,7 @@ from tests.brokers import ROOT, Brokers
 from tests.processes import with_descendants
 from tests.spark.group import QUEUE, Group
 from tests.spark.session import environment, why_no_spark
-from tests.spark.spark_cluster import WAIT_S, Cluster
+from tests.spark.spark_cluster import CORES, WAIT_S, Cluster
 
 KINDS = ("executor", "driver", "spark master", "broker")
 PER_KILL = 1500
@@ -136,9 +136,14 @@ def count(told: Path) -> Counter[int]:
 
 
 def run(
-    brokers: Brokers, directory: Path, kinds: Iterable[str], luck: random.Random, say: Callable[[str], None]
+    brokers: Brokers,
+    directory: Path,
+    kinds: Iterable[str],
+    luck: random.Random,
+    say: Callable[[str], None],
+    workers: int = CORES,
 ) -> Outcome:
-    """Kill `kinds` one after the other, and count."""
+    """Kill `kinds` one after the other, and count. Each driver starts a JVM on each of the `workers`."""
     group, sent, kills, reads, moment = Group(brokers), 0, Counter[str](), Counter[str](), threading.Event()
     options = {
         "url": group.url,
@@ -151,7 +156,7 @@ def run(
     }
     work = directory / "run"
     work.mkdir()
-    with Cluster(os.environ | environment(directory / "spark"), directory) as cluster:
+    with Cluster(os.environ | environment(directory / "spark"), directory, workers) as cluster:
         driver = Driver(work, cluster.url, options)
         try:
             with amq.connect(group.url) as connection, connection.session() as session:

@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark: a master and two workers, each a separate process, on loopback addresses."""
+"""A standalone cluster of Spark: a master and its workers, each a separate process, on loopback addresses."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Self
 from tests.ports import free_port
 from tests.processes import with_descendants
 
+CORES = 2
 PAUSE_S = 0.1
 WAIT_S = 600.0  # JVMs start in that time on a machine that has a lot else to do
 _MAIN = "org.apache.spark.deploy"
@@ -24,9 +25,10 @@ _EXECUTOR = b"CoarseGrainedExecutorBackend"
 
 class Cluster:
     """Use it in `with`. Its processes end with the block. `environ` = `tests.spark.session.environment` and more. The
-    master keeps in `directory` what a successor needs."""
+    master keeps in `directory` what a successor needs. The `workers` have `CORES` together."""
 
-    def __init__(self, environ: dict[str, str], directory: Path) -> None:
+    def __init__(self, environ: dict[str, str], directory: Path, workers: int = CORES) -> None:
+        self._count = workers
         self._directory = directory
         self._port = free_port()
         self.url = f"spark://127.0.0.1:{self._port}"
@@ -39,14 +41,14 @@ class Cluster:
 
     def __enter__(self) -> Self:
         self._start_master()
-        for number in (2, 3):
+        for number in range(2, 2 + self._count):
             words = [
                 "--host",
                 f"127.0.0.{number}",
                 "--webui-port",
                 "0",
                 "--cores",
-                "1",
+                str(CORES // self._count),
                 "--memory",
                 "1g",
                 "--work-dir",
