@@ -95,7 +95,7 @@ class Draft(Protocol):
         ...
 
     def publish(self, name: str) -> None:
-        """Give it its name, durably, and close it. One that has the name already stays."""
+        """Give it its name, durably, and close it. An existing file of that name stays."""
         ...
 
     def discard(self) -> None:

@@ -1,7 +1,7 @@
 """TopicBuffer: messages of topics, or for a temporary queue, that wait in memory for subscribers.
 
 It has all that consumers need of a queue, and nothing of it is stored: it is in no table of the state, no record names
-it, and it has no `queueLimit`. Who holds its messages counts the memory that they take.
+it, and it has no `queueLimit`. The holder of its messages counts the memory that they take.
 """
 
 from __future__ import annotations
