@@ -29,13 +29,13 @@ def test_what_is_too_large_alone_is_not_kept() -> None:
 
 def test_a_connection_remembers_few_long_names() -> None:
     """Of destinations that it sends to, and of those that it gets messages of."""
-    server = StompCodec()
-    server.receive(b"CONNECT\naccept-version:1.2\n\n\0SUBSCRIBE\nid:1\ndestination:/queue/a\n\n\0")
-    form = server._deliveries.format("1", 0, False)
+    codec = StompCodec()
+    codec.receive(b"CONNECT\naccept-version:1.2\n\n\0SUBSCRIBE\nid:1\ndestination:/queue/a\n\n\0")
+    form = codec._deliveries.format("1", 0, False)
     for number in range(500):
         name = b"%d" % number + b"x" * 8000
-        (command,) = server.receive(b"SEND\ndestination:/queue/" + name + b"\n\n\0")
+        (command,) = codec.receive(b"SEND\ndestination:/queue/" + name + b"\n\n\0")
         assert command.message.destination == "queue://" + name.decode()  # type: ignore[attr-defined]
-        server.delivery(form, Message(f"queue://{name.decode()}", b"x"), 0)
-    assert sum(map(len, server._destinations)) < 256 << 10
-    assert sum(map(len, server._deliveries._wire_names)) < 256 << 10
+        codec.delivery(form, Message(f"queue://{name.decode()}", b"x"), 0)
+    assert sum(map(len, codec._destinations)) < 256 << 10
+    assert sum(map(len, codec._deliveries._wire_names)) < 256 << 10

@@ -193,17 +193,17 @@ def selector(data: bytes) -> None:
 
 def stomp(data: bytes) -> None:
     """Never raises: a breach of the protocol is a command."""
-    server = StompCodec(FrameLimits(20, 200, 2000, 4000), "ID:x-")
+    codec = StompCodec(FrameLimits(20, 200, 2000, 4000), "ID:x-")
     for start in range(0, len(data), 97):
-        server.receive(data[start : start + 97])
+        codec.receive(data[start : start + 97])
 
 
 def stomp_runs(data: bytes) -> None:
     """The same of a client that sends many messages in one frame; and what it stores can be read again."""
-    server = StompCodec(FrameLimits(20, 200, 2000, 4000), "ID:x-")
-    server.receive(corpus.CONNECT_WITH_RUNS)
+    codec = StompCodec(FrameLimits(20, 200, 2000, 4000), "ID:x-")
+    codec.receive(corpus.CONNECT_WITH_RUNS)
     for start in range(0, len(data), 97):
-        for command in server.receive(data[start : start + 97]):
+        for command in codec.receive(data[start : start + 97]):
             if isinstance(command, SendMany) and command.headers is not None:
                 sections = encode_sections(command.headers, len(command.bodies))
                 read = [decode_section(each, 0)[0] if each else None for each in sections]
@@ -218,9 +218,9 @@ def run_of_messages(data: bytes) -> None:
 
 def openwire(data: bytes) -> None:
     """Never raises: a breach of the protocol is a command."""
-    server = OpenWireCodec(4000)
+    codec = OpenWireCodec(4000)
     for start in range(0, len(data), 97):
-        server.receive(data[start : start + 97])
+        codec.receive(data[start : start + 97])
 
 
 def openwire_message(data: bytes) -> None:

@@ -410,8 +410,8 @@ def test_what_is_no_frame_ends_the_connection_and_is_told() -> None:
         frame(Op.CREDIT, "c", -1, False),
         b"\xff" * 20,
     ):
-        server = NeutralCodec()
-        found = server.receive(MAGIC + frame(Op.BEAT) + said + frame(Op.BEGIN, "t"))
+        codec = NeutralCodec()
+        found = codec.receive(MAGIC + frame(Op.BEAT) + said + frame(Op.BEGIN, "t"))
         assert [type(each).__name__ for each in found] == ["Malformed"], said
-        assert not server.pending
-        assert server.receive(frame(Op.BEGIN, "t")) == []
+        assert not codec.pending
+        assert codec.receive(frame(Op.BEGIN, "t")) == []

@@ -75,11 +75,11 @@ def test_it_reads_the_same_however_it_is_cut(stream: bytes, cuts: list[int], bro
     whole = NeutralCodec().receive(data)
     for command in whole[:-1]:
         assert not isinstance(command, Malformed | Disconnect), "something behind the last word"
-    server, pieces, rest = NeutralCodec(), [], data
+    codec, pieces, rest = NeutralCodec(), [], data
     for cut in cuts:
-        pieces += told(server.receive(rest[:cut]))
+        pieces += told(codec.receive(rest[:cut]))
         rest = rest[cut:]
-    pieces += told(server.receive(rest))
+    pieces += told(codec.receive(rest))
     assert pieces == told(whole)
 
 

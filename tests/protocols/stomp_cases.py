@@ -79,9 +79,9 @@ def connect(version: str) -> bytes:
 
 
 def opened(version: str = "1.2", limits: FrameLimits = SMALL) -> StompCodec:
-    server = StompCodec(limits, PREFIX, "amq/1", True)
-    assert len(server.receive(connect(version))) == 1
-    return server
+    codec = StompCodec(limits, PREFIX, "amq/1", True)
+    assert len(codec.receive(connect(version))) == 1
+    return codec
 
 
 def error(code: str, receipt: str = "") -> Malformed:

@@ -21,12 +21,12 @@ from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameLimits, Frame
 EVERY = [pytest.param(case, version, id=f"{case.name} {version}") for case in CASES for version in case.versions]
 
 
-def general_path_only(server: StompCodec) -> StompCodec:
+def general_path_only(codec: StompCodec) -> StompCodec:
     def nothing(commands: list[Command], left: int) -> int:  # noqa: ARG001
         return left
 
-    server._receive_frequent = nothing  # type: ignore[method-assign]
-    return server
+    codec._receive_frequent = nothing  # type: ignore[method-assign]
+    return codec
 
 
 @pytest.mark.parametrize(("case", "version"), EVERY)
@@ -36,25 +36,25 @@ def test_case_whole(case: Case, version: str) -> None:
 
 @pytest.mark.parametrize(("case", "version"), EVERY)
 def test_case_byte_by_byte(case: Case, version: str) -> None:
-    server = opened(version, case.limits)
-    commands = [command for byte in case.frames for command in server.receive(bytes([byte]))]
+    codec = opened(version, case.limits)
+    commands = [command for byte in case.frames for command in codec.receive(bytes([byte]))]
     assert one_by_one(commands) == one_by_one(case.commands)
-    assert not server.pending
+    assert not codec.pending
 
 
 @pytest.mark.parametrize(("case", "version"), EVERY)
 def test_case_general_path(case: Case, version: str) -> None:
-    server = general_path_only(opened(version, case.limits))
-    assert one_by_one(server.receive(case.frames)) == one_by_one(case.commands)
+    codec = general_path_only(opened(version, case.limits))
+    assert one_by_one(codec.receive(case.frames)) == one_by_one(case.commands)
 
 
 @pytest.mark.parametrize(("case", "version"), EVERY)
 def test_case_with_trailing_bytes(case: Case, version: str) -> None:
-    server = opened(version, case.limits)
+    codec = opened(version, case.limits)
     ended = type(case.commands[-1]).__name__ in ("Malformed", "Disconnect")
-    assert one_by_one(server.receive(case.frames + b"\nBEG")) == one_by_one(case.commands)
-    assert server.pending is not ended
-    rest = server.receive(b"IN\ntransaction:after\n\n\0")
+    assert one_by_one(codec.receive(case.frames + b"\nBEG")) == one_by_one(case.commands)
+    assert codec.pending is not ended
+    rest = codec.receive(b"IN\ntransaction:after\n\n\0")
     assert [type(command).__name__ for command in rest] == ([] if ended else ["Begin"])
 
 
@@ -80,11 +80,11 @@ def test_noise_before_a_frame_that_breaks_a_limit_is_told_as_noise(cut: int) -> 
 
 def test_general_path_after_a_cut_frame_that_the_fast_path_finished() -> None:
     """What was scanned in vain of the cut frame says nothing about the shorter one behind it."""
-    server = opened()
-    assert server.receive(b"SEND\ndestination:/queue/a\nx:a long header that is cut in") == []
-    commands = server.receive(b" two\n\n\0BEGIN\ntransaction:t\n\n\0")
+    codec = opened()
+    assert codec.receive(b"SEND\ndestination:/queue/a\nx:a long header that is cut in") == []
+    commands = codec.receive(b" two\n\n\0BEGIN\ntransaction:t\n\n\0")
     assert [type(command).__name__ for command in commands] == ["Send", "Begin"]
-    assert not server.pending
+    assert not codec.pending
 
 
 # ---- CONNECT
@@ -104,22 +104,22 @@ def test_general_path_after_a_cut_frame_that_the_fast_path_finished() -> None:
     ],
 )
 def test_version_negotiation(command: bytes, accept: bytes, version: str) -> None:
-    server = StompCodec(SMALL, PREFIX, "amq/1", heartbeat_ms=(1000, 2000))
-    (connected,) = server.receive(command + b"\n" + accept + b"login:me\npasscode:a:b\\n\nclient-id:c\nhost:h\n\n\0")
+    codec = StompCodec(SMALL, PREFIX, "amq/1", heartbeat_ms=(1000, 2000))
+    (connected,) = codec.receive(command + b"\n" + accept + b"login:me\npasscode:a:b\\n\nclient-id:c\nhost:h\n\n\0")
     assert isinstance(connected, Connect)
     assert plain(connected) == plain(Connect("me", "a:b\\n", "c"))
-    assert server.version == version
+    assert codec.version == version
     beat = b"" if version == "1.0" else b"heart-beat:1000,2000\n"
     answer = b"CONNECTED\nversion:%b\nsession:s:1\nserver:amq/1\n%b\n\0" % (version.encode(), beat)
-    assert server.connected("s:1") == answer
+    assert codec.connected("s:1") == answer
 
 
 @pytest.mark.parametrize("accept", ["0.9", "2.0,1.3", "", "x", "1.2.3"])
 def test_no_common_version(accept: str) -> None:
-    server = StompCodec(SMALL, PREFIX, "amq/1")
-    (refused,) = server.receive(f"CONNECT\naccept-version:{accept}\nhost:h\n\n\0".encode())
+    codec = StompCodec(SMALL, PREFIX, "amq/1")
+    (refused,) = codec.receive(f"CONNECT\naccept-version:{accept}\nhost:h\n\n\0".encode())
     assert isinstance(refused, Malformed)
-    (frame,) = FrameReader().feed(server.error(Failure(refused.error)))
+    (frame,) = FrameReader().feed(codec.error(Failure(refused.error)))
     assert frame.command == "ERROR"
     assert frame.headers["version"] == "1.0,1.1,1.2"
     assert frame.headers["code"] == "VERSION_UNSUPPORTED"
@@ -152,11 +152,11 @@ def test_connect_with_crlf_line_ends() -> None:
     ],
 )
 def test_heartbeat(text: str, ours: tuple[int, int], agreed: tuple[int, int]) -> None:
-    server = StompCodec(SMALL, heartbeat_ms=ours)
-    assert server.beats_ms is None
-    server.receive(f"CONNECT\naccept-version:1.1\nheart-beat:{text}\n\n\0".encode())
-    assert server.beats_ms == agreed
-    (connected,) = FrameReader().feed(server.connected("1"))
+    codec = StompCodec(SMALL, heartbeat_ms=ours)
+    assert codec.beats_ms is None
+    codec.receive(f"CONNECT\naccept-version:1.1\nheart-beat:{text}\n\n\0".encode())
+    assert codec.beats_ms == agreed
+    (connected,) = FrameReader().feed(codec.connected("1"))
     assert connected.headers["heart-beat"] == f"{ours[0]},{ours[1]}"
 
 
@@ -171,9 +171,9 @@ def test_heartbeat_is_garbage(text: str) -> None:
 @pytest.mark.parametrize("length", [b"", b"content-length:40\n"])
 def test_a_connect_may_end_in_a_line_end_or_give_a_length(end: bytes, length: bytes) -> None:
     """So some clients write it; what follows is another frame."""
-    server = StompCodec(SMALL, PREFIX)
+    codec = StompCodec(SMALL, PREFIX)
     connect = b"CONNECT\naccept-version:1.2\nhost:h\n" + length + b"\n" + end + b"\0"
-    commands = server.receive(connect + b"BEGIN\ntransaction:t\n\n\0")
+    commands = codec.receive(connect + b"BEGIN\ntransaction:t\n\n\0")
     assert [type(each) for each in commands] == [Connect, Begin]
 
 
@@ -193,50 +193,50 @@ def test_frames_before_connect_are_refused(frame: bytes) -> None:
 
 
 def test_frames_in_the_same_chunk_as_connect_have_the_new_version() -> None:
-    server = StompCodec(SMALL, PREFIX)
-    connected, begin = server.receive(connect("1.2") + b"BEGIN\ntransaction:\\r\n\n\0")
+    codec = StompCodec(SMALL, PREFIX)
+    connected, begin = codec.receive(connect("1.2") + b"BEGIN\ntransaction:\\r\n\n\0")
     assert isinstance(connected, Connect)
     assert begin.transaction == "\r"  # type: ignore[attr-defined]
 
 
 def test_default_persistent() -> None:
-    server = StompCodec(SMALL, PREFIX, default_persistent=False)
+    codec = StompCodec(SMALL, PREFIX, default_persistent=False)
     frames = connect("1.2") + b"SEND\ndestination:/queue/a\n\n\0SEND\ndestination:/queue/a\npersistent:true\n\n\0"
-    _, first, second = server.receive(frames)
+    _, first, second = codec.receive(frames)
     assert first.message.persistent is False  # type: ignore[attr-defined]
     assert second.message.persistent is True  # type: ignore[attr-defined]
 
 
 def test_acknowledgements_of_old_subscriptions_are_forgotten_in_the_end() -> None:
-    server = opened()
+    codec = opened()
     for _ in range(1001):
         frames = b"SUBSCRIBE\nid:s\ndestination:/queue/a\n\n\0UNSUBSCRIBE\nid:s\n\n\0"
-        assert len(server.receive(frames)) == 2
-    assert one_by_one(server.receive(b"ACK\nid:1-5\n\n\0ACK\nid:0-5\n\n\0"))[1][1]["error"] == "ACK_ID_UNKNOWN"
+        assert len(codec.receive(frames)) == 2
+    assert one_by_one(codec.receive(b"ACK\nid:1-5\n\n\0ACK\nid:0-5\n\n\0"))[1][1]["error"] == "ACK_ID_UNKNOWN"
 
 
 def test_destination_cache_is_bounded() -> None:
     """By bytes: few long names, or many short ones."""
-    server = opened()
+    codec = opened()
     for padding in (b"", b"x" * 1000):
         for n in range(3000):
-            server.receive(b"SEND\ndestination:/queue/%d%b\n\n\0" % (n, padding))
+            codec.receive(b"SEND\ndestination:/queue/%d%b\n\n\0" % (n, padding))
             if n % 100 == 0:
-                kept = server._destinations.items()
+                kept = codec._destinations.items()
                 held_bytes = sum(ENTRY_BYTES + len(written) + len(full) for written, full in kept)
                 assert 0 < held_bytes <= _DESTINATIONS_BYTES_MAX
 
 
 def test_pending() -> None:
-    server = opened()
-    assert not server.pending
-    server.receive(b"\n\r\n")
-    assert not server.pending
+    codec = opened()
+    assert not codec.pending
+    codec.receive(b"\n\r\n")
+    assert not codec.pending
     for part in (b"SE", b"ND\ndestination:/queue/a\n\n", b"x", b"y"):
-        assert server.receive(part) == []
-        assert server.pending
-    assert len(server.receive(b"\0\n")) == 1
-    assert not server.pending
+        assert codec.receive(part) == []
+        assert codec.pending
+    assert len(codec.receive(b"\0\n")) == 1
+    assert not codec.pending
 
 
 # ---- answers
@@ -266,8 +266,8 @@ def test_receipt_with_an_outcome() -> None:
 
 
 def test_error() -> None:
-    server = opened()
-    frame = server.error(Failure(CommandError("no such thing: look\nagain", code="NO_SUCH"), receipt="r:1"))
+    codec = opened()
+    frame = codec.error(Failure(CommandError("no such thing: look\nagain", code="NO_SUCH"), receipt="r:1"))
     body = b"no such thing: look\nagain"
     assert frame == (
         b"ERROR\nmessage:no such thing\\c look\ncode:NO_SUCH\nreceipt-id:r\\c1\ncontent-type:text/plain\n"
@@ -296,11 +296,11 @@ def message(**more: object) -> Message:
 
 
 def deliver(version: str, made: Message, redelivered: int = 0, ack: str = "client", id: str = "s") -> bytes:
-    server = opened(version)
+    codec = opened(version)
     header = f"id:{id}\n" if id else ""
-    (command,) = server.receive(f"SUBSCRIBE\n{header}destination:/queue/a\nack:{ack}\n\n\0".encode())
+    (command,) = codec.receive(f"SUBSCRIBE\n{header}destination:/queue/a\nack:{ack}\n\n\0".encode())
     assert isinstance(command, Subscribe)
-    return server.delivery(server.subscription(command, 0), made, redelivered)
+    return codec.delivery(codec.subscription(command, 0), made, redelivered)
 
 
 PLAIN = b"destination:/queue/a\ntimestamp:17\npersistent:true\ncontent-length:2\n\nhi\0"
@@ -349,20 +349,20 @@ def test_what_is_written_once_for_all_is_what_is_written_for_each(version: str, 
         made.shared = Shared(None)
     batch = MessageBatch(shared)
     for name in ("s", "other:one"):
-        server = opened(version)
+        codec = opened(version)
         id = name.replace(":", "\\c") if version != "1.0" else name
-        (command,) = server.receive(f"SUBSCRIBE\nid:{id}\ndestination:/topic/a\nack:{ack}\n\n\0".encode())
+        (command,) = codec.receive(f"SUBSCRIBE\nid:{id}\ndestination:/topic/a\nack:{ack}\n\n\0".encode())
         assert isinstance(command, Subscribe)
-        form = server.subscription(command, 0)
+        form = codec.subscription(command, 0)
         expected = FrameReader(DELIVERY_LIMITS, version).feed(
-            b"".join(server.delivery(form, made, 0) for made in plain_ones)
+            b"".join(codec.delivery(form, made, 0) for made in plain_ones)
         )
-        written = b"".join(server.delivery(form, made, 0) for made in shared)
+        written = b"".join(codec.delivery(form, made, 0) for made in shared)
         assert _same(FrameReader(DELIVERY_LIMITS, version).feed(written), expected)
         if ack == "auto":
-            assert server.batch(form, batch) == written
-        again = server.delivery(form, shared[0], 1)
-        assert again == server.delivery(form, plain_ones[0], 1), "what came back is written for its consumer alone"
+            assert codec.batch(form, batch) == written
+        again = codec.delivery(form, shared[0], 1)
+        assert again == codec.delivery(form, plain_ones[0], 1), "what came back is written for its consumer alone"
 
 
 def _same(frames: list[Frame], expected: list[Frame]) -> bool:
@@ -372,12 +372,12 @@ def _same(frames: list[Frame], expected: list[Frame]) -> bool:
 
 def test_subscription_that_ended_in_the_same_bytes() -> None:
     """The commands of one chunk are read before the first of them is carried out."""
-    server = opened()
+    codec = opened()
     frames = b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:client\n\n\0UNSUBSCRIBE\nid:s\n\n\0"
-    first, _, second, _ = server.receive(frames * 2)
+    first, _, second, _ = codec.receive(frames * 2)
     for index, command in enumerate((first, second)):
         assert isinstance(command, Subscribe)
-        assert b"\nack:%d-5\n" % index in server.delivery(server.subscription(command, 0), message(), 0)
+        assert b"\nack:%d-5\n" % index in codec.delivery(codec.subscription(command, 0), message(), 0)
 
 
 def test_a_temporary_destination_is_called_as_its_reader_knows_it() -> None:

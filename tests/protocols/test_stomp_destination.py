@@ -67,8 +67,8 @@ def test_what_is_no_destination_is_rejected(written: str, why: str) -> None:
 @pytest.mark.parametrize("written", ["orders", "/topics/prices", "/Queue/x", "queue/orders", "/queue/a*b", "a b "])
 def test_without_strictness_it_is_a_queue(written: str) -> None:
     """As ActiveMQ has it: `stompStrictDestinations = false`."""
-    server = StompCodec(strict_destinations=False)
-    _, send = server.receive(f"CONNECT\naccept-version:1.2\n\n\0SEND\ndestination:{written}\n\n\0".encode())
+    codec = StompCodec(strict_destinations=False)
+    _, send = codec.receive(f"CONNECT\naccept-version:1.2\n\n\0SEND\ndestination:{written}\n\n\0".encode())
     assert isinstance(send, Send)
     assert send.message.destination == "queue://" + written.removeprefix("/queue/")
     _, refused = StompCodec().receive(f"CONNECT\naccept-version:1.2\n\n\0SEND\ndestination:{written}\n\n\0".encode())

@@ -69,8 +69,8 @@ def check(commands: list[Command]) -> None:
 @given(streams, st.sampled_from(VERSIONS), st.data())
 def test_any_bytes(stream: bytes, version: str, data: st.DataObject) -> None:
     fast, cut, general = opened(version), opened(version), general_path_only(opened(version))
-    for server in (fast, cut, general):
-        server.receive(SUBSCRIBED)
+    for codec in (fast, cut, general):
+        codec.receive(SUBSCRIBED)
     expected = general.receive(stream)
     check(expected)
     found = fast.receive(stream)
@@ -87,15 +87,15 @@ def test_any_bytes(stream: bytes, version: str, data: st.DataObject) -> None:
 
 @given(streams)
 def test_any_bytes_before_connect(stream: bytes) -> None:
-    server = StompCodec(SMALL, PREFIX)
-    commands = server.receive(stream)
+    codec = StompCodec(SMALL, PREFIX)
+    commands = codec.receive(stream)
     check(commands)
     for command in commands:
         if isinstance(command, Malformed):
             assert (
                 len(
-                    FrameReader(version=server.version).feed(
-                        server.error(Failure(command.error, receipt=command.receipt))
+                    FrameReader(version=codec.version).feed(
+                        codec.error(Failure(command.error, receipt=command.receipt))
                     )
                 )
                 == 1

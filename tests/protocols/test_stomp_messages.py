@@ -22,14 +22,14 @@ NAMES = TEXTS.filter(lambda name: name not in RESERVED | {"destination", "amq-ms
 WRITTEN = st.sampled_from(["/queue/a", "queue://a", "orders", "/queue/a,b", "ID:AMQP_BINARY:00FF", "ID:AMQP_BINARY:0"])
 
 
-def server(version: str) -> StompCodec:
+def codec(version: str) -> StompCodec:
     made = StompCodec(owner="3-17.")
     made.receive(encode("CONNECT", [("accept-version", version), ("host", "x")]))
     return made
 
 
 def sent(frame: bytes, version: str = "1.2") -> Message:
-    (send,) = server(version).receive(frame)
+    (send,) = codec(version).receive(frame)
     assert isinstance(send, Send)
     return send.message
 
@@ -60,7 +60,7 @@ def test_what_the_headers_mean() -> None:
 
 def test_messages_with_an_envelope_are_no_run() -> None:
     frame = b"SEND\ndestination:/queue/a\ntransaction:t\ntype:x\n\n%b\0"
-    commands = server("1.2").receive(b"BEGIN\ntransaction:t\n\n\0" + b"".join(frame % b"%d" % n for n in range(3)))
+    commands = codec("1.2").receive(b"BEGIN\ntransaction:t\n\n\0" + b"".join(frame % b"%d" % n for n in range(3)))
     messages = [command.message for command in commands if isinstance(command, Send)]
     assert [(message.body, message.envelope) for message in messages] == [
         (b"%d" % n, Envelope(type="x")) for n in range(3)
@@ -104,7 +104,7 @@ def test_contents(content: int, body: bytes, type: str | None, expected: bytes, 
     frame = shown(message)
     assert (frame.body, frame.headers.get("content-type")) == (expected, type)
     assert ("content-length" in frame.headers) == has_length
-    pieces = server("1.2").large_delivery(Deliveries("1.2", "ID:", "").format("s", 0, False), message, 0)
+    pieces = codec("1.2").large_delivery(Deliveries("1.2", "ID:", "").format("s", 0, False), message, 0)
     (large,) = FrameReader(version="1.2").feed(b"".join(pieces))
     assert large.body == expected
 

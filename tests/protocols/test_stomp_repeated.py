@@ -33,9 +33,9 @@ def frames(draw: st.DrawFn) -> bytes:
     return head + b"\n\n" + body + b"\0" + draw(st.sampled_from([b"", b"", b"", b"\n"]))
 
 
-def slowly(server: StompCodec, data: bytes) -> list[Command]:
-    server._receive_frequent = lambda _, left: left  # type: ignore[method-assign]
-    return server.receive(data)
+def slowly(codec: StompCodec, data: bytes) -> list[Command]:
+    codec._receive_frequent = lambda _, left: left  # type: ignore[method-assign]
+    return codec.receive(data)
 
 
 @given(
@@ -46,19 +46,19 @@ def slowly(server: StompCodec, data: bytes) -> list[Command]:
 def test_the_same_as_one_by_one(some: list[tuple[bytes, int]], cuts: list[int], window_bytes: int) -> None:
     data = b"".join(frame * times for frame, times in some)
     expected = one_by_one(slowly(opened("1.2", SMALL), data))
-    server, found, position = opened("1.2", SMALL), [], 0
+    codec, found, position = opened("1.2", SMALL), [], 0
     with patch.object(repeated, "WINDOW_BYTES", window_bytes):
         for cut in [*cuts, len(data)]:
-            found += server.receive(data[position : position + cut])
+            found += codec.receive(data[position : position + cut])
             position += cut
     assert one_by_one(found) == expected
-    assert server.pending == opened_pending(data)
+    assert codec.pending == opened_pending(data)
 
 
 def opened_pending(data: bytes) -> bool:
-    server = opened("1.2", SMALL)
-    slowly(server, data)
-    return server.pending
+    codec = opened("1.2", SMALL)
+    slowly(codec, data)
+    return codec.pending
 
 
 def test_many_become_one_command() -> None:

@@ -49,9 +49,9 @@ ROWS = st.lists(
 
 
 def opened(limits: FrameLimits = SMALL) -> StompCodec:
-    server = StompCodec(limits, PREFIX, "amq/1", True)
-    assert len(server.receive(CONNECT)) == 1
-    return server
+    codec = StompCodec(limits, PREFIX, "amq/1", True)
+    assert len(codec.receive(CONNECT)) == 1
+    return codec
 
 
 def body_of(rows: list[tuple[bytes, dict[str, str]]]) -> bytes:
@@ -67,9 +67,9 @@ def many(body: bytes, count: int, **more: str) -> bytes:
     return encode("SENDMANY", [*headers.items(), ("content-length", str(len(body)))], body)
 
 
-def of_one(server: StompCodec, data: bytes) -> Any:
+def of_one(codec: StompCodec, data: bytes) -> Any:
     """What becomes of `data`: the code of an error, or the commands."""
-    commands = server.receive(data)
+    commands = codec.receive(data)
     if isinstance(commands[-1], Malformed):
         assert len(commands) == 1
         return plain(commands[-1].error)
@@ -117,16 +117,16 @@ def test_only_a_client_that_asks_meets_them() -> None:
         (CONNECT.replace(b"amq-runs:1\n", b""), False),
         (CONNECT.replace(b"amq-runs:1", b"amq-runs:2"), False),
     ):
-        server = StompCodec(SMALL, PREFIX, "amq/1", True)
-        server.receive(connect)
-        assert (b"\namq-runs:1\n" in server.connected("1")) == asked
+        codec = StompCodec(SMALL, PREFIX, "amq/1", True)
+        codec.receive(connect)
+        assert (b"\namq-runs:1\n" in codec.connected("1")) == asked
         subscribe = b"SUBSCRIBE\nid:1\ndestination:/queue/a\nbrowser:true\nlease:7\ncursor:c\namq-runs:1\n\n\0"
-        (command,) = server.receive(subscribe)
+        (command,) = codec.receive(subscribe)
         assert isinstance(command, Subscribe)
         assert command.browse is not None
         assert command.browse.reading is not None
         assert command.browse.in_runs == asked
-        found = of_one(server, many(body_of([(b"1", {})]), 1))
+        found = of_one(codec, many(body_of([(b"1", {})]), 1))
         assert isinstance(found, list) if asked else found == "COMMAND_UNKNOWN"
 
 
@@ -177,10 +177,10 @@ def tabled(table: object, values: bytes = b"", which: bytes = b"", text: str = "
 )
 def test_what_is_no_run(body: bytes, count: int, code: str) -> None:
     limits = FrameLimits(10, 100, 300, 1 << 20)
-    server = opened(limits if code != "BODY_TOO_BIG" else FrameLimits(10, 100, 300, 2000))
+    codec = opened(limits if code != "BODY_TOO_BIG" else FrameLimits(10, 100, 300, 2000))
     if code == "BODY_TOO_BIG":
-        server._limits = SMALL  # of a message in it
-    assert of_one(server, many(body, count)) == code
+        codec._limits = SMALL  # of a message in it
+    assert of_one(codec, many(body, count)) == code
 
 
 @pytest.mark.parametrize(
@@ -240,11 +240,11 @@ def written(form: Any, given: list[bytes], redelivered: Sequence[tuple[int, int]
 
 
 def form_of(ack: str = "client") -> Any:
-    server = opened()
+    codec = opened()
     head = f"SUBSCRIBE\nid:s:1\ndestination:/queue/a\nack:{ack}\nbrowser:true\nlease:7\ncursor:c\namq-runs:1\n\n\0"
-    (command,) = server.receive(head.encode())
+    (command,) = codec.receive(head.encode())
     assert isinstance(command, Subscribe)
-    return server.subscription(command, 0)
+    return codec.subscription(command, 0)
 
 
 @pytest.mark.parametrize("count", [1, 3, 1000])
@@ -259,10 +259,10 @@ def test_a_run_is_read_as_it_was_written(count: int, ack: str) -> None:
 
 
 def test_an_acknowledgement_of_a_run_is_that_of_its_last_message() -> None:
-    server = opened()
-    server.receive(b"SUBSCRIBE\nid:1\ndestination:/queue/a\nack:client\nbrowser:true\nlease:7\ncursor:c\n\n\0")
+    codec = opened()
+    codec.receive(b"SUBSCRIBE\nid:1\ndestination:/queue/a\nack:client\nbrowser:true\nlease:7\ncursor:c\n\n\0")
     (frame,) = FrameReader(FrameLimits()).feed(written(form_of(), records(3)))
-    (command,) = server.receive(encode("ACK", [("id", frame.headers["ack"])]))
+    (command,) = codec.receive(encode("ACK", [("id", frame.headers["ack"])]))
     assert plain(command)[1]["seq"] == 102
 
 
@@ -285,9 +285,9 @@ def test_frames_in_pieces() -> None:
     data = many(TWO, 2) * 3
     expected, rng = of_one(opened(), data), random.Random(5)
     for _ in range(50):
-        server, found, at = opened(), list[Command](), 0
+        codec, found, at = opened(), list[Command](), 0
         while at < len(data):
             size = rng.randint(1, 60)
-            found += server.receive(data[at : at + size])
+            found += codec.receive(data[at : at + size])
             at += size
         assert one_by_one(found) == expected

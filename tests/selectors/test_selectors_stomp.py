@@ -48,28 +48,28 @@ SENT = {
     ],
 )
 def test_what_stomp_sent(selector: str) -> None:
-    server, subscribe = subscribed(selector)
-    (send,) = server.receive(encode("SEND", SENT.items(), b"body"))
+    codec, subscribe = subscribed(selector)
+    (send,) = codec.receive(encode("SEND", SENT.items(), b"body"))
     assert isinstance(send, Send)
     send.message.timestamp_ms = 5
     assert Selector(subscribe.filter.selector, "ID:1f3a-").matches(send.message)
 
 
 def test_message_id_is_the_one_delivered() -> None:
-    server, subscribe = subscribed("type = 'order'")
-    (send,) = server.receive(encode("SEND", SENT.items(), b"body"))
+    codec, subscribe = subscribed("type = 'order'")
+    (send,) = codec.receive(encode("SEND", SENT.items(), b"body"))
     assert isinstance(send, Send)
     send.message.seq = 42
-    (frame,) = FrameReader().feed(server.delivery(server.subscription(subscribe, 0), send.message, 0))
+    (frame,) = FrameReader().feed(codec.delivery(codec.subscription(subscribe, 0), send.message, 0))
     written = frame.headers["message-id"]
     for selector, expected in ((f"JMSMessageID = '{written}'", True), (f"JMSMessageID = '{written}0'", False)):
         assert Selector(selector, "ID:1f3a-").matches(send.message) is expected
 
 
 def subscribed(selector: str) -> tuple[StompCodec, Subscribe]:
-    server = StompCodec(message_id_prefix="ID:1f3a-")
-    server.receive(encode("CONNECT", [("accept-version", "1.2"), ("host", "h")]))
+    codec = StompCodec(message_id_prefix="ID:1f3a-")
+    codec.receive(encode("CONNECT", [("accept-version", "1.2"), ("host", "h")]))
     headers = [("id", "s"), ("destination", "/queue/orders"), ("selector", selector)]
-    (command,) = server.receive(encode("SUBSCRIBE", headers))
+    (command,) = codec.receive(encode("SUBSCRIBE", headers))
     assert isinstance(command, Subscribe)
-    return server, command
+    return codec, command

@@ -37,16 +37,16 @@ def login(version: int = 12, **fields: Any) -> bytes:
 
 def opened(version: int = 12, **fields: Any) -> OpenWireCodec:
     """A connection with a session, a producer and a consumer."""
-    server = OpenWireCodec()
-    server.receive(greeting(version) + login(version, **fields))
-    server.connected("1")
-    server.receive(
+    codec = OpenWireCodec()
+    codec.receive(greeting(version) + login(version, **fields))
+    codec.connected("1")
+    codec.receive(
         said(table.SESSION_INFO, 2, version=version, id=SESSION)
         + said(table.PRODUCER_INFO, 3, True, version=version, id=PRODUCER, destination=QUEUE)
         + said(table.CONSUMER_INFO, 4, True, version=version, id=CONSUMER, destination=QUEUE, prefetch=1000)
     )
-    server.unsaid = b""
-    return server
+    codec.unsaid = b""
+    return codec
 
 
 def message(kind: int = table.TEXT_MESSAGE, sequence: int = 1, **fields: Any) -> Structure:
@@ -57,7 +57,7 @@ def message(kind: int = table.TEXT_MESSAGE, sequence: int = 1, **fields: Any) ->
 
 
 def frames(data: bytes, version: int = 12) -> Iterator[Structure]:
-    """What the server said; its WireFormatInfo is left out."""
+    """What the broker said; its WireFormatInfo is left out."""
     at = 0
     while at < len(data):
         (size,) = INT.unpack_from(data, at)

@@ -105,8 +105,8 @@ SYNCHRONOUS = {
 @pytest.mark.parametrize("what", SYNCHRONOUS)
 def test_a_client_that_waits_gets_one_answer(what: str, version: int) -> None:
     data = SYNCHRONOUS[what]
-    server = opened(version)
-    commands = server.receive(frame(table.decode(data[4:]), version))
+    codec = opened(version)
+    commands = codec.receive(frame(table.decode(data[4:]), version))
     assert receipts(commands) == [7], commands
     assert not isinstance(commands[-1], Malformed)
 
@@ -119,24 +119,24 @@ def test_one_that_does_not_wait_gets_none(what: str) -> None:
 
 
 def test_the_order_of_a_stock_client() -> None:
-    server = OpenWireCodec()
-    assert server.receive(greeting()) == []
-    (info,) = frames(server.unsaid)
+    codec = OpenWireCodec()
+    assert codec.receive(greeting()) == []
+    (info,) = frames(codec.unsaid)
     assert info.type == table.BROKER_INFO
-    connect = only(server.receive(login()), Connect)
+    connect = only(codec.receive(login()), Connect)
     assert connect.client_id == "c"
-    (response,) = frames(server.connected("1"))
+    (response,) = frames(codec.connected("1"))
     assert (response.type, response.get("correlation_id")) == (table.RESPONSE, 1)
-    assert isinstance(server.receive(said(table.SHUTDOWN_INFO))[-1], Disconnect)
-    assert server.receive(login()) == []
+    assert isinstance(codec.receive(said(table.SHUTDOWN_INFO))[-1], Disconnect)
+    assert codec.receive(login()) == []
 
 
 @pytest.mark.parametrize("type", sorted(table.FIELDS))
 def test_nothing_is_done_for_strangers(type: int) -> None:
     """Before ConnectionInfo a client is told nothing, and nothing is done for it."""
-    server = OpenWireCodec()
-    server.receive(greeting())
-    commands = server.receive(said(type, 7, True) if table.FIELDS[type][0][0] == "command_id" else said_plain(type))
+    codec = OpenWireCodec()
+    codec.receive(greeting())
+    commands = codec.receive(said(type, 7, True) if table.FIELDS[type][0][0] == "command_id" else said_plain(type))
     assert not [each for each in commands if not isinstance(each, Malformed)], commands
 
 
@@ -162,17 +162,17 @@ def test_first_words_that_are_none(data: bytes) -> None:
 
 
 def test_a_large_frame_before_the_login_is_refused() -> None:
-    server = OpenWireCodec()
-    server.receive(greeting())
-    assert isinstance(server.receive(INT.pack(STRANGER_BYTES_MAX + 1))[-1], Malformed)
-    assert not server.pending
+    codec = OpenWireCodec()
+    codec.receive(greeting())
+    assert isinstance(codec.receive(INT.pack(STRANGER_BYTES_MAX + 1))[-1], Malformed)
+    assert not codec.pending
 
 
 def test_a_breach_is_not_told_as_the_failure_of_what_went_before() -> None:
     """The message before was accepted: an exception with its number would tell its program that it was not."""
-    server = opened()
+    codec = opened()
     send = frame(structure(table.TEXT_MESSAGE, **message().fields | {"command_id": 7, "response_required": True}))
-    commands = server.receive(send + NO_FRAME)
+    commands = codec.receive(send + NO_FRAME)
     assert receipts([only(commands, Send)]) == [7]
     assert only(commands, Malformed).receipt is None
 
@@ -188,12 +188,12 @@ def test_a_command_that_is_none_is_answered_by_its_number() -> None:
 
 def test_nothing_comes_after_the_end() -> None:
     for last in (said(table.SESSION_INFO), NO_FRAME, said(table.SHUTDOWN_INFO), INT.pack(1) + b"\xff"):
-        server = opened()
-        commands = server.receive(last + SYNCHRONOUS["message"] * 3)
+        codec = opened()
+        commands = codec.receive(last + SYNCHRONOUS["message"] * 3)
         assert isinstance(commands[-1], Malformed | Disconnect)
         assert not [each for each in commands if isinstance(each, Send)]
-        assert server.receive(SYNCHRONOUS["message"]) == []
-        assert not server.pending
+        assert codec.receive(SYNCHRONOUS["message"]) == []
+        assert not codec.pending
 
 
 NO_NAMES = ["\ud800", "a\ud800\ue000", "\udfff\uffff", "a\nb", "\0", "", "x,,y", "?a=b", "x" * 9000]
@@ -219,9 +219,9 @@ HALF, LONG = "half \ud800 of one", "x" * 65_000
 def test_ids_that_cannot_be_stored_are_refused(text: str) -> None:
     """The journal has no place for them: what reaches the broker can be written."""
     connection = structure(table.CONNECTION_ID, value=text)
-    server = OpenWireCodec()
-    server.receive(greeting())
-    assert isinstance(server.receive(login(id=connection))[-1], Malformed)
+    codec = OpenWireCodec()
+    codec.receive(greeting())
+    assert isinstance(codec.receive(login(id=connection))[-1], Malformed)
     id = structure(table.MESSAGE_ID, text=text, producer=PRODUCER, producer_sequence=1)
     commands = opened(fault_tolerant=True).receive(frame(message(id=id)))
     assert not [each for each in commands if isinstance(each, Send)]
@@ -234,9 +234,9 @@ def test_ids_that_cannot_be_stored_are_refused(text: str) -> None:
     assert isinstance(commands[-1], Invalid | Malformed)
     assert commands[-1].receipt.command_id == 7
     for name in ("client_id", "user_name"):
-        server = OpenWireCodec()
-        server.receive(greeting())
-        assert isinstance(server.receive(login(**{name: text}))[-1], Malformed)
+        codec = OpenWireCodec()
+        codec.receive(greeting())
+        assert isinstance(codec.receive(login(**{name: text}))[-1], Malformed)
     id = structure(table.CONSUMER_ID, value=2)
     command = said(table.CONSUMER_INFO, 7, True, id=id, destination=QUEUE, subscription_name=text)
     assert only(opened().receive(command), Invalid).receipt.command_id == 7
@@ -253,44 +253,44 @@ UNUSABLE = {
 def limited(what: str, **fields: Any) -> OpenWireCodec:
     """A connection of a client that sends again what it has no answer for; frames may have 2 MiB, or what is not too
     large for them."""
-    server = OpenWireCodec(MIB if what == "too large" else 100 * MIB)
-    server.receive(greeting() + login(fault_tolerant=True))
-    server.connected("1")
-    server.receive(said(table.SESSION_INFO, 2, id=SESSION) + said(table.PRODUCER_INFO, 3, id=PRODUCER, **fields))
-    return server
+    codec = OpenWireCodec(MIB if what == "too large" else 100 * MIB)
+    codec.receive(greeting() + login(fault_tolerant=True))
+    codec.connected("1")
+    codec.receive(said(table.SESSION_INFO, 2, id=SESSION) + said(table.PRODUCER_INFO, 3, id=PRODUCER, **fields))
+    return codec
 
 
 @pytest.mark.parametrize("what", UNUSABLE)
 @pytest.mark.parametrize("piece", [1 << 30, 65_536], ids=["whole", "in pieces"])
 def test_a_message_that_cannot_be_taken_fails_alone(what: str, piece: int) -> None:
-    server = limited(what)
+    codec = limited(what)
     fields = message(**UNUSABLE[what]).fields | {"command_id": 7, "response_required": True}
     stream = frame(structure(table.BYTES_MESSAGE, **fields)) + SYNCHRONOUS["message"]
-    commands = [each for at in range(0, len(stream), piece) for each in server.receive(stream[at : at + piece])]
+    commands = [each for at in range(0, len(stream), piece) for each in codec.receive(stream[at : at + piece])]
     invalid = only(commands, Invalid)
     assert invalid.receipt.command_id == 7
-    (answer,) = frames(server.error(Failure(invalid.error, Scope.COMMAND, invalid.receipt)))
+    (answer,) = frames(codec.error(Failure(invalid.error, Scope.COMMAND, invalid.receipt)))
     assert (answer.type, answer.get("correlation_id")) == (table.EXCEPTION_RESPONSE, 7)
     assert receipts([only(commands, Send)]) == [7]
-    assert not server.pending
+    assert not codec.pending
 
 
 @pytest.mark.parametrize("what", UNUSABLE)
 def test_a_transaction_with_a_message_that_cannot_be_taken_fails(what: str) -> None:
     """Its sends have no answers: a client with a failover URL sends the whole transaction again."""
-    server = limited(what)
+    codec = limited(what)
     begin = said(table.TRANSACTION_INFO, 5, transaction=TRANSACTION, kind=0)
-    commands = server.receive(begin + frame(message(transaction=TRANSACTION, **UNUSABLE[what])))
+    commands = codec.receive(begin + frame(message(transaction=TRANSACTION, **UNUSABLE[what])))
     begun, invalid = only(commands, Begin), only(commands, Invalid)
     assert invalid.transaction == begun.transaction
 
 
 @pytest.mark.parametrize("what", UNUSABLE)
 def test_a_producer_with_a_window_gets_its_room_back(what: str) -> None:
-    server = limited(what, window=5 * MIB)
+    codec = limited(what, window=5 * MIB)
     sent = message(**UNUSABLE[what])
-    invalid = only(server.receive(frame(sent)), Invalid)
-    acknowledged, told = frames(server.error(Failure(invalid.error, Scope.COMMAND, invalid.receipt)))
+    invalid = only(codec.receive(frame(sent)), Invalid)
+    acknowledged, told = frames(codec.error(Failure(invalid.error, Scope.COMMAND, invalid.receipt)))
     assert acknowledged.type == table.PRODUCER_ACK
     assert acknowledged.get("size") >= 1024 + len(sent.get("content") or b"") + len(sent.get("properties") or b"")
     assert told.type == table.CONNECTION_ERROR
@@ -302,38 +302,38 @@ def test_a_one_way_command_that_is_none_ends_the_connection() -> None:
 
 
 def test_a_connection_is_named_by_its_own_kind_of_id() -> None:
-    server = OpenWireCodec()
-    server.receive(greeting())
-    assert isinstance(server.receive(login(id=TRANSACTION))[-1], Malformed)
+    codec = OpenWireCodec()
+    codec.receive(greeting())
+    assert isinstance(codec.receive(login(id=TRANSACTION))[-1], Malformed)
 
 
-def refused(server: OpenWireCodec, token: Answer, error: Exception, consumer: str = "") -> list[Structure]:
-    return list(frames(server.error(Failure(error, Scope.COMMAND, token, 0, consumer))))
+def refused(codec: OpenWireCodec, token: Answer, error: Exception, consumer: str = "") -> list[Structure]:
+    return list(frames(codec.error(Failure(error, Scope.COMMAND, token, 0, consumer))))
 
 
 def test_a_refused_consumer_is_forgotten() -> None:
     """A program that tries again and again does not use up the consumers of its connection, and no consumer that was
     refused is told later that it is there."""
-    server = opened()
+    codec = opened()
     for _ in range(3):
         command = said(table.CONSUMER_INFO, 7, True, id=structure(table.CONSUMER_ID, value=2), destination=QUEUE)
-        subscribe = only(server.receive(command), Subscribe)
-        (answer,) = refused(server, subscribe.receipt, SelectorError("no selector"), subscribe.id)
+        subscribe = only(codec.receive(command), Subscribe)
+        (answer,) = refused(codec, subscribe.receipt, SelectorError("no selector"), subscribe.id)
         assert answer.get("exception").name == "javax.jms.InvalidSelectorException"
         assert answer.get("correlation_id") == 7
 
 
 def test_a_refused_session_is_forgotten() -> None:
-    server = opened()
+    codec = opened()
     for _ in range(3):
         command = said(table.SESSION_INFO, 7, True, id=structure(table.SESSION_ID, connection="x", value=9))
-        session = only(server.receive(command), OpenSession)
-        refused(server, session.receipt, CommandError("too many", code="SESSIONS_TOO_MANY"))
+        session = only(codec.receive(command), OpenSession)
+        refused(codec, session.receipt, CommandError("too many", code="SESSIONS_TOO_MANY"))
 
 
 def test_errors_of_one_way_commands_are_told_to_the_connection() -> None:
-    server = opened()
-    (told,) = frames(server.error(Failure(CommandError("no", code="X"))))
+    codec = opened()
+    (told,) = frames(codec.error(Failure(CommandError("no", code="X"))))
     assert told.type == table.CONNECTION_ERROR
     assert told.get("exception").message
 
@@ -388,26 +388,26 @@ def test_any_bytes(stream: bytes, data: st.DataObject) -> None:
             list(frames(whole.receipt(receipt), whole._version))
 
 
-def dispatched(server: OpenWireCodec, subscribe: Subscribe, seq: int) -> Structure:
+def dispatched(codec: OpenWireCodec, subscribe: Subscribe, seq: int) -> Structure:
     """The id under which the client gets a message of that number."""
     made = Message("queue://orders", b"x", content=TEXT, seq=seq)
-    (found,) = frames(server.delivery(server.subscription(subscribe, 1), made, 0))
+    (found,) = frames(codec.delivery(codec.subscription(subscribe, 1), made, 0))
     id = found.fields["message"].fields["id"]
     assert isinstance(id, Structure)
     return id
 
 
-def consumer_of(server: OpenWireCodec) -> Subscribe:
+def consumer_of(codec: OpenWireCodec) -> Subscribe:
     other = structure(table.CONSUMER_ID, connection="ID:host-1-1:1", session=1, value=2)
-    found = server.receive(said(table.CONSUMER_INFO, 9, id=other, destination=QUEUE, prefetch=10))
+    found = codec.receive(said(table.CONSUMER_INFO, 9, id=other, destination=QUEUE, prefetch=10))
     subscribe = only(found, Subscribe)
     assert isinstance(subscribe, Subscribe)
     return subscribe
 
 
-def acknowledged(server: OpenWireCodec, id: Structure, transaction: Structure | None = None) -> list[Command]:
+def acknowledged(codec: OpenWireCodec, id: Structure, transaction: Structure | None = None) -> list[Command]:
     consumer = structure(table.CONSUMER_ID, connection="ID:host-1-1:1", session=1, value=2)
-    return server.receive(
+    return codec.receive(
         said(
             table.MESSAGE_ACK,
             20,
@@ -422,47 +422,47 @@ def acknowledged(server: OpenWireCodec, id: Structure, transaction: Structure | 
     )
 
 
-def committed(server: OpenWireCodec) -> list[Command]:
-    return server.receive(said(table.TRANSACTION_INFO, 30, True, connection=ID, transaction=TRANSACTION, kind=2))
+def committed(codec: OpenWireCodec) -> list[Command]:
+    return codec.receive(said(table.TRANSACTION_INFO, 30, True, connection=ID, transaction=TRANSACTION, kind=2))
 
 
 def test_a_transaction_with_a_message_of_this_connection_commits() -> None:
-    server = opened()
-    id = dispatched(server, consumer_of(server), 7)
-    server.receive(said(table.TRANSACTION_INFO, 10, connection=ID, transaction=TRANSACTION, kind=0))
-    acknowledged(server, id, TRANSACTION)
-    found = committed(server)
+    codec = opened()
+    id = dispatched(codec, consumer_of(codec), 7)
+    codec.receive(said(table.TRANSACTION_INFO, 10, connection=ID, transaction=TRANSACTION, kind=0))
+    acknowledged(codec, id, TRANSACTION)
+    found = committed(codec)
     assert only(found, SettleSet).seqs == [7]
     assert [type(each) for each in found if isinstance(each, Begin)] == [Begin, Commit]
 
 
 def test_a_transaction_with_a_message_of_an_earlier_connection_is_rolled_back() -> None:
     """Its message comes again, and would be processed twice by transactions that were both committed."""
-    server = opened(failover_reconnect=True)
-    own = dispatched(server, consumer_of(server), 7)
+    codec = opened(failover_reconnect=True)
+    own = dispatched(codec, consumer_of(codec), 7)
     stale = structure(table.MESSAGE_ID, producer=PRODUCER, producer_sequence=1, broker_sequence=7)
     assert own.fields["broker_sequence"] != 7
-    server.receive(said(table.TRANSACTION_INFO, 10, connection=ID, transaction=TRANSACTION, kind=0))
-    acknowledged(server, stale, TRANSACTION)
-    failed = only(committed(server), Invalid)
+    codec.receive(said(table.TRANSACTION_INFO, 10, connection=ID, transaction=TRANSACTION, kind=0))
+    acknowledged(codec, stale, TRANSACTION)
+    failed = only(committed(codec), Invalid)
     assert isinstance(failed.error, TransactionRolledBackError)
     assert isinstance(failed.receipt, Answer)
     assert failed.receipt.exception(failed.error).name == "javax.jms.TransactionRolledBackException"
-    assert not [each for each in acknowledged(server, stale) if isinstance(each, Settle)], "nor without a transaction"
-    assert only(acknowledged(server, own), Settle).seq == 7
+    assert not [each for each in acknowledged(codec, stale) if isinstance(each, Settle)], "nor without a transaction"
+    assert only(acknowledged(codec, own), Settle).seq == 7
 
 
 def test_a_pull_that_is_asked_for_again_is_answered_once() -> None:
     """After a takeover a client sends its last pull again, and its program asks for a message as well."""
-    server = opened()
+    codec = opened()
     other = structure(table.CONSUMER_ID, connection="ID:host-1-1:1", session=1, value=2)
-    server.receive(said(table.CONSUMER_INFO, 9, id=other, destination=QUEUE, prefetch=0))
+    codec.receive(said(table.CONSUMER_INFO, 9, id=other, destination=QUEUE, prefetch=0))
     pulls = [
-        only(server.receive(said(table.MESSAGE_PULL, n, consumer=other, destination=QUEUE, timeout=500)), Credit)
+        only(codec.receive(said(table.MESSAGE_PULL, n, consumer=other, destination=QUEUE, timeout=500)), Credit)
         for n in (10, 11)
     ]
-    assert server.receipt(pulls[0].receipt) == b""
-    (nothing,) = frames(server.receipt(pulls[1].receipt))
+    assert codec.receipt(pulls[0].receipt) == b""
+    (nothing,) = frames(codec.receipt(pulls[1].receipt))
     assert nothing.fields["message"] is None
 
 
@@ -470,9 +470,9 @@ def test_a_pull_that_is_asked_for_again_is_answered_once() -> None:
 def test_clients_are_told_where_the_group_is_and_whether_to_move(rebalances: bool, tmp_path: Path) -> None:
     config = BrokerConfig(store=str(tmp_path), rebalance_cluster_clients=rebalances)
     [served] = [each for each in PROTOCOLS if each.name == "openwire"]
-    server = served.make(Surroundings(config, "store", 1, "ID:store-"), "1-1.")
-    server.receive(greeting() + login())
-    told = list(frames(server.connected("1", ("auto://a:1", "stomp://a:2", "openwire://b:3"))))
+    codec = served.make(Surroundings(config, "store", 1, "ID:store-"), "1-1.")
+    codec.receive(greeting() + login())
+    told = list(frames(codec.connected("1", ("auto://a:1", "stomp://a:2", "openwire://b:3"))))
     [control] = [each for each in told if each.type == table.CONNECTION_CONTROL]
     assert control.get("connected_brokers") == "tcp://a:1,tcp://b:3"
     assert control.get("rebalance") is rebalances

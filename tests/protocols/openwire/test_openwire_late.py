@@ -45,11 +45,11 @@ def id_of(seq: int) -> Structure:
 
 
 def acknowledged(
-    server: OpenWireCodec, kind: int, first: int, last: int, responds: bool = True, **more: object
+    codec: OpenWireCodec, kind: int, first: int, last: int, responds: bool = True, **more: object
 ) -> list[Command]:
     fields = {"consumer": CONSUMER, "destination": QUEUE, "kind": kind, "count": 1, **more}
     ids = {"first": id_of(first), "last": id_of(last)}
-    return server.receive(said(table.MESSAGE_ACK, 20, responds, **(fields | ids)))
+    return codec.receive(said(table.MESSAGE_ACK, 20, responds, **(fields | ids)))
 
 
 @pytest.mark.parametrize("kind", [STANDARD, INDIVIDUAL])
@@ -72,8 +72,8 @@ def test_nobody_knows_all_messages_of_a_range() -> None:
 
 
 def test_a_range_of_which_some_are_held_fails_beside_what_is_done() -> None:
-    server, names = opened_with(7, 8)
-    found = acknowledged(server, STANDARD, 6, names[-1], consumer=OTHER, count=3)
+    codec, names = opened_with(7, 8)
+    found = acknowledged(codec, STANDARD, 6, names[-1], consumer=OTHER, count=3)
     (settled,) = (each for each in found if isinstance(each, SettleSet))
     assert (settled.seqs, settled.outcome, settled.receipt) == ([7, 8], Outcome.ACCEPTED, None)
     (failed,) = (each for each in found if each.receipt is not None)
@@ -94,29 +94,29 @@ def test_words_that_promise_nothing_are_answered(kind: int, transaction: Structu
 
 def opened_with(*seqs: int) -> tuple[OpenWireCodec, list[int]]:
     """A connection with a consumer that was given these messages, and the names that it knows them by."""
-    server = opened()
+    codec = opened()
     (subscribe,) = (
         each
-        for each in server.receive(said(table.CONSUMER_INFO, 9, id=OTHER, destination=QUEUE, prefetch=10))
+        for each in codec.receive(said(table.CONSUMER_INFO, 9, id=OTHER, destination=QUEUE, prefetch=10))
         if isinstance(each, Subscribe)
     )
-    facts = server.subscription(subscribe, 1)
+    facts = codec.subscription(subscribe, 1)
     for seq in seqs:
         message = Message("queue://orders", b"x")
         message.seq = seq
-        server.delivery(facts, message, 0)
-    return server, list(server._consumers[table.nested(OTHER)].held)
+        codec.delivery(facts, message, 0)
+    return codec, list(codec._consumers[table.nested(OTHER)].held)
 
 
-def outcomes(server: OpenWireCodec, last: int) -> dict[int, Outcome]:
+def outcomes(codec: OpenWireCodec, last: int) -> dict[int, Outcome]:
     """How deliveries end when the consumer says that its program saw those up to `last`."""
-    found = server.receive(said(table.REMOVE_INFO, 30, id=OTHER, last_delivered=last))
+    found = codec.receive(said(table.REMOVE_INFO, 30, id=OTHER, last_delivered=last))
     return {seq: each.outcome for each in found if isinstance(each, SettleSet) for seq in each.seqs}
 
 
 def test_a_consumer_that_ends_has_seen_what_was_dispatched_before_the_last() -> None:
-    server, names = opened_with(8, 9, 3, 10)
-    assert outcomes(server, names[2]) == {
+    codec, names = opened_with(8, 9, 3, 10)
+    assert outcomes(codec, names[2]) == {
         8: Outcome.RETURNED,
         9: Outcome.RETURNED,
         3: Outcome.RETURNED,
@@ -127,28 +127,28 @@ def test_a_consumer_that_ends_has_seen_what_was_dispatched_before_the_last() -> 
 def test_an_older_message_that_came_later_was_not_seen() -> None:
     """Another consumer gave it back. Its program saw a younger one last, and acknowledged it: each consumer that ended
     so counted as a delivery that failed, and the client gave the message up after some."""
-    server, names = opened_with(9, 3)
-    acknowledged(server, STANDARD, names[0], names[0], consumer=OTHER)
-    assert outcomes(server, names[0]) == {3: Outcome.RELEASED}
+    codec, names = opened_with(9, 3)
+    acknowledged(codec, STANDARD, names[0], names[0], consumer=OTHER)
+    assert outcomes(codec, names[0]) == {3: Outcome.RELEASED}
 
 
 def own_ids(last: int, acknowledges: Sequence[int] = (), is_usual: bool = True, *, failover: bool = True) -> list[bool]:
     """Which of the messages 6 to 9 have other ids when they come again, after a consumer that had 7, 8 and 9 ended."""
-    server = opened(fault_tolerant=failover)
-    (send,) = (each for each in server.receive(frame(message(), 12)) if isinstance(each, Send))
-    (consumer,) = server._consumers.values()
+    codec = opened(fault_tolerant=failover)
+    (send,) = (each for each in codec.receive(frame(message(), 12)) if isinstance(each, Send))
+    (consumer,) = codec._consumers.values()
     for seq in (7, 8, 9):
         send.message.seq = seq
-        server.delivery(consumer, send.message, 0)
+        codec.delivery(consumer, send.message, 0)
     for seq in acknowledges:
-        acknowledged(server, INDIVIDUAL, seq, seq, responds=not is_usual)
-    server.receive(said(table.REMOVE_INFO, 30, id=CONSUMER, last_delivered=last))
-    server.receive(said(table.CONSUMER_INFO, 31, id=CONSUMER, destination=QUEUE, prefetch=1000))
-    (consumer,) = server._consumers.values()
+        acknowledged(codec, INDIVIDUAL, seq, seq, responds=not is_usual)
+    codec.receive(said(table.REMOVE_INFO, 30, id=CONSUMER, last_delivered=last))
+    codec.receive(said(table.CONSUMER_INFO, 31, id=CONSUMER, destination=QUEUE, prefetch=1000))
+    (consumer,) = codec._consumers.values()
     found = []
     for seq in (6, 7, 8, 9):
         send.message.seq = seq
-        (dispatch,) = frames(server.delivery(consumer, send.message, 1))
+        (dispatch,) = frames(codec.delivery(consumer, send.message, 1))
         id = dispatch.fields["message"].fields["id"]
         assert id_text(id) == "ID:host-1-1:1:1:1:1", "the program sees no difference"
         found.append(id.fields["producer"] != PRODUCER)
@@ -166,11 +166,11 @@ def test_a_client_without_a_failover_url_sees_the_same_id() -> None:
 
 
 def test_a_message_of_another_protocol_comes_again_under_the_same_id() -> None:
-    server, names = opened_with(7)
-    consumer = server._consumers[table.nested(OTHER)]
+    codec, names = opened_with(7)
+    consumer = codec._consumers[table.nested(OTHER)]
     sent = Message("queue://orders", b"x")
     sent.seq = 7
-    (one,), (two,) = (frames(server.delivery(consumer, sent, times)) for times in (0, 1))
+    (one,), (two,) = (frames(codec.delivery(consumer, sent, times)) for times in (0, 1))
     assert one.fields["message"].fields["id"] == two.fields["message"].fields["id"]
     assert list(consumer.held) == names
 
@@ -184,34 +184,34 @@ def test_one_that_acknowledges_one_by_one_may_have_seen_any(is_usual: bool) -> N
     assert own_ids(8, [8], is_usual) == [True] * 4
 
 
-def committed(server: OpenWireCodec) -> list[Command]:
-    return server.receive(said(table.TRANSACTION_INFO, 30, True, connection=ID, transaction=TRANSACTION, kind=2))
+def committed(codec: OpenWireCodec) -> list[Command]:
+    return codec.receive(said(table.TRANSACTION_INFO, 30, True, connection=ID, transaction=TRANSACTION, kind=2))
 
 
-def begun(server: OpenWireCodec) -> None:
-    server.receive(said(table.TRANSACTION_INFO, 10, connection=ID, transaction=TRANSACTION, kind=0))
+def begun(codec: OpenWireCodec) -> None:
+    codec.receive(said(table.TRANSACTION_INFO, 10, connection=ID, transaction=TRANSACTION, kind=0))
 
 
 def test_what_a_failed_transaction_acknowledged_is_held_as_before() -> None:
     """The client delivers it again by itself, and acknowledges it in the next transaction."""
-    server, names = opened_with(7, 8, 9)
+    codec, names = opened_with(7, 8, 9)
     for _ in range(2):
-        begun(server)
-        acknowledged(server, STANDARD, names[0], names[1], consumer=OTHER, transaction=TRANSACTION, count=2)
-        found = committed(server)
+        begun(codec)
+        acknowledged(codec, STANDARD, names[0], names[1], consumer=OTHER, transaction=TRANSACTION, count=2)
+        found = committed(codec)
         assert [each.seqs for each in found if isinstance(each, SettleSet)] == [[7, 8]]
         (commit,) = (each for each in found if isinstance(each, Commit))
-        server.error(Failure(StoreFullError("the disk is full"), receipt=commit.receipt))
-    assert list(server._consumers[table.nested(OTHER)].held) == names
+        codec.error(Failure(StoreFullError("the disk is full"), receipt=commit.receipt))
+    assert list(codec._consumers[table.nested(OTHER)].held) == names
 
 
 def test_what_a_transaction_acknowledged_is_gone_when_it_is_committed() -> None:
-    server, names = opened_with(7, 8, 9)
-    begun(server)
-    acknowledged(server, STANDARD, names[0], names[1], consumer=OTHER, transaction=TRANSACTION, count=2)
-    (commit,) = (each for each in committed(server) if isinstance(each, Commit))
-    server.receipt(commit.receipt)
-    assert list(server._consumers[table.nested(OTHER)].held) == names[2:]
+    codec, names = opened_with(7, 8, 9)
+    begun(codec)
+    acknowledged(codec, STANDARD, names[0], names[1], consumer=OTHER, transaction=TRANSACTION, count=2)
+    (commit,) = (each for each in committed(codec) if isinstance(each, Commit))
+    codec.receipt(commit.receipt)
+    assert list(codec._consumers[table.nested(OTHER)].held) == names[2:]
 
 
 ALREADY = TransactionRolledBackError("it took place before", code="ALREADY_COMMITTED")
@@ -219,30 +219,30 @@ ALREADY = TransactionRolledBackError("it took place before", code="ALREADY_COMMI
 
 def test_a_transaction_that_is_repeated_is_committed_where_the_first_one_was() -> None:
     """The client learned that it was rolled back, and would have done its work again."""
-    server = opened()
-    begun(server)
-    server.receive(frame(message(transaction=TRANSACTION), 12))
-    (commit,) = (each for each in committed(server) if isinstance(each, Commit))
-    (answer,) = frames(server.error(Failure(ALREADY, receipt=commit.receipt)))
+    codec = opened()
+    begun(codec)
+    codec.receive(frame(message(transaction=TRANSACTION), 12))
+    (commit,) = (each for each in committed(codec) if isinstance(each, Commit))
+    (answer,) = frames(codec.error(Failure(ALREADY, receipt=commit.receipt)))
     assert (answer.type, answer.get("correlation_id")) == (table.RESPONSE, 30)
 
 
 def test_another_transaction_of_a_name_that_is_taken_is_rolled_back() -> None:
     """What it acknowledges is there still: it is not a repetition."""
-    server, names = opened_with(7)
-    begun(server)
-    acknowledged(server, STANDARD, names[0], names[0], consumer=OTHER, transaction=TRANSACTION)
-    (commit,) = (each for each in committed(server) if isinstance(each, Commit))
-    (answer,) = frames(server.error(Failure(ALREADY, receipt=commit.receipt)))
+    codec, names = opened_with(7)
+    begun(codec)
+    acknowledged(codec, STANDARD, names[0], names[0], consumer=OTHER, transaction=TRANSACTION)
+    (commit,) = (each for each in committed(codec) if isinstance(each, Commit))
+    (answer,) = frames(codec.error(Failure(ALREADY, receipt=commit.receipt)))
     assert answer.type == table.EXCEPTION_RESPONSE
-    assert list(server._consumers[table.nested(OTHER)].held) == names
+    assert list(codec._consumers[table.nested(OTHER)].held) == names
 
 
 def test_a_transaction_that_acknowledges_more_than_is_held_is_rolled_back() -> None:
     """Some of the range came on an earlier connection, or twice."""
-    server, names = opened_with(7, 8)
-    begun(server)
-    acknowledged(server, STANDARD, names[0], names[1], consumer=OTHER, transaction=TRANSACTION, count=3)
-    (failed,) = (each for each in committed(server) if each.receipt is not None)
+    codec, names = opened_with(7, 8)
+    begun(codec)
+    acknowledged(codec, STANDARD, names[0], names[1], consumer=OTHER, transaction=TRANSACTION, count=3)
+    (failed,) = (each for each in committed(codec) if each.receipt is not None)
     assert isinstance(failed, Invalid)
     assert isinstance(failed.error, TransactionRolledBackError)

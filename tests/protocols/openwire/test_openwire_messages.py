@@ -316,8 +316,8 @@ def test_any_bytes_as_an_acknowledgement(data: bytes) -> None:
         assert isinstance(found, Ack)
 
 
-def consumer_of(server: OpenWireCodec) -> Consumer:
-    consumer = next(iter(server._consumers.values()))
+def consumer_of(codec: OpenWireCodec) -> Consumer:
+    consumer = next(iter(codec._consumers.values()))
     assert isinstance(consumer, Consumer)
     return consumer
 
@@ -325,20 +325,20 @@ def consumer_of(server: OpenWireCodec) -> Consumer:
 @pytest.mark.parametrize("version", only([6, 9, 10, 12], 12))
 @given(data=st.data())
 def test_a_dispatch_is_what_the_table_writes(version: int, data: st.DataObject) -> None:
-    server, found = opened(version), data.draw(messages(version))
+    codec, found = opened(version), data.draw(messages(version))
     stored = received(found, version)
     if stored.properties:
         return
-    (dispatch,) = frames(server.delivery(consumer_of(server), stored, 2), version)
+    (dispatch,) = frames(codec.delivery(consumer_of(codec), stored, 2), version)
     assert dispatch.get("consumer") == CONSUMER
     assert (dispatch.get("destination"), dispatch.get("redelivery_counter")) == (QUEUE, 2)
     assert dispatch.get("message").get("content") == found.get("content")
-    assert b"".join(server.large_delivery(consumer_of(server), stored, 2))[4:] == encode(dispatch, version)
+    assert b"".join(codec.large_delivery(consumer_of(codec), stored, 2))[4:] == encode(dispatch, version)
 
 
 def test_a_message_through_a_connection() -> None:
-    server = opened()
-    (send,) = [each for each in server.receive(frame(message())) if isinstance(each, Send)]
+    codec = opened()
+    (send,) = [each for each in codec.receive(frame(message())) if isinstance(each, Send)]
     assert send.message.destination == "queue://orders"
     assert decode(encode(message())).type == table.TEXT_MESSAGE
 
@@ -347,13 +347,13 @@ def test_a_message_through_a_connection() -> None:
 def test_a_message_with_too_many_properties_is_refused_before_they_are_read(
     short: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = opened()
+    codec = opened()
     if short:  # its producer is known, and usual messages are read the short way
-        server.receive(frame(message()))
+        codec.receive(frame(message()))
     monkeypatch.setattr("amq.protocols.openwire.primitives._map", lambda *_: pytest.fail("they were read"))
     for count, kind in ((PROPERTIES_MAX, Send), (PROPERTIES_MAX + 1, Invalid)):
         properties = encode_map({f"{number:x}": True for number in range(count)})
-        *_, found = server.receive(frame(message(properties=properties, sequence=count)))
+        *_, found = codec.receive(frame(message(properties=properties, sequence=count)))
         assert isinstance(found, kind)
     assert found.error.code == "HEADERS_TOO_MANY"
 

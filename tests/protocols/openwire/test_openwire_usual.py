@@ -46,20 +46,20 @@ def general() -> OpenWireCodec:
         return opened()
 
 
-def prepared(server: OpenWireCodec) -> OpenWireCodec:
+def prepared(codec: OpenWireCodec) -> OpenWireCodec:
     """It has two producers, an open transaction, and a consumer that holds messages."""
-    server.receive(
+    codec.receive(
         said(table.PRODUCER_INFO, 5, id=OTHER, destination=QUEUE, window=4096)
         + said(table.TRANSACTION_INFO, 6, connection=TRANSACTION.get("connection"), transaction=TRANSACTION, kind=0)
         + said(table.CONNECTION_CONTROL, 7, fault_tolerant=True)
     )
-    (consumer,) = server._consumers.values()
+    (consumer,) = codec._consumers.values()
     for seq in range(1, 9):
         stored = message_of(read_message(table.encode(message(sequence=seq)), 12), "queue://orders", "")
         stored.seq = seq
-        server.delivery(consumer, stored, 0)
-    server.unsaid = b""
-    return server
+        codec.delivery(consumer, stored, 0)
+    codec.unsaid = b""
+    return codec
 
 
 @st.composite
@@ -135,8 +135,8 @@ def test_both_ways_say_the_same(found: st.DataObject) -> None:
     reads = [bytes(stream[start:end]) for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     ours, theirs = prepared(opened()), prepared(general())
     said_by: list[Sequence[Command]] = []
-    for server in (ours, theirs):
-        said_by.append([command for read in reads for command in server.receive(read)])
+    for codec in (ours, theirs):
+        said_by.append([command for read in reads for command in codec.receive(read)])
     short, long = said_by
     event("malformed" if any(isinstance(each, Malformed) for each in short) else "well formed")
     assert _told(short) == _told(long)
@@ -153,8 +153,8 @@ def _told(commands: Sequence[Command]) -> list[object]:
 
 
 def test_what_is_usual_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = prepared(opened())
-    server.receive(frame(message(sequence=1)))  # the first one is read in general, and known from then on
+    codec = prepared(opened())
+    codec.receive(frame(message(sequence=1)))  # the first one is read in general, and known from then on
     ack = said(
         table.MESSAGE_ACK,
         9,
@@ -165,8 +165,8 @@ def test_what_is_usual_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> N
         first=structure(table.MESSAGE_ID, producer=PRODUCER, producer_sequence=3, broker_sequence=3),
         last=structure(table.MESSAGE_ID, producer=PRODUCER, producer_sequence=3, broker_sequence=3),
     )
-    monkeypatch.setattr(server, "_receive", lambda *_: pytest.fail("it is read in general"))
-    send, settle = server.receive(frame(message(sequence=2, content=b"\0\0\0\1a")) + ack)[-2:]
+    monkeypatch.setattr(codec, "_receive", lambda *_: pytest.fail("it is read in general"))
+    send, settle = codec.receive(frame(message(sequence=2, content=b"\0\0\0\1a")) + ack)[-2:]
     assert isinstance(send, Send)
     assert isinstance(settle, Settle)
     assert settle.seq == 3
@@ -178,31 +178,31 @@ def test_both_ways_to_dispatch_say_the_same(content: bytes, has_content: bool, r
     made = message(sequence=4, **({"content": content} if has_content else {}))
     stored = message_of(read_message(table.encode(made), 12), "queue://orders", "")
     stored.seq = 70
-    server = opened(failover_reconnect=again)
-    (consumer,) = server._consumers.values()
-    short = server.delivery(consumer, stored, redelivered)
-    assert short == b"".join(server._pieces(consumer, stored, redelivered))
+    codec = opened(failover_reconnect=again)
+    (consumer,) = codec._consumers.values()
+    short = codec.delivery(consumer, stored, redelivered)
+    assert short == b"".join(codec._pieces(consumer, stored, redelivered))
     assert decode(short[4:]).get("redelivery_counter") == redelivered
 
 
 def test_a_long_beginning_is_not_remembered() -> None:
-    server = opened()
+    codec = opened()
     name = structure(table.QUEUE, name="q" * 3000)
     for sequence in (1, 2):
-        found = server.receive(frame(message(sequence=sequence, destination=name)))
+        found = codec.receive(frame(message(sequence=sequence, destination=name)))
         (send,) = [each for each in found if isinstance(each, Send)]
         assert send.message.destination == "queue://" + "q" * 3000
-    (producer,) = server._producers.values()
+    (producer,) = codec._producers.values()
     assert len(producer.known.prefix) <= 1024
 
 
 def test_a_message_is_not_shared() -> None:
     """Two messages of one producer have nothing in common that changes."""
-    server = opened()
+    codec = opened()
     sends = [
         each
         for sequence in (1, 2, 3)
-        for each in server.receive(frame(message(sequence=sequence, content=b"\0\0\0\1a")))
+        for each in codec.receive(frame(message(sequence=sequence, content=b"\0\0\0\1a")))
         if isinstance(each, Send)
     ]
     messages: list[Message] = [each.message for each in sends]
