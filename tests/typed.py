@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from amq.core import values
-from amq.core.message import NONE, TEXT, Content, Envelope, Head, Message, Native, Reader, register
+from amq.core.message import NONE, TEXT, Content, Envelope, Head, Message, Native, NativeReader, register
 from amq.core.values import Float32, Int8, Int16, Int32, Nested, Value
 
 TINY = "tiny"
@@ -116,4 +116,4 @@ def _without(data: bytes, names: Container[str]) -> bytes:
     return values.encode({name: value for name, value in values.decode_map(data).items() if name not in names})
 
 
-register(TINY, Reader(_head, _content, _without))
+register(TINY, NativeReader(_head, _content, _without))

@@ -503,7 +503,7 @@ class Content(NamedTuple):
     content_type: str = ""
 
 
-class Reader(NamedTuple):
+class NativeReader(NamedTuple):
     """Reads the native forms of one protocol. The functions are pure, and raise ValueError for what is none.
 
     head     properties and envelope, from the native data alone: the body may be on the disk
@@ -516,10 +516,10 @@ class Reader(NamedTuple):
     without: Callable[[bytes, Container[str]], bytes]
 
 
-_readers: Final[dict[str, Reader]] = {}
+_readers: Final[dict[str, NativeReader]] = {}
 
 
-def register(protocol: str, reader: Reader) -> None:
+def register(protocol: str, reader: NativeReader) -> None:
     """From now on `reader` reads what came by `protocol`: called once, by the module of its codec."""
     assert _readers.setdefault(protocol, reader) is reader, "there is one already"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any, Final
 
-from amq.core.message import BYTES, TEXT, Content, Envelope, Message, Native, Reader, check, neutral, register
+from amq.core.message import BYTES, TEXT, Content, Envelope, Message, Native, NativeReader, check, neutral, register
 from amq.core.ownership import given
 from amq.core.values import Properties, are_texts, decode_map, encode
 
@@ -108,4 +108,4 @@ def _without(data: bytes, names: Container[str]) -> bytes:
     return encode(fields | {"properties": kept})
 
 
-register(NAME, Reader(_head, _content, _without))
+register(NAME, NativeReader(_head, _content, _without))

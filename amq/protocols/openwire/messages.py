@@ -35,7 +35,7 @@ from amq.core.message import (
     Envelope,
     Message,
     Native,
-    Reader,
+    NativeReader,
     neutral,
     register,
 )
@@ -54,8 +54,7 @@ from amq.protocols.openwire.primitives import (
     properties_of,
 )
 from amq.protocols.openwire.table import FIELDS, VERSION_MAX, Structure, decode, read_nested, structure
-from amq.protocols.openwire.wire import INT, LONG, decode_text, encode_text, optional_bytes, storable, to_utf8
-from amq.protocols.openwire.wire import Reader as WireReader
+from amq.protocols.openwire.wire import INT, LONG, Reader, decode_text, encode_text, optional_bytes, storable, to_utf8
 
 NAME: Final = "openwire"
 GROUP_ID, GROUP_SEQ = "JMSXGroupID", "JMSXGroupSeq"
@@ -312,7 +311,7 @@ def _skip(data: bytes, at: int) -> int:
         return at + 1
     if table.QUEUE <= data[at + 1] <= table.TEMP_TOPIC and data[at + 2]:
         return _text(data, at + 2)[1]
-    reader = WireReader(data, at)
+    reader = Reader(data, at)
     read_nested(reader, VERSION_MAX)
     return reader.at
 
@@ -327,7 +326,7 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
 def _past_structures(data: bytes, at: int) -> int:
     if not data[at]:
         return at + 1
-    reader = WireReader(data, at + 1)
+    reader = Reader(data, at + 1)
     for _ in range(reader.unsigned_short()):
         read_nested(reader, VERSION_MAX)
     return reader.at
@@ -439,7 +438,7 @@ def producer_text(id: Structure) -> str:
 
 def producer_text_in(field: bytes) -> str:
     """The same of a producer's id as a field."""
-    id = read_nested(WireReader(field), VERSION_MAX)
+    id = read_nested(Reader(field), VERSION_MAX)
     assert id is not None
     return producer_text(id)
 
@@ -489,7 +488,7 @@ def _without(data: bytes, names: Container[str]) -> bytes:
     return data[:at] + optional_bytes(encode_map(kept) if kept else None) + data[end:]
 
 
-register(NAME, Reader(_head, _content, _without))
+register(NAME, NativeReader(_head, _content, _without))
 
 # -- messages of all protocols → dispatches ---------------------------------------------------------------------------
 
