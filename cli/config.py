@@ -191,6 +191,7 @@ def _setting_json(setting: Setting) -> dict[str, Any]:
     value = made.parse(setting.value)
     return {
         "section": made.section,
+        "scope": made.scope.value,
         "destination": setting.destination,
         "key": made.key,
         "value": list(value) if isinstance(value, tuple) else value,

@@ -52,6 +52,7 @@ def configuration(source: Knows) -> tuple[Table[Setting], Iterable[Setting]]:
         made = setting.option
         return {
             "section": made.section,
+            "scope": made.scope.value,
             "destination": setting.destination,
             "value": setting.value,
             "source": setting.source,

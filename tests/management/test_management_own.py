@@ -72,7 +72,7 @@ def test_configuration_says_where_a_value_came_from_and_whether_it_is_live(tmp_p
         assert rows["maximumRedeliveries"]["source"] == "default"
         assert rows["lockKeepAlivePeriod"]["value"] == "10s"
         (row,) = (await made.ask("GET", "/configuration", name="n?me"))["items"]
-        assert row["section"] == "broker"
+        assert (row["section"], row["scope"]) == ("broker", "store")
 
     run(tmp_path, test)
 
