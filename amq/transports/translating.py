@@ -22,7 +22,7 @@ from amq.protocols.codec import Codec
 Translate = Callable[[Message], Message]  # for one kind of consumers; equal ones are equal
 
 
-class Held:
+class HeldBody:
     """The memory of a body that is ready: `size` bytes, and how many connections have not written it yet."""
 
     __slots__ = ("holders", "size")
@@ -32,7 +32,7 @@ class Held:
         self.holders = holders
 
 
-Then = Callable[[Message, Held], None]
+Then = Callable[[Message, HeldBody], None]
 
 
 class _Job(NamedTuple):
@@ -65,7 +65,7 @@ class Translator:
         else:
             job.then.append(then)
 
-    def release(self, held: Held) -> None:
+    def release(self, held: HeldBody) -> None:
         """One of those who have that body needs it no more."""
         held.holders -= 1
         if not held.holders:
@@ -96,7 +96,7 @@ class Translator:
         if self._is_closed:
             return
         ready = bare(job.message) if found is None or error is not None else found
-        held = Held(len(ready.body) + ready.header_bytes, len(job.then))
+        held = HeldBody(len(ready.body) + ready.header_bytes, len(job.then))
         self.held_bytes += held.size
         self._memory.take(held.size)
         for then in job.then:
@@ -145,7 +145,7 @@ class Later:
         self._lender = lender
         self._write = write
         self._waiting: deque[_Waiting] = deque()
-        self._held: list[Held] = []  # of what was delivered, and is not yet written
+        self._held: list[HeldBody] = []  # of what was delivered, and is not yet written
         self._is_closed = False
 
     def __bool__(self) -> bool:
@@ -168,7 +168,7 @@ class Later:
         translate = first.codec.translation(first.subscription.wire)
         self._lender.translator.ask(first.message, translate, self._ready)
 
-    def _ready(self, message: Message, held: Held) -> None:
+    def _ready(self, message: Message, held: HeldBody) -> None:
         if self._is_closed:
             self._lender.translator.release(held)
             return

@@ -65,7 +65,7 @@ class Windowed(Answer):
         return structure(table.PRODUCER_ACK, producer=self.producer, size=self.size)
 
 
-class Ending(Answer):
+class EndAnswer(Answer):
     """The end of a transaction. `taken` = what it acknowledges: by consumer, its names and the broker's numbers."""
 
     __slots__ = ("taken",)
@@ -80,7 +80,7 @@ class Ending(Answer):
             consumer.held = names | consumer.held
 
 
-class Committed(Ending):
+class Committed(EndAnswer):
     """The answer to the commit of a local transaction."""
 
     __slots__ = ()
@@ -94,7 +94,7 @@ class Committed(Ending):
         return rolled_back(error)
 
 
-class EndedXa(Ending):
+class EndedXa(EndAnswer):
     """The answer to the end of an XA transaction."""
 
     __slots__ = ()

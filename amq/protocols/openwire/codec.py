@@ -50,8 +50,8 @@ from amq.protocols.openwire import table
 from amq.protocols.openwire.answers import (
     Answer,
     Committed,
+    EndAnswer,
     EndedXa,
-    Ending,
     Opening,
     PreparedXa,
     Pulled,
@@ -650,7 +650,7 @@ class OpenWireCodec:
         if kind in (BEGIN, END):
             self._done(found, commands)
             return
-        answer: Ending
+        answer: EndAnswer
         read_only: Answer | None = None
         if kind == PREPARE:
             answer = prepared = PreparedXa(command_id, responds)
