@@ -446,7 +446,7 @@ class Oracle:
             self._counted(CheckpointFile, "finish", "checkpoints written"),
             self._counted(DivergedError, "__init__", "diverged"),
             self._counted(Limits, "_reach", "queue at its limit"),
-            self._counted(StoreRoom, "told", "store at its limit"),
+            self._counted(StoreRoom, "description", "store at its limit"),
         ):
             yield
 

@@ -90,7 +90,7 @@ class Limits:
         if message.persistent and not self._store.is_there():
             if fails:
                 raise StoreFullError(
-                    f"{self._store.told()}: the message was not stored, send it again later", code="STORE_LIMIT"
+                    f"{self._store.description()}: the message was not stored, send it again later", code="STORE_LIMIT"
                 )
             return self._store
         if queue is None or queue.taken_bytes < queue.limit_bytes:
@@ -117,7 +117,7 @@ class Limits:
         if any(into.values()) and not self._store.is_there():
             if self._core.config.producer_flow_control == "fail":
                 raise TransactionRolledBackError(
-                    f"{self._store.told()}: the transaction was rolled back, try again later", code="STORE_LIMIT"
+                    f"{self._store.description()}: the transaction was rolled back, try again later", code="STORE_LIMIT"
                 )
             return self._store
         wanted: Room | None = None

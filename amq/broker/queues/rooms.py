@@ -63,9 +63,9 @@ class StoreRoom:
         return not journal.at_limit or journal.disk_full
 
     def lacking(self) -> StoreFullError:
-        return StoreFullError(f"{self.told()}: {_CURE}", code="STORE_LIMIT")
+        return StoreFullError(f"{self.description()}: {_CURE}", code="STORE_LIMIT")
 
-    def told(self) -> str:
+    def description(self) -> str:
         """Name the limit that is reached, for the text of an error."""
         return f"the store is at its limit of {format_size(self.core.config.store_limit_bytes)} (storeLimit)"
 

@@ -29,7 +29,7 @@ class TopicBuffer(Queue):
         self.sources = sources
         self.selector = selector
         self.is_closed = False
-        self.stays = True  # the state did not make it, and forgets it never
+        self.stays = True  # the state did not make it, and never forgets it
 
     def configure(self, options: StoreOptions) -> None:
         super().configure(options)
