@@ -118,7 +118,7 @@ class _Stage:
             self.refused[step.user].append(("failed", error.code))
             return None
         if protocol is not None:
-            protocol.connected("1", (0, 0))
+            protocol.connected("1")
         self.connections[step.user].append(client)
         return client
 
