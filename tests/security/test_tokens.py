@@ -408,8 +408,8 @@ def test_keys_are_bounded_and_only_those_for_signatures(issuer: Issuer) -> None:
     [
         ({"issuer": "https://evil.example"}, "another issuer"),
         ({}, "another issuer"),
-        ({"jwks_uri": "file:///etc/passwd"}, "no https"),
-        ({"jwks_uri": "http://example.com/keys"}, "no https"),
+        ({"jwks_uri": "file:///etc/passwd"}, "not an https address"),
+        ({"jwks_uri": "http://example.com/keys"}, "not an https address"),
     ],
 )
 def test_an_issuer_is_believed_only_about_itself(issuer: Issuer, about: dict[str, str], says: str) -> None:
