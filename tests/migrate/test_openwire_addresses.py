@@ -44,9 +44,9 @@ def test_a_login_is_read_and_not_shown() -> None:
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("", "no address"),
-        ("a:61616", "no address"),
-        ("tcp://", "no address"),
+        ("", "not a broker's address"),
+        ("a:61616", "not a broker's address"),
+        ("tcp://", "not a broker's address"),
         ("tcp://a:0", "between 1 and 65535"),
         ("tcp://a:99999", "between 1 and 65535"),
         ("tcp://a:1?trust=x", "without TLS"),
@@ -55,7 +55,7 @@ def test_a_login_is_read_and_not_shown() -> None:
         ("tcp://a,tcp://b", "failover:"),
         ("failover:(tcp://a", "parenthesis"),
         ("failover:(tcp://a)b", "parenthesis"),
-        ("tcp://ann:s3cret@a:x", "no address"),
+        ("tcp://ann:s3cret@a:x", "not a broker's address"),
         ("failover:(tcp://a:b@x,tcp://c:d@y)", "several users"),
         ("failover:(" + ",".join(f"tcp://a{i}" for i in range(65)) + ")", "more than 64"),
     ],

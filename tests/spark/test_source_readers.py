@@ -119,7 +119,7 @@ def test_a_stream_that_cannot_be_read_ends_in_its_first_call(given: dict[str, st
         ),
         ({"endingOffsets": '{"/queue/a": "x"}'}, "'endingOffsets' must have numbers by destination"),
         ({"destination": "/topic/t"}, "'destination' must be a queue for a batch read, or come with .* subscription"),
-        ({"endingTimestamp": "7", "endingOffsets": '{"/queue/a": 7}'}, "must not be given beside endingOffsets"),
+        ({"endingTimestamp": "7", "endingOffsets": '{"/queue/a": 7}'}, "excludes endingOffsets"),
     ],
 )
 def test_a_batch_read_that_cannot_be_done_ends_before_it_connects(given: dict[str, str], why: str) -> None:
