@@ -57,7 +57,7 @@ def test_a_store_over_a_kill_and_a_clean_stop(brokers: Brokers) -> None:
     slave.wait_serving()
     after = amq_json("status", "--store", brokers.store)
     assert (after["master"]["name"], after["epoch"], after["slaves"]) == ("b", 2, [])
-    assert "nobody would take over" in amq("status", "--store", brokers.store).stdout
+    assert "no broker would take over" in amq("status", "--store", brokers.store).stdout
 
     slave.stop()
     done = amq("status", "--store", brokers.store, "--json")
@@ -245,7 +245,7 @@ def test_the_brokers_of_a_url(brokers: Brokers) -> None:
     assert serving["server"].startswith("amq/")
     text = amq("status", "--url", url).stdout
     assert "serving  a" in text
-    assert "nobody listens" in text
+    assert "no program listens" in text
 
 
 def test_nobody_serves() -> None:
