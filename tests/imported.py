@@ -34,7 +34,7 @@ from amq.protocols.stomp.frame import FrameLimits, FrameReader, encode
 from amq.security import LoginGate
 from amq.security.permissions import Permissions
 from amq.store.files.vfs import Vfs
-from amq.store.open import open_board, open_vfs
+from amq.store.open import open_board, open_vfs, store_behind
 from amq.store.presence import BrokerPresence, read_presence
 from amq_migrate import foreign
 from amq_migrate.foreign import load
@@ -146,7 +146,9 @@ def broker_of(
     running = Running(port, config, loop)
 
     async def serve() -> None:
-        running.service = Member(config, gate.authenticate, permissions=permissions, vfs=vfs)
+        running.service = Member(
+            config, gate.authenticate, permissions=permissions, store=vfs and store_behind(vfs, config.store)
+        )
         running.service.events.listen(RoleChanged, lambda event: running.roles.append(Role(event.role)))
         await running.service.start()
 

@@ -12,6 +12,8 @@ from amq.config.schema import BrokerConfig
 from amq.node.member import Member, Role
 from amq.protocols.stomp.frame import Frame, FrameLimits, FrameReader, encode
 from amq.security.login import Claim, Login, User
+from amq.store.files.vfs import Vfs
+from amq.store.open import store_behind
 from tests.patience import DEADLINE_S
 from tests.ports import free_port
 
@@ -87,7 +89,9 @@ class Services:
         self.clients.append(client)
         return client
 
-    async def start(self, name: str = "a", port: int | None = None, **doors: Any) -> tuple[Member, int]:
+    async def start(
+        self, name: str = "a", port: int | None = None, vfs: Vfs | None = None, **doors: Any
+    ) -> tuple[Member, int]:
         port = port or free_port()
         config = BrokerConfig(
             name=name,
@@ -96,7 +100,7 @@ class Services:
             lock_keep_alive_period_s=self.period_s,
             lock_acquire_sleep_interval_s=0.1,
         )
-        service = Member(config, anybody, **doors)
+        service = Member(config, anybody, store=vfs and store_behind(vfs, config.store), **doors)
         self.made.append((service, port))
         await service.start()
         return service, port

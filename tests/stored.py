@@ -20,6 +20,7 @@ from amq.node.following import Following
 from amq.store.epoch import Epoch
 from amq.store.files.log import FileLog
 from amq.store.files.vfs import Vfs
+from amq.store.open import store_behind
 from tests.fakes import FakeClock
 
 NOTHING = Trimmed()
@@ -50,7 +51,7 @@ def stored(state: State, queue: Queue, vfs: Vfs, store: str) -> dict[int, Messag
 
 def started(vfs: Vfs, config: BrokerConfig, newest: Epoch) -> tuple[State, Recovered]:
     """What a broker has that becomes master after epoch `newest` and begins at a checkpoint, if there is a good one."""
-    slave = Following(vfs, FakeClock(), config)
+    slave = Following(store_behind(vfs, config.store), FakeClock(), config)
     sealed = seal(FileLog(vfs, config.store), newest.number, newest.sealed, slave.followed(newest))
     epoch = Epoch(newest.number + 1, newest.owner, sealed, 0, "test")
     state, recovered = slave.finish(config, epoch, lambda _read, _of, _messages: None)

@@ -23,6 +23,7 @@ from amq.node.following import LIST_EVERY_S, PAUSE_S_MAX, Following
 from amq.store.epoch import EPOCHS_DIRECTORY, Epoch
 from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs
+from amq.store.open import store_behind
 from amq.store.segment_log import CHECKPOINTS_DIRECTORY, JOURNAL_DIRECTORY
 from tests.broker.world import World
 from tests.fakes import FaultyVfs
@@ -56,7 +57,7 @@ def take_over(world: World, slave: Following) -> tuple[dict[str, Any], int, int]
 
 
 def new_slave(world: World, vfs: FaultyVfs | None = None) -> Following:
-    return Following(vfs or SystemVfs(), world.clock, world.config)
+    return Following(store_behind(vfs or SystemVfs(), world.store), world.clock, world.config)
 
 
 def journal_bytes(world: World) -> int:

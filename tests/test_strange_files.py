@@ -14,9 +14,10 @@ import pytest
 from amq.core.errors import AmqError, StoreError
 from amq.node.member import Role
 from amq.store.files.board import FileBoard
-from amq.store.files.vfs import NotAFileError, SystemVfs
+from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner
 from amq.store.presence import Presence, read_presence
+from amq.store.segment_log import NotAFileError
 from amq.store.status import store_status
 from tests.fakes import FakeHost
 from tests.patience import DEADLINE_S

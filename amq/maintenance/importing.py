@@ -36,7 +36,7 @@ from amq.journal.writer import JournalThread
 from amq.node.mastership import Mastership
 from amq.node.member import Member, Role
 from amq.node.process import no_collection
-from amq.store.open import open_log, open_vfs
+from amq.store.open import open_store
 
 NAME = "amq-journal-import"
 UNLIMITED = 1 << 62
@@ -126,8 +126,8 @@ class Import:
 
     def _refuse_own(self, reader: ImportReader) -> None:
         assert reader.header is not None
-        vfs = self._doors.get("vfs") or open_vfs(self._config.store)
-        if reader.header.store and reader.header.store == store_uuid(open_log(vfs, self._config.store)):
+        store = self._doors.get("store") or open_store(self._config.store)
+        if reader.header.store and reader.header.store == store_uuid(store.log):
             raise AmqError(
                 f"this is an export of {self._config.store} itself, or of a copy of it: its messages would be stored "
                 "twice; import it into another store",

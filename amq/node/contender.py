@@ -38,11 +38,10 @@ from amq.node.mastership import LISTEN_PATIENCE_S, Doors
 from amq.node.reign import Loop, Reign, Role, Stage
 from amq.node.succession import Succession
 from amq.node.takeover import Takeover
-from amq.store.files.vfs import NotAFileError
 from amq.store.host import Owner
 from amq.store.locker import Locker, Term
-from amq.store.open import open_board, open_election
 from amq.store.presence import Presence
+from amq.store.segment_log import NotAFileError
 from amq.store.silence import Silence
 
 _CURES = {
@@ -72,7 +71,7 @@ class Contender:
     ) -> None:
         config = stage.config
         self.not_ready = "it has just started"  # why this slave could not take over now, "" = it could
-        self.following = Following(doors.vfs, doors.clock, config, loading)
+        self.following = Following(doors.store, doors.clock, config, loading)
         self.candidacy = Candidacy(config.name or doors.host.name(), config)
         self.stopping, self.wake = doors.threads.event(), doors.threads.event()
         self._stage = stage
@@ -87,8 +86,8 @@ class Contender:
             transport_urls=config.transports,
             lock_keep_alive_period_s=config.lock_keep_alive_period_s,
         )
-        self._board = open_board(doors.vfs, config.store)
-        self._election = open_election(doors.vfs, doors.clock, doors.host, config.store)
+        self._board = doors.store.board
+        self._election = doors.store.elect(doors.clock, doors.host)
         self._group = Group(
             self._board, self._election, doors.clock, doors.host, doors.threads, config, self._owner.name, probe
         )
@@ -153,7 +152,7 @@ class Contender:
         """Wait for the lock as a slave; with it, be the master until that ends."""
         presence = Presence.open(self._board, self._owner, facts=self._facts())
         store = self._stage.config.store
-        takeover = Takeover(self._doors, store, self.following, self._tell_reading)
+        takeover = Takeover(self._doors, self.following, self._tell_reading)
         with closing(presence) as self._presence:
             if self._stage.role is Role.STARTING:
                 self._group.check_start(self.stopping.wait, LISTEN_PATIENCE_S)

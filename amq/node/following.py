@@ -10,7 +10,6 @@ small pieces.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
@@ -26,9 +25,8 @@ from amq.doors.clock import Clock
 from amq.journal.checkpoint import list_checkpoints, read_checkpoint
 from amq.journal.follower import DivergedError, Follower
 from amq.journal.recovery import Followed, Recovered
-from amq.store.epoch import EPOCHS_DIRECTORY, Epoch, newest_number, read_epoch
-from amq.store.files.vfs import Vfs
-from amq.store.open import open_log
+from amq.store.epoch import Epoch
+from amq.store.open import Store
 
 LIST_EVERY_S = 1.0  # directories are listed so often: to a server that costs more than all else that a slave asks
 FOLLOW_BYTES = 1 << 20  # read before the lock is looked at again
@@ -56,9 +54,8 @@ class Lag:
 class Following:
     """Follows the journal of `config.store`. `loading()` surrounds the reading of many objects that stay."""
 
-    def __init__(self, vfs: Vfs, clock: Clock, config: StoreOptions, loading: Loading = nullcontext) -> None:
-        self._vfs = vfs
-        self._log = open_log(vfs, config.store)
+    def __init__(self, store: Store, clock: Clock, config: StoreOptions, loading: Loading = nullcontext) -> None:
+        self._epochs, self._log = store.epochs, store.log
         self._clock = clock
         self._config = config
         self._loading = loading
@@ -120,12 +117,9 @@ class Following:
         return ""
 
     def _look_for_epoch(self) -> None:
-        try:
-            number = newest_number(self._vfs.listdir(os.path.join(self._config.store, EPOCHS_DIRECTORY)))
-        except FileNotFoundError:
-            return
+        number = self._epochs.newest_number()
         if number and (self._epoch is None or number > self._epoch.number):
-            self._epoch = read_epoch(self._vfs, self._config.store, number)
+            self._epoch = self._epochs.read(number)
 
     # -- where to begin -----------------------------------------------------------------------------------------------
 

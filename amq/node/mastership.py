@@ -37,9 +37,8 @@ from amq.security.credentials import Credentials
 from amq.security.login import Authenticate, Claim, Login
 from amq.security.permissions import Permissions
 from amq.store.epoch import Epoch
-from amq.store.files.vfs import Vfs
 from amq.store.host import Host
-from amq.store.open import open_log
+from amq.store.open import Store
 from amq.transports.announcer import Announcer
 from amq.transports.handshakes import TlsPort, listening_sockets
 from amq.transports.parking import Parking
@@ -61,9 +60,9 @@ MakeRunner = Callable[[Callable[..., object]], JobRunner]  # from the event loop
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """The ways to the outside that a member has. `vfs` leads to its store."""
+    """The ways to the outside that a member has."""
 
-    vfs: Vfs
+    store: Store
     clock: Clock
     host: Host
     threads: Threads
@@ -128,7 +127,7 @@ class Mastership:
         store_uuid = recovered.store_uuid or entropy.randbytes(16)
         self.message_id_prefix = f"ID:{store_uuid.hex()[:12]}-"
         self.journal = Journal(
-            open_log(doors.vfs, config.store),
+            doors.store.log,
             clock,
             self._runner,
             self,

@@ -35,10 +35,9 @@ from amq.node.reign import Loop, Role, Won
 from amq.security.credentials import Credentials
 from amq.security.login import Authenticate
 from amq.security.permissions import Permissions
-from amq.store.files.vfs import Vfs
 from amq.store.host import Host, SystemHost
 from amq.store.lease import Lease
-from amq.store.open import open_vfs
+from amq.store.open import Store, open_store
 from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.probe import refusals
 
@@ -63,7 +62,7 @@ class Member:
         config: BrokerConfig,
         authenticate: Authenticate,
         *,
-        vfs: Vfs | None = None,
+        store: Store | None = None,
         clock: Clock | None = None,
         host: Host | None = None,
         entropy: Random | None = None,
@@ -91,7 +90,7 @@ class Member:
         log_events(self.events)
         clock, threads = clock or SystemClock(), threads or SystemThreads()
         self._doors = Doors(
-            vfs or open_vfs(config.store, config.locker),
+            store or open_store(config.store, config.locker),
             clock,
             host or SystemHost(),
             threads,

@@ -26,7 +26,6 @@ from amq.node.following import Following, Progress
 from amq.node.mastership import Doors
 from amq.store.epoch import Epoch
 from amq.store.lease import Lease
-from amq.store.open import open_log
 from amq.store.segment_log import Held
 
 CHECK_S_MAX = 1.0  # between two checks, each of which also tells how far the replay is
@@ -38,20 +37,19 @@ _log = structlog.get_logger("amq.service")
 
 
 class Takeover:
-    """One takeover of `store`. `tell(reading)` is called now and then, in the lease thread, with what
+    """One takeover. `tell(reading)` is called now and then, in the lease thread, with what
     others are told: bytes read, bytes to read, messages, seconds left.
     """
 
-    def __init__(self, doors: Doors, store: str, following: Following, tell: Tell) -> None:
+    def __init__(self, doors: Doors, following: Following, tell: Tell) -> None:
         self._doors = doors
-        self._store = store
         self._following = following
         self._tell = tell
         self._held: list[Held] = []  # old segments, to which nobody else shall write
 
     def seal(self, previous: Epoch | None, sign: Callable[[], None]) -> dict[str, int]:
         """`sign()` gives a sign of life: others take a candidate that gives none for one that hangs."""
-        log, tell = open_log(self._doors.vfs, self._store), self._teller()
+        log, tell = self._doors.store.log, self._teller()
 
         def progress(done: int, total: int, messages: int) -> None:
             sign()

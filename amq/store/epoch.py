@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from amq.core.errors import CorruptError
 from amq.store.document import FORMATS, decode_any, encode, field, read_file
@@ -84,6 +84,18 @@ class Epoch:
 
 def epoch_path(store: str, number: int) -> str:
     return os.path.join(store, EPOCHS_DIRECTORY, f"{number:010d}.json")
+
+
+class Epochs(Protocol):
+    """The epochs of a store, to be read."""
+
+    def newest_number(self) -> int:
+        """0 = none. Raises OSError."""
+        ...
+
+    def read(self, number: int) -> Epoch:
+        """Raises CorruptError, NewerFormatError, OSError."""
+        ...
 
 
 def newest_number(names: list[str]) -> int:

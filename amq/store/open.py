@@ -7,15 +7,18 @@ Everything above the door (`Vfs`) takes the door that `open_vfs` returns, and do
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from amq.core.errors import AmqError, ConfigError
 from amq.doors.clock import Clock
 from amq.store.board import Board
 from amq.store.election import Election
-from amq.store.epoch import EPOCHS_DIRECTORY, epoch_numbers, read_epoch
+from amq.store.epoch import EPOCHS_DIRECTORY, Epochs, epoch_numbers, read_epoch
 from amq.store.files.board import FileBoard
 from amq.store.files.election import FileElection
+from amq.store.files.epochs import FileEpochs
 from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs, ToolVfs, Vfs
 from amq.store.host import Host
@@ -42,6 +45,30 @@ def open_vfs(store: str, locker: str | None = None) -> ToolVfs:
         ) from error
     parsed = SqlUrl.parse(url)
     return SqlLockedVfs(store, parsed) if is_directory(store) else SqlVfs(parsed)
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """All that a member asks of its store, by port. `elect` makes its view of the election."""
+
+    log: SegmentLog
+    board: Board
+    epochs: Epochs
+    elect: Callable[[Clock, Host], Election]
+
+
+def open_store(store: str, locker: str | None = None) -> Store:
+    """The ports of `store`; see `open_vfs`. Raises ConfigError."""
+    return store_behind(open_vfs(store, locker), store)
+
+
+def store_behind(vfs: Vfs, store: str) -> Store:
+    """The ports of `store`, to which the door `vfs` leads."""
+
+    def elect(clock: Clock, host: Host) -> Election:
+        return open_election(vfs, clock, host, store)
+
+    return Store(open_log(vfs, store), open_board(vfs, store), FileEpochs(vfs, store), elect)
 
 
 def open_election(vfs: Vfs, clock: Clock, host: Host, store: str) -> Election:

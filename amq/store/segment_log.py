@@ -20,6 +20,11 @@ CHECKPOINTS_DIRECTORY = "checkpoints"
 RESERVE_NAME = "reserve"  # what `names` calls the room that is kept for acknowledgements
 
 
+class NotAFileError(OSError):
+    """A name in the store is no regular file: a symbolic link, a FIFO, a directory. No broker made it, so a person must
+    look; trying again changes nothing."""
+
+
 class NoRoomError(OSError):
     """The store has no room for it. Nothing of the append counts, and nothing of it stays."""
 
@@ -159,7 +164,7 @@ class SegmentLog(Shelf, Protocol):
         ...
 
     def hold(self, name: str) -> Held | None:
-        """See `Held`: None where another broker still writes to it."""
+        """See `Held`: None where the store can tell that another broker still writes to it."""
         ...
 
     def free_bytes(self) -> int | None:

@@ -19,6 +19,7 @@ from amq.journal.recovery import seal
 from amq.node.following import LIST_EVERY_S, Following
 from amq.store.epoch import Epoch
 from amq.store.files.log import FileLog
+from amq.store.open import store_behind
 from amq.store.segment_log import JOURNAL_DIRECTORY
 from tests.broker.world import Client, World
 from tests.files import OWNER, write_epoch
@@ -147,7 +148,7 @@ def take_over(world: World, slave: Following) -> tuple[dict[str, Any], list[str]
 
 
 def new_slave(world: World) -> Following:
-    return Following(world.vfs, world.clock, world.config)
+    return Following(store_behind(world.vfs, world.store), world.clock, world.config)
 
 
 def test_a_segment_that_was_trimmed_after_it_was_sealed(make_world: Callable[..., World]) -> None:

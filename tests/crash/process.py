@@ -21,6 +21,7 @@ from amq.node.takeover import Takeover
 from amq.store.files.election import FileElection
 from amq.store.files.shared_file import SharedFileLocker
 from amq.store.host import Owner
+from amq.store.open import store_behind
 from amq.store.segment_log import JOURNAL_DIRECTORY
 from tests.broker.disk import StepRunner
 from tests.broker.world import Client, World
@@ -66,9 +67,10 @@ class Process(World):
 
     def start(self) -> None:
         """The road of `Contender._wait_and_serve` and `Reign.serve`, without their threads."""
-        slave = Following(self.vfs, self.clock, self.config)
-        doors = Doors(self.vfs, self.clock, self._host, SystemThreads(), random.Random(0), lambda _: StepRunner())
-        takeover = Takeover(doors, STORE, slave, lambda _: None)
+        store = store_behind(self.vfs, STORE)
+        slave = Following(store, self.clock, self.config)
+        doors = Doors(store, self.clock, self._host, SystemThreads(), random.Random(0), lambda _: StepRunner())
+        takeover = Takeover(doors, slave, lambda _: None)
         FileElection(self.vfs, self.clock, self._host, STORE, (JOURNAL_DIRECTORY,)).make()
         owner = Owner.make(
             self._host, name=self.name, uuid=f"uuid of {self.name}", transport_urls=(), lock_keep_alive_period_s=2.0

@@ -32,6 +32,7 @@ from amq.protocols.commands import CommitBatch
 from amq.store.epoch import read_newest_epoch
 from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs, Vfs
+from amq.store.open import store_behind
 from tests.broker.test_broker_retained import retain
 from tests.broker.world import World
 from tests.fakes import FakeClock, FaultyVfs
@@ -82,7 +83,7 @@ def load(store: Path, data: bytes | BinaryIO, **options: Any) -> Result:
     config = BrokerConfig(store=str(store), **{"lock_keep_alive_period_s": PERIOD_S, **options})
 
     async def run() -> Result:
-        importing = Import(config, lambda _result: None, vfs=vfs)
+        importing = Import(config, lambda _result: None, store=store_behind(vfs, config.store))
         return await asyncio.wait_for(importing.run(file, "file"), DEADLINE_S)
 
     return asyncio.run(run())

@@ -15,6 +15,7 @@ from amq.core.message import Message
 from amq.journal.interchange import Durable, Exported
 from amq.maintenance import importing
 from amq.maintenance.importing import Import, Result
+from amq.store.open import store_behind
 from tests.fakes import FaultyVfs
 from tests.journal.test_interchange import message
 from tests.maintenance.test_moving import PERIOD_S, VFS, lines, load
@@ -40,7 +41,7 @@ def test_a_backlog_larger_than_memory_waits_on_disk(tmp_path: Path, monkeypatch:
         assert work._master is not None
         taken.append(work._master.broker.memory.taken_bytes)
 
-    work = Import(config, told, vfs=VFS)
+    work = Import(config, told, store=store_behind(VFS, config.store))
     file = io.BytesIO(lines([message(b"x" * 10_000, seq) for seq in range(1, 500)]))
     done = asyncio.run(work.run(file, "file"))
     assert (done.stored, max(taken) < 2 * limit) == (499, True)
@@ -87,6 +88,6 @@ def test_a_line_that_is_longer_than_any_message_is_not_read(tmp_path: Path) -> N
     """Not even by an import from a pipe, which cannot look at the whole file before."""
     header = lines([]).splitlines(keepends=True)[0]
     config = BrokerConfig(store=str(tmp_path / "s"), lock_keep_alive_period_s=PERIOD_S, max_frame_size_bytes=1 << 10)
-    work = Import(config, lambda _result: None, vfs=VFS)
+    work = Import(config, lambda _result: None, store=store_behind(VFS, config.store))
     with pytest.raises(StoreError, match="maxFrameSize"):
         asyncio.run(work.run(io.BytesIO(header + b"x" * (5 << 20)), "a pipe"))

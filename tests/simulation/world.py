@@ -34,6 +34,7 @@ from amq.core.message import LARGE_BODY_BYTES
 from amq.node.catalogue import PROTOCOLS
 from amq.node.member import Member, Role
 from amq.security.login import Claim, Login, User
+from amq.store.open import store_behind
 from amq.transports.probe import Refusal
 from tests.large import large_from
 from tests.neutral.codec import NEUTRAL
@@ -73,11 +74,16 @@ async def anybody(_: Claim) -> Login:
     return Login(User("anybody"), "password")
 
 
+def _member(config: BrokerConfig, authenticate: Any, *, vfs: SimVfs, **doors: Any) -> Member:
+    store = store_behind(vfs, config.store)
+    return Member(config, authenticate, store=store, protocols=(*PROTOCOLS, NEUTRAL), **doors)
+
+
 class Release:
     """The code that brokers run: here that of this checkout. `config` makes of one of ours what it takes."""
 
     name = "today's"
-    service: Any = staticmethod(partial(Member, protocols=(*PROTOCOLS, NEUTRAL)))
+    service: Any = staticmethod(_member)
     stopped: Any = Role.STOPPED
     role_changed: Any = RoleChanged
 

@@ -15,12 +15,13 @@ import psycopg
 import pytest
 
 from amq.core.errors import ConfigError, NewerFormatError, StoreError
-from amq.store.files.vfs import NotAFileError, NothingWrittenError, SystemVfs, ToolVfs, Vfs
+from amq.store.files.vfs import NothingWrittenError, SystemVfs, ToolVfs, Vfs
 from amq.store.postgres import vfs as sql_vfs
 from amq.store.postgres.schema import STEPS, Tables
 from amq.store.postgres.sessions import failure
 from amq.store.postgres.url import SqlUrl
 from amq.store.postgres.vfs import ROW_BYTES_MAX, SqlVfs
+from amq.store.segment_log import NotAFileError
 from tests.patience import DEADLINE_S
 from tests.postgres import PASSWORD, Postgres, needs_postgres
 

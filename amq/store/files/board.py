@@ -14,7 +14,8 @@ from functools import partial
 
 from amq.store.board import Posted, SeatTakenError
 from amq.store.document import read_all
-from amq.store.files.vfs import NotAFileError, Vfs, write_all
+from amq.store.files.vfs import Vfs, write_all
+from amq.store.segment_log import NotAFileError
 
 BROKERS_DIRECTORY = "brokers"
 ORDERS_DIRECTORY = "orders"

@@ -14,7 +14,8 @@ from contextlib import suppress
 
 from amq.core.errors import StoreError
 from amq.store.epoch import EPOCHS_DIRECTORY, epoch_path, newest_number
-from amq.store.files.vfs import NotAFileError, Vfs
+from amq.store.files.vfs import Vfs
+from amq.store.segment_log import NotAFileError
 
 _JOURNAL_DIRECTORY = "journal"  # of Artemis and HornetQ, in their data directory
 _BINDINGS_DIRECTORY = "bindings"

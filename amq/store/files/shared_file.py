@@ -35,10 +35,11 @@ from amq.store.epoch import (
     prune_epochs,
     read_newest_epoch,
 )
-from amq.store.files.vfs import FULL_ERRNOS, LOCKLESS_ERRNOS, LockPlace, NotAFileError, Vfs, write_all
+from amq.store.files.vfs import FULL_ERRNOS, LOCKLESS_ERRNOS, LockPlace, Vfs, write_all
 from amq.store.host import Host, Owner, is_here, provably_gone
 from amq.store.lease import Lease
 from amq.store.locker import LockerEvent, LockerState, Term, next_state
+from amq.store.segment_log import NotAFileError
 
 LOCK_FILE = "lock"
 CLAIM_FILE = "claim"

@@ -18,6 +18,8 @@ from contextlib import suppress
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from amq.store.segment_log import NotAFileError
+
 if TYPE_CHECKING:
     from portalocker.portalocker import BaseLocker
 
@@ -43,11 +45,6 @@ class LockPlace(NamedTuple):
 
 
 IN_STORE = LockPlace()
-
-
-class NotAFileError(OSError):
-    """A name in the store is no regular file: a symbolic link, a FIFO, a directory. No broker made it, so a person must
-    look; trying again changes nothing."""
 
 
 class NothingWrittenError(OSError):

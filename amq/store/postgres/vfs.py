@@ -25,10 +25,11 @@ from typing import Any
 
 import structlog
 
-from amq.store.files.vfs import IN_STORE, LockPlace, NotAFileError, NothingWrittenError
+from amq.store.files.vfs import IN_STORE, LockPlace, NothingWrittenError
 from amq.store.postgres.schema import IDENTITY, SYNCHRONOUS
 from amq.store.postgres.sessions import Seen, Session, Sessions, SqlError
 from amq.store.postgres.url import SqlUrl
+from amq.store.segment_log import NotAFileError
 
 ROW_BYTES_MAX = 1 << 20
 UNSYNCED_BYTES_MAX = 8 << 20  # of one descriptor; more is written before the sync
