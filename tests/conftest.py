@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import logging
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -30,15 +28,6 @@ settings.register_profile("amq", deadline=None, suppress_health_check=[HealthChe
 settings.load_profile("amq")
 
 TESTS = Path(__file__).resolve().parent
-if importlib.util.find_spec("amq_migrate") is None:  # the environment is older than this package; `make` mends it
-    place = TESTS.parent / "migrate"
-    spec = importlib.util.spec_from_file_location(
-        "amq_migrate", place / "__init__.py", submodule_search_locations=[str(place)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules["amq_migrate"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules["amq_migrate"])
 WAITING = ("bench", "cli", "examples", "interop", "migrate", "spark")
 _sockets = pytest.StashKey[str]()
 
