@@ -45,10 +45,12 @@ from amq.protocols.commands import (
     RemoveTemporary,
     Send,
     SendMany,
+    SendRun,
     SendToMany,
     Settle,
     SettleAgain,
     SettleLeases,
+    SettleRun,
     SettleSet,
     Subscribe,
     Unsubscribe,
@@ -162,6 +164,7 @@ DEMANDS: Mapping[type[Command], Callable[..., Iterable[Demand]]] = {
     Send: lambda command: _send_to(command.message.destination),
     SendToMany: lambda command: _send_to(*command.destinations),
     SendMany: lambda command: _send_to(command.like.destination),
+    SendRun: lambda command: _send_to(command.like.destination),
     Subscribe: _subscribe,
     Unsubscribe: _unsubscribe,
     Prepare: _prepare,
@@ -181,6 +184,7 @@ FREE: frozenset[type[Command]] = frozenset(
     {
         Settle,
         SettleSet,
+        SettleRun,
         SettleAgain,
         Credit,
         Extend,
@@ -197,5 +201,5 @@ FREE: frozenset[type[Command]] = frozenset(
         CloseProducer,
     }
 )
-# For a `Send` the session asks only where it does not remember that its user may.
-ASKED_ELSEWHERE = FREE | {Send}
+# For these the session asks only where it does not remember that its user may.
+ASKED_ELSEWHERE = FREE | {Send, SendRun}

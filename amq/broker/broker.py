@@ -55,6 +55,7 @@ from amq.journal.batch import Confirm, OpenBatch, Waiter
 from amq.journal.hidden import is_prepared
 from amq.journal.journal import Journal
 from amq.journal.records import EXPIRED, PURGED, Consumed, Copies, Group, Marker, Prepared, Record, Trimmed
+from amq.journal.records.message import Run
 from amq.security.permissions import Permissions
 
 PAUSED_MAX = 10_000
@@ -248,6 +249,9 @@ class Broker(Core):
         for record in records:
             if isinstance(record, Message):
                 self.withdraw(record)
+            elif isinstance(record, Run):
+                self.memory.give_back(_cost_of(record))
+                self.state.queue(record.queue_name).met(sum(record.sizes))
             elif isinstance(record, Group) and isinstance(record.origin, Transaction | PendingPrepare):
                 self.outcomes_pending.pop(record.outcome_id, None)
                 record.origin.withdraw()
@@ -301,6 +305,36 @@ class Broker(Core):
             self.memory.admit(message)
             self.state.store(message, None)
             waiter.done()
+
+    def store_run(self, run: Run, waiter: Waiter) -> bool:
+        """`store` for all messages of `run`, in its order, for the queue of that name, which is there. `waiter` is told
+        once. False: something has to be decided about one of them (a limit is near), and nothing is done."""
+        memory, journal, like = self.memory, self.journal, run.like
+        queue = self.state.queues[run.queue_name]
+        cost = _cost_of(run)
+        size = run.record_bytes() if like.persistent else cost
+        if (
+            memory.taken_bytes + cost > memory.limit_bytes
+            or queue.stored_bytes + queue.pending_bytes + size > queue.limit_bytes
+            or journal.at_limit
+            or journal.full
+        ):
+            return False
+        run.seq = self._seq + 1
+        if not like.persistent:
+            self._seq += len(run.bodies)
+            memory.take(cost)
+            self.state.store_all(run.messages(), None)
+            waiter.done()
+            return True
+        batch = journal.open
+        if not journal.append_run(run):
+            return False
+        self._seq += len(run.bodies)
+        memory.take(cost)
+        queue.expect(size)
+        batch.confirms.append((waiter, run))
+        return True
 
     def expire(self, queue: Queue, messages: list[Message]) -> None:
         if queue.fires:
@@ -437,3 +471,8 @@ class Broker(Core):
 
 def _in_use(name: str) -> CommandError:
     return CommandError(f"{wire_name(name)} has consumers: close them first", code="DESTINATION_IN_USE")
+
+
+def _cost_of(run: Run) -> int:
+    """Bytes that its messages take in memory."""
+    return sum(map(len, run.bodies)) + len(run.bodies) * MESSAGE_OVERHEAD_BYTES + run.header_bytes

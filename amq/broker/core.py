@@ -143,6 +143,14 @@ class Core(ABC):
         else:
             self.state.remove(queue, message)
 
+    def consumed_all(self, queue: Queue, messages: list[Message]) -> None:
+        """`consumed` for each of `messages`."""
+        if seqs := [each.seq for each in messages if each.segment is not None]:
+            self.journal.open.consumed[queue.name] += seqs
+        for message in messages:
+            if message.segment is None:
+                self.state.remove(queue, message)
+
     def has_left(self, queue: Queue, seq: int) -> bool:
         """Does nobody get that message from `queue` any more, once all that is on its way to the journal is there?"""
         for batch in self.journal.on_their_way():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from amq.broker.queues.queue import Recipient
 from amq.journal.batch import Waiter
@@ -25,6 +25,26 @@ class Reply:
 
     def failed(self, error: Exception) -> None:
         self._peer.fail(Failure(error, Scope.COMMAND, self._receipt, self._session))
+
+
+class Replies:
+    """The answers that `peer` asked for with commands of that session which came as one: a token, or None, for each."""
+
+    __slots__ = ("_peer", "_receipts", "_session")
+
+    def __init__(self, peer: Recipient, receipts: Sequence[object], session: int) -> None:
+        self._peer = peer
+        self._receipts = receipts
+        self._session = session
+
+    def done(self, result: str = "") -> None:  # noqa: ARG002
+        receipts = [receipt for receipt in self._receipts if receipt is not None]
+        if receipts:
+            self._peer.confirm_all(receipts)
+
+    def failed(self, error: Exception) -> None:
+        for receipt in self._receipts:
+            self._peer.fail(Failure(error, Scope.COMMAND, receipt, self._session))
 
 
 class Unasked:

@@ -35,7 +35,11 @@ class Name(NamedTuple):
 _TRANSACTION: Final = tuple(f"{command}.transaction" for command in ("Begin", "Send", "SendMany", "Settle", "Invalid"))
 NAMES: Final = (
     Name("outcome id of a commit", ("Commit.outcome_id",), (Within.USER,)),
-    Name("duplicate id that a client gives", ("Send.message", "SendMany.like"), (Within.USER, Within.DESTINATION)),
+    Name(
+        "duplicate id that a client gives",
+        ("Send.message", "SendMany.like", "SendRun.like"),
+        (Within.USER, Within.DESTINATION),
+    ),
     Name("duplicate id that OpenWire forms", ("Send.message",), (Within.USER, Within.DESTINATION)),
     Name(
         "id of a prepared transaction",

@@ -10,6 +10,7 @@ from amq.core.errors import CorruptError
 from amq.journal.format import Chunk
 from amq.journal.live import Segment
 from amq.journal.records import Record
+from amq.journal.records.message import Run
 
 
 class Waiter(Protocol):
@@ -29,6 +30,7 @@ class OpenBatch:
     """Records that will be durable together.
 
     confirms    (waiter, the record it stands for or None), in order
+    in_runs     records in the bytes that are no objects here: a `Run` is one for all its messages
     consumed    {destination: seqs acknowledged}, gathered so that a thousand acks are one record
     """
 
@@ -37,6 +39,7 @@ class OpenBatch:
         "confirms",
         "consumed",
         "flags",
+        "in_runs",
         "in_slices",
         "names",
         "offset",
@@ -53,6 +56,7 @@ class OpenBatch:
         self.names: dict[str, None] = {}  # in order of use, so that the same calls give the same bytes
         self.size = 0
         self.flags = 0
+        self.in_runs = 0
         self.in_slices = False  # so large that it takes effect in slices
         self.segment: Segment | None = None
         self.offset = 0  # of the first record in the segment
@@ -66,6 +70,7 @@ class OpenBatch:
         keep = [i for i, record in enumerate(self.records) if id(record) not in ids]
         self.records, self.chunks = [self.records[i] for i in keep], [self.chunks[i] for i in keep]
         self.size = sum(map(len, self.chunks))
+        self.in_runs = sum(len(record.bodies) - 1 for record in self.records if isinstance(record, Run))
         waited = [confirm for confirm in self.confirms if id(confirm[1]) in ids]
         self.confirms = [confirm for confirm in self.confirms if id(confirm[1]) not in ids]
         return waited, taken

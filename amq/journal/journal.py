@@ -41,7 +41,7 @@ from amq.journal.records import (
     takes_space,
 )
 from amq.journal.records import group as groups
-from amq.journal.records.message import encode_message
+from amq.journal.records.message import Run, encode_message
 from amq.journal.recovery import Recovered
 from amq.journal.segment import FILL, PREPARE_AT, OpenSegment, SegmentMaker
 from amq.journal.space import StoreLimit, measure
@@ -135,6 +135,21 @@ class Journal:
         if batch.size > self._config.journal_batch_size_bytes:
             self._rotate()
 
+    def append_run(self, run: Run) -> bool:
+        """Store the messages of `run`, as `append` would one after the other. False: the open batch would be closed in
+        the middle of them, and nothing is stored."""
+        batch, name = self.open, run.destination
+        if batch.size + run.record_bytes() > self._config.journal_batch_size_bytes:
+            return False
+        self.number_of(name)
+        chunk = run.encode(self._ids)
+        batch.names[name] = None
+        batch.records.append(run)
+        batch.chunks.append(chunk)
+        batch.size += len(chunk)
+        batch.in_runs += len(run.bodies) - 1
+        return True
+
     def append_record(self, record: Record) -> None:
         """Store any other record with the open batch. Raises CommandError where it is too large, and stores nothing."""
         batch = self.open
@@ -186,7 +201,7 @@ class Journal:
             if batch.consumed:
                 self._add_consumed(batch)
             self._batch = batch
-            is_small = len(batch.records) <= INLINE_RECORDS_MAX and batch.size <= INLINE_BYTES_MAX
+            is_small = len(batch.records) + batch.in_runs <= INLINE_RECORDS_MAX and batch.size <= INLINE_BYTES_MAX
             self._write(inline and is_small and self._sync_s < INLINE_SYNC_S_MAX)
         return False
 
@@ -345,7 +360,8 @@ class Journal:
             batch.offset += sum(map(len, before))
             chunks = before + chunks
         position, number, wall_s = self._position, self.batches + 1, self._clock.wall_ms() // 1000
-        job = partial(self._write_batch, file, chunks, position, number, wall_s, batch.flags)
+        records = len(chunks) + batch.in_runs
+        job = partial(self._write_batch, file, chunks, records, position, number, wall_s, batch.flags)
         if not inline:
             self._runner.submit(job, self._written)
         if self._next_file is None and not self._exhausted and self._position + size > PREPARE_AT * file.size:
@@ -366,11 +382,12 @@ class Journal:
         return before
 
     def _write_batch(
-        self, file: OpenSegment, chunks: list[Chunk], position: int, number: int, wall_s: int, flags: int
+        self, file: OpenSegment, chunks: list[Chunk], records: int, position: int, number: int, wall_s: int, flags: int
     ) -> int:
-        """In the runner: one piece (one more for each large body), one sync. Returns where the batch ends."""
+        """In the runner: one piece (one more for each large body), one sync. `records` of them are in `chunks`.
+        Returns where the batch ends."""
         end = position + BATCH_BYTES + sum(map(len, chunks))
-        pieces = batch_pieces(chunks, file.salt, self._epoch, number, len(chunks), wall_s, flags)
+        pieces = batch_pieces(chunks, file.salt, self._epoch, number, records, wall_s, flags)
         took_s = file.writer.append(position, end, pieces)
         self.syncs.add(took_s)
         self._sync_s += (min(took_s, 2 * INLINE_SYNC_S_MAX) - self._sync_s) / 8  # one slow sync does not decide

@@ -70,6 +70,10 @@ class Codec(Protocol):
         """Confirm that the command with this token is done; `outcome` = how, where there is more than one way."""
         ...
 
+    def receipts(self, receipts: Sequence[Any]) -> bytes:
+        """`receipt` for each of these, which have no outcome."""
+        ...
+
     def error(self, failure: Failure) -> bytes:
         """Tell the client why, and what ends with it; the connection is closed afterwards unless the protocol
         `survives` it."""
@@ -82,6 +86,10 @@ class Codec(Protocol):
     def delivery(self, subscription: Any, message: Message, redelivered: int, /) -> bytes:
         """One message for one consumer; `redelivered` = how many times it was delivered before. Here, and in `batch`
         and `large_delivery`: raises CostlyError where a thread must make the message ready, by `translation`."""
+        ...
+
+    def deliveries(self, subscription: Any, messages: Sequence[Message], /) -> list[bytes]:
+        """`delivery` for each of `messages`, for the first time; but none from the first on that is costly."""
         ...
 
     def translation(self, subscription: Any) -> Callable[[Message], Message]:

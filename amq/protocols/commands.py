@@ -143,6 +143,27 @@ class SendToMany(Send):
         self.destinations = destinations
 
 
+class SendRun(Command):
+    """Store messages that came one after the other, at least two, in no transaction. They have no ids, properties or
+    envelope, are not large, and differ in their bodies and receipts alone from `like`, which has no body and belongs to
+    this command only. `receipts` = a token for each message, or None where none of them asks for an answer.
+
+    The effect is that of as many `Send`.
+    """
+
+    __slots__ = ("bodies", "like", "receipts")
+
+    def __init__(self, like: Message, bodies: list[bytes], receipts: list[object] | None) -> None:
+        self.receipt = None
+        self.like = like
+        self.bodies = bodies
+        self.receipts = receipts
+
+    def one_by_one(self) -> list[Command]:
+        receipts = self.receipts if self.receipts is not None else [None] * len(self.bodies)
+        return [Send(*each) for each in zip(alike(self.like, self.bodies), receipts, strict=True)]
+
+
 class SendMany(Command):
     """Add messages to a transaction, at least one. They have no ids, and differ in their bodies and `headers` alone
     from `like`, which has no body and belongs to this command only. `headers` None = no message has any."""
@@ -393,6 +414,20 @@ class SettleSet(Settle):
     ) -> None:
         super().__init__(seqs[-1], consumer, receipt, transaction, outcome, None, reason)
         self.seqs = seqs
+
+
+class SettleRun(Settle):
+    """As many `Settle` of `consumer` as there are `seqs`, at least two, which came one after the other: accepted, in no
+    transaction, without receipts. An error with one of them is none of the others."""
+
+    __slots__ = ("seqs",)
+
+    def __init__(self, seqs: list[int], consumer: str) -> None:
+        super().__init__(seqs[-1], consumer)
+        self.seqs = seqs
+
+    def one_by_one(self) -> list[Command]:
+        return [Settle(seq, self.consumer) for seq in self.seqs]
 
 
 class SettleAgain(Settle):

@@ -41,6 +41,7 @@ from amq.protocols.commands import (
     Scope,
     Send,
     SendMany,
+    SendRun,
     Subscribe,
 )
 from amq.security.login import Claim
@@ -226,7 +227,8 @@ class Peer:
 
     def _throttle(self, size: int, commands: list[Command]) -> None:
         """Read on only when the user may send more."""
-        sends = sum(len(each.bodies) if isinstance(each, SendMany) else isinstance(each, Send) for each in commands)
+        runs = sum(len(each.bodies) for each in commands if isinstance(each, SendMany | SendRun))
+        sends = runs + sum(isinstance(each, Send) for each in commands)
         wait_s = self._hub.door.wait_s(self.user, sends, size)
         if wait_s and not self.is_closing:
             self._unread(THROTTLED)
@@ -331,6 +333,9 @@ class Peer:
 
     def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None:
         self._traffic.delivered += 1
+        if self._later:  # given out before the client was held back: it waits behind that
+            self._deliver_later(subscription, redelivered, message)
+            return
         try:
             if len(message.body) > LARGE_BODY_BYTES:
                 self._deliver_large(subscription, message, redelivered)
@@ -348,6 +353,14 @@ class Peer:
         self._out_bytes += len(frame)
         if self._out_bytes > self._output_bytes_max:
             self.hold_back()
+
+    def deliver_all(self, subscription: Subscription, messages: list[Message]) -> None:
+        self._traffic.delivered += len(messages)
+        frames = [] if self._later else self.codec.deliveries(subscription.wire, messages)  # type: ignore[union-attr]
+        if frames:
+            self._gather(b"".join(frames))
+        if len(frames) < len(messages):  # the next one takes a thread, and those behind it wait for that
+            self._deliver_later(subscription, 0, *messages[len(frames) :])
 
     def deliver_batch(self, subscription: Subscription, batch: MessageBatch) -> None:
         self._traffic.delivered += len(batch.messages)
@@ -416,6 +429,9 @@ class Peer:
                 turn.wake()
         out.append(data)
         self._out_bytes += len(data)
+
+    def confirm_all(self, receipts: list[object]) -> None:
+        self._put(self.codec.receipts(receipts))  # type: ignore[union-attr]
 
     def tell_brokers(self) -> None:
         """The addresses of the group have changed. A client that does not read learns when it has read."""

@@ -310,7 +310,7 @@ only what is sparse is copied [chained]
 a segment goes while one stays of whose messages it speaks [walks]
     amq.journal.compaction._dead:  or not stay.isdisjoint(segment.refers) =>
 nobody notes whose acknowledgements a segment holds [walks]
-    amq.broker.state.state.State.leave: segment.refers.add(seen.code) => pass
+    amq.broker.state.state.State.remove_all: said_in.refers.add(segment.code) => pass
 nobody notes whose acknowledgements a segment holds, of what waits on disk [walks]
     amq.broker.state.state.State._discard: segment.refers.add(code) => pass
 nobody notes of which segment a copy was made [copied_from]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.broker.queues.queue import Queue
+from amq.broker.queues.queue import RUN_BODY_BYTES_MAX, RUN_MESSAGES_MAX, Queue
 from amq.core.message import Message
 from amq.protocols.commands import Send, Subscribe
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
@@ -132,6 +132,7 @@ def test_a_slow_consumer_gets_nothing_and_the_others_go_on(world: World) -> None
 
 
 def test_a_consumer_that_becomes_slow_while_it_is_served_gets_no_more(world: World) -> None:
+    """Of large messages, which are given to it one by one; of small ones it gets the run that was begun."""
     client = consumer(world)
 
     def full_at_two(*_: object) -> None:
@@ -141,13 +142,33 @@ def test_a_consumer_that_becomes_slow_while_it_is_served_gets_no_more(world: Wor
 
     delivered: list[int] = []
     world.on_deliver = full_at_two
-    bodies = fill(world, 5)
+    bodies = [b"%d" % number + bytes(RUN_BODY_BYTES_MAX) for number in range(5)]
+    sender = world.connect()
+    for body in bodies:
+        sender.send(body)
+    world.settle()
     assert client.bodies == bodies[:2]
-    client.ack(b"0")  # gives credit, but no room in the socket
+    client.ack(bodies[0])  # gives credit, but no room in the socket
     world.settle()
     assert client.bodies == bodies[:2]
     client.session.set_writable(True)
     world.settle()
+    assert client.bodies == bodies
+    world.check()
+
+
+def test_a_slow_consumer_gets_no_more_than_the_run_that_was_begun(world: World) -> None:
+    client = consumer(world, prefetch=10 * RUN_MESSAGES_MAX)
+    world.on_deliver = lambda *_: client.session.set_writable(False)
+    bodies = fill(world, 3 * RUN_MESSAGES_MAX)
+    assert 0 < len(client.bodies) <= RUN_MESSAGES_MAX
+    client.session.set_writable(True)
+    world.settle()
+    while len(client.bodies) < len(bodies):
+        before = len(client.bodies)
+        client.session.set_writable(True)
+        world.settle()
+        assert before < len(client.bodies) <= before + RUN_MESSAGES_MAX
     assert client.bodies == bodies
     world.check()
 

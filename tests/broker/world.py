@@ -152,6 +152,15 @@ class Client:
         for message in batch.messages:
             self.deliver(subscription, message, 0)
 
+    def deliver_all(self, subscription: Subscription, messages: list[Message]) -> None:
+        assert len(messages) > 1
+        for message in messages:
+            self.deliver(subscription, message, 0)
+
+    def confirm_all(self, receipts: list[object]) -> None:
+        for receipt in receipts:
+            self.confirm(receipt)
+
     def confirm(self, receipt: object, outcome: str = "") -> None:
         assert isinstance(receipt, str), "a receipt that nobody asked for"
         self._out.append(lambda: self.confirmed.append(receipt))

@@ -35,9 +35,11 @@ from amq.protocols.commands import (
     Prepare,
     Send,
     SendMany,
+    SendRun,
     SendToMany,
     Settle,
     SettleLeases,
+    SettleRun,
     Subscribe,
     Unsubscribe,
 )
@@ -68,6 +70,8 @@ def one_by_one(commands: Iterable[Command]) -> list[Any]:
         if isinstance(command, SendMany):
             assert command.messages
             found += [plain(Send(message, None, command.transaction)) for message in command.messages]
+        elif isinstance(command, SendRun | SettleRun):
+            found += map(plain, command.one_by_one())
         else:
             found.append(plain(command))
     return found

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stomp_cases import SMALL, one_by_one, opened
 
-from amq.protocols.commands import Command, Malformed, Send, SendMany
+from amq.protocols.commands import Command, Malformed, Send, SendMany, SendRun, SettleRun
 from amq.protocols.stomp import repeated
 from amq.protocols.stomp.codec import StompCodec
 
@@ -21,13 +21,18 @@ HEADS = (
     b"SEND\ndestination:/queue/x\ntransaction:t\n_AMQ_DUPL_ID:1",
     b"SEND\ndestination:/queue/x\ntransaction:t\ncolour:red",
     b"SEND\ndestination:/queue/x",
+    b"SEND\ndestination:/queue/x\nreceipt:R\npersistent:true",
+    b"SEND\nreceipt:R\ndestination:/queue/x\npriority:2",
+    b"SEND\ndestination:/queue/x\nreceipt:R",
+    b"SEND\ndestination:/queue/x\nreceipt:R\ncolour:red",
 )
+RECEIPTS = st.sampled_from([b"1", b"22", b"", b"a-b", b"\xc3\xa4", b"a\\nb", b"a\\x", b"c\r", b"x" * 90])
 BODIES = st.sampled_from([b"", b"a", b"bcd", b"efg", b"\n", b"h\0i", b"SEND\n", b"x" * 40])
 
 
 @st.composite
 def frames(draw: st.DrawFn) -> bytes:
-    head, body = draw(st.sampled_from(HEADS)), draw(BODIES)
+    head, body = draw(st.sampled_from(HEADS)).replace(b":R", b":" + draw(RECEIPTS)), draw(BODIES)
     if b"\0" in body or draw(st.booleans()):
         head += b"\ncontent-length:%d" % len(body)
     return head + b"\n\n" + body + b"\0" + draw(st.sampled_from([b"", b"", b"", b"\n"]))
@@ -53,6 +58,57 @@ def test_the_same_as_one_by_one(some: list[tuple[bytes, int]], cuts: list[int], 
             position += cut
     assert one_by_one(found) == expected
     assert codec.pending == opened_pending(data)
+
+
+@given(
+    st.sampled_from(HEADS[-5:]),
+    st.lists(st.tuples(RECEIPTS, BODIES), max_size=8),
+    st.integers(2, 12),
+    st.booleans(),
+)
+def test_runs_are_the_same_as_one_by_one(
+    head: bytes, some: list[tuple[bytes, bytes]], frames_max: int, has_length: bool
+) -> None:
+    """Frames that differ in receipt and body alone, a few at a time."""
+    data = b"".join(
+        head.replace(b":R", b":" + receipt)
+        + (b"\ncontent-length:%d" % len(body) if has_length else b"")
+        + b"\n\n%b\0" % body
+        for receipt, body in some
+    )
+    server = opened("1.2", SMALL)
+    found = server.receive(data, frames_max)
+    while server.has_more:
+        found += server.receive(b"", frames_max)
+    assert one_by_one(found) == one_by_one(slowly(opened("1.2", SMALL), data))
+
+
+def test_a_run_keeps_to_the_frames_that_it_may_have() -> None:
+    frame = b"SEND\ndestination:/queue/x\nreceipt:1\ncontent-length:1\n\na\0"
+    server = opened("1.2")
+    (command,) = server.receive(frame * 10, 4)
+    assert isinstance(command, SendRun)
+    assert command.receipts == ["1"] * 4
+    assert server.has_more
+
+
+@given(st.lists(st.sampled_from([b"0-1", b"0-2", b"0-33", b"1-4", b"2-5", b"0-x", b"9-1", b"0-" + b"1" * 20])))
+def test_acknowledgements_are_the_same_as_one_by_one(ids: list[bytes]) -> None:
+    """Of two consumers that acknowledge each message, and one that acknowledges all up to a message."""
+    servers = opened("1.2"), opened("1.2")
+    for server in servers:
+        for id, mode in enumerate((b"client-individual", b"client-individual", b"client")):
+            server.receive(b"SUBSCRIBE\nid:%d\ndestination:/queue/x\nack:%b\n\n\0" % (id, mode))
+    data = b"".join(b"ACK\nid:%b\n\n\0" % id for id in ids)
+    assert one_by_one(servers[0].receive(data)) == one_by_one(slowly(servers[1], data))
+
+
+def test_acknowledgements_become_one_command() -> None:
+    server = opened("1.2")
+    server.receive(b"SUBSCRIBE\nid:s\ndestination:/queue/x\nack:client-individual\n\n\0")
+    (command,) = server.receive(b"".join(b"ACK\nid:0-%d\n\n\0" % seq for seq in range(1, 100)))
+    assert isinstance(command, SettleRun)
+    assert command.seqs == list(range(1, 100))
 
 
 def opened_pending(data: bytes) -> bool:

@@ -36,6 +36,8 @@ PRIORITIES = 10
 NO_LIMIT = UNLIMITED = 1 << 62
 FEW = 32  # messages are taken out of a level one by one
 # There may be 100,000 queues, and an empty deque takes 600 bytes: what a queue has not used yet it shares with others.
+RUN_MESSAGES_MAX = 64  # for one consumer: it may have as much more than fits into `consumerBufferSize`
+RUN_BODY_BYTES_MAX = 4 << 10  # larger ones are delivered alone: the calls do not count beside the copying
 _NO_MESSAGES: deque[Message] = deque(maxlen=0)
 _NOBODY: deque[Subscription] = deque(maxlen=0)
 _NO_IDS = IdWindow(0)
@@ -50,6 +52,9 @@ class Recipient(Protocol):
         """The facts that `deliver` needs of this subscription; kept as `Subscription.wire`."""
 
     def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None: ...
+    def deliver_all(self, subscription: Subscription, messages: list[Message]) -> None:
+        """`deliver` for each of `messages`, none of them large, for the first time."""
+
     def browsed(self, subscription: Subscription) -> None:
         """A browse has shown everything."""
 
@@ -69,6 +74,9 @@ class Recipient(Protocol):
 
     def confirm(self, receipt: object, outcome: str = "") -> None:
         """A command is done. `outcome` = how, where there is more than one way."""
+
+    def confirm_all(self, receipts: list[object]) -> None:
+        """`confirm` for each of these."""
 
     def fail(self, failure: Failure) -> None:
         """Tell the client. Whether the connection closes is the protocol's word."""
@@ -459,6 +467,30 @@ class Queue:
         """Does a consumer take the next message now?"""
         return not any(self.levels) and any(each.is_ready for each in self.ready)
 
+    def store_all(self, messages: list[Message]) -> None:
+        """`store` for each of these, of one priority, all in the journal or none, in the order of their seqs."""
+        first = messages[0]
+        count, cost = len(messages), cost_of_all(messages)
+        self.enqueued += count
+        if first.segment is None:
+            self.stored_bytes += cost
+        else:
+            size = sum([message.size for message in messages])
+            self.stored_bytes += size
+            self.pending_bytes -= size  # it was expected
+        self.resident_bytes += cost
+        if first.expires_ms:
+            self.expiring += count
+        self.messages.update([(message.seq, message) for message in messages])
+        level = self.levels[first.priority]
+        if self.selection is None and (level[-1].seq < first.seq if level else level is not _NO_MESSAGES):
+            level.extend(messages)
+            if first.priority > self._top:
+                self._top = first.priority
+        else:
+            for message in messages:
+                self.push(message)
+
     def store_on_disk(self, message: Message, segment: int) -> None:
         """`message` is stored from now on, and waits on disk. `segment` = code of where it stands."""
         self.enqueued += 1
@@ -503,6 +535,25 @@ class Queue:
         if self.redelivered:
             self.redelivered.pop(message.seq, None)
         self.acknowledged += 1
+
+    def remove_all(self, messages: list[Message]) -> None:
+        """`remove` for each of these."""
+        rows, redelivered = self.messages, self.redelivered
+        stored_bytes = expiring = 0
+        for message in messages:
+            del rows[message.seq]
+            if message.segment is not None:
+                stored_bytes += message.size
+            else:
+                stored_bytes += len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
+            if message.expires_ms:
+                expiring += 1
+            if redelivered:
+                redelivered.pop(message.seq, None)
+        self.stored_bytes -= stored_bytes
+        self.resident_bytes -= cost_of_all(messages)
+        self.expiring -= expiring
+        self.acknowledged += len(messages)
 
     def discard(self, seqs: list[int]) -> list[Columns]:
         """Those of `seqs` that wait on disk alone have left. Returns their rows in pieces."""
@@ -666,6 +717,9 @@ class Queue:
         ready, levels, redelivered, backlogs = self.ready, self.levels, self.redelivered, self.backlogs
         expired: list[Message] = []
         guests = self.guests
+        # What a connection gets of this queue for the first time, in a run: its subscription and the messages. A
+        # connection may have several subscriptions here; it gets all in the order of the queue.
+        runs: dict[Recipient, tuple[Subscription, list[Message]]] = {}
         while ready:
             if guests and not ready[0].is_ready:
                 ready.popleft().park()
@@ -700,7 +754,30 @@ class Queue:
                 owner.consumed(self, message)
             else:
                 subscription.unacked[message.seq] = message
-            subscription.peer.deliver(subscription, message, before[0] if before else 0)
+            peer = subscription.peer
+            is_single = before is not None or len(message.body) > RUN_BODY_BYTES_MAX
+            run = runs.get(peer)
+            if run is not None and (is_single or run[0] is not subscription):
+                del runs[peer]
+                if len(run[1]) > 1:
+                    peer.deliver_all(*run)
+                else:
+                    peer.deliver(run[0], run[1][0], 0)
+                run = None
+            if is_single:
+                peer.deliver(subscription, message, before[0] if before else 0)
+            elif run is None:
+                runs[peer] = subscription, [message]
+            else:
+                run[1].append(message)
+                if len(run[1]) == RUN_MESSAGES_MAX:
+                    del runs[peer]
+                    peer.deliver_all(*run)
+        for subscription, messages in runs.values():
+            if len(messages) > 1:
+                subscription.peer.deliver_all(subscription, messages)
+            else:
+                subscription.peer.deliver(subscription, messages[0], 0)
         if expired:
             owner.expire(self, expired)
         if backlogs and ready and self.selection is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import cast
 
 from amq.broker.access import ASKED_ELSEWHERE
 from amq.broker.broker import Broker
@@ -29,12 +30,15 @@ from amq.protocols.commands import (
     Scope,
     Send,
     SendMany,
+    SendRun,
     SendToMany,
+    SettleRun,
 )
 
 PRODUCERS_MAX = 10_000  # of one connection, that are remembered
 SESSIONS_MAX = 1000  # of one connection, about 2 KiB each
 SENDS = frozenset((Send, SendToMany, SendMany))
+RUNS = frozenset((SendRun, SettleRun))  # their handlers say whether they took all of it
 LOOK_AFTER = 16  # commands at most between two looks at the clock
 
 
@@ -86,11 +90,12 @@ class ClientConnection:
             self._is_silent = False
             self.broker.links.claim(self, self.client)
         self.now_ms = 0
-        handlers, count = self._handlers, len(commands)
+        handlers, has_end = self._handlers, until_s < math.inf
         # The first look comes soon: one command may cost as much as a thousand others.
-        at, step = 0, 1 if until_s < math.inf else count
-        while at < count:
+        at, step = 0, 1 if has_end else len(commands)
+        while at < len(commands):
             for command in commands[at : at + step]:
+                at += 1
                 if self.is_closed:
                     return []
                 if session is None:
@@ -100,7 +105,13 @@ class ClientConnection:
                     session = self._session(command)
                     continue
                 try:
-                    if session.is_held_up and not session.may_pass(command):
+                    if kind in RUNS:
+                        if (session.is_held_up and kind is SendRun) or not handlers[kind](session, command):
+                            commands[at:at] = cast(
+                                SendRun | SettleRun, command
+                            ).one_by_one()  # each of which has its turn, and may cost much
+                            break
+                    elif session.is_held_up and not session.may_pass(command):
                         session.stall(command)
                     else:
                         if kind not in ASKED_ELSEWHERE:
@@ -110,12 +121,11 @@ class ClientConnection:
                             self.traffic.received += len(command.bodies) if command.__class__ is SendMany else 1
                 except Exception as error:  # noqa: BLE001 (the peer hears of it, and decides what ends with it)
                     self._failed(session, command, error)
-            at += step
-            step = min(2 * step, LOOK_AFTER)
-            if at < count and self.broker.clock.monotonic() >= until_s:
+            step = min(2 * step, LOOK_AFTER) if has_end else len(commands)
+            if has_end and at < len(commands) and self.broker.clock.monotonic() >= until_s:
                 break
         self.broker.wake()
-        if at >= count or self.is_closed:
+        if at >= len(commands) or self.is_closed:
             return []
         assert session is not None
         return [InSession(session.number), *commands[at:]] if session.number else commands[at:]

@@ -25,12 +25,13 @@ from amq.broker.topics.wildcards import WildcardSubscription
 from amq.broker.transactions import bulk, outcomes
 from amq.broker.transactions.rights import Rights
 from amq.broker.transactions.transaction import Transaction, memory_bytes
-from amq.broker.waiters import Call, Reply, Unasked
+from amq.broker.waiters import Call, Replies, Reply, Unasked
 from amq.core.destination import TEMPORARY_QUEUE_SCHEME, is_wildcard
 from amq.core.errors import CommandError, TransactionRolledBackError
 from amq.core.message import Message, Shared
 from amq.core.ownership import owned
 from amq.journal.batch import Waiter
+from amq.journal.records.message import Run
 from amq.protocols.commands import (
     Abort,
     Begin,
@@ -57,9 +58,11 @@ from amq.protocols.commands import (
     Scope,
     Send,
     SendMany,
+    SendRun,
     SendToMany,
     Settle,
     SettleAgain,
+    SettleRun,
     SettleSet,
     Subscribe,
     Unsubscribe,
@@ -239,6 +242,26 @@ class Session:
             receipt = command.receipt
             broker.store(message, self._unasked if receipt is None else Reply(self.peer, receipt, self.number))
 
+    def _send_run(self, command: SendRun) -> bool:
+        """All of it at once where the queue is there and takes it. False: one by one, please."""
+        broker, like, bodies = self._broker, command.like, command.bodies
+        queue = broker.state.queues.get(like.destination)
+        if queue is None or queue.is_diverted or like.destination not in self._sendable:
+            return False
+        like.timestamp_ms = self._now_ms()
+        receipts = command.receipts if command.receipts is not None else [None] * len(bodies)
+        if not broker.store_run(Run(like, bodies), Replies(self.peer, receipts, self.number)):
+            return False
+        self._connection.traffic.received += len(bodies)
+        return True
+
+    def _now_ms(self) -> int:
+        """The wall clock: one time for all that comes in one read."""
+        connection = self._connection
+        if not connection.now_ms:
+            connection.now_ms = self._broker.clock.wall_ms()
+        return connection.now_ms
+
     def _send_to_all(self, command: SendToMany) -> None:
         message = command.message
         if message.duplicate_id and not message.duplicate_id.startswith(self._scope):
@@ -357,6 +380,22 @@ class Session:
             subscription.make_ready()
         broker.dirty[queue] = None
 
+    def _settle_run(self, command: SettleRun) -> bool:
+        """All of it at once where the consumer holds each of them once. False: one by one, please."""
+        subscription, seqs = self._subscriptions.get(command.consumer), command.seqs
+        if subscription is None or subscription.__class__ is not Subscription:
+            return False
+        unacked, different = subscription.unacked, set(seqs)
+        if not unacked.keys() >= different or len(different) < len(seqs):
+            return False
+        self._connection.traffic.acknowledged += len(seqs)
+        subscription.credit += subscription.refund * len(seqs)
+        self._broker.consumed_all(subscription.queue, list(map(unacked.pop, seqs)))
+        if not subscription.is_ready and self._connection.is_writable:
+            subscription.make_ready()
+        self._broker.dirty[subscription.queue] = None
+        return True
+
     def _settle_several(self, command: Settle) -> None:
         subscription = self._subscriptions.get(command.consumer) or self._holder(command)
         transaction = self._transaction(command.transaction) if command.transaction else None
@@ -414,8 +453,7 @@ class Session:
     def _carry_out(self, holder: Subscription, messages: list[Message], outcome: Outcome, reason: str) -> None:
         broker = self._broker
         if outcome is Outcome.ACCEPTED:
-            for message in messages:
-                broker.consumed(holder.queue, message)
+            broker.consumed_all(holder.queue, messages)
         elif outcome is Outcome.RELEASED:
             broker.redelivery.put_back(holder.queue, messages)
         elif outcome is Outcome.RETURNED:
@@ -649,12 +687,14 @@ class Session:
 
     # One table for all sessions. With bound methods in it a session would refer to itself, and stay in memory when its
     # connection has ended: the garbage collector rarely looks at what is old.
-    HANDLERS: ClassVar[dict[type, Callable[[Session, Any], None]]] = {
+    HANDLERS: ClassVar[dict[type, Callable[[Session, Any], bool | None]]] = {
         **dict.fromkeys(PASSED_ON, _pass_on),
         Send: _send,
         SendToMany: _send_to_all,
         SendMany: _send_many,
+        SendRun: _send_run,
         Settle: _settle,
+        SettleRun: _settle_run,
         SettleSet: _settle_several,
         SettleAgain: _settle_again,
         OpenSession: _open_session,

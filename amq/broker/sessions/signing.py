@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from amq.broker.sessions.session import Session
 from amq.core.message import USER_ID, Message
-from amq.protocols.commands import Command, Send, SendMany, SendToMany
+from amq.protocols.commands import Command, Send, SendMany, SendRun, SendToMany
 from amq.security.login import ANONYMOUS
 
 
@@ -24,10 +24,15 @@ def _send_many(session: Session, command: SendMany) -> None:
     session.carry_out([Send(message, None, command.transaction) for message in command.messages])
 
 
+def _send_run(_session: Session, _command: SendRun) -> bool:
+    return False  # one by one, please
+
+
 # In place of `Session.HANDLERS` where the option is set.
-HANDLERS: Final[dict[type[Command], Callable[[Session, Any], None]]] = {
+HANDLERS: Final[dict[type[Command], Callable[[Session, Any], bool | None]]] = {
     **Session.HANDLERS,
     Send: _send,
     SendToMany: _send,
     SendMany: _send_many,
+    SendRun: _send_run,
 }

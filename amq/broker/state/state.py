@@ -19,7 +19,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import accumulate, chain, compress, islice, repeat
 
-from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, Memory
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, Memory, cost_of_all
 from amq.broker.names import SCHEDULE_SCHEME, real_name, shelves
 from amq.broker.queues.backlog import Columns, Place
 from amq.broker.queues.queue import Queue
@@ -228,6 +228,33 @@ class State(ServingFold[Segment]):
             memory.free(message)
         queue.store_on_disk(message, self.hold(segment).code)
 
+    def store_all(self, messages: list[Message], segment: Segment | None) -> None:
+        """`store` for each of `messages`: of one destination and priority, in the order of their seqs, without ids."""
+        first = messages[0]
+        queue = self.queues.get(first.destination) or self.queue(first.destination)
+        memory = self.memory
+        is_known = segment is not None and first.seq <= self.newest_seq
+        stays = segment is None or (
+            self.serves
+            and not (queue.is_hidden or queue.fires or first.priority in queue.backlogs)
+            and max([len(message.body) for message in messages]) <= LARGE_BODY_BYTES
+            and queue.resident_bytes + cost_of_all(messages) + memory.taken_bytes <= memory.paging_bytes
+        )
+        if is_known or queue.retention is not None or not stays:
+            for message in messages:
+                self.store(message, segment)
+            return
+        if segment is not None:
+            self.newest_seq = messages[-1].seq
+            segment.live += len(messages)
+            segment.live_bytes += sum([message.size for message in messages])
+        for message in messages:
+            message.segment = segment
+        if first.expires_ms:
+            self.expiring[queue] = None
+        self.arrived[queue] = None
+        queue.store_all(messages)
+
     def _stands_again(self, queue: Queue, message: Message, segment: Segment, place: Place) -> None:
         before = self.segments[place.segment]
         segment.refers.add(before.code)
@@ -255,14 +282,8 @@ class State(ServingFold[Segment]):
         queue = self.queue(consumed.destination)
         if queue.backlogs:
             self._discard(queue, consumed.seqs, segment)
-        seen = segment
-        for seq in consumed.seqs:
-            message = queue.messages.get(seq)
-            if message is not None:
-                if message.segment is not seen and message.segment is not segment:
-                    seen = _segment(message)
-                    segment.refers.add(seen.code)
-                self.remove(queue, message)
+        here = queue.messages
+        self.remove_all(queue, [here[seq] for seq in dict.fromkeys(consumed.seqs) if seq in here], segment)
         if consumed.reason == ACKED and consumed.destination.startswith(HELD_SCHEME):
             self._dequeued(consumed)
 
@@ -411,6 +432,25 @@ class State(ServingFold[Segment]):
             self.memory.taken_bytes -= len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
         else:
             self.memory.free(message)
+        if not queue.messages:
+            self.emptied[queue] = None
+
+    def remove_all(self, queue: Queue, messages: list[Message], said_in: Segment) -> None:
+        """`remove` for each of `messages`, as a record in the segment `said_in` says."""
+        queue.remove_all(messages)
+        seen = said_in
+        for message in messages:
+            segment = message.segment
+            if isinstance(segment, Segment):
+                if segment is not seen and segment is not said_in:
+                    seen = segment
+                    said_in.refers.add(segment.code)
+                if segment.shared:
+                    segment.leave(message.offset, message.size)
+                else:
+                    segment.live -= 1
+                    segment.live_bytes -= message.size
+        self.memory.free_all(messages)
         if not queue.messages:
             self.emptied[queue] = None
 

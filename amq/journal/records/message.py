@@ -166,6 +166,9 @@ class Staging(Storing[S], Protocol[S]):
     def stage(self, run: Run, segment: S) -> None:
         """The messages of `run` are stored in a hidden queue."""
 
+    def store_all(self, messages: list[Message], segment: S) -> None:
+        """`store` for each of these, which have one destination."""
+
 
 class Run(BaseRecord):
     """`like` is what the messages are but for seq, body and headers. They have no ids.
@@ -283,8 +286,7 @@ class Run(BaseRecord):
         if is_hidden(self.queue_name):
             fold.stage(self, segment)
         else:
-            for message in self.stored():
-                fold.store(message, segment)
+            fold.store_all(self.stored(), segment)
 
     def message_count(self) -> int:
         return len(self.bodies)

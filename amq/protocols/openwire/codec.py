@@ -8,13 +8,14 @@ docs/openwire.md says how it differs from ActiveMQ.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
 from amq.core.destination import told
 from amq.core.errors import AmqError, CommandError, ProtocolError
-from amq.core.message import Message, MessageBatch
+from amq.core.message import CostlyError, Message, MessageBatch
 from amq.core.remembered import Remembered
 from amq.protocols.codec import ALL_FRAMES, RARE_FRAMES
 from amq.protocols.commands import (
@@ -719,6 +720,10 @@ class OpenWireCodec:
         assert isinstance(receipt, Answer)
         return encoded(receipt.done(outcome), self._version)
 
+    def receipts(self, receipts: Sequence[Any]) -> bytes:
+        """The commands with these tokens are done."""
+        return b"".join([self.receipt(receipt) for receipt in receipts])
+
     def error(self, failure: Failure) -> bytes:
         """Tell the client why, and what ends with it."""
         error, receipt = failure.error, failure.receipt
@@ -806,6 +811,14 @@ class OpenWireCodec:
     def end_of_browse(self, consumer: Consumer) -> bytes:
         """The browse of this consumer has shown everything."""
         return frame(nothing_for(consumer), self._version)
+
+    def deliveries(self, consumer: Consumer, messages: Sequence[Message]) -> list[bytes]:
+        """Messages for one consumer, each for the first time, up to the first that is costly."""
+        frames: list[bytes] = []
+        with contextlib.suppress(CostlyError):
+            for message in messages:
+                frames.append(self.delivery(consumer, message, 0))
+        return frames
 
     def batch(self, consumer: Consumer, batch: MessageBatch) -> bytes:
         """Many messages for one consumer."""

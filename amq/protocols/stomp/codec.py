@@ -46,6 +46,7 @@ from amq.protocols.commands import (
     Send,
     SendToMany,
     Settle,
+    SettleRun,
     Subscribe,
     Unsubscribe,
 )
@@ -65,6 +66,7 @@ _RETIRED_MAX: Final = 1000  # ended subscriptions whose acknowledgements, on the
 _OUTCOME_HEADER_CHARACTERS_MAX: Final = 8000
 _ERROR_MESSAGE_CHARACTERS_MAX: Final = 200
 _BROKERS_RECEIPT_CHARACTERS_MAX: Final = 64
+_BETWEEN_RECEIPTS: Final = "\n\n\0RECEIPT\nreceipt-id:"
 _ACK_BYTES_MAX: Final = 48  # of an ACK that has nothing but an id
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
@@ -246,18 +248,32 @@ class StompCodec:
                         if stop >= size or data[stop] or stop - start > limits.body_bytes_max:
                             break
                     send = self._send(headers, data[start:stop])
-                    append(send)
                     begin, position = position, stop + 1
-                    if send.transaction and send.__class__ is Send:
-                        position = repeated.take(data, position, data[begin:start], send, limits.body_bytes_max, append)
+                    if send.transaction:
+                        append(send)
+                        if send.__class__ is Send:
+                            block = data[begin:start]
+                            position = repeated.take(data, position, block, send, limits.body_bytes_max, append)
+                    elif left and data.startswith(repeated.AGAIN, position) and send.__class__ is Send:
+                        command, position, count = repeated.run(data, begin, start, stop, send, block_max, left)
+                        append(command)
+                        left -= count
+                    else:
+                        append(send)
                 elif data.startswith(ack_start, position):
                     end = data.find(b"\n\n\0", position, position + _ACK_BYTES_MAX)
                     index, _, seq = data[position + 7 : end].decode().partition("-")
                     subscription = known.get(index)
                     if end < 0 or subscription is None or len(seq) > 19 or not (seq.isascii() and seq.isdecimal()):
                         break
-                    append(Settle(int(seq), subscription.id, None, "", Outcome.ACCEPTED, subscription.first))
                     position = end + 3
+                    if left and subscription.first is None and data.startswith(ack_start, position):
+                        seqs, position = repeated.acks(data, position, index, int(seq), left)
+                        left -= len(seqs) - 1
+                        if len(seqs) > 1:
+                            append(SettleRun(seqs, subscription.id))
+                            continue
+                    append(Settle(int(seq), subscription.id, None, "", Outcome.ACCEPTED, subscription.first))
                 elif data[position] == 0x0A:
                     position += 1
                 else:
@@ -562,6 +578,12 @@ class StompCodec:
             return f"RECEIPT\nreceipt-id:{receipt}\n\n\0".encode()
         return f"RECEIPT\n{header_line('receipt-id', receipt, self.version)}\n\0".encode()
 
+    def receipts(self, receipts: Sequence[Any]) -> bytes:
+        """RECEIPT frames, none with an outcome."""
+        if all(map(str.isalnum, receipts)):
+            return f"RECEIPT\nreceipt-id:{_BETWEEN_RECEIPTS.join(receipts)}\n\n\0".encode()
+        return b"".join(map(self.receipt, receipts))
+
     def error(self, failure: Failure) -> bytes:
         """ERROR frame: a short `message`, the error's `code`, its whole description as the body."""
         error, receipt = failure.error, failure.receipt
@@ -607,6 +629,10 @@ class StompCodec:
     def end_of_browse(self, subscription: DeliveryFormat) -> bytes:
         """Tells the client that it has seen everything."""
         return self._deliveries.end_of_browse(subscription)
+
+    def deliveries(self, subscription: DeliveryFormat, messages: Sequence[Message]) -> list[bytes]:
+        """Messages for one subscription, each for the first time, up to the first that is costly."""
+        return self._deliveries.encode_all(subscription, messages)
 
     def batch(self, subscription: DeliveryFormat, batch: MessageBatch) -> bytes:
         """Many messages for one subscription, each delivered for the first time."""

@@ -6,9 +6,10 @@ has, and no property, name or value, can end a header line or a frame.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from amq.core.message import DEFAULT_PRIORITY, MAP, TEXT, Lifted, Message, MessageBatch, headers, plain
+from amq.core.message import DEFAULT_PRIORITY, MAP, TEXT, CostlyError, Lifted, Message, MessageBatch, headers, plain
 from amq.core.ownership import given
 from amq.core.remembered import Remembered
 from amq.protocols.stomp.destination import wire_name
@@ -125,6 +126,42 @@ class Deliveries:
             optional += self._rare_headers(message, redelivered)
         head = f"{form.head}{seq}{ack}{destination}{message.timestamp_ms}\n{optional}\n".encode("utf-8", "replace")
         return head if head_only else head + body + b"\0"
+
+    def encode_all(self, form: DeliveryFormat, messages: Sequence[Message]) -> list[bytes]:
+        """`encode` for each of `messages`, for the first time; but none from the first on that is costly.
+
+        A message with no more than a body, as nearly all, is written right here: it saves two calls of ten.
+        """
+        frames: list[bytes] = []
+        head, ack, name, where = form.head, form.ack, "", ""
+        try:
+            for message in messages:
+                body = message.body
+                if (
+                    message.properties
+                    or message.envelope is not None
+                    or message.shared is not None
+                    or message.content_type
+                    or message.duplicate_id
+                    or message.expires_ms
+                    or message.priority != DEFAULT_PRIORITY
+                    or form.transformation
+                ):
+                    frames.append(self.encode(form, message, 0))
+                    continue
+                if message.destination != name:
+                    name = message.destination
+                    where = self._wire_names.get(name) or self._wire_name(name)
+                seq = message.seq
+                optional = "persistent:true\n" if message.persistent else ""
+                if message.content != TEXT or b"\0" in body:
+                    optional = f"{optional}content-length:{len(body)}\n"
+                own = f"{head}{seq}{ack}{seq}" if ack else f"{head}{seq}"
+                start = f"{own}{where}{message.timestamp_ms}\n{optional}\n"
+                frames.append(b"%b%b\0" % (start.encode("utf-8", "replace"), body))
+        except CostlyError:
+            pass
+        return frames
 
     def end_of_browse(self, form: DeliveryFormat) -> bytes:
         """The MESSAGE frame, which is no message, that ends a browse; as ActiveMQ writes it."""

@@ -1,17 +1,23 @@
-"""SEND frames of a transaction that follow each other with the very same headers: read once, not once a message.
+"""SEND and ACK frames that follow each other with the same headers: read once, not once a message.
 
-A producer of many messages writes such frames. Invariant: a frame that is taken here is the one that the general path
-would have read. All other frames, and incomplete ones, are left to the general path.
+A producer of many messages writes such frames, in a transaction or with a receipt for each, and so does a consumer.
+Invariant: a frame that is taken here is the one that the general path would have read. All other frames, and incomplete
+ones, are left to the general path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from amq.core.destination import QUEUE_SCHEME
 from amq.core.message import Message
-from amq.protocols.commands import Command, Send, SendMany
+from amq.protocols.commands import Command, Send, SendMany, SendRun
 
 WINDOW_BYTES = 64 << 10  # searched at once for frames without content-length
+AGAIN = b"SEND\n"  # one that follows may belong to a run
+_RECEIPT = b"\nreceipt:"
+_BODY_BYTES_MAX = 16 << 10  # of a message in a run: beside larger bodies the steps do not count
+_SEQ_DIGITS_MAX = 19
 
 
 def take(
@@ -67,3 +73,64 @@ def _terminated(data: bytes, position: int, block: bytes, body_bytes_max: int) -
         bodies += some
         position += (len(block) + 1) * len(some) + sum(map(len, some))
     return bodies
+
+
+def run(
+    data: bytes, begin: int, start: int, stop: int, first: Send, block_max: int, frames_max: int
+) -> tuple[Command, int, int]:
+    """The run that begins with `first`, which is no part of a transaction: its frame begins at `begin` of `data`, its
+    body at `start`, and ends at `stop`. At most `frames_max` frames follow, with heads of at most `block_max` bytes.
+    Returns `first` alone, or all that differ from it in body and receipt only; where they end; how many follow it."""
+    message, receipt, position = first.message, first.receipt, stop + 1
+    length = stop - start
+    if (
+        not message.destination.startswith(QUEUE_SCHEME)  # what goes to a topic is routed message by message
+        or message.properties is not None
+        or message.envelope is not None
+        or message.duplicate_id
+        or length > _BODY_BYTES_MAX
+        or message.body != data[start:stop]
+    ):
+        return first, position, 0
+    block = data[begin:start]
+    bodies, receipts, size = [message.body], [receipt], len(data)
+    has_length = b"\ncontent-length:" in block
+    before, mark, rest = block.partition(_RECEIPT) if receipt is not None else (block, b"", b"")
+    head, tail = before + mark, rest[rest.find(b"\n") :]
+    while len(bodies) <= frames_max and data.startswith(head, position):
+        at = end = position + len(head)
+        if receipt is not None:
+            end = data.find(b"\n", at, position + block_max)
+            if end <= at or not data.startswith(tail, end):
+                break
+        body_at = end + len(tail)
+        body_end = body_at + length if has_length else data.find(b"\0", body_at, body_at + _BODY_BYTES_MAX + 1)
+        if not body_at <= body_end < size or data[body_end] or body_at - position > block_max:
+            break
+        if receipt is not None:
+            token = data[at:end]
+            if b"\\" in token or b"\r" in token or not token.isascii():
+                break
+            receipts.append(token.decode())
+        bodies.append(data[body_at:body_end])
+        position = body_end + 1
+    if len(bodies) == 1:
+        return first, position, 0
+    like = Message.made_of(message, message.destination, None)
+    like.body = b""
+    return SendRun(like, bodies, receipts if receipt is not None else None), position, len(bodies) - 1
+
+
+def acks(data: bytes, position: int, index: str, seq: int, frames_max: int) -> tuple[list[int], int]:
+    """`seq`, and those of the ACK frames from `position` on that differ from its own in their seq alone, at most
+    `frames_max`; and where they end. `index` = that of their subscription."""
+    head = f"ACK\nid:{index}-".encode()
+    step, seqs = len(head), [seq]
+    while len(seqs) <= frames_max and data.startswith(head, position):
+        end = data.find(b"\n\n\0", position + step, position + step + _SEQ_DIGITS_MAX + 3)
+        digits = data[position + step : end]
+        if end < 0 or not digits.isdigit():
+            break
+        seqs.append(int(digits))
+        position = end + 3
+    return seqs, position
