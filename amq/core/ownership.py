@@ -72,6 +72,7 @@ NAMES: Final = (
             "Credit.id",
             "Extend.id",
             "Settle.consumer",
+            "SettleRun.consumer",
             "OpenProducer.id",
             "CloseProducer.id",
         ),

@@ -416,15 +416,16 @@ class SettleSet(Settle):
         self.seqs = seqs
 
 
-class SettleRun(Settle):
+class SettleRun(Command):
     """As many `Settle` of `consumer` as there are `seqs`, at least two, which came one after the other: accepted, in no
     transaction, without receipts. An error with one of them is none of the others."""
 
-    __slots__ = ("seqs",)
+    __slots__ = ("consumer", "seqs")
 
     def __init__(self, seqs: list[int], consumer: str) -> None:
-        super().__init__(seqs[-1], consumer)
+        self.receipt = None
         self.seqs = seqs
+        self.consumer = consumer
 
     def one_by_one(self) -> list[Command]:
         return [Settle(seq, self.consumer) for seq in self.seqs]

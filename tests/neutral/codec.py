@@ -138,6 +138,9 @@ class NeutralCodec:
     def receipt(self, receipt: Any, outcome: str = "") -> bytes:
         return frame(Op.DONE, outcome, session=receipt[0], number=receipt[1])
 
+    def receipts(self, receipts: Sequence[Any]) -> bytes:
+        return b"".join(map(self.receipt, receipts))
+
     def error(self, failure: Failure) -> bytes:
         error, number = failure.error, failure.receipt[1] if isinstance(failure.receipt, tuple) else 0
         code = error.code if isinstance(error, AmqError) else "INTERNAL_ERROR"
@@ -158,6 +161,9 @@ class NeutralCodec:
 
     def end_of_browse(self, subscription: tuple[int, str]) -> bytes:
         return frame(Op.BROWSED, subscription[1], session=subscription[0])
+
+    def deliveries(self, subscription: tuple[int, str], messages: Sequence[Message]) -> list[bytes]:
+        return [self.delivery(subscription, message, 0) for message in messages]
 
     def batch(self, subscription: Any, batch: MessageBatch) -> bytes:
         return b"".join([self.delivery(subscription, message, 0) for message in batch.messages])

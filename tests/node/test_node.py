@@ -18,6 +18,7 @@ from amq.core.errors import ConfigError
 from amq.node import process
 from amq.node.member import Role
 from amq.node.node import Node, store_names
+from amq.store.open import store_behind
 from tests.fakes import FaultyVfs
 from tests.patience import DEADLINE_S
 from tests.ports import free_port
@@ -134,7 +135,7 @@ def test_a_hung_store_does_not_stop_the_other_member(tmp_path: Path, monkeypatch
         vfs.heal()
         release.set()
 
-    run(tmp_path, scenario, doors={"two": {"vfs": vfs}})
+    run(tmp_path, scenario, doors={"two": {"store": store_behind(vfs, str(tmp_path / "two"))}})
 
 
 def test_a_member_whose_store_answers_again_takes_part_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +152,7 @@ def test_a_member_whose_store_answers_again_takes_part_again(tmp_path: Path, mon
         await (await world.connect("two")).store(b"x")
         assert not world.replaced.is_set()
 
-    run(tmp_path, scenario, doors={"two": {"vfs": vfs}})
+    run(tmp_path, scenario, doors={"two": {"store": store_behind(vfs, str(tmp_path / "two"))}})
 
 
 def test_a_thread_that_fails_ends_its_member_alone(tmp_path: Path, log: LogCapture) -> None:

@@ -40,10 +40,12 @@ from amq.protocols.commands import (
     RemoveTemporary,
     Send,
     SendMany,
+    SendRun,
     SendToMany,
     Settle,
     SettleAgain,
     SettleLeases,
+    SettleRun,
     SettleSet,
     Subscribe,
     Unsubscribe,
@@ -97,7 +99,7 @@ def _open(client: Connected, name: str, body: bytes) -> None:
 
 
 def _settle(client: Connected, name: str, body: bytes) -> None:
-    first, second, third = client.numbers(name, 3)
+    first, second, third, *others = client.numbers(name, 5)
     own, again = client.own_name, body + b" again"
     client.tell(
         InSession(1),
@@ -108,6 +110,8 @@ def _settle(client: Connected, name: str, body: bytes) -> None:
         SettleSet([second], name, "s", "t"),
         Abort("t", "a"),
         Settle(third, name, "s"),
+        SendRun(Message(own, b""), [again, again], None),
+        SettleRun(others, name),
         SettleAgain(third, name, "q"),
         Extend(name, 1, "e"),
         Begin("t", "b"),

@@ -75,7 +75,7 @@ def _open(client: Connected, name: str, body: bytes) -> None:
 
 
 def _settle(client: Connected, name: str, body: bytes) -> None:
-    first, second, third = client.numbers(name, 3)
+    first, second, third, *others = client.numbers(name, 5)
     own, again = f"/queue/{client.own}", body + b" again"
     many = runs.pack([], b"", b"", struct.pack("<I", len(again)), again)
     client.say(
@@ -86,6 +86,7 @@ def _settle(client: Connected, name: str, body: bytes) -> None:
         _frame("NACK", id=f"0-{second}", transaction="t", receipt="s"),
         _frame("ABORT", transaction="t", receipt="a"),
         _frame("ACK", id=f"0-{third}", receipt="s"),
+        *[_frame("ACK", id=f"0-{seq}") for seq in others],
     )
 
 

@@ -50,6 +50,8 @@ STOMP_ONLY = {
     "SettleLeases.cursor",
     "Subscribe.browse",
     "SendMany.like",
+    "SendRun.like",
+    "SettleRun.consumer",
     "SendMany.transaction",
     "Prepare.owner",
     "CommitBatch.owner",

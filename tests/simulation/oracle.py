@@ -389,7 +389,8 @@ class Oracle:
     @contextmanager
     def observing(self) -> Iterator[None]:
         """While the block runs, see what brokers and clients do."""
-        committed, serving, deliver, accept = Broker.committed, Broker.__init__, Peer.deliver, Link.accept
+        committed, serving, accept = Broker.committed, Broker.__init__, Link.accept
+        deliver, deliver_all = Peer.deliver, Peer.deliver_all
         took_effect = Broker._took_effect
         finish, load, reject, restore = Following.finish, Following._load, Broker.rejected, Machine._restore
 
@@ -412,6 +413,11 @@ class Oracle:
         def see_deliver(connection: Peer, subscription: Any, message: Message, redelivered: int) -> None:
             self._delivers(connection, connection._hub.epoch, subscription, message)
             deliver(connection, subscription, message, redelivered)
+
+        def see_deliver_all(connection: Peer, subscription: Any, messages: list[Message]) -> None:
+            for message in messages:
+                self._delivers(connection, connection._hub.epoch, subscription, message)
+            deliver_all(connection, subscription, messages)
 
         def see_finish(slave: Following, *args: Any) -> Any:
             self.counts["takeovers by followers"] += slave._caught_up_wall_ms > 0
@@ -438,6 +444,7 @@ class Oracle:
             patch.object(Broker, "rejected", see_rejected),
             patch.object(Broker, "__init__", see_serving),
             patch.object(Peer, "deliver", see_deliver),
+            patch.object(Peer, "deliver_all", see_deliver_all),
             patch.object(Link, "accept", see_accept),
             patch.object(Machine, "_restore", see_restore),
             patch.object(Following, "finish", see_finish),
