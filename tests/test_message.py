@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -306,3 +308,21 @@ def test_types_and_contents_need_an_envelope() -> None:
         with pytest.raises(AssertionError):
             check(message)
     check(Message("queue://a", b"x", {"a": "b"}, content=TEXT))
+
+
+def test_memory_does_not_depend_on_what_the_interpreter_keeps_beside_a_text() -> None:
+    """Some calls in C keep the UTF-8 of a text beside it, and a replay must count the same."""
+    used = "ß" * 8
+    fresh = "".join(["ß"] * 8)
+    keep_utf8(used)
+    assert (
+        Message("queue://a", b"", {used: used}).header_bytes == Message("queue://a", b"", {fresh: fresh}).header_bytes
+    )
+
+
+def keep_utf8(text: str) -> None:
+    """Makes the interpreter keep the UTF-8 of `text`."""
+    before = sys.getsizeof(text)
+    ctypes.pythonapi.PyUnicode_AsUTF8.restype = ctypes.c_void_p
+    ctypes.pythonapi.PyUnicode_AsUTF8(ctypes.py_object(text))
+    assert sys.getsizeof(text) > before

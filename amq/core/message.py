@@ -8,7 +8,7 @@ an envelope has text properties only and is BYTES or TEXT, so that the hot path 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -43,6 +43,7 @@ JSON_TYPE = "application/json"
 SHORT_BYTES_MAX = 64_000  # of content type and duplicate id, each: the journal takes 65,535, with a user before the id
 SECTION_BYTES_MAX = 16 << 20  # of properties and envelope, encoded
 _UINT64_MAX = (1 << 64) - 1
+_WIDE_TEXT_BYTES = 76  # of a text that is not ASCII, beside its letters
 _ENVELOPE_BYTES = 150  # of an envelope, beside what it holds
 # What is read of a native form is kept in memory if it takes no more than this beside it. It is counted from the
 # beginning, read or not: so nothing that is counted ever changes.
@@ -374,13 +375,29 @@ def _memory_of(properties: Properties | None, envelope: Envelope | None) -> int:
     size = 0
     if properties:
         size += HEADER_OVERHEAD_BYTES * len(properties)
-        size += sum(map(getsizeof, properties)) + sum(map(getsizeof, properties.values()))
+        size += _size_of_all(properties) + _size_of_all(properties.values())
     if envelope is not None:
         *texts, _, native = envelope
-        size += _ENVELOPE_BYTES + sum([getsizeof(text) for text in texts if text])
+        size += _ENVELOPE_BYTES + sum([_size_of(text) for text in texts if text])
         if native is not None:
             size += len(native.data) + _read_bytes_max(native)
     return size
+
+
+def _size_of(value: object) -> int:
+    """Bytes of memory. A text that is not ASCII takes more or less by its widest letter, and the interpreter may keep
+    its UTF-8 beside it: it counts as the largest of its length."""
+    if isinstance(value, str) and not value.isascii():
+        return _WIDE_TEXT_BYTES + 4 * len(value)
+    return getsizeof(value)
+
+
+def _size_of_all(found: Collection[object]) -> int:
+    """The sum of `_size_of` of these; without a call for each where all are ASCII, as nearly always."""
+    with suppress(TypeError):  # not all of them are text
+        if "".join(found).isascii():  # type: ignore[arg-type]
+            return sum(map(getsizeof, found))
+    return sum(map(_size_of, found))
 
 
 def _read_bytes_max(native: Native) -> int:
@@ -411,14 +428,14 @@ class HeaderColumns(NamedTuple):
 
     def memory_bytes(self, count: int) -> int:
         """The sum of `header_bytes` of all these messages."""
-        size = sum(map(getsizeof, self.values))
+        size = _size_of_all(self.values)
         used = Counter(self.which) if self.which else {0: count}
         for index, rows in used.items():
             names = self.lists[index]
             if names and names[0] == CORRELATION_ID:
                 size += rows * _ENVELOPE_BYTES
                 names = names[1:]
-            size += rows * (HEADER_OVERHEAD_BYTES * len(names) + sum(map(getsizeof, names)))
+            size += rows * (HEADER_OVERHEAD_BYTES * len(names) + _size_of_all(names))
         return size - self._empty_ids(count) * getsizeof("")
 
     def _empty_ids(self, count: int) -> int:
