@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from amq.journal import segment
+from amq.store.files import log
 from tests.crash.explorer import Explorer
 from tests.crash.mutants import MUTANTS
 from tests.crash.oracle import Violation
@@ -40,7 +40,7 @@ def test_crash_states(name: str, record_property: Callable[[str, object], None])
 def test_crash_states_of_zeros_written_ahead(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments as small as these have none otherwise."""
     for constant, value in (("RESERVE_STEPS", 2), ("ZEROS_BYTES", 512), ("BLOCK_BYTES", 64)):
-        monkeypatch.setattr(segment, constant, value)
+        monkeypatch.setattr(log, constant, value)
     script = WORKLOADS[name].script()
     assert any(call.data and not any(call.data) for call in script.disk.log)
     explorer = Explorer(script.config, IMAGES, DEEP_EVERY)

@@ -399,8 +399,8 @@ def nothing_waits_for_the_lease_to_be_sent() -> AbstractContextManager[object]:
     """The gate at the end of a turn and the confirm rule, both off."""
     real = Turn.__init__
 
-    def init(turn: Turn, loop: Any, _valid: Any) -> None:
-        real(turn, loop, lambda: True)
+    def init(turn: Turn, loop: Any, _valid: Any, **more: Any) -> None:
+        real(turn, loop, lambda: True, **more)
 
     finish = journal_commits_without_lease()
     return _both(_patch(Turn, "__init__", init), finish)
