@@ -307,7 +307,7 @@ class Broker(Core):
             waiter.done()
 
     def store_run(self, run: Run, waiter: Waiter) -> bool:
-        """`store` for all messages of `run`, in its order, for the queue of that name, which is there. `waiter` is told
+        """`store` for all messages of `run`, in its order, for the queue of that name, which is there. `waiter` hears
         once. False: something has to be decided about one of them (a limit is near), and nothing is done."""
         memory, journal, like = self.memory, self.journal, run.like
         queue = self.state.queues[run.queue_name]

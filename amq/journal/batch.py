@@ -30,7 +30,7 @@ class OpenBatch:
     """Records that will be durable together.
 
     confirms    (waiter, the record it stands for or None), in order
-    in_runs     records in the bytes that are no objects here: a `Run` is one for all its messages
+    in_runs     records in the bytes beyond the objects here: a `Run` is one for all its messages
     consumed    {destination: seqs acknowledged}, gathered so that a thousand acks are one record
     """
 

@@ -93,7 +93,7 @@ def test_bit_rot_in_a_sealed_batch_costs_the_record_that_it_hit(store: Path) -> 
     assert damage.records_lost == 1
     after, before = set(map(repr, flat(content(replayed(store))))), set(map(repr, flat(truth)))
     assert repr(victim) not in after < before
-    # One that was copied forward may be in its old place too, and is saved from there.
+    # A message that was copied forward may be in its old place too, and is saved from there.
     assert sum(damage.messages.values()) >= len(before - after) > 0
     assert is_whole(VFS, str(store))
     assert not path.exists(), "the damaged segment is in the journal no more"

@@ -718,7 +718,8 @@ class Queue:
         expired: list[Message] = []
         guests = self.guests
         # What a connection gets of this queue for the first time, in a run: its subscription and the messages. A
-        # connection may have several subscriptions here; it gets all in the order of the queue.
+        # connection may have several subscriptions here; it gets all in the order of the queue. They are given out in
+        # two places, without a function for it: a lone message would pay that call.
         runs: dict[Recipient, tuple[Subscription, list[Message]]] = {}
         while ready:
             if guests and not ready[0].is_ready:
