@@ -242,12 +242,12 @@ def test_a_master_that_stands_still_is_replaced_and_its_insert_is_refused_by_the
         postgres(**explain) as server,
         Brokers(tmp_path, server.url("postgres"), hungMasterTimeout="2s", **SHORT) as brokers,
     ):
-        master, other = brokers.master("a", hungMasterTimeout=0), brokers.add("b")
+        master, other = brokers.master("a"), brokers.add("b")
         with master.connect() as connection:
             fill(connection, 3)
-        # The other one starts when the master is stopped, so that it replaces none that is only slow. A master that is
-        # woken may notice that it was replaced before it has read what its client sent: then it tries no insert. So it
-        # happens to one master after the other.
+        # The other one starts when the master is stopped, and the master ends when it has seen that it was replaced: so
+        # neither replaces one that is only slow. A master that is woken may notice that it was replaced before it has
+        # read what its client sent: then it tries no insert. So it happens to one master after the other.
         for _ in range(ROUNDS_MAX):
             with master.connect() as connection:
                 master.freeze()
@@ -256,11 +256,11 @@ def test_a_master_that_stands_still_is_replaced_and_its_insert_is_refused_by_the
                 before = len(server.log)
                 master.thaw()
                 master.wait_slave(after=len(master.log))
+                master.kill()
             log = server.log[before:]
             tried = [part for part in log.split("duration: ") if "INSERT INTO" in part and "FOR SHARE" in part]
             if any("Insert on amq_chunk c  (cost" in part and "(actual rows=0 loops=1)" in part for part in tried):
                 break
-            master.kill()
             master, other = other, master
         else:
             raise AssertionError(f"no master of {ROUNDS_MAX} tried to insert")
