@@ -326,6 +326,13 @@ class ArtemisBroker(Broker):
             made = subprocess.run(words, capture_output=True, text=True, check=False)
             if made.returncode:
                 raise BrokerError(f"artemis create failed:\n{made.stdout}{made.stderr}")
+            # Without prefixes Artemis makes each name a topic, also `/queue/bench`: each consumer gets every message.
+            configuration = instance / "etc/broker.xml"
+            text = configuration.read_text()
+            prefixed = text.replace("protocols=CORE,", "anycastPrefix=/queue/;multicastPrefix=/topic/;protocols=CORE,")
+            if prefixed == text:
+                raise BrokerError(f"{configuration}: no acceptor with protocols=CORE,… to give prefixes to")
+            configuration.write_text(prefixed)
         return [str(instance / "bin/artemis"), "run"]
 
 
