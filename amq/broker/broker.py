@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 from amq.broker.access import Access, anybody_may
 from amq.broker.core import Core
 from amq.broker.events import Events, QueueForgotten, QueueMade
-from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost_of_run
 from amq.broker.names import check_queue, is_topic
 from amq.broker.permitted import PermittedRules
 from amq.broker.queues.limits import Limits
@@ -250,7 +250,7 @@ class Broker(Core):
             if isinstance(record, Message):
                 self.withdraw(record)
             elif isinstance(record, Run):
-                self.memory.give_back(_cost_of(record))
+                self.memory.give_back(cost_of_run(record.bodies, record.header_bytes))
                 self.state.queue(record.queue_name).met(sum(record.sizes))
             elif isinstance(record, Group) and isinstance(record.origin, Transaction | PendingPrepare):
                 self.outcomes_pending.pop(record.outcome_id, None)
@@ -311,7 +311,7 @@ class Broker(Core):
         once. False: something has to be decided about one of them (a limit is near), and nothing is done."""
         memory, journal, like = self.memory, self.journal, run.like
         queue = self.state.queues[run.queue_name]
-        cost = _cost_of(run)
+        cost = cost_of_run(run.bodies, run.header_bytes)
         size = run.record_bytes() if like.persistent else cost
         if (
             memory.taken_bytes + cost > memory.limit_bytes
@@ -471,8 +471,3 @@ class Broker(Core):
 
 def _in_use(name: str) -> CommandError:
     return CommandError(f"{wire_name(name)} has consumers: close them first", code="DESTINATION_IN_USE")
-
-
-def _cost_of(run: Run) -> int:
-    """Bytes that its messages take in memory."""
-    return sum(map(len, run.bodies)) + len(run.bodies) * MESSAGE_OVERHEAD_BYTES + run.header_bytes

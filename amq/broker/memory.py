@@ -87,3 +87,8 @@ def cost_of_all(messages: Sequence[Message]) -> int:
     """The sum of the `cost` of each."""
     sizes = sum([len(message.body) + message.header_bytes for message in messages])
     return sizes + len(messages) * MESSAGE_OVERHEAD_BYTES
+
+
+def cost_of_run(bodies: Sequence[bytes], header_bytes: int) -> int:
+    """The `cost` of messages with these bodies, whose headers take `header_bytes` together."""
+    return sum(map(len, bodies)) + len(bodies) * MESSAGE_OVERHEAD_BYTES + header_bytes

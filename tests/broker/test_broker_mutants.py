@@ -221,6 +221,11 @@ def staged(make_world: MakeWorld) -> None:
     test_broker_bulk.test_the_journal_and_all_that_is_counted_are_as_of_messages_that_come_one_by_one(make_world, 0)
 
 
+def by_columns(make_world: MakeWorld) -> None:
+    """The headers of many messages come beside them."""
+    test_broker_bulk.test_headers_come_by_columns(make_world)
+
+
 SCENARIOS: tuple[Callable[[MakeWorld], None], ...] = (
     deposed,
     deposed_in_a_new_segment,
@@ -236,6 +241,7 @@ SCENARIOS: tuple[Callable[[MakeWorld], None], ...] = (
     sealed_segment_not_seen_for_long,
     moved_meanwhile,
     staged,
+    by_columns,
 )
 CHECKS: dict[str, Callable[[MakeWorld], None]] = {
     check.__name__: check for check in (walks, dropping_walks, moved, moved_keep_nothing, *SCENARIOS)
@@ -334,8 +340,11 @@ what moves counts also in the queue that it has left [moved]
 what a checkpoint has in both queues counts twice [moved_meanwhile]
     amq.broker.state.state.State._put: self.segments[codes[0]].leave(offsets[0], sizes[0]) => pass
 what is staged together is not free when it is on disk [staged]
-    amq.broker.state.state.State.stage: self.memory.give_back(sum(map(len, bodies)) + count * MESSAGE_OVERHEAD_BYTES
-        + run.header_bytes) => pass
+    amq.broker.state.state.State.stage: self.memory.give_back(cost_of_run(run.bodies, run.header_bytes)) => pass
+the headers of messages that come together cost nothing [by_columns]
+    amq.broker.memory.cost_of_run: + header_bytes =>
+messages that come together cost their content alone [staged]
+    amq.broker.memory.cost_of_run: + len(bodies) * MESSAGE_OVERHEAD_BYTES =>
 compaction looks only where the message was stored [moved_keep_nothing]
     amq.broker.storage.copying.CopySource._parts: (each for each in shelves(name) if each != name) => ()
 # limits

@@ -19,7 +19,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import accumulate, chain, compress, islice, repeat
 
-from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, Memory, cost_of_all
+from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, Memory, cost_of_all, cost_of_run
 from amq.broker.names import SCHEDULE_SCHEME, real_name, shelves
 from amq.broker.queues.backlog import Columns, Place
 from amq.broker.queues.queue import Queue
@@ -563,8 +563,7 @@ class State(ServingFold[Segment]):
         self.arrived[queue] = None
         if self.serves:
             queue.met(run.size)
-            bodies = run.bodies
-            self.memory.give_back(sum(map(len, bodies)) + count * MESSAGE_OVERHEAD_BYTES + run.header_bytes)
+            self.memory.give_back(cost_of_run(run.bodies, run.header_bytes))
 
 
 def _segment(message: Message) -> Segment:

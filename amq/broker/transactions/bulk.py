@@ -7,7 +7,7 @@ is reached) is left to that.
 from __future__ import annotations
 
 from amq.broker.core import Core
-from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost
+from amq.broker.memory import cost, cost_of_run
 from amq.broker.names import is_stored
 from amq.broker.scheduling.scheduler import SCHEDULING
 from amq.broker.topics.routing import Routing
@@ -24,8 +24,8 @@ def add(core: Core, routing: Routing, transaction: Transaction, command: SendMan
     if headers is not None and not all(SCHEDULING.isdisjoint(names) for names in headers.lists):
         return False
     queue = core.state.queues.get(name)
-    header_bytes = headers.memory_bytes(len(bodies)) if headers is not None else 0
-    size = _bytes(bodies) + header_bytes
+    header_bytes = _header_bytes(command)
+    size = cost_of_run(bodies, header_bytes)
     if queue is None:
         led_elsewhere = routing.of(name) != (name,) or not is_stored(name)
     else:
@@ -63,10 +63,8 @@ def held_bytes(command: Command) -> int:
         return cost(command.message)
     if not isinstance(command, SendMany):
         return 0
-    headers = command.headers
-    return _bytes(command.bodies) + (headers.memory_bytes(len(command.bodies)) if headers is not None else 0)
+    return cost_of_run(command.bodies, _header_bytes(command))
 
 
-def _bytes(bodies: list[bytes]) -> int:
-    """Bytes that messages of these bodies take."""
-    return sum(map(len, bodies)) + MESSAGE_OVERHEAD_BYTES * len(bodies)
+def _header_bytes(command: SendMany) -> int:
+    return command.headers.memory_bytes(len(command.bodies)) if command.headers is not None else 0
