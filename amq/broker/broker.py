@@ -87,12 +87,12 @@ class Broker(Core):
         self.paused: set[str] = set()  # full names of queues that give nothing to consumers, until this mastership ends
         self.links, self.pulling = Links(self), Pulling(self)
         self.topics = topics = Topics(self)
-        self.advisories, self.temporaries = Advisories(self, topics), Temporaries(self, topics, self.links)
+        self.durables = durables = Durables(self, topics.known)
+        self.advisories, self.temporaries = Advisories(self, topics, durables), Temporaries(self, topics, self.links)
         self.advisories.temporaries, self.advisories.clients = self.temporaries.names, self.connections.keys
         self.known_topics = topics.known
         self.redelivery = redelivery = Redelivery(self)
         self.retention, self.wildcards = Retention(self), WildcardSubscriptions(self, topics)
-        self.durables = durables = Durables(self, topics.known)
         self.quotas = Quotas(self, durables, self.access, self.connections.keys)
         self.access.quota = self.quotas.made_by
         self.limits = Limits(self, redelivery, durables)

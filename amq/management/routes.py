@@ -129,17 +129,17 @@ async def queue_hints(context: Context, request: Request) -> Row:
 
 
 async def topics(context: Context, request: Request) -> Row:
-    durable = await views.durably_heard(context.broker, context.slices)
+    durably = await views.durably_heard(context.broker, context.slices)
     found = views.named_topics(context.broker, context.sees)
-    return await views.topics(context.broker, durable).page(context.slices, found, Query.parse(request.query))
+    return await views.topics(context.broker, durably).page(context.slices, found, Query.parse(request.query))
 
 
 async def topic(context: Context, request: Request) -> Row:
     name = topic_name(request)
     if name not in context.broker.known_topics:
         raise unknown(f"there is no topic {wire_name(name)[:200]} in use: `amq topics` lists them")
-    durable = await views.durably_heard(context.broker, context.slices)
-    return views.topics(context.broker, durable).row(name)
+    durably = await views.durably_heard(context.broker, context.slices)
+    return views.topics(context.broker, durably).row(name)
 
 
 async def subscriptions(context: Context, request: Request) -> Row:

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, Protocol
 from amq.broker.broker import Broker
 from amq.broker.queues.queue import NO_LIMIT, Queue, Subscription
 from amq.broker.sessions.traffic import Traffic
+from amq.broker.topics.patterns import Patterns
 from amq.broker.topics.wildcards import WildcardSubscription
-from amq.core.destination import QUEUE_SCHEME, TOPIC_SCHEME, plain_name, told, wire_name
+from amq.core.destination import QUEUE_SCHEME, TOPIC_SCHEME, Pattern, Source, plain_name, told, wire_name, words_of
 from amq.journal.live import Segment
 from amq.journal.records import Prepared
 from amq.journal.records.subscription import Subscribed
@@ -81,23 +82,45 @@ def named_queues(broker: Broker, may: May) -> Iterator[Queue]:
     )
 
 
-def topics(broker: Broker, durable: Mapping[str, int]) -> Table[str]:
-    """Of topics in use, by their full names. `durable` = how many durable subscriptions each has by its name."""
+class DurablyHeard:
+    """The durable subscriptions at one moment, by topic."""
+
+    def __init__(self) -> None:
+        self.by_name: Counter[str] = Counter()  # subscriptions to a topic by its full name
+        self._consumers: Counter[tuple[Source, ...]] = Counter()  # by the topics that they get
+        self._patterns: Patterns[tuple[Source, ...]] = Patterns()
+
+    def add(self, record: Subscribed, consumers: int) -> None:
+        """`record` is one of them, and has so many consumers now."""
+        self.by_name.update(record.topics)
+        if consumers:
+            sources = record.sources
+            self._consumers[sources] += consumers
+            for each in sources:
+                self._patterns.add(each.words if isinstance(each, Pattern) else words_of(each), sources)
+
+    def consumers(self, topic: str) -> int:
+        """Those that get what is sent to the topic of that full name."""
+        return sum(self._consumers[each] for each in {*self._patterns.match(words_of(topic))})
+
+
+def topics(broker: Broker, durably: DurablyHeard) -> Table[str]:
+    """Of topics in use, by their full names."""
     fields: dict[str, Callable[[str], int]] = {
-        "consumers": broker.topics.consumers,
-        "durable_subscriptions": lambda name: durable.get(name, 0),
+        "consumers": lambda name: broker.topics.consumers(name) + durably.consumers(name),
+        "durable_subscriptions": lambda name: durably.by_name[name],
         "enqueued": broker.known_topics.enqueued,
     }
     return Table(plain_name, fields, lambda _: {})
 
 
-async def durably_heard(broker: Broker, slices: Slices) -> Counter[str]:
-    """Full name of a topic → durable subscriptions to it by that name."""
-    found: Counter[str] = Counter()
+async def durably_heard(broker: Broker, slices: Slices) -> DurablyHeard:
+    found = DurablyHeard()
     async with slices.work() as work:
         for piece in pieces(broker.durables.records()):
             for record in piece:
-                found.update(record.topics)
+                queue = broker.state.queues.get(record.queue)
+                found.add(record, len(queue.subscriptions) if queue is not None else 0)
             await work.did(len(piece))
     return found
 

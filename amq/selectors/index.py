@@ -8,7 +8,7 @@ nothing but the calls before.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from amq.core.message import Message, head
@@ -78,6 +78,9 @@ class SelectorIndex(Generic[Key]):
         self.steps = 0
         self._texts: _Table[Key] = {}  # property → value → who waits for it
         self._numbers: _Table[Key] = {}
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._selectors)
 
     def __len__(self) -> int:
         return len(self._selectors)

@@ -72,6 +72,22 @@ def test_connections_and_consumers(world: World) -> None:
     world.check_at_rest()
 
 
+def test_consumers_of_durable_subscriptions_are_counted(world: World) -> None:
+    client = listener(world)
+    other = world.connect("shop")
+    other.subscribe("topic://t", id="t")
+    for id in ("all", "red"):
+        selector = "colour = 'red'" if id == "red" else ""
+        other.subscribe("topic://t", id=id, subscription_name=id, selector=selector)
+    world.settle()
+    counts = [facts["consumerCount"] for kind, facts in told(client) if kind == "Consumer.Topic.t"]
+    assert counts == ["1", "2", "3"]
+    other.unsubscribe("red")
+    world.settle()
+    assert [facts.get("consumerCount") for _, facts in told(client)] == ["2"]
+    world.check_at_rest()
+
+
 def test_slow_consumers_and_what_they_miss(make_world: Callable[..., World]) -> None:
     world = make_world(pending_message_limit=2)
     client = listener(world, "*.Topic.t")

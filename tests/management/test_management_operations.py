@@ -227,6 +227,36 @@ def test_send_and_what_is_shown_of_a_body(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+def test_the_consumers_of_a_topic_are_all_that_get_its_messages(tmp_path: Path) -> None:
+    """One with its name, one of a pattern, and durable ones: of a name, of a pattern, of a list that names it twice.
+    A durable subscription whose client is away has none."""
+
+    async def test(made: Managed) -> None:
+        client = await made.client()
+        sources = ("t.a", "t.*", "t.a", "t.>", "t.*,/topic/t.a,/topic/u", "other", "t.a.b")
+        for number, source in enumerate(sources):
+            name = [("activemq.subscriptionName", f"d{number}")] if number >= 2 else []
+            await client.send(
+                "SUBSCRIBE", ("id", str(number)), ("destination", f"/topic/{source}"), *name, ("receipt", "s")
+            )
+            assert (await client.receive()).command == "RECEIPT"
+        assert {row["name"]: row["consumers"] for row in (await made.ask("GET", "/topics"))["items"]} == {
+            "t.a": 5,
+            "u": 1,
+            "other": 1,
+            "t.a.b": 2,
+        }
+        assert (await made.ask("GET", "/topics/t.a"))["consumers"] == 5
+        assert made.broker.durables.consumers("topic://t.a") == 3
+        await client.send("UNSUBSCRIBE", ("id", "2"), ("receipt", "u"))
+        assert (await client.receive()).command == "RECEIPT"
+        row = await made.ask("GET", "/topics/t.a")
+        assert (row["consumers"], row["durable_subscriptions"]) == (4, 2)
+        assert made.broker.durables.consumers("topic://t.a") == 2
+
+    run(tmp_path, test)
+
+
 def test_deleting_what_is_not_used(tmp_path: Path) -> None:
     async def test(made: Managed) -> None:
         await made.fill("q", 5)

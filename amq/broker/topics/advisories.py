@@ -31,6 +31,7 @@ from amq.broker.events import (
     Unsubscribed,
 )
 from amq.broker.names import ADVISORY_PREFIX, is_stored, is_temporary
+from amq.broker.topics.durables import Durables
 from amq.broker.topics.topics import TopicQueue, Topics
 from amq.core.destination import TEMPORARY_QUEUE_SCHEME, Pattern, Source, plain_name, wire_name
 from amq.core.message import DEFAULT_PRIORITY, TEXT, Envelope, Message, Shared
@@ -52,7 +53,7 @@ class AdvisedClient(Protocol):
 class Advisories:
     """Listens to events as long as somebody is subscribed to any advisory."""
 
-    def __init__(self, core: Core, topics: Topics) -> None:
+    def __init__(self, core: Core, topics: Topics, durables: Durables) -> None:
         self.heard = 0  # subscriptions to advisories
         self.clients: Callable[[], Iterable[AdvisedClient]]  # that are there
         self.temporaries: Callable[[], Iterable[tuple[str, str]]]  # full names of those that are there, and whose
@@ -60,6 +61,7 @@ class Advisories:
         self.broker_url = ""  # at which clients find this broker, "" = it does not listen yet
         self._core = core
         self._topics = topics
+        self._durables = durables
         topics.advisories = self
 
     def _listeners(self) -> list[tuple[type[Any], Callable[[Any], None]]]:
@@ -114,7 +116,10 @@ class Advisories:
             facts["selector"] = event.selector
         if not isinstance(source, Pattern):
             queue = self._core.state.queues.get(source)
-            count = len(queue.subscriptions) if queue is not None else self._topics.consumers(source)
+            if queue is not None:
+                count = len(queue.subscriptions)
+            else:
+                count = self._topics.consumers(source) + self._durables.consumers(source)
             facts["consumerCount"] = str(count)
         return facts
 

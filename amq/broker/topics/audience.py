@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from amq.selectors import Selector, SelectorIndex
@@ -20,6 +21,10 @@ class Audience(Generic[T]):
 
     def __len__(self) -> int:
         return len(self.everything) + len(self.some)
+
+    def __iter__(self) -> Iterator[T]:
+        yield from self.everything
+        yield from self.some
 
     def add(self, who: T, selector: Selector | None) -> None:
         if selector is None:

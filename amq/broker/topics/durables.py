@@ -85,6 +85,11 @@ class Durables:
             return False
         return bool(self._audience(topic))
 
+    def consumers(self, topic: str) -> int:
+        """Consumers of the subscriptions that get what is sent there."""
+        queues = [self._core.state.queues.get(record.queue) for record in self._audience(topic)] if self._known else []
+        return sum(len(queue.subscriptions) for queue in queues if queue is not None)
+
     def _audience(self, topic: str) -> Audience[Subscribed]:
         audience = self._routes.get(topic)
         if audience is None:
