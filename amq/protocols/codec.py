@@ -30,6 +30,15 @@ class RunWriter(Protocol):
         ...
 
 
+class StepWriter(Protocol):
+    """The codec of a protocol whose clients log in by `LoginStep`."""
+
+    def challenge(self, challenge: bytes, is_last: bool) -> bytes:
+        """The broker's answer to a step. `is_last`: the login was found right, and a `Connect` is due. A codec that has
+        it already sets `has_more`."""
+        ...
+
+
 class Codec(Protocol):
     """The broker's side of one connection. Never raises on bad input: the last command is then `Malformed`."""
 
@@ -53,6 +62,7 @@ class Codec(Protocol):
         """Nothing is received any more: let go of what was buffered."""
         ...
 
+    # A codec bounds the frames that come before this.
     def connected(self, session: str, brokers: Sequence[str] = (), reattachable: Reattachable | None = None) -> bytes:
         """Answer to Connect. `brokers` = the addresses of the group, the master's own first: URLs of all protocols;
         () = the client is told none. `reattachable` None = the client did not ask for it, or does not get it."""

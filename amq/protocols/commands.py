@@ -93,6 +93,18 @@ class Reattachable(NamedTuple):
     received: int | None = None
 
 
+class LoginStep(Command):
+    """One step of a login that takes several: `response` to the last challenge; the first one names the `mechanism`.
+    `Connect` comes after the last one, and shows nothing then."""
+
+    __slots__ = ("mechanism", "response")
+
+    def __init__(self, response: bytes, mechanism: str = "", receipt: object = None) -> None:
+        self.receipt = receipt
+        self.response = response
+        self.mechanism = mechanism
+
+
 class Connect(Command):
     """Open the conversation. `instance` is the same for all connections that one client object makes, one after the
     other, and for no others; "" = it does not say. `reattach` None = the connection ends with its socket. `exclusive` =

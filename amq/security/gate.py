@@ -11,6 +11,7 @@ from amq.core.errors import ConfigError
 from amq.security.authentication import Authenticator
 from amq.security.certificate_users import CertificateUsers
 from amq.security.login import Claim, Login, Way
+from amq.security.mechanisms import claim_of
 from amq.security.passwords import Passwords
 from amq.security.users import Users
 
@@ -38,6 +39,7 @@ class LoginGate:
 
     async def authenticate(self, claim: Claim) -> Login:
         """Raises AccessError."""
+        claim = await claim_of(claim)
         ways: tuple[Way, ...] = (self._certificates, *self._others, self._passwords)
         return await next(way for way in ways if way.knows(claim)).login(claim)
 

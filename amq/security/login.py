@@ -55,13 +55,27 @@ def _unheard(error: AmqError) -> None:
     """Nobody counts who guesses."""
 
 
+class Exchange(Protocol):
+    """A login in steps. The client began with `mechanism` and `response`, "" where it waits for a challenge. A way sets
+    `login` as soon as it knows that name, for the log, and `last`: bytes that prove the broker to the client."""
+
+    mechanism: str
+    response: bytes
+    login: str
+    last: bytes
+
+    async def ask(self, challenge: bytes) -> bytes:
+        """The response of the client to `challenge`. Raises AmqError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """The proofs that a client shows. `loopback`: it is on this host; `certificate`: that of its TLS connection.
     `check` raises AccessError where its address has failed too often meanwhile: a way that is slow asks that before it
     begins, so that a stranger who guesses many times at once costs no more than one who guesses slowly. `missed` is
     told why a login is refused after its client has gone: a stranger who never waits for the answer guesses all the
-    same."""
+    same. `exchange`: the client logs in by steps, and shows its login there."""
 
     login: str = ""
     passcode: str = field(default="", repr=False)
@@ -69,6 +83,7 @@ class Claim:
     certificate: Certificate | None = field(default=None, repr=False)
     check: Callable[[], None] = field(default=_welcome, repr=False)
     missed: Callable[[AmqError], None] = field(default=_unheard, repr=False)
+    exchange: Exchange | None = field(default=None, repr=False)
 
 
 Authenticate = Callable[[Claim], Awaitable[Login]]  # raises AmqError

@@ -18,8 +18,9 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
@@ -31,11 +32,12 @@ from amq.broker.sessions.traffic import Traffic
 from amq.core.errors import AccessError, AmqError, ProtocolError
 from amq.core.message import LARGE_BODY_BYTES, CostlyError, Message, MessageBatch
 from amq.journal.reader import RecordRun
-from amq.protocols.codec import Codec, RunWriter
+from amq.protocols.codec import Codec, RunWriter, StepWriter
 from amq.protocols.commands import (
     Command,
     Connect,
     Failure,
+    LoginStep,
     Reattach,
     Reattachable,
     Scope,
@@ -44,7 +46,8 @@ from amq.protocols.commands import (
     SendRun,
     Subscribe,
 )
-from amq.security.login import Claim
+from amq.security.login import Claim, Exchange, Login
+from amq.transports.authenticating import Authenticating
 from amq.transports.hub import Codecs, Hub
 from amq.transports.parking import Lifeline
 from amq.transports.refusals import Refusals
@@ -79,6 +82,7 @@ class Peer:
         # Commands that came while the login is checked, or that are left when the share of the connection is used up.
         self._held: list[Command] = []
         self._login: asyncio.Task[None] | None = None
+        self._authenticating: Authenticating | None = None  # in several steps, which are not all done
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._slices: deque[bytes | memoryview] = deque()  # a large body and what follows it: before all of `_out`
@@ -110,8 +114,9 @@ class Peer:
 
     @property
     def has_shown_login(self) -> bool:
-        """True from the moment at which the broker begins to check a login of this client."""
-        return self._login is not None
+        """True while it is up to the broker to go on with the login of this client, and from the login on."""
+        steps = self._authenticating
+        return self._login is not None and (steps is None or not steps.waits)
 
     def arrived(self) -> None:
         hub, socket = self._hub, self.socket
@@ -184,9 +189,13 @@ class Peer:
             if client is None:
                 if commands:
                     self._held = commands
+                    steps = self._authenticating
                     if self._login is None:
                         self._unread(LOGIN)
                         self._login = hub.loop.create_task(self._log_in())
+                    elif steps is not None and steps.waits:
+                        self._unread(LOGIN)
+                        steps.answer(self._held.pop(0))
                     break
             else:
                 if is_new and (config.throttle_messages or config.throttle_size_bytes):
@@ -279,6 +288,10 @@ class Peer:
         self._end_at(math.inf)
         if self._login is not None and not self._login.done():
             self._login.cancel()
+        self._login = None  # it refers to this
+        if self._authenticating is not None:
+            self._authenticating.close()
+            self._authenticating = None
         if self.client is not None:
             self.client.close()
             self.client = None  # it refers to this
@@ -610,34 +623,38 @@ class Peer:
     # -- the login ----------------------------------------------------------------------------------------------------
 
     async def _log_in(self) -> None:
-        """Check the login that the first command brings, then let the rest in."""
+        """Check the login that the first command brings or begins, then let the rest in."""
         hub, codec, socket = self._hub, self.codec, self.socket
         if not self._held or codec is None or socket is None:  # it was closed before this began
             return
         command = self._held.pop(0)
-        if not isinstance(command, Connect):
+        steps = self._authenticating
+        if not isinstance(command, Connect if steps is not None else Connect | LoginStep):
             self._refuse(getattr(command, "error", ProtocolError("log in before anything else")), command.receipt)
             return
         self._unread(LOGIN)
+        shown: Connect | Exchange
+        if isinstance(command, Connect):
+            shown = command
+        else:
+            self._authenticating = shown = steps = Authenticating(command, self._pose)
         try:
-            shown = socket.stream.certificate if socket.stream is not None else None
-            check = partial(hub.door.check, self.peer_address)
-            missed = partial(hub.door.refused, command.login, self.peer_address, self.peer_name)
-            check()
-            login = await hub.authenticate(
-                Claim(command.login, command.passcode, socket.is_loopback, shown or None, check, missed)
-            )
-            self.user = login.user.name
-            if not self.is_closing:
-                hub.door.let_in(self.number, self.user)
+            proven = steps.proven if steps is not None else None
+            login = proven if proven is not None else await self._check(shown, socket)
         except AmqError as error:
-            hub.door.refused(command.login, self.peer_address, self.peer_name, error)
+            hub.door.refused(shown.login, self.peer_address, self.peer_name, error)
             self._refuse(error, command.receipt)
             return
         finally:
             self._read_for(LOGIN)
         if self.is_closing:  # it took longer than a client may: the client got the error
             return
+        if not isinstance(command, Connect):
+            assert steps is not None
+            steps.proven, self._login = login, None  # and a Connect is due
+            self._pose(steps.last, is_last=True)
+            return
+        self._authenticating = None
         self.client_id = command.client_id
         hub.door.logged_in(self.user, self.client_id, self.peer_name, login.shown)
         self._login_ends_at_s = login.ends_at_s
@@ -658,6 +675,41 @@ class Peer:
         held, self._held = self._held, []
         if held or codec.has_more:
             self._work(held, 0, hub.turn.shares.until_s(hub.clock.monotonic()))
+
+    async def _check(self, shown: Connect | Exchange, socket: Socket) -> Login:
+        """Let the client in that logs in so. Raises AmqError."""
+        hub = self._hub
+        address, name = self.peer_address, self.peer_name
+
+        def missed(error: AmqError) -> None:
+            hub.door.refused(shown.login, address, name, error)
+
+        certificate = socket.stream.certificate if socket.stream is not None else None
+        check = partial(hub.door.check, address)
+        claim = Claim("", "", socket.is_loopback, certificate or None, check, missed)
+        if isinstance(shown, Connect):
+            claim = replace(claim, login=shown.login, passcode=shown.passcode)
+        else:
+            claim = replace(claim, exchange=shown)
+        check()
+        login = await hub.authenticate(claim)
+        self.user = login.user.name
+        if not self.is_closing:
+            hub.door.let_in(self.number, self.user)
+        return login
+
+    def _pose(self, challenge: bytes, is_last: bool = False) -> None:
+        """Answer a step of a login: the next one is up to the client, which may have sent it ahead."""
+        codec, socket = self.codec, self.socket
+        if codec is None or socket is None or self.is_closing:
+            return
+        self._put(cast(StepWriter, codec).challenge(challenge, is_last))
+        self._read_for(LOGIN)
+        if not self._is_patient:
+            socket.await_login()
+        held, self._held = self._held, []
+        if held or codec.has_more:
+            self._work(held, 0, self._hub.turn.shares.until_s(self._hub.clock.monotonic()))
 
     def _connected(self, codec: Codec, received: int | None) -> bytes:
         lifeline, granted = self._lifeline, None

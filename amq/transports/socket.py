@@ -228,6 +228,7 @@ class Socket(asyncio.Protocol):
         self._speaks_s = self._hears_s = 0.0  # each side says something so often, 0 = it has not promised
         self._watched: TcpSocket | None = None  # its peer may vanish without a word
         self._timer: asyncio.Handle | None = None
+        self._login_by_s = 0.0  # when it is too late for that
 
     # -- asyncio.Protocol ---------------------------------------------------------------------------------------------
 
@@ -247,7 +248,8 @@ class Socket(asyncio.Protocol):
             peer.abort()
             return
         self.last_read_s = self._clock.monotonic()
-        self._call_later(hub.config.connect_timeout_s, self._connect_late)
+        self._login_by_s = self.last_read_s + hub.config.connect_timeout_s
+        self.await_login()
         peer.arrived()
 
     def data_received(self, data: bytes) -> None:
@@ -359,6 +361,7 @@ class Socket(asyncio.Protocol):
             paused_s = self._clock.monotonic() - self._paused_at_s
             self._paused_at_s = 0.0
             self.last_read_s += paused_s
+            self._login_by_s += paused_s
             self.frame_since_s += paused_s if self.frame_since_s else 0.0
             stream.resume_reading()
 
@@ -379,6 +382,10 @@ class Socket(asyncio.Protocol):
         self._speaks_s, self._hears_s = beats_ms[0] / 1000, beats_ms[1] / 1000
         self._cancel()
         self._tick()
+
+    def await_login(self) -> None:
+        """It is up to the client to go on with its login, in what is left of its time for that."""
+        self._call_later(max(0.0, self._login_by_s - self._clock.monotonic()), self._connect_late)
 
     def _connect_late(self) -> None:
         peer = self.peer

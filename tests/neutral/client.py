@@ -47,6 +47,7 @@ class NeutralClient:
         self.browsed: list[tuple[int, str]] = []
         self.reattachable: Reattachable | None = None
         self.received: list[int] = []  # bytes of ours that the broker says it has
+        self.challenges: list[tuple[bytes, bool]] = []  # of a login in steps, and whether each is the last one
         self.told: list[Any] = []  # all of these, in the order in which they came
         self.number = 0  # of the latest command
         self._numbers = count(1)
@@ -67,6 +68,8 @@ class NeutralClient:
             self.connected, self.epoch, self.message_id_prefix = values[:3]
             self.brokers = values[3]
             self.reattachable = Reattachable(*values[4]) if values[4] is not None else None
+        elif op == Op.CHALLENGE:
+            self.challenges.append((values[0], values[1]))
         elif op == Op.BROKERS:
             self.brokers = values[0]
         elif op == Op.RECEIVED:
@@ -96,6 +99,11 @@ class NeutralClient:
     def connect(self, client_id: str = "", instance: str = "", reattach: Reattach | None = None) -> bytes:
         wish = [list(reattach)] if reattach is not None else []
         return MAGIC + frame(Op.CONNECT, "alice", "secret", client_id, instance, *wish)
+
+    @staticmethod
+    def step(response: bytes, mechanism: str = "", *connect: str) -> bytes:
+        """One step of a login, without the MAGIC; with client id and instance CONNECT is in it."""
+        return frame(Op.LOGIN, mechanism, response, *connect)
 
     def open(self, session: int) -> bytes:
         return self._frame(Op.OPEN, session=session)

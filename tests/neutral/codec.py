@@ -29,6 +29,7 @@ from amq.protocols.commands import (
     InSession,
     Invalid,
     LeaseReading,
+    LoginStep,
     Malformed,
     OpenSession,
     Outcome,
@@ -43,7 +44,7 @@ from amq.protocols.commands import (
     Unsubscribe,
 )
 from tests.neutral.messages import BIG, NAME, checked, own, read_message, told
-from tests.neutral.wire import FRAME_BYTES_MAX, HEAD, MAGIC, Op, frame, read_source, unpack
+from tests.neutral.wire import FRAME_BYTES_MAX, HEAD, MAGIC, STRANGER_BYTES_MAX, Op, frame, read_source, unpack
 from tests.subscribing import subscribe
 
 
@@ -62,6 +63,9 @@ class NeutralCodec:
         self._identity = epoch, message_id_prefix
         self._data = b""
         self._is_magic_read = self._is_closed = False
+        self._connect: Command | None = None  # it came with the first step of a login, and counts after the last one
+        self.frame_bytes_max = STRANGER_BYTES_MAX
+        self.is_proven = False
         self.confirmed = 0
 
     def receive(self, data: bytes, frames_max: int = ALL_FRAMES) -> list[Command]:
@@ -69,6 +73,9 @@ class NeutralCodec:
         session = 0  # that of the commands which come next: each read begins in session 0
         self._data += b"" if self._is_closed else data
         self.has_more = False
+        if self._connect is not None and self.is_proven:
+            commands.append(self._connect)
+            self._connect, self.frame_bytes_max = None, FRAME_BYTES_MAX
         try:
             while True:
                 if frames_max <= 0:
@@ -84,7 +91,11 @@ class NeutralCodec:
                     session = inside
                 if op == Op.RECEIVED:
                     self.confirmed = int(checked(*values, BIG))
+                elif op == Op.LOGIN:
+                    commands.append(self._step(*values))
                 elif op != Op.BEAT:
+                    if op == Op.CONNECT:
+                        self.frame_bytes_max = FRAME_BYTES_MAX
                     commands.append(_READERS[op](number, (number, receipt) if receipt else None, *values))
                 if op == Op.DISCONNECT:
                     self.close()
@@ -105,13 +116,24 @@ class NeutralCodec:
         if len(self._data) < HEAD.size:
             return None
         size, op, session, number = HEAD.unpack_from(self._data)
-        if not HEAD.size - 4 <= size <= FRAME_BYTES_MAX:
+        if not HEAD.size - 4 <= size <= self.frame_bytes_max:
             raise ValueError(f"it has {size} bytes")
         if len(self._data) < 4 + size:
             return None
         values = unpack(self._data[HEAD.size : 4 + size])
         self._data = self._data[4 + size :]
         return op, session, number, values
+
+    def _step(self, mechanism: str, response: bytes, *connect: Any) -> Command:
+        """A step of a login; with what CONNECT has too, there will be no CONNECT."""
+        if connect:
+            self._connect = _connect(0, None, "", "", *connect)
+        return LoginStep(checked(response, bytes), _text(mechanism))
+
+    def challenge(self, challenge: bytes, is_last: bool) -> bytes:
+        self.is_proven = is_last
+        self.has_more = self.has_more or (is_last and self._connect is not None)
+        return frame(Op.CHALLENGE, challenge, is_last)
 
     def close(self) -> None:
         self._is_closed, self._data, self.has_more = True, b"", False

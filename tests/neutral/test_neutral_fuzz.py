@@ -18,6 +18,7 @@ from tests.neutral.wire import MAGIC, frame
 _client = NeutralClient()
 VALID = [
     _client.connect("me"),
+    _client.step(b"response", "PLAIN"),
     _client.open(1),
     _client.close(2),
     _client.begin("t", session=1),

@@ -17,6 +17,7 @@ from amq.core.destination import ANY_REST, ANY_WORD, Pattern, Source
 MAGIC: Final = b"\x01NEUTRAL"
 HEAD: Final = struct.Struct(">IBHI")
 FRAME_BYTES_MAX: Final = 4 << 20
+STRANGER_BYTES_MAX: Final = 64 << 10  # of a frame before the login
 _WILD = {1: ANY_WORD, 2: ANY_REST}  # words of a pattern that stand for others
 
 
@@ -37,12 +38,14 @@ class Op(IntEnum):
     DISCONNECT = 12
     BEAT = 13
     RECEIVED = 14  # from either side: this many bytes of the other one are here
+    LOGIN = 15  # a step of a login; CONNECT comes after the last one, or along with the first one
     CONNECTED = 33
     DONE = 34
     FAILED = 35
     DELIVERY = 36
     BROWSED = 37
     BROKERS = 38
+    CHALLENGE = 39
 
 
 def frame(op: Op, *parts: Any, session: int = 0, number: int = 0) -> bytes:
