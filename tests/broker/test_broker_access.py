@@ -83,7 +83,12 @@ CASES: list[tuple[Command, list[tuple[Action, str]]]] = [
 def command_types() -> Iterator[type[Command]]:
     """All that a session may be given; `LoginStep` and `Connect` come before there is one."""
     for each in vars(commands).values():
-        outside = (Command, commands.LoginStep, commands.Connect, commands.InSession)  # the last one only says which session is meant
+        outside = (
+            Command,
+            commands.LoginStep,
+            commands.Connect,
+            commands.InSession,
+        )  # the last one only says which session is meant
         if isinstance(each, type) and issubclass(each, Command) and each not in outside:
             yield each
 
