@@ -282,6 +282,26 @@ class Message:
             message.envelope,
         )
 
+    def with_body(self, body: bytes) -> Message:
+        """A message, not stored yet, that differs from this one in its body alone: properties and envelope, which do
+        not change, are shared."""
+        other = Message.__new__(Message)
+        other.destination = self.destination
+        other.body = body
+        other.properties = self.properties
+        other.header_bytes = self.header_bytes
+        other.content_type = self.content_type
+        other.priority = self.priority
+        other.persistent = self.persistent
+        other.timestamp_ms = self.timestamp_ms
+        other.expires_ms = self.expires_ms
+        other.duplicate_id = self.duplicate_id
+        other.content = self.content
+        other.envelope = self.envelope
+        other.segment = other.shared = None
+        other.seq = other.offset = other.size = 0
+        return other
+
     @property
     def is_stripped(self) -> bool:
         """Its large body is on the disk, or in a consumer's socket, and no more here."""

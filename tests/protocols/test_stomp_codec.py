@@ -22,8 +22,8 @@ EVERY = [pytest.param(case, version, id=f"{case.name} {version}") for case in CA
 
 
 def general_path_only(codec: StompCodec) -> StompCodec:
-    def nothing(commands: list[Command], left: int) -> int:  # noqa: ARG001
-        return left
+    def nothing(commands: list[Command], data: bytes, position: int, left: int) -> tuple[int, int]:  # noqa: ARG001
+        return position, left
 
     codec._receive_frequent = nothing  # type: ignore[method-assign]
     return codec

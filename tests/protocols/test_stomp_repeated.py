@@ -39,7 +39,7 @@ def frames(draw: st.DrawFn) -> bytes:
 
 
 def slowly(codec: StompCodec, data: bytes) -> list[Command]:
-    codec._receive_frequent = lambda _, left: left  # type: ignore[method-assign]
+    codec._receive_frequent = lambda _, __, position, left: (position, left)  # type: ignore[method-assign]
     return codec.receive(data)
 
 
@@ -109,6 +109,48 @@ def test_acknowledgements_become_one_command() -> None:
     (command,) = server.receive(b"".join(b"ACK\nid:0-%d\n\n\0" % seq for seq in range(1, 100)))
     assert isinstance(command, SettleRun)
     assert command.seqs == list(range(1, 100))
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"0-1", b"1-2", b"2-3", b"0-x", b"9-1"]), RECEIPTS), max_size=6))
+def test_acknowledgements_with_receipts_are_the_same_as_one_by_one(some: list[tuple[bytes, bytes]]) -> None:
+    servers = opened("1.2"), opened("1.2")
+    for server in servers:
+        for id, mode in enumerate((b"client-individual", b"client-individual", b"client")):
+            server.receive(b"SUBSCRIBE\nid:%d\ndestination:/queue/x\nack:%b\n\n\0" % (id, mode))
+    data = b"".join(b"ACK\nid:%b\nreceipt:%b\n\n\0" % each for each in some)
+    assert one_by_one(servers[0].receive(data)) == one_by_one(slowly(servers[1], data))
+
+
+def test_heads_are_learned_when_they_come_again() -> None:
+    """Also those of several destinations in turns."""
+    codec, parsed = opened("1.2"), []
+    new_send = codec._new_send
+    codec._new_send = lambda *where: parsed.append(where) or new_send(*where)  # type: ignore[method-assign,func-returns-value]
+    for serial in range(100):
+        for head in HEADS[-5:]:
+            head = head.replace(b"receipt:R", b"receipt:%d" % serial)
+            codec.receive(head.replace(b"/x", b"/x%d" % (serial % 3)) + b"\n\nbody\0")
+    assert len(parsed) == 2 * 3 * 5
+
+
+def test_heads_that_never_come_again_leave_nothing() -> None:
+    codec = opened("1.2")
+    for serial in range(2000):
+        (send,) = codec.receive(b"SEND\ndestination:/queue/x\nnumber:%d\nreceipt:%d\n\nbody\0" % (serial, serial))
+        assert isinstance(send, Send)
+        assert send.message.properties == {"number": str(serial)}
+    assert not codec._shapes
+    assert len(codec._shapes._met) <= repeated.MET_MAX
+
+
+def test_the_shapes_of_a_connection_are_bounded() -> None:
+    codec = opened("1.2")
+    for serial in range(200):
+        for length in (1, 2000):  # the head of which is too long to be kept
+            frame = b"SEND\ndestination:/queue/x\nnumber:%d\nletters:%b\n\nbody\0" % (serial, b"x" * length)
+            [codec.receive(frame) for _ in range(3)]
+    assert 0 < len(codec._shapes) <= repeated.SHAPES_MAX
+    assert max(map(len, codec._shapes)) < 1100
 
 
 def opened_pending(data: bytes) -> bool:

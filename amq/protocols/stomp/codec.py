@@ -67,7 +67,7 @@ _OUTCOME_HEADER_CHARACTERS_MAX: Final = 8000
 _ERROR_MESSAGE_CHARACTERS_MAX: Final = 200
 _BROKERS_RECEIPT_CHARACTERS_MAX: Final = 64
 _BETWEEN_RECEIPTS: Final = "\n\n\0RECEIPT\nreceipt-id:"
-_ACK_BYTES_MAX: Final = 48  # of an ACK that has nothing but an id
+_ACK_BYTES_MAX: Final = 160  # of an ACK that has nothing but an id and perhaps a receipt
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 _KINDS: Final = {"text": TEXT, "bytes": BYTES}
@@ -148,6 +148,8 @@ class StompCodec:
         self._takes_runs = False  # the client asked for frames of many messages
         self._closed = False
         self._destinations: Remembered[_Route] = Remembered(_DESTINATIONS_BYTES_MAX)  # by what SENDs wrote
+        self._shapes = repeated.Shapes()
+        self._block_max = min(self._limits.header_block_bytes_max, self._limits.header_bytes_max, SHORT_BYTES_MAX)
         self._subscriptions: dict[str, _Subscription] = {}
         self._by_index: dict[str, _Subscription] = {}  # by index, as written in `ack`; also some that have ended
         self._retired: deque[str] = deque()  # indexes of ended subscriptions, oldest first
@@ -162,13 +164,19 @@ class StompCodec:
             return []
         commands: list[Command] = []
         reader, left = self._reader, frames_max
-        if data:
-            reader.push(data)
         self.has_more = False
+        if data:
+            if not reader.buffer and reader.unfinished is None and self.version != "1.0":
+                position, left = self._receive_frequent(commands, data, 0, left)
+                if position == len(data):  # as nearly always: the reader need not have it
+                    self.pending = False
+                    return commands
+                data = data[position:]
+            reader.push(data)
         while not self._closed:
             if self.version != "1.0" and reader.unfinished is None:
-                left = self._receive_frequent(commands, left)
-                if reader.offset == len(reader.buffer):  # as nearly always: no further look at what is not there
+                reader.offset, left = self._receive_frequent(commands, reader.buffer, reader.offset, left)
+                if reader.offset == len(reader.buffer):
                     reader.clear()
                     self.pending = False
                     return commands
@@ -207,16 +215,13 @@ class StompCodec:
         self.has_more = self.pending = False
         self._reader = FrameReader(self._limits)
 
-    def _receive_frequent(self, commands: list[Command], left: int) -> int:
-        """Consume at most `left` SEND and ACK frames in their usual form, up to the first frame that is anything else.
-        Returns how many of `left` remain.
+    def _receive_frequent(self, commands: list[Command], data: bytes, position: int, left: int) -> tuple[int, int]:
+        """Consume at most `left` SEND and ACK frames of `data` in their usual form, from `position` up to the first
+        frame that is anything else. Returns where that begins, and how many of `left` remain.
 
         Such a frame, also one with an error, is left for the general path. Not used for 1.0, which trims headers.
         """
-        reader, limits, append = self._reader, self._limits, commands.append
-        data, position, size = reader.buffer, reader.offset, len(reader.buffer)
-        block_max = min(limits.header_block_bytes_max, limits.header_bytes_max, SHORT_BYTES_MAX)
-        known = self._by_index
+        shapes, append, size, block_max = self._shapes, commands.append, len(data), self._block_max
         ack_start = b"ACK\nid:" if self.version == "1.2" else b"\0"
         try:
             while left > 0 and position < size:
@@ -225,35 +230,38 @@ class StompCodec:
                     end = data.find(b"\n\n", position, position + block_max)
                     if end < 0:
                         break
-                    text = data[position + 5 : end].decode()
-                    if "\\" in text or "\r" in text:
-                        break
-                    lines = text.split("\n")
-                    headers: dict[str, str] = {}
-                    for line in lines:  # in two thirds of the time of a comprehension
-                        name, value = line.split(":", 1)  # raises ValueError where it has no colon
-                        headers[name] = value
-                    if len(headers) != len(lines) or len(lines) > limits.header_count_max or "" in headers:
-                        break
-                    start = end + 2
-                    length = headers.get("content-length")
-                    if length is None:
-                        stop = data.find(b"\0", start)
-                        if not 0 <= stop - start <= limits.body_bytes_max:
-                            break
+                    # The head without the value of its receipt: frames of which it is the same differ in nothing else.
+                    at = data.find(repeated.RECEIPT, position, end) + repeated.RECEIPT_BYTES
+                    if at < repeated.RECEIPT_BYTES:
+                        line_end, key = at, data[position:end]
                     else:
-                        if len(length) > 18 or not (length.isascii() and length.isdecimal()):
+                        line_end = data.find(b"\n", at, end + 1)
+                        key = data[position:at] + data[line_end:end]
+                    start, shape = end + 2, shapes.get(key)
+                    if shape is not None:
+                        stop = start + shape.length if shape.length >= 0 else data.find(b"\0", start)
+                        receipt = data[at:line_end].decode()
+                        if (
+                            not start <= stop < size
+                            or data[stop]
+                            or stop - start > self._limits.body_bytes_max
+                            or "\\" in receipt
+                            or "\r" in receipt
+                        ):
                             break
-                        stop = start + int(length)
-                        if stop >= size or data[stop] or stop - start > limits.body_bytes_max:
+                        send = Send(shape.like.with_body(data[start:stop]), receipt or None)
+                    else:
+                        found = self._new_send(data, position, end)
+                        if found is None:
                             break
-                    send = self._send(headers, data[start:stop])
+                        send, stop = found
+                        shapes.meet(key, send, data[start:stop])
                     begin, position = position, stop + 1
                     if send.transaction:
                         append(send)
                         if send.__class__ is Send:
-                            block = data[begin:start]
-                            position = repeated.take(data, position, block, send, limits.body_bytes_max, append)
+                            block, body_max = data[begin:start], self._limits.body_bytes_max
+                            position = repeated.take(data, position, block, send, body_max, append)
                     elif left and data.startswith(repeated.AGAIN, position) and send.__class__ is Send:
                         command, position, count = repeated.run(data, begin, start, stop, send, block_max, left)
                         append(command)
@@ -262,26 +270,59 @@ class StompCodec:
                         append(send)
                 elif data.startswith(ack_start, position):
                     end = data.find(b"\n\n\0", position, position + _ACK_BYTES_MAX)
+                    if end < 0:
+                        break
                     index, _, seq = data[position + 7 : end].decode().partition("-")
-                    subscription = known.get(index)
-                    if end < 0 or subscription is None or len(seq) > 19 or not (seq.isascii() and seq.isdecimal()):
+                    subscription, token = self._by_index.get(index), None
+                    if not seq.isdecimal():
+                        seq, mark, token = seq.partition("\nreceipt:")
+                        if not mark or "\n" in token or "\\" in token or "\r" in token:
+                            break
+                    if subscription is None or len(seq) > 19 or not (seq.isascii() and seq.isdecimal()):
                         break
                     position = end + 3
-                    if left and subscription.first is None and data.startswith(ack_start, position):
+                    if token is None and left and subscription.first is None and data.startswith(ack_start, position):
                         seqs, position = repeated.acks(data, position, index, int(seq), left)
                         left -= len(seqs) - 1
                         if len(seqs) > 1:
                             append(SettleRun(seqs, subscription.id))
                             continue
-                    append(Settle(int(seq), subscription.id, None, "", Outcome.ACCEPTED, subscription.first))
+                    append(Settle(int(seq), subscription.id, token or None, "", Outcome.ACCEPTED, subscription.first))
                 elif data[position] == 0x0A:
                     position += 1
                 else:
                     break
         except (ValueError, AmqError):
             pass  # not understood here: the general path reads this frame again and tells what is wrong with it
-        reader.offset = position
-        return left
+        return position, left
+
+    def _new_send(self, data: bytes, position: int, end: int) -> tuple[Send, int] | None:
+        """The SEND whose head is `data[position:end]`, and where its body ends. None = it is left to the general path,
+        as it is where this raises ValueError or AmqError."""
+        limits = self._limits
+        text = data[position + 5 : end].decode()
+        if "\\" in text or "\r" in text:
+            return None
+        lines = text.split("\n")
+        headers: dict[str, str] = {}
+        for line in lines:  # in two thirds of the time of a comprehension
+            name, value = line.split(":", 1)  # raises ValueError where it has no colon
+            headers[name] = value
+        if len(headers) != len(lines) or len(lines) > limits.header_count_max or "" in headers:
+            return None
+        start = end + 2
+        length = headers.get("content-length")
+        if length is None:
+            stop = data.find(b"\0", start)
+            if not 0 <= stop - start <= limits.body_bytes_max:
+                return None
+        else:
+            if len(length) > 18 or not (length.isascii() and length.isdecimal()):
+                return None
+            stop = start + int(length)
+            if stop >= len(data) or data[stop] or stop - start > limits.body_bytes_max:
+                return None
+        return self._send(headers, data[start:stop]), stop
 
     def _command(self, frame: Frame) -> Command:
         command, headers = frame.command, frame.headers

@@ -1,6 +1,7 @@
 """SEND and ACK frames that follow each other with the same headers: read once, not once a message.
 
 A producer of many messages writes such frames, in a transaction or with a receipt for each, and so does a consumer.
+They come in one read, or one by one: `Shapes` remembers the heads of a connection that came before.
 Invariant: a frame that is taken here is the one that the general path would have read. All other frames, and incomplete
 ones, are left to the general path.
 """
@@ -8,6 +9,7 @@ ones, are left to the general path.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from amq.core.destination import QUEUE_SCHEME
 from amq.core.message import Message
@@ -15,9 +17,57 @@ from amq.protocols.commands import Command, Send, SendMany, SendRun
 
 WINDOW_BYTES = 64 << 10  # searched at once for frames without content-length
 AGAIN = b"SEND\n"  # one that follows may belong to a run
-_RECEIPT = b"\nreceipt:"
+RECEIPT: Final = b"\nreceipt:"
+RECEIPT_BYTES: Final = len(RECEIPT)
+SHAPES_MAX = 16  # of a connection
+MET_MAX = 64  # heads of which only the hash is kept, until they are met again
+_HEAD_BYTES_MAX = 1 << 10  # of a shape, and of the memory that its properties take
 _BODY_BYTES_MAX = 16 << 10  # of a message in a run: beside larger bodies the steps do not count
 _SEQ_DIGITS_MAX = 19
+
+
+class Shape(NamedTuple):
+    """The facts that the messages of frames with the same head share, whatever their receipts are.
+
+    like    the message but for its body; not to be stored or changed
+    length  of the body, -1 = it ends at the first NUL
+    """
+
+    like: Message
+    length: int
+
+
+class Shapes(dict[bytes, Shape]):
+    """The shapes of the SEND frames of one connection outside transactions, by their heads without the values of their
+    receipts. A head is learned when it is met the second time, so those that never come again cost little. Holds at
+    most `SHAPES_MAX`."""
+
+    __slots__ = ("_met",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._met: set[int] = set()
+
+    def meet(self, head: bytes, send: Send, body: bytes) -> None:
+        """A frame with this head and body, which has no shape, is `send`."""
+        met, seen = self._met, hash(head)
+        if seen not in met:
+            if len(met) >= MET_MAX:
+                met.clear()
+            met.add(seen)
+            return
+        message = send.message
+        if (
+            send.transaction
+            or send.__class__ is not Send
+            or message.duplicate_id
+            or message.body != body  # it was transformed
+            or max(len(head), message.header_bytes) > _HEAD_BYTES_MAX
+        ):
+            return
+        if len(self) >= SHAPES_MAX:
+            self.clear()
+        self[head] = Shape(message.with_body(b""), len(body) if b"\ncontent-length:" in head else -1)
 
 
 def take(
@@ -95,7 +145,7 @@ def run(
     block = data[begin:start]
     bodies, receipts, size = [message.body], [receipt], len(data)
     has_length = b"\ncontent-length:" in block
-    before, mark, rest = block.partition(_RECEIPT) if receipt is not None else (block, b"", b"")
+    before, mark, rest = block.partition(RECEIPT) if receipt is not None else (block, b"", b"")
     head, tail = before + mark, rest[rest.find(b"\n") :]
     while len(bodies) <= frames_max and data.startswith(head, position):
         at = end = position + len(head)
