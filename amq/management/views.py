@@ -100,7 +100,7 @@ class DurablyHeard:
                 self._patterns.add(each.words if isinstance(each, Pattern) else words_of(each), sources)
 
     def consumers(self, topic: str) -> int:
-        """Those that get what is sent to the topic of that full name."""
+        """The consumers that get what is sent to the topic of that full name."""
         return sum(self._consumers[each] for each in {*self._patterns.match(words_of(topic))})
 
 

@@ -1,7 +1,7 @@
 """Authenticating: the state of a client whose login takes several steps, until its `Connect`.
 
 Invariants: a client has `STEPS_MAX` responses of `RESPONSE_BYTES_MAX` bytes together. It is read only while one is
-due, and `connectTimeout` ends only then. What it sends ahead waits in its order.
+due, and `connectTimeout` ends only then. Commands that it sends ahead wait in their order.
 """
 
 from __future__ import annotations

@@ -629,15 +629,15 @@ class Peer:
             return
         command = self._held.pop(0)
         steps = self._authenticating
-        if not isinstance(command, Connect if steps is not None else Connect | LoginStep):
-            self._refuse(getattr(command, "error", ProtocolError("log in before anything else")), command.receipt)
-            return
-        self._unread(LOGIN)
         shown: Connect | Exchange
         if isinstance(command, Connect):
             shown = command
-        else:
+        elif isinstance(command, LoginStep) and steps is None:
             self._authenticating = shown = steps = Authenticating(command, self._pose)
+        else:
+            self._refuse(getattr(command, "error", ProtocolError("log in before anything else")), command.receipt)
+            return
+        self._unread(LOGIN)
         try:
             proven = steps.proven if steps is not None else None
             login = proven if proven is not None else await self._check(shown, socket)
