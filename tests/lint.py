@@ -96,6 +96,8 @@ CIRCLES = [
     ["amq.client.connection", "amq.client.session"],
     ["amq.client.core", "amq.client.machine"],
 ]
+# Calls whose last argument is how long they wait.
+WAITS = frozenset(["next_frame", "receipt", "result", "settimeout", "timeout", "wait_for"])
 # Modules that name `Broker`: everything else gets the parts of it that it needs. Four of them show all of it.
 NAME_BROKER_MAX = 9
 
@@ -154,6 +156,24 @@ def check_sleeps(path: str, source: str) -> Iterator[str]:
             lets_others_run = [ast.unparse(argument) for argument in node.args] == ["0"]
             if id(node) not in polls and not lets_others_run:
                 yield f"{path}:{node.lineno}: sleeps and hopes: wait for an Event, a Condition, a line of a log"
+
+
+def check_patience(path: str, source: str) -> Iterator[str]:
+    """What must come is waited for until tests/patience.py's deadline. Where a test says that nothing comes, in
+    `pytest.raises`, or asks for what may not be there, it may wait for a shorter time."""
+    if not path.startswith("tests/") or path.startswith("tests/simulation/"):
+        return
+    blocks = [node for node in nodes(source) if isinstance(node, ast.With)]
+    raising = [block for block in blocks if any("raises(" in ast.unparse(item) for item in block.items)]
+    shall_fail = {id(part) for block in raising for part in ast.walk(block)}
+    for node in nodes(source):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and id(node) not in shall_fail:
+            given = [each.value for each in node.keywords if each.arg in ("timeout", "timeout_s")]
+            if node.func.attr in WAITS:
+                given += node.args[-1:]
+            for each in given:
+                if isinstance(each, ast.Constant) and isinstance(each.value, int | float) and each.value >= 1:
+                    yield f"{path}:{node.lineno}: waits for {each.value} s: a busy machine takes longer, use DEADLINE_S"
 
 
 def circles(sources: dict[str, str]) -> Iterator[list[str]]:
@@ -227,7 +247,7 @@ def files(*suffixes: str) -> list[Path]:
 # -- the whole repository ----------------------------------------------------------------------------------------------
 
 Check = Callable[[str, str], Iterator[str]]
-CHECKS: tuple[Check, ...] = (check_sizes, check_bans, check_suppression, check_sleeps)
+CHECKS: tuple[Check, ...] = (check_sizes, check_bans, check_suppression, check_sleeps, check_patience)
 
 
 def _modules() -> dict[str, str]:

@@ -34,10 +34,15 @@ PROPERTIES = {
 }
 
 
+def new_peer(url: str, user: str = "", password: str = "") -> Peer:
+    """A connection; close it."""
+    return connect(parse(url), user, password, f"ID:test-{next(_numbers)}:1", SystemClock(), "the broker", Contexts())
+
+
 @contextmanager
 def peer_of(url: str, user: str = "", password: str = "") -> Iterator[Peer]:
     """A connection that ends in an orderly way."""
-    peer = connect(parse(url), user, password, f"ID:test-{next(_numbers)}:1", SystemClock(), "the broker", Contexts())
+    peer = new_peer(url, user, password)
     try:
         yield peer
         peer.leave()

@@ -34,6 +34,7 @@ from amq.store.host import Owner
 from amq.store.presence import RECORD_BYTES, Presence, read_presence
 from amq.transports.announcer import STEP, Announcer
 from tests.fakes import FakeClock, FakeHost
+from tests.patience import DEADLINE_S
 from tests.service_world import services, until
 from tests.transports.served import Peer, Served, frame, serve
 
@@ -368,7 +369,7 @@ def test_a_client_is_told_who_comes_and_goes(tmp_path: Path, monkeypatch: pytest
             frames = FrameReader(FrameLimits(), "1.2")
 
             async def hear() -> list[str]:
-                while not (found := frames.feed(await asyncio.wait_for(reader.read(4096), 20))):
+                while not (found := frames.feed(await asyncio.wait_for(reader.read(4096), DEADLINE_S))):
                     pass
                 assert len(found) == 1
                 return found[0].headers["brokers"].split(",")
@@ -397,7 +398,7 @@ def test_a_new_master_tells_from_its_first_client_on(tmp_path: Path) -> None:
             master, _slave = urls
             reader, writer = await asyncio.open_connection("127.0.0.1", int(master.rpartition(":")[2]))
             writer.write(connect())
-            (connected,) = FrameReader(FrameLimits(), "1.2").feed(await asyncio.wait_for(reader.read(4096), 20))
+            (connected,) = FrameReader(FrameLimits(), "1.2").feed(await asyncio.wait_for(reader.read(4096), DEADLINE_S))
             assert connected.headers["brokers"] == ",".join(urls)
             writer.close()
 
@@ -414,7 +415,7 @@ def test_options_that_change_while_clients_are_served(tmp_path: Path) -> None:
             async def connected() -> str | None:
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
                 writer.write(connect())
-                (found,) = FrameReader(FrameLimits(), "1.2").feed(await asyncio.wait_for(reader.read(4096), 20))
+                (found,) = FrameReader(FrameLimits(), "1.2").feed(await asyncio.wait_for(reader.read(4096), DEADLINE_S))
                 writer.close()
                 return found.headers.get("brokers")
 

@@ -44,7 +44,7 @@ def test_a_confirmed_acknowledgement_is_never_undone(brokers: Brokers) -> None:
         delivered = [connection.next_frame(DEADLINE_S) for _ in range(20)]
         for frame in delivered[::2]:
             connection.send("ACK", {"id": frame.headers["ack"], "receipt": frame.body.decode()})
-            connection.receipt(frame.body.decode(), 10)
+            connection.receipt(frame.body.decode(), DEADLINE_S)
         group[0].kill()
     with connect_any(group) as connection:
         assert drain(connection, 10) == [frame.body for frame in delivered[1::2]]
@@ -56,7 +56,7 @@ def test_a_killed_master_is_followed_without_wait(brokers: Brokers) -> None:
         slave = brokers.slave(name, lockKeepAlivePeriod=LONG)
         master.kill()
         serving = slave.wait_serving()
-        assert serving["waited_s"] < 1.0, serving
+        assert serving["reason"].endswith("is gone from this host"), serving
         master = slave
 
 

@@ -215,7 +215,7 @@ def test_a_producer_is_held_back_at_the_memory_limit_and_goes_on(brokers: Broker
         consumer.send("SUBSCRIBE", {"destination": "/queue/a", "id": "1", "ack": "auto"})
         for _ in range(sent):
             consumer.next_frame(DEADLINE_S)
-        producer.receipt(str(sent), 10)  # the one that was held back
+        producer.receipt(str(sent), DEADLINE_S)  # the one that was held back
         assert consumer.next_frame(DEADLINE_S).command == "MESSAGE"
 
 

@@ -20,7 +20,7 @@ from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
 Q = "/queue/orders"
-OPTIONS = "randomize=false&timeout=30000"
+OPTIONS = f"randomize=false&timeout={DEADLINE_S * 1000:.0f}"
 
 
 def url(*brokers: Broker, options: str = OPTIONS) -> str:

@@ -8,6 +8,7 @@ from tests import prose
 from tests.lint import (
     Check,
     check_bans,
+    check_patience,
     check_sizes,
     check_sleeps,
     check_suppression,
@@ -42,6 +43,11 @@ CASES = [
     (check_sleeps, "tests/a.py", "import asyncio\nasync def f():\n    await asyncio.sleep(0.1)\n", 1),
     (check_sleeps, "tests/a.py", "import time\nwhile not f():\n    time.sleep(0.01)\n", 0),
     (check_sleeps, "tests/a.py", "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n", 0),
+    (check_patience, "tests/a.py", "import asyncio\nasyncio.run(asyncio.wait_for(f(), 30))\n", 1),
+    (check_patience, "tests/a.py", "import subprocess\nsubprocess.run([], timeout=60)\n", 1),
+    (check_patience, "tests/a.py", "def f(broker):\n    broker.receipt('1', 10)\n", 1),
+    (check_patience, "tests/a.py", "def f(broker):\n    broker.receipt('1', DEADLINE_S)\n", 0),
+    (check_patience, "tests/a.py", "import pytest\nwith pytest.raises(TimeoutError):\n    g(timeout_s=2.0)\n", 0),
 ]
 
 

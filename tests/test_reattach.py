@@ -19,7 +19,8 @@ from amq.core.errors import TransactionRolledBackError
 from tests.patience import DEADLINE_S
 
 NEVER = 1 << 40
-OPTIONS = "?reconnectWindow=20000&timeout=30000&updateURIsSupported=false"  # or they would leave the relay out
+PATIENCE = f"reconnectWindow={DEADLINE_S * 1000:.0f}&timeout={DEADLINE_S * 1000:.0f}"
+OPTIONS = f"?{PATIENCE}&updateURIsSupported=false"  # or they would leave the relay out
 
 
 def cuts(seed: int, count: int) -> Iterator[Cut]:
@@ -158,7 +159,8 @@ def test_a_pulled_cable_that_the_client_notices_first(brokers: Brokers) -> None:
             session.producer("/queue/r").send("two")
             relay.freeze()
             session.commit()
-            assert told == [EventKind.INTERRUPTED, EventKind.REATTACHED]
+            assert told
+            assert only_reattached(told), told
         answer = other.session().consumer("/queue/r").receive(DEADLINE_S)
         assert answer is not None
         assert answer.text == "two"

@@ -57,7 +57,7 @@ class World:
 
     def url(self, *brokers: Broker, login: str = "") -> str:
         members = ",".join(f"stomp+ssl://{login}localhost:{broker.port}?trust={self.trust}" for broker in brokers)
-        return f"failover:({members})?timeout=3000"
+        return f"failover:({members})?timeout={DEADLINE_S * 1000:.0f}"
 
     def everything(self) -> str:
         logs = [json.dumps(line, ensure_ascii=False) for each in self.brokers.brokers.values() for line in each.log]

@@ -272,7 +272,7 @@ def test_kill_9_with_a_backlog(brokers: Brokers, interval: str) -> None:
                 words["receipt"] = str(number)
             connection.send("SEND", words, b"%d" % number)
             if number % 1000 == 999:
-                connection.receipt(str(number), 30)
+                connection.receipt(str(number), DEADLINE_S)
     if interval != "0":
         deadline = time.monotonic() + DEADLINE_S
         while _followed(slave) <= BACKLOG - 2000:

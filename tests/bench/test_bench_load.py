@@ -18,10 +18,11 @@ from amq.cli import load as generator
 from bench import brokers
 from bench.load import ACKS, Load, LoadError, Result, run
 from tests.certificates import Authority, needs_openssl
+from tests.patience import DEADLINE_S
 
 
 def load(port: int, **changes: object) -> Load:
-    small = Load(port, producers=2, consumers=2, messages=501, size_bytes=100, window=7, timeout_s=20.0)
+    small = Load(port, producers=2, consumers=2, messages=501, size_bytes=100, window=7, timeout_s=DEADLINE_S)
     return dataclasses.replace(small, **changes)  # type: ignore[arg-type]
 
 
@@ -88,10 +89,10 @@ def test_the_last_receipts_come_in_parts() -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         sending = Load(server.getsockname()[1], producers=1, messages=count, size_bytes=100, window=256, mode="send")
-        result = run(dataclasses.replace(sending, timeout_s=20.0))
+        result = run(dataclasses.replace(sending, timeout_s=DEADLINE_S))
         thread.join()
     assert result.messages == count
-    assert result.seconds < 20.0, "until the recv gave up"
+    assert result.seconds < DEADLINE_S, "until the recv gave up"
 
 
 @pytest.mark.parametrize("mode", ["both", "recv"])

@@ -31,7 +31,7 @@ class Terminal:
         self._words = [tmux, "-S", str(socket), "-f", "/dev/null"]
 
     def do(self, *words: str) -> str:
-        done = subprocess.run([*self._words, *words], capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run([*self._words, *words], capture_output=True, text=True, timeout=DEADLINE_S, check=True)
         return done.stdout
 
     def shows(self, wanted: Callable[[str], bool]) -> str:

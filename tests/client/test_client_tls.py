@@ -18,6 +18,7 @@ from test_faces import run
 from amq.client import ConnectError, UriError
 from tests.brokers import Broker, Brokers
 from tests.certificates import Authority, Pair, needs_openssl
+from tests.patience import DEADLINE_S
 
 pytestmark = needs_openssl
 Q = "/queue/q"
@@ -68,7 +69,7 @@ def test_messages_go_both_ways_and_on_after_a_kill(
                 assert connection.uri.port == second.port
                 consumer = await session.consumer(Q)
                 for expected in (BIG, b"before", b"after"):
-                    message = await consumer.receive(timeout=30)
+                    message = await consumer.receive(timeout=DEADLINE_S)
                     assert message is not None
                     assert message.body == expected
                     await message.ack()
@@ -189,7 +190,7 @@ def test_the_commands_speak_tls(authority: Authority, server: Pair, tmp_path: Pa
     with group(tmp_path, authority, server) as brokers:
         broker = brokers.master()
         amq = [sys.executable, "-m", "amq.cli.main"]
-        there = ["--url", url_of([broker], authority, "&timeout=20000"), "--destination", Q]
+        there = ["--url", url_of([broker], authority, f"&timeout={DEADLINE_S * 1000:.0f}"), "--destination", Q]
         subprocess.run([*amq, "producer", *there, "--count", "3", "--size", "10"], check=True, capture_output=True)
         done = subprocess.run(
             [*amq, "consumer", *there, "--count", "3", "--json"], check=True, capture_output=True, text=True

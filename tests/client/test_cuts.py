@@ -139,7 +139,7 @@ def test_a_socket_that_breaks_at_some_bytes(direction: str, offset: int) -> None
     """The same on real sockets, at some offsets: what the pure machine cannot show is in the drivers."""
     store = Store()
     with Broker(store, **{direction: offset}) as broker:
-        url = f"failover:({broker.uri})?timeout=20000&initialReconnectDelay=1"
+        url = f"failover:({broker.uri})?timeout={DEADLINE_S * 1000:.0f}&initialReconnectDelay=1"
         with amq.connect(url) as connection:
             producer = connection.session().producer("/queue/q")
             for number in range(5):

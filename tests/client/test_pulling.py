@@ -146,7 +146,7 @@ def test_a_broker_that_says_nothing_holds_nobody_up(face: Any) -> None:
 
     async def scenario() -> None:
         with Broker(Store(), script=deaf) as broker:
-            async with await face.connect(failover(broker, options="&timeout=4000")) as connection:
+            async with await face.connect(failover(broker, options=f"&timeout={DEADLINE_S * 1000:.0f}")) as connection:
                 await filled(connection, 1)
                 consumer = await connection.session().consumer(Q, prefetch=0)
                 assert await consumer.receive(0) is None

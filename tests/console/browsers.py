@@ -24,7 +24,7 @@ from tests.ports import free_port
 ROOT = Path(__file__).resolve().parent.parent.parent
 # `make pictures` sets it to docs/pictures.
 SHOTS = Path(os.environ.get("AMQ_PICTURES", ROOT / "build" / "screenshots"))
-PATIENCE_MS = 20_000
+PATIENCE_MS = 1000 * DEADLINE_S
 AXE = "4.14.1"
 WIDTH, HEIGHT = 1200, 800
 
@@ -72,12 +72,13 @@ def console(broker: Broker, by_name: bool = True) -> Iterator[str]:
     ]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            url, until = f"http://127.0.0.1:{port}", time.monotonic() + 30
-            while time.monotonic() < until:
+            url, until = f"http://127.0.0.1:{port}", time.monotonic() + DEADLINE_S
+            while True:
                 try:
-                    urllib.request.urlopen(f"{url}/livez", timeout=5).close()
+                    urllib.request.urlopen(f"{url}/livez", timeout=DEADLINE_S).close()
                     break
                 except (urllib.error.URLError, ConnectionError):
+                    assert time.monotonic() < until, "the console does not answer"
                     time.sleep(0.1)
             yield url
         finally:

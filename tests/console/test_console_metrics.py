@@ -27,6 +27,7 @@ from amq.core.histogram import BOUNDS_S, Histogram
 from amq.security.login import Claim
 from tests.console.consoles import client_of, run
 from tests.management.managed import Managed
+from tests.patience import DEADLINE_S
 from tests.service_world import Client
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -49,7 +50,7 @@ def promtool(*words: str, data: str = "") -> subprocess.CompletedProcess[str]:
         if os.environ.get("CI") == "true":
             pytest.fail("promtool is missing: apt-get install prometheus")
         pytest.skip("no promtool here: apt-get install prometheus")
-    return subprocess.run([tool, *words], input=data, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run([tool, *words], input=data, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -19,7 +19,7 @@ from brokers import SERVING, Broker, Brokers
 
 import amq as client
 from amq.core.errors import AmqError
-from tests.console.browsers import HEIGHT, WIDTH, browser_page, console, log_in, shot
+from tests.console.browsers import HEIGHT, PATIENCE_MS, WIDTH, browser_page, console, log_in, shot
 from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
@@ -98,7 +98,7 @@ def drawn(page: Any) -> None:
     from playwright.sync_api import expect  # `browser_page` has said so where it is missing
 
     points = re.compile("|".join(str(count) for count in range(POINTS, 10 * POINTS)))
-    expect(page.locator("#plot")).to_have_attribute("data-points", points, timeout=120_000)
+    expect(page.locator("#plot")).to_have_attribute("data-points", points, timeout=PATIENCE_MS)
 
 
 def fill(url: str, queue: str, count: int, body: str = "order", **headers: str) -> None:
@@ -175,7 +175,7 @@ def find(page: Any, at: str, queue: str, cause: str) -> None:
     page.goto(f"{at}/")
     page.get_by_role("navigation").get_by_role("link", name="Queues", exact=True).click()
     page.get_by_role("link", name=queue, exact=True).click()
-    page.locator(".hint", has_text=cause).first.wait_for(timeout=30_000)
+    page.locator(".hint", has_text=cause).first.wait_for()
 
 
 def test_no_consumer(brokers: Brokers) -> None:
@@ -268,7 +268,7 @@ def test_a_full_disk(brokers: Brokers, small_disk: Path) -> None:
         find(page, at, "parcels", "The disk of the store is full")
         os.unlink(small_disk / "ballast")
         page.goto(f"{at}/history")
-        page.get_by_text("the disk of the store has room again").wait_for(timeout=180_000)
+        page.get_by_text("the disk of the store has room again").wait_for()
 
 
 @pytest.fixture

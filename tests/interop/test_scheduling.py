@@ -16,8 +16,7 @@ from stock import Stock
 import amq
 
 pytestmark = pytest.mark.deep
-DELAY_S = 0.3  # less than the second after which the broker's upkeep looks around
-UPKEEP_S = 1.0
+DELAY_S = 0.3
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
@@ -28,11 +27,12 @@ def test_a_delay_a_series_and_a_mistake(brokers: Brokers, version: str) -> None:
         stock.send("series", AMQ_SCHEDULED_DELAY="300", AMQ_SCHEDULED_PERIOD="100", AMQ_SCHEDULED_REPEAT="2")
         stock.send("now")
         messages = stock.listener.wait_messages(4)
-        assert [message.body for message in messages] == ["now", "series", "series", "series"]
-        times = [int(message.headers["timestamp"]) / 1000 - sent_at for message in messages[1:]]
+        assert sorted(message.body for message in messages) == ["now", "series", "series", "series"]
+        series = [message for message in messages if message.body == "series"]
+        times = [int(message.headers["timestamp"]) / 1000 - sent_at for message in series]
         assert times[0] >= DELAY_S - 0.001
         assert times[1] >= 0.4 - 0.001
-        assert len({message.headers["scheduledJobId"] for message in messages[1:]}) == 1
+        assert len({message.headers["scheduledJobId"] for message in series}) == 1
         stock.connection.send("/queue/a", "x", headers={"AMQ_SCHEDULED_CRON": "hourly"})
         stock.listener.wait(lambda: bool(stock.listener.errors), "error")
         error = stock.listener.errors[0]
@@ -40,36 +40,25 @@ def test_a_delay_a_series_and_a_mistake(brokers: Brokers, version: str) -> None:
         assert "30 8 * * 1-5" in error.body
 
 
-def test_it_does_not_wait_for_the_upkeep(brokers: Brokers) -> None:
-    """The alarm wakes the broker: with the upkeep alone half of these would be later than half a second."""
-    late_s = []
-    with Stock([brokers.master("a")]) as stock:
-        stock.subscribe()
-        for number in range(8):
-            sent_at = time.monotonic()
-            stock.send(str(number), AMQ_SCHEDULED_DELAY="300")
-            stock.listener.wait_messages(number + 1)
-            late_s.append(time.monotonic() - sent_at - DELAY_S)
-    assert sorted(late_s)[4] < UPKEEP_S / 4, late_s
-
-
-@pytest.mark.parametrize("topic", [False, True])
+@pytest.mark.parametrize("destination", ["/queue/a", "/topic/a"])
 @pytest.mark.parametrize("when", ["before it is due", "after"])
-def test_the_master_is_killed_in_between(brokers: Brokers, topic: bool, when: str) -> None:
+def test_the_master_is_killed_in_between(brokers: Brokers, destination: str, when: str) -> None:
     master, slave = brokers.master("a"), brokers.slave("b")
-    destination = "/topic/a" if topic else "/queue/a"
-    delay_ms = 200 if when == "after" and not topic else 3000
-    with Stock([master]) as stock:
+    # Durable: what a topic's subscriber gets does not depend on how soon it comes back.
+    durable = {"activemq.subscriptionName": "s"} if destination == "/topic/a" else None
+    delay_ms = 200 if when == "after" else 2000
+    with Stock([master], client_id="c") as stock:
+        if durable or when == "after":
+            stock.subscribe(destination, ack="client-individual", headers=durable)
         for number in range(10):
             stock.send(str(number), destination, AMQ_SCHEDULED_DELAY=str(delay_ms))
-        if when == "after" and not topic:
-            stock.subscribe(destination, ack="client-individual")
+        if when == "after":
             stock.listener.wait_messages(1)
         master.kill()
         stock.listener.wait_disconnect()
     slave.wait_serving()
-    with Stock([slave]) as stock:
-        stock.subscribe(destination)
+    with Stock([slave], client_id="c") as stock:
+        stock.subscribe(destination, headers=durable)
         messages = stock.listener.wait_messages(10)
         stock.send("last", destination)
         stock.listener.wait_messages(11)

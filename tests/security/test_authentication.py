@@ -167,7 +167,7 @@ def test_a_user_who_is_removed_during_a_login_is_not_let_in(calls: Calls) -> Non
         check.replace(Users({"alice": cheap("new"), "bob": cheap("two")}), "no")
         calls.go.set()
         with pytest.raises(AccessError):
-            found.result(30)
+            found.result(DEADLINE_S)
     check.replace(USERS, "no")
     assert check.authenticate("alice", "one", False) == "alice", "it was not wrong for that line"
 
@@ -179,7 +179,7 @@ def test_a_storm_of_equal_logins_is_one_verification(calls: Calls) -> None:
         futures = [pool.submit(check.authenticate, "alice", "one", False) for _ in range(50)]
         assert calls.running.wait(DEADLINE_S)
         calls.go.set()
-        assert {future.result(30) for future in futures} == {"alice"}
+        assert {future.result(DEADLINE_S) for future in futures} == {"alice"}
     assert calls.count == 1
 
 
@@ -221,7 +221,7 @@ def test_the_event_loop_does_not_wait_for_scrypt(tmp_path: Path, calls: Calls) -
         finally:
             gate.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), DEADLINE_S))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("amq-login")]
 
 

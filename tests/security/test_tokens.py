@@ -27,6 +27,7 @@ from amq.security.login import ROLES_MAX
 from amq.security.tokens import TOKEN_CHARS_MAX, Tokens
 from tests.fakes import FakeClock
 from tests.oidc import AUDIENCE, DISCOVERY_PATH, KEYS_PATH, Issuer, jwk, pem
+from tests.patience import DEADLINE_S
 
 
 @dataclass
@@ -295,7 +296,7 @@ def test_a_storm_of_tokens_is_one_question_and_the_loop_does_not_wait(
         held.set()
         await waiting
 
-    RUNNERS[0].run(asyncio.wait_for(storm(), 30))
+    RUNNERS[0].run(asyncio.wait_for(storm(), DEADLINE_S))
     assert issuer.asked == [KEYS_PATH]
 
 
@@ -342,7 +343,7 @@ def test_an_issuer_that_drips_is_cut_off_and_asked_again(
         while way._keys._fetching is not None:  # its thread ends, because its connection does
             await asyncio.sleep(0.001)
 
-    RUNNERS[0].run(asyncio.wait_for(cut_off(), 30))
+    RUNNERS[0].run(asyncio.wait_for(cut_off(), DEADLINE_S))
     assert "no whole answer within 0.05 s" in way._keys._trouble
     issuer.answers[path] = good
     monkeypatch.setattr(issuer_keys, "CUT_S", 15.0)

@@ -17,6 +17,7 @@ pytest.importorskip("pyspark", reason="no PySpark: run make .venv/.installed-tes
 pytest.importorskip("pyarrow", reason="no pyarrow: run make .venv/.installed-test")
 
 from tests.brokers import ROOT, Brokers
+from tests.patience import DEADLINE_S
 from tests.spark import cluster_kills
 from tests.spark.conftest import need_spark
 
@@ -70,12 +71,14 @@ def test_the_verdict(ended: str, lost: list[int], doubled: list[int], is_good: b
 
 INTERRUPTED = """
 import os, signal, subprocess, time
+from tests.patience import DEADLINE_S
 from tests.spark.cluster_kills import interrupts
+from tests.patience import DEADLINE_S
 
 asked = interrupts()
 with subprocess.Popen(["sleep", "600"]) as child:
     os.killpg(0, signal.SIGINT)
-    assert asked.wait(60)
+    assert asked.wait(DEADLINE_S)
     try:
         os.killpg(0, signal.SIGINT)
         while child.poll() is None:
@@ -94,6 +97,6 @@ def test_the_first_interrupt_is_asked_for_and_the_second_ends_and_no_child_gets_
         capture_output=True,
         text=True,
         start_new_session=True,
-        timeout=120,
+        timeout=2 * DEADLINE_S,
     )
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr

@@ -99,7 +99,7 @@ def test_a_throttled_producer_waits_and_others_do_not(tmp_path: Path) -> None:
             for number in range(50):
                 alice.send("SEND", {"destination": "/queue/a", "receipt": number}, b"x")
                 if number % 5 == 4:  # several reads
-                    alice.receipt(str(number), 20)
+                    alice.receipt(str(number), DEADLINE_S)
             took_s = time.monotonic() - began
             # 20 at once, 25 more at 20 a second; the last five are confirmed before their wait.
             assert took_s >= 1.2
