@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from amq.cli.demo_brokers import free_port
 from amq.store.files.board import FileBoard
 from amq.store.open import open_vfs
 from amq.store.presence import read_presence
@@ -29,7 +29,7 @@ from bench import floor
 from bench.wire import Connection, WireError
 
 ROOT = Path(__file__).resolve().parent.parent
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0  # a JVM starts in that time on a busy machine
 STOP_TIMEOUT_S = 10.0
 PROBE_PAUSE_S = 0.01
 PROBE_TIMEOUT_S = 0.5
@@ -41,13 +41,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 class BrokerError(Exception):
     """A broker could not be started, or died when nobody had asked it to."""
-
-
-def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def die_with_parent() -> None:

@@ -11,11 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from random import Random
 from typing import Any
 
 from amq.core.errors import AmqError
 
 STOP_S = 20.0
+PORTS = range(10_240, 32_768)  # Linux gives 32768 and above to outgoing connections (ip_local_port_range)
 MASTER, SLAVE, STARTING, DEAD = "master", "slave", "starting", "dead"
 _ROLES = {"master: serving clients": MASTER, "slave: waiting for the lock": SLAVE}
 _PR_SET_PDEATHSIG = 1
@@ -33,11 +36,12 @@ def leashed(command: list[str]) -> list[str]:
 
 
 def free_port() -> int:
-    """A free port of the loopback interface."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """A free port of the loopback interface. No outgoing connection takes it while its broker is dead."""
+    while True:
+        port = Random().choice(PORTS)
+        with suppress(OSError), socket.socket() as sock:
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 class DemoBroker:

@@ -18,10 +18,10 @@ from typing import Any
 
 from brokers import Brokers
 from matrix_clients import Link
-from ports import unread
 
 from tests.pair import Pair
 from tests.patience import DEADLINE_S
+from tests.ports import unread
 
 CONFIG = """
 [destinations."matrix.poison.>"]

@@ -16,9 +16,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from ports import free_port
-
 from tests.patience import DEADLINE_S
+from tests.ports import free_port
 from tests.processes import LEASH
 
 HOME = Path("/usr/share/activemq")

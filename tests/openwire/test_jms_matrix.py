@@ -18,11 +18,11 @@ import pytest
 from brokers import Brokers
 from java_suite import SOURCES, Program
 from openwire_frames import has_response
-from ports import unread
 
 from tests.openwire.conftest import CONFIG
 from tests.pair import Pair
 from tests.patience import DEADLINE_S
+from tests.ports import unread
 
 pytestmark = pytest.mark.deep
 STORY_S = 4 * DEADLINE_S
