@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
+import re
 import shutil
 import signal
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import older
 import pytest
 import structlog
 from brokers import Brokers
 from hypothesis import HealthCheck, settings
+from xdist.scheduler.loadfile import LoadFileScheduling
 
 from tests.certificates import Authority
 
@@ -28,6 +32,7 @@ settings.register_profile("amq", deadline=None, suppress_health_check=[HealthChe
 settings.load_profile("amq")
 
 TESTS = Path(__file__).resolve().parent
+SPARK = "tests/spark/"
 WAITING = ("bench", "cli", "examples", "interop", "migrate", "spark")
 _sockets = pytest.StashKey[str]()
 
@@ -56,7 +61,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     waiting = [path for path in files if path.parent == TESTS or path.relative_to(TESTS).parts[0] in WAITING]
     computing = [path for path in files if path not in waiting][::-1]  # the longest, test_seeds.py, is early then
     place = {path: i / len(some) for some in (computing, waiting) for i, path in enumerate(some)}
-    items.sort(key=lambda item: place[item.path])
+    items.sort(key=lambda item: (scope_of(item.nodeid) != SPARK, place[item.path]))
+
+
+class ByScope(LoadFileScheduling):
+    """Hands out tests to the processes of pytest-xdist."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByScope:
+    return ByScope(config, log)
+
+
+def scope_of(nodeid: str) -> str:
+    """What runs in one process: the tests of a file; and all that use the session of Spark, whose JVM takes seconds to
+    start and runs faster the longer it has run. They begin first: nothing takes longer."""
+    path = nodeid.partition("::")[0]
+    return SPARK if path.startswith(SPARK) and _has_session(path) else path
+
+
+@functools.cache
+def _has_session(path: str) -> bool:
+    return re.search(r"\bspark: ", (TESTS.parent / path).read_text()) is not None
 
 
 @pytest.hookimpl(wrapper=True)
