@@ -111,6 +111,16 @@ def test_one_member_stops_and_the_other_goes_on(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_what_members_have_loaded_is_kept_and_dropped(tmp_path: Path, loaded: list[str]) -> None:
+    async def scenario(world: World) -> None:
+        assert loaded[-1] == "keep"
+        loaded.clear()
+        await asyncio.wait_for(world.node.members["two"].stop(), DEADLINE_S)
+        assert loaded == ["drop", "keep"], "the other one still serves"
+
+    run(tmp_path, scenario)
+
+
 def test_a_hung_store_does_not_stop_the_other_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lone clients, and syncs that count as quick: with one member the event loop itself would wait for the disk. The
     process is replaced once nobody is served any more.
