@@ -94,7 +94,9 @@ class Program:
         done = subprocess.run(self.command("suite.Suite", "--list"), capture_output=True, text=True, check=True)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    def run(self, url: str, patterns: Sequence[str] = (), threads: int = 4, timeout_s: float = 4 * DEADLINE_S) -> dict[str, Any]:
+    def run(
+        self, url: str, patterns: Sequence[str] = (), threads: int = 4, timeout_s: float = 4 * DEADLINE_S
+    ) -> dict[str, Any]:
         """Run the cases that match a pattern (all without one): name → the line printed for it."""
         only = [word for pattern in patterns for word in ("--only", pattern)]
         words = self.command("suite.Suite", "--url", url, "--threads", str(threads), *only)
