@@ -1,4 +1,4 @@
-"""The load generator counts right, and refuses to report a rate for work that was not done."""
+"""The load generator of `amq perf`: a rate only for messages that came once, whole, and in time."""
 
 from __future__ import annotations
 
@@ -8,35 +8,52 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from amq.cli import load as generator
-from bench import brokers
-from bench.load import ACKS, Load, LoadError, Result, run
+from amq.cli.load import ACKS, Load, LoadError, Result, run
+from tests.brokers import Brokers
 from tests.certificates import Authority, needs_openssl
 from tests.patience import DEADLINE_S
 
+COUNT = 501
+MESSAGE = b"MESSAGE\nsubscription:0\nmessage-id:%d\ndestination:/queue/bench\ncontent-length:100\n\n%016d%012d%s\0"
+
 
 def load(port: int, **changes: object) -> Load:
-    small = Load(port, producers=2, consumers=2, messages=501, size_bytes=100, window=7, timeout_s=DEADLINE_S)
+    small = Load(port, producers=2, consumers=2, messages=COUNT, size_bytes=100, window=7, timeout_s=DEADLINE_S)
     return dataclasses.replace(small, **changes)  # type: ignore[arg-type]
 
 
 def plausible(result: Result) -> bool:
-    counted = result.messages == 501 and abs(result.per_s * result.seconds - 501) < 5
+    counted = result.messages == COUNT and abs(result.per_s * result.seconds - COUNT) < 5
     return counted and result.per_s > 0 and result.generator_cpu_us > 0
 
 
-@pytest.mark.parametrize("ack", ACKS)
-def test_both_sides(memory_port: int, ack: str) -> None:
-    result = run(load(memory_port, ack=ack))
-    assert plausible(result)
-    assert 0 < result.delivery_us["p50"] <= result.delivery_us["p99"] <= result.delivery_us["max"]
-    assert 0 < result.confirm_us["p50"] <= result.confirm_us["max"]
+@contextmanager
+def one_client(serve: Callable[[socket.socket, int], None]) -> Iterator[int]:
+    """Port of a broker for a single client: `serve` gets its socket and the client's port behind CONNECTED."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            sock, (_, port) = server.accept()
+            with sock, suppress(ConnectionError):  # a client that has seen enough
+                sock.recv(4096)
+                sock.sendall(b"CONNECTED\nversion:1.2\n\n\0")
+                serve(sock, port)
+                while data := sock.recv(4096):  # until it goes
+                    if b"DISCONNECT\n" in data:
+                        sock.sendall(b"RECEIPT\nreceipt-id:bye\n\n\0")
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join()
 
 
 class SleepyParent:
@@ -49,12 +66,31 @@ class SleepyParent:
         self._gate.wait(timeout_s)
         if os.getpid() == self._parent:
             deadline_s = time.monotonic() + timeout_s
-            while sum(self._received) < 501:
+            while sum(self._received) < COUNT:
                 assert time.monotonic() < deadline_s, "the workers are not done"
                 time.sleep(0.001)  # they tell of it in shared memory alone
 
     def abort(self) -> None:
         self._gate.abort()
+
+
+@pytest.mark.parametrize("ack", ACKS)
+def test_workers_that_are_done_before_the_parent_runs(
+    brokers: Brokers, ack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Shared(generator._Shared):
+        def __init__(self, context: Any, parties: int, load: Load) -> None:
+            super().__init__(context, parties, load)
+            self.gate = SleepyParent(self.gate, self.received)
+
+    port = brokers.master("a").port
+    run(load(port, mode="send"))
+    monkeypatch.setattr(generator, "_Shared", Shared)
+    assert plausible(run(load(port, ack=ack, mode="recv")))
+    result = run(load(port, ack=ack))
+    assert plausible(result)
+    assert 0 < result.delivery_us["p50"] <= result.delivery_us["p99"] <= result.delivery_us["max"]
+    assert 0 < result.confirm_us["p50"] <= result.confirm_us["max"]
 
 
 def unread_bytes(port: int) -> int:
@@ -70,53 +106,41 @@ def test_the_last_receipts_come_in_parts() -> None:
     """A recv that has taken the first of them is woken for as many more as it wanted in all: it timed out."""
     count = 40  # a window of 256 lets it wait for 32 receipts at a time
     receipts = [b"RECEIPT\nreceipt-id:%08d\n\n\0" % number for number in range(count)]
-    with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def serve() -> None:
-            sock, (_, port) = server.accept()
-            with sock:
-                sock.recv(4096)
-                sock.sendall(b"CONNECTED\nversion:1.2\n\n\0")
-                frames = 0
-                while frames < count:
-                    frames += sock.recv(1 << 16).count(b"\0")
-                for part in (receipts[: count // 2], receipts[count // 2 :]):
-                    sock.sendall(b"".join(part))
-                    while unread_bytes(port):
-                        time.sleep(0.001)
-                sock.recv(1)  # until it goes
+    def serve(sock: socket.socket, port: int) -> None:
+        frames = 0
+        while frames < count:
+            frames += sock.recv(1 << 16).count(b"\0")
+        for part in (receipts[: count // 2], receipts[count // 2 :]):
+            sock.sendall(b"".join(part))
+            while unread_bytes(port):
+                time.sleep(0.001)
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        sending = Load(server.getsockname()[1], producers=1, messages=count, size_bytes=100, window=256, mode="send")
-        result = run(dataclasses.replace(sending, timeout_s=DEADLINE_S))
-        thread.join()
+    with one_client(serve) as port:
+        result = run(load(port, producers=1, messages=count, window=256, mode="send"))
     assert result.messages == count
     assert result.seconds < DEADLINE_S, "until the recv gave up"
 
 
-@pytest.mark.parametrize("mode", ["both", "recv"])
-def test_workers_that_are_done_before_the_parent_runs(
-    memory_port: int, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Shared(generator._Shared):
-        def __init__(self, context: Any, parties: int, consumers: int) -> None:
-            super().__init__(context, parties, consumers)
-            self.gate = SleepyParent(self.gate, self.received)
-
-    if mode == "recv":
-        run(load(memory_port, mode="send"))
-    monkeypatch.setattr(generator, "_Shared", Shared)
-    assert plausible(run(load(memory_port, mode=mode)))
-
-
 @pytest.mark.parametrize(
-    ("flaw", "why"),
-    [("lose", "then nothing"), ("double", "instead of 501|unexpected frames"), ("corrupt", "unexpected frames")],
+    ("numbers", "last", "why"),
+    [
+        (range(COUNT - 1), b"", "of 501 messages received, then nothing"),
+        ([0, *range(COUNT - 1)], b"", "501 messages received instead of 501, 1 of them more than once"),
+        (range(COUNT), b"!", "unexpected frames"),
+    ],
+    ids=["lost", "doubled", "changed"],
 )
-def test_no_rate_for_a_liar(memory_kind: str, flaw: str, why: str) -> None:
-    with brokers.Group(memory_kind, options={"flaw": flaw}) as group, pytest.raises(LoadError, match=why):
-        run(load(group.ports[0], timeout_s=2.0))
+def test_no_rate_for_a_liar(numbers: Sequence[int], last: bytes, why: str) -> None:
+    """A broker that says nothing wrong but `last`, in its last body."""
+
+    def serve(sock: socket.socket, _port: int) -> None:
+        assert b"SUBSCRIBE\n" in sock.recv(4096)
+        bodies = [MESSAGE % (number, number, number, b"x" * 72) for number in numbers]
+        sock.sendall(b"".join(bodies)[:-1] + last + b"\0")
+
+    with one_client(serve) as port, pytest.raises(LoadError, match=why):
+        run(load(port, consumers=1, mode="recv", ack="auto", timeout_s=DEADLINE_S if len(numbers) == COUNT else 1.0))
 
 
 @needs_openssl

@@ -1,0 +1,97 @@
+"""Each bench runs, with the smallest numbers with which it can do something, and writes its figures.
+
+The benches check themselves whether a figure is right: no rate for load of which a message was lost, doubled or
+changed (`tests/cli/test_load.py`), and promises kept over faults (`test_bench_checker.py`). Speed does not matter here:
+a bench whose target was missed has run, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import jvm
+from tests.brokers import ROOT
+from tests.processes import naming
+from tests.sampling import only
+from tests.spark.conftest import need_spark
+
+SHORT = "--repeat 1 --seconds 0.2"
+ROWS = "--row '4/4 window 256' --row 'send only, 4 producers' --row 'topic, 1/100' --backlog 400"
+# A bench and its words → the figures of its report.
+BENCHES = {
+    f"throughput {ROWS} {SHORT}": "rows",
+    "takeover --messages 500 --repeat 1 --keep-alive-ms 500": "takeovers",
+    "takeover --client jms --messages 100 --repeat 1": "takeovers",
+    f"jms --row 'sync 32/32' --backlog 400 {SHORT}": "rows",
+    f"tls --row '4/4 window 256' {SHORT}": "rows",
+    "recovery --backlog 200 --repeat 1": "starts",
+    "scale takeover memory --messages 300 --repeat 1 --output OUTPUT": "points",
+    "soak --minutes 0.1 --round 4 --every 0.8 --seed 20": "totals",
+    "churn --connections 200 --subscriptions 1000 --queues 200 --broken 5": "samples",
+    f"console --row '4/4 window 256' --queues 1200 --viewers 2 {SHORT}": "pages",
+    "logins --clients 10 --users 2": "storms",
+    "waited --attack none --attack 'records of one byte, TLS' --seconds 0.5": "rows",
+    "profile --row 'non-persistent 4/4' --quick": "calls",
+    "subscriptions --subscriptions 50 --messages 300": "subscriptions",
+    "transactions --kind plain --messages 30": "transactions",
+    "scheduling --messages 300 --near 45 --span 0.3": "scheduling",
+    "spark_sink --rows 1000": "spark_sink",
+    "staging --rows 300": "us_per_row",
+    "spark_source --rows 500 --trials 1 --only 'queue, batch'": "spark_source",
+}
+# What would take most of the time, for good figures alone.
+CONSTANTS = {
+    "churn": {"ROUNDS": 20, "SETTLE_S": 0.1},
+    "console": {"IDLE_S": 1.0},
+    "spark_source": {"WARM_UP_ROWS": 500},
+    "transactions": {"SETTLE_S": 0.1},
+}
+PROGRAM = """
+import importlib, json, sys
+bench = importlib.import_module(sys.argv.pop(1))
+vars(bench).update(json.loads(sys.argv.pop(1)))
+bench.main()
+"""
+QUICK = "transactions --kind plain --messages 30"
+
+
+@pytest.mark.parametrize("words", only(BENCHES, QUICK))
+def test_a_bench_runs(words: str, tmp_path: Path) -> None:
+    """In a separate process: this one may hold the JVM of other tests."""
+    module, *options = shlex.split(words.replace("OUTPUT", str(tmp_path / "output")))
+    if module in ("spark_sink", "staging", "spark_source"):
+        need_spark()
+    if "jms" in words or module == "profile":
+        why = jvm.missing()
+        assert why is None or not os.environ.get("CI"), why
+        if why is not None:
+            pytest.skip(why)
+    directory, report = tmp_path / "stores", tmp_path / "report.json"
+    directory.mkdir()
+    name, constants = "scale.__main__" if module == "scale" else module, json.dumps(CONSTANTS.get(module, {}))
+    words_too = [f"bench.{name}", constants, *options, "--dir", str(directory), "--json", str(report)]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words_too], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert report.exists(), done.stderr[-3000:]
+    figures = json.loads(report.read_text())
+    assert figures[BENCHES[words]]
+    assert not figures.get("violations")
+    assert not list(directory.iterdir()), "the stores are gone"
+    assert not naming(directory), "the brokers are gone"
+
+
+def test_without_kafka_its_bench_says_how_to_get_it() -> None:
+    need_spark()
+    command = [sys.executable, "-m", "bench.spark_kafka"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("failed: this bench needs the jars of Kafka")
+    assert "--fetch DIR" in done.stderr
