@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,12 +16,6 @@ from tests.patience import DEADLINE_S
 from tests.test_two_phase import drain, url
 
 QUEUE = "/queue/a"
-
-
-@pytest.fixture
-def brokers(tmp_path: Path) -> Iterator[Brokers]:
-    with Brokers(tmp_path) as brokers:
-        yield brokers
 
 
 def send(connection: Connection, count: int, destination: str = QUEUE) -> list[bytes]:

@@ -212,7 +212,10 @@ class Conversation:
         id, _, seq = frame.headers["id"].rpartition(":")
         subscription = self.subscriptions[id]
         stored = subscription.unacked.pop(int(seq))
-        self.store.queues.setdefault("/queue/DLQ", []).append(stored)
+        if frame.headers.get("requeue") == "true":
+            self._give_back([(subscription.destination, stored)])
+        else:
+            self.store.queues.setdefault("/queue/DLQ", []).append(stored)
 
     def on_begin(self, frame: Frame) -> None:
         assert frame.headers["transaction"] not in self.transactions

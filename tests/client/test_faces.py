@@ -83,6 +83,9 @@ def test_send_and_receive(face: Any) -> None:
                 assert message.duplicate_id == "mine"
                 assert message.headers["persistent"] == "false"
                 assert int(message.headers["expires"]) > 1_700_000_000_000
+                await message.nack(requeue=True, wait=True)
+                message = await consumer.receive(DEADLINE_S)
+                assert (message.body, message.redelivered) == (b"\0bytes", True)
                 await message.nack(wait=True)
                 assert await consumer.receive(0) is None
                 assert await consumer.receive(0.01) is None

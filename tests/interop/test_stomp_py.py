@@ -66,17 +66,6 @@ def test_bytes_of_a_mebibyte(broker: Broker, version: str) -> None:
 
 
 @versions
-def test_auto_acknowledged_messages_are_gone(broker: Broker, version: str) -> None:
-    with Stock([broker], version) as stock:
-        stock.subscribe(ack="auto")
-        stock.send("once")
-        stock.listener.wait_messages(1)
-    with Stock([broker], version) as stock:
-        stock.subscribe()
-        stock.send("later")
-        assert [frame.body for frame in stock.listener.wait_messages(1)] == ["later"]
-
-
 @versions
 def test_client_acknowledgement_is_cumulative(broker: Broker, version: str) -> None:
     with Stock([broker], version) as stock:
@@ -107,32 +96,7 @@ def test_individual_acknowledgement(broker: Broker, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
-def test_nack_moves_to_the_dead_letter_queue(broker: Broker, version: str) -> None:
-    with Stock([broker], version) as stock:
-        stock.send("poison", headers={"kind": "bad"})
-        stock.subscribe(ack="client-individual")
-        stock.nack(stock.listener.wait_messages(1)[0])
-        stock.subscribe("/queue/DLQ.a", number="2")
-        dead = stock.listener.wait_messages(2)[1]
-        assert dead.body == "poison"
-        assert dead.headers["kind"] == "bad"
-        assert dead.headers["original-destination"] == "/queue/a"
-
-
 @versions
-def test_a_message_that_was_delivered_too_often_is_a_dead_letter(broker: Broker, version: str) -> None:
-    with Stock([broker], version) as stock:
-        stock.send("poison")
-    for attempt in range(3):
-        with Stock([broker], version) as stock:
-            stock.subscribe(ack="client")
-            (message,) = stock.listener.wait_messages(1)
-            assert message.headers.get("JMSXDeliveryCount", "1") == str(attempt + 1)
-    with Stock([broker], version) as stock:
-        stock.subscribe("/queue/DLQ.a")
-        assert [frame.body for frame in stock.listener.wait_messages(1)] == ["poison"]
-
-
 @versions
 def test_transactions(broker: Broker, version: str) -> None:
     with Stock([broker], version) as stock:
@@ -156,31 +120,7 @@ def test_transactions(broker: Broker, version: str) -> None:
 
 
 @versions
-def test_competing_consumers_share(broker: Broker, version: str) -> None:
-    with Stock([broker], version) as first, Stock([broker], version) as second:
-        for stock in (first, second):
-            stock.subscribe(ack="client", headers={"activemq.prefetchSize": "5"})
-            stock.confirmed(stock.connection.begin, "t")  # its receipt says that the subscription stands
-        for number in range(10):
-            first.send(str(number))
-        assert len(first.listener.wait_messages(5)) == len(second.listener.wait_messages(5)) == 5
-        assert sorted(bodies(first) + bodies(second)) == [str(number) for number in range(10)]
-
-
 @versions
-def test_unsubscribe_ends_deliveries(broker: Broker, version: str) -> None:
-    with Stock([broker], version) as stock:
-        stock.subscribe()
-        stock.send("one")
-        stock.listener.wait_messages(1)
-        stock.confirmed(stock.connection.unsubscribe, id="1")
-        stock.send("two")
-        stock.subscribe("/queue/other", number="2")
-        stock.send("elsewhere", "/queue/other")
-        stock.listener.wait_messages(2)
-        assert bodies(stock) == ["one", "elsewhere"]
-
-
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
 def test_heart_beats_both_ways(brokers: Brokers, version: str) -> None:
     broker = brokers.master("a", heartBeatSend="1s", heartBeatReceive="1s")
