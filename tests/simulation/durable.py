@@ -24,11 +24,9 @@ from amq.journal.batch import OpenBatch
 from amq.journal.records import Group, Record
 from amq.journal.records.multicast import Multicast
 from amq.transports.peer import Peer
-from tests.neutral.client import Delivered
 from tests.simulation.clients import CALL_S, Consumer, Producer, application_id
 from tests.simulation.features import Feature, Make
 from tests.simulation.limits import identity
-from tests.simulation.neutral import Wire, knock
 from tests.simulation.oracle import Oracle
 
 TOPIC = "/topic/t"
@@ -79,8 +77,7 @@ class Durables(Feature):
         subscriber = partial(Subscriber, feature=self, prefetch=prefetch)
         return [
             *(partial(Publisher, feature=self, burst=burst) for burst in (1, 8)),
-            partial(TwoTongued, feature=self, prefetch=prefetch, durable=bob),
-            *(partial(subscriber, durable=each) for each in (red, shared, shared)),
+            *(partial(subscriber, durable=each) for each in (bob, red, shared, shared)),
         ]
 
     def _broken(self, what: str) -> None:
@@ -219,45 +216,3 @@ class Subscriber(Consumer):
             self.oracle.broken("P5", f"{message.id} is {application_id(message)}, stored was {message_id}")
         self._feature.received(self._durable, message_id)
         return message_id
-
-
-class TwoTongued(Subscriber):
-    """Takes up its subscription over STOMP, and the next time over the neutral protocol, as it happens."""
-
-    async def once(self) -> None:
-        if self.rng.random() < 0.5:
-            await super().once()
-        else:
-            await knock(self, self._url, self._hear, self._use)
-
-    def _hear(self, got: Delivered) -> None:
-        self._held.append(got)
-
-    async def _use(self, wire: Wire) -> None:
-        self._held: list[Delivered] = []
-        durable = self._durable
-        subscribe = wire.subscribe(
-            "c", "topic://t", subscription_name=durable.name, selector=durable.selector, credit=0, acknowledges=True
-        )
-        failed = await wire.do(subscribe)
-        if failed is not None:  # its older connection is not known to be gone
-            raise ConnectionError(failed.code)
-        self._feature.subscribed(durable)
-        for _ in range(self.rng.randint(10, 60)):
-            wire.left[0] = credit = self.rng.randint(1, self._prefetch)
-            await wire.do(wire.credit("c", credit, drain=True))
-            wire.left[0] = 0
-            while self._held:
-                await self._take(wire, self._held.pop(0))
-            await self.nap(0.1)
-
-    async def _take(self, wire: Wire, got: Delivered) -> None:
-        message_id = self._feature.identities[got.seq]
-        if message_id.partition("@")[0] != got.body.rstrip(b".").decode():
-            self.oracle.broken("P5", f"seq {got.seq} is {got.body!r}, stored was {message_id}")
-        self._feature.received(self._durable, message_id)
-        self.oracle.delivered(message_id, f"{wire.message_id_prefix}{got.seq}", wire.epoch)
-        self.oracle.acknowledging(message_id)
-        if await wire.do(wire.settle(got.seq, "c")) is None:
-            self.oracle.acknowledged(message_id, wire.epoch)
-            self.oracle.counts["taken up by another protocol"] += 1

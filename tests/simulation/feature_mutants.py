@@ -12,15 +12,9 @@ from typing import Any
 from unittest.mock import patch
 
 from amq.broker.broker import Broker
-from amq.broker.names import SCHEDULE_SCHEME, SENT_SCHEME
-from amq.broker.queues import groups
+from amq.broker.names import SENT_SCHEME
 from amq.broker.queues.backlog import Columns
-from amq.broker.queues.queue import Queue, Subscription
-from amq.broker.queues.redelivery import Redelivery
-from amq.broker.queues.retention import RetentionPolicy
-from amq.broker.scheduling import scheduler
-from amq.broker.scheduling.scheduler import Firing, Scheduler
-from amq.broker.scheduling.timing import REPEAT, Due
+from amq.broker.queues.queue import Queue
 from amq.broker.sessions.connection import ClientConnection
 from amq.broker.state import state
 from amq.broker.state.prepared import PreparedTransactions
@@ -28,19 +22,18 @@ from amq.broker.state.state import State
 from amq.broker.topics.durables import Durables
 from amq.broker.transactions import bulk, leasing
 from amq.broker.transactions.leasing import Leasing
-from amq.broker.transactions.transaction import Transaction
 from amq.broker.transactions.two_phase import TwoPhase
 from amq.broker.waiters import Call
 from amq.client.leases import LeaseSubscription
 from amq.config.schema import BrokerConfig
 from amq.core.message import SUBSCRIPTION_SCHEME, Copy, Message, alike
 from amq.journal.format import SegmentHeader
-from amq.journal.records import Consumed, Group, Moved, Prepared, Record, Resolved
+from amq.journal.records import Group, Moved, Prepared, Record, Resolved
 from amq.journal.records.message import Run
 from amq.node import candidacy
 from amq.node.following import Progress
 from amq.node.takeover import Replay
-from amq.protocols.commands import CloseSession, CommitBatch, LeaseMessages, Prepare, SendMany
+from amq.protocols.commands import CommitBatch, LeaseMessages, Prepare, SendMany
 from amq.store import document, silence
 from amq.store.epoch import Epoch
 from amq.store.files.election import FileElection, FileSign
@@ -64,19 +57,6 @@ def mutant_of(*features: str) -> Callable[[Mutant], Mutant]:
         return make
 
     return keep
-
-
-# -- message groups ----------------------------------------------------------------------------------------------------
-
-
-@mutant_of("groups")
-def a_bucket_is_free_while_its_owner_holds_some_of_it() -> AbstractContextManager[object]:
-    return patch.object(groups, "_holds", lambda *_: False)
-
-
-@mutant_of("groups")
-def groups_belong_to_nobody() -> AbstractContextManager[object]:
-    return patch.object(groups.Groups, "is_owned", lambda *_: False)
 
 
 # -- two phases --------------------------------------------------------------------------------------------------------
@@ -341,67 +321,6 @@ def what_is_acknowledged_in_a_durable_subscription_comes_again() -> AbstractCont
     return patch.object(Broker, "consumed", consumed)
 
 
-# -- scheduled messages ------------------------------------------------------------------------------------------------
-
-
-@mutant_of("scheduled")
-def what_fell_due_stays_in_the_schedule() -> AbstractContextManager[object]:
-    real = Firing.to_group
-
-    def to_group(firing: Firing, outcome_id: str) -> Group:
-        group = real(firing, outcome_id)
-        group.records = [record for record in group.records if not isinstance(record, Consumed)]
-        return group
-
-    return patch.object(Firing, "to_group", to_group)
-
-
-@mutant_of("scheduled")
-def what_falls_due_leaves_the_schedule_first_and_is_delivered_then() -> AbstractContextManager[object]:
-    """In two steps: a master that dies between them loses it."""
-    real = Firing.to_group
-
-    def to_group(firing: Firing, outcome_id: str) -> Group:
-        group = real(firing, outcome_id)
-        for record in [record for record in group.records if isinstance(record, Consumed)]:
-            group.records.remove(record)
-            firing.core.journal.append_record(record)
-        return group
-
-    return patch.object(Firing, "to_group", to_group)
-
-
-@mutant_of("scheduled")
-def messages_fall_due_a_little_early() -> AbstractContextManager[object]:
-    real = Scheduler.step
-
-    def step(scheduler: Scheduler, now_ms: int) -> None:
-        real(scheduler, now_ms + 200)
-
-    return patch.object(Scheduler, "step", step)
-
-
-@mutant_of("scheduled")
-def what_comes_again_does_so_once_too_often() -> AbstractContextManager[object]:
-    real = scheduler.fall_due
-
-    def fall_due(properties: Any, due_ms: int, now_ms: int) -> Due:
-        found = real(properties, due_ms, now_ms)
-        return Due(found.is_delivered, [(when, {**rest, REPEAT: properties[REPEAT]}) for when, rest in found.again])
-
-    return patch.object(scheduler, "fall_due", fall_due)
-
-
-@mutant_of("scheduled")
-def what_is_sent_again_is_scheduled_twice() -> AbstractContextManager[object]:
-    real = Broker.is_duplicate
-
-    def is_duplicate(broker: Broker, message: Message) -> bool:
-        return not message.queue_name.startswith(SCHEDULE_SCHEME) and real(broker, message)
-
-    return patch.object(Broker, "is_duplicate", is_duplicate)
-
-
 # -- leases ------------------------------------------------------------------------------------------------------------
 
 
@@ -430,33 +349,6 @@ def who_reads_a_lease_begins_anew_after_a_failover() -> AbstractContextManager[o
         return real(subscription, machine)
 
     return patch.object(LeaseSubscription, "request", request)
-
-
-# -- last values and rings ---------------------------------------------------------------------------------------------
-
-
-@mutant_of("kept")
-def a_newer_value_goes_in_place_of_the_older_one() -> AbstractContextManager[object]:
-    real = RetentionPolicy.came
-
-    def came(retention: RetentionPolicy, message: Message) -> None:
-        before = set(retention._superseded)
-        real(retention, message)
-        if retention._superseded != before:
-            retention._superseded = before | {message.seq}
-
-    return patch.object(RetentionPolicy, "came", came)
-
-
-@mutant_of("kept")
-def keys_are_not_learnt_at_takeover() -> AbstractContextManager[object]:
-    return patch.object(RetentionPolicy, "_learn", lambda _: True)
-
-
-@mutant_of("kept")
-def a_ring_drops_one_too_many() -> AbstractContextManager[object]:
-    real = RetentionPolicy._oldest
-    return patch.object(RetentionPolicy, "_oldest", lambda retention, count: real(retention, count + 1))
 
 
 # -- large transactions ------------------------------------------------------------------------------------------------
@@ -558,56 +450,6 @@ def the_broker_counts_one_byte_too_few() -> AbstractContextManager[object]:
         return real(connection, protocol, received - 1 if received else received)
 
     return patch.object(Peer, "_connected", connected)
-
-
-# -- the neutral protocol ----------------------------------------------------------------------------------------------
-
-
-@mutant_of("neutral")
-def what_is_released_counts() -> AbstractContextManager[object]:
-    def put_back(redelivery: Redelivery, queue: Queue, messages: list[Message]) -> None:
-        redelivery.give_back(queue, messages, [message.seq for message in messages])
-
-    return patch.object(Redelivery, "put_back", put_back)
-
-
-@mutant_of("neutral")
-def a_drain_leaves_the_credit() -> AbstractContextManager[object]:
-    real = Subscription.grant
-
-    def grant(subscription: Subscription, credit: int) -> None:
-        if credit:
-            real(subscription, credit)
-
-    return patch.object(Subscription, "grant", grant)
-
-
-@mutant_of("neutral")
-def the_end_of_a_session_forgets_what_it_held() -> AbstractContextManager[object]:
-    real = ClientConnection.close_session
-
-    def close_session(connection: ClientConnection, command: CloseSession) -> None:
-        for subscription in connection.sessions[command.session]._subscriptions.values():
-            subscription.unacked = {}
-        real(connection, command)
-
-    return patch.object(ClientConnection, "close_session", close_session)
-
-
-@mutant_of("neutral")
-def a_range_settles_one_too_many() -> AbstractContextManager[object]:
-    real = Subscription.between
-
-    def between(subscription: Subscription, first: int, last: int) -> list[int]:
-        found, held = real(subscription, first, last), list(subscription.unacked)
-        return held[held.index(first) : held.index(last) + 2] if found else found
-
-    return patch.object(Subscription, "between", between)
-
-
-@mutant_of("neutral")
-def what_was_settled_in_a_transaction_that_is_rolled_back_is_lost() -> AbstractContextManager[object]:
-    return patch.object(Transaction, "_give_back", lambda *_arguments, **_options: None)
 
 
 # -- succession --------------------------------------------------------------------------------------------------------

@@ -8,27 +8,19 @@ from tests.simulation.bulky import Bulky
 from tests.simulation.durable import Durables
 from tests.simulation.features import Feature
 from tests.simulation.glitched import Glitched
-from tests.simulation.grouped import Groups
 from tests.simulation.hung import Hung
-from tests.simulation.kept import Kept
 from tests.simulation.leased import Leases
-from tests.simulation.neutral import Neutral
 from tests.simulation.openwire import OpenWire
-from tests.simulation.scheduled import Scheduled
 from tests.simulation.successions import Successions
 from tests.simulation.two_phase import TwoPhase
 from tests.simulation.upgrade import Upgrade
 
 CHANCE = 0.12
 FEATURES: dict[str, type[Feature]] = {
-    "groups": Groups,
     "two-phase": TwoPhase,
     "durable": Durables,
-    "scheduled": Scheduled,
     "leases": Leases,
-    "kept": Kept,
     "bulky": Bulky,
-    "neutral": Neutral,
     "successions": Successions,
     "glitched": Glitched,
     "hung": Hung,

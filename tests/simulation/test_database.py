@@ -12,7 +12,7 @@ from tests.simulation.world import Result
 
 QUICK_SEEDS = (21, 25)  # a failover that loses commits, and one that loses none
 DEEP_SEEDS = range(9, 26)  # `python -m tests.simulation` goes on without an end
-OTHERS = ("two-phase", "durable", "leases", "successions", "neutral")
+OTHERS = ("two-phase", "durable", "leases", "successions")
 WANTED = {
     "epochs": 65,
     "confirmed": 4_000,

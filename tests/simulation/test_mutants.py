@@ -47,7 +47,6 @@ CAUGHT_AT = {
     "epochs_look_like_those_of_0_1": 5,
     "what_is_written_looks_like_0_1": 5,
     "a_broker_of_0_1_does_not_refuse": 5,
-    "a_bucket_is_free_while_its_owner_holds_some_of_it": 4,
     "the_broker_repeats_nothing": 4,
     "a_transaction_stays_open_between_two_statements": 4,
     "memory_trusted_after_a_failed_sync": 3,

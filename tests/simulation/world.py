@@ -31,13 +31,11 @@ from amq.config.schema import BrokerConfig
 from amq.config.transport_url import parse_transport_url
 from amq.core.errors import AmqError
 from amq.core.message import LARGE_BODY_BYTES
-from amq.node.catalogue import PROTOCOLS
 from amq.node.member import Member, Role
 from amq.security.login import Claim, Login, User
 from amq.store.open import store_behind
 from amq.transports.probe import Refusal
 from tests.large import large_from
-from tests.neutral.codec import NEUTRAL
 from tests.simulation.clients import Application, Consumer, Mover, Producer, TransactedProducer
 from tests.simulation.door import SimVfs
 from tests.simulation.faults import FAULTS_S, Fault, schedule
@@ -76,7 +74,7 @@ async def anybody(_: Claim) -> Login:
 
 def _member(config: BrokerConfig, authenticate: Any, *, vfs: SimVfs, **doors: Any) -> Member:
     store = store_behind(vfs, config.store)
-    return Member(config, authenticate, store=store, protocols=(*PROTOCOLS, NEUTRAL), **doors)
+    return Member(config, authenticate, store=store, **doors)
 
 
 class Release:
