@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from lab.checker import check, closed_s, confirmed_of_s, last_confirmed_s, longest_pause_s, pause_of_s
+from lab.checker import check
 from lab.history import AckBegun, Acked, Closed, Delivered, Event, History, Opened, Sent, Served, StoreFacts
 
 TAKEOVER: tuple[Event, ...] = (
@@ -28,10 +28,6 @@ def history(*events: Event, epochs: tuple[dict[str, object], ...] = (), journal_
     made.events = list(events)
     made.store = StoreFacts(list(epochs), (journal_check, "said"))
     return made
-
-
-def without(event: Event) -> tuple[Event, ...]:
-    return tuple(kept for kept in TAKEOVER if kept != event)
 
 
 def epoch(number: int, **sealed: int) -> dict[str, object]:
@@ -103,12 +99,6 @@ def test_bad_histories_are_found(what: str, events: tuple[Event, ...]) -> None:
     assert finding.startswith(what)
 
 
-@pytest.mark.parametrize("event", [e for e in TAKEOVER if isinstance(e, AckBegun)], ids=lambda e: e.message)
-def test_every_confirmed_message_must_have_its_end(event: AckBegun) -> None:
-    gone = tuple(e for e in without(event) if not (isinstance(e, Acked) and e.message == event.message))
-    assert any("lost" in finding for finding in check(history(*gone)))
-
-
 @pytest.mark.parametrize(
     ("epochs", "what"),
     [
@@ -125,39 +115,3 @@ def test_inconsistent_epochs_are_found(epochs: tuple[dict[str, object], ...], wh
 def test_a_damaged_journal_is_found() -> None:
     (finding,) = check(history(journal_check=4))
     assert "exit code 4" in finding
-
-
-def test_many_findings_are_counted_not_listed() -> None:
-    lost = [Sent(f"m{number}", "a", 1, 1.0, 1.1) for number in range(100)]
-    findings = check(history(*lost))
-    assert len(findings) == 6
-    assert findings[-1].endswith("95 more")
-
-
-def test_what_is_measured_on_a_deposed_master() -> None:
-    told = history(*TAKEOVER)
-    assert last_confirmed_s(told, 1) == 2.1
-    assert last_confirmed_s(told, 2) is None  # no client that knew the epoch
-    late = history(Sent("a", "h", 1, 1.0, 9.0), Sent("b", "h", 1, 3.0, 9.5), Sent("c", "h", 2, 4.0, 9.9))
-    assert confirmed_of_s(late, 1, 2.0) == 9.5
-    assert confirmed_of_s(late, 1, 3.0) is None
-    assert closed_s(told, 1) == 10.5
-    assert closed_s(history(Opened("a", 1, 1.0)), 1) is None
-    assert closed_s(history(Opened("a", 1, 1.0), Closed("a", 1, 2.0), Opened("a", 1, 3.0)), 1) is None
-
-
-def test_events_are_written_for_people(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    told = history(*TAKEOVER)
-    told.dump(str(tmp_path / "history.jsonl"))
-    lines = (tmp_path / "history.jsonl").read_text().splitlines()
-    assert len(lines) == len(TAKEOVER)
-    assert lines[0] == '{"kind": "Served", "host": "a", "epoch": 1, "at_s": 1.0}'
-
-
-def test_the_longest_pause_of_all_producers_and_of_one() -> None:
-    history = History()
-    for message, at_s in (("p1-1", 1.0), ("default-1", 2.0), ("p1-2", 9.0), ("default-2", 12.0), ("p1-3", 12.5)):
-        history.note(Sent(message, "a", 0, at_s - 0.1, at_s))
-    assert longest_pause_s(history, 1.5) == 7.0
-    assert pause_of_s(history, "default", 1.5) == 10.0
-    assert pause_of_s(history, "another", 1.5) is None

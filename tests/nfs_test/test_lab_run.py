@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from lab import (
-    report,
     scenarios_doctor,
     scenarios_gfs2,
     scenarios_hung,
@@ -18,8 +17,7 @@ from lab import (
     scenarios_smb,
     scenarios_spark,
 )
-from lab.lanes import Job, Outcome
-from lab.preflight import obstacle
+from lab.lanes import Job
 from lab.scenario import SCENARIOS, Result
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,41 +44,6 @@ def test_what_counts_as_found_out() -> None:
     assert not job("freeze-no-fencing", ("signs of two masters: …",), error="no kernel").good
 
 
-def test_the_page_keeps_what_people_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "_ran_on", lambda: "today")
-    page = tmp_path / "page.md"
-    page.write_text(f"# Title\n\n{report.BEGIN}\nold\n{report.END}\n\nThe end.\n")
-    outcome = Outcome([job("kill", takeover=2.34), job("gfs2-kill", ("lost",))])
-    report.write_page(outcome, page)
-    first = page.read_text()
-    assert first.startswith("# Title\n\n<!--")
-    assert first.endswith("-->\n\nThe end.\n")
-    assert "old" not in first
-    assert "| kill | the master's process is killed | ok | 10 s | 2.3 s | | | |" in first
-    assert "| gfs2-kill | the master's process is killed | FAILED |" in first
-    assert "SMB" not in first
-    report.write_page(outcome, page)
-    assert page.read_text() == first
-
-
-def test_what_failed_is_told_last_and_in_full(capsys: pytest.CaptureFixture[str]) -> None:
-    bad = job("kill", ("no broker took over\n{the log of a broker}",))
-    found_out = job("freeze-no-fencing", ("signs of two masters: m\n{the log of another}",))
-    report.print_table(Outcome([bad, found_out], seconds=12.0))
-    said = capsys.readouterr().out
-    assert "{the log of another}" not in said
-    in_full = "kill: FAILED\n  - no broker took over\n{the log of a broker}\n"
-    assert said.index("signs of two masters: m") < said.index(in_full)
-    assert said.endswith("1 of 2 as they should be, in 12 s\n")
-
-
-def test_an_interrupted_run_does_not_replace_the_results(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"{report.BEGIN}\nold\n{report.END}\n")
-    report.write_page(Outcome([job("kill"), Job(SCENARIOS["freeze"])]), page)
-    assert page.read_text() == f"{report.BEGIN}\nold\n{report.END}\n"
-
-
 def test_the_list_names_every_scenario() -> None:
     done = subprocess.run([sys.executable, RUN, "--list"], stdout=subprocess.PIPE, text=True, check=True)
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(SCENARIOS)
@@ -105,31 +68,7 @@ def test_where_it_cannot_run_it_says_why(tmp_path: Path, ci: str, code: int) -> 
     assert "user-mode-linux" in done.stdout or os.uname().machine != "x86_64"
 
 
-@pytest.mark.parametrize(("ci", "runs"), [("", False), ("true", True)])
-def test_a_scenario_without_its_programs_is_left_out(monkeypatch: pytest.MonkeyPatch, ci: str, runs: bool) -> None:
-    monkeypatch.syspath_prepend(RUN.parent)
-    import run
-
-    monkeypatch.setenv("CI", ci)
-    monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    assert run.can_run(SCENARIOS["spark"]) == runs
-    assert run.can_run(SCENARIOS["kill"])
-
-
 def test_an_unknown_scenario_is_refused() -> None:
     done = subprocess.run([sys.executable, RUN, "kil"], stdout=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
     assert "no such scenario: kil" in done.stdout
-
-
-def test_results_of_some_scenarios_do_not_replace_those_of_all() -> None:
-    words = [sys.executable, RUN, "kill", "--write-docs"]
-    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, "say --all" in done.stdout) == (2, True)
-
-
-def test_the_obstacle_names_the_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    if os.uname().machine != "x86_64":
-        pytest.skip("another obstacle comes first")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert "apt-get install apt dpkg e2fsprogs iproute2 user-mode-linux util-linux" in obstacle()
