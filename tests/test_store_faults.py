@@ -4,8 +4,6 @@ that was confirmed is lost."""
 from __future__ import annotations
 
 import os
-import shutil
-import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 from brokers import Broker, Brokers
 from traffic import QUEUE, drain, send
 
-from amq.journal.format import BATCH_MAGIC, HEADER, HEADER_BYTES, crc32
+from amq.journal.format import BATCH_MAGIC
 from bench.wire import Connection, WireError
 from tests.files import flip
 from tests.patience import DEADLINE_S
@@ -63,103 +61,6 @@ def test_damage_inside_a_segment_is_refused_with_file_and_offset(brokers: Broker
     broker = brokers.master("c")
     with broker.connect() as connection:
         assert [int(body.split()[0]) for body in drain(connection, 40)] == list(range(40))
-
-
-def test_a_damaged_header_is_refused(brokers: Brokers) -> None:
-    fill(brokers)
-    first = segments(brokers.store)[0]
-    flip(first, 20)
-    refused(brokers, "STORE_CORRUPT", str(first))
-
-
-def test_a_truncated_segment_is_refused(brokers: Brokers) -> None:
-    fill(brokers)
-    first = segments(brokers.store)[0]
-    os.truncate(first, 20_000)
-    refused(brokers, "STORE_CORRUPT", str(first))
-
-
-def test_a_missing_segment_is_refused(brokers: Brokers) -> None:
-    fill(brokers)
-    segments(brokers.store)[1].unlink()
-    refused(brokers, "STORE_CORRUPT", "missing")
-
-
-def test_a_torn_batch_at_the_end_is_cut(brokers: Brokers) -> None:
-    """As a crash in the middle of a write leaves it: the batch was never confirmed."""
-    fill(brokers, messages=5, size=100)
-    (only,) = segments(brokers.store)
-    data = only.read_bytes()
-    end = len(data.rstrip(b"\0"))
-    last = data.rindex(BATCH_MAGIC)
-    only.write_bytes(data[:end] + bytes(4) + data[last : last + 80] + data[end + 84 :])
-    broker = brokers.master("b")
-    with broker.connect() as connection:
-        assert len(drain(connection, 5)) == 5
-
-
-def renamed(store: Path) -> Path:
-    first = segments(store)[0]
-    target = first.with_name(f"{int(first.name[:8]):08d}-00000090.seg")
-    return Path(shutil.copy(first, target))
-
-
-def text_file(store: Path) -> Path:
-    path = segments(store)[-1].with_name("00000001-00000090.seg")
-    path.write_text("minutes of the meeting\n" * 1000)
-    return path
-
-
-FOREIGN: tuple[Callable[[Path], Path], ...] = (renamed, text_file)
-
-
-@pytest.mark.parametrize("make", FOREIGN)
-def test_a_foreign_file_among_the_segments_is_refused(brokers: Brokers, make: Callable[[Path], Path]) -> None:
-    fill(brokers)
-    path = make(brokers.store)
-    refused(brokers, "STORE_FOREIGN_FILE", str(path))
-    path.unlink()
-    brokers.master("c")
-
-
-def test_a_segment_of_another_store_is_refused(brokers: Brokers, tmp_path: Path) -> None:
-    fill(brokers)
-    with Brokers(tmp_path, store=tmp_path / "other") as others:
-        fill(others)
-    mine, theirs = segments(brokers.store)[1], segments(tmp_path / "other")[1]
-    shutil.copy(theirs, mine)
-    broker = brokers.add("b").start()
-    assert broker.wait_exit() == STORE_UNUSABLE
-    assert str(mine) in broker.log_text()
-
-
-def test_a_newer_format_is_refused_and_untouched(brokers: Brokers) -> None:
-    fill(brokers)
-    first = segments(brokers.store)[0]
-    data = bytearray(first.read_bytes())
-    magic, _, *rest = HEADER.unpack_from(data)
-    HEADER.pack_into(data, 0, magic, 99, *rest)
-    struct.pack_into("<I", data, HEADER_BYTES - 4, crc32(bytes(data[: HEADER_BYTES - 4])))
-    first.write_bytes(data)
-    refused(brokers, "STORE_NEWER_FORMAT", str(first), "99", "upgrade")
-    assert first.read_bytes() == data
-
-
-def test_a_damaged_epoch_file_is_refused(brokers: Brokers) -> None:
-    fill(brokers)
-    (epoch,) = (brokers.store / "epochs").glob("*.json")
-    flip(epoch, 30)
-    refused(brokers, "STORE_CORRUPT", str(epoch))
-
-
-def test_a_store_needs_a_directory_to_be_in(brokers: Brokers, tmp_path: Path) -> None:
-    brokers.store = tmp_path / "not" / "mounted"
-    refused(brokers, "STORE_UNUSABLE", str(tmp_path / "not"), "mount")
-
-
-def test_a_file_is_no_store(brokers: Brokers) -> None:
-    brokers.store.write_text("x")
-    refused(brokers, "STORE_UNUSABLE", str(brokers.store))
 
 
 @pytest.fixture

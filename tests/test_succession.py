@@ -11,17 +11,12 @@ from random import Random
 from typing import Any
 
 import pytest
-import structlog
 from brokers import ROOT, SERVING, Broker, Brokers
 
 import amq
 from amq.config.schema import BrokerConfig
 from amq.doors.threads import SystemThreads
 from amq.node.candidacy import (
-    CALLED_S,
-    FAILBACK_WINDOW_S,
-    FAILBACKS_KEPT,
-    HOLD_BACK_S,
     Candidacy,
     Decision,
     HandOver,
@@ -29,7 +24,6 @@ from amq.node.candidacy import (
     Mark,
     State,
     Stop,
-    Try,
     View,
 )
 from amq.node.group import Group
@@ -88,13 +82,6 @@ class Member:
         decision = self.succession.heed(self.not_ready)
         self.presence.state(self.facts())
         return decision == Stop()
-
-    def may_try(self, mark: Mark | None) -> bool:
-        """Whether it tries for the lock beside this release mark; another broker has it."""
-        tries = self.step(Input.LOOK, mark) == Try()
-        if tries:
-            self.step(Input.MISSED, mark)
-        return tries
 
     def begin(self) -> None:
         """It becomes master."""
@@ -312,31 +299,6 @@ def test_a_slave_that_wavers_gets_nothing(circle: Circle) -> None:
         slave.heed()
 
 
-def test_no_failback_where_it_is_not_allowed(circle: Circle) -> None:
-    circle.add("a", allow_failback=False)
-    circle.add("b", priority=2)
-    assert circle.rounds(60) is None
-
-
-def test_failbacks_that_do_not_last_wait_longer_each_time(circle: Circle) -> None:
-    master = circle.add("a", failback_delay_s=4.0)
-    circle.add("b", priority=2)
-    waits = []
-    with structlog.testing.capture_logs() as lines:
-        for _ in range(12):
-            master.begin()
-            began = circle.clock.monotonic()
-            assert circle.rounds(2 * FAILBACK_WINDOW_S, step_s=1.0) == HandOver("b")
-            waits.append(circle.clock.monotonic() - began)
-    slack_s = OTHERS_S + 2 * PERIOD_S
-    for number, wait_s in enumerate(waits[:8]):
-        assert 4.0 * 2**number <= wait_s <= 4.0 * 2**number + slack_s
-    assert max(waits) <= FAILBACK_WINDOW_S + slack_s
-    told = [line for line in lines if line["event"].startswith("failback waits longer")]
-    assert [line["failbacks"] for line in told[:7]] == list(range(1, 8))
-    assert len(master.candidacy.failbacks) <= FAILBACKS_KEPT
-
-
 def test_an_operator_s_choice_lasts_until_the_preferred_broker_is_started_again(circle: Circle) -> None:
     chosen = circle.add("a", failback_delay_s=1.0)
     preferred = circle.add("b", priority=2)
@@ -360,49 +322,6 @@ def test_a_failback_is_no_operator_s_choice(circle: Circle) -> None:
     assert not chosen.heed()
     chosen.begin()
     assert circle.rounds(60) == HandOver("b")
-
-
-# -- release marks ----------------------------------------------------------------------------------------------------
-
-
-def mark(epoch: int = 3, **facts: Any) -> Mark:
-    return Mark(epoch, "u", **facts)
-
-
-def test_others_hold_back_for_a_while(circle: Circle) -> None:
-    named, other = (circle.add(name) for name in "ab")
-    assert named.may_try(None)
-    assert other.may_try(None)
-    assert named.may_try(mark(to="a"))
-    assert not other.may_try(mark(to="a"))
-    circle.clock.advance(HOLD_BACK_S - 0.1)
-    assert not other.may_try(mark(to="a"))
-    circle.clock.advance(0.2)
-    assert other.may_try(mark(to="a")), "it did not come"
-    assert not other.may_try(mark(4, to="a")), "another hand-over"
-
-
-def test_slaves_are_passive_when_a_failover_is_forbidden(circle: Circle) -> None:
-    slave = circle.add("a")
-    assert slave.may_try(None)
-    assert not slave.may_try(mark(failover=False))
-    circle.clock.advance(1e6)
-    assert not slave.may_try(mark(failover=False))
-    assert slave.candidacy.passive
-    slave.order(TAKE_OVER)
-    slave.heed()
-    assert slave.may_try(mark(failover=False))
-    assert not slave.candidacy.passive
-    circle.clock.advance(CALLED_S)
-    assert not slave.may_try(mark(failover=False)), "it did not get the lock"
-    assert slave.may_try(None), "another broker was master meanwhile"
-
-
-def test_a_start_says_otherwise(circle: Circle) -> None:
-    started = circle.add("a")
-    assert started.may_try(mark(failover=False))
-    assert started.may_try(mark(failover=False))
-    assert not started.may_try(mark(4, failover=False)), "a later stop counts"
 
 
 # -- real brokers -----------------------------------------------------------------------------------------------------
