@@ -3,8 +3,8 @@
 #   make demo    three brokers, a real text file, kill -9 of the master again and again
 #   make demo-spark   rows through Spark to a queue and back into Parquet, kill -9 of Spark and the master both ways (Java 17)
 #   make examples   programs that lose their broker and go on: examples/failover
-#   make test    a sample of every area, five minutes; TEST_ARGS=tests/journal narrows it
-#   make test-deep   all other tests, half an hour
+#   make test    a sample of every area, 3.5 minutes; TEST_ARGS=tests/journal narrows it
+#   make test-deep   all other tests, 19 minutes
 #   make package   source distribution and wheel, tried in clean environments of each Python that is here
 #   make lint    ruff, import-linter and mypy; codespell and proselint for the documents
 #   make docs    the documents as a site with search: build/site/index.html
