@@ -83,6 +83,7 @@ class Services:
         self.made: list[tuple[Member, int]] = []
         self.clients: list[Client] = []
         self.period_s = PERIOD_S
+        self.scheme = "stomp"  # of the transport
 
     async def connect(self, port: int) -> Client:
         client = await Client.connect(port)
@@ -96,7 +97,7 @@ class Services:
         config = BrokerConfig(
             name=name,
             store=str(self.store),
-            transports=(f"stomp://127.0.0.1:{port}",),
+            transports=(f"{self.scheme}://127.0.0.1:{port}",),
             lock_keep_alive_period_s=self.period_s,
             lock_acquire_sleep_interval_s=0.1,
         )
