@@ -25,6 +25,8 @@ PLAIN = {
     "SendRun.bodies",
     "SendRun.receipts",
     "SendMany.headers",
+    "SendMany.natives",
+    "SendRun.natives",
     "Subscribe.filter",
     "Subscribe.flow",
     "Subscribe.mode",

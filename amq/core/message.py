@@ -8,7 +8,7 @@ an envelope has text properties only and is BYTES or TEXT, so that the hot path 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -48,6 +48,9 @@ _ENVELOPE_BYTES = 150  # of an envelope, beside what it holds
 # What is read of a native form is kept in memory if it takes no more than this beside it. It is counted from the
 # beginning, read or not: so nothing that is counted ever changes.
 _READ_BYTES, _READ_SHARE = 512, 8
+# Of a message with nothing but a native form: what its `header_bytes` are, for each byte of that form and beside them.
+NATIVE_BYTES: Final = _ENVELOPE_BYTES + _READ_BYTES
+NATIVE_SHARE: Final = 1 + _READ_SHARE
 # A body of a native form that is shown to others. To inflate 256 KiB takes half a millisecond, to make JSON of a map of
 # that size some; more is work for a thread, and a body that would be larger than THREAD_BYTES_MAX is shown as it came.
 LOOP_BYTES_MAX: Final = 256 << 10
@@ -465,10 +468,37 @@ class HeaderColumns(NamedTuple):
         return sum(row.get(CORRELATION_ID) == "" for row in self.rows(count))
 
 
-def alike(like: Message, bodies: Iterable[bytes], headers: Iterable[dict[str, str]] | None = None) -> list[Message]:
-    """Messages without ids that differ from `like` in their bodies and `headers` alone, which become theirs."""
+def header_bytes_of_natives(natives: Sequence[bytes]) -> int:
+    """The sum of the `header_bytes` of messages that have nothing but native forms with these data."""
+    return NATIVE_BYTES * len(natives) + NATIVE_SHARE * sum(map(len, natives))
+
+
+def native_like(like: Message) -> tuple[str, int]:
+    """Protocol and content of messages that come with native forms and are otherwise like `like`."""
+    assert like.envelope is not None
+    assert like.envelope.native is not None
+    return like.envelope.native.protocol, like.content
+
+
+def alike(
+    like: Message,
+    bodies: Iterable[bytes],
+    headers: Iterable[dict[str, str]] | None = None,
+    natives: Iterable[bytes] | None = None,
+) -> list[Message]:
+    """Messages without ids that differ from `like` in their bodies alone, and in `headers`, which become theirs, or in
+    the data of their native forms."""
     destination, content_type, priority, content = like.destination, like.content_type, like.priority, like.content
     persistent, timestamp_ms, expires_ms = like.persistent, like.timestamp_ms, like.expires_ms
+    if natives is not None:
+        protocol, _ = native_like(like)
+        made = []
+        for body, data in zip(bodies, natives, strict=True):
+            message = Message(destination, body, None, "", priority, persistent, timestamp_ms, expires_ms, "", content)
+            message.envelope = Envelope("", None, "", "", 0, Native(protocol, data))
+            message.header_bytes = NATIVE_BYTES + NATIVE_SHARE * len(data)
+            made.append(message)
+        return made
     if headers is None:
         return [
             Message(destination, body, None, content_type, priority, persistent, timestamp_ms, expires_ms, "", content)

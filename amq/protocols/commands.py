@@ -158,44 +158,56 @@ class SendToMany(Send):
 class SendRun(Command):
     """Store messages that came one after the other, at least two, in no transaction. They have no ids, properties or
     envelope, are not large, and differ in their bodies and receipts alone from `like`, which has no body and belongs to
-    this command only. `receipts` = a token for each message, or None where none of them asks for an answer.
+    this command only. `receipts` = a token for each message, or None where none of them asks for an answer. `natives`
+    None = they have no native form either; or the data of theirs, and `like` says of which protocol.
 
     The effect is that of as many `Send`.
     """
 
-    __slots__ = ("bodies", "like", "receipts")
+    __slots__ = ("bodies", "like", "natives", "receipts")
 
-    def __init__(self, like: Message, bodies: list[bytes], receipts: list[object] | None) -> None:
+    def __init__(
+        self, like: Message, bodies: list[bytes], receipts: list[object] | None, natives: list[bytes] | None = None
+    ) -> None:
         self.receipt = None
         self.like = like
         self.bodies = bodies
         self.receipts = receipts
+        self.natives = natives
 
     def one_by_one(self) -> list[Command]:
         receipts = self.receipts if self.receipts is not None else [None] * len(self.bodies)
-        return [Send(*each) for each in zip(alike(self.like, self.bodies), receipts, strict=True)]
+        return [Send(*each) for each in zip(alike(self.like, self.bodies, None, self.natives), receipts, strict=True)]
 
 
 class SendMany(Command):
     """Add messages to a transaction, at least one. They have no ids, and differ in their bodies and `headers` alone
-    from `like`, which has no body and belongs to this command only. `headers` None = no message has any."""
+    from `like`, which has no body and belongs to this command only. `headers` None = no message has any. `natives` as
+    in `SendRun`."""
 
-    __slots__ = ("bodies", "headers", "like", "transaction")
+    __slots__ = ("bodies", "headers", "like", "natives", "transaction")
 
     def __init__(
-        self, like: Message, bodies: list[bytes], transaction: str, headers: HeaderColumns | None = None
+        self,
+        like: Message,
+        bodies: list[bytes],
+        transaction: str,
+        headers: HeaderColumns | None = None,
+        natives: list[bytes] | None = None,
     ) -> None:
         self.receipt = None
         self.like = like
         self.bodies = bodies
         self.headers = headers
+        self.natives = natives
         self.transaction = transaction
 
     @property
     def messages(self) -> list[Message]:
         """The messages one by one."""
         headers = self.headers
-        return alike(self.like, self.bodies, headers.rows(len(self.bodies)) if headers is not None else None)
+        rows = headers.rows(len(self.bodies)) if headers is not None else None
+        return alike(self.like, self.bodies, rows, self.natives)
 
 
 class InSession(Command):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amq.core.message import Message
+from amq.core.message import MAP, NONE, TEXT, Envelope, Message, Native
 from amq.protocols.commands import Command, Send, SendRun, Settle, SettleRun
 from amq.protocols.stomp.subscribing import ACK_INDIVIDUAL
 from tests.broker.test_broker_disk import fill_disk
@@ -23,6 +23,9 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"priority": 7},
     {"expires_ms": 1_700_000_009_000},
     {"content_type": "text/plain"},
+    {"content": TEXT, "native": True},
+    {"content": MAP, "native": True, "persistent": False},
+    {"content": NONE, "native": True, "priority": 1},
 )
 CONFIGS: tuple[dict[str, Any], ...] = (
     {},
@@ -78,6 +81,11 @@ READS = st.one_of(
 )
 
 
+def message_of(queue: str, body: bytes, fields: dict[str, Any], native: bytes | None) -> Message:
+    envelope = Envelope(native=Native("some", native)) if native is not None else None
+    return Message(queue, body, envelope=envelope, **fields)
+
+
 class Twin:
     """A world in which `runs` says whether commands that came one after the other are one."""
 
@@ -103,17 +111,22 @@ class Twin:
     def send(self, what: Sends) -> None:
         if not self.producer.reading or self.producer.refused:
             self.producer = self.world.connect()
-        fields, bodies, receipts = KINDS[what.kind], [], []
+        fields, bodies, receipts = {**KINDS[what.kind]}, [], []
+        natives = [] if fields.pop("native", False) else None
         for size in what.sizes:
             self.serial += 1
             bodies.append(b"%d:" % self.serial + b"x" * size)
             receipts.append(f"s{self.serial}" if what.receipts else None)
+            if natives is not None:
+                natives.append(b"of %d" % self.serial + bytes(size % 7))
         if self.runs and len(bodies) > 1:
-            like = Message(what.queue, b"", **fields)
-            self.producer.session.handle([SendRun(like, bodies, receipts if what.receipts else None)])
+            like = message_of(what.queue, b"", fields, None if natives is None else b"")
+            self.producer.session.handle([SendRun(like, bodies, receipts if what.receipts else None, natives)])
             return
-        each = zip(bodies, receipts, strict=True)
-        self.producer.session.handle([Send(Message(what.queue, body, **fields), receipt) for body, receipt in each])
+        each = zip(bodies, receipts, natives or [None] * len(bodies), strict=True)
+        self.producer.session.handle(
+            [Send(message_of(what.queue, body, fields, native), receipt) for body, receipt, native in each]
+        )
 
     def settle(self, what: Settles) -> None:
         for client in self.consumers:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
-from amq.core.message import HeaderColumns, Message, headers
+from amq.core.message import Envelope, HeaderColumns, Message, Native, headers
 from amq.protocols.commands import Commit, Finish, Prepare, Send, SendMany
 from amq.protocols.stomp.subscribing import ACK_INDIVIDUAL
 from amq.store.segment_log import JOURNAL_DIRECTORY
@@ -205,6 +205,9 @@ def scattered(world: World, seed: int, together: bool) -> None:
                 content_type=dice.choice(["", "a/b"]),
                 expires_ms=dice.choice([0, 0, 1 << 41]),
             )
+            if number % 3 == 0:
+                command.natives = [dice.randbytes(dice.randrange(1, 9)) for _ in bodies]
+                command.like.content_type, command.like.envelope = "", Envelope(native=Native("some", b""))
             ones = [Send(message, "", "t") for message in command.messages]
             client.do(*([command] if together else ones))
             if dice.random() < 0.4:

@@ -250,7 +250,8 @@ class Session:
             return False
         like.timestamp_ms = self._now_ms()
         receipts = command.receipts if command.receipts is not None else [None] * len(bodies)
-        if not broker.store_run(Run(like, bodies), Replies(self.peer, receipts, self.number)):
+        run = Run(like, bodies, natives=command.natives)
+        if not broker.store_run(run, Replies(self.peer, receipts, self.number)):
             return False
         self._connection.traffic.received += len(bodies)
         return True

@@ -13,6 +13,7 @@ from amq.broker.scheduling.scheduler import SCHEDULING
 from amq.broker.topics.routing import Routing
 from amq.broker.transactions.transaction import Transaction
 from amq.core.errors import CommandError
+from amq.core.message import header_bytes_of_natives
 from amq.journal.records.message import Run
 from amq.journal.records.section import encode_sections
 from amq.protocols.commands import Command, Send, SendMany
@@ -41,7 +42,7 @@ def add(core: Core, routing: Routing, transaction: Transaction, command: SendMan
     command.like.timestamp_ms = core.clock.wall_ms()
     take_memory(core, transaction, size)
     sections = encode_sections(headers, len(bodies)) if headers is not None else None
-    transaction.queued.append(Run(command.like, bodies, sections, header_bytes))
+    transaction.queued.append(Run(command.like, bodies, sections, header_bytes, command.natives))
     return True
 
 
@@ -67,4 +68,6 @@ def held_bytes(command: Command) -> int:
 
 
 def _header_bytes(command: SendMany) -> int:
+    if command.natives is not None:
+        return header_bytes_of_natives(command.natives)
     return command.headers.memory_bytes(len(command.bodies)) if command.headers is not None else 0

@@ -15,12 +15,12 @@ from array import array
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from amq.core.message import LARGE_BODY_BYTES, TEXT, Message, alike
+from amq.core.message import LARGE_BODY_BYTES, TEXT, Message, alike, header_bytes_of_natives, native_like
 from amq.core.ownership import given, owner_of
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32
 from amq.journal.hidden import is_hidden
 from amq.journal.records.base import BaseRecord, S
-from amq.journal.records.section import EXTENDED, decode_section, describe_section, encode_section
+from amq.journal.records.section import EXTENDED, decode_section, describe_section, encode_natives, encode_section
 
 MESSAGE = 2
 # seq, destination, flags, priority, timestamp ms, expires ms, bytes of: content type, duplicate id, properties
@@ -176,19 +176,28 @@ class Run(BaseRecord):
     bodies        at least one
     sections      of their properties, where a message has some: see `encode_sections`
     header_bytes  that all these properties take in memory
+    natives       data of the native forms, where the messages have these beside `like`; their sections are made of that
     seq           of the first, 0 = not given yet; those of the others follow
     sizes         of their records, bytes, once they are encoded
     offset, size  where the first record is in its segment, and bytes of all
     """
 
     type_name = "message"  # as each of its records is
-    __slots__ = ("bodies", "header_bytes", "like", "offset", "sections", "seq", "size", "sizes")
+    __slots__ = ("bodies", "header_bytes", "like", "natives", "offset", "sections", "seq", "size", "sizes")
 
     def __init__(
-        self, like: Message, bodies: list[bytes], sections: list[bytes] | None = None, header_bytes: int = 0
+        self,
+        like: Message,
+        bodies: list[bytes],
+        sections: list[bytes] | None = None,
+        header_bytes: int = 0,
+        natives: list[bytes] | None = None,
     ) -> None:
         self.like = like
         self.bodies = bodies
+        self.natives = natives
+        if natives is not None and sections is None:
+            sections, header_bytes = encode_natives(*native_like(like), natives), header_bytes_of_natives(natives)
         self.sections = sections
         self.header_bytes = header_bytes
         self.seq = self.offset = self.size = 0
@@ -235,6 +244,8 @@ class Run(BaseRecord):
         return found
 
     def _made(self, begin: int, end: int) -> list[Message]:
+        if self.natives is not None:
+            return alike(self.like, self.bodies[begin:end], None, self.natives[begin:end])
         sections = self.sections
         headers = None if sections is None else [json.loads(each) if each else {} for each in sections[begin:end]]
         return alike(self.like, self.bodies[begin:end], headers)
@@ -245,7 +256,7 @@ class Run(BaseRecord):
         head = MESSAGE_HEAD.pack(
             0,
             ids[like.destination],
-            like.content,
+            like.content if self.natives is None else EXTENDED | (like.content == TEXT),
             like.priority,
             like.timestamp_ms,
             like.expires_ms,
@@ -297,7 +308,13 @@ class Run(BaseRecord):
             return
         for begin in range(0, len(self.bodies), count):
             end = begin + count
-            piece = Run(self.like, self.bodies[begin:end], self.sections and self.sections[begin:end])
+            piece = Run(
+                self.like,
+                self.bodies[begin:end],
+                self.sections and self.sections[begin:end],
+                0,
+                self.natives and self.natives[begin:end],
+            )
             piece.seq, piece.sizes = self.seq + begin, self.sizes[begin:end]
             piece.offset, piece.size = self.offset + sum(self.sizes[:begin]), sum(piece.sizes)
             yield piece

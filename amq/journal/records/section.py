@@ -7,6 +7,8 @@ from __future__ import annotations
 import base64
 import json
 import struct
+from collections.abc import Iterable
+from functools import lru_cache
 from itertools import islice
 from json.encoder import encode_basestring_ascii
 from typing import Any, Final, TypeAlias
@@ -85,6 +87,21 @@ def encode_sections(headers: HeaderColumns, count: int) -> list[bytes]:
         return [(templates[0] % row).encode() for row in rows]
     widths, rest = [len(names) for names in lists], iter(spelled)
     return [(templates[i] % tuple(islice(rest, widths[i]))).encode() for i in which]
+
+
+def encode_natives(protocol: str, content: int, natives: Iterable[bytes]) -> list[bytes]:
+    """The sections of messages of that content that have nothing but native forms with these data, as
+    `encode_section` makes them."""
+    begin = _native_begin(protocol, content)
+    pack = _COUNT.pack
+    return [b"%b%b%b" % (begin, pack(len(data)), data) for data in natives]
+
+
+@lru_cache(maxsize=64)
+def _native_begin(protocol: str, content: int) -> bytes:
+    """All of the section before the count of the data."""
+    facts: dict[str, Nested] = {"k": content} if content > TEXT else {}
+    return encode({**facts, "n": [protocol, b""]})[: -_COUNT.size]
 
 
 def _template(names: tuple[str, ...], quoted: str) -> str:

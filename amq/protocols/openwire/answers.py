@@ -11,6 +11,7 @@ from amq.core.xid import Xid, parse
 from amq.protocols.openwire import table
 from amq.protocols.openwire.consumers import Consumer
 from amq.protocols.openwire.failures import rolled_back, throwable, xa_exception
+from amq.protocols.openwire.producers import Producer
 from amq.protocols.openwire.table import Structure, Throwable, frame, structure
 from amq.protocols.openwire.transactions import READ_ONLY, structure_of
 from amq.protocols.openwire.wire import INT
@@ -56,13 +57,14 @@ class Windowed(Answer):
 
     __slots__ = ("producer", "size")
 
-    def __init__(self, producer: Structure, size: int) -> None:
-        super().__init__(0, responds=False)
+    def __init__(self, producer: Producer, size: int) -> None:
+        self.command_id = 0
+        self.responds = False
         self.producer = producer
         self.size = size
 
     def done(self, outcome: str) -> Structure:  # noqa: ARG002
-        return structure(table.PRODUCER_ACK, producer=self.producer, size=self.size)
+        return structure(table.PRODUCER_ACK, producer=self.producer.id, size=self.size)
 
 
 class EndAnswer(Answer):

@@ -43,6 +43,8 @@ from amq.protocols.commands import (
     RemoveTemporary,
     Scope,
     Send,
+    SendMany,
+    SendRun,
     SendToMany,
     Subscribe,
     Unsubscribe,
@@ -94,6 +96,7 @@ from amq.protocols.openwire.messages import (
 )
 from amq.protocols.openwire.names import destinations, full_names, nested_destination, own_url, sources
 from amq.protocols.openwire.producers import Producer
+from amq.protocols.openwire.repeated import Sends, acknowledged, sends
 from amq.protocols.openwire.table import Structure, decode, frame, nested, structure
 from amq.protocols.openwire.transactions import BEGIN, END, FORGET, PREPARE, RECOVER, Step, Transactions
 from amq.protocols.openwire.wire import INT, Reader, storable
@@ -107,6 +110,7 @@ _NAMES_BYTES_MAX: Final = 256 << 10  # of names that are remembered, for each co
 _TEMPORARY: Final = (table.TEMP_QUEUE, table.TEMP_TOPIC)
 _WINDOWED_BYTES: Final = 1024  # that a client counts for each message, beside content and properties
 _RESPONSE: Final = INT.pack(10) + bytes((table.RESPONSE,)) + b"\0\0\0\0\0"
+_ACK: Final = bytes((table.MESSAGE_ACK,))
 _ABOUT: Final = frozenset({"UNKNOWN_DELIVERY", "UNKNOWN_SUBSCRIPTION"})  # late words about what has ended
 
 
@@ -167,6 +171,8 @@ class OpenWireCodec:
         while not self._is_closed:
             if self._connection is not None and self._version >= 10:
                 left = self._receive_frequent(commands, left)
+                if frames.at == len(frames.data):
+                    break
             if left <= 0:
                 self.has_more = frames.pending
                 break
@@ -200,25 +206,38 @@ class OpenWireCodec:
                 if kind in MESSAGE_TYPES:
                     to = start + 27 + (data[start + 9] << 8 | data[start + 10])  # behind the producer's id
                     producer = producers.get(data[start + 6 : to])
-                    if (
-                        producer is None
-                        or not data.startswith(producer.known.prefix, to)
-                        or not self._send(producer, data, start, to + len(producer.known.prefix), end, commands)
-                    ):
+                    if producer is None or not data.startswith(producer.known.prefix, to):
                         break
+                    taken, end = self._send(producer, data, start, to + len(producer.known.prefix), end, commands, left)
+                    if not taken:
+                        break
+                    left -= taken - 1
                 elif kind == table.MESSAGE_ACK:
                     to = start + 11 + (data[start + 9] << 8 | data[start + 10])  # behind the destination
-                    if data[start + 5] or data[start + 6] != 1 or data[start + 8] != 1 or data[to]:
+                    if data[start + 6] != 1 or data[start + 8] != 1 or data[to]:
                         break
                     begin, to = to + 1, to + 22 + (data[to + 4] << 8 | data[to + 5])
                     consumer = consumers.get(data[begin:to])
-                    seq = read_single(data, to, end) if consumer is not None else None
-                    if consumer is None or seq is None:
+                    name = read_single(data, to, end) if consumer is not None else None
+                    if consumer is None or name is None:
                         break
-                    if seq in consumer.held:
+                    receipt = None
+                    if data[start + 5]:
+                        if name not in consumer.held or INT.unpack_from(data, end - 5)[0] > 1:
+                            break
+                        receipt = Answer(INT.unpack_from(data, start + 1)[0])
+                    if name in consumer.held:
                         if consumer.session != self._session:
-                            self._in(consumer.session, commands)
-                        commands += consumer.settle_one(seq, data[to])
+                            self._session = consumer.session
+                            commands.append(InSession(consumer.session))
+                        if receipt is None and data[end + 4 : end + 5] == _ACK and left:
+                            names, beyond = acknowledged(data, start, to, end, left)
+                            if names and (run := consumer.settle_run([name, *names], data[to])) is not None:
+                                commands.append(run)
+                                left -= len(names)
+                                at = beyond
+                                continue
+                        commands += consumer.settle_one(name, data[to], receipt)
                 else:
                     break
                 at = end
@@ -227,27 +246,43 @@ class OpenWireCodec:
         frames.at = at
         return left
 
-    def _send(self, producer: Producer, data: bytes, start: int, at: int, end: int, commands: list[Command]) -> bool:
-        """A message in the form that is known of its producer; False = it must be read in general. Raises ValueError,
-        struct.error, IndexError, CommandError."""
+    def _send(
+        self, producer: Producer, data: bytes, start: int, at: int, end: int, commands: list[Command], left: int
+    ) -> tuple[int, int]:
+        """A message in the form that is known of its producer, and at most `left` that follow it in the same form. How
+        many they are, 0 = it must be read in general; and where they end. Raises ValueError, struct.error, IndexError,
+        CommandError."""
         known, session, transaction = producer.known, producer.session, ""
         found = known.read(data, start, at, end, producer.text if self._tolerates_faults else "")
         if found is None:
-            return False
+            return 0, end
         message, properties = found
         receipt: Any = None
         if data[start + 5]:
             receipt = Answer(INT.unpack_from(data, start + 1)[0])
         elif producer.window:
-            receipt = Windowed(producer.id, _WINDOWED_BYTES + len(message.body) + properties)
+            receipt = Windowed(producer, _WINDOWED_BYTES + len(message.body) + properties)
         if known.transaction:
             opened, steps = self._transactions.sending(known.transaction, session)
             session, transaction = opened.session, opened.name
             self._take(steps, commands)
         if session != self._session:
-            self._in(session, commands)
+            self._session = session
+            commands.append(InSession(session))
+        if (
+            data.startswith(data[start : start + 1], end + 4)  # else nothing follows, or something else
+            and left
+            and known.is_queue  # what goes to a topic is routed message by message
+            and not message.duplicate_id
+            and (receipt is None or not transaction)
+        ):
+            native = message.envelope.native.data  # type: ignore[union-attr]  # a known form is native
+            more = sends(data, start, at, end, native, left, self._properties_max)
+            if more.bodies:
+                commands.append(_run_of(message, receipt, transaction, native, more))
+                return 1 + len(more.bodies), more.end
         commands.append(Send(message, receipt, transaction))
-        return True
+        return 1, end
 
     def _fail(self, error: Exception, found: bytes | None, commands: list[Command], size: int = 0) -> None:
         """The command that begins with `found`, None = the stream itself, is wrong. A command that was understood fails
@@ -280,7 +315,7 @@ class OpenWireCodec:
         producer = self._producers.get(producer_id)
         receipt = answer_to(found)
         if receipt is None and producer is not None and producer.window:
-            receipt = Windowed(producer.id, _WINDOWED_BYTES + size)
+            receipt = Windowed(producer, _WINDOWED_BYTES + size)
         session, name = producer.session if producer is not None else 0, ""
         if self._transactions.is_open(transaction):
             opened, steps = self._transactions.sending(transaction, session)
@@ -573,7 +608,7 @@ class OpenWireCodec:
         if found.answer is not None:
             receipt = Answer(found.answer)
         elif producer is not None and producer.window:
-            receipt = Windowed(producer.id, _WINDOWED_BYTES + len(found.content) + len(found.properties))
+            receipt = Windowed(producer, _WINDOWED_BYTES + len(found.content) + len(found.properties))
         session = producer.session if producer is not None else 0
         transaction = ""
         try:
@@ -700,7 +735,7 @@ class OpenWireCodec:
         reattachable: Reattachable | None = None,  # noqa: ARG002
     ) -> bytes:
         """Answer to Connect. `brokers` = where the group is."""
-        return _response(self._connect_id) + self.brokers(brokers)
+        return _RESPONSE + INT.pack(self._connect_id) + self.brokers(brokers)
 
     def brokers(self, brokers: Sequence[str]) -> bytes:
         """Where the group is: the client tries these before the addresses that its URL names."""
@@ -716,12 +751,16 @@ class OpenWireCodec:
     def receipt(self, receipt: Any, outcome: str = "") -> bytes:
         """The command with that token is done."""
         if receipt.__class__ is Answer:
-            return _response(receipt.command_id) if receipt.responds else b""
+            return _RESPONSE + INT.pack(receipt.command_id) if receipt.responds else b""
         assert isinstance(receipt, Answer)
         return encoded(receipt.done(outcome), self._version)
 
     def receipts(self, receipts: Sequence[Any]) -> bytes:
-        """The commands with these tokens are done."""
+        """The commands with these tokens are done: one answer to all of a producer with a window."""
+        if (first := receipts[0]).__class__ is Windowed and all(
+            each.__class__ is Windowed and each.producer is first.producer for each in receipts
+        ):
+            return self.receipt(Windowed(first.producer, sum([each.size for each in receipts])))
         return b"".join([self.receipt(receipt) for receipt in receipts])
 
     def error(self, failure: Failure) -> bytes:
@@ -767,7 +806,7 @@ class OpenWireCodec:
 
     def delivery(self, consumer: Consumer, message: Message, redelivered: int) -> bytes:
         """One message for one consumer."""
-        if self._version < 10 or self._ids.may_know(message):
+        if self._version < 10 or message.seq <= self._ids.known_to:  # it may know it
             return b"".join(self._pieces(consumer, message, redelivered))
         if message.destination != consumer.opening_name:
             consumer.opening_name = message.destination
@@ -815,9 +854,20 @@ class OpenWireCodec:
     def deliveries(self, consumer: Consumer, messages: Sequence[Message]) -> list[bytes]:
         """Messages for one consumer, each for the first time, up to the first that is costly."""
         frames: list[bytes] = []
+        known_to, held, name = self._ids.known_to, consumer.held, ""
+        is_usual = self._version >= 10
         with contextlib.suppress(CostlyError):
             for message in messages:
-                frames.append(self.delivery(consumer, message, 0))
+                if message.destination != name:
+                    name = message.destination
+                    opening = consumer.head + self._destination_of(name)
+                data = dispatch_as_it_came(opening, message, 0) if is_usual and message.seq > known_to else None
+                if data is None:
+                    frames.append(self.delivery(consumer, message, 0))
+                    continue
+                consumer.dispatched += 1
+                held[message.seq] = message.seq
+                frames.append(data)
         return frames
 
     def batch(self, consumer: Consumer, batch: MessageBatch) -> bytes:
@@ -840,5 +890,18 @@ _NO_CAUSE: Final = "javax.jms.JMSException: the client gave the message up, and 
 _OUTCOMES: Final = {POISON: Outcome.REJECTED, EXPIRED: Outcome.EXPIRED}
 
 
-def _response(command_id: int) -> bytes:
-    return _RESPONSE + INT.pack(command_id)
+def _run_of(first: Message, receipt: Any, transaction: str, native: bytes, more: Sends) -> Command:
+    """`first`, which has that native data, and the messages behind it as one command."""
+    like = Message.made_of(first, first.destination, None)
+    like.body = b""
+    bodies, natives = [first.body, *more.bodies], [native, *more.natives]
+    if transaction:
+        return SendMany(like, bodies, transaction, None, natives)
+    receipts: list[object] | None = None
+    if receipt.__class__ is Answer:
+        receipts = [receipt, *map(Answer, more.command_ids)]
+    elif receipt is not None:
+        sizes = zip(more.bodies, more.properties, strict=True)
+        producer = receipt.producer
+        receipts = [receipt, *[Windowed(producer, _WINDOWED_BYTES + len(body) + size) for body, size in sizes]]
+    return SendRun(like, bodies, receipts, natives)

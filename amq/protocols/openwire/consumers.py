@@ -15,7 +15,18 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from amq.core.errors import CommandError
-from amq.protocols.commands import Command, Credit, Extend, Invalid, Nothing, Outcome, Settle, SettleAgain, SettleSet
+from amq.protocols.commands import (
+    Command,
+    Credit,
+    Extend,
+    Invalid,
+    Nothing,
+    Outcome,
+    Settle,
+    SettleAgain,
+    SettleRun,
+    SettleSet,
+)
 from amq.protocols.openwire import table
 from amq.protocols.openwire.table import VERSION_MAX, read_nested
 from amq.protocols.openwire.wire import INT, LONG, Reader
@@ -26,7 +37,7 @@ REASON_CHARACTERS_MAX: Final = 4000
 SEQ_BITS: Final = 57  # of the number by which a client knows a message; the others tell its connections apart
 _SINGLE: Final = (STANDARD, INDIVIDUAL)
 # A MessageId without a text, and its ProducerId, up to the name of the connection.
-_USUAL_ID: Final = bytes((1, table.MESSAGE_ID, 0, 1, table.PRODUCER_ID, 1))
+USUAL_ID: Final = bytes((1, table.MESSAGE_ID, 0, 1, table.PRODUCER_ID, 1))
 
 
 class Ack(NamedTuple):
@@ -56,7 +67,7 @@ def read_single(data: bytes, at: int, end: int) -> int | None:
 
     So are nearly all of those of a client that acknowledges each message. Measured: 0.9 µs against 3.6.
     """
-    if data[at] not in _SINGLE or not data.startswith(_USUAL_ID, at + 1):
+    if data[at] not in _SINGLE or not data.startswith(USUAL_ID, at + 1):
         return None
     last = at + 41 + (data[at + 7] << 8 | data[at + 8])
     if end != last + last - at + 4 or data[end - 1] or not data.startswith(data[at + 1 : last], last):
@@ -222,7 +233,7 @@ class Consumer:
             return self.settle(names, outcome, receipt, reason)
         return [*self.settle(names, outcome, None, reason), _not_held(receipt)]
 
-    def settle_one(self, name: int, kind: int) -> list[Command]:
+    def settle_one(self, name: int, kind: int, receipt: object = None) -> list[Command]:
         """This delivery, which it holds, is accepted: as `settle`, for the hot path."""
         if kind == INDIVIDUAL:
             self.picks = True
@@ -230,8 +241,20 @@ class Consumer:
         if self.in_transactions:
             self.in_transactions.pop(name, None)
         if self.extension or self.is_pulling:
-            return [Settle(seq, self.id), *self.give_back(1)]
-        return [Settle(seq, self.id)]
+            return [Settle(seq, self.id, receipt), *self.give_back(1)]
+        return [Settle(seq, self.id, receipt)]
+
+    def settle_run(self, names: list[int], kind: int) -> Command | None:
+        """`settle_one` for each of `names`. None, and nothing is done, where it does not hold each of them once, or
+        there is more to say."""
+        different = set(names)
+        if self.extension or self.is_pulling or self.in_transactions:
+            return None
+        if len(different) < len(names) or not self.held.keys() >= different:
+            return None
+        if kind == INDIVIDUAL:
+            self.picks = True
+        return SettleRun(list(map(self.held.pop, names)), self.id)
 
     def settle(self, names: list[int], outcome: Outcome, receipt: object = None, reason: str = "") -> list[Command]:
         """These deliveries, which it holds, are over. Commands of its session."""
