@@ -123,22 +123,22 @@ def _open(client: Connected, name: str, body: bytes) -> None:
         said(table.DESTINATION_INFO, 4, True, kind=_MAKE, **place),
         _subscription(name, 1, own, prefetch=10),
         _subscription(name, 2, temporary, prefetch=0),
-        *(_message(name, body + b" %d" % each, 10 + each, destination=own, persistent=False) for each in range(4)),
+        *(_message(name, body + b" %d" % each, 10 + each, destination=own, persistent=False) for each in range(6)),
         _message(name, body, 20, destination=temporary, persistent=False),
         said(table.MESSAGE_PULL, 6, consumer=_consumer(name, 2), destination=temporary),
     )
 
 
 def _settle(client: Connected, name: str, body: bytes) -> None:
-    first, second, third, fourth = client.numbers(f"ID:host-{name}:1:1:1", 4)
+    first, second, third, fourth, *others = client.numbers(f"ID:host-{name}:1:1:1", 6)
     again = body + b" again"
-    both = _queue(f"{client.own},{client.own}.2")
+    both, alike = _queue(f"{client.own},{client.own}.2"), {"response_required": False, "persistent": False}
 
-    def ack(kind: int, begin: int, last: int, count: int = 1, **more: object) -> bytes:
+    def ack(kind: int, begin: int, last: int, count: int = 1, asks: bool = True, **more: object) -> bytes:
         return said(
             table.MESSAGE_ACK,
             7,
-            True,
+            asks,
             consumer=_consumer(name),
             destination=_queue(client.own),
             kind=kind,
@@ -164,6 +164,10 @@ def _settle(client: Connected, name: str, body: bytes) -> None:
         _message(name, again, 31, transaction=_transaction(name, 4), persistent=False),
         ack(STANDARD, 1 << 40, 1 << 40, transaction=_transaction(name, 4)),
         _ends(name, COMMIT_ONE, 4),
+        b"".join(ack(INDIVIDUAL, each, each, asks=False) for each in others),
+        _ends(name, BEGIN, 5),
+        b"".join(_message(name, again, each, transaction=_transaction(name, 5), **alike) for each in range(32, 35)),
+        _ends(name, COMMIT_ONE, 5),
     )
 
 
