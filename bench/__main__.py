@@ -29,7 +29,7 @@ KEEP_ALIVE_MS = 5000
 EXAMPLES = ("", "--peer activemq", "--peer activemq --json bench.json", "--quick")
 
 
-class Line(NamedTuple):
+class ResultLine(NamedTuple):
     """One line of the table. `kept` None = nothing was promised."""
 
     what: str
@@ -39,35 +39,37 @@ class Line(NamedTuple):
     kept: bool | None
 
 
-def throughput_lines(report: dict[str, Any], kinds: list[str]) -> list[Line]:
+def throughput_lines(report: dict[str, Any], kinds: list[str]) -> list[ResultLine]:
     lines = []
     for row in report["rows"]:
         rates = [f"{Spread(**row['per_s'][kind]).median:,.0f}/s" for kind in kinds] + ["–"]
         promise = f"≥ {row['target']:g} × ActiveMQ" if row.get("target") else "–"
         ratio = f" ({row['ratio']['median']:.1f} ×)" if "ratio" in row else ""
-        lines.append(Line(row["row"], rates[0] + ratio, rates[1], promise, row["met"] if promise != "–" else None))
+        lines.append(
+            ResultLine(row["row"], rates[0] + ratio, rates[1], promise, row["met"] if promise != "–" else None)
+        )
     return lines
 
 
-def takeover_line(results: list[dict[str, Any]]) -> Line:
+def takeover_line(results: list[dict[str, Any]]) -> ResultLine:
     seconds = [result["spread"]["first_message_s"]["median"] for result in results]
     shown = [f"{value:.2f} s" for value in seconds] + ["–"]
     what = f"kill -9 to first message, {results[0]['messages']:,} waiting"
-    return Line(what, shown[0], shown[1], f"≤ {takeover.TARGET_S:g} s", seconds[0] <= takeover.TARGET_S)
+    return ResultLine(what, shown[0], shown[1], f"≤ {takeover.TARGET_S:g} s", seconds[0] <= takeover.TARGET_S)
 
 
-def recovery_lines(results: list[dict[str, Any]], kinds: list[str]) -> list[Line]:
+def recovery_lines(results: list[dict[str, Any]], kinds: list[str]) -> list[ResultLine]:
     longest = [[result for result in results if result["kind"] == kind][-1] for kind in kinds]
     starts = [f"{result['spread']['first_message_s']['median']:.2f} s" for result in longest] + ["–"]
     memory = [result["memory_bytes_per_message"] for result in longest]
     texts = [f"{value:,.0f} B" for value in memory] + ["–"]
     return [
-        Line(f"cold start, {longest[0]['messages']:,} waiting", starts[0], starts[1], "–", None),
-        Line("memory for a waiting message of 1 KiB", texts[0], texts[1], "–", None),
+        ResultLine(f"cold start, {longest[0]['messages']:,} waiting", starts[0], starts[1], "–", None),
+        ResultLine("memory for a waiting message of 1 KiB", texts[0], texts[1], "–", None),
     ]
 
 
-def scale_lines(directory: str | None, options: dict[str, str]) -> tuple[list[Line], dict[str, Any]]:
+def scale_lines(directory: str | None, options: dict[str, str]) -> tuple[list[ResultLine], dict[str, Any]]:
     """Disk space and the cost of keeping it small, and what was measured."""
     space = disk.measure(disk.mixed, DISK_SENT_BYTES, DISK_LIVE_BYTES, "8MiB", directory, options, cli.progress)
     scale = scale_rates.Throughput(1, 2.0, 4.0, DISK_LIVE_BYTES)
@@ -76,13 +78,13 @@ def scale_lines(directory: str | None, options: dict[str, str]) -> tuple[list[Li
     rate = f"{busy['per_s']['busy']['median']:,.0f}/s ({busy['ratio']['median']:.2f} ×)"
     promise = f"≥ {scale_rates.BUSY_SHARE_MIN:g} × without"
     lines = [
-        Line("disk space under traffic", used, "–", "≤ 2 × live + a segment", space["met"]),
-        Line("4/4 window 256 beside compaction and a slave", rate, "–", promise, busy["met"]),
+        ResultLine("disk space under traffic", used, "–", "≤ 2 × live + a segment", space["met"]),
+        ResultLine("4/4 window 256 beside compaction and a slave", rate, "–", promise, busy["met"]),
     ]
     return lines, {"disk": space, "throughput": busy}
 
 
-def soak_line(seconds: float, directory: str | None) -> Line:
+def soak_line(seconds: float, directory: str | None) -> ResultLine:
     seed = random.SystemRandom().randrange(1, 10**6)
     keep = Path(tempfile.mkdtemp(prefix="bench-soak-", dir=directory))
     options = {"heartBeatSend": f"{clients.HEARTBEAT_MS}ms"}
@@ -95,10 +97,10 @@ def soak_line(seconds: float, directory: str | None) -> Line:
         print(f"soak, seed {seed}, evidence in {keep}:", *trial.violations, sep="\n  ", file=sys.stderr)
     else:
         keep.rmdir()
-    return Line("soak: nothing lost, undone, doubled, reordered", done, "–", "no violation", not trial.violations)
+    return ResultLine("soak: nothing lost, undone, doubled, reordered", done, "–", "no violation", not trial.violations)
 
 
-def table(lines: list[Line], kinds: list[str]) -> Table:
+def table(lines: list[ResultLine], kinds: list[str]) -> Table:
     shown = Table(title="a short look; ratios on a busy machine are rough")
     for heading in ("", "amq", *(kinds[1:] or ["peer"]), "promised", ""):
         shown.add_column(heading, justify="right" if heading else "left")

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import amq
 from amq.client.errors import DeliveryLostError
-from bench.clients import HEARTBEAT_MS, Board, Plan, body_of
-from bench.history import Writer
+from bench.clients import HEARTBEAT_MS, Scoreboard, WorkerPlan, body_of
+from bench.history import HistoryWriter
 
 BATCH_MAX = 32
 RECEIVE_S = 0.1
 
 
-def url_of(plan: Plan) -> str:
+def url_of(plan: WorkerPlan) -> str:
     hosts = ",".join(f"stomp://127.0.0.1:{port}" for port in plan.ports)
     return f"failover:({hosts})?nested.heartBeat={HEARTBEAT_MS}&nested.connectTimeout={HEARTBEAT_MS}"
 
 
-def produce(plan: Plan, board: Board, history: Writer) -> None:
+def produce(plan: WorkerPlan, board: Scoreboard, history: HistoryWriter) -> None:
     """Batches with `wait=False`, each followed by `flush`."""
     start_s, serial = time.monotonic(), 0
     with amq.connect(url_of(plan)) as connection, connection.session() as session:
@@ -45,7 +45,7 @@ def produce(plan: Plan, board: Board, history: Writer) -> None:
                 board.confirmed[plan.index] += 1
 
 
-def consume(plan: Plan, board: Board, history: Writer) -> None:
+def consume(plan: WorkerPlan, board: Scoreboard, history: HistoryWriter) -> None:
     """Every message, in mode `client` every batch of what is there, is acknowledged and the confirmation awaited."""
     done: set[str] = set()
     unknown: set[str] = set()
@@ -83,9 +83,9 @@ def consume(plan: Plan, board: Board, history: Writer) -> None:
                 board.unknown[plan.index] = len(unknown - done)
 
 
-def work(plan: Plan, board: Board, directory: Path) -> None:
+def work(plan: WorkerPlan, board: Scoreboard, directory: Path) -> None:
     """Body of a worker process."""
-    history = Writer(directory, plan.worker, plan.role, plan.queue)
+    history = HistoryWriter(directory, plan.worker, plan.role, plan.queue)
     history.add("open", 0, detail="amq/0")
     try:
         (produce if plan.role == "producer" else consume)(plan, board, history)

@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from bench.history import Event, Log
+from bench.history import Log, Observation
 
 EXAMPLES_MAX = 5
 
@@ -35,7 +35,7 @@ class Violation(NamedTuple):
         return f"{self.rule}: {self.text}"
 
 
-class Work(NamedTuple):
+class ConfirmedRequest(NamedTuple):
     """One confirmed request: by which broker, in which epoch, on which connection, from when to when."""
 
     broker: str
@@ -56,7 +56,7 @@ def check(logs: Sequence[Log]) -> list[Violation]:
     return violations
 
 
-def _events(logs: Sequence[Log], kind: str) -> Iterator[tuple[Log, Event]]:
+def _events(logs: Sequence[Log], kind: str) -> Iterator[tuple[Log, Observation]]:
     return ((log, event) for log in logs for event in log.events if event.kind == kind)
 
 
@@ -137,7 +137,7 @@ def reordered(logs: Sequence[Log]) -> Iterator[str]:
                 newest[producer] = (int(serial), event.message)
 
 
-def _work(logs: Sequence[Log]) -> Iterator[Work]:
+def _work(logs: Sequence[Log]) -> Iterator[ConfirmedRequest]:
     for log in logs:
         served: dict[int, tuple[str, int]] = {}
         invoked: dict[tuple[int, str], int] = {}
@@ -149,7 +149,9 @@ def _work(logs: Sequence[Log]) -> Iterator[Work]:
                 invoked[event.connection, event.message] = event.time_us
             elif event.kind in ("sent", "acked"):
                 start_us = invoked[event.connection, event.message]
-                yield Work(*served[event.connection], (log.worker, event.connection), start_us, event.time_us)
+                yield ConfirmedRequest(
+                    *served[event.connection], (log.worker, event.connection), start_us, event.time_us
+                )
 
 
 def two_masters(logs: Sequence[Log]) -> Iterator[str]:
@@ -158,14 +160,14 @@ def two_masters(logs: Sequence[Log]) -> Iterator[str]:
     yield from _intruders(logs, [item for item in work if not item.epoch])
 
 
-def _stale_epochs(work: Sequence[Work]) -> Iterator[str]:
+def _stale_epochs(work: Sequence[ConfirmedRequest]) -> Iterator[str]:
     owners: dict[int, str] = {}
     for item in work:
         if owners.setdefault(item.epoch, item.broker) != item.broker:
             yield f"epoch {item.epoch} was served by broker {owners[item.epoch]} and by {item.broker}"
             owners[item.epoch] = item.broker
     by_end = sorted(work, key=lambda item: item.confirmed_us)
-    newest: Work | None = None
+    newest: ConfirmedRequest | None = None
     position = 0
     for item in sorted(work, key=lambda item: item.invoked_us):
         while position < len(by_end) and by_end[position].confirmed_us < item.invoked_us:
@@ -179,14 +181,14 @@ def _stale_epochs(work: Sequence[Work]) -> Iterator[str]:
             )
 
 
-def _intruders(logs: Sequence[Log], work: Sequence[Work]) -> Iterator[str]:
+def _intruders(logs: Sequence[Log], work: Sequence[ConfirmedRequest]) -> Iterator[str]:
     """A connection lasts no longer than the mastership of its broker, so nobody else may work in the midst of one.
 
     For each connection: is there work of another broker that began after the connection was opened, and was confirmed
     before something began that this connection then got confirmed?
     """
     opened = {(log.worker, event.connection): event.time_us for log, event in _events(logs, "open")}
-    last: dict[tuple[str, int], Work] = {}
+    last: dict[tuple[str, int], ConfirmedRequest] = {}
     for item in work:
         if item.connection not in last or item.invoked_us > last[item.connection].invoked_us:
             last[item.connection] = item

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.history import Writer
+from bench.history import HistoryWriter
 from bench.wire import Connection, Frame, WireError, encode
 
 HEARTBEAT_MS = 500
@@ -33,7 +33,7 @@ BODY_BYTES_MAX = 2000
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class WorkerPlan:
     """What a worker has to do. `drop_every` = about how many messages pass between connections dropped on purpose."""
 
     worker: str
@@ -48,7 +48,7 @@ class Plan:
     drop_every: int = 3000
 
 
-class Board:
+class Scoreboard:
     """Counters that workers show and flags that the parent sets, in shared memory."""
 
     def __init__(self, context: Any, workers: int) -> None:
@@ -66,14 +66,14 @@ def body_of(message: str) -> bytes:
     return f"{message}|".encode() + (b"%08x" % digest) * (size // 8)
 
 
-class Worker:
+class LoadWorker:
     """Connects, runs `serve` until it returns, connects again when the connection breaks."""
 
-    def __init__(self, plan: Plan, board: Board, directory: Path) -> None:
+    def __init__(self, plan: WorkerPlan, board: Scoreboard, directory: Path) -> None:
         self.plan = plan
         self.board = board
         self.random = random.Random(plan.seed)
-        self.history = Writer(directory, plan.worker, plan.role, plan.queue)
+        self.history = HistoryWriter(directory, plan.worker, plan.role, plan.queue)
         self.number = 0  # of the connection
         self.heard_s = 0.0
         self.until_drop = 0
@@ -140,10 +140,10 @@ class Worker:
         return self.until_drop <= 0
 
 
-class Producer(Worker):
+class CheckedProducer(LoadWorker):
     """Sends `plan.per_s` messages a second in bursts, at most `plan.window` unconfirmed."""
 
-    def __init__(self, plan: Plan, board: Board, directory: Path) -> None:
+    def __init__(self, plan: WorkerPlan, board: Scoreboard, directory: Path) -> None:
         super().__init__(plan, board, directory)
         self.serial = 0
         self.open: dict[str, bytes] = {}  # message → its frame, in the order of sending
@@ -194,10 +194,10 @@ class Producer(Worker):
         connection.send_bytes(data)
 
 
-class Consumer(Worker):
+class CheckedConsumer(LoadWorker):
     """Acknowledges everything it gets, in batches of random size, and counts what is confirmed."""
 
-    def __init__(self, plan: Plan, board: Board, directory: Path) -> None:
+    def __init__(self, plan: WorkerPlan, board: Scoreboard, directory: Path) -> None:
         super().__init__(plan, board, directory)
         self.done: set[str] = set()  # acknowledged and confirmed
         self.unknown: set[str] = set()  # acknowledged, the connection broke before the receipt, not seen again
@@ -272,7 +272,7 @@ class Consumer(Worker):
         self.board.unknown[self.plan.index] = len(self.unknown - self.done)
 
 
-def work(plan: Plan, board: Board, directory: Path) -> None:
+def work(plan: WorkerPlan, board: Scoreboard, directory: Path) -> None:
     """Body of a worker process."""
     os.nice(1)  # the brokers under test come first
-    (Producer if plan.role == "producer" else Consumer)(plan, board, directory).run()
+    (CheckedProducer if plan.role == "producer" else CheckedConsumer)(plan, board, directory).run()

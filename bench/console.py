@@ -31,8 +31,8 @@ from amq.store.files.board import FileBoard
 from amq.store.files.vfs import SystemVfs
 from amq.store.presence import read_presence
 from bench import brokers, cli, host
-from bench.load import Load, LoadError, Result
-from bench.throughput import QUICK, ROWS, Bench, Row, Scale, Turn, add_turns, summarise, table
+from bench.load import Load, LoadError, LoadResult
+from bench.throughput import QUICK, ROWS, Bench, Effort, Row, RowRun, add_turns, summarise, table
 from bench.wire import Connection
 
 TARGET: Final = 0.97
@@ -112,7 +112,7 @@ class ConsoleBench(Bench):
     viewers: Viewers
     broker: ManagementClient
 
-    def _run(self, name: str, kind: str, load: Load, run: Callable[[Load], Result]) -> Turn:
+    def _run(self, name: str, kind: str, load: Load, run: Callable[[Load], LoadResult]) -> RowRun:
         before = _lag(self.broker)
         with self.viewers.watching() if kind == VIEWED else contextlib.nullcontext():
             turn = super()._run(name, kind, load, run)
@@ -199,7 +199,7 @@ def _answers(port: int) -> bool:
 
 def measure(
     rows: Sequence[Row],
-    scale: Scale,
+    scale: Effort,
     queues: int,
     viewers: int,
     size_bytes: int,
@@ -283,7 +283,7 @@ def main() -> None:
     args = _parser().parse_args()
     cli.terminate_on_signal()
     rows = [dataclasses.replace(ROWS[name], target=TARGET) for name in args.row or NAMES]
-    scale = QUICK if args.quick else Scale(args.repeat, args.seconds)
+    scale = QUICK if args.quick else Effort(args.repeat, args.seconds)
     try:
         options = cli.amq_options(args)
         idle_s = 3.0 if args.quick else IDLE_S

@@ -13,7 +13,7 @@ import select
 import socket
 import time
 
-from bench.load import Load, LoadError, Result
+from bench.load import Load, LoadError, LoadResult
 from bench.wire import Connection, encode
 
 RECV_BYTES = 1 << 18
@@ -29,7 +29,7 @@ class _Subscriber:
     tail: bytes = b""  # the last bytes that came
 
 
-def run(load: Load) -> Result:
+def run(load: Load) -> LoadResult:
     """`load.messages` to `load.consumers` subscribers; `per_s` counts deliveries. Raises LoadError."""
     subscribers = [_subscribe(load, number) for number in range(load.consumers)]
     producer = Connection(load.port, load.host, load.timeout_s)
@@ -51,7 +51,7 @@ def _subscribe(load: Load, number: int) -> _Subscriber:
     return _Subscriber(connection)
 
 
-def _run(load: Load, producer: Connection, subscribers: list[_Subscriber]) -> Result:
+def _run(load: Load, producer: Connection, subscribers: list[_Subscriber]) -> LoadResult:
     headers = {"destination": load.destination, "content-length": load.size_bytes, "persistent": "false"}
     head, _, _ = encode("SEND", headers).rpartition(b"\0")
     filler = b"x" * (load.size_bytes - SERIAL_DIGITS) + b"\0"
@@ -87,7 +87,7 @@ def _run(load: Load, producer: Connection, subscribers: list[_Subscriber]) -> Re
             raise LoadError(f"a subscriber got {subscriber.received} messages instead of {load.messages}")
     cpu_us = (_cpu_s() - cpu_s) / load.messages * 1e6
     rate = load.messages * len(subscribers) / seconds
-    return Result(load.messages, round(seconds, 6), round(rate, 1), {}, {}, round(cpu_us, 2))
+    return LoadResult(load.messages, round(seconds, 6), round(rate, 1), {}, {}, round(cpu_us, 2))
 
 
 def _send(sock: socket.socket, data: bytes) -> int:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 EVENTS = ("open", "send", "sent", "recv", "ack", "acked", "bad")
 
 
-class Event(NamedTuple):
+class Observation(NamedTuple):
     time_us: int
     kind: str
     connection: int
@@ -39,10 +39,10 @@ class Log(NamedTuple):
     worker: str
     role: str
     queue: str
-    events: list[Event]
+    events: list[Observation]
 
 
-class Writer:
+class HistoryWriter:
     """Writes one worker's file; buffered, whole after `close`."""
 
     def __init__(self, directory: Path, worker: str, role: str, queue: str) -> None:
@@ -66,6 +66,6 @@ def read(directory: Path) -> list[Log]:
             events = []
             for line in file:
                 stamp, kind, connection, message, detail = line.rstrip("\n").split("\t")
-                events.append(Event(int(stamp), kind, int(connection), message, detail))
+                events.append(Observation(int(stamp), kind, int(connection), message, detail))
         logs.append(Log(worker, role, queue, events))
     return logs

@@ -15,7 +15,7 @@ from typing import Any
 
 from bench import brokers, cli, jvm, throughput
 from bench.load import LoadError
-from bench.throughput import Bench, Row, Scale, Turn
+from bench.throughput import Bench, Effort, Row, RowRun
 
 WARM_UP_SHARE = 10  # one message in so many, in front of those that are measured
 WARM_UP_MAX = 5000
@@ -52,7 +52,7 @@ ROWS = {
 }
 WARM_UP_ROW = "async 4/4"
 QUICK_ROWS = ("sync 32/32", "async 4/4", "transactions of 100, 4/4", "non-persistent 4/4")
-QUICK = Scale(1, 1.5, 8.0)
+QUICK = Effort(1, 1.5, 8.0)
 
 
 def report_of(line: str) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class JmsBench(Bench):
         super().__init__(masters, seconds, size_bytes, backlog)
         self._generator = Generator()
 
-    def turn(self, row: Row, kind: str, seconds: float) -> list[Turn]:
+    def turn(self, row: Row, kind: str, seconds: float) -> list[RowRun]:
         assert isinstance(row, JmsRow)
         self._queues += 1
         if not row.drains:
@@ -129,7 +129,7 @@ class JmsBench(Bench):
         lines = {"send": row.name, "recv": throughput.DRAIN_NAME}
         return [self._run_java(row, name, kind, mode, self.backlog) for mode, name in lines.items()]
 
-    def _run_java(self, row: JmsRow, name: str, kind: str, mode: str, messages: int) -> Turn:
+    def _run_java(self, row: JmsRow, name: str, kind: str, mode: str, messages: int) -> RowRun:
         warm_up = min(messages // WARM_UP_SHARE, WARM_UP_MAX) if mode == "both" else 0
         options = options_of(row, self.masters[kind], f"bench.jms.{self._queues}", messages, self.size_bytes)
         options |= {"mode": mode, "warmup": warm_up}
@@ -141,7 +141,7 @@ class JmsBench(Bench):
             raise LoadError(f"{kind}, {name}: {error}") from error
         cpu_us = (self.masters[kind].cpu_s() - cpu_s) / (messages + warm_up) * 1e6
         names = ("per_s", "generator_cpu_us", "delivery_us", "confirm_us")
-        return Turn(row=name, kind=kind, broker_cpu_us=round(cpu_us, 1), **{field: report[field] for field in names})
+        return RowRun(row=name, kind=kind, broker_cpu_us=round(cpu_us, 1), **{field: report[field] for field in names})
 
     def close(self) -> None:
         self._generator.close()
@@ -157,7 +157,7 @@ def main() -> None:
     if args.peer not in (None, "activemq"):
         target = throughput.VERSIONS_TARGET if args.peer not in brokers.KINDS else None
         rows = [dataclasses.replace(row, target=target, drain_target=target) for row in rows]
-    scale = QUICK if args.quick else Scale(args.repeat, args.seconds, backlog=args.backlog)
+    scale = QUICK if args.quick else Effort(args.repeat, args.seconds, backlog=args.backlog)
     try:
         report = throughput.measure(
             kinds, rows, scale, args.size, args.dir, cli.amq_options(args), cli.progress, JmsBench

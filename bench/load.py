@@ -7,9 +7,9 @@ import dataclasses
 import json
 import sys
 
-from amq.cli.load import ACKS, MODES, Load, LoadError, Result, run
+from amq.cli.load import ACKS, MODES, Load, LoadError, LoadResult, run
 
-__all__ = ["ACKS", "MODES", "Load", "LoadError", "Result", "run"]
+__all__ = ["ACKS", "MODES", "Load", "LoadError", "LoadResult", "run"]
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ EXAMPLES: Final = ("", "--clients 1000 --users 1 --users 1000", "--quick", "--js
 RIGHT, TOKEN, WRONG = "the right password", "a token", "a wrong password"  # each client's passcode
 
 
-class Row(NamedTuple):
+class StormRow(NamedTuple):
     """A storm of clients that log in as this many users."""
 
     title: str
@@ -164,7 +164,7 @@ def users_file(path: Path, users: int) -> None:
     path.chmod(0o600)
 
 
-def measure(row: Row, clients: int, args: argparse.Namespace) -> Storm:
+def measure(row: StormRow, clients: int, args: argparse.Namespace) -> Storm:
     """Raises OSError, WireError, BrokerError."""
     group = brokers.Group("amq", 2, keep_alive_ms=1000, directory=args.dir, options=cli.amq_options(args))
     users_path = group.directory / "users"
@@ -254,8 +254,8 @@ def main() -> None:
     cli.terminate_on_signal()
     clients, users = (200, [1, 20]) if args.quick else (args.clients, args.users or list(USERS))
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    rows = [Row(f"{number} users" if number > 1 else "one user", number, RIGHT) for number in users]
-    rows += [Row("tokens", clients, TOKEN), Row("wrong passwords, one address", 1, WRONG)]
+    rows = [StormRow(f"{number} users" if number > 1 else "one user", number, RIGHT) for number in users]
+    rows += [StormRow("tokens", clients, TOKEN), StormRow("wrong passwords, one address", 1, WRONG)]
     storms: list[Storm] = []
     try:
         for row in rows:

@@ -38,7 +38,7 @@ Line = tuple[tuple[str, str], ...]  # (text, colour)
 
 
 @dataclass
-class Frame:
+class Screen:
     """What the terminal shows from `at_s` on."""
 
     at_s: float
@@ -51,7 +51,7 @@ class Recorder(PlainView):
 
     began: float = field(default_factory=time.monotonic)
     events: list[Line] = field(default_factory=list)
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[Screen] = field(default_factory=list)
 
     def event(self, text: str) -> None:
         self.events.append(((f"{time.monotonic() - self.began:7.3f} s  ", DIM), (text, INK)))
@@ -60,7 +60,7 @@ class Recorder(PlainView):
         at_s = time.monotonic() - self.began
         if not self.frames or at_s - self.frames[-1].at_s > demo_view.REFRESH_S:
             lines = [*self.events[-EVENTS_SHOWN:], *rendered(demo_view._draw(picture))]
-            self.frames.append(Frame(at_s, lines))
+            self.frames.append(Screen(at_s, lines))
 
 
 def rendered(drawing: Any) -> list[Line]:
@@ -96,16 +96,16 @@ def play() -> str:
             run.end()
     for good, sentence in verdict.sentences():
         view.events.append(((f"{'✔' if good else '✘'} {sentence}", COLOURS["green" if good else "red"]),))
-    end = Frame(time.monotonic() - view.began, view.events[-EVENTS_SHOWN - 6 :])
+    end = Screen(time.monotonic() - view.began, view.events[-EVENTS_SHOWN - 6 :])
     frames = [*view.frames[:: len(view.frames) // FRAMES_MAX + 1], end]
-    return film([Frame(frame.at_s, [hide_directory(line, directory) for line in frame.lines]) for frame in frames])
+    return film([Screen(frame.at_s, [hide_directory(line, directory) for line in frame.lines]) for frame in frames])
 
 
 def hide_directory(line: Line, directory: str) -> Line:
     return tuple((text.replace(directory, "/tmp/amq-demo"), paint) for text, paint in line)
 
 
-def film(frames: list[Frame]) -> str:
+def film(frames: list[Screen]) -> str:
     """Frames as one SVG. Each line that occurs is there once; a viewer that moves nothing shows the last frame."""
     height = max(len(frame.lines) for frame in frames)
     total = frames[-1].at_s + LAST_FRAME_S

@@ -26,7 +26,7 @@ from typing import Any
 
 from bench import amq_clients, brokers, cli, clients, history
 from bench.checker import Violation, check
-from bench.clients import HEARTBEAT_MS, Board, Plan
+from bench.clients import HEARTBEAT_MS, Scoreboard, WorkerPlan
 from bench.faults import WEIGHTS, Surgeon
 
 SERVICE_TIMEOUT_S = 60.0
@@ -60,14 +60,14 @@ class Settings:
     amq_client: bool = False
 
 
-def plans(settings: Settings, ports: list[int], seed: int) -> list[Plan]:
+def plans(settings: Settings, ports: list[int], seed: int) -> list[WorkerPlan]:
     """Who takes part in the round with that seed."""
-    result: list[Plan] = []
+    result: list[WorkerPlan] = []
 
     def add(worker: str, role: str, queue: str, ack: str) -> None:
         index = len(result)
         result.append(
-            Plan(worker, role, queue, tuple(ports), seed * 1000 + index, index, per_s=settings.per_s, ack=ack)
+            WorkerPlan(worker, role, queue, tuple(ports), seed * 1000 + index, index, per_s=settings.per_s, ack=ack)
         )
 
     for pair in range(settings.pairs):
@@ -90,7 +90,7 @@ class Round:
         self.directory = directory
         self.plans = plans(settings, group.ports, seed)
         context = multiprocessing.get_context("fork")
-        self.board = Board(context, len(self.plans))
+        self.board = Scoreboard(context, len(self.plans))
         self.surgeon = Surgeon(group, seed)
         work = amq_clients.work if settings.amq_client else clients.work
         self.processes = [

@@ -191,7 +191,7 @@ def spark_cpu_s(jvm: int) -> tuple[float, float]:
     return sum(own[:2]), sum(own[2:]) + below
 
 
-class Bench:
+class SideBySide:
     """One Spark beside both brokers. `cpu_s`: of ours and of Kafka."""
 
     def __init__(
@@ -253,7 +253,7 @@ class Bench:
         return writer.format("noop")
 
 
-def measure(bench: Bench, rows: int, trials: int, progress: Callable[[str], None]) -> list[dict[str, Any]]:
+def measure(bench: SideBySide, rows: int, trials: int, progress: Callable[[str], None]) -> list[dict[str, Any]]:
     """Each of `ALL` takes its turn, after one to warm up. Raises LoadError, AmqError."""
     found: dict[str, list[Trial]] = {what: [] for what in ALL}
     for number in range(trials + 1):
@@ -298,7 +298,7 @@ def table(results: Sequence[dict[str, Any]]) -> Table:
 
 
 @contextlib.contextmanager
-def running(jars: Path, directory: str | None, options: dict[str, str]) -> Iterator[Bench]:
+def running(jars: Path, directory: str | None, options: dict[str, str]) -> Iterator[SideBySide]:
     """A bench with a broker, a node of Kafka and a separate Spark. Raises KafkaError, BrokerError."""
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))
@@ -313,7 +313,7 @@ def running(jars: Path, directory: str | None, options: dict[str, str]) -> Itera
         stack.callback(spark.stop)
         url = f"failover:(stomp://127.0.0.1:{broker.port})"
         jvm = spark.sparkContext._gateway.proc.pid
-        yield Bench(spark, jvm, url, str(broker.store), kafka.port, (broker.cpu_s, kafka.cpu_s))
+        yield SideBySide(spark, jvm, url, str(broker.store), kafka.port, (broker.cpu_s, kafka.cpu_s))
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -64,7 +64,7 @@ class Phases(NamedTuple):
     end_s: float
 
 
-class Trial(NamedTuple):
+class SourceReading(NamedTuple):
     """One reading of all rows; `broker_cpu_s` = what the broker worked meanwhile; `phases` of a stream."""
 
     seconds: float
@@ -72,7 +72,7 @@ class Trial(NamedTuple):
     phases: Phases | None = None
 
 
-class Bench:
+class SourceBench:
     """Rows in one broker, and a Spark that reads them. `url`, `store`: of the broker; `cpu_s`: what it has worked."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Bench:
                 producer.send(b"%d;" % number + b"x" * (self._size_bytes - len(b"%d;" % number)), wait=False)
             producer.flush()
 
-    def read(self, what: str, queue: str, rows: int) -> Trial:
+    def read(self, what: str, queue: str, rows: int) -> SourceReading:
         """Read all `rows` of `queue`. A stream takes them. Raises LoadError where others came."""
         self._phases = None
         cpu_s, start_s = self._cpu_s(), time.monotonic()
@@ -107,7 +107,7 @@ class Bench:
             LOOP: self._loop,
         }
         found = ways.get(what, partial(self._once, what))(queue, rows)
-        trial = Trial(time.monotonic() - start_s, self._cpu_s() - cpu_s, self._phases)
+        trial = SourceReading(time.monotonic() - start_s, self._cpu_s() - cpu_s, self._phases)
         if found != rows:
             raise LoadError(f"{what}: {found:,} rows came, there are {rows:,}")
         return trial
@@ -134,7 +134,7 @@ class Bench:
     def _loop(self, queue: str, rows: int) -> int:
         import stomp
 
-        class Rows(stomp.ConnectionListener):  # type: ignore[misc]
+        class SourceRows(stomp.ConnectionListener):  # type: ignore[misc]
             def __init__(self) -> None:
                 self.bodies: list[bytes] = []
                 self.all_came = threading.Event()
@@ -144,7 +144,7 @@ class Bench:
                 if len(self.bodies) == rows:
                     self.all_came.set()
 
-        found, before = Rows(), -1
+        found, before = SourceRows(), -1
         connection = stomp.StompConnection12([parse(self._url).uris[0].address], auto_decode=False)
         connection.set_listener("", found)
         connection.connect(wait=True)
@@ -250,16 +250,16 @@ def phases_of(progress: Sequence[Mapping[str, Any]], began_s: float, ended_s: fl
 
 
 def measure(
-    bench: Bench, rows: int, trials: int, progress: Callable[[str], None], kinds: Sequence[str] = ALL
+    bench: SourceBench, rows: int, trials: int, progress: Callable[[str], None], kinds: Sequence[str] = ALL
 ) -> list[dict[str, Any]]:
     """The readings `kinds` of `rows` rows, `trials` times each. Raises LoadError, AmqError."""
     progress(f"sending {rows:,} rows")
     bench.fill(WARM_UP_QUEUE, WARM_UP_ROWS)
     bench.fill(QUEUE, rows)
-    found: dict[str, list[Trial]] = {}
+    found: dict[str, list[SourceReading]] = {}
     taken: set[str] = set()
 
-    def read(what: str, queue: str, count: int) -> Trial:
+    def read(what: str, queue: str, count: int) -> SourceReading:
         if queue in taken:
             bench.fill(queue, count)
             taken.remove(queue)
@@ -305,7 +305,7 @@ def run(
         stack.callback(spark.stop)
         url = f"failover:(stomp://127.0.0.1:{broker.port})"
         before = f"failover:(stomp://127.0.0.1:{stack.enter_context(plain.before(broker.port))})"
-        bench = Bench(spark, url, before, str(broker.store), size_bytes, broker.cpu_s)
+        bench = SourceBench(spark, url, before, str(broker.store), size_bytes, broker.cpu_s)
         return measure(bench, rows, trials, cli.progress, kinds)
 
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from bench import brokers, cli, host, takeover
 from bench.load import LoadError
-from bench.throughput import ROWS, Scale, add_arguments, measure, table
+from bench.throughput import ROWS, Effort, add_arguments, measure, table
 
 EXAMPLES = (
     "postgresql://bench@127.0.0.1/amq",
@@ -106,7 +106,7 @@ def main() -> None:
     SqlBroker.url = JdbcBroker.url = args.url
     brokers.KINDS |= {SqlBroker.kind: SqlBroker, JdbcBroker.kind: JdbcBroker}
     rows = [ROWS[name] for name in args.row or ("1/1 window 1", "4/4 window 256")]
-    scale = Scale(args.repeat, args.seconds, backlog=args.backlog)
+    scale = Effort(args.repeat, args.seconds, backlog=args.backlog)
     if args.takeover:
         takeovers(args, kinds)
         return

@@ -25,7 +25,7 @@ from amq.protocols.stomp.frame import encode
 from bench import cli, host
 from bench.load import LoadError
 from pyspark_amq import columns
-from pyspark_amq.frames import Columns
+from pyspark_amq.frames import FrameColumns
 from tests.broker.world import Client, World
 
 EXAMPLES = ("--quick", "--rows 500000 --window 1000")
@@ -62,7 +62,7 @@ class Stopwatch:
         self.spent_s[name] += time.process_time() - started_s
 
 
-def batch_of(start: int, stop: int, kind: str) -> tuple[pa.RecordBatch, Columns]:
+def batch_of(start: int, stop: int, kind: str) -> tuple[pa.RecordBatch, FrameColumns]:
     """Rows, and what their columns mean."""
     found = {"value": pa.array([str(row).rjust(BODY_BYTES, ".") for row in range(start, stop)])}
     if kind != "value":
@@ -70,7 +70,7 @@ def batch_of(start: int, stop: int, kind: str) -> tuple[pa.RecordBatch, Columns]
     if kind == "key and headers":
         headers = [[(name, f"{name}-{row}") for name in HEADERS] for row in range(start, stop)]
         found["headers"] = pa.array(headers, pa.map_(pa.string(), pa.string()))
-    described = Columns(text=True, key="key" in found, destination=False, headers="headers" in found, id=None)
+    described = FrameColumns(text=True, key="key" in found, destination=False, headers="headers" in found, id=None)
     return pa.record_batch(found), described
 
 
@@ -114,7 +114,7 @@ def send(
     client: Client,
     transaction: str,
     batch: pa.RecordBatch,
-    described: Columns,
+    described: FrameColumns,
 ) -> None:
     """Rows of one transaction, from Arrow to the broker's memory."""
     head = f"SENDMANY\ndestination:/queue/bench\npersistent:true\ntransaction:{transaction}\ntext:true\n"

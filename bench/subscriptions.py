@@ -45,7 +45,7 @@ def subscribe(connection: Connection, numbers: Sequence[int], selector: str) -> 
         connection.receipt(str(batch[-1]), TIMEOUT_S)
 
 
-class Deliveries:
+class GotSoFar:
     """What the consumers got so far. `got[serial]` = the subscription that message came to."""
 
     def __init__(self, consumers: Sequence[Connection]) -> None:
@@ -77,7 +77,7 @@ def drive(
 
     Returns how many were sent and delivered, and in how many seconds. Raises LoadError, OSError, WireError.
     """
-    deliveries = Deliveries(consumers)
+    deliveries = GotSoFar(consumers)
     start_s = moved_s = time.monotonic()
     sent = 0
     while True:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from bench import brokers, cli, fanout, floor, host
-from bench.load import Load, LoadError, Result, run
+from bench.load import Load, LoadError, LoadResult, run
 from bench.stats import Spread, spread
 
 FIRST_TURN_S = 0.7
@@ -70,7 +70,7 @@ WARM_UP_ROW = "4/4 window 256"
 QUICK_ROWS = ("1/1 window 1", "4/4 window 256", "32/32 window 1", "send only, 4 producers")
 
 
-class Scale(NamedTuple):
+class Effort(NamedTuple):
     """How much to measure: turns per row and broker, their length, warm-up of each broker, messages of a backlog."""
 
     repeat: int = 3
@@ -79,11 +79,11 @@ class Scale(NamedTuple):
     backlog: int = 40_000
 
 
-QUICK = Scale(1, 1.5, 8.0, 10_000)
+QUICK = Effort(1, 1.5, 8.0, 10_000)
 
 
 @dataclasses.dataclass
-class Turn:
+class RowRun:
     """One run of one row on one broker. CPU is the broker's, microseconds per message."""
 
     row: str
@@ -106,11 +106,11 @@ class Bench:
         self.seconds = seconds
         self.size_bytes = size_bytes
         self.backlog = backlog
-        self.turns: list[Turn] = []
+        self.turns: list[RowRun] = []
         self.rates: dict[tuple[str, str], float] = {}
         self._queues = 0
 
-    def turn(self, row: Row, kind: str, seconds: float) -> list[Turn]:
+    def turn(self, row: Row, kind: str, seconds: float) -> list[RowRun]:
         """One run (a second one that drains, where the row says so) of about `seconds` on a fresh queue."""
         messages = self.backlog if row.drains else self.messages(row, kind, seconds)
         self._queues += 1
@@ -140,7 +140,7 @@ class Bench:
     def close(self) -> None:
         """Stop what `turn` started beside the brokers."""
 
-    def _run(self, name: str, kind: str, load: Load, run: Callable[[Load], Result]) -> Turn:
+    def _run(self, name: str, kind: str, load: Load, run: Callable[[Load], LoadResult]) -> RowRun:
         master = self.masters[kind]
         cpu_s = master.cpu_s()
         try:
@@ -149,7 +149,7 @@ class Bench:
             master.check()
             raise LoadError(f"{kind}, {name}: {error}") from error
         cpu_us = (master.cpu_s() - cpu_s) / load.messages * 1e6
-        return Turn(
+        return RowRun(
             name, kind, result.per_s, round(cpu_us, 1), result.generator_cpu_us, result.delivery_us, result.confirm_us
         )
 
@@ -183,7 +183,7 @@ def lines_of(rows: Sequence[Row]) -> list[tuple[str, float | None]]:
     return lines
 
 
-def summarise(turns: Sequence[Turn], rows: Sequence[Row], kinds: Sequence[str]) -> list[dict[str, Any]]:
+def summarise(turns: Sequence[RowRun], rows: Sequence[Row], kinds: Sequence[str]) -> list[dict[str, Any]]:
     """Per line: spread of the rates by kind, and the ratio first kind / second kind with its target.
 
     Ratios are taken turn by turn (neighbours in time); the median of them counts. Beside the floor, each other kind has
@@ -259,7 +259,7 @@ def table(summary: Sequence[dict[str, Any]], kinds: Sequence[str]) -> Table:
 def measure(
     kinds: Sequence[str],
     rows: Sequence[Row],
-    scale: Scale,
+    scale: Effort,
     size_bytes: int,
     directory: str | None,
     options: dict[str, str],
@@ -289,12 +289,14 @@ def measure(
 def add_arguments(parser: argparse.ArgumentParser, rows: Iterable[str]) -> None:
     """The options that say which of `rows` are measured, how often and how long, and of what length a backlog is."""
     add_turns(parser, rows)
-    parser.add_argument("--backlog", type=int, default=Scale().backlog, help="sent, then drained (default %(default)s)")
+    parser.add_argument(
+        "--backlog", type=int, default=Effort().backlog, help="sent, then drained (default %(default)s)"
+    )
 
 
 def add_turns(parser: argparse.ArgumentParser, rows: Iterable[str]) -> None:
     """The same without a backlog."""
-    scale = Scale()
+    scale = Effort()
     parser.add_argument("--row", action="append", choices=sorted(rows), help="only this row (repeatable)")
     parser.add_argument("--repeat", type=int, default=scale.repeat, help="turns on each row (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=scale.seconds, help="length of a turn (default %(default)s)")
@@ -317,7 +319,7 @@ def main() -> None:
     rows = [ROWS[name] for name in args.row or (QUICK_ROWS if args.quick else ROWS)]
     if args.peer not in (None, *brokers.KINDS):
         rows = [dataclasses.replace(row, target=VERSIONS_TARGET, drain_target=VERSIONS_TARGET) for row in rows]
-    scale = QUICK if args.quick else Scale(args.repeat, args.seconds, backlog=args.backlog)
+    scale = QUICK if args.quick else Effort(args.repeat, args.seconds, backlog=args.backlog)
     try:
         report = measure(kinds, rows, scale, args.size, args.dir, cli.amq_options(args), cli.progress)
     except (LoadError, brokers.BrokerError) as error:

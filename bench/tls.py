@@ -21,8 +21,8 @@ from rich.table import Table
 
 from amq.client.uri import parse as parse_url
 from bench import brokers, cli, host
-from bench.load import Load, LoadError, Result
-from bench.throughput import QUICK, ROWS, Bench, Row, Scale, Turn, add_turns, summarise
+from bench.load import Load, LoadError, LoadResult
+from bench.throughput import QUICK, ROWS, Bench, Effort, Row, RowRun, add_turns, summarise
 
 TARGET = 0.8
 TLS, PLAIN = "TLS", "plain"
@@ -65,7 +65,7 @@ class TlsBench(Bench):
 
     url = ""
 
-    def _run(self, name: str, kind: str, load: Load, run: Callable[[Load], Result]) -> Turn:
+    def _run(self, name: str, kind: str, load: Load, run: Callable[[Load], LoadResult]) -> RowRun:
         if kind == TLS:
             (uri,) = parse_url(self.url).uris
             load = dataclasses.replace(load, port=uri.port, tls=uri)
@@ -74,7 +74,7 @@ class TlsBench(Bench):
 
 def measure(
     rows: Sequence[Row],
-    scale: Scale,
+    scale: Effort,
     size_bytes: int,
     directory: str | None,
     options: dict[str, str],
@@ -129,7 +129,7 @@ def main() -> None:
     args = _parser().parse_args()
     cli.terminate_on_signal()
     rows = [dataclasses.replace(ROWS[name], target=TARGET) for name in args.row or NAMES]
-    scale = QUICK if args.quick else Scale(args.repeat, args.seconds)
+    scale = QUICK if args.quick else Effort(args.repeat, args.seconds)
     try:
         report = measure(rows, scale, args.size, args.dir, cli.amq_options(args), cli.progress)
     except (LoadError, brokers.BrokerError) as error:

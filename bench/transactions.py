@@ -29,7 +29,7 @@ PREFETCH = 100_000_000
 Wait = tuple[float, float]  # (when it began, monotonic, and how long it was)
 
 
-class Work(NamedTuple):
+class EndedWork(NamedTuple):
     """What is prepared with `begin`, and ended with `end`, which is measured and waits for its receipt."""
 
     begin: Callable[[Connection, int], None]
@@ -141,22 +141,22 @@ def close(connection: Connection) -> None:
 HEADERS = "colour:blue\nnumber:n{i}\n"
 COMMIT, ABORT = command("COMMIT"), command("ABORT")
 KINDS = {
-    "plain": Work(sends(), COMMIT),
-    "own headers": Work(sends(lines=HEADERS), COMMIT),
-    "ids": Work(sends(lines="_AMQ_DUPL_ID:d{i}\n"), COMMIT),
-    "not persistent": Work(sends(lines="persistent:false\n" + HEADERS), COMMIT),
-    "topic, 3 durable": Work(durables, COMMIT),
-    "composite": Work(sends("/queue/a,/queue/b", HEADERS), COMMIT),
-    "acknowledgements": Work(consumed(), COMMIT),
-    "abort": Work(sends(lines=HEADERS), ABORT),
-    "abort acknowledgements": Work(consumed(), ABORT),
-    "connection ends": Work(sends(lines=HEADERS), close),
-    "consumer ends": Work(consumed(), close),
-    "one acknowledgement": Work(cumulative, acknowledge),
-    "prepare": Work(sends(lines=HEADERS), command("COMMIT", phase="prepare", xid="x")),
-    "prepare acks": Work(consumed(), command("COMMIT", phase="prepare", xid="x")),
-    "commit prepared": Work(prepared, two_phase("COMMIT")),
-    "roll back prepared": Work(prepared, two_phase("ABORT")),
+    "plain": EndedWork(sends(), COMMIT),
+    "own headers": EndedWork(sends(lines=HEADERS), COMMIT),
+    "ids": EndedWork(sends(lines="_AMQ_DUPL_ID:d{i}\n"), COMMIT),
+    "not persistent": EndedWork(sends(lines="persistent:false\n" + HEADERS), COMMIT),
+    "topic, 3 durable": EndedWork(durables, COMMIT),
+    "composite": EndedWork(sends("/queue/a,/queue/b", HEADERS), COMMIT),
+    "acknowledgements": EndedWork(consumed(), COMMIT),
+    "abort": EndedWork(sends(lines=HEADERS), ABORT),
+    "abort acknowledgements": EndedWork(consumed(), ABORT),
+    "connection ends": EndedWork(sends(lines=HEADERS), close),
+    "consumer ends": EndedWork(consumed(), close),
+    "one acknowledgement": EndedWork(cumulative, acknowledge),
+    "prepare": EndedWork(sends(lines=HEADERS), command("COMMIT", phase="prepare", xid="x")),
+    "prepare acks": EndedWork(consumed(), command("COMMIT", phase="prepare", xid="x")),
+    "commit prepared": EndedWork(prepared, two_phase("COMMIT")),
+    "roll back prepared": EndedWork(prepared, two_phase("ABORT")),
 }
 
 

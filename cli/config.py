@@ -12,7 +12,7 @@ import click
 from amq.cli import exits
 from amq.cli.foreign import properties_of, property_option, read_foreign, read_permissions, read_users
 from amq.cli.output import examples, json_option, print_json, print_table
-from amq.config import BrokerConfig, Kind, Setting, load
+from amq.config import BrokerConfig, Setting, ValueKind, load
 from amq.config.destination_options import TABLE
 from amq.config.reference import options_text
 from amq.config.toml import quote, value_text
@@ -195,7 +195,7 @@ def _setting_json(setting: Setting) -> dict[str, Any]:
         "destination": setting.destination,
         "key": made.key,
         "value": list(value) if isinstance(value, tuple) else value,
-        "unit": {Kind.DURATION: "s", Kind.SIZE: "bytes"}.get(made.kind, ""),
+        "unit": {ValueKind.DURATION: "s", ValueKind.SIZE: "bytes"}.get(made.kind, ""),
         "text": setting.value,
         "source": setting.source,
         "live": made.reload,

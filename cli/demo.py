@@ -17,7 +17,7 @@ import click
 from amq.cli import demo_common
 from amq.cli.demo_common import STALL_S, DemoGroup
 from amq.cli.demo_console import DemoConsole
-from amq.cli.demo_traffic import Receiver, Sender
+from amq.cli.demo_traffic import LineSender, Receiver
 from amq.cli.demo_view import REFRESH_S, Picture, PlainView
 from amq.cli.output import console as terminal
 from amq.cli.output import examples, json_option
@@ -161,7 +161,7 @@ class _Demo:
         self._watched_s = WATCHED_S if console is not None and terminal().is_terminal else 0.0
         self._began = 0.0
         self._queue = f"/queue/demo.{secrets.token_hex(4)}"
-        self._sender = Sender(self._group.url, self._queue, text, self._may_send)
+        self._sender = LineSender(self._group.url, self._queue, text, self._may_send)
         self._receiver = Receiver(self._group.url, self._queue, self._output, self._lines)
         self._armed = 0  # kills for which everything is ready
         self._progress: tuple[int, ...] = ()

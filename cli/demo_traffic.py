@@ -19,7 +19,7 @@ PAUSE_S = 0.002
 CONNECT_S = 30.0
 
 
-class Traffic(threading.Thread):
+class LineClient(threading.Thread):
     """A client thread. `failure` is what ended it before its time."""
 
     def __init__(self, name: str, url: str) -> None:
@@ -53,7 +53,7 @@ class Traffic(threading.Thread):
             self.failovers += 1
 
 
-class Sender(Traffic):
+class LineSender(LineClient):
     """Sends each line of a file as one message, pipelined. Line `n` waits until `may_send(n)`."""
 
     def __init__(self, url: str, queue: str, path: str, may_send: Callable[[int], bool]) -> None:
@@ -79,7 +79,7 @@ class Sender(Traffic):
             producer.flush()
 
 
-class Receiver(Traffic):
+class Receiver(LineClient):
     """Writes the lines to `output`, acknowledging only what is written.
 
     received         lines written

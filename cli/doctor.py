@@ -16,7 +16,7 @@ from amq.core.errors import StoreError
 from amq.store.name import is_directory
 
 if TYPE_CHECKING:
-    from amq.doctor import Report
+    from amq.doctor import Examination
 
 PORT = 61612
 _EPILOG = examples(
@@ -133,7 +133,7 @@ def _address(peer: str, port: int) -> tuple[str, int]:
     return found[1].strip("[]"), number
 
 
-def _print(report: Report) -> None:
+def _print(report: Examination) -> None:
     rows = []
     for finding in report.findings:
         why = "; ".join(part for part in (finding.why, finding.cure) if part)

@@ -19,12 +19,12 @@ from amq.config import BrokerConfig
 from amq.core.errors import AmqError
 from amq.doors.clock import SystemClock
 from amq.journal.export import Export, store_uuid
-from amq.journal.interchange import Header, Writer, check_whole
+from amq.journal.interchange import ExportWriter, Header, check_whole
 from amq.journal.liveness import Liveness
 from amq.store.open import open_log
 
 if TYPE_CHECKING:
-    from amq.maintenance.importing import Import, Result
+    from amq.maintenance.importing import Import, ImportResult
 
 PARTIAL = ".partial"  # an export that is being written
 BUFFER_BYTES = 1 << 20
@@ -120,7 +120,7 @@ def _export(store: str, config: BrokerConfig, wanted: list[str] | None, file: Bi
         )
     epoch, _ = read_sealing(vfs, store)
     names = None if wanted is None else tuple(wanted)
-    writer = Writer(Header(store_uuid(open_log(vfs, store)), epoch, SystemClock.wall_ms(), names), file.write)
+    writer = ExportWriter(Header(store_uuid(open_log(vfs, store)), epoch, SystemClock.wall_ms(), names), file.write)
     for item in exported.items():
         writer.add(item)
     writer.end(len(exported.problems))
@@ -175,7 +175,7 @@ def _import(config: BrokerConfig, file: BinaryIO, name: str, total_bytes: int | 
 
     screen = console(stderr=True)
 
-    def told(result: Result) -> None:
+    def told(result: ImportResult) -> None:
         if is_terminal():
             of = f" of {size_text(total_bytes)}" if total_bytes else ""
             screen.print(f"read {size_text(result.read_bytes)}{of}: {_text(result)}", end="\r")
@@ -197,7 +197,7 @@ def _import(config: BrokerConfig, file: BinaryIO, name: str, total_bytes: int | 
     return importing[0]
 
 
-def _text(result: Result) -> str:
+def _text(result: ImportResult) -> str:
     prepared = f", {counted(result.prepared, 'transaction')} prepared" if result.prepared else ""
     return (
         f"{counted(result.stored, 'message')} stored, {result.skipped:,} were there already, "

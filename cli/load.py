@@ -86,7 +86,7 @@ class Load:
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class LoadResult:
     """The figures of a run. Rates are messages/s; latencies microseconds by percentile name, empty if meaningless.
 
     `per_s` = messages over the time from the first send (or subscription) to the last receipt or delivery.
@@ -388,7 +388,7 @@ def _work(job: Any, load: Load, index: int, shared: _Shared, pipe: multiprocessi
         pipe.send(f"{type(error).__name__}: {error}")
 
 
-def run(load: Load, show: Callable[[int], None] = lambda _done: None) -> Result:
+def run(load: Load, show: Callable[[int], None] = lambda _done: None) -> LoadResult:
     """Run the load once. Raises LoadError when anything is missing, doubled or broken.
 
     show   is called many times a second with the number of messages that have been received (confirmed, in mode send)
@@ -482,7 +482,7 @@ def _collect(
     return reports
 
 
-def _result(load: Load, start_us: int, workers: list[dict[str, Any]]) -> Result:
+def _result(load: Load, start_us: int, workers: list[dict[str, Any]]) -> LoadResult:
     arrivals, confirms = [], []
     end_us = 0
     heads: list[bytes] = []
@@ -502,7 +502,7 @@ def _result(load: Load, start_us: int, workers: list[dict[str, Any]]) -> Result:
     if load.mode != "send":
         _verify(load, heads)
     seconds = (end_us - start_us) / 1e6
-    return Result(
+    return LoadResult(
         messages=load.messages,
         seconds=round(seconds, 6),
         per_s=round(load.messages / seconds, 1),

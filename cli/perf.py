@@ -19,7 +19,7 @@ from amq.cli.clients import (
     progress,
     window_option,
 )
-from amq.cli.load import ACKS, HEAD_BYTES, MODES, Load, Result, drain, run
+from amq.cli.load import ACKS, HEAD_BYTES, MODES, Load, LoadResult, drain, run
 from amq.cli.output import counted, examples, json_option, print_json, print_table
 from amq.cli.status import ask
 from amq.client import ConnectError
@@ -168,7 +168,7 @@ def _serving(url: str, login: str, passcode: str) -> BrokerUri:
     raise ConnectError(f"no broker serves clients: {'; '.join(reasons)}") from refusal
 
 
-def _print(load: Load, result: Result) -> None:
+def _print(load: Load, result: LoadResult) -> None:
     kind = "persistent" if load.persistent else "non-persistent"
     sides = {
         "send": (counted(load.producers, "producer"),),

@@ -17,7 +17,7 @@ from amq.cli.output import examples, json_option, print_json
 from amq.core.destination import parts
 from amq.core.errors import ProtocolError
 from amq.protocols.stomp.destination import full_name
-from amq.security.explained import ExplainedPermissions, Reason
+from amq.security.explained import AskedEntry, ExplainedPermissions
 from amq.security.login import User
 
 # Those that the file alone decides, and how they are written here.
@@ -43,12 +43,12 @@ _EXPLAIN: Final = "amq permissions explain --permissions /etc/amq/permissions.to
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Allowance:
     """`name` = the full name of a destination, the owner of batches, "" = the broker."""
 
     name: str
     allowed: bool
-    reasons: tuple[Reason, ...]
+    reasons: tuple[AskedEntry, ...]
 
 
 @click.group(epilog=examples(f"{_EXPLAIN} --user alice send /queue/orders"))
@@ -128,16 +128,16 @@ def _names(action: Action, destination: str) -> list[str]:
         raise click.UsageError(error.description) from error
 
 
-def _ask(rules: ExplainedPermissions, who: User, action: Action, name: str) -> Answer:
+def _ask(rules: ExplainedPermissions, who: User, action: Action, name: str) -> Allowance:
     rules.reasons.clear()
     allowed = FileRules(rules)(who, action, name)
     reasons = rules.reasons
     if allowed:
         reasons = [reason for reason in reasons if reason.grants]
-    return Answer(name, allowed, tuple(reasons))
+    return Allowance(name, allowed, tuple(reasons))
 
 
-def _tell(action: Action, answer: Answer) -> None:
+def _tell(action: Action, answer: Allowance) -> None:
     click.echo(f"{'allowed' if answer.allowed else 'denied'}: {action.value} {answer.name or 'the broker'}")
     for reason in answer.reasons:
         roles = ", ".join('everybody ("*")' if role == "*" else role for role in reason.roles) or "nobody"
@@ -147,7 +147,7 @@ def _tell(action: Action, answer: Answer) -> None:
         click.echo("  everybody may" if answer.allowed else "  no entry is about it")
 
 
-def _json(answer: Answer) -> dict[str, object]:
+def _json(answer: Allowance) -> dict[str, object]:
     return {
         "destination": answer.name,
         "allowed": answer.allowed,

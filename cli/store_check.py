@@ -10,7 +10,7 @@ import structlog
 
 from amq.config import BrokerConfig
 from amq.core.errors import AmqError, StoreError
-from amq.doctor import Level, Report, examine_quickly
+from amq.doctor import Examination, Level, examine_quickly
 from amq.doctor.filesystems import ALONE_TOPIC
 from amq.store.files.others import check_own
 from amq.store.files.vfs import SystemVfs
@@ -50,7 +50,7 @@ def _warn(reasons: list[str]) -> None:
         _log.warning("allowUnsafeStore is set but not needed: remove it")
 
 
-def _description(report: Report, reasons: list[str]) -> str:
+def _description(report: Examination, reasons: list[str]) -> str:
     return (
         f"{report.directory} is not fit to be a store: {'; '.join(reasons)}. `amq doctor {report.path}` tells more; "
         "--allow-unsafe-store starts the broker anyway, for trials"

@@ -54,7 +54,7 @@ def _json_escape(character: str) -> str:
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
-class Shown:
+class VisibleText:
     """A text stream over `stream` that writes `visible_lines`. Bytes for its `buffer` pass as they are."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -77,9 +77,9 @@ class Shown:
 
 def guarded(stream: TextIO) -> TextIO:
     """`stream` for untrusted text."""
-    return stream if isinstance(stream, Shown) else cast(TextIO, Shown(stream))
+    return stream if isinstance(stream, VisibleText) else cast(TextIO, VisibleText(stream))
 
 
 def raw(stream: TextIO) -> TextIO:
     """The stream below, which takes the escapes of a terminal."""
-    return stream.stream if isinstance(stream, Shown) else stream
+    return stream.stream if isinstance(stream, VisibleText) else stream

@@ -10,7 +10,7 @@ from amq.core.errors import ConfigError
 from amq.security import PasswordHash, Users, check_name, hash_password
 from amq.security.permissions import Permissions
 from amq_migrate import foreign
-from amq_migrate.foreign import User
+from amq_migrate.foreign import FileUser
 
 USERS_MAX = 200  # each start hashes all passwords, and takes 50 ms for each
 
@@ -41,7 +41,7 @@ def read_permissions(path: str, properties: Mapping[str, str], generation: int =
     return Permissions.of(found, path, generation)
 
 
-def check_users(users: Iterable[User], path: str) -> None:
+def check_users(users: Iterable[FileUser], path: str) -> None:
     """Raises ConfigError, with the line, for a name that no user can have, or that two have."""
     seen = set()
     for user in users:

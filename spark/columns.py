@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from amq.client import Columns as Sent
 from amq.core.message import LARGE_BODY_BYTES
-from pyspark_amq.frames import BINARY_KEY, KEY_HEADER, NULL_HEADER, Columns, Rows, SchemaError
+from pyspark_amq.frames import BINARY_KEY, KEY_HEADER, NULL_HEADER, FrameColumns, FrameRows, SchemaError
 
 FRAME_ROWS, FRAME_BYTES = 2000, 1 << 20  # in one frame, about
 LISTS_MAX = 256  # of different names in one frame
@@ -31,7 +31,7 @@ _INVERSE = pow(_FACTOR, -1, 1 << 64)
 
 
 @dataclass(frozen=True)
-class Table:
+class RowTable:
     """Rows of one destination, in order.
 
     bodies   binary
@@ -61,7 +61,7 @@ class Table:
         offsets, _ = _layout(self.bodies)
         return int(offsets[-1] - offsets[0])
 
-    def part(self, start: int, stop: int) -> Table:
+    def part(self, start: int, stop: int) -> RowTable:
         """Those rows. Copies nothing."""
         codes, values, counts = self.codes, self.values, self.counts
         if counts is not None:
@@ -71,7 +71,7 @@ class Table:
             codes, values = codes[first:last], values.slice(first, last - first)
         ids = None if self.ids is None else self.ids[start:stop]
         bodies = self.bodies.slice(start, stop - start)
-        return Table(self.destination, bodies, self.text, self.names, codes, values, counts, ids)
+        return RowTable(self.destination, bodies, self.text, self.names, codes, values, counts, ids)
 
     def checksum(self) -> int:
         """The sum of the checksums of the rows, each of destination, key, headers and value. It finds accidental
@@ -87,9 +87,9 @@ class Table:
         mixed = _mixed(rows + (sums[ends] - sums[ends - self.counts]) * np.uint64(_FACTOR))
         return int(np.where(self.counts > 0, mixed, rows).sum(dtype=np.uint64))
 
-    def rows(self) -> Rows:
+    def rows(self) -> FrameRows:
         """The same row by row."""
-        return Rows(self.destination, self.bodies.to_pylist(), self.headers(), self.ids)
+        return FrameRows(self.destination, self.bodies.to_pylist(), self.headers(), self.ids)
 
     def headers(self) -> list[dict[str, str] | None] | None:
         """The headers of each row; None = no row has any."""
@@ -101,7 +101,7 @@ class Table:
             for count in self.counts.tolist()
         ]
 
-    def pieces(self) -> Iterator[Table]:
+    def pieces(self) -> Iterator[RowTable]:
         """The rows in parts that fit into one frame each; one with a large body is alone."""
         offsets, _ = _layout(self.bodies)
         start = 0
@@ -111,7 +111,7 @@ class Table:
             yield from self.part(start, stop)._with_few_headers()
             start = stop
 
-    def _with_few_headers(self) -> Iterator[Table]:
+    def _with_few_headers(self) -> Iterator[RowTable]:
         rows, counts = len(self), self.counts
         few = counts is None or (counts.sum() <= VALUES_MAX and _bytes_of(self.values) <= FRAME_BYTES)
         if rows == 1 or (few and (counts is None or len(self._lists()[0]) <= LISTS_MAX)):
@@ -163,7 +163,7 @@ class Table:
         return [[code for code in row if code >= 0] for row in found.tolist()], index.reshape(-1)
 
 
-def tables_of(batch: pa.RecordBatch, columns: Columns, destination: str | None) -> Iterator[Table]:
+def tables_of(batch: pa.RecordBatch, columns: FrameColumns, destination: str | None) -> Iterator[RowTable]:
     """The rows of `batch`, grouped by destination. Raises SchemaError."""
     bodies = batch.column("value").cast(pa.binary())
     if bodies.null_count:
@@ -187,8 +187,8 @@ def tables_of(batch: pa.RecordBatch, columns: Columns, destination: str | None) 
 
 
 def _table(
-    batch: pa.RecordBatch, columns: Columns, destination: str, bodies: pa.Array, ids: Sequence[str] | None
-) -> Table:
+    batch: pa.RecordBatch, columns: FrameColumns, destination: str, bodies: pa.Array, ids: Sequence[str] | None
+) -> RowTable:
     names, values, counts = _pairs(batch) if columns.headers else _no_pairs(len(batch))
     keys = _text_or_spelled(batch.column("key"), "key") if columns.key else pa.nulls(len(batch), pa.string())
     value = batch.column("value")
@@ -198,9 +198,9 @@ def _table(
     names, values, counts = _with_first(KEY_HEADER, keys, names, values, counts)
     if not len(names):
         empty = pa.array([], pa.binary())
-        return Table(destination, bodies, columns.text, (), np.zeros(0, np.int64), empty, None, ids)
+        return RowTable(destination, bodies, columns.text, (), np.zeros(0, np.int64), empty, None, ids)
     encoded = names.dictionary_encode()
-    table = Table(
+    table = RowTable(
         destination,
         bodies,
         columns.text,
@@ -299,7 +299,7 @@ def _with_first(
     return names, pa.concat_arrays([values, keys]).take(order), total
 
 
-def _check_twice(table: Table) -> None:
+def _check_twice(table: RowTable) -> None:
     """Raises SchemaError where a row has two headers of one name, which cannot be in a map of Spark."""
     assert table.counts is not None
     rows = np.repeat(np.arange(len(table)), table.counts)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pyspark_amq.batch import AmqReader
-    from pyspark_amq.journal_source import JournalReader
+    from pyspark_amq.journal_source import JournalRowsReader
     from pyspark_amq.options import JournalOptions, SourceOptions
     from pyspark_amq.sink import AmqBatchWriter, AmqStreamWriter
     from pyspark_amq.source import AmqStreamReader
@@ -133,10 +133,10 @@ class AmqJournalDataSource(DataSource):
         _refuse_table(self.name(), PROVIDER in self.options)
         return _module("journal_source").schema(self._options())
 
-    def reader(self, schema: StructType) -> JournalReader:
+    def reader(self, schema: StructType) -> JournalRowsReader:
         """Raises OptionError, SchemaError."""
         _refuse_table(self.name(), not self.options)
-        reader: JournalReader = _module("journal_source").reader(self._options(), schema)
+        reader: JournalRowsReader = _module("journal_source").reader(self._options(), schema)
         return reader
 
     def _options(self) -> JournalOptions:

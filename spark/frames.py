@@ -37,7 +37,7 @@ class SchemaError(ConfigError):
 
 
 @dataclass(frozen=True)
-class Columns:
+class FrameColumns:
     """The columns of a DataFrame. `text`: is `value` text, or bytes?"""
 
     text: bool
@@ -48,7 +48,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Rows:
+class FrameRows:
     """Rows of one destination, in order. `headers`: those of each row, or None if no row has any; `ids` likewise."""
 
     destination: str
@@ -57,7 +57,7 @@ class Rows:
     ids: Sequence[str] | None
 
 
-def columns(schema: StructType, options: SinkOptions) -> Columns:
+def columns(schema: StructType, options: SinkOptions) -> FrameColumns:
     """The meaning of the columns of `schema`. Raises SchemaError."""
     types = {field.name: field.dataType for field in schema.fields}
     if len(types) < len(schema.fields):
@@ -82,7 +82,7 @@ def columns(schema: StructType, options: SinkOptions) -> Columns:
     if options.id_column in types and not isinstance(types[options.id_column], _TEXT):
         found = types[options.id_column]
         raise SchemaError(f"column '{options.id_column}' is {found.simpleString()}: cast it to string")
-    return Columns(
+    return FrameColumns(
         isinstance(types["value"], StringType),
         "key" in types,
         options.destination is None,
@@ -157,8 +157,8 @@ class Identifier:
         self._seen: dict[bytes, int] = {}
         self._counts: dict[str, int] = {}  # rows of each destination
 
-    def ids(self, rows: Rows) -> Sequence[str]:
-        """One id for each row. Call it once for each `Rows`."""
+    def ids(self, rows: FrameRows) -> Sequence[str]:
+        """One id for each row. Call it once for each `FrameRows`."""
         if rows.ids is not None:
             return rows.ids
         if self._by_content:

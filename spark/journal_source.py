@@ -39,11 +39,11 @@ def schema(given: options.JournalOptions) -> StructType:
     return from_arrow_schema(_columns(given))
 
 
-def reader(given: options.JournalOptions, wanted: StructType) -> JournalReader:
+def reader(given: options.JournalOptions, wanted: StructType) -> JournalRowsReader:
     """The reader for these options and columns. Raises SchemaError for columns that the format has not."""
     every = from_arrow_schema(journal.schema(headers=True))
     columns = messages.project(wanted, {field.name: [field.dataType] for field in every.fields}, "amq-journal")
-    kind = PushdownJournalReader if given.pushdown else JournalReader
+    kind = PushdownJournalReader if given.pushdown else JournalRowsReader
     return kind(given, columns)
 
 
@@ -58,7 +58,7 @@ class JournalPartition(InputPartition):
     part: journal.Part
 
 
-class JournalReader(DataSourceReader):
+class JournalRowsReader(DataSourceReader):
     """Reads the journal at `path`. Spark applies all filters."""
 
     def __init__(self, given: options.JournalOptions, columns: pa.Schema) -> None:
@@ -96,7 +96,7 @@ def _before(bound: int | None, otherwise: int) -> int:
     return otherwise if bound is None else bound - 1
 
 
-class PushdownJournalReader(JournalReader):
+class PushdownJournalReader(JournalRowsReader):
     """The same, but it applies filters on offset, destination, timestamp and kind itself. It is a separate class, since
     Spark refuses readers that accept filters, unless spark.sql.python.filterPushdown.enabled is true."""
 

@@ -22,8 +22,8 @@ import amq
 from amq.client import Connection, Producer
 from amq.core.errors import TransactionRolledBackError
 from pyspark_amq import frames
-from pyspark_amq.columns import Table, tables_of
-from pyspark_amq.frames import Columns
+from pyspark_amq.columns import RowTable, tables_of
+from pyspark_amq.frames import FrameColumns
 from pyspark_amq.options import DEDUP, EXACTLY_ONCE, SinkOptions
 
 BATCH_COMMITTED = "BATCH_COMMITTED"
@@ -78,7 +78,7 @@ def connect(options: SinkOptions) -> Connection:
     )
 
 
-def stage(batches: Iterable[pa.RecordBatch], part: Part, options: SinkOptions, columns: Columns) -> Staged:
+def stage(batches: Iterable[pa.RecordBatch], part: Part, options: SinkOptions, columns: FrameColumns) -> Staged:
     """Send the rows of `batches`. They are safe when this returns. Raises AmqError."""
     task = Task(part, options, columns.text)
     started_at = time.monotonic()
@@ -117,7 +117,7 @@ class Task:
         scope = f"{part.owner}/{part.batch}/{part.partition}"
         self._identifier = frames.Identifier(scope, options.id_strategy)
 
-    def send(self, chunk: list[Table]) -> bool:
+    def send(self, chunk: list[RowTable]) -> bool:
         """Send one chunk. Returns False if the batch is committed already. Raises AmqError."""
         if self._connection is None:
             self._connection = connect(self._options)
@@ -156,7 +156,7 @@ class Task:
         if self._connection is not None:
             self._connection.abort()
 
-    def _send(self, table: Table) -> None:
+    def _send(self, table: RowTable) -> None:
         options, producer = self._options, self._producer(table.destination)
         how: dict[str, Any] = {
             "persistent": options.persistent,
@@ -199,7 +199,7 @@ class Task:
             producer = self._producers[destination] = self._session.producer(destination)
         return producer
 
-    def _send_with_ids(self, chunk: list[Table]) -> None:
+    def _send_with_ids(self, chunk: list[RowTable]) -> None:
         options = self._options
         for table in chunk:
             rows = table.rows()

@@ -39,7 +39,7 @@ from amq.store.presence import BrokerPresence, read_presence
 from amq_migrate import foreign
 from amq_migrate.foreign import load
 from amq_migrate.openwire.addresses import parse
-from amq_migrate.openwire.peer import Peer, connect
+from amq_migrate.openwire.peer import OtherBroker, connect
 from amq_migrate.openwire.wire import SESSION
 from tests.openwire_client import text_content
 from tests.patience import DEADLINE_S
@@ -281,7 +281,7 @@ class OpenWire:
 
     def __init__(self, port: int, user: str = "", password: str = "", client_id: str = "") -> None:
         try:
-            self._peer: Peer = connect(
+            self._peer: OtherBroker = connect(
                 parse(f"tcp://127.0.0.1:{port}"),
                 user,
                 password,

@@ -16,7 +16,7 @@ from amq.protocols.openwire.primitives import encode_map, encode_stream
 from amq.protocols.openwire.table import Structure, structure
 from amq.protocols.openwire.wire import INT, encode_text
 from amq_migrate.openwire.addresses import parse
-from amq_migrate.openwire.peer import Peer, connect
+from amq_migrate.openwire.peer import OtherBroker, connect
 from amq_migrate.openwire.queues import INDIVIDUAL, acknowledge, consuming, queue_of
 from amq_migrate.openwire.wire import SESSION
 
@@ -34,13 +34,13 @@ PROPERTIES = {
 }
 
 
-def new_peer(url: str, user: str = "", password: str = "") -> Peer:
+def new_peer(url: str, user: str = "", password: str = "") -> OtherBroker:
     """A connection; close it."""
     return connect(parse(url), user, password, f"ID:test-{next(_numbers)}:1", SystemClock(), "the broker", Contexts())
 
 
 @contextmanager
-def peer_of(url: str, user: str = "", password: str = "") -> Iterator[Peer]:
+def peer_of(url: str, user: str = "", password: str = "") -> Iterator[OtherBroker]:
     """A connection that ends in an orderly way."""
     peer = new_peer(url, user, password)
     try:
@@ -89,7 +89,7 @@ def one_of_each() -> list[Structure]:
     ]
 
 
-def send(peer: Peer, queue: str, messages: list[Structure]) -> None:
+def send(peer: OtherBroker, queue: str, messages: list[Structure]) -> None:
     """Each is confirmed."""
     producer = structure(table.PRODUCER_ID, connection=peer.wire.connection, session=SESSION, value=next(_numbers))
     peer.request(structure(table.PRODUCER_INFO, id=producer))
@@ -105,7 +105,7 @@ def send(peer: Peer, queue: str, messages: list[Structure]) -> None:
     peer.wait(lambda: not left[0], 60, "does not confirm")
 
 
-def receive(peer: Peer, queue: str, count: int) -> list[Structure]:
+def receive(peer: OtherBroker, queue: str, count: int) -> list[Structure]:
     """So many messages of the queue, which are acknowledged."""
     found: list[Structure] = []
 

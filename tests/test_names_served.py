@@ -18,7 +18,7 @@ from amq.protocols.openwire import table
 from amq.protocols.openwire.table import Structure, structure
 from amq.protocols.openwire.transactions import BEGIN, COMMIT_ONE
 from amq.security.users_edit import add_user
-from amq_migrate.openwire.peer import Peer
+from amq_migrate.openwire.peer import OtherBroker
 from bench.wire import WireError
 from tests.brokers import Broker, Brokers
 from tests.openwire_client import message, peer_of
@@ -50,7 +50,7 @@ def brokers(tmp_path: Path) -> Iterator[Brokers]:
 
 
 @contextmanager
-def jms(broker: Broker, user: str) -> Iterator[Peer]:
+def jms(broker: Broker, user: str) -> Iterator[OtherBroker]:
     with peer_of(f"tcp://127.0.0.1:{broker.port}", user, PASSWORD) as peer:
         yield peer
 
@@ -64,7 +64,7 @@ def transacted(broker: Broker, user: str) -> Iterator[amq.Session]:
         yield session
 
 
-def sent(peer: Peer, producer: str, number: int, queue: str = QUEUE, **more: object) -> None:
+def sent(peer: OtherBroker, producer: str, number: int, queue: str = QUEUE, **more: object) -> None:
     """A message with the id that the producer `producer` gives to its message `number`."""
     own = structure(table.PRODUCER_ID, connection=producer, session=1, value=1)
     id = structure(table.MESSAGE_ID, producer=own, producer_sequence=number)
@@ -78,14 +78,14 @@ def transaction_of(connection: str, number: int) -> Structure:
     return structure(table.LOCAL_TRANSACTION_ID, connection=id, value=number)
 
 
-def ended(peer: Peer, connection: str, number: int, kind: int) -> None:
+def ended(peer: OtherBroker, connection: str, number: int, kind: int) -> None:
     """BEGIN or COMMIT of a local transaction of that connection."""
     transaction = transaction_of(connection, number)
     id = transaction.fields["connection"]
     peer.request(structure(table.TRANSACTION_INFO, connection=id, transaction=transaction, kind=kind))
 
 
-def committed(peer: Peer, number: int) -> None:
+def committed(peer: OtherBroker, number: int) -> None:
     """The n-th local transaction of a JMS client, with one message in it."""
     name = peer.wire.connection
     ended(peer, name, number, BEGIN)

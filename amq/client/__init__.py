@@ -15,7 +15,8 @@ from amq.client.errors import (
     TransactionRetryError,
     UriError,
 )
-from amq.client.leases import Lease, LeaseRequest
+from amq.client.leases import LeaseRequest
+from amq.client.leases import MessageLease as Lease
 from amq.client.requests import ConnectionEvent, EventKind
 from amq.client.session import Browser, Consumer, Message, Producer, Session
 from amq.client.two_phase import PreparedTransaction

@@ -47,7 +47,7 @@ from amq.client.errors import ConnectionClosedError, FlushError, gathered
 from amq.client.machine import EXIT_TIMEOUT_S, SEND_WINDOW_BYTES, SEND_WINDOW_MESSAGES, Machine
 from amq.client.names import NAMES, Names
 from amq.client.once import ATTEMPTS_MAX, Once
-from amq.client.requests import Kind, Request, SendOwner
+from amq.client.requests import Request, RequestKind, SendOwner
 from amq.client.states import State
 from amq.client.two_phase import (
     PREPARED_QUEUE,
@@ -125,19 +125,21 @@ class Connection:
         epoch: int = 0,
         places: bool = False,
         timeout: float | None = None,
-    ) -> leases.Lease:
+    ) -> leases.MessageLease:
         """Set the next messages that wait at `destination` apart for `cursor`, or find the first beyond `after`."""
         words = (destination, cursor, after, messages, size, lease_timeout, take, epoch, places)
         request = leases.ask(self._machine, *words)
-        return leases.Lease.parse((await self._ask(request, f"lease of {destination} for {cursor}", timeout)).outcome)
+        return leases.MessageLease.parse(
+            (await self._ask(request, f"lease of {destination} for {cursor}", timeout)).outcome
+        )
 
     async def lease_many(
         self, wanted: Iterable[leases.LeaseRequest], timeout: float | None = None
-    ) -> list[leases.Lease]:
+    ) -> list[leases.MessageLease]:
         """The answers to several questions as `lease` asks them, all asked at once."""
         requests = [leases.ask(self._machine, *each) for each in wanted]
         answers = [await self._ask(request, f"lease for {request.subject}", timeout) for request in requests]
-        return [leases.Lease.parse(answer.outcome) for answer in answers]
+        return [leases.MessageLease.parse(answer.outcome) for answer in answers]
 
     async def settle(
         self,
@@ -267,7 +269,7 @@ class Connection:
         if not await self._driver.wait(request.gate, lambda: request.done, timeout_s):
             duplicate_id = request.subject if request.owner is None else ""
             error = error or timed_out(self._machine, what, timeout_s, duplicate_id)
-            if request.kind is Kind.ACK:
+            if request.kind is RequestKind.ACK:
                 raise error
             self._machine.withdraw(request, error, self._driver.clock.monotonic())
             self._driver.kick()

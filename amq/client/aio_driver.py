@@ -20,7 +20,7 @@ from typing import Any
 
 from amq.client.driver import EXIT_MARGIN_S, cannot_connect, closed, feed, warn_of_loss
 from amq.client.errors import ConnectError, ConnectionLostError
-from amq.client.link import Close, Fetch, Link, Open
+from amq.client.link import Close, Fetch, Link, OpenLink
 from amq.client.lists import LISTS, Found, Lists
 from amq.client.machine import Machine
 from amq.client.names import NAMES, Answer, Names
@@ -205,7 +205,7 @@ class AsyncDriver:
         while machine.actions:
             actions, machine.actions = machine.actions, []
             for action in actions:
-                if isinstance(action, Open):
+                if isinstance(action, OpenLink):
                     self._open(action.link)
                 elif isinstance(action, Close):
                     self._close(action.link)

@@ -22,7 +22,7 @@ from amq.client.driver import Driver, Listener, seconds
 from amq.client.errors import ConnectionClosedError, FlushError, gathered
 from amq.client.machine import EXIT_TIMEOUT_S, SEND_WINDOW_BYTES, SEND_WINDOW_MESSAGES, Machine
 from amq.client.names import NAMES, Names
-from amq.client.requests import Kind, Request
+from amq.client.requests import Request, RequestKind
 from amq.client.session import Session
 from amq.client.states import State
 from amq.client.two_phase import PREPARED_QUEUE, PreparedTransaction, abort_batch, commit_batch, finish, rolled_back
@@ -116,7 +116,7 @@ class Connection:
         epoch: int = 0,
         places: bool = False,
         timeout: float | None = None,
-    ) -> leases.Lease:
+    ) -> leases.MessageLease:
         """Set the next messages that wait at `destination` apart for `cursor`: at most `messages`, and about `size`
         bytes (0 = as many as the broker allows). They are read with `Session.lease_reader` and end with `settle`.
 
@@ -134,9 +134,11 @@ class Connection:
         """
         what = f"lease of {destination} for {cursor}"
         words = (destination, cursor, after, messages, size, lease_timeout, take, epoch, places)
-        return leases.Lease.parse(self._ask(lambda: leases.ask(self._machine, *words), what, timeout).outcome)
+        return leases.MessageLease.parse(self._ask(lambda: leases.ask(self._machine, *words), what, timeout).outcome)
 
-    def lease_many(self, wanted: Iterable[leases.LeaseRequest], timeout: float | None = None) -> list[leases.Lease]:
+    def lease_many(
+        self, wanted: Iterable[leases.LeaseRequest], timeout: float | None = None
+    ) -> list[leases.MessageLease]:
         """The answers to several questions as `lease` asks them, all asked at once. Raises what that raises, for the
         first that fails."""
         self._check_waits()
@@ -145,7 +147,7 @@ class Connection:
             for request in requests:
                 what = f"lease for {request.subject}"
                 self._await(request, what, timeout, resolve_timed_out(self._timeout_s(timeout), what))
-        return [leases.Lease.parse(request.outcome) for request in requests]
+        return [leases.MessageLease.parse(request.outcome) for request in requests]
 
     def settle(
         self,
@@ -313,7 +315,7 @@ class Connection:
         if not self._driver.wait(request.gate, lambda: request.done, timeout_s):
             duplicate_id = request.subject if request.owner is None else ""
             error = error or timed_out(self._machine, what, timeout_s, duplicate_id)
-            if request.kind is Kind.ACK:
+            if request.kind is RequestKind.ACK:
                 raise error
             self._machine.withdraw(request, error, self._driver.clock.monotonic())
         if request.error is not None:

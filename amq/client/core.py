@@ -21,7 +21,7 @@ from amq.client.errors import (
     TransactionRetryError,
     transaction_refused,
 )
-from amq.client.requests import Gate, Kind, Request, SendOwner, open_gate
+from amq.client.requests import Gate, Request, RequestKind, SendOwner, open_gate
 from amq.core.errors import AmqError, CommandError, TransactionRolledBackError
 from amq.core.message import DEFAULT_PRIORITY, LARGE_BODY_BYTES
 from amq.protocols.stomp.frame import Frame, encode, escape
@@ -111,7 +111,7 @@ class Subscription:
         """Ask the broker for this subscription; it is confirmed when deliveries may come."""
         receipt = machine.next_receipt()
         frame = encode("SUBSCRIBE", [("id", self.id), *self._headers, ("receipt", receipt.decode())])
-        return machine.request(Kind.SUBSCRIBE, receipt, frame, self.id)
+        return machine.request(RequestKind.SUBSCRIBE, receipt, frame, self.id)
 
     def deliver(self, frame: Frame, epoch: int) -> None:
         if self.browses and frame.headers.get("browser") == "end":
@@ -271,7 +271,7 @@ class SessionCore:
         outcome_id = outcome_id or (dict(headers).get("xid", "") if headers else machine.next_id())
         headers = headers or [("amq-outcome-id", outcome_id)]
         frame = encode("COMMIT", [("transaction", transaction.name), *headers, ("receipt", receipt.decode())])
-        request = machine.request(Kind.COMMIT, receipt, frame, transaction.name)
+        request = machine.request(RequestKind.COMMIT, receipt, frame, transaction.name)
         request.outcome_id = outcome_id
         return request
 
@@ -290,7 +290,7 @@ class SessionCore:
             machine.write(encode("UNSUBSCRIBE", [("id", subscription.id)]))
         receipt = machine.next_receipt()
         frame = encode("ABORT", [("transaction", transaction.name), ("receipt", receipt.decode())])
-        request = machine.request(Kind.ABORT, receipt, frame, transaction.name)
+        request = machine.request(RequestKind.ABORT, receipt, frame, transaction.name)
         for subscription in transaction.first:
             del machine.subscriptions[subscription.id]
             subscription.buffer.clear()
@@ -370,7 +370,7 @@ class SessionCore:
             machine.write(_settling("ACK", transaction.first.pop(subscription), transaction.name))
         receipt = machine.next_receipt()
         frame = encode("UNSUBSCRIBE", [("id", subscription.id), ("receipt", receipt.decode())])
-        return machine.request(Kind.UNSUBSCRIBE, receipt, frame, subscription.id)
+        return machine.request(RequestKind.UNSUBSCRIBE, receipt, frame, subscription.id)
 
     def want(self, subscription: Subscription) -> None:
         """Somebody waits for a message: ask for one, of a broker that sends none unasked."""
@@ -388,7 +388,7 @@ class SessionCore:
         if not machine.flowing:
             return None
         receipt = machine.next_receipt()
-        return machine.request(Kind.CREDIT, receipt, _credit(subscription, 0, receipt.decode()), subscription.id)
+        return machine.request(RequestKind.CREDIT, receipt, _credit(subscription, 0, receipt.decode()), subscription.id)
 
     def give_up(self, request: Request, now: float) -> None:
         """The broker did not answer `want_no_more` in time."""
@@ -448,7 +448,7 @@ class SessionCore:
         if wait:
             receipt = machine.next_receipt()
             frame = _settling(command, delivery, receipt=receipt.decode(), requeue=requeue)
-            request = delivery.settling = machine.request(Kind.ACK, receipt, frame, subscription.id)
+            request = delivery.settling = machine.request(RequestKind.ACK, receipt, frame, subscription.id)
         else:
             machine.write(_settling(command, delivery, requeue=requeue))
         delivery.settled = True
@@ -509,7 +509,7 @@ class ProducerCore:
             return None
         receipt = machine.next_receipt()
         parts += (b"\nreceipt:", receipt, b"\n\n", body, b"\0")
-        return machine.request(Kind.SEND, receipt, b"".join(parts), duplicate_id, None if wait else self.owner)
+        return machine.request(RequestKind.SEND, receipt, b"".join(parts), duplicate_id, None if wait else self.owner)
 
     def _send_large(
         self, parts: list[bytes], body: bytes, duplicate_id: str, owner: SendOwner | None
@@ -523,7 +523,7 @@ class ProducerCore:
             return None
         receipt = machine.next_receipt()
         parts += (b"\nreceipt:", receipt, b"\n\n")
-        return machine.request(Kind.SEND, receipt, b"".join(parts), duplicate_id, owner, body)
+        return machine.request(RequestKind.SEND, receipt, b"".join(parts), duplicate_id, owner, body)
 
 
 def timed_out(machine: Machine, what: str, timeout_s: float, duplicate_id: str = "") -> CallTimeoutError:

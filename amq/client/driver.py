@@ -23,7 +23,7 @@ from contextlib import suppress
 from typing import Any
 
 from amq.client.errors import ConnectError, ConnectionLostError
-from amq.client.link import Close, Fetch, Link, Open
+from amq.client.link import Close, Fetch, Link, OpenLink
 from amq.client.lists import LISTS, Found, Lists
 from amq.client.machine import Machine
 from amq.client.names import NAMES, Answer, Names
@@ -244,7 +244,7 @@ class Driver:
             machine.tick(self.clock.monotonic())
             actions, machine.actions = machine.actions, []
         for action in actions:
-            if isinstance(action, Open):
+            if isinstance(action, OpenLink):
                 self._open(action.link)
             elif isinstance(action, Close):
                 self._close(action.link)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from amq.client.requests import Kind, Request
+from amq.client.requests import Request, RequestKind
 from amq.core.errors import CommandError
 from amq.protocols.stomp.frame import encode
 
@@ -32,7 +32,7 @@ def end_durable(session: SessionCore, name: str) -> Request:
     machine = session.machine
     receipt = machine.next_receipt()
     return machine.request(
-        Kind.END, receipt, encode("UNSUBSCRIBE", [(NAME_HEADER, name), ("receipt", receipt.decode())]), name
+        RequestKind.END, receipt, encode("UNSUBSCRIBE", [(NAME_HEADER, name), ("receipt", receipt.decode())]), name
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amq.client.core import Subscription
-from amq.client.requests import Kind, Request
+from amq.client.requests import Request, RequestKind
 from amq.core.errors import CommandError, ProtocolError
 from amq.protocols.stomp.frame import Frame, encode
 from amq.protocols.stomp.runs import HEADER, MESSAGES, VERSION
@@ -27,7 +27,7 @@ STOP_MAX = 999_999_999
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class MessageLease:
     """Messages that are set apart, or the word that there are none.
 
     number     by which it is read and settled; of one cursor a later lease has a larger one. 0 = there is none
@@ -57,7 +57,7 @@ class Lease:
     reads: tuple[int, int] = (0, 0)
 
     @classmethod
-    def parse(cls, outcome: str) -> Lease:
+    def parse(cls, outcome: str) -> MessageLease:
         """The answer of a broker. Raises ProtocolError."""
         try:
             found = json.loads(outcome)
@@ -180,4 +180,6 @@ def _request(machine: Machine, command: str, headers: list[tuple[str, str]], sub
     if not subject:
         raise CommandError("give the cursor a name")
     receipt = machine.next_receipt()
-    return machine.request(Kind.RESOLVE, receipt, encode(command, [*headers, ("receipt", receipt.decode())]), subject)
+    return machine.request(
+        RequestKind.RESOLVE, receipt, encode(command, [*headers, ("receipt", receipt.decode())]), subject
+    )

@@ -7,7 +7,7 @@ Invariants: each request that is entered ends exactly once; a producer is rememb
 from __future__ import annotations
 
 from amq.client.errors import DeliveryLostError, FlushError
-from amq.client.requests import AFTER_LOSS, AfterLoss, Gate, Kind, Request, SendOwner, open_gate
+from amq.client.requests import AFTER_LOSS, AfterLoss, Gate, Request, RequestKind, SendOwner, open_gate
 from amq.core.errors import AmqError, CommandError
 
 UNTOLD_MAX = 10_000  # failures of sends with `wait=False`; the next such send raises them
@@ -76,7 +76,7 @@ class Ledger:
 
     def enter(self, request: Request) -> None:
         self._requests[request.receipt] = request
-        if request.kind is Kind.SEND:
+        if request.kind is RequestKind.SEND:
             self.unconfirmed += 1
             self.unconfirmed_bytes += len(request.frame) + len(request.body)
             owner = request.owner
@@ -104,7 +104,7 @@ class Ledger:
         del self._requests[request.receipt]
         request.done = True
         request.error = error
-        if request.kind is Kind.SEND:
+        if request.kind is RequestKind.SEND:
             self.unconfirmed -= 1
             self.unconfirmed_bytes -= len(request.frame) + len(request.body)
             owner = request.owner

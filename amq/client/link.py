@@ -270,7 +270,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Open:
+class OpenLink:
     """Begin a TCP connection to `link.uri`; report `opened` or `failed`."""
 
     link: Link
@@ -298,7 +298,7 @@ class Keep:
     text: str
 
 
-Action = Open | Close | Fetch | Keep
+Action = OpenLink | Close | Fetch | Keep
 
 
 def connect_frame(

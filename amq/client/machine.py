@@ -39,13 +39,13 @@ from amq.client.link import (
     Fetch,
     Keep,
     Link,
-    Open,
+    OpenLink,
     connect_frame,
     with_headers,
 )
 from amq.client.members import Members, shown
 from amq.client.reconnect import Reconnector
-from amq.client.requests import ConnectionEvent, EventKind, Gate, Kind, Request, SendOwner, open_gate
+from amq.client.requests import ConnectionEvent, EventKind, Gate, Request, RequestKind, SendOwner, open_gate
 from amq.client.states import Event, Lifecycle, State
 from amq.client.uri import SCHEME, TLS_SCHEME, BrokerUri, BrokerUrl
 from amq.core.errors import AmqError, CommandError, ProtocolError, StoreFullError, TransactionRolledBackError
@@ -194,7 +194,13 @@ class Machine:
     # ---- requests
 
     def request(
-        self, kind: Kind, receipt: bytes, frame: bytes, subject: str, owner: SendOwner | None = None, body: bytes = b""
+        self,
+        kind: RequestKind,
+        receipt: bytes,
+        frame: bytes,
+        subject: str,
+        owner: SendOwner | None = None,
+        body: bytes = b"",
     ) -> Request:
         """Send `frame`, which asks for `receipt`, now or as soon as there is a broker again. A large `body` follows."""
         self.check_open()
@@ -216,7 +222,7 @@ class Machine:
     def withdraw(self, request: Request, error: AmqError, now: float) -> None:
         """The caller waits no longer: `request` ends with `error` and is not replayed. Its late receipt is ignored."""
         if not request.done:
-            if request.kind is Kind.SUBSCRIBE and self.line is not None and request not in self._unsent:
+            if request.kind is RequestKind.SUBSCRIBE and self.line is not None and request not in self._unsent:
                 self.write(encode("UNSUBSCRIBE", [("id", request.subject)]))
             self._end(request, error)
             self._pump(now)
@@ -224,7 +230,7 @@ class Machine:
     def _end(self, request: Request, error: AmqError | None = None) -> None:
         if request is self._barrier:
             self._barrier = None
-        if request.kind is Kind.SUBSCRIBE and error is not None:
+        if request.kind is RequestKind.SUBSCRIBE and error is not None:
             subscription = self.subscriptions.pop(request.subject, None)
             if subscription is not None:
                 subscription.end(error)
@@ -360,7 +366,7 @@ class Machine:
         self._end_all(ConnectionClosedError("the connection was closed before the broker answered"))
         receipt = self.next_receipt()
         frame = encode("DISCONNECT", [("receipt", receipt.decode())])
-        self.ledger.enter(Request(Kind.DISCONNECT, receipt, frame, ""))
+        self.ledger.enter(Request(RequestKind.DISCONNECT, receipt, frame, ""))
         assert self.link is not None
         self.link.out.append(frame)
         self._next_at = now + DISCONNECT_S_MAX
@@ -397,7 +403,7 @@ class Machine:
         assert uri is not None, "a round begins with at least one broker"
         self._next_at = None
         self.link = Link(uri, now + uri.options.connect_timeout_ms / 1000)
-        self.actions.append(Open(self.link))
+        self.actions.append(OpenLink(self.link))
 
     def _retry(self, now: float) -> None:
         self._life.on(Event.RETRY)
@@ -592,14 +598,16 @@ class Machine:
     def _restore(self) -> None:
         """Queue what the new link must hear: questions about commits first, then subscriptions, then sends."""
         pending = self.ledger.all()
-        asked = {request.subject: request for request in pending if request.kind is Kind.SUBSCRIBE}
+        asked = {request.subject: request for request in pending if request.kind is RequestKind.SUBSCRIBE}
         for id, request in asked.items():
             if id not in self.subscriptions:
                 self._end(request)  # its consumer was closed meanwhile
         restored = [s.request(self) for s in self.subscriptions.values() if s.id not in asked]
-        self._unsent = deque(request for request in pending if request.kind in (Kind.COMMIT, Kind.RESOLVE))
+        self._unsent = deque(
+            request for request in pending if request.kind in (RequestKind.COMMIT, RequestKind.RESOLVE)
+        )
         self._unsent.extend([*asked.values(), *restored])
-        self._unsent.extend(request for request in pending if request.kind in (Kind.END, Kind.SEND))
+        self._unsent.extend(request for request in pending if request.kind in (RequestKind.END, RequestKind.SEND))
 
     def _pump(self, now: float) -> None:
         """Write queued requests as far as the barrier allows; when all are written, the connection is restored."""
@@ -611,7 +619,7 @@ class Machine:
             if request.done:
                 continue
             self.link.put(request.frame, request.body)
-            if self._careful or request.kind is Kind.COMMIT:
+            if self._careful or request.kind is RequestKind.COMMIT:
                 self._barrier = request
         if self._barrier is not None or self._unsent:
             return
@@ -633,7 +641,7 @@ class Machine:
         request.outcome = outcome
         barrier = self._barrier
         self._end(request)
-        if request.kind is Kind.DISCONNECT:
+        if request.kind is RequestKind.DISCONNECT:
             self._life.on(Event.DONE)
             self._finish(None, now)
         elif request is barrier:
@@ -672,7 +680,11 @@ class Machine:
             return
         request = self.ledger.find(frame.headers.get("receipt-id", "").encode()) or self._barrier
         if request is not None:
-            if request.kind is Kind.COMMIT and request.replayed and not isinstance(error, TransactionRolledBackError):
+            if (
+                request.kind is RequestKind.COMMIT
+                and request.replayed
+                and not isinstance(error, TransactionRolledBackError)
+            ):
                 unknown = CommitOutcomeUnknownError(
                     f"the broker does not know what became of the commit: {error}", outcome_id=request.outcome_id
                 )
@@ -681,11 +693,11 @@ class Machine:
             elif request.refused is not None and error.code == TransactionRolledBackError.code:
                 error = transaction_refused(request.refused)
             refused = [request]
-            if isinstance(error, StoreFullError) and request.kind is Kind.COMMIT:
+            if isinstance(error, StoreFullError) and request.kind is RequestKind.COMMIT:
                 error = TransactionRolledBackError(error.description, code=error.code)
             elif isinstance(error, StoreFullError):  # and so were those behind it: do not try them one by one
                 pending = self.ledger.all()
-                behind = (r for r in pending[pending.index(request) + 1 :] if r.kind is Kind.SEND)
+                behind = (r for r in pending[pending.index(request) + 1 :] if r.kind is RequestKind.SEND)
                 refused += (r for r in behind if r.owner is request.owner or error.code != "QUEUE_FULL")
             for one in refused:
                 self._end(one, error)
@@ -699,7 +711,7 @@ class Machine:
         transactions are open nothing says which one is meant: none is blamed, and all run again."""
         if isinstance(error, DeliveryLostError):
             return
-        commits = [request for request in self.ledger.all() if request.kind is Kind.COMMIT]
+        commits = [request for request in self.ledger.all() if request.kind is RequestKind.COMMIT]
         found: list[Transaction | Request] = [*self.transactions, *commits]
         if len(found) == 1:
             found[0].refused = error
@@ -712,7 +724,7 @@ class Machine:
         self._counter += 1
         self._next_at = None
         self._probe = Link(uri, now + uri.options.connect_timeout_ms / 1000)
-        self.actions.append(Open(self._probe))
+        self.actions.append(OpenLink(self._probe))
 
     def _drop_probe(self, now: float) -> None:
         assert self._probe is not None
@@ -742,9 +754,9 @@ class Machine:
     def _end_all(self, error: AmqError) -> None:
         self._unsent.clear()
         for request in self.ledger.all():
-            if request.kind is Kind.DISCONNECT:
+            if request.kind is RequestKind.DISCONNECT:
                 self._end(request)
-            elif request.kind is Kind.COMMIT and request.outcome_id:
+            elif request.kind is RequestKind.COMMIT and request.outcome_id:
                 self._end(request, commit_unknown(error, request.outcome_id))
             else:
                 self._end(request, error)

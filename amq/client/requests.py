@@ -31,7 +31,7 @@ class AfterLoss(Enum):
     LOSE = "it cannot be done any more: DeliveryLostError"
 
 
-class Kind(Enum):
+class RequestKind(Enum):
     SEND = "SEND"
     SUBSCRIBE = "SUBSCRIBE"
     UNSUBSCRIBE = "UNSUBSCRIBE"
@@ -45,16 +45,16 @@ class Kind(Enum):
 
 
 AFTER_LOSS = {
-    Kind.SEND: AfterLoss.REPLAY,
-    Kind.SUBSCRIBE: AfterLoss.REPLAY,
-    Kind.UNSUBSCRIBE: AfterLoss.SUCCEED,
-    Kind.END: AfterLoss.REPLAY,
-    Kind.ACK: AfterLoss.LOSE,
-    Kind.CREDIT: AfterLoss.SUCCEED,
-    Kind.COMMIT: AfterLoss.REPLAY,
-    Kind.RESOLVE: AfterLoss.REPLAY,
-    Kind.ABORT: AfterLoss.SUCCEED,
-    Kind.DISCONNECT: AfterLoss.SUCCEED,
+    RequestKind.SEND: AfterLoss.REPLAY,
+    RequestKind.SUBSCRIBE: AfterLoss.REPLAY,
+    RequestKind.UNSUBSCRIBE: AfterLoss.SUCCEED,
+    RequestKind.END: AfterLoss.REPLAY,
+    RequestKind.ACK: AfterLoss.LOSE,
+    RequestKind.CREDIT: AfterLoss.SUCCEED,
+    RequestKind.COMMIT: AfterLoss.REPLAY,
+    RequestKind.RESOLVE: AfterLoss.REPLAY,
+    RequestKind.ABORT: AfterLoss.SUCCEED,
+    RequestKind.DISCONNECT: AfterLoss.SUCCEED,
 }
 
 
@@ -91,7 +91,13 @@ class Request:
     )
 
     def __init__(
-        self, kind: Kind, receipt: bytes, frame: bytes, subject: str, owner: SendOwner | None = None, body: bytes = b""
+        self,
+        kind: RequestKind,
+        receipt: bytes,
+        frame: bytes,
+        subject: str,
+        owner: SendOwner | None = None,
+        body: bytes = b"",
     ) -> None:
         self.kind = kind
         self.receipt = receipt

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from amq.client.requests import Kind, Request
+from amq.client.requests import Request, RequestKind
 from amq.core.errors import CommandError, ProtocolError
 from amq.protocols.stomp.frame import encode
 
@@ -139,4 +139,4 @@ def _series(xids: list[str]) -> list[str]:
 def _ask(machine: Machine, command: str, headers: list[tuple[str, str]], subject: str, body: bytes = b"") -> Request:
     receipt = machine.next_receipt()
     lines = [*headers, ("receipt", receipt.decode()), *([("content-length", str(len(body)))] if body else [])]
-    return machine.request(Kind.RESOLVE, receipt, encode(command, lines, body), subject)
+    return machine.request(RequestKind.RESOLVE, receipt, encode(command, lines, body), subject)

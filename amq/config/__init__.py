@@ -1,7 +1,7 @@
 """Configuration of a broker: `load(...)` → `BrokerConfig`. See schema.py for every option."""
 
 from amq.config.loader import load
-from amq.config.option import SECTIONS, Kind, Option, Setting
+from amq.config.option import SECTIONS, Option, Setting, ValueKind
 from amq.config.schema import BY_KEY, OPTIONS, BrokerConfig
 from amq.config.transport_url import TransportUrl, is_loopback, parse_transport_url
 
@@ -10,10 +10,10 @@ __all__ = [
     "OPTIONS",
     "SECTIONS",
     "BrokerConfig",
-    "Kind",
     "Option",
     "Setting",
     "TransportUrl",
+    "ValueKind",
     "is_loopback",
     "load",
     "parse_transport_url",

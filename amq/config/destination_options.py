@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from amq.config.option import Kind, Scope, Value, scoped_option
+from amq.config.option import OptionScope, Value, ValueKind, scoped_option
 
 TABLE = "destinations"
 
 # All of them apply while the broker runs: a queue has one configuration, which changes as a whole.
-option = partial(scoped_option, Scope.DESTINATION, reload=True)
+option = partial(scoped_option, OptionScope.DESTINATION, reload=True)
 DELAY_MS_MAX = 30 * 86_400_000
 
 
@@ -39,7 +39,7 @@ class DestinationDefaults:
     prefetch_size: int = option(
         "queues",
         "prefetchSize",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         1000,
         "How many unacknowledged messages a consumer gets if its subscription does not say.",
         "Use 1 if messages take long to process: it shares them evenly among consumers.",
@@ -50,7 +50,7 @@ class DestinationDefaults:
     maximum_redeliveries: int = option(
         "queues",
         "maximumRedeliveries",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         6,
         "How often a message is delivered again before it goes to the dead-letter queue.",
         "Use 0 to give up after the first attempt.",
@@ -62,7 +62,7 @@ class DestinationDefaults:
     redelivery_delay_s: float = option(
         "queues",
         "redeliveryDelay",
-        Kind.DURATION,
+        ValueKind.DURATION,
         0,
         "How long a message whose delivery failed waits before it is delivered again; later messages do not wait.",
         "Set it if failures pass with time, such as a service that is down or a lock that somebody holds.",
@@ -74,7 +74,7 @@ class DestinationDefaults:
     redelivery_back_off_multiplier: float = option(
         "queues",
         "redeliveryBackOffMultiplier",
-        Kind.DECIMAL,
+        ValueKind.DECIMAL,
         1,
         "Factor by which the delay grows after each further failure.",
         "Use 2 to double the delay each time, so that a service that is down for long is asked less and less often.",
@@ -86,7 +86,7 @@ class DestinationDefaults:
     maximum_redelivery_delay_s: float = option(
         "queues",
         "maximumRedeliveryDelay",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "1h",
         "Longest delay before a redelivery, whatever the multiplier says.",
         "Set it with redeliveryBackOffMultiplier to bound how late a message may come once all is well again.",
@@ -97,7 +97,7 @@ class DestinationDefaults:
     rejected_messages: str = option(
         "queues",
         "rejectedMessages",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "dead-letter",
         "A message that a consumer rejects (NACK of STOMP, or a JMS client that gives up) becomes a dead letter at "
         "once, or is delivered again after redeliveryDelay, up to maximumRedeliveries times.",
@@ -108,7 +108,7 @@ class DestinationDefaults:
     expired_messages: str = option(
         "queues",
         "expiredMessages",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "drop",
         "Drop expired messages, or move them to the dead-letter queue.",
         "Use dead-letter if expiry means that something is wrong and somebody should see the message.",
@@ -118,7 +118,7 @@ class DestinationDefaults:
     expiry_queue: str = option(
         "queues",
         "expiryQueue",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "",
         "Name of the queue to which expired messages go; blank = see expiredMessages.",
         "Set it to keep expired messages, apart from those that no consumer could process.",
@@ -127,7 +127,7 @@ class DestinationDefaults:
     dead_letter_non_persistent: bool = option(
         "queues",
         "deadLetterNonPersistent",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         True,
         "Move non-persistent messages to the dead-letter queue too, rather than drop them.",
         "Use false if non-persistent messages are worthless once late.",
@@ -136,7 +136,7 @@ class DestinationDefaults:
     group_buckets: int = option(
         "queues",
         "groupBuckets",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         1024,
         "Number of buckets for the message groups (JMSXGroupID) of a queue; each bucket belongs to one consumer. A "
         "change applies when groups are next used anew.",
@@ -148,7 +148,7 @@ class DestinationDefaults:
     group_rebalance: bool = option(
         "queues",
         "groupRebalance",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         False,
         "When a consumer joins, assign message groups anew, each when none of its messages is unacknowledged.",
         "Set it if groups live long and later consumers should get their share of them.",
@@ -157,7 +157,7 @@ class DestinationDefaults:
     queue_limit_bytes: int = option(
         "queues",
         "queueLimit",
-        Kind.SIZE,
+        ValueKind.SIZE,
         0,
         "Most bytes of messages in one queue; queueLimitPolicy decides what happens at the limit.",
         "Set it so that an absent consumer cannot fill the store for all others.",
@@ -169,7 +169,7 @@ class DestinationDefaults:
     queue_limit_policy: str = option(
         "queues",
         "queueLimitPolicy",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "block",
         "At queueLimit: block producers until there is room, reject each send with an error, or move the oldest "
         "messages to the dead-letter queue.",
@@ -180,7 +180,7 @@ class DestinationDefaults:
     last_value_key: str = option(
         "queues",
         "lastValueKey",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "",
         "Name of a message property; of messages with the same value of it only the newest waits, blank = all wait.",
         "Set it if only the present state counts, such as the last price of each share. Artemis calls it "
@@ -190,7 +190,7 @@ class DestinationDefaults:
     ring_size: int = option(
         "queues",
         "ringSize",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         0,
         "How many messages may wait in one queue, without those that consumers have; the oldest goes.",
         "Set it if only the latest messages count, such as the last 1000 lines of a log.",
@@ -202,7 +202,7 @@ class DestinationDefaults:
     divert: str = option(
         "queues",
         "divert",
-        Kind.DIVERTS,
+        ValueKind.DIVERTS,
         "",
         "Queues and topics that also get the messages of a destination, blank = none: a name, or a list of diverts, "
         'such as "from queue to topic://news exclusive where price > 100". See divertExclusive.',
@@ -212,7 +212,7 @@ class DestinationDefaults:
     divert_exclusive: bool = option(
         "queues",
         "divertExclusive",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         False,
         "Send diverted messages to what divert names only, not to the destination itself, unless a divert says "
         "`exclusive` or `copy`.",
@@ -223,7 +223,7 @@ class DestinationDefaults:
     pending_message_limit: int = option(
         "topics",
         "pendingMessageLimit",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         10_000,
         "How many messages may wait for one subscription to a topic, without those that its consumer has. Beyond it, "
         "or beyond the subscription's share of memory, slowConsumerPolicy applies.",
@@ -236,7 +236,7 @@ class DestinationDefaults:
     slow_consumer_policy: str = option(
         "topics",
         "slowConsumerPolicy",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "discard-oldest",
         "At pendingMessageLimit: discard the oldest messages that wait for the slow consumer, or end its connection "
         "with an error.",
@@ -247,7 +247,7 @@ class DestinationDefaults:
     subscription_recovery_count: int = option(
         "topics",
         "subscriptionRecoveryCount",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         0,
         "How many of its latest messages a topic keeps in memory for later subscribers that ask for them "
         "(activemq.retroactive:true).",
@@ -264,7 +264,7 @@ class DestinationDefaults:
     subscription_recovery_size_bytes: int = option(
         "topics",
         "subscriptionRecoverySize",
-        Kind.SIZE,
+        ValueKind.SIZE,
         0,
         "Most memory for the latest messages that a topic keeps for later subscribers.",
         "Set it if messages differ much in size.",
@@ -276,7 +276,7 @@ class DestinationDefaults:
     subscription_recovery_duration_s: float = option(
         "topics",
         "subscriptionRecoveryDuration",
-        Kind.DURATION,
+        ValueKind.DURATION,
         0,
         "Greatest age of the messages that a topic keeps for later subscribers.",
         "Set it if only recent messages matter to new subscribers.",

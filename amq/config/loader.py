@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 from amq.config import checks, names
 from amq.config.destination_options import TABLE, DestinationOptions
-from amq.config.option import SECTIONS, Kind, Option, Value
+from amq.config.option import SECTIONS, Option, Value, ValueKind
 from amq.config.patterns import parse_pattern
 from amq.config.reading import is_xml, read_bytes
 from amq.config.schema import BY_KEY, OPTIONS, BrokerConfig
 from amq.core.errors import ConfigError
-from amq.core.toml_places import Places
+from amq.core.toml_places import TomlPlaces
 from amq.store.name import is_directory
 
 # Time and memory of tomllib grow with the square of the length of a dotted key: bound lines and files.
@@ -121,7 +121,7 @@ class _Loading:
             self.problems.append(f"{source}: {option.key} = {_show(raw)} {error}")
             self.refused.add(option.key)
             return
-        self.values[option.attribute] = _path(value, directory) if option.kind is Kind.PATH else value
+        self.values[option.attribute] = _path(value, directory) if option.kind is ValueKind.PATH else value
         self.sources[option.attribute] = source
 
     def read_file(
@@ -140,7 +140,7 @@ class _Loading:
         except (ValueError, RecursionError) as error:
             why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
             raise ConfigError(f"{path}: is not valid TOML: {why}") from error
-        places = Places(path, text)
+        places = TomlPlaces(path, text)
         for name, content in document.items():
             if name in SECTIONS and isinstance(content, dict):
                 for key, raw in content.items():
@@ -154,7 +154,7 @@ class _Loading:
     def _take(self, imported: Imported, directory: str) -> None:
         for key, (value, source) in imported.values.items():
             option = BY_KEY[key]
-            self.values[option.attribute] = _path(value, directory) if option.kind is Kind.PATH else value
+            self.values[option.attribute] = _path(value, directory) if option.kind is ValueKind.PATH else value
             self.sources[option.attribute] = source
         self.destinations += imported.destinations
         self.warnings += imported.warnings
@@ -169,7 +169,7 @@ class _Loading:
         elif len(self.problems) < PROBLEMS_MAX:
             self.problems.append(f"{where}: {names.unknown(key)}")
 
-    def _read_destination(self, places: Places, pattern: str, table: object) -> None:
+    def _read_destination(self, places: TomlPlaces, pattern: str, table: object) -> None:
         """One table `[destinations."PATTERN"]`."""
         where = places.find(TABLE, pattern)
         title = f'[{TABLE}."{names.shorten(pattern)}"]'

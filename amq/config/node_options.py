@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from amq.config.option import Kind, Scope, scoped_option
+from amq.config.option import OptionScope, ValueKind, scoped_option
 from amq.config.security_options import SecurityOptions
 
-option = partial(scoped_option, Scope.NODE)
+option = partial(scoped_option, OptionScope.NODE)
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class NodeOptions(SecurityOptions):
     transports: tuple[str, ...] = option(
         "broker",
         "transports",
-        Kind.TRANSPORTS,
+        ValueKind.TRANSPORTS,
         "stomp://127.0.0.1:61613",
         "URLs on which the broker serves clients while it is master.",
         "Use `stomp://0.0.0.0:61613` if clients run on other hosts, and give them logins (see usersFile).",
@@ -29,7 +29,7 @@ class NodeOptions(SecurityOptions):
     management_socket: str = option(
         "broker",
         "managementSocket",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "auto",
         "Path of the Unix socket at which `amq queues`, the other commands of operators and the console reach this "
         "broker. Only its own user and root may connect. auto: NAME-….sock in $RUNTIME_DIRECTORY/amq, "
@@ -39,7 +39,7 @@ class NodeOptions(SecurityOptions):
     probe_listen: str = option(
         "broker",
         "probeListen",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "",
         "HOST:PORT where the broker itself answers /livez, /readyz and /masterz, without a login and over plain HTTP; "
         "blank = nowhere.",
@@ -49,7 +49,7 @@ class NodeOptions(SecurityOptions):
     wait_for_activation: bool = option(
         "ha",
         "waitForActivation",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         False,
         "Whether the broker reports that it is ready only once it is master. Otherwise a slave is as ready as a "
         "master.",
@@ -59,7 +59,7 @@ class NodeOptions(SecurityOptions):
     advertised_transports: tuple[str, ...] = option(
         "ha",
         "advertisedTransports",
-        Kind.ADDRESSES,
+        ValueKind.ADDRESSES,
         "",
         "URLs under which clients reach this broker while it is master; the group tells them to its clients.",
         "Set it if clients do not reach the broker at the address on which it listens: behind NAT or a proxy, in a "
@@ -72,7 +72,7 @@ class NodeOptions(SecurityOptions):
     max_connections: int = option(
         "limits",
         "maxConnections",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         10_000,
         "Most client connections at a time. At the limit, the oldest connection that has not logged in within a second "
         "gives way; if there is none, the broker tells the new one so and closes it. A process that may open few files "
@@ -86,7 +86,7 @@ class NodeOptions(SecurityOptions):
     max_connections_per_address: int = option(
         "limits",
         "maxConnectionsPerAddress",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         0,
         "Most connections of one address at a time. An IPv6 address counts by its network, a /64.",
         "Set it if one host must not take the connections of all others.",
@@ -98,7 +98,7 @@ class NodeOptions(SecurityOptions):
     max_connections_per_user: int = option(
         "limits",
         "maxConnectionsPerUser",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         0,
         "Most connections of one user at a time.",
         "Set it if one user must not take the connections of all others.",
@@ -110,7 +110,7 @@ class NodeOptions(SecurityOptions):
     failed_logins_per_minute: int = option(
         "limits",
         "failedLoginsPerMinute",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         60,
         "So many wrong logins an address, or an IPv6 network (/64), may send within a minute; then the broker refuses "
         "all of its logins for the rest of that minute.",
@@ -123,7 +123,7 @@ class NodeOptions(SecurityOptions):
     new_connections_per_minute: int = option(
         "limits",
         "newConnectionsPerMinute",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         0,
         "This many connections an address, or an IPv6 network (/64), may open within a minute; the broker refuses "
         "further ones.",
@@ -137,7 +137,7 @@ class NodeOptions(SecurityOptions):
     throttle_messages: int = option(
         "limits",
         "throttleMessages",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         0,
         "Most messages that a user may send in a second, over all connections. The broker reads these connections more "
         "slowly, so that their producers wait; nothing is refused.",
@@ -151,7 +151,7 @@ class NodeOptions(SecurityOptions):
     throttle_size_bytes: int = option(
         "limits",
         "throttleSize",
-        Kind.SIZE,
+        ValueKind.SIZE,
         0,
         "Most bytes that the broker reads from a user in a second, over all connections. As throttleMessages.",
         "Set it if one user must not take the disk and the network of all others.",
@@ -163,7 +163,7 @@ class NodeOptions(SecurityOptions):
     max_frame_size_bytes: int = option(
         "limits",
         "maxFrameSize",
-        Kind.SIZE,
+        ValueKind.SIZE,
         "100MiB",
         "Largest message body.",
         "Use a lower limit to find mistakes sooner if messages are known to be small.",
@@ -175,7 +175,7 @@ class NodeOptions(SecurityOptions):
     max_header_count: int = option(
         "limits",
         "maxHeaderCount",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         1000,
         "Most headers of one message or command, and most properties of an OpenWire message.",
         "Rarely needed.",
@@ -186,7 +186,7 @@ class NodeOptions(SecurityOptions):
     max_header_size_bytes: int = option(
         "limits",
         "maxHeaderSize",
-        Kind.SIZE,
+        ValueKind.SIZE,
         "10KiB",
         "Longest header, name and value together.",
         "Use more if applications carry large tokens in headers.",
@@ -197,7 +197,7 @@ class NodeOptions(SecurityOptions):
     max_header_block_size_bytes: int = option(
         "limits",
         "maxHeaderBlockSize",
-        Kind.SIZE,
+        ValueKind.SIZE,
         "64KiB",
         "Most bytes that all headers of one message or command take together.",
         "Use more if applications carry much in headers.",
@@ -208,7 +208,7 @@ class NodeOptions(SecurityOptions):
     unfinished_frame_timeout_s: float = option(
         "limits",
         "unfinishedFrameTimeout",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "30s",
         "How long a client may take from the first to the last byte of a command before it is disconnected, and a "
         "second more for each 64 KiB that came.",
@@ -220,7 +220,7 @@ class NodeOptions(SecurityOptions):
     connect_timeout_s: float = option(
         "limits",
         "connectTimeout",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "10s",
         "How long a new connection may take to send its login before the broker closes it. The time that the broker "
         "takes to check the login does not count.",
@@ -233,7 +233,7 @@ class NodeOptions(SecurityOptions):
     max_handshakes: int = option(
         "limits",
         "maxHandshakes",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         64,
         "How many TLS handshakes are in progress at a time; further clients wait in the kernel. If others wait, a "
         "handshake that has taken a second gives way.",
@@ -245,7 +245,7 @@ class NodeOptions(SecurityOptions):
     handshake_timeout_s: float = option(
         "limits",
         "handshakeTimeout",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "10s",
         "How long a TLS handshake may take before the broker closes the connection.",
         "Use more if clients are behind a very slow network.",
@@ -256,7 +256,7 @@ class NodeOptions(SecurityOptions):
     connection_ttl_s: float = option(
         "limits",
         "connectionTtl",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "60s",
         "How long the host of a client may leave TCP without an answer before the broker closes the connection. It "
         "finds hosts that vanish without a word behind clients that send no heart-beats.",
@@ -270,7 +270,7 @@ class NodeOptions(SecurityOptions):
     reconnect_window_s: float = option(
         "limits",
         "reconnectWindow",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "1m",
         "How long the broker keeps, at most, what a client held whose connection broke without a word: unacknowledged "
         "messages, open transactions, temporary queues. Only a client that asks for it (`reconnectWindow` of its URL, "
@@ -285,7 +285,7 @@ class NodeOptions(SecurityOptions):
     confirmation_window_size_bytes: int = option(
         "limits",
         "confirmationWindowSize",
-        Kind.SIZE,
+        ValueKind.SIZE,
         "1MiB",
         "How many bytes of what it sent the broker keeps for a client that may come back (reconnectWindow) and has not "
         "confirmed them. A client that lacks more begins anew.",
@@ -298,7 +298,7 @@ class NodeOptions(SecurityOptions):
     confirmation_window_limit_bytes: int = option(
         "limits",
         "confirmationWindowLimit",
-        Kind.SIZE,
+        ValueKind.SIZE,
         "64MiB",
         "Most bytes that the windows of all clients take together (confirmationWindowSize). Beyond it the client that "
         "is sent to loses the oldest of its own.",
@@ -310,7 +310,7 @@ class NodeOptions(SecurityOptions):
     consumer_buffer_size_bytes: int = option(
         "limits",
         "consumerBufferSize",
-        Kind.SIZE,
+        ValueKind.SIZE,
         "1MiB",
         "Bytes that may wait for the socket of a client that reads slowly. The broker then stops delivering to it. If "
         "as many bytes of answers to its commands wait as well, the broker stops reading from it until it reads.",
@@ -323,7 +323,7 @@ class NodeOptions(SecurityOptions):
     heart_beat_send_s: float = option(
         "stomp",
         "heartBeatSend",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "1s",
         "The shortest interval of heart-beats that the broker sends. A client that asks for a longer one gets that.",
         "Use more if thousands of clients ask for short intervals and the broker has little CPU time.",
@@ -335,7 +335,7 @@ class NodeOptions(SecurityOptions):
     heart_beat_receive_s: float = option(
         "stomp",
         "heartBeatReceive",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "1s",
         "The shortest interval at which the broker expects heart-beats. A client that offers a longer one is expected "
         "at that. The broker closes a connection that is silent for twice the interval.",
@@ -348,7 +348,7 @@ class NodeOptions(SecurityOptions):
     stomp_default_persistent: bool = option(
         "stomp",
         "stompDefaultPersistent",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         True,
         "Whether a message without a `persistent` header is persistent.",
         "Use false for clients written for ActiveMQ, where it is not, if their messages may be lost: it is faster.",
@@ -357,7 +357,7 @@ class NodeOptions(SecurityOptions):
     stomp_strict_destinations: bool = option(
         "stomp",
         "stompStrictDestinations",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         True,
         "Whether a destination must begin with /queue/, /topic/ or another known prefix, and what looks like a slip is "
         "rejected.",
@@ -369,7 +369,7 @@ class NodeOptions(SecurityOptions):
     rebalance_cluster_clients: bool = option(
         "openwire",
         "rebalanceClusterClients",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         False,
         "Let clients of OpenWire move to the broker that is first in the list that `updateClusterClients` tells them, "
         "the master, as soon as they hear of it.",
@@ -381,7 +381,7 @@ class NodeOptions(SecurityOptions):
     audit_log: str = option(
         "log",
         "auditLog",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "refusals",
         "The lines of the logger amq.audit: none, of refused logins and commands that permissions forbid, or also of "
         "each login (all).",
@@ -392,7 +392,7 @@ class NodeOptions(SecurityOptions):
     log_level: str = option(
         "log",
         "logLevel",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "info",
         "The least important lines to write.",
         "Use debug to look for a fault.",
@@ -403,7 +403,7 @@ class NodeOptions(SecurityOptions):
     log_format: str = option(
         "log",
         "logFormat",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "auto",
         "Lines for people or JSON for machines; auto means console on a terminal, else JSON.",
         "Use json if a collector reads the terminal's output, and console if people read a file.",

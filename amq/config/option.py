@@ -36,7 +36,7 @@ T = TypeVar("T", int, float)
 Value = bool | int | float | str | tuple[str, ...]  # what a BrokerConfig attribute can be
 
 
-class Scope(enum.Enum):
+class OptionScope(enum.Enum):
     """Where an option has one value: in the process, in each of its stores, or also for single destinations."""
 
     NODE = "node"
@@ -44,7 +44,7 @@ class Scope(enum.Enum):
     DESTINATION = "destination"
 
 
-class Kind(enum.Enum):
+class ValueKind(enum.Enum):
     """The kind of a value; the second word is the unit that ends the Python attribute."""
 
     DURATION = ("duration", "_s")
@@ -67,7 +67,7 @@ class Kind(enum.Enum):
     @property
     def is_bare(self) -> bool:
         """TOML writes such values without quotes."""
-        return self in (Kind.INTEGER, Kind.DECIMAL, Kind.BOOLEAN)
+        return self in (ValueKind.INTEGER, ValueKind.DECIMAL, ValueKind.BOOLEAN)
 
     @property
     def suffix(self) -> str:
@@ -89,10 +89,10 @@ class Option:
     elsewhere       what ActiveMQ, Artemis or RabbitMQ call it: an error that meets such a name points here
     """
 
-    scope: Scope
+    scope: OptionScope
     section: str
     key: str
-    kind: Kind
+    kind: ValueKind
     default: str | int | bool
     help: str
     why: str
@@ -107,7 +107,7 @@ class Option:
     @property
     def destination(self) -> bool:
         """True where single destinations can have a separate value, in a table `[destinations."PATTERN"]`."""
-        return self.scope is Scope.DESTINATION
+        return self.scope is OptionScope.DESTINATION
 
     @property
     def words(self) -> str:
@@ -127,41 +127,41 @@ class Option:
     def parse(self, raw: object) -> Value:
         """The attribute's value from what a user wrote: text from anywhere, or a TOML value."""
         match self.kind:
-            case Kind.DURATION:
+            case ValueKind.DURATION:
                 return self._bounded(_number(raw, self.kind, units.parse_duration_ms)) / 1000
-            case Kind.SIZE:
+            case ValueKind.SIZE:
                 return self._bounded(_number(raw, self.kind, units.parse_size_bytes))
-            case Kind.INTEGER:
+            case ValueKind.INTEGER:
                 return self._bounded(_number(raw, self.kind, units.parse_integer))
-            case Kind.DECIMAL:
+            case ValueKind.DECIMAL:
                 return self._bounded(_decimal(raw))
-            case Kind.BOOLEAN:
+            case ValueKind.BOOLEAN:
                 return raw if isinstance(raw, bool) else units.parse_boolean(raw if isinstance(raw, str) else "")
-            case Kind.CHOICE:
+            case ValueKind.CHOICE:
                 return self._choice(raw)
-            case Kind.TRANSPORTS:
+            case ValueKind.TRANSPORTS:
                 return _transports(raw)
-            case Kind.ADDRESSES:
+            case ValueKind.ADDRESSES:
                 return _addresses(raw)
-            case Kind.DESTINATION:
+            case ValueKind.DESTINATION:
                 return _destination_name(_text(raw))
-            case Kind.DIVERTS:
+            case ValueKind.DIVERTS:
                 return _diverts(raw)
-            case Kind.TEXT | Kind.PATH:
+            case ValueKind.TEXT | ValueKind.PATH:
                 return _text(raw)
 
     def format(self, value: Value) -> str:
         """`value` as a user would write it; `parse(format(v)) == v`."""
         match self.kind:
-            case Kind.DURATION:
+            case ValueKind.DURATION:
                 return units.format_duration(round(float(value) * 1000))  # type: ignore[arg-type]
-            case Kind.SIZE:
+            case ValueKind.SIZE:
                 return units.format_size(int(value))  # type: ignore[arg-type]
-            case Kind.BOOLEAN:
+            case ValueKind.BOOLEAN:
                 return "true" if value else "false"
-            case Kind.DECIMAL:
+            case ValueKind.DECIMAL:
                 return f"{value:f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
-            case Kind.TRANSPORTS | Kind.ADDRESSES:
+            case ValueKind.TRANSPORTS | ValueKind.ADDRESSES:
                 return ",".join(value)  # type: ignore[arg-type]
             case _:
                 return str(value)
@@ -183,9 +183,9 @@ class Option:
         return number
 
     def _bound_text(self, bound: int) -> str:
-        if self.kind is Kind.DURATION:
+        if self.kind is ValueKind.DURATION:
             return units.format_duration(bound)
-        return units.format_size(bound) if self.kind is Kind.SIZE else str(bound)
+        return units.format_size(bound) if self.kind is ValueKind.SIZE else str(bound)
 
     def _choice(self, raw: object) -> str:
         if isinstance(raw, bool):  # `anonymous = true` can only mean yes
@@ -197,14 +197,21 @@ class Option:
 
 
 def scoped_option(
-    scope: Scope, section: str, key: str, kind: Kind, default: str | int | bool, help: str, why: str, **more: Any
+    scope: OptionScope,
+    section: str,
+    key: str,
+    kind: ValueKind,
+    default: str | int | bool,
+    help: str,
+    why: str,
+    **more: Any,
 ) -> Any:
     """A dataclass field described by an `Option`; the field's default is the option's default, parsed."""
     made = Option(scope, section, key, kind, default, help, why, **more)
     return dataclasses.field(default=made.parse(default), metadata={"option": made})
 
 
-def _number(raw: object, kind: Kind, parse: units.Parser) -> int:
+def _number(raw: object, kind: ValueKind, parse: units.Parser) -> int:
     if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
         raise ValueError(f"is not a {kind.words}")
     if isinstance(raw, float):
@@ -215,7 +222,7 @@ def _number(raw: object, kind: Kind, parse: units.Parser) -> int:
 def _decimal(raw: object) -> float:
     """A number of at most `units.DECIMALS_MAX` digits behind the point, so that `format` writes it exactly."""
     if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
-        raise ValueError(f"is not a {Kind.DECIMAL.words}")
+        raise ValueError(f"is not a {ValueKind.DECIMAL.words}")
     return units.parse_decimal(raw if isinstance(raw, str) else repr(raw))
 
 

@@ -11,7 +11,7 @@ import textwrap
 from pathlib import Path
 
 from amq.config.destination_options import TABLE
-from amq.config.option import SECTIONS, Kind, Option
+from amq.config.option import SECTIONS, Option, ValueKind
 from amq.config.schema import BY_KEY, OPTIONS
 
 EXAMPLE_PATH = "conf/amq.toml"
@@ -70,7 +70,7 @@ def options_text() -> str:
 def toml_value(option: Option) -> str:
     """The default of `option` as it is in a TOML file."""
     text = _EXAMPLE_VALUES.get(option.key, option.format(option.parse(option.default)))
-    if option.kind in (Kind.TRANSPORTS, Kind.ADDRESSES):
+    if option.kind in (ValueKind.TRANSPORTS, ValueKind.ADDRESSES):
         return f"[{', '.join(_quote(url) for url in text.split(',') if url)}]"
     return text if option.kind.is_bare else _quote(text)
 

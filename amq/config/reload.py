@@ -20,7 +20,7 @@ from amq.config.schema import OPTIONS, BrokerConfig
 from amq.config.watch import FileWatcher
 from amq.core.errors import ConfigError
 
-__all__ = ["Change", "Difference", "FileWatcher", "Outcome", "Reload", "Reloader", "apply_live", "diff"]
+__all__ = ["Change", "Difference", "FileWatcher", "Reload", "Reloaded", "Reloader", "apply_live", "diff"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Reloaded:
     """The result of a reload.
 
     config   the configuration now in force
@@ -118,7 +118,7 @@ class Reload:
         self._waiting: tuple[Change, ...] = ()
         self._error = ""
 
-    def check(self, asked: bool = False) -> Outcome | None:
+    def check(self, asked: bool = False) -> Reloaded | None:
         """Read the sources again. None where there is nothing new to tell; an error is always news to who `asked`."""
         return self.take(self.read(), asked)
 
@@ -129,7 +129,7 @@ class Reload:
         except ConfigError as error:
             return error
 
-    def take(self, read: BrokerConfig | ConfigError, asked: bool = False) -> Outcome | None:
+    def take(self, read: BrokerConfig | ConfigError, asked: bool = False) -> Reloaded | None:
         """Follow what was `read`. As `check`."""
         try:
             if isinstance(read, ConfigError):
@@ -139,13 +139,13 @@ class Reload:
             if error.description == self._error and not asked:
                 return None
             self._error = error.description
-            return Outcome(self.config, restart=self._waiting, error=error)
+            return Reloaded(self.config, restart=self._waiting, error=error)
         difference = diff(self.config, read)
         mended = bool(self._error)
         told = not difference.live and difference.restart == self._waiting and not mended
         self._error, self._waiting = "", difference.restart
         self.config = following
-        return None if told else Outcome(self.config, difference.live, difference.restart)
+        return None if told else Reloaded(self.config, difference.live, difference.restart)
 
 
 class Reloader:
@@ -155,7 +155,7 @@ class Reloader:
     """
 
     def __init__(
-        self, path: str, config: BrokerConfig, load: Callable[[], BrokerConfig], on_outcome: Callable[[Outcome], None]
+        self, path: str, config: BrokerConfig, load: Callable[[], BrokerConfig], on_outcome: Callable[[Reloaded], None]
     ) -> None:
         self._reload = Reload(config, load)
         self._on_outcome = on_outcome

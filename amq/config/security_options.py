@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from amq.config.option import Kind, Scope, scoped_option
+from amq.config.option import OptionScope, ValueKind, scoped_option
 
-option = partial(scoped_option, Scope.NODE)
+option = partial(scoped_option, OptionScope.NODE)
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class SecurityOptions:
     anonymous: str = option(
         "security",
         "anonymous",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "loopback",
         "Clients that may connect without a login: none (no), those on this host (loopback), or all (yes).",
         "Use yes on a trusted network, and no if even local programs must log in.",
@@ -30,7 +30,7 @@ class SecurityOptions:
     users_file: str = option(
         "security",
         "usersFile",
-        Kind.PATH,
+        ValueKind.PATH,
         "",
         "File with the users and their salted password hashes (`amq user add` writes it); blank means no users.",
         "Set it if clients connect from other hosts.",
@@ -40,7 +40,7 @@ class SecurityOptions:
     permissions_file: str = option(
         "security",
         "permissionsFile",
-        Kind.PATH,
+        ValueKind.PATH,
         "",
         "File with the rights of roles on destinations, in TOML; blank means that every user may do everything.",
         "Set it if users must not read or write the destinations of others. With a file, there is no right without an "
@@ -51,7 +51,7 @@ class SecurityOptions:
     certificate: str = option(
         "security",
         "certificate",
-        Kind.PATH,
+        ValueKind.PATH,
         "",
         "PEM file with the certificate that the broker shows on its TLS ports, and with those between it and the CA.",
         "Set it to serve stomp+ssl://, openwire+ssl://, ssl:// or auto+ssl://.",
@@ -61,7 +61,7 @@ class SecurityOptions:
     certificate_key: str = option(
         "security",
         "certificateKey",
-        Kind.PATH,
+        ValueKind.PATH,
         "",
         "PEM file with the private key of the certificate; blank means that the file of the certificate holds it.",
         "Keep the key in a file that only the broker's user can read.",
@@ -71,7 +71,7 @@ class SecurityOptions:
     certificate_key_password_file: str = option(
         "security",
         "certificateKeyPasswordFile",
-        Kind.PATH,
+        ValueKind.PATH,
         "",
         "File whose first line is the passphrase of the private key; blank means that the key has none.",
         "Set it if the key must be encrypted where it lies.",
@@ -81,7 +81,7 @@ class SecurityOptions:
     trust: str = option(
         "security",
         "trust",
-        Kind.PATH,
+        ValueKind.PATH,
         "",
         "PEM file with the CAs whose client certificates the broker accepts.",
         "Set it with clientCertificate.",
@@ -91,7 +91,7 @@ class SecurityOptions:
     revoked_certificates: str = option(
         "security",
         "revokedCertificates",
-        Kind.PATH,
+        ValueKind.PATH,
         "",
         "PEM file with the revocation lists (CRL) of those CAs. The broker refuses client certificates that a list "
         "names, and those of a CA without a current list.",
@@ -102,7 +102,7 @@ class SecurityOptions:
     client_certificate: str = option(
         "security",
         "clientCertificate",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "none",
         "Whether the broker asks TLS clients for a certificate: no, yes, or it refuses those that have none (need).",
         "Use need to keep strangers out before they can say anything.",
@@ -113,7 +113,7 @@ class SecurityOptions:
     certificate_user: str = option(
         "security",
         "certificateUser",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "none",
         "The part of a client's certificate that is its user name: its common name (cn), distinguished name as Java "
         "writes it (dn), or one alternative name of a kind (two: refused). none: a certificate names no user.",
@@ -125,7 +125,7 @@ class SecurityOptions:
     certificate_users_file: str = option(
         "security",
         "certificateUsersFile",
-        Kind.PATH,
+        ValueKind.PATH,
         "",
         "File with lines NAME=DN: the user whose certificate has that distinguished name, as Java writes it.",
         "Set it to choose user names freely, or to go on with the file of ActiveMQ or Artemis.",
@@ -135,7 +135,7 @@ class SecurityOptions:
     tls_minimum_version: str = option(
         "security",
         "tlsMinimumVersion",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "1.3",
         "The oldest version of TLS that clients may speak.",
         "Use 1.2 if clients are too old for 1.3: Java 8 before update 261, OpenSSL 1.0.",
@@ -146,7 +146,7 @@ class SecurityOptions:
     tls_optional: bool = option(
         "security",
         "tlsOptional",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         False,
         "Whether the TLS ports also serve clients that speak no TLS.",
         "Set it for as long as clients change over to TLS one by one.",
@@ -154,7 +154,7 @@ class SecurityOptions:
     token_issuer: str = option(
         "security",
         "tokenIssuer",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "",
         "Issuer of JSON web tokens that clients may send as passcode, as it names itself (`iss`): an https URL; blank "
         "means that no token is accepted. Needs the extra amq[jwt].",
@@ -165,7 +165,7 @@ class SecurityOptions:
     token_audience: str = option(
         "security",
         "tokenAudience",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "",
         "The name of this broker, or of its group, at the issuer: a token must be for it (`aud`).",
         "Set it with tokenIssuer. Do not share it with other services: their tokens would be accepted here.",
@@ -175,7 +175,7 @@ class SecurityOptions:
     token_algorithms: str = option(
         "security",
         "tokenAlgorithms",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "RS256,ES256",
         "The ways of signing that the broker accepts, with commas between: RS256, RS384, RS512, PS256, PS384, PS512, "
         "ES256, ES384, ES512, EdDSA.",
@@ -186,7 +186,7 @@ class SecurityOptions:
     token_keys: str = option(
         "security",
         "tokenKeys",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "",
         "URL of the issuer's public keys (JWKS); blank means that the broker asks the issuer for it.",
         "Set it if the issuer has no /.well-known/openid-configuration, or if the broker reaches it elsewhere.",
@@ -196,7 +196,7 @@ class SecurityOptions:
     token_trust: str = option(
         "security",
         "tokenTrust",
-        Kind.PATH,
+        ValueKind.PATH,
         "",
         "PEM file with the CAs of the issuer's web server; blank means those of this host.",
         "Set it if the issuer's certificate is of a private CA.",
@@ -206,7 +206,7 @@ class SecurityOptions:
     token_user: str = option(
         "security",
         "tokenUser",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "sub",
         "The claim of a token that is the user's name.",
         "Keycloak's `sub` is an id that nobody can read: use `preferred_username`, or `azp` for services.",
@@ -216,7 +216,7 @@ class SecurityOptions:
     token_roles: str = option(
         "security",
         "tokenRoles",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "",
         "The claim with the user's roles in the permissionsFile: a list, or words with blanks between. Dots lead into "
         "objects: `realm_access.roles`. Blank means that tokens bring no roles.",
@@ -227,7 +227,7 @@ class SecurityOptions:
     ldap_urls: str = option(
         "security",
         "ldapUrls",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "",
         "Servers of the LDAP directory that knows users who are not in usersFile, with commas between: "
         "`ldaps://a.example.com,ldaps://b.example.com`. If one does not answer, the next one is asked. Blank means no "
@@ -239,7 +239,7 @@ class SecurityOptions:
     ldap_start_tls: bool = option(
         "security",
         "ldapStartTls",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         True,
         "Whether a connection to an ldap:// server changes to TLS (StartTLS) before the first password is sent.",
         "Use false only for a directory on this host.",
@@ -249,7 +249,7 @@ class SecurityOptions:
     ldap_trust: str = option(
         "security",
         "ldapTrust",
-        Kind.PATH,
+        ValueKind.PATH,
         "",
         "PEM file with the CAs of the directory's servers; blank means those of this host.",
         "Set it if their certificates are of a private CA.",
@@ -259,7 +259,7 @@ class SecurityOptions:
     ldap_user_base: str = option(
         "security",
         "ldapUserBase",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "",
         "The entry below which users are: `ou=people,dc=example,dc=com`.",
         "Set it with ldapUrls.",
@@ -269,7 +269,7 @@ class SecurityOptions:
     ldap_user_attribute: str = option(
         "security",
         "ldapUserAttribute",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "uid",
         "The attribute with the user's name.",
         "Active Directory has `sAMAccountName`.",
@@ -279,7 +279,7 @@ class SecurityOptions:
     ldap_bind_user: str = option(
         "security",
         "ldapBindUser",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "",
         "DN of the account with which the broker searches users and groups. Blank: users are directly below "
         "ldapUserBase, and each reads its own groups.",
@@ -290,7 +290,7 @@ class SecurityOptions:
     ldap_bind_password_file: str = option(
         "security",
         "ldapBindPasswordFile",
-        Kind.PATH,
+        ValueKind.PATH,
         "",
         "File whose first line is the password of ldapBindUser.",
         "Set it with ldapBindUser.",
@@ -300,7 +300,7 @@ class SecurityOptions:
     ldap_group_base: str = option(
         "security",
         "ldapGroupBase",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "",
         "The entry below which groups are. Their names (`cn`) are the user's roles in the permissionsFile. Blank means "
         "that the directory gives no roles.",
@@ -311,7 +311,7 @@ class SecurityOptions:
     ldap_group_member: str = option(
         "security",
         "ldapGroupMember",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "member",
         "The attribute of a group with the DNs of its members; `memberUid` has their names.",
         "Use uniqueMember or memberUid for groups of these kinds, and member:1.2.840.113556.1.4.1941: for groups in "
@@ -322,7 +322,7 @@ class SecurityOptions:
     ldap_timeout_s: float = option(
         "security",
         "ldapTimeout",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "5s",
         "How long the broker waits for each step of a server of the directory, in whole seconds.",
         "Use less if a server is often away and the next one should be asked sooner.",

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from amq.config.destination_options import DestinationDefaults, DestinationOptions
-from amq.config.option import Kind, Scope, scoped_option
+from amq.config.option import OptionScope, ValueKind, scoped_option
 
-option = partial(scoped_option, Scope.STORE)
+option = partial(scoped_option, OptionScope.STORE)
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class StoreOptions(DestinationDefaults):
     name: str = option(
         "broker",
         "name",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "",
         "Name of this broker in logs, `amq status` and the epoch files; blank means the host's name.",
         "Give each broker its own name if two brokers of one group run on one host.",
@@ -32,7 +32,7 @@ class StoreOptions(DestinationDefaults):
     store: str = option(
         "broker",
         "store",
-        Kind.PATH,
+        ValueKind.PATH,
         "",
         "The directory on the shared file system that all brokers of a group use, or the URL of a database. Required.",
         "Always set it: every broker of a group uses the same one. postgresql://HOST/DATABASE is described in "
@@ -43,7 +43,7 @@ class StoreOptions(DestinationDefaults):
     locker: str = option(
         "lock",
         "locker",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "",
         "URL of a PostgreSQL database in which the lock of this store is, postgresql://HOST/DATABASE; the journal "
         "stays in the store directory. Blank means that the lock is a file of the store.",
@@ -54,7 +54,7 @@ class StoreOptions(DestinationDefaults):
     lock_acquire_sleep_interval_s: float = option(
         "lock",
         "lockAcquireSleepInterval",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "1s",
         "How long a slave waits between two attempts to get the lock.",
         "A shorter interval finds a dead master sooner on a network file system; a longer one asks less of the file "
@@ -65,7 +65,7 @@ class StoreOptions(DestinationDefaults):
     lock_keep_alive_period_s: float = option(
         "lock",
         "lockKeepAlivePeriod",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "2s",
         "How long one successful check of the lock lets the master confirm work; it checks three times as often.",
         "Use a longer period if the file server stalls for seconds, because such a stall deposes a healthy master. "
@@ -79,7 +79,7 @@ class StoreOptions(DestinationDefaults):
     fail_if_locked: bool = option(
         "lock",
         "failIfLocked",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         False,
         "If another broker holds the lock, end with an error instead of waiting as a slave.",
         "Set it if a supervisor, not the broker, decides which broker waits.",
@@ -88,7 +88,7 @@ class StoreOptions(DestinationDefaults):
     priority: int = option(
         "ha",
         "priority",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         0,
         "The broker with the highest priority should be master. When it has caught up as a slave, the master hands "
         "over to it (see allowFailback). Brokers of equal priority leave the store to each other.",
@@ -100,7 +100,7 @@ class StoreOptions(DestinationDefaults):
     allow_failback: bool = option(
         "ha",
         "allowFailback",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         True,
         "Whether this broker, as master, hands over to a slave of higher priority that has caught up.",
         "Use false if a person decides when the preferred broker serves again: `amq handover`.",
@@ -110,7 +110,7 @@ class StoreOptions(DestinationDefaults):
     failback_delay_s: float = option(
         "ha",
         "failbackDelay",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "5s",
         "How long a slave of higher priority must have been ready before the master hands over to it. The delay "
         "doubles with each failback of the last hour, up to one hour.",
@@ -123,7 +123,7 @@ class StoreOptions(DestinationDefaults):
     hung_master_timeout_s: float = option(
         "ha",
         "hungMasterTimeout",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "10s",
         "A slave that sees no heartbeat of the master for so long, and never sooner than five lockKeepAlivePeriods "
         "of the master, replaces the lock file and takes over. The master may be stopped, or cut off from the store.",
@@ -136,7 +136,7 @@ class StoreOptions(DestinationDefaults):
     failover_on_shutdown: bool = option(
         "ha",
         "failoverOnShutdown",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         True,
         "Whether a slave takes over when this broker, as master, is stopped in good order.",
         "Use false if a clean stop is meant to end the service: the slaves then wait for `amq handover`, or for the "
@@ -147,7 +147,7 @@ class StoreOptions(DestinationDefaults):
     update_cluster_clients: bool = option(
         "ha",
         "updateClusterClients",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         True,
         "Tell clients that have logged in the addresses of all brokers of the group, and each change of them.",
         "Use false if clients must know only the brokers that their URL names.",
@@ -157,7 +157,7 @@ class StoreOptions(DestinationDefaults):
     journal_segment_size_bytes: int = option(
         "store",
         "journalSegmentSize",
-        Kind.SIZE,
+        ValueKind.SIZE,
         "32MiB",
         "Most bytes of a journal file together with the records that must be written before it can be deleted; "
         "the broker fills a file up to three quarters of this. A larger message gets a file of its own.",
@@ -169,7 +169,7 @@ class StoreOptions(DestinationDefaults):
     journal_batch_size_bytes: int = option(
         "store",
         "journalBatchSize",
-        Kind.SIZE,
+        ValueKind.SIZE,
         "4MiB",
         "Most bytes that one write and sync of the journal carries.",
         "A smaller value evens out latency under load on a slow disk; a larger one helps with large messages.",
@@ -180,7 +180,7 @@ class StoreOptions(DestinationDefaults):
     journal_reserve_bytes: int = option(
         "store",
         "journalReserve",
-        Kind.SIZE,
+        ValueKind.SIZE,
         "4MiB",
         "Disk space set aside so that acknowledgements, which free space, can be stored on a full disk.",
         "Reserve more if a large number of consumers acknowledge at once.",
@@ -190,7 +190,7 @@ class StoreOptions(DestinationDefaults):
     store_free_floor_bytes: int = option(
         "store",
         "storeFreeFloor",
-        Kind.SIZE,
+        ValueKind.SIZE,
         "64MiB",
         "When less than this is free on the store's file system, sends are rejected until space is back.",
         "Use more if other programs fill the same file system.",
@@ -201,7 +201,7 @@ class StoreOptions(DestinationDefaults):
     checkpoint_distance_bytes: int = option(
         "store",
         "checkpointDistance",
-        Kind.SIZE,
+        ValueKind.SIZE,
         "128MiB",
         "How far the journal grows between two checkpoints. A start reads no more than this behind the last "
         "checkpoint, or four times the checkpoint's own size.",
@@ -213,7 +213,7 @@ class StoreOptions(DestinationDefaults):
     slave_follow_interval_s: float = option(
         "store",
         "slaveFollowInterval",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "250ms",
         "How often a slave reads the master's new records, so that a takeover has little left to read.",
         "Use a longer interval if the file server is busy. A takeover then takes longer, too.",
@@ -224,7 +224,7 @@ class StoreOptions(DestinationDefaults):
     allow_unsafe_store: bool = option(
         "store",
         "allowUnsafeStore",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         False,
         "Start even if `amq doctor` finds the store unfit; every start then logs a warning.",
         "Set it only for trials with messages that may be lost: on such a store there can be two masters, or none.",
@@ -233,7 +233,7 @@ class StoreOptions(DestinationDefaults):
     dead_letter_strategy: str = option(
         "queues",
         "deadLetterStrategy",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "client",
         "One dead-letter queue for each queue (individual), or one shared by all. client: as clients expect it, so "
         "messages that a JMS client gives up go to the shared one, as with ActiveMQ, all others to individual ones.",
@@ -245,7 +245,7 @@ class StoreOptions(DestinationDefaults):
     dead_letter_prefix: str = option(
         "queues",
         "deadLetterPrefix",
-        Kind.DESTINATION,
+        ValueKind.DESTINATION,
         "DLQ.",
         "Prefix of the name of a queue's individual dead-letter queue.",
         "Change it if existing tools look for another name.",
@@ -254,7 +254,7 @@ class StoreOptions(DestinationDefaults):
     shared_dead_letter_queue: str = option(
         "queues",
         "sharedDeadLetterQueue",
-        Kind.DESTINATION,
+        ValueKind.DESTINATION,
         "ActiveMQ.DLQ",
         "Name of the dead-letter queue that several queues share.",
         "Change it if existing tools look for another name.",
@@ -263,7 +263,7 @@ class StoreOptions(DestinationDefaults):
     scheduler_support: bool = option(
         "queues",
         "schedulerSupport",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         True,
         "Deliver messages later, or repeatedly, if their headers ask for it (AMQ_SCHEDULED_DELAY and others).",
         "Use false if such headers are meant for others to whom messages are passed on. Messages scheduled earlier "
@@ -273,7 +273,7 @@ class StoreOptions(DestinationDefaults):
     duplicate_window: int = option(
         "queues",
         "duplicateWindow",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         20_000,
         "How many producer-given message ids each destination remembers, to store a resent message once.",
         "Use more if more than this many messages to one destination can be in flight during a failover. It costs "
@@ -286,7 +286,7 @@ class StoreOptions(DestinationDefaults):
     outcome_window: int = option(
         "queues",
         "outcomeWindow",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         20_000,
         "How many commit outcomes of each user the broker remembers, for clients that lost the connection during a "
         "commit.",
@@ -298,7 +298,7 @@ class StoreOptions(DestinationDefaults):
     virtual_topics: str = option(
         "topics",
         "virtualTopics",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "VirtualTopic.>",
         "Topics whose messages also go to queues that consume them; a name or a pattern, blank = none.",
         "Use `>` for all topics, or a pattern for existing topics, if groups of consumers should share the work.",
@@ -307,7 +307,7 @@ class StoreOptions(DestinationDefaults):
     virtual_topic_consumers: str = option(
         "topics",
         "virtualTopicConsumers",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "Consumer.*.",
         "Prefix, before the topic's name, of a queue that consumes a virtual topic.",
         "Change it if existing clients use another name.",
@@ -316,7 +316,7 @@ class StoreOptions(DestinationDefaults):
     memory_limit_bytes: int = option(
         "limits",
         "memoryLimit",
-        Kind.SIZE,
+        ValueKind.SIZE,
         "1GiB",
         "Most memory that messages may take. Persistent messages beyond it wait on disk; producers of others block.",
         "Adapt it to the memory of the host. The process needs some memory in addition.",
@@ -328,7 +328,7 @@ class StoreOptions(DestinationDefaults):
     store_limit_bytes: int = option(
         "limits",
         "storeLimit",
-        Kind.SIZE,
+        ValueKind.SIZE,
         0,
         "Most bytes that the journal's files may take; near it producerFlowControl decides about persistent messages.",
         "Set it if others share the file system. Give twice the size of the largest backlog, and a few journal files "
@@ -342,7 +342,7 @@ class StoreOptions(DestinationDefaults):
     producer_flow_control: str = option(
         "limits",
         "producerFlowControl",
-        Kind.CHOICE,
+        ValueKind.CHOICE,
         "block",
         "At memoryLimit and storeLimit: block producers until there is room, or reject each send with an error.",
         "Use fail if producers can do better than wait.",
@@ -353,7 +353,7 @@ class StoreOptions(DestinationDefaults):
     max_queues_per_user: int = option(
         "limits",
         "maxQueuesPerUser",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         0,
         "Most queues that a user may have made, by a send or a consumer, and that are still there. A new master counts "
         "from its start on.",
@@ -366,7 +366,7 @@ class StoreOptions(DestinationDefaults):
     max_prepared_per_user: int = option(
         "limits",
         "maxPreparedPerUser",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         10_000,
         "Most prepared transactions of a user that are neither committed nor rolled back. The broker refuses a further "
         "prepare (`QUOTA_EXCEEDED`) and rolls its transaction back. Leases do not count.",
@@ -379,7 +379,7 @@ class StoreOptions(DestinationDefaults):
     max_subscriptions_per_user: int = option(
         "limits",
         "maxSubscriptionsPerUser",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         50_000,
         "Most consumers of a user at a time, over all connections, and most durable subscriptions.",
         "Use fewer if a mistake of one user must not fill the broker with subscriptions, more if one user is all users "
@@ -392,7 +392,7 @@ class StoreOptions(DestinationDefaults):
     max_selector_terms: int = option(
         "limits",
         "maxSelectorTerms",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         500,
         "Most terms of one selector: its comparisons, arithmetic operators and conditions in parentheses. An IN is one "
         "term, however many values it has; docs/messaging.md says which LIKE counts for more.",
@@ -406,7 +406,7 @@ class StoreOptions(DestinationDefaults):
     max_selector_terms_per_user: int = option(
         "limits",
         "maxSelectorTermsPerUser",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         100_000,
         "Most terms of the selectors of all subscriptions of a user, as maxSelectorTerms counts them. A term "
         "takes up to 1 KiB of memory, which memoryLimit does not count.",
@@ -419,7 +419,7 @@ class StoreOptions(DestinationDefaults):
     transaction_timeout_s: float = option(
         "limits",
         "transactionTimeout",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "5m",
         "How long an open transaction may be idle before the broker rolls it back.",
         "Use more if jobs keep a transaction open while they compute.",
@@ -431,7 +431,7 @@ class StoreOptions(DestinationDefaults):
     prepared_transaction_timeout_s: float = option(
         "limits",
         "preparedTransactionTimeout",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "1h",
         "How long a prepared transaction waits for its commit before the broker rolls it back, unless its prepare "
         "says otherwise.",
@@ -444,7 +444,7 @@ class StoreOptions(DestinationDefaults):
     prepared_transaction_timeout_max_s: float = option(
         "limits",
         "preparedTransactionTimeoutMax",
-        Kind.DURATION,
+        ValueKind.DURATION,
         0,
         "Longest time for which a prepared transaction waits, whatever its prepare or preparedTransactionTimeout says. "
         "Transactions that are prepared already keep their time; leases have none.",
@@ -458,7 +458,7 @@ class StoreOptions(DestinationDefaults):
     direct_read_time_s: float = option(
         "limits",
         "directReadTime",
-        Kind.DURATION,
+        ValueKind.DURATION,
         "5m",
         "How long the broker keeps journal segments for a client that knows where its messages are "
         "(`directReads`), unless its lease ends before.",
@@ -471,7 +471,7 @@ class StoreOptions(DestinationDefaults):
     direct_read_segments: int = option(
         "limits",
         "directReadSegments",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         32,
         "Most journal segments that are kept for such clients. At `storeLimit` none is.",
         "Use less if the disk is small: each takes `journalSegmentSize`.",
@@ -482,7 +482,7 @@ class StoreOptions(DestinationDefaults):
     max_transaction_size_bytes: int = option(
         "limits",
         "maxTransactionSize",
-        Kind.SIZE,
+        ValueKind.SIZE,
         "256MiB",
         "Most bytes that one open transaction may hold; the broker rolls back a larger one.",
         "Use more if large transactions are intended and memoryLimit has room for them.",
@@ -493,7 +493,7 @@ class StoreOptions(DestinationDefaults):
     max_composite_destinations: int = option(
         "limits",
         "maxCompositeDestinations",
-        Kind.INTEGER,
+        ValueKind.INTEGER,
         256,
         "Most names in one composite destination (`/queue/a,/queue/b`) that a producer may send to.",
         "Use more if producers send to more destinations at once. Each name costs the broker about 30 µs a message.",
@@ -505,7 +505,7 @@ class StoreOptions(DestinationDefaults):
     populate_jmsxuser_id: bool = option(
         "security",
         "populateJMSXUserID",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         False,
         "Set the property JMSXUserID of each message to the user who sent it, `anonymous` without a login, whatever "
         "the producer says.",
@@ -516,7 +516,7 @@ class StoreOptions(DestinationDefaults):
     allow_link_stealing: bool = option(
         "security",
         "allowLinkStealing",
-        Kind.BOOLEAN,
+        ValueKind.BOOLEAN,
         False,
         "A new connection ends an older one of the same user and client id, instead of being refused the resources "
         "that the older one uses.",
@@ -526,7 +526,7 @@ class StoreOptions(DestinationDefaults):
     direct_reads: str = option(
         "security",
         "directReads",
-        Kind.TEXT,
+        ValueKind.TEXT,
         "",
         "Users, with commas between, who learn where in the files of the store leased or browsed messages are; "
         "blank = none, `*` = all who may log in, `anonymous` = clients without a login.",

@@ -36,13 +36,13 @@ class Guests:
 
     def __init__(self, proxies: Sequence[str] = ()) -> None:
         self._proxies = [ip_network(each) for each in proxies]
-        self._of: dict[str, dict[Guest, None]] = {}  # by address, the oldest first
-        self._all: dict[Guest, None] = {}
+        self._of: dict[str, dict[GuestConnection, None]] = {}  # by address, the oldest first
+        self._all: dict[GuestConnection, None] = {}
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def enter(self, guest: Guest, address: str) -> bool:
+    def enter(self, guest: GuestConnection, address: str) -> bool:
         """False: there is no place for it, because all are used by requests that are answered just now."""
         same = self._of.get(address, {})
         if len(same) >= PER_ADDRESS_MAX and not self._is_proxy(address) and not self._make_way(same):
@@ -53,7 +53,7 @@ class Guests:
         self._of.setdefault(address, {})[guest] = None
         return True
 
-    def leave(self, guest: Guest, address: str) -> None:
+    def leave(self, guest: GuestConnection, address: str) -> None:
         """It has ended. May be called again."""
         self._all.pop(guest, None)
         same = self._of.get(address, {})
@@ -61,7 +61,7 @@ class Guests:
         if not same:
             self._of.pop(address, None)
 
-    def _make_way(self, among: dict[Guest, None]) -> bool:
+    def _make_way(self, among: dict[GuestConnection, None]) -> bool:
         oldest = next((each for each in among if each.is_waiting), None)
         if oldest is None:
             return False
@@ -76,7 +76,7 @@ class Guests:
         return any(found in network for network in self._proxies)
 
 
-class Guest(H11Protocol):
+class GuestConnection(H11Protocol):
     """One connection, with time limits."""
 
     guests: ClassVar[Guests]
@@ -155,7 +155,7 @@ def server_of(
     key: str | None = None,
 ) -> uvicorn.Server:
     """A server of `app` whose connections are guests."""
-    protocol = type("Guest", (Guest,), {"guests": Guests(proxies)})
+    protocol = type("GuestConnection", (GuestConnection,), {"guests": Guests(proxies)})
     config = uvicorn.Config(
         app,
         host=host,

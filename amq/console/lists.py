@@ -25,7 +25,7 @@ class Column(NamedTuple):
     derived: bool = False
 
 
-class Ending(NamedTuple):
+class DeleteButton(NamedTuple):
     """The button of each row that deletes its object. `fields` identify the row, `path` is the resource to delete, and
     the question shows the fields `about`."""
 
@@ -45,7 +45,7 @@ class Listed(NamedTuple):
     resource: str
     columns: tuple[Column, ...]
     sort: str = "name"
-    ending: Ending | None = None
+    ending: DeleteButton | None = None
     note: str = ""
     rows_are: str = ""
 
@@ -176,7 +176,7 @@ LISTS: Final = (
             Column("Topics", "topics", href=heard_href),
             Column("Selector", "selector"),
         ),
-        ending=Ending("delete", "durable subscription", ("name", "client_id"), _subscription, ("topics",)),
+        ending=DeleteButton("delete", "durable subscription", ("name", "client_id"), _subscription, ("topics",)),
     ),
     Listed(
         "/consumers",
@@ -207,7 +207,9 @@ LISTS: Final = (
             Column("Slow", "slow"),
             Column("Blocked", "blocked"),
         ),
-        ending=Ending("close", "connection", ("name",), _connection, ("user", "client_id", "address", "protocol")),
+        ending=DeleteButton(
+            "close", "connection", ("name",), _connection, ("user", "client_id", "address", "protocol")
+        ),
     ),
     Listed(
         "/scheduled",

@@ -20,7 +20,7 @@ ROLES: Final = ("starting", "slave", "master", "stopped")
 ANEW: Final = " Begins anew with each mastership."
 
 
-class Text:
+class MetricsText:
     """Families of samples, in the text format."""
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ TRAFFIC: Final = {  # by protocol
 
 def broker_text(seen: Seen | None, status: Row | None, totals: Row | None, now_ms: int) -> str:
     """`seen` None = the store does not answer; `status` None = the broker does not; `totals` None = it is no master."""
-    text = Text()
+    text = MetricsText()
     text.family("amq_build_info", "gauge", "The version of the console.", [({"version": amq.__version__}, 1)])
     text.one("amq_up", "gauge", "1 = the broker of this host answers.", int(status is not None))
     text.one("amq_store_readable", "gauge", "1 = the store answers.", int(seen is not None))
@@ -216,7 +216,7 @@ def broker_text(seen: Seen | None, status: Row | None, totals: Row | None, now_m
     return str(text)
 
 
-def _process(text: Text, found: Row) -> None:
+def _process(text: MetricsText, found: Row) -> None:
     """Of the broker, not of the console: the names that dashboards for any process expect."""
     began_ms = found.get("began_wall_ms")
     text.one("process_cpu_seconds_total", "counter", "Processor time of the broker.", found.get("cpu_s"))
@@ -231,7 +231,7 @@ def _process(text: Text, found: Row) -> None:
     )
 
 
-def _store(text: Text, seen: Seen) -> None:
+def _store(text: MetricsText, seen: Seen) -> None:
     text.one("amq_disk_free_bytes", "gauge", "Free space of the store's file system.", seen.disk_free_bytes)
     text.one("amq_group_brokers", "gauge", "Brokers that run on the store.", len(seen.status.brokers))
     text.one("amq_group_has_master", "gauge", "1 = a broker of the group serves.", int(seen.status.master is not None))
@@ -275,7 +275,7 @@ TOPICS: Final[dict[str, tuple[str, str, Callable[[Row], Any]]]] = {
 
 def topics_text(rows: list[Row], families: Iterable[str] = tuple(TOPICS)) -> str:
     """Of each topic in use, the `families` of `TOPICS`. No rows = no text."""
-    text = Text()
+    text = MetricsText()
     for name in families if rows else ():
         kind, told, of = TOPICS[name]
         text.family(name, kind, told, [({"destination": row["name"]}, of(row)) for row in rows])
@@ -284,7 +284,7 @@ def topics_text(rows: list[Row], families: Iterable[str] = tuple(TOPICS)) -> str
 
 def queues_text(rows: list[Row], now_ms: int, families: Iterable[str] = tuple(QUEUES)) -> str:
     """Of each queue, the `families` of `QUEUES`."""
-    text = Text()
+    text = MetricsText()
     for name in families:
         kind, told, of = QUEUES[name]
         values = ((row["name"], of(row, now_ms)) for row in rows)

@@ -25,7 +25,7 @@ from amq.console.hosts import Hosts
 from amq.console.link import OPERATION_S, Link
 from amq.console.lists import LISTS, PAGES, SEARCH, SEND, Listed, queue_href, topic_href
 from amq.console.logins import user_of, valid_s
-from amq.console.sessions import Session, Sessions
+from amq.console.sessions import LoginSession, LoginSessions
 from amq.console.words import breakable, counted, linked, shown, time_text
 from amq.core.errors import AccessError, AmqError
 from amq.doors.clock import Clock
@@ -49,13 +49,13 @@ TOPIC_FIGURES: Final = ("consumers", "durable_subscriptions", "enqueued")
 PREVIEW_CHARS: Final = 80
 BODY_BYTES: Final = 256 << 10
 PARTS: Final = ("overview_live.html", "takeovers.html", "list_live.html", "figures_live.html", "queue_hints.html")
-Page = Callable[[Request, Session], Awaitable[Response]]
+Page = Callable[[Request, LoginSession], Awaitable[Response]]
 
 
 class Pages:
     """`foreign(request)` = the refusal of what another site sends, None = it is our own. `hosts` = under which names
     those without a login are answered. `peers` = URL of the consoles of other brokers, with {host} and {name} for
-    theirs; "" = unknown. `url`: see `Sessions`."""
+    theirs; "" = unknown. `url`: see `LoginSessions`."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Pages:
         self._peers = peers
         self._foreign = foreign
         self._hosts = hosts
-        self.sessions = Sessions(clock, url)
+        self.sessions = LoginSessions(clock, url)
         self._templates = Environment(loader=PackageLoader("amq.console"), autoescape=True)
         titles = {title: path for path, title in PAGES}
         self._templates.filters["breakable"] = breakable
@@ -134,7 +134,7 @@ class Pages:
 
         return answer
 
-    def _render(self, template: str, session: Session | None, status: int = 200, **more: Any) -> Response:
+    def _render(self, template: str, session: LoginSession | None, status: int = 200, **more: Any) -> Response:
         told = ""
         if session is not None and template not in PARTS:
             told, session.told = session.told, ""
@@ -153,11 +153,11 @@ class Pages:
         )
         return _guarded(HTMLResponse(text, status))
 
-    async def _ask(self, session: Session, method: str, path: str, body: Mapping[str, Any] | None = None) -> Row:
+    async def _ask(self, session: LoginSession, method: str, path: str, body: Mapping[str, Any] | None = None) -> Row:
         timeout_s = OPERATION_S if method != "GET" and not (body or {}).get("dry_run") else 10.0
         return await self._link.ask(method, path, body, session.user, timeout_s)
 
-    async def _look(self, request: Request, session: Session, path: str) -> Row:
+    async def _look(self, request: Request, session: LoginSession, path: str) -> Row:
         """The answer that a page shows. Its parts, fetched again and again, share answers with other viewers."""
         if "part" in request.query_params:
             return await self._link.shared(path, session.user)
@@ -228,7 +228,7 @@ class Pages:
         )
         return _guarded(response)
 
-    async def _logout(self, request: Request, session: Session) -> Response:  # noqa: ARG002
+    async def _logout(self, request: Request, session: LoginSession) -> Response:  # noqa: ARG002
         self.sessions.close(request.cookies.get(self.sessions.cookie_name, ""))
         response = RedirectResponse("/login", 303)
         response.delete_cookie(self.sessions.cookie_name)
@@ -236,7 +236,7 @@ class Pages:
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
-    async def _overview(self, request: Request, session: Session) -> Response:
+    async def _overview(self, request: Request, session: LoginSession) -> Response:
         now_ms, facts = self._clock.wall_ms(), dict[str, Any]()
         wrong, own = "", None
         try:
@@ -271,7 +271,7 @@ class Pages:
             **facts,
         )
 
-    async def _figures(self, request: Request, session: Session) -> Response:
+    async def _figures(self, request: Request, session: LoginSession) -> Response:
         """For the plot, of all, of one queue or of one topic. `seen_s` = when the broker said so."""
         status = await self._link.shared("/broker", session.user)
         if "topic" in request.query_params:
@@ -290,13 +290,13 @@ class Pages:
             }
         )
 
-    async def _rates(self, request: Request, session: Session) -> Response:
+    async def _rates(self, request: Request, session: LoginSession) -> Response:
         """The history of the plot."""
         wanted = {key: request.query_params[key] for key in ("queue", "topic", "span") if key in request.query_params}
         return JSONResponse(await self._link.shared(f"/rates?{urlencode(wanted)}", session.user))
 
     def _list(self, listed: Listed) -> Page:
-        async def page(request: Request, session: Session) -> Response:
+        async def page(request: Request, session: LoginSession) -> Response:
             if request.method == "POST":
                 return await self._end(session, request.state.form, listed)
             given = {key: request.query_params.get(key, "") for key in ("name", "sort", "offset", "destination")}
@@ -335,7 +335,7 @@ class Pages:
 
         return page
 
-    async def _end(self, session: Session, form: Mapping[str, str], listed: Listed) -> Response:
+    async def _end(self, session: LoginSession, form: Mapping[str, str], listed: Listed) -> Response:
         """Delete the object of a row, after a question."""
         ending, here = listed.ending, listed.path
         if ending is None or form.get("do") != ending.verb or any(field not in form for field in ending.fields):
@@ -361,7 +361,7 @@ class Pages:
 
     # -- search over all names ----------------------------------------------------------------------------------------
 
-    async def _search(self, request: Request, session: Session) -> Response:
+    async def _search(self, request: Request, session: LoginSession) -> Response:
         wanted = request.query_params.get("text", "").strip()
         facts: dict[str, Any] = {"groups": [], "total": 0, "wrong": ""}
         if wanted:
@@ -381,7 +381,7 @@ class Pages:
 
     # -- a message to any queue or topic ------------------------------------------------------------------------------
 
-    async def _send(self, request: Request, session: Session) -> Response:
+    async def _send(self, request: Request, session: LoginSession) -> Response:
         form = request.state.form if request.method == "POST" else dict(request.query_params)
         kind = "topic" if form.get("kind") == "topic" else "queue"
         if request.method == "GET":
@@ -410,7 +410,7 @@ class Pages:
 
     # -- one topic ----------------------------------------------------------------------------------------------------
 
-    async def _topic(self, request: Request, session: Session) -> Response:
+    async def _topic(self, request: Request, session: LoginSession) -> Response:
         name = unquote(_raw_path(request).removeprefix("/topic/"))
         row = await self._look(request, session, f"/topics/{quote(name, safe='')}")
         figures = [(field.replace("_", " "), shown(field, row[field])) for field in TOPIC_FIGURES]
@@ -428,7 +428,7 @@ class Pages:
 
     # -- one queue ----------------------------------------------------------------------------------------------------
 
-    async def _queue(self, request: Request, session: Session) -> Response:
+    async def _queue(self, request: Request, session: LoginSession) -> Response:
         path = _raw_path(request).removeprefix("/queue/")
         encoded, _, id = path.partition("/")
         name = unquote(encoded)
@@ -482,7 +482,7 @@ class Pages:
             ),
         )
 
-    async def _hints(self, session: Session, resource: str) -> list[dict[str, str]]:
+    async def _hints(self, session: LoginSession, resource: str) -> list[dict[str, str]]:
         """Why the queue does not drain, with links."""
         found = await self._ask(session, "GET", f"{resource}/hints")
         return [
@@ -490,14 +490,14 @@ class Pages:
             for hint in found["items"]
         ]
 
-    def _commands(self, request: Request, session: Session, words: str, resource: str) -> list[str]:
+    def _commands(self, request: Request, session: LoginSession, words: str, resource: str) -> list[str]:
         """The same question in a shell, to `amq` on a broker's host and to this console."""
         login = "" if session.user.name == ANONYMOUS else f"-u {shlex.quote(session.user.name)} "
         url = f"{str(request.base_url).rstrip('/')}{PREFIX}{resource}"
         return [f"amq {words} --store {shlex.quote(self._link.store)}", f"curl {login}{shlex.quote(url)}"]
 
     async def _message(
-        self, request: Request, session: Session, name: str, resource: str, here: str, id: str
+        self, request: Request, session: LoginSession, name: str, resource: str, here: str, id: str
     ) -> Response:
         row = await self._ask(session, "GET", f"{resource}/messages/{quote(id, safe='')}?body={BODY_BYTES}")
         more = {**row.pop("headers", {}), **row.pop("properties")}
@@ -524,7 +524,9 @@ class Pages:
             ),
         )
 
-    async def _change(self, session: Session, form: Mapping[str, str], name: str, resource: str, here: str) -> Response:
+    async def _change(
+        self, session: LoginSession, form: Mapping[str, str], name: str, resource: str, here: str
+    ) -> Response:
         do, ids = form.get("do", ""), form["ids"].split(",") if form.get("ids") else []
         body: dict[str, Any] = {"selector": form.get("selector", ""), "ids": ids}
         if do in ("pause", "resume"):
@@ -550,7 +552,7 @@ class Pages:
 
     async def _confirm(
         self,
-        session: Session,
+        session: LoginSession,
         do: str,
         form: Mapping[str, str],
         name: str,

@@ -24,7 +24,7 @@ class Hit(NamedTuple):
     about: str
 
 
-class Group(NamedTuple):
+class KindHits(NamedTuple):
     """The best hits of a kind, and how many there are."""
 
     title: str
@@ -58,7 +58,7 @@ def brokers(status: StoreStatus, wanted: str) -> list[Row]:
     return [row for row in rows if part in row["name"].casefold() or part in row["host"].casefold()]
 
 
-def groups(found: Row, of_store: Sequence[Row]) -> list[Group]:
+def groups(found: Row, of_store: Sequence[Row]) -> list[KindHits]:
     """`found` = the broker's answer. Kinds without a hit are left out."""
     totals = {**found["totals"], "broker": len(of_store)}
     rows = [*found["items"], *of_store[:BROKERS_MAX]]
@@ -70,5 +70,5 @@ def groups(found: Row, of_store: Sequence[Row]) -> list[Group]:
             if row["kind"] == kind
         ]
         if hits:
-            groups.append(Group(title, hits, totals[kind]))
+            groups.append(KindHits(title, hits, totals[kind]))
     return groups

@@ -22,7 +22,7 @@ SESSIONS_MAX: Final = 1000
 
 
 @dataclass(slots=True)
-class Session:
+class LoginSession:
     """`csrf` = the token of its forms; `told` = what the next page says; `ends_s` = when its login does."""
 
     user: User
@@ -36,7 +36,7 @@ class Session:
         return hmac.compare_digest(token.encode(), self.csrf.encode())
 
 
-class Sessions:
+class LoginSessions:
     """Sessions by the value of their cookie."""
 
     def __init__(self, clock: Clock, url: str = "") -> None:
@@ -45,7 +45,7 @@ class Sessions:
         self._clock = clock
         place = hashlib.sha256(f"{os.uname().nodename} {url}".encode()).hexdigest()
         self.cookie_name = f"amq-session-{place[:8]}"
-        self._known: dict[str, Session] = {}
+        self._known: dict[str, LoginSession] = {}
 
     def __len__(self) -> int:
         return len(self._known)
@@ -56,10 +56,10 @@ class Sessions:
             del self._known[next(iter(self._known))]
         cookie = secrets.token_urlsafe(32)
         now = self._clock.monotonic()
-        self._known[cookie] = Session(user, used_s=now, ends_s=now + valid_s)
+        self._known[cookie] = LoginSession(user, used_s=now, ends_s=now + valid_s)
         return cookie
 
-    def get(self, cookie: str) -> Session | None:
+    def get(self, cookie: str) -> LoginSession | None:
         """The session of `cookie`; None = there is none, or it has ended."""
         session = self._known.pop(cookie, None)
         now = self._clock.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 
-class Places:
+class TomlPlaces:
     """Made in one pass over the lines of `text`, the content of the file `path`."""
 
     def __init__(self, path: str, text: str) -> None:

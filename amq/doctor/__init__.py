@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from amq.doctor import examine as directory
-from amq.doctor.examine import Doors
-from amq.doctor.finding import Finding, Level, Report
+from amq.doctor.examine import Outside
+from amq.doctor.finding import Examination, Finding, Level
 from amq.store.name import is_directory
 from amq.store.open import locker_of
 
-__all__ = ["Finding", "Level", "Report", "examine", "examine_quickly"]
+__all__ = ["Examination", "Finding", "Level", "examine", "examine_quickly"]
 
 
-def examine_quickly(store: str, doors: Doors | None = None, locker: str | None = None) -> Report:
+def examine_quickly(store: str, doors: Outside | None = None, locker: str | None = None) -> Examination:
     """The part that takes milliseconds. `locker` = URL of the database in which the lock is, "" = the lock is in the
     store, None = as the last master had it. Raises OSError where the store cannot be read or written at all."""
     if not is_directory(store):
@@ -26,14 +26,14 @@ def examine_quickly(store: str, doors: Doors | None = None, locker: str | None =
     return _with_locker(directory.examine_quickly(store, doors), locker, True)
 
 
-def examine(store: str, peers: Sequence[tuple[str, int]] = (), doors: Doors | None = None) -> Report:
+def examine(store: str, peers: Sequence[tuple[str, int]] = (), doors: Outside | None = None) -> Examination:
     """Everything, with each of `peers` (host, port), who run `amq doctor PATH --as-peer`; seconds. Raises OSError."""
     if not is_directory(store):
         return _examine_database(store, False)
     return _with_locker(directory.examine(store, peers, doors), None, False)
 
 
-def _with_locker(report: Report, locker: str | None, quick: bool) -> Report:
+def _with_locker(report: Examination, locker: str | None, quick: bool) -> Examination:
     """`report` of a directory with what holds for its lock, where that is in a database: the locks of the file system
     do not matter then."""
     url = locker_of(report.path) if locker is None else locker
@@ -48,7 +48,7 @@ def _with_locker(report: Report, locker: str | None, quick: bool) -> Report:
     return report
 
 
-def _examine_database(url: str, quick: bool) -> Report:
+def _examine_database(url: str, quick: bool) -> Examination:
     from amq.doctor.database import examine_database  # psycopg takes time to load
 
     return examine_database(url, quick)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from amq.doctor.finding import Finding, Level, unfit
 from amq.doctor.hands import Hands
-from amq.doctor.machine import Machine
+from amq.doctor.machine import ThisHost
 
 DRIFT_MAX = 0.01
 MEASURED_S_MIN = 0.2
@@ -16,7 +16,7 @@ _COARSE = ("jiffies", "refined-jiffies", "pit")
 _WHY = "leases use it: it must run on while the machine is suspended, and two hosts may differ by at most 1 %"
 
 
-def judge_clocks(machine: Machine) -> Iterator[Finding]:
+def judge_clocks(machine: ThisHost) -> Iterator[Finding]:
     """Judge the clocks without waiting."""
     source = machine.read(_SOURCE).strip()
     ahead_s = machine.clock_s("CLOCK_BOOTTIME") - machine.clock_s("CLOCK_MONOTONIC")
@@ -41,7 +41,7 @@ def judge_clocks(machine: Machine) -> Iterator[Finding]:
 class Rate:
     """Compares the rate of the lease clock with the hardware clock, from construction to `judge`."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: ThisHost) -> None:
         self._machine = machine
         self._started = self._read()
 
@@ -61,7 +61,7 @@ class Rate:
 class PeerRate:
     """Compares the rate of another host's clock with ours, from construction to `judge`."""
 
-    def __init__(self, machine: Machine, peer: Hands) -> None:
+    def __init__(self, machine: ThisHost, peer: Hands) -> None:
         self._machine = machine
         self._peer = peer
         self._started = self._read()

@@ -9,7 +9,7 @@ import ipaddress
 from typing import Any
 
 from amq.config import BrokerConfig
-from amq.doctor.finding import Finding, Level, Report, unfit
+from amq.doctor.finding import Examination, Finding, Level, unfit
 from amq.doctor.probes import Times
 from amq.doors.clock import Clock, SystemClock
 from amq.store.postgres.schema import STEPS
@@ -33,10 +33,10 @@ SELECT current_database(), has_database_privilege('public', current_database(), 
 _RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 
-def examine_database(url: str, quick: bool, clock: Clock | None = None) -> Report:
+def examine_database(url: str, quick: bool, clock: Clock | None = None) -> Examination:
     """Raises OSError where the server cannot be reached or takes no writes, ConfigError, StoreError."""
     sessions = Sessions(SqlUrl.parse(url))
-    report = Report(url, url)
+    report = Examination(url, url)
     session = sessions.open(url)
     try:
         with sessions.guarded(session, url):
@@ -162,7 +162,7 @@ def _judge_strangers(sessions: Sessions, session: Session) -> list[Finding]:
     return found
 
 
-def _measure(report: Report, session: Session, clock: Clock, waits: bool) -> None:
+def _measure(report: Examination, session: Session, clock: Clock, waits: bool) -> None:
     """`waits`: a commit would wait for ever, for a standby that is not there."""
     trips = _times(session, clock, "SELECT 1")
     report.measured["round_trip"] = trips.to_json()

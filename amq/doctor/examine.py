@@ -23,9 +23,9 @@ from amq.doctor import probes
 from amq.doctor.clocks import PeerRate, Rate, judge_clocks
 from amq.doctor.directory import judge_directory
 from amq.doctor.filesystems import Judgement, judge, judge_magic
-from amq.doctor.finding import Finding, Level, Report, unfit
+from amq.doctor.finding import Examination, Finding, Level, unfit
 from amq.doctor.hands import LocalHands, clean
-from amq.doctor.machine import Machine, SystemMachine
+from amq.doctor.machine import SystemMachine, ThisHost
 from amq.doctor.mounts import find_mount
 from amq.doctor.remote import HELLO, ChildHands, NotSharedError, PeerError, RemoteHands, connect
 from amq.doors.clock import Clock, SystemClock
@@ -43,13 +43,13 @@ HEART_BEAT_MS = 2000  # of clients: the default of their URL
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class Outside:
     """Doors to the outside; a test replaces some. `child(directory, run)` starts a second process."""
 
     vfs: Vfs = field(default_factory=SystemVfs)
     clock: Clock = field(default_factory=SystemClock)
     threads: Threads = field(default_factory=SystemThreads)
-    machine: Machine = field(default_factory=SystemMachine)
+    machine: ThisHost = field(default_factory=SystemMachine)
     host: Host = field(default_factory=SystemHost)
     entropy: Random = field(default_factory=SystemRandom)
     child: Callable[[str, str], ChildHands] = ChildHands
@@ -61,10 +61,10 @@ class Doors:
         return f"{self.entropy.getrandbits(128):032x}"
 
 
-def examine_quickly(path: str, doors: Doors | None = None) -> Report:
+def examine_quickly(path: str, doors: Outside | None = None) -> Examination:
     """The part that takes milliseconds. Raises OSError where the directory cannot be read or written at all."""
-    doors = doors or Doors()
-    report = Report(os.path.abspath(path), existing(path))
+    doors = doors or Outside()
+    report = Examination(os.path.abspath(path), existing(path))
     _look_at_mount(report, doors)
     report.findings += judge_directory(report.path)
     if not report.of(Level.UNFIT):
@@ -74,11 +74,11 @@ def examine_quickly(path: str, doors: Doors | None = None) -> Report:
     return report
 
 
-def examine(path: str, peers: Sequence[tuple[str, int]] = (), doors: Doors | None = None) -> Report:
+def examine(path: str, peers: Sequence[tuple[str, int]] = (), doors: Outside | None = None) -> Examination:
     """Everything, with each of `peers` (host, port), who run `amq doctor PATH --as-peer`; seconds. Raises OSError where
     the directory cannot be found; what fails later is a finding."""
-    doors = doors or Doors()
-    report = Report(os.path.abspath(path), existing(path))
+    doors = doors or Outside()
+    report = Examination(os.path.abspath(path), existing(path))
     judgement = _look_at_mount(report, doors)
     report.findings += judge_directory(report.path)
     rate = Rate(doors.machine)
@@ -100,9 +100,9 @@ def examine(path: str, peers: Sequence[tuple[str, int]] = (), doors: Doors | Non
     return report
 
 
-def introduce(directory: str, doors: Doors) -> dict[str, Any]:
+def introduce(directory: str, doors: Outside) -> dict[str, Any]:
     """A peer's description of itself."""
-    report = Report(directory, directory)
+    report = Examination(directory, directory)
     _look_at_mount(report, doors)
     findings = [finding.to_json() for finding in report.findings]
     return {
@@ -124,7 +124,7 @@ def existing(path: str) -> str:
     return absolute if os.path.isdir(absolute) else os.path.dirname(absolute)
 
 
-def _look_at_mount(report: Report, doors: Doors) -> Judgement | None:
+def _look_at_mount(report: Examination, doors: Outside) -> Judgement | None:
     mount = find_mount(doors.machine, report.directory)
     if mount is None:
         found = "not shown by /proc/self/mountinfo"
@@ -138,7 +138,7 @@ def _look_at_mount(report: Report, doors: Doors) -> Judgement | None:
 
 
 @contextmanager
-def _pair(doors: Doors, directory: str) -> Iterator[tuple[LocalHands, LocalHands]]:
+def _pair(doors: Outside, directory: str) -> Iterator[tuple[LocalHands, LocalHands]]:
     """Two pairs of hands of this process, for one run."""
     run = doors.new_run()
     a, b = doors.hands(directory, run), doors.hands(directory, run, "b")
@@ -150,7 +150,7 @@ def _pair(doors: Doors, directory: str) -> Iterator[tuple[LocalHands, LocalHands
         clean(doors.vfs, directory, run)
 
 
-def _try_processes(report: Report, doors: Doors) -> None:
+def _try_processes(report: Examination, doors: Outside) -> None:
     who, run = "two processes", doors.new_run()
     with _pair_cleaned(doors, report.directory, run) as ours, doors.child(report.directory, run) as theirs:
         report.findings += [
@@ -174,7 +174,7 @@ def _try_processes(report: Report, doors: Doors) -> None:
 
 
 @contextmanager
-def _pair_cleaned(doors: Doors, directory: str, run: str) -> Iterator[LocalHands]:
+def _pair_cleaned(doors: Outside, directory: str, run: str) -> Iterator[LocalHands]:
     hands = doors.hands(directory, run)
     try:
         yield hands
@@ -183,7 +183,7 @@ def _pair_cleaned(doors: Doors, directory: str, run: str) -> Iterator[LocalHands
         clean(doors.vfs, directory, run)
 
 
-def _try_peer(report: Report, doors: Doors, host: str, port: int) -> None:
+def _try_peer(report: Examination, doors: Outside, host: str, port: int) -> None:
     run, nonce = doors.new_run(), f"{doors.entropy.getrandbits(128):032x}"
     try:
         with ExitStack() as stack:
@@ -205,7 +205,7 @@ def _try_peer(report: Report, doors: Doors, host: str, port: int) -> None:
         report.unreachable[host] = error.description
 
 
-def _meet(report: Report, doors: Doors, told: dict[str, Any], host: str) -> None:
+def _meet(report: Examination, doors: Outside, told: dict[str, Any], host: str) -> None:
     """Take over what the peer says of its own mount: options may differ from host to host."""
     try:
         theirs = [Finding.from_json(body) for body in told["findings"]]
@@ -223,7 +223,7 @@ def _meet(report: Report, doors: Doors, told: dict[str, Any], host: str) -> None
             )
 
 
-def _try_hosts(report: Report, doors: Doors, ours: LocalHands, theirs: RemoteHands, host: str) -> None:
+def _try_hosts(report: Examination, doors: Outside, ours: LocalHands, theirs: RemoteHands, host: str) -> None:
     rate = PeerRate(doors.machine, theirs)
     try:
         report.findings += [probes.try_locks(ours, theirs, host), probes.try_links(ours, theirs, host)]
@@ -238,7 +238,7 @@ def _try_hosts(report: Report, doors: Doors, ours: LocalHands, theirs: RemoteHan
     report.findings.append(rate.judge(host))
 
 
-def _measure(report: Report, doors: Doors) -> None:
+def _measure(report: Examination, doors: Outside) -> None:
     vfs, directory = doors.vfs, report.directory
     with _pair_cleaned(doors, directory, doors.new_run()) as hands:
         sync = probes.measure_sync(vfs, doors.clock, hands.path("sync"), BUDGET_S, SYNCS_MAX)
@@ -296,7 +296,7 @@ def _period_s(check_p99_s: float) -> float:
     return max(BrokerConfig().lock_keep_alive_period_s, math.ceil(check_p99_s * CHECKS_PER_PERIOD * 2) / 2)
 
 
-def _recommend(report: Report, judgement: Judgement | None) -> None:
+def _recommend(report: Examination, judgement: Judgement | None) -> None:
     check = report.measured.get("check")
     if judgement is None or check is None:
         return

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from amq.doctor.finding import Finding, Level, unfit
-from amq.doctor.machine import Machine
+from amq.doctor.machine import ThisHost
 from amq.doctor.mounts import Mount, nfs_lease_s, nfs_server_name
 from amq.doctor.options import BARRIERS, GFS2_RULES, LOOSE_CACHE, NFS_RULES, SMB_RULES, SYNCS, WRITABLE, judge_options
 
@@ -94,7 +94,7 @@ class Judgement(NamedTuple):
     mount_options: str
 
 
-def judge(mount: Mount, machine: Machine) -> Judgement:
+def judge(mount: Mount, machine: ThisHost) -> Judgement:
     """Judge a mount by what is known of its file system."""
     kind = mount.fs_type
     if kind in NFS_TYPES:
@@ -141,7 +141,7 @@ def _judge_local(mount: Mount) -> Iterator[Finding]:
         yield SYNCS.judge(mount)
 
 
-def _judge_server(machine: Machine) -> Iterator[Finding]:
+def _judge_server(machine: ThisHost) -> Iterator[Finding]:
     """Judge a store on the NFS server itself."""
     lease = machine.read("/proc/fs/nfsd/nfsv4leasetime").strip()
     if lease.isdecimal():
@@ -164,7 +164,7 @@ def _judge_unknown(mount: Mount) -> Iterator[Finding]:
 # -- NFS ---------------------------------------------------------------------------------------------------------------
 
 
-def _judge_nfs(mount: Mount, machine: Machine) -> Judgement:
+def _judge_nfs(mount: Mount, machine: ThisHost) -> Judgement:
     version = _version(mount)
     server = nfs_server_name(machine, mount)
     findings = [_judge_version(mount, version, f", server {server}" if server else "")]
@@ -220,7 +220,7 @@ def _judge_lease(lease_s: float | None) -> Finding:
     return Finding(Level.OK, LEASE_TOPIC, f"{lease_s:g} s", why)
 
 
-def _judge_lost_locks(machine: Machine) -> Iterator[Finding]:
+def _judge_lost_locks(machine: ThisHost) -> Iterator[Finding]:
     if machine.read("/sys/module/nfs/parameters/recover_lost_locks").strip() == "Y":
         yield Finding(
             Level.WARNING,
@@ -235,7 +235,7 @@ def _judge_lost_locks(machine: Machine) -> Iterator[Finding]:
 # -- cluster file systems, SMB -----------------------------------------------------------------------------------------
 
 
-def _judge_gfs2(mount: Mount, machine: Machine) -> Iterator[Finding]:
+def _judge_gfs2(mount: Mount, machine: ThisHost) -> Iterator[Finding]:
     protocol = _gfs2_protocol(mount, machine)
     if protocol == "lock_nolock":
         yield unfit(
@@ -264,7 +264,7 @@ def _judge_gfs2(mount: Mount, machine: Machine) -> Iterator[Finding]:
     yield from judge_options(GFS2_RULES, mount)
 
 
-def _gfs2_protocol(mount: Mount, machine: Machine) -> str:
+def _gfs2_protocol(mount: Mount, machine: ThisHost) -> str:
     """The lock protocol. The mount shows it only if it was given as an option; sysfs always shows it."""
     for table in machine.names("/sys/fs/gfs2"):
         if machine.read(f"/sys/fs/gfs2/{table}/id").strip() == mount.device:
@@ -272,7 +272,7 @@ def _gfs2_protocol(mount: Mount, machine: Machine) -> str:
     return mount.get("lockproto")
 
 
-def _judge_ocfs2(_mount: Mount, _machine: Machine) -> Iterator[Finding]:
+def _judge_ocfs2(_mount: Mount, _machine: ThisHost) -> Iterator[Finding]:
     yield unfit(
         TYPE_TOPIC,
         "ocfs2",
@@ -281,7 +281,7 @@ def _judge_ocfs2(_mount: Mount, _machine: Machine) -> Iterator[Finding]:
     )
 
 
-def _judge_ceph(mount: Mount, _machine: Machine) -> Iterator[Finding]:
+def _judge_ceph(mount: Mount, _machine: ThisHost) -> Iterator[Finding]:
     yield Finding(
         Level.WARNING,
         TYPE_TOPIC,
@@ -292,7 +292,7 @@ def _judge_ceph(mount: Mount, _machine: Machine) -> Iterator[Finding]:
     yield WRITABLE.judge(mount)
 
 
-_OTHERS: dict[str, Callable[[Mount, Machine], Iterator[Finding]]] = {
+_OTHERS: dict[str, Callable[[Mount, ThisHost], Iterator[Finding]]] = {
     "gfs2": _judge_gfs2,
     "ocfs2": _judge_ocfs2,
     "ceph": _judge_ceph,

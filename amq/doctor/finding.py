@@ -47,7 +47,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
+class Examination:
     """The outcome of an examination.
 
     directory       the examined directory: the path, or its parent if the store does not exist yet

@@ -13,7 +13,7 @@ from typing import Protocol
 _STATFS_BYTES = 256  # more than struct statfs has anywhere; its first word is the type
 
 
-class Machine(Protocol):
+class ThisHost(Protocol):
     def read(self, path: str) -> str:
         """Content of the small file `path` of /proc or /sys; "" if it is missing or not readable."""
         ...

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from amq.doctor.machine import Machine
+from amq.doctor.machine import ThisHost
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
@@ -56,13 +56,13 @@ def parse_options(text: str) -> dict[str, str]:
     return {name: _plain(value) for name, _, value in pairs}
 
 
-def find_mount(machine: Machine, directory: str) -> Mount | None:
+def find_mount(machine: ThisHost, directory: str) -> Mount | None:
     """The mount of `directory`; None if the kernel does not show it. Raises OSError."""
     number = machine.mount_id(directory)
     return next((mount for mount in parse_mountinfo(machine.read("/proc/self/mountinfo")) if mount.id == number), None)
 
 
-def nfs_statistics(machine: Machine, mount: Mount) -> str:
+def nfs_statistics(machine: ThisHost, mount: Mount) -> str:
     """The block of /proc/self/mountstats for an NFS mount; "" = none."""
     for block in re.split(r"^(?=device )", machine.read("/proc/self/mountstats"), flags=re.MULTILINE):
         head = re.match(r"device (\S+) mounted on (\S+) with fstype nfs", block)
@@ -71,13 +71,13 @@ def nfs_statistics(machine: Machine, mount: Mount) -> str:
     return ""
 
 
-def nfs_lease_s(machine: Machine, mount: Mount) -> int | None:
+def nfs_lease_s(machine: ThisHost, mount: Mount) -> int | None:
     """The lease time of the NFSv4 server, seconds; None = unknown."""
     found = re.search(r"\blease_time=(\d+)", nfs_statistics(machine, mount))
     return int(found[1]) if found else None
 
 
-def nfs_server_name(machine: Machine, mount: Mount) -> str:
+def nfs_server_name(machine: ThisHost, mount: Mount) -> str:
     """The name that the NFSv4.1 server reports; "" = none."""
     found = re.search(r"impl_id:\s+name='([^']*)'", nfs_statistics(machine, mount))
     return found[1] if found else ""

@@ -17,7 +17,7 @@ RETRANS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class MountRule:
     """One option, or several that exclude each other.
 
     wanted   the recommended option
@@ -47,7 +47,7 @@ class Rule:
         return Finding(self.level, self.wanted, found, self.without, self.cure or f"mount with {self.wanted}")
 
 
-def judge_options(rules: tuple[Rule, ...], mount: Mount) -> Iterator[Finding]:
+def judge_options(rules: tuple[MountRule, ...], mount: Mount) -> Iterator[Finding]:
     for rule in rules:
         yield rule.judge(mount)
 
@@ -60,7 +60,7 @@ def _lacks(*options: str) -> Callable[[Mount], bool]:
     return lambda mount: not any(mount.has(option) for option in options)
 
 
-WRITABLE = Rule(
+WRITABLE = MountRule(
     "rw",
     ("ro", "rw"),
     "rw",
@@ -69,7 +69,7 @@ WRITABLE = Rule(
     "the mount is read-only, so no broker can be master",
     Level.UNFIT,
 )
-BARRIERS = Rule(
+BARRIERS = MountRule(
     "barrier",
     ("nobarrier", "barrier"),
     "on",
@@ -80,7 +80,7 @@ BARRIERS = Rule(
     "mount without nobarrier and barrier=0",
 )
 
-SYNCS = Rule(
+SYNCS = MountRule(
     "syncs",
     ("volatile",),
     "on",
@@ -93,7 +93,7 @@ SYNCS = Rule(
 
 NFS_RULES = (
     WRITABLE,
-    Rule(
+    MountRule(
         "local_lock=none",
         ("nolock", "local_lock"),
         "none",
@@ -102,7 +102,7 @@ NFS_RULES = (
         "locks stay on this host, so every host gets the lock and several masters serve at once",
         Level.UNFIT,
     ),
-    Rule(
+    MountRule(
         "cto",
         ("nocto",),
         "cto",
@@ -113,7 +113,7 @@ NFS_RULES = (
         Level.UNFIT,
         "mount without nocto",
     ),
-    Rule(
+    MountRule(
         "soft",
         ("softerr", "soft", "hard"),
         "hard",
@@ -123,7 +123,7 @@ NFS_RULES = (
         "replace its process; with softerr the kernel was seen to return old attributes as new",
         Level.WARNING,
     ),
-    Rule(
+    MountRule(
         "timeo=20",
         ("timeo",),
         "600",
@@ -133,7 +133,7 @@ NFS_RULES = (
         "lost packet blocks work as long",
         Level.WARNING,
     ),
-    Rule(
+    MountRule(
         "retrans=2",
         ("retrans",),
         "2",
@@ -142,7 +142,7 @@ NFS_RULES = (
         "a soft call fails only after many repetitions, or at the first lost packet",
         Level.WARNING,
     ),
-    Rule(
+    MountRule(
         "lookupcache=none",
         ("lookupcache",),
         "all",
@@ -152,7 +152,7 @@ NFS_RULES = (
         "see changes late",
         Level.WARNING,
     ),
-    Rule(
+    MountRule(
         "proto=tcp",
         ("proto",),
         "tcp",
@@ -161,7 +161,7 @@ NFS_RULES = (
         "over UDP packets may be reassembled wrongly, and requests are repeated",
         Level.WARNING,
     ),
-    Rule(
+    MountRule(
         "sync",
         ("sync",),
         "async",
@@ -174,7 +174,7 @@ NFS_RULES = (
 
 GFS2_RULES = (
     WRITABLE,
-    Rule(
+    MountRule(
         "cluster locks",
         ("localflocks",),
         "yes",
@@ -184,7 +184,7 @@ GFS2_RULES = (
         Level.UNFIT,
         "mount without localflocks (lock_nolock sets it)",
     ),
-    Rule(
+    MountRule(
         "noatime",
         ("noatime", "relatime"),
         "atime",
@@ -198,7 +198,7 @@ GFS2_RULES = (
 
 SMB_RULES = (
     WRITABLE,
-    Rule(
+    MountRule(
         "brl",
         ("nobrl",),
         "brl",
@@ -208,7 +208,7 @@ SMB_RULES = (
         Level.UNFIT,
         "mount without nobrl",
     ),
-    Rule(
+    MountRule(
         "strictsync",
         ("nostrictsync",),
         "strictsync",
@@ -218,7 +218,7 @@ SMB_RULES = (
         Level.WARNING,
         "mount without nostrictsync",
     ),
-    Rule(
+    MountRule(
         "vers=3.1.1",
         ("vers",),
         "?",
@@ -227,7 +227,7 @@ SMB_RULES = (
         "amq was tested with SMB 3 only",
         Level.WARNING,
     ),
-    Rule(
+    MountRule(
         "cache=none",
         ("cache",),
         "strict",
@@ -236,7 +236,7 @@ SMB_RULES = (
         "the host caches files while the server allows it (oplock, lease): correct, but tested with cache=none only",
         Level.WARNING,
     ),
-    Rule(
+    MountRule(
         "serverino",
         ("serverino",),
         "noserverino",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
-from amq.doctor.examine import Doors, existing, introduce
+from amq.doctor.examine import Outside, existing, introduce
 from amq.doctor.remote import PATIENCE_S, Guest
 
 
-def serve_peer(server: socket.socket, path: str, tell: Callable[[str], None], doors: Doors | None = None) -> None:
+def serve_peer(server: socket.socket, path: str, tell: Callable[[str], None], doors: Outside | None = None) -> None:
     """Serve whoever connects to the listening `server`, until interrupted. `tell(line)` hears of it. Raises OSError
     where the directory cannot be found."""
-    doors = doors or Doors()
+    doors = doors or Outside()
     directory = existing(path)
     introduce(directory, doors)
     while True:

@@ -200,7 +200,7 @@ class End:
 Item = Exported | Ids | Durable | PipelineBatch | InDoubt
 
 
-class Writer:
+class ExportWriter:
     """Items → lines, through `write`. Call `end` once, last."""
 
     def __init__(self, header: Header, write: Callable[[bytes], object]) -> None:

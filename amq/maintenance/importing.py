@@ -47,7 +47,7 @@ UNCONFIRMED_BYTES_MAX = 8 << 20  # on their way to the disk; then reading waits
 
 
 @dataclass(slots=True)
-class Result:
+class ImportResult:
     """Progress of an import. `skipped` = stored already, by an earlier import or by their producer."""
 
     stored: int = 0
@@ -61,8 +61,8 @@ class Result:
 class Import:
     """One import into the store of `config`. `told(result)` is called now and then. Run it once."""
 
-    def __init__(self, config: BrokerConfig, told: Callable[[Result], None], **doors: Any) -> None:
-        self.result = Result()
+    def __init__(self, config: BrokerConfig, told: Callable[[ImportResult], None], **doors: Any) -> None:
+        self.result = ImportResult()
         self._config = replace(config, name=NAME, transports=(), fail_if_locked=True, duplicate_window=UNLIMITED)
         self._line_bytes_max = LINE_BYTES + FRAME_TIMES * config.max_frame_size_bytes
         self._told = told
@@ -77,7 +77,7 @@ class Import:
         self._in_line: list[tuple[str, str]] = []  # of that, what is in the line of its queue still
         self._taken: dict[str, set[int]] = {}  # by queue: seqs of what is in no line any more
 
-    async def run(self, file: BinaryIO, name: str) -> Result:
+    async def run(self, file: BinaryIO, name: str) -> ImportResult:
         """Import all of `file`. Raises StoreError (damaged or cut file, store in use), StoreFullError,
         OwnershipLostError; what `result` says is stored is stored in any case. Run it again with the whole file.
         """

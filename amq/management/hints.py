@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from amq.broker.queues.queue import NO_LIMIT, Queue, Subscription
 from amq.core.destination import QUEUE_SCHEME, plain_name
 from amq.management.listing import Row
-from amq.management.messages import PAGE_MAX, Found, Look
+from amq.management.messages import PAGE_MAX, FoundMessage, Look
 from amq.management.resources import Context
 from amq.management.slices import pieces
 
@@ -33,7 +33,7 @@ async def hints(context: Context, queue: Queue) -> Row:
     """{"items": hints, the most certain first; "looked_at": messages}"""
     broker = context.broker
     found = [*_of_broker(context), *_of_queue(context, queue)]
-    looked: list[Found] = []
+    looked: list[FoundMessage] = []
     if queue.stored and not queue.is_dead_letter_queue:
         with Look(broker, queue) as look:
             after: Any = True
@@ -109,7 +109,7 @@ def _of_queue(context: Context, queue: Queue) -> list[Hint]:
     return found
 
 
-async def _of_selectors(context: Context, queue: Queue, looked: list[Found]) -> list[Hint]:
+async def _of_selectors(context: Context, queue: Queue, looked: list[FoundMessage]) -> list[Hint]:
     """Do the selectors of its consumers match nothing?"""
     consumers: list[Subscription] = list(queue.subscriptions)
     chosen = {each.selector.text: each.selector for each in consumers if each.selector is not None}
@@ -131,7 +131,7 @@ async def _of_selectors(context: Context, queue: Queue, looked: list[Found]) -> 
     return [Hint("selector", f"{of} {none}: {text}. Compare it with the properties of a message below.")]
 
 
-def _of_redeliveries(context: Context, queue: Queue, looked: list[Found]) -> list[Hint]:
+def _of_redeliveries(context: Context, queue: Queue, looked: list[FoundMessage]) -> list[Hint]:
     """Do messages come back again and again?"""
     back = [each for each in looked if each.redelivered]
     if not back:

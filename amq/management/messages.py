@@ -47,17 +47,17 @@ Place = tuple[int, int]  # priority and seq: the order of delivery
 _FIRST: Final = (PRIORITIES - 1, 0)
 
 
-class Found(NamedTuple):
+class FoundMessage(NamedTuple):
     """A message and how often it was delivered before."""
 
     message: Message
     redelivered: int
 
 
-class Page(NamedTuple):
+class MessagePage(NamedTuple):
     """`after` = where the next page begins; None = there is no more."""
 
-    found: list[Found]
+    found: list[FoundMessage]
     after: Place | None
 
 
@@ -80,7 +80,7 @@ class Look:
     ) -> None:
         self._broker = broker
         self._queue = queue
-        self._found: list[Found] = []
+        self._found: list[FoundMessage] = []
         self._limit = self._bytes = 0
         self._ended: asyncio.Future[None] | None = None
         terms_max = broker.config.max_selector_terms
@@ -102,7 +102,7 @@ class Look:
     def __exit__(self, *_: object) -> None:
         self._browser.end()
 
-    async def page(self, limit: int) -> Page:
+    async def page(self, limit: int) -> MessagePage:
         """Return up to `limit` further messages."""
         browser, broker = self._browser, self._broker
         self._found, self._limit, self._bytes = [], limit, 0
@@ -116,7 +116,7 @@ class Look:
                 await asyncio.wait_for(self._ended, LOOK_S)
             browser.make_unready()
             self._ended = None
-        return Page(self._found, None if browser.done else browser.position)
+        return MessagePage(self._found, None if browser.done else browser.position)
 
     # -- ConsumerOwner and Recipient, as far as a browse needs them ---------------------------------------------------
 
@@ -138,7 +138,7 @@ class Look:
         """No protocol has facts to keep."""
 
     def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None:
-        self._found.append(Found(message, redelivered))
+        self._found.append(FoundMessage(message, redelivered))
         self._bytes += len(message.body)
         if len(self._found) >= self._limit or self._bytes >= LOOK_BYTES:
             subscription.make_unready()
@@ -178,7 +178,7 @@ def place_of(queue: Queue, seq: int) -> Place | None:
     return next(((priority, seq) for priority, each in queue.backlogs.items() if seq in each), None)
 
 
-async def message_of(broker: Broker, queue: Queue, seq: int) -> Found | None:
+async def message_of(broker: Broker, queue: Queue, seq: int) -> FoundMessage | None:
     """That message of `queue`, read from the disk where it must be."""
     place = place_of(queue, seq)
     if place is None:
@@ -191,7 +191,7 @@ async def message_of(broker: Broker, queue: Queue, seq: int) -> Found | None:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def row_of(broker: Broker, found: Found, body_bytes: int = BODY_BYTES_SHOWN) -> Row:
+def row_of(broker: Broker, found: FoundMessage, body_bytes: int = BODY_BYTES_SHOWN) -> Row:
     """A message as plain values. `body` is text, `body_base64` what is none; the first `body_bytes` of it. Maps and
     streams are JSON in `body`. A body that takes long to show is as it came, with a `remark`."""
     remark = {}

@@ -23,7 +23,7 @@ from amq.core.destination import QUEUE_SCHEME, wire_name
 from amq.core.errors import AccessError, AmqError, CommandError, StoreFullError
 from amq.core.message import ORIGINAL_DESTINATION, Message, Shared, without
 from amq.journal.records import ACKED, PURGED, Consumed, Group
-from amq.management.messages import Found, Look, message_of, origin_of, seq_of, take, take_seqs
+from amq.management.messages import FoundMessage, Look, message_of, origin_of, seq_of, take, take_seqs
 
 STEP_MESSAGES: Final = 100
 STEP_BYTES: Final = 64 << 10  # of messages in memory that a purge takes at once
@@ -220,7 +220,7 @@ def retried(message: Message) -> str:
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-async def _looked_at(broker: Broker, queue: Queue, selected: Selected) -> AsyncGenerator[list[Found], None]:
+async def _looked_at(broker: Broker, queue: Queue, selected: Selected) -> AsyncGenerator[list[FoundMessage], None]:
     """The messages that are meant and are there now, in parts of `MOVE_MESSAGES`."""
     left, until = selected.limit, broker.newest_seq
     if selected.ids:

@@ -22,14 +22,14 @@ REQUEST_S: Final = 2.0  # from the connection to the end of the answer
 LIVE, READY, MASTER = "/livez", "/readyz", "/masterz"
 
 
-class Condition(NamedTuple):
+class Health(NamedTuple):
     """The condition of a broker: its role, and why it could not take over as a slave, "" = it could."""
 
     role: str
     not_ready: str = ""
 
 
-def told(path: str, condition: Condition) -> tuple[int, str]:
+def told(path: str, condition: Health) -> tuple[int, str]:
     """Status and text of the answer to a probe; 404 = there is no such probe."""
     role, why = condition
     if path == LIVE:
@@ -45,7 +45,7 @@ def told(path: str, condition: Condition) -> tuple[int, str]:
 class ProbeServer:
     """Answers at `host` and `port`, from `start` to `close`. `condition()` = that of the broker now."""
 
-    def __init__(self, host: str, port: int, condition: Callable[[], Condition]) -> None:
+    def __init__(self, host: str, port: int, condition: Callable[[], Health]) -> None:
         self._host = host
         self._port = port
         self.condition = condition

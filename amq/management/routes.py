@@ -22,7 +22,7 @@ from amq.management.messages import (
     BODY_BYTES_MAX,
     BODY_BYTES_SHOWN,
     PAGE_MAX,
-    Found,
+    FoundMessage,
     Look,
     message_of,
     origin_of,
@@ -266,7 +266,7 @@ async def dead_letters(context: Context, request: Request) -> Row:
     return {"items": rows, "complete": complete, "looked_at": looked}
 
 
-def _group_of(name: str, found: Found) -> tuple[str, str, str, str]:
+def _group_of(name: str, found: FoundMessage) -> tuple[str, str, str, str]:
     properties = found.message.properties or {}
     cause = str(properties.get(CAUSE, "")).partition("\n")[0][:CAUSE_CHARS_MAX]
     return plain_name(name), origin_of(found.message).removeprefix("/queue/"), str(properties.get(REASON, "")), cause

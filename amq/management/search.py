@@ -23,7 +23,7 @@ KEPT: Final = 4  # times `limit` rows of a kind are kept before the best of them
 Ranked = tuple[int, str, int, Row]
 
 
-class Kind(NamedTuple):
+class SearchedKind(NamedTuple):
     """`texts(item)` = the name of an item, then what else it is found by; `row(item)` identifies it; `sees(item)` =
     may the caller see it?"""
 
@@ -34,17 +34,17 @@ class Kind(NamedTuple):
     sees: Callable[[Any], bool] = lambda _: True
 
 
-def _kinds(context: Context) -> Iterator[Kind]:
+def _kinds(context: Context) -> Iterator[SearchedKind]:
     broker, caller = context.broker, context.caller
     everything = lambda _: True  # noqa: E731 (the caller is asked about what matches alone)
-    yield Kind(
+    yield SearchedKind(
         "queue",
         views.named_queues(broker, everything),
         lambda each: (plain_name(each.name),),
         lambda each: {"name": plain_name(each.name)},
         lambda each: context.sees(each.name),
     )
-    yield Kind(
+    yield SearchedKind(
         "topic",
         list(views.named_topics(broker, everything)),
         lambda name: (plain_name(name),),
@@ -53,13 +53,13 @@ def _kinds(context: Context) -> Iterator[Kind]:
     )
     if not caller.is_operator and not broker.access.may(caller.user, Action.MANAGE, "the broker"):
         return
-    yield Kind(
+    yield SearchedKind(
         "subscription",
         broker.durables.records(),
         lambda each: (str(each.definition["name"]), str(each.definition["client_id"] or "")),
         lambda each: {"name": str(each.definition["name"]), "client_id": each.definition["client_id"]},
     )
-    yield Kind(
+    yield SearchedKind(
         "connection",
         list(context.serving.connections.values()),
         lambda each: (views.connection_id(each), each.client_id or "", each.user or "", each.peer_name or ""),
@@ -70,7 +70,7 @@ def _kinds(context: Context) -> Iterator[Kind]:
             "address": each.peer_name,
         },
     )
-    yield Kind("user", context.source.users, lambda name: (name,), lambda name: {"name": name})
+    yield SearchedKind("user", context.source.users, lambda name: (name,), lambda name: {"name": name})
 
 
 def _rank(texts: tuple[str, ...], wanted: str) -> int | None:

@@ -160,7 +160,7 @@ def subscriptions(broker: Broker) -> Table[Subscribed]:
     )
 
 
-class Connected(Protocol):
+class PresentPeer(Protocol):
     """A client that is there, as `amq.transports.peer.Peer` has it."""
 
     number: int
@@ -173,7 +173,7 @@ class Connected(Protocol):
     def abort(self) -> None: ...
 
 
-class Held(NamedTuple):
+class HeldConsumer(NamedTuple):
     """A consumer and the connection and session whose it is."""
 
     connection: Any
@@ -181,7 +181,7 @@ class Held(NamedTuple):
     subscription: Subscription
 
 
-def connections() -> Table[Connected]:
+def connections() -> Table[PresentPeer]:
     """Of all sockets, also before a login."""
     return Table(
         lambda each: connection_id(each),
@@ -201,12 +201,12 @@ def connections() -> Table[Connected]:
     )
 
 
-def connection_id(each: Connected) -> str:
+def connection_id(each: PresentPeer) -> str:
     """The name of a connection here: that of its client where it has logged in, else its number."""
     return str(each.client.id) if each.client is not None and each.client.id else f"#{each.number}"
 
 
-def consumers() -> Table[Held]:
+def consumers() -> Table[HeldConsumer]:
     """The table of consumers that take messages."""
     return Table(
         lambda each: f"{each.connection.id}:{each.session}:{each.subscription.id}",
@@ -228,12 +228,12 @@ def consumers() -> Table[Held]:
     )
 
 
-def held_consumers(broker: Broker, destination: str = "") -> Iterator[Held]:
+def held_consumers(broker: Broker, destination: str = "") -> Iterator[HeldConsumer]:
     """Of all connections; with `destination`, as a row shows it, those that consume just that."""
     for client in list(broker.connections):
         for number, subscription in _consumers_of(client):
             if not destination or _short(_sources(subscription)) == destination:
-                yield Held(client, number, subscription)
+                yield HeldConsumer(client, number, subscription)
 
 
 def _consumers_of(client: Any) -> Iterator[tuple[int, Subscription]]:
@@ -304,7 +304,7 @@ def totals(broker: Broker) -> Row:
     }
 
 
-async def clients(connected: Iterable[Connected], slices: Slices) -> Row:
+async def clients(connected: Iterable[PresentPeer], slices: Slices) -> Row:
     """Of those that have logged in: how many speak each protocol, and how many wait for room to send."""
     speak: Counter[str] = Counter()
     blocked = 0

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import structlog
 
 from amq.config import BrokerConfig
-from amq.config.reload import Outcome, Reload
+from amq.config.reload import Reload, Reloaded
 from amq.core.errors import ConfigError
 from amq.security import LoginGate
 
@@ -118,7 +118,7 @@ class Live:
         else:
             self._take(outcome)
 
-    def _take(self, outcome: Outcome) -> None:
+    def _take(self, outcome: Reloaded) -> None:
         for change in outcome.restart:
             _log.warning("this change waits for a restart", change=str(change))
         if outcome.live:

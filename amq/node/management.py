@@ -24,7 +24,7 @@ from amq.management.consoles import Announced
 from amq.management.counting import Counting
 from amq.management.history import History
 from amq.management.listing import Row
-from amq.management.probes import READY, Condition, told
+from amq.management.probes import READY, Health, told
 from amq.management.rates import EVERY_S, Rates
 from amq.management.resources import Resources, Serving
 from amq.management.routes import ROUTES
@@ -190,7 +190,7 @@ class Managed:
 
     def health(self) -> Row:
         service, role = self._service, self._service.role.value
-        status, text = told(READY, Condition(role, service.not_ready))
+        status, text = told(READY, Health(role, service.not_ready))
         is_well = status == HTTPStatus.OK
         return {
             "store": real_name(service.config.store),

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from amq.broker.events import JournalRead, RoleChanged
-from amq.config.option import Scope
+from amq.config.option import OptionScope
 from amq.config.reload import Reload
 from amq.config.schema import OPTIONS, BrokerConfig
 from amq.config.watch import FileWatcher
@@ -337,7 +337,7 @@ def _ask(resident: _Resident, *what: str, by_hand: bool = False) -> None:
 def check_shared(configs: Sequence[BrokerConfig]) -> None:
     """Raises ConfigError where configurations of one node want different things of it."""
     own = {"transports", "advertisedTransports"}  # each member has its own
-    shared = [option for option in OPTIONS if option.scope is Scope.NODE and option.key not in own]
+    shared = [option for option in OPTIONS if option.scope is OptionScope.NODE and option.key not in own]
     for config in configs[1:]:
         differ = [option.key for option in shared if config.get(option) != configs[0].get(option)]
         if differ:

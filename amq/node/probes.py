@@ -9,7 +9,7 @@ import structlog
 from amq.config import BrokerConfig
 from amq.config.transport_url import host_and_port
 from amq.core.errors import ConfigError
-from amq.management.probes import Condition, ProbeServer
+from amq.management.probes import Health, ProbeServer
 from amq.node.member import Member, Role
 
 _ORDER = (Role.STOPPED, Role.STARTING, Role.SLAVE, Role.MASTER)
@@ -40,7 +40,7 @@ class OwnProbes:
         if self._server is not None:
             await self._server.close()
 
-    def _condition(self) -> Condition:
+    def _condition(self) -> Health:
         """That of the member that is worst off: a starting one, a slave that could not take over, a slave, a master."""
         worst = min(self._members, key=lambda each: (_ORDER.index(each.role), not each.not_ready))
-        return Condition(worst.role.value, worst.not_ready)
+        return Health(worst.role.value, worst.not_ready)

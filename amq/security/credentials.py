@@ -28,7 +28,7 @@ _VERIFY: Final = {"none": ssl.CERT_NONE, "want": ssl.CERT_OPTIONAL, "need": ssl.
 _ROUNDS_MAX: Final = 10  # of a handshake in memory: TLS 1.2 needs four
 
 
-class Settings(Protocol):
+class CredentialSettings(Protocol):
     """The options that say what `Credentials` are made of; see `amq.config.schema`."""
 
     @property
@@ -97,7 +97,7 @@ class Credentials:
     generation  counts the contexts
     """
 
-    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+    def __init__(self, settings: CredentialSettings, clock: Clock | None = None) -> None:
         """Raises ConfigError if the files cannot be used. An expired certificate is served all the same: other ports
         and clients may not depend on it."""
         self._clock = clock or SystemClock()
@@ -107,7 +107,7 @@ class Credentials:
         self.generation = 0
         self._use(*self._load(settings))
 
-    def reload(self, settings: Settings, wanted: Callable[[], bool] = lambda: True) -> bool:
+    def reload(self, settings: CredentialSettings, wanted: Callable[[], bool] = lambda: True) -> bool:
         """Read the files again. Raises ConfigError if they cannot be used, or hold a certificate that is not valid
         today: then nothing changes. If `wanted()` is false after the reads, nothing changes either, and this is False.
         """
@@ -144,7 +144,7 @@ class Credentials:
         self.context, self.shown, self.warnings = context, shown, warnings
         self.generation += 1
 
-    def _load(self, settings: Settings) -> tuple[ssl.SSLContext | None, Shown | None, tuple[str, ...]]:
+    def _load(self, settings: CredentialSettings) -> tuple[ssl.SSLContext | None, Shown | None, tuple[str, ...]]:
         if not settings.certificate:
             return None, None, ()
         context = server_context(settings)
@@ -162,7 +162,7 @@ class Credentials:
         )
 
 
-def server_context(settings: Settings) -> ssl.SSLContext:
+def server_context(settings: CredentialSettings) -> ssl.SSLContext:
     """A context for the server's side. Raises ConfigError that names the file."""
     context = new_context(ssl.PROTOCOL_TLS_SERVER, settings.tls_minimum_version, AlertingContext)
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE

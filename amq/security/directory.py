@@ -45,7 +45,7 @@ WAITING_MAX: Final = 1000  # questions
 _log = structlog.get_logger("amq.security")
 
 
-class Settings(Protocol):
+class DirectorySettings(Protocol):
     """The options; see `amq.config.schema`."""
 
     @property
@@ -78,7 +78,9 @@ class _Remembered(NamedTuple):
 class Directory:
     """`is_local(name)`: the users file has that name, so this is not asked about it."""
 
-    def __init__(self, settings: Settings, is_local: Callable[[str], bool], clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: DirectorySettings, is_local: Callable[[str], bool], clock: Clock | None = None
+    ) -> None:
         """Raises ConfigError where a file cannot be used."""
         self._is_local = is_local
         self._clock = clock or SystemClock()
@@ -193,7 +195,7 @@ class _Bounded:
 class Queries:
     """The questions to one server: who is it, and in which groups?"""
 
-    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+    def __init__(self, settings: DirectorySettings, clock: Clock | None = None) -> None:
         """Raises ConfigError where a file cannot be used."""
         self._settings = settings
         self._clock = clock or SystemClock()

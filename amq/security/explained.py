@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from amq.core.toml_places import Places
+from amq.core.toml_places import TomlPlaces
 from amq.security.login import User
 from amq.security.permissions import Entry, Permissions, Right, shown_keys
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class AskedEntry:
     """An entry that was asked, about that right. `roles` = those that it gives the right; `ends` = because it denies
     the right, no less specific entry is asked."""
 
@@ -30,18 +30,18 @@ class Reason:
 class ExplainedPermissions(Permissions):
     """Made to be asked once: an answer that is remembered has no reasons."""
 
-    _places = Places("", "")
+    _places = TomlPlaces("", "")
 
     @classmethod
     def of(
         cls, found: Mapping[str, Any], path: str, generation: int = 1, warnings: tuple[str, ...] = (), text: str = ""
     ) -> Self:
         made = super().of(found, path, generation, warnings, text)
-        made._places = Places(path, text)
+        made._places = TomlPlaces(path, text)
         made.reasons = []
         return made
 
-    reasons: list[Reason]
+    reasons: list[AskedEntry]
 
     def known(self, role: str) -> bool:
         """Has the file such a role?"""
@@ -53,7 +53,7 @@ class ExplainedPermissions(Permissions):
 
     def _grants(self, entry: Entry, right: Right, roles: frozenset[str]) -> bool:
         grants = super()._grants(entry, right, roles)
-        reason = Reason(
+        reason = AskedEntry(
             self._places.find(*entry.keys, right.value),
             shown_keys(entry.keys),
             right,

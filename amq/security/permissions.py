@@ -46,7 +46,7 @@ from amq.core.destination import (
     specificity,
 )
 from amq.core.errors import ConfigError
-from amq.core.toml_places import Places
+from amq.core.toml_places import TomlPlaces
 from amq.security import files
 from amq.security.login import User
 
@@ -217,7 +217,7 @@ class Permissions:
         try:
             entries, roles, manage = _parse(found)
         except _MistakeError as error:
-            raise ConfigError(f"{Places(path, text).find(*error.keys)}: {error}", code=_CODE) from error
+            raise ConfigError(f"{TomlPlaces(path, text).find(*error.keys)}: {error}", code=_CODE) from error
         return cls(entries, roles, manage, (*warnings, *_reordered(entries, path)), generation)
 
 

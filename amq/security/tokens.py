@@ -31,7 +31,7 @@ _WRONG: Final[tuple[tuple[type[jwt.PyJWTError], str], ...]] = (
 )
 
 
-class Settings(Protocol):
+class TokenSettings(Protocol):
     """The options; see `amq.config.schema`."""
 
     @property
@@ -53,7 +53,7 @@ class Settings(Protocol):
 class Tokens:
     """Logins by tokens of one issuer."""
 
-    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+    def __init__(self, settings: TokenSettings, clock: Clock | None = None) -> None:
         """Raises ConfigError where the file of CAs cannot be used."""
         self._clock = clock or SystemClock()
         self._issuer = settings.token_issuer

@@ -77,7 +77,7 @@ def quick(args: argparse.Namespace) -> None:
     args.repeat, args.seconds = 1, min(args.seconds, 1.5)
 
 
-class Run:
+class ScaleRun:
     """What was measured so far, on disk after each row."""
 
     def __init__(self, args: argparse.Namespace, output: Path) -> None:
@@ -155,7 +155,7 @@ class Run:
         self.missed += rates.misses({name: result})
 
 
-def steps(run: Run, rows: set[str]) -> Iterator[Callable[[], None]]:
+def steps(run: ScaleRun, rows: set[str]) -> Iterator[Callable[[], None]]:
     """What there is to do, the quick things first."""
     if "throughput" in rows:
         yield run.throughput
@@ -181,7 +181,7 @@ def main() -> None:
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
     output = args.output or Path(".bench") / f"scale-{stamp}"
     output.mkdir(parents=True, exist_ok=True)
-    run, failure = Run(args, output), ""
+    run, failure = ScaleRun(args, output), ""
     try:
         run.check_first(rows)
         for step in steps(run, rows):

@@ -54,7 +54,7 @@ class Scale(NamedTuple):
 QUICK = Scale(2e9, 100e6, 50)
 
 
-class Sample(NamedTuple):
+class DiskSample(NamedTuple):
     """Live messages and bytes of their bodies; blocks that the segments take, their sizes, those of other files."""
 
     at_s: float
@@ -65,7 +65,7 @@ class Sample(NamedTuple):
     other_bytes: int
 
 
-class Queue:
+class DiskQueue:
     """One queue: what is in it, and a consumer that takes only what it is told to, in order."""
 
     def __init__(self, name: str, port: int) -> None:
@@ -111,8 +111,8 @@ class Pump:
     """Sends to the queues and takes from them; samples the store's journal on the way."""
 
     def __init__(self, port: int, store: Path, progress: Progress) -> None:
-        self.queues = {name: Queue(name, port) for name in (OLD, LATE, FIFO)}
-        self.samples: list[Sample] = []
+        self.queues = {name: DiskQueue(name, port) for name in (OLD, LATE, FIFO)}
+        self.samples: list[DiskSample] = []
         self.sent_bytes = 0
         self._serials = itertools.count()
         self._journal = store / "journal"
@@ -152,7 +152,7 @@ class Pump:
         others = sum(status.st_blocks * 512 for path, status in found if path.suffix != ".seg")
         live = self.queues.values()
         self.samples.append(
-            Sample(
+            DiskSample(
                 now_s,
                 sum(len(queue.live) for queue in live),
                 sum(queue.live_bytes for queue in live),
@@ -257,13 +257,13 @@ def record_overhead_bytes(store: Path) -> float:
     return (records - bodies) / live if live else 0.0
 
 
-def summarise(name: str, samples: Sequence[Sample], overhead_bytes: float, segment_bytes: int) -> dict[str, Any]:
+def summarise(name: str, samples: Sequence[DiskSample], overhead_bytes: float, segment_bytes: int) -> dict[str, Any]:
     """The peaks of `samples` against the promise: `over_segments` = most by which it was broken, in segments."""
 
-    def live(sample: Sample) -> float:
+    def live(sample: DiskSample) -> float:
         return sample.live_bytes + sample.live_messages * overhead_bytes
 
-    def over(sample: Sample) -> float:
+    def over(sample: DiskSample) -> float:
         return (sample.used_bytes - 2 * live(sample) - segment_bytes) / segment_bytes
 
     worst = max(samples, key=over)

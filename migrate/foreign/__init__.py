@@ -19,11 +19,11 @@ from amq.config.schema import BY_KEY, BrokerConfig
 from amq.core.errors import ConfigError
 from amq_migrate.foreign import activemq, artemis, document
 from amq_migrate.foreign.document import Element
-from amq_migrate.foreign.importing import Carried, Importing, User
+from amq_migrate.foreign.importing import Carried, FileUser, Importing
 from amq_migrate.foreign.placeholders import Placeholders
-from amq_migrate.foreign.report import Line, Report, Status
+from amq_migrate.foreign.report import Report, ReportLine, Status
 
-__all__ = ["Carried", "Foreign", "Line", "Report", "Status", "User", "imported", "load", "read"]
+__all__ = ["Carried", "FileUser", "Foreign", "Report", "ReportLine", "Status", "imported", "load", "read"]
 
 WARNINGS_MAX = 50
 # Options that may contradict others; the first of them that helps is given up.
@@ -55,7 +55,7 @@ class Foreign:
     path: str
     values: Mapping[tuple[str, str], Carried]
     report: Report
-    users: tuple[User, ...]
+    users: tuple[FileUser, ...]
     permissions: Mapping[str, Any] | None = None
     origins: Mapping[tuple[str, str], str] = field(default_factory=dict)
     store_advice: str = ""

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from amq_migrate.foreign import databases
-from amq_migrate.foreign.activemq_policies import Policies
+from amq_migrate.foreign.activemq_policies import PolicyEntries
 from amq_migrate.foreign.activemq_rules import Rules
 from amq_migrate.foreign.convert import boolean, milliseconds, size
 from amq_migrate.foreign.document import Element
 from amq_migrate.foreign.importing import (
     CONTAINER,
     OWN_DIRECTORY,
+    Concerned,
+    FilePart,
+    FileUser,
     Importing,
-    Part,
     Rule,
-    Scope,
-    User,
     carry,
     each_of,
     ignored,
@@ -32,7 +32,7 @@ from amq_migrate.foreign.importing import (
 )
 from amq_migrate.foreign.placeholders import Placeholders
 from amq_migrate.foreign.report import Status
-from amq_migrate.foreign.transports import SCHEMES, Listening, activemq_options, listening_url
+from amq_migrate.foreign.transports import SCHEMES, ForeignTransports, activemq_options, listening_url
 
 NAMESPACE = "http://activemq.apache.org/schema/core"
 SPRING = "http://www.springframework.org/schema/beans"
@@ -273,10 +273,10 @@ SECURITY = table(
 
 def read(root: Element, path: str, placeholders: Placeholders, roles: Mapping[str, Iterable[str]]) -> Importing:
     """`roles` = their users, as far as the file does not say. Raises ConfigError."""
-    listening, policies, rights = Listening(), Policies(), Rules(roles)
+    listening, policies, rights = ForeignTransports(), PolicyEntries(), Rules(roles)
     options = activemq_options(listening)
 
-    def connector(part: Part) -> None:
+    def connector(part: FilePart) -> None:
         _connector(part, listening, options)
 
     connectors = {
@@ -330,14 +330,14 @@ def _finish(importing: Importing, root: Element) -> None:
 # -- what a line of a table cannot say --------------------------------------------------------------------------------
 
 
-def _name(part: Part) -> None:
+def _name(part: FilePart) -> None:
     if part.value in ("localhost", ""):
         part.tell(Status.NATURAL, "each broker of a group has the name of its host")
     else:
         part.importing.set(part, "name", part.value, "each broker of a group needs its own name: see --name")
 
 
-def _data_directory(part: Part) -> None:
+def _data_directory(part: FilePart) -> None:
     adapters = [each for each in part.element.below() if each.name == "persistenceAdapter"]
     if not adapters or any(each.child("kahaDB") is not None for each in adapters):
         stores = [each for each in part.element.below() if each.name == "kahaDB"]
@@ -347,39 +347,39 @@ def _data_directory(part: Part) -> None:
     part.tell(Status.NATURAL, "the persistence adapter says where the store is")
 
 
-def _store(part: Part) -> None:
+def _store(part: FilePart) -> None:
     path = part.value
     told = "" if path.startswith("/") else "a relative path: it begins at the directory of the configuration file"
     part.importing.set(part, "store", path, told)
 
 
-def _old_messages(part: Part) -> None:
+def _old_messages(part: FilePart) -> None:
     part.tell(Status.NATURAL, OWN_DIRECTORY)
 
 
-def _keep_alive(part: Part) -> None:
+def _keep_alive(part: FilePart) -> None:
     if part.value == "0":
         part.tell(Status.NATURAL, "the check of the lock cannot be switched off: lockKeepAlivePeriod has its default")
     else:
         carry("lockKeepAlivePeriod", milliseconds).handle(part)
 
 
-def _virtual_topics(part: Part) -> None:
+def _virtual_topics(part: FilePart) -> None:
     if part.value.lower() == "false":
         part.importing.set(part, "virtualTopics", "")
     else:
         part.tell(Status.NATURAL, "VirtualTopic.> and Consumer.*. are virtual by default")
 
 
-def _fail_if_full(part: Part) -> None:
+def _fail_if_full(part: FilePart) -> None:
     part.importing.set(part, "producerFlowControl", "fail" if part.value.lower() == "true" else "block")
 
 
-def _anonymous(part: Part) -> None:
+def _anonymous(part: FilePart) -> None:
     part.importing.set(part, "anonymous", "yes" if part.value.lower() == "true" else "no")
 
 
-def _user(part: Part, rights: Rules) -> None:
+def _user(part: FilePart, rights: Rules) -> None:
     """The name and password; the caller of the import hashes the password into a users file."""
     element = part.element
     fill = part.importing.fill
@@ -387,12 +387,12 @@ def _user(part: Part, rights: Rules) -> None:
     if not name or not password or password.startswith("ENC("):
         part.tell(Status.UNSUPPORTED, "no name or no readable password: add the user with `amq user add`")
         return
-    part.importing.users.append(User(name, password, part.line))
+    part.importing.users.append(FileUser(name, password, part.line))
     rights.user(name, fill(element.attributes.get("groups", ""), element, "groups"))
     part.tell(Status.CARRIED, f"the user {name}, whose password amq keeps as a hash; groups are roles")
 
 
-def _bean(part: Part) -> None:
+def _bean(part: FilePart) -> None:
     name = part.element.attributes.get("class", "").rpartition(".")[2]
     if name.endswith(("PropertyPlaceholderConfigurer", "PropertySourcesPlaceholderConfigurer")):
         part.tell(Status.IGNORED, "its files are not read: give what this file needs with --property NAME=VALUE")
@@ -400,7 +400,7 @@ def _bean(part: Part) -> None:
         part.tell(Status.IGNORED, "a Java object")
 
 
-def _connector(part: Part, listening: Listening, options: dict[str, Rule]) -> Scope | None:
+def _connector(part: FilePart, listening: ForeignTransports, options: dict[str, Rule]) -> Concerned | None:
     try:
         url = listening_url(part.value)
     except ValueError as error:

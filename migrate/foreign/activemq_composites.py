@@ -7,7 +7,7 @@ from amq.config.patterns import parse_pattern
 from amq_migrate.foreign.convert import boolean
 from amq_migrate.foreign.diverting import Diverts
 from amq_migrate.foreign.document import Element
-from amq_migrate.foreign.importing import Importing, Part, Rule, special
+from amq_migrate.foreign.importing import FilePart, Importing, Rule, special
 from amq_migrate.foreign.report import Status
 
 _KINDS = {"compositeQueue": "queue", "compositeTopic": "topic"}
@@ -25,7 +25,7 @@ class Composites:
     def finish(self, importing: Importing) -> None:
         self._diverts.finish(importing)
 
-    def _composite(self, part: Part) -> None:
+    def _composite(self, part: FilePart) -> None:
         attributes, fill = part.element.attributes, part.importing.fill
         try:
             pattern = fill(attributes.get("name", ""), part.element, "name")
@@ -49,7 +49,7 @@ class Composites:
                 "divert the rest to a queue with a ringSize",
             )
 
-    def _divert(self, part: Part, target: Element, kind: str, exclusive: bool) -> Divert:
+    def _divert(self, part: FilePart, target: Element, kind: str, exclusive: bool) -> Divert:
         """The divert to an element `queue`, `topic` or `filteredDestination`. Raises ValueError."""
         fill, attributes = part.importing.fill, target.attributes
         selector = ""

@@ -17,10 +17,10 @@ from amq_migrate.foreign.importing import (
     CONTAINER,
     NOWHERE,
     PATTERNS_MAX,
+    Concerned,
+    FilePart,
     Importing,
-    Part,
     Rule,
-    Scope,
     carry,
     each_of,
     ignored,
@@ -62,20 +62,20 @@ REDELIVERY_DEFAULTS: Mapping[str, object] = {
 class _Strategy:
     """A dead letter strategy that waits for the one of queue ">"."""
 
-    part: Part
+    part: FilePart
     individual: bool
     name: str  # the prefix, or the name of the shared queue
     told: str
 
 
-class Policies:
+class PolicyEntries:
     """Gathers what entries say, because some of it depends on the others."""
 
     def __init__(self) -> None:
-        self._entries: list[Scope] = []
-        self._redeliveries: list[Scope] = []
+        self._entries: list[Concerned] = []
+        self._redeliveries: list[Concerned] = []
         self._strategies: list[_Strategy] = []
-        self._topics: list[Part] = []
+        self._topics: list[FilePart] = []
         self._composites = Composites()
 
     def rules(self) -> dict[str, Rule]:
@@ -97,11 +97,11 @@ class Policies:
 
     # -- entries ------------------------------------------------------------------------------------------------------
 
-    def _entry(self, part: Part) -> Scope | None:
+    def _entry(self, part: FilePart) -> Concerned | None:
         return self._note(_scope(part), self._entries, part)
 
-    def _redelivery(self, part: Part) -> Scope | None:
-        scope = self._note(_scope(part, default=Scope()), self._redeliveries, part)
+    def _redelivery(self, part: FilePart) -> Concerned | None:
+        scope = self._note(_scope(part, default=Concerned()), self._redeliveries, part)
         if scope == NOWHERE:
             return scope
         inner = replace(part, scope=scope)
@@ -117,7 +117,7 @@ class Policies:
         part.importing.set(inner, "rejectedMessages", "redeliver", told)
         return scope
 
-    def _note(self, scope: Scope | None, entries: list[Scope], part: Part) -> Scope:
+    def _note(self, scope: Concerned | None, entries: list[Concerned], part: FilePart) -> Concerned:
         if scope is None:
             return NOWHERE
         if len(entries) >= PATTERNS_MAX:
@@ -128,12 +128,12 @@ class Policies:
 
     # -- dead letters -------------------------------------------------------------------------------------------------
 
-    def _individual(self, part: Part) -> None:
+    def _individual(self, part: FilePart) -> None:
         prefix = part.element.attributes.get("queuePrefix", "ActiveMQ.DLQ.Queue.")
         self._strategies.append(_Strategy(part, True, prefix, "each queue has a dead-letter queue of its own"))
         part.tell(Status.CARRIED, "")
 
-    def _shared(self, part: Part) -> None:
+    def _shared(self, part: FilePart) -> None:
         inner = part.element.child("deadLetterQueue")
         if inner is not None and inner.child("topic") is not None:
             part.tell(Status.UNSUPPORTED, "amq keeps dead letters in queues: set sharedDeadLetterQueue")
@@ -144,7 +144,7 @@ class Policies:
         part.tell(Status.CARRIED, "")
 
     def _finish_dead_letters(self, importing: Importing) -> None:
-        first = next((each for each in self._strategies if each.part.scope == Scope("", "queue")), None)
+        first = next((each for each in self._strategies if each.part.scope == Concerned("", "queue")), None)
         for each in self._strategies:
             name = each.part.value if not each.name else importing.fill(each.name, each.part.element, "name")
             if first is None or (each.individual, each.name) != (first.individual, first.name):
@@ -158,7 +158,7 @@ class Policies:
 
     # -- virtual topics -----------------------------------------------------------------------------------------------
 
-    def _virtual_topic(self, part: Part) -> None:
+    def _virtual_topic(self, part: FilePart) -> None:
         attributes = part.element.attributes
         extra = [name for name in ("postfix", "selectorAware") if attributes.get(name, "false") not in ("false", "")]
         if self._topics or extra:
@@ -187,7 +187,7 @@ class Policies:
         importing.default("pendingMessageLimit", 0, "ActiveMQ discards nothing without a pendingMessageLimitStrategy")
 
 
-def _scope(part: Part, default: Scope | None = None) -> Scope | None:
+def _scope(part: FilePart, default: Concerned | None = None) -> Concerned | None:
     """The destinations that an entry is for. None = none that amq has; it is reported."""
     attributes = part.element.attributes
     kind = next((kind for kind in ("queue", "topic", "tempQueue", "tempTopic") if kind in attributes), "")
@@ -202,10 +202,10 @@ def _scope(part: Part, default: Scope | None = None) -> Scope | None:
     except ValueError as error:
         part.tell(Status.UNSUPPORTED, f'the pattern "{pattern}" {error}')
         return None
-    return Scope("" if pattern == ALL else pattern, kind)
+    return Concerned("" if pattern == ALL else pattern, kind)
 
 
-def _separate(importing: Importing, entries: list[Scope], defaults: Mapping[str, object]) -> None:
+def _separate(importing: Importing, entries: list[Concerned], defaults: Mapping[str, object]) -> None:
     """Keep narrow entries from inheriting what wider ones of their kind set."""
     for narrow in entries:
         if not narrow.pattern:
@@ -221,7 +221,7 @@ def _separate(importing: Importing, entries: list[Scope], defaults: Mapping[str,
 def _prefetch(kind: str) -> Rule:
     """An entry has attributes for queues and for topics; those of the other kind mean nothing."""
 
-    def handle(part: Part) -> None:
+    def handle(part: FilePart) -> None:
         if part.scope.kind != kind:
             part.tell(Status.IGNORED, "the entry is for others")
         elif part.value == "0":
@@ -232,11 +232,11 @@ def _prefetch(kind: str) -> Rule:
     return Rule(handle)
 
 
-def _process_expired(part: Part) -> None:
+def _process_expired(part: FilePart) -> None:
     part.importing.set(part, "expiredMessages", "dead-letter" if part.value.lower() == "true" else "drop")
 
 
-def _pending_limit(part: Part) -> None:
+def _pending_limit(part: FilePart) -> None:
     limit = integer(part.value) if part.value.lstrip("-").isdigit() else None
     if limit is None:
         part.tell(Status.UNSUPPORTED, f'"{part.value}" is not a whole number')
@@ -246,8 +246,8 @@ def _pending_limit(part: Part) -> None:
         part.importing.set(part, "pendingMessageLimit", max(limit, 0), "" if limit > 0 else "no limit")
 
 
-def _first_delay(part: Part) -> None:
-    """With back-off it is what grows, which `Policies._redelivery` has carried; without, only the first delay."""
+def _first_delay(part: FilePart) -> None:
+    """With back-off it is what grows, which `PolicyEntries._redelivery` has carried; without, only the first delay."""
     attributes = part.element.attributes
     if attributes.get("useExponentialBackOff", "false").lower() == "true":
         part.tell(Status.NATURAL, "it is the delay that grows")
@@ -257,7 +257,7 @@ def _first_delay(part: Part) -> None:
         part.tell(Status.UNSUPPORTED, "without back-off all delays are the same: set redeliveryDelay")
 
 
-def _any_delay(part: Part) -> None:
+def _any_delay(part: FilePart) -> None:
     part.importing.set(part, "maximumRedeliveryDelay", DELAY_MS_MAX)
 
 
@@ -447,13 +447,13 @@ _REDELIVERY = {
 }
 
 
-def _discard(part: Part) -> None:
+def _discard(part: FilePart) -> None:
     """Expired messages are dropped, too. The dead-letter queue keeps rejected ones."""
     part.tell(Status.UNSUPPORTED, "what consumers reject is kept: empty the dead-letter queue with `amq dlq purge`")
     part.importing.set(part, "expiredMessages", "drop", "expired messages")
 
 
-def _for_topics(part: Part) -> Scope | None:
+def _for_topics(part: FilePart) -> Concerned | None:
     """A container of policies that mean nothing in an entry for queues."""
     if part.scope.kind == "topic":
         part.tell(Status.CARRIED, "")
@@ -462,11 +462,11 @@ def _for_topics(part: Part) -> Scope | None:
     return NOWHERE
 
 
-def _keep(part: Part, key: str, value: int) -> None:
+def _keep(part: FilePart, key: str, value: int) -> None:
     part.importing.set(part, key, value)
 
 
-def _abort(part: Part) -> None:
+def _abort(part: FilePart) -> None:
     if part.scope.kind != "topic":
         part.tell(
             Status.UNSUPPORTED,

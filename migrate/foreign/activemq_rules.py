@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from amq.config import names
 from amq.core.destination import REST_TEXT
 from amq_migrate.foreign.grants import BOTH, QUEUES, TOPICS, Grants, role_names, shown
-from amq_migrate.foreign.importing import CONTAINER, Importing, Part, Rule, ignored, natural, special, unsupported
+from amq_migrate.foreign.importing import CONTAINER, FilePart, Importing, Rule, ignored, natural, special, unsupported
 from amq_migrate.foreign.report import Status
 
 RIGHTS = ("read", "write", "admin")
@@ -54,15 +54,15 @@ class Rules:
     def user(self, name: str, groups: str) -> None:
         self._grants.add_user(name, role_names(groups))
 
-    def _map(self, part: Part) -> None:
+    def _map(self, part: FilePart) -> None:
         self._grants.found = True
         part.tell(Status.CARRIED, "")
 
-    def _anonymous(self, part: Part) -> None:
+    def _anonymous(self, part: FilePart) -> None:
         self.user("anonymous", part.value)
         part.tell(Status.CARRIED, "", f"permissions [roles] {part.value} += anonymous")
 
-    def _entry(self, part: Part) -> None:
+    def _entry(self, part: FilePart) -> None:
         attributes = part.element.attributes
         if any(attributes.get(key, "false").lower() == "true" for key in ("tempQueue", "tempTopic")):
             part.tell(Status.UNSUPPORTED, _TEMPORARY)
@@ -76,10 +76,10 @@ class Rules:
             for pattern in part.importing.fill(text, part.element, section).split(","):
                 self._add(part, pattern.strip(), (section,))
 
-    def _default(self, part: Part) -> None:
+    def _default(self, part: FilePart) -> None:
         self._add(part, REST_TEXT, BOTH)
 
-    def _add(self, part: Part, pattern: str, sections: tuple[str, ...]) -> None:
+    def _add(self, part: FilePart, pattern: str, sections: tuple[str, ...]) -> None:
         rights = {
             right: role_names(part.importing.fill(part.element.attributes.get(right, ""), part.element, right))
             for right in RIGHTS

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping
 
 from amq_migrate.foreign import databases
 from amq_migrate.foreign.artemis_addresses import Addresses
-from amq_migrate.foreign.artemis_rules import Settings
+from amq_migrate.foreign.artemis_rules import AddressSettings
 from amq_migrate.foreign.convert import boolean, integer, milliseconds, size
 from amq_migrate.foreign.document import Element
 from amq_migrate.foreign.importing import (
     CONTAINER,
     OWN_DIRECTORY,
+    FilePart,
     Importing,
-    Part,
     Rule,
     carry,
     each_of,
@@ -31,7 +31,14 @@ from amq_migrate.foreign.importing import (
 )
 from amq_migrate.foreign.placeholders import Placeholders
 from amq_migrate.foreign.report import Status
-from amq_migrate.foreign.transports import NOT_SPOKEN, TLS_TOLD, Listening, ListeningUrl, artemis_options, listening_url
+from amq_migrate.foreign.transports import (
+    NOT_SPOKEN,
+    TLS_TOLD,
+    ForeignTransports,
+    ListeningUrl,
+    artemis_options,
+    listening_url,
+)
 
 NAMESPACES = ("urn:activemq", "urn:activemq:core", "urn:hornetq")
 _JAVA = "it concerns Java or its management (JMX)"
@@ -220,7 +227,7 @@ HA = table(
 
 def read(root: Element, path: str, placeholders: Placeholders, roles: Mapping[str, Iterable[str]]) -> Importing:
     """`roles` = their users, which Artemis keeps in artemis-roles.properties. Raises ConfigError."""
-    listening, addresses, settings = Listening(), Addresses(), Settings(roles)
+    listening, addresses, settings = ForeignTransports(), Addresses(), AddressSettings(roles)
     options = artemis_options(listening)
     acceptors = {"acceptor": special(lambda part: _acceptor(part, listening, options), whole=True)}
     security = {"security-enabled": special(lambda part: _security(part, settings))}
@@ -247,14 +254,14 @@ def _finish(importing: Importing, root: Element) -> None:
 # -- what a line of a table cannot say --------------------------------------------------------------------------------
 
 
-def _name(part: Part) -> None:
+def _name(part: FilePart) -> None:
     if part.value in ("localhost", "0.0.0.0", ""):
         part.tell(Status.NATURAL, "each broker of a group has the name of its host")
     else:
         part.importing.set(part, "name", part.value, "each broker of a group needs its own name: see --name")
 
 
-def _store(part: Part) -> None:
+def _store(part: FilePart) -> None:
     told = OWN_DIRECTORY
     path = part.value
     if not path.startswith("/"):
@@ -262,7 +269,7 @@ def _store(part: Part) -> None:
     part.importing.set(part, "store", path, told)
 
 
-def _security(part: Part, settings: Settings) -> None:
+def _security(part: FilePart, settings: AddressSettings) -> None:
     if part.value.lower() == "false":
         settings.off()
         part.importing.set(part, "anonymous", "yes", "everybody may connect")
@@ -270,7 +277,7 @@ def _security(part: Part, settings: Settings) -> None:
         part.tell(Status.UNSUPPORTED, _USERS)
 
 
-def _wildcards(part: Part) -> None:
+def _wildcards(part: FilePart) -> None:
     usual = {"delimiter": ".", "any-words": "#", "single-word": "*"}
     changed = [each.name for each in part.element.children if each.text != usual.get(each.name, each.text)]
     if changed:
@@ -279,18 +286,18 @@ def _wildcards(part: Part) -> None:
         part.tell(Status.NATURAL, "amq has the same delimiter; # is written as > at the end of a pattern")
 
 
-def _shared_store(part: Part) -> None:
+def _shared_store(part: FilePart) -> None:
     if part.value.lower() == "false":  # HornetQ
         part.tell(Status.UNSUPPORTED, _REPLICATION)
     else:
         part.tell(Status.NATURAL, "all brokers of a group use one store")
 
 
-def _preferred(part: Part) -> None:
+def _preferred(part: FilePart) -> None:
     part.importing.set(part, "priority", 1, "the preferred master; backups have priority 0")
 
 
-def _backup(part: Part) -> None:
+def _backup(part: FilePart) -> None:
     """HornetQ names the backup by true, and the preferred master by false."""
     if part.value.lower() == "true":
         part.tell(Status.NATURAL, "brokers are alike: this one has no priority")
@@ -301,7 +308,7 @@ def _backup(part: Part) -> None:
 _SPOKEN = {"STOMP": "stomp", "OPENWIRE": "tcp"}  # protocol → scheme of a port for it alone
 
 
-def _acceptor(part: Part, listening: Listening, options: dict[str, Rule]) -> None:
+def _acceptor(part: FilePart, listening: ForeignTransports, options: dict[str, Rule]) -> None:
     """Artemis has a URL; HornetQ a class and parameters."""
     fill = part.importing.fill
     try:
@@ -326,7 +333,7 @@ def _acceptor(part: Part, listening: Listening, options: dict[str, Rule]) -> Non
         listening.serve(part, url, options, note, scheme)
 
 
-def _of_parameters(part: Part) -> ListeningUrl:
+def _of_parameters(part: FilePart) -> ListeningUrl:
     """An acceptor of HornetQ: `<factory-class>` and `<param key="…" value="…"/>`."""
     factory = part.element.child("factory-class")
     if factory is not None and "InVM" in factory.text:

@@ -19,10 +19,10 @@ from amq_migrate.foreign.importing import (
     CONTAINER,
     NOWHERE,
     PATTERNS_MAX,
+    Concerned,
+    FilePart,
     Importing,
-    Part,
     Rule,
-    Scope,
     carry,
     each_of,
     ignored,
@@ -50,7 +50,7 @@ _POLICIES = {"BLOCK": "block", "FAIL": "fail"}
 class _None:
     """`part` says that there is none of what `key` is for: our option is then `value`."""
 
-    part: Part
+    part: FilePart
     key: str
     value: Value
     told: str
@@ -60,8 +60,8 @@ class Addresses:
     """Gathers the settings of addresses, because some of them depend on others."""
 
     def __init__(self) -> None:
-        self._limits: dict[str, dict[str, Part]] = {}  # pattern → max-size-bytes, address-full-policy
-        self._dead: dict[str, dict[str, Part]] = {}
+        self._limits: dict[str, dict[str, FilePart]] = {}  # pattern → max-size-bytes, address-full-policy
+        self._dead: dict[str, dict[str, FilePart]] = {}
         self._diverts = Diverts()
         self._kinds: dict[str, set[str]] = {}  # declared address → "queue" (anycast), "topic" (multicast)
         self._topics_have: set[tuple[str, str]] = set()  # (pattern, element) of settings for topics alone
@@ -113,7 +113,7 @@ class Addresses:
 
     # -- settings -----------------------------------------------------------------------------------------------------
 
-    def _setting(self, part: Part) -> Scope:
+    def _setting(self, part: FilePart) -> Concerned:
         match = part.importing.fill(part.element.attributes.get("match", ""), part.element, "match")
         try:
             pattern = _pattern(match)
@@ -124,9 +124,9 @@ class Addresses:
             part.tell(Status.UNSUPPORTED, f"there are more than {PATTERNS_MAX} settings: join some by patterns")
             return NOWHERE
         self._limits.setdefault(pattern, {})
-        return Scope(pattern, {_QUEUES_ONLY: "queue", _TOPICS: "topic"}.get(_rank(match), ""))
+        return Concerned(pattern, {_QUEUES_ONLY: "queue", _TOPICS: "topic"}.get(_rank(match), ""))
 
-    def _limit(self, part: Part) -> None:
+    def _limit(self, part: FilePart) -> None:
         if part.scope == NOWHERE:
             part.tell(Status.UNSUPPORTED, "it holds for no destination that amq has: see the element around it")
             return
@@ -144,7 +144,7 @@ class Addresses:
         for pattern, own in self._limits.items():
             if not own:
                 continue
-            part = replace(next(iter(own.values())), scope=Scope(pattern))
+            part = replace(next(iter(own.values())), scope=Concerned(pattern))
             policy, limit = (self._in_force(pattern, name) for name in ("address-full-policy", "max-size-bytes"))
             choice = _POLICIES.get(policy.value.upper()) if policy is not None else None
             if choice is None or limit is None:
@@ -164,7 +164,7 @@ class Addresses:
             else:
                 part.tell(Status.NATURAL, _PAGES)
 
-    def _in_force(self, pattern: str, name: str) -> Part | None:
+    def _in_force(self, pattern: str, name: str) -> FilePart | None:
         """The setting of the most specific pattern that covers `pattern` and has it."""
         covering = [each for each in self._limits if name in self._limits[each] and _includes(each, pattern)]
         return self._limits[max(covering, key=len)][name] if covering else None
@@ -172,7 +172,7 @@ class Addresses:
     def _or_none(self, key: str, value: Value, none: str, told: str, otherwise: Rule) -> Rule:
         """`otherwise`, unless the text is `none`. A setting that says so counts where a wider one says more."""
 
-        def handle(part: Part) -> None:
+        def handle(part: FilePart) -> None:
             if part.value.lower() != none.lower():
                 otherwise.handle(part)
             else:
@@ -208,7 +208,7 @@ class Addresses:
 
     # -- dead letters -------------------------------------------------------------------------------------------------
 
-    def _dead_letter(self, part: Part) -> None:
+    def _dead_letter(self, part: FilePart) -> None:
         if part.name == "dead-letter-address" and self._kind(part.value) == "topic":
             part.tell(Status.UNSUPPORTED, "amq keeps dead letters in queues: set sharedDeadLetterQueue")
         elif self._dead.setdefault(part.scope.pattern, {}).setdefault(part.name, part) is not part:
@@ -216,7 +216,7 @@ class Addresses:
         else:
             part.tell(Status.CARRIED, "")
 
-    def _expiry(self, part: Part) -> None:
+    def _expiry(self, part: FilePart) -> None:
         if self._kind(part.value) == "topic":
             part.tell(Status.UNSUPPORTED, "amq keeps expired messages in queues: set expiryQueue")
             return
@@ -247,7 +247,7 @@ class Addresses:
 
     # -- diverts ------------------------------------------------------------------------------------------------------
 
-    def _divert(self, part: Part) -> None:
+    def _divert(self, part: FilePart) -> None:
         element, fill = part.element, part.importing.fill
         texts = {each.name: fill(each.text, each, each.name) for each in element.children}
         extra = [name for name in ("transformer", "transformer-class-name") if element.child(name)]
@@ -311,7 +311,7 @@ class Addresses:
     def _of_topics(self, rule: Rule) -> Rule:
         """`rule` is for topics only."""
 
-        def handle(part: Part) -> None:
+        def handle(part: FilePart) -> None:
             if part.scope.kind == "queue":
                 part.tell(Status.IGNORED, "it is for topics")
             elif not part.scope.kind and (_match_text(part.scope.pattern), part.name) in self._topics_have:
@@ -363,7 +363,7 @@ def _selector(text: str) -> str:
     return _IDENTIFIER.sub(lambda match: match[1] or f"JMS{match[2]}", text)
 
 
-def _attempts(part: Part) -> None:
+def _attempts(part: FilePart) -> None:
     if part.value == "-1":
         part.importing.set(part, "maximumRedeliveries", -1)
     elif part.value.isdigit() and part.value != "0":
@@ -372,14 +372,14 @@ def _attempts(part: Part) -> None:
         part.tell(Status.UNSUPPORTED, f'"{part.value}" is not a number of deliveries')
 
 
-def _slow(part: Part) -> None:
+def _slow(part: FilePart) -> None:
     if part.value.upper() == "KILL":
         part.importing.set(part, "slowConsumerPolicy", "disconnect", "at pendingMessageLimit, not below a rate")
     else:
         part.tell(Status.UNSUPPORTED, f'"{part.value}" is neither KILL nor NOTIFY')
 
 
-def _last_value(part: Part) -> None:
+def _last_value(part: FilePart) -> None:
     if part.value.lower() == "true":
         part.importing.set(part, "lastValueKey", "_AMQ_LVQ_NAME")
     else:
@@ -508,7 +508,7 @@ _QUEUES = table(
 )
 
 
-def _queue(part: Part) -> Scope:
+def _queue(part: FilePart) -> Concerned:
     """The attributes of a declared queue hold for the destination of that name."""
     part.tell(Status.NATURAL, _NAMED)
     name = _PREFIXES.sub("", part.importing.fill(part.element.attributes.get("name", ""), part.element, "name"))
@@ -516,4 +516,4 @@ def _queue(part: Part) -> Scope:
         parse_pattern(queue_name(name))
     except ValueError:
         return NOWHERE
-    return Scope(name)
+    return Concerned(name)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from amq.config import names
 from amq.core.destination import REST_TEXT, artemis_specificity, matches, pattern_words
 from amq_migrate.foreign.document import Element
-from amq_migrate.foreign.grants import BOTH, EVERYBODY, QUEUES, TOPICS, Entry, Grants, role_names, shown, tell
-from amq_migrate.foreign.importing import Importing, Part, Rule, special, unsupported
+from amq_migrate.foreign.grants import BOTH, EVERYBODY, QUEUES, TOPICS, GrantEntry, Grants, role_names, shown, tell
+from amq_migrate.foreign.importing import FilePart, Importing, Rule, special, unsupported
 from amq_migrate.foreign.report import Status
 
 MANAGEMENT = "activemq.management"  # the address where Artemis takes orders
@@ -36,13 +36,13 @@ _PREFIX = re.compile(r"jms\.(queue|topic)\.")
 _SECTIONS = {"queue": (QUEUES,), "topic": (TOPICS,)}
 
 
-class Settings:
+class AddressSettings:
     """Gathers the settings of one file, of which the last one for a pattern counts."""
 
     def __init__(self, roles: Mapping[str, Iterable[str]]) -> None:
         self._grants = Grants(roles, only=True)
         self._managers: dict[str, list[str]] = {}  # pattern → the roles with `manage`
-        self._parts: dict[tuple[str, tuple[str, ...]], Part] = {}
+        self._parts: dict[tuple[str, tuple[str, ...]], FilePart] = {}
         self._off = False
 
     def rules(self) -> dict[str, Rule]:
@@ -56,11 +56,11 @@ class Settings:
         """`security-enabled` is false: no rule counts."""
         self._off = True
 
-    def _all(self, part: Part) -> None:
+    def _all(self, part: FilePart) -> None:
         self._grants.found = True
         part.tell(Status.CARRIED, "")
 
-    def _setting(self, part: Part) -> None:
+    def _setting(self, part: FilePart) -> None:
         match = part.importing.fill(part.element.attributes.get("match", ""), part.element, "match")
         prefix = _PREFIX.match(match)
         sections = _SECTIONS[prefix[1]] if prefix else BOTH
@@ -83,7 +83,7 @@ class Settings:
         for child in part.element.children:
             self._permission(part, child, pattern, entries)
 
-    def _permission(self, part: Part, element: Element, pattern: str, entries: Mapping[str, Entry]) -> None:
+    def _permission(self, part: FilePart, element: Element, pattern: str, entries: Mapping[str, GrantEntry]) -> None:
         fill = part.importing.fill
         kind, text = (fill(element.attributes.get(key, ""), element, key) for key in ("type", "roles"))
         roles = role_names(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from amq_migrate.foreign.document import Element
-from amq_migrate.foreign.importing import CONTAINER, Part, Rule, each_of, ignored, natural, special
+from amq_migrate.foreign.importing import CONTAINER, FilePart, Rule, each_of, ignored, natural, special
 from amq_migrate.foreign.report import Status
 
 _JDBC = "jdbc:"
@@ -43,7 +43,7 @@ def artemis_rules() -> dict[str, Rule]:
     return {"database-store": special(_database_store, whole=True), "store": CONTAINER}
 
 
-def _adapter(part: Part) -> None:
+def _adapter(part: FilePart) -> None:
     name = part.element.attributes.get("dataSource", "").removeprefix("#")
     beans = [each for each in part.importing.root.below() if each.name == "bean" and each.attributes.get("id") == name]
     texts = {
@@ -55,12 +55,12 @@ def _adapter(part: Part) -> None:
     _advise(part, (texts.get(key, "") for key in ("url", "jdbcUrl", "jdbcURL")), user)
 
 
-def _database_store(part: Part) -> None:
+def _database_store(part: FilePart) -> None:
     children = {each.name: part.importing.fill(each.text, each, each.name) for each in part.element.below()}
     _advise(part, [children.get("jdbc-connection-url", "")], children.get("jdbc-user", ""))
 
 
-def _advise(part: Part, urls: Iterable[str], user: str) -> None:
+def _advise(part: FilePart, urls: Iterable[str], user: str) -> None:
     """Name the store that says the same. No password is shown."""
     url = next(filter(None, urls), "").removeprefix(_JDBC)
     known = url.startswith(_POSTGRESQL) and "@" not in url
@@ -73,7 +73,7 @@ def _advise(part: Part, urls: Iterable[str], user: str) -> None:
     part.tell(Status.UNSUPPORTED, told)
 
 
-def _locker(part: Part) -> None:
+def _locker(part: FilePart) -> None:
     element: Element = part.element
     if "kahaDB" in element.path:
         part.tell(Status.UNSUPPORTED, DATABASE_LOCK)

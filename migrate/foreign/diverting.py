@@ -12,7 +12,7 @@ from amq.config.diverts import Divert, diverts_text
 from amq.config.patterns import parse_pattern
 from amq.core.destination import ANY_REST, ANY_WORD, matches, plain_name
 from amq_migrate.foreign.convert import covers
-from amq_migrate.foreign.importing import Importing, Part, shown
+from amq_migrate.foreign.importing import FilePart, Importing, shown
 from amq_migrate.foreign.report import Status
 
 REPORTED_MAX = 100  # pairs of patterns: more say nothing new
@@ -20,7 +20,7 @@ REPORTED_MAX = 100  # pairs of patterns: more say nothing new
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    part: Part
+    part: FilePart
     pattern: str
     divert: Divert
     told: str
@@ -32,7 +32,7 @@ class Diverts:
     def __init__(self) -> None:
         self._found: list[_Found] = []
 
-    def add(self, part: Part, pattern: str, divert: Divert, told: str = "") -> None:
+    def add(self, part: FilePart, pattern: str, divert: Divert, told: str = "") -> None:
         """Messages sent to `pattern` ("" = all) are diverted."""
         self._found.append(_Found(part, pattern, divert, told))
 

@@ -27,7 +27,7 @@ from amq.core.destination import (
 )
 from amq.core.errors import ConfigError
 from amq_migrate.foreign.document import Element
-from amq_migrate.foreign.importing import Importing, Part
+from amq_migrate.foreign.importing import FilePart, Importing
 from amq_migrate.foreign.report import Status
 
 ENTRIES_MAX: Final = 10_000  # as amq.security.permissions
@@ -38,7 +38,7 @@ BOTH: Final = (QUEUES, TOPICS)
 
 
 @dataclass(slots=True)
-class Entry:
+class GrantEntry:
     """The roles with each right on the destinations of one pattern, and where that is written."""
 
     origin: str
@@ -55,14 +55,14 @@ class Grants:
         self._users: dict[str, dict[str, None]] = {role: dict.fromkeys(users) for role, users in given.items()}
         self._named: dict[str, None] = {}
         self._manage: dict[str, None] = {}
-        self._entries: dict[tuple[str, str], Entry] = {}
+        self._entries: dict[tuple[str, str], GrantEntry] = {}
 
     def add_user(self, user: str, roles: Iterable[str]) -> None:
         """No user is called "*"; in a permissions file that is everybody."""
         for role in roles if user != EVERYBODY else ():
             self._users.setdefault(role, {})[user] = None
 
-    def entry(self, part: Part, pattern: str, sections: Iterable[str]) -> list[Entry]:
+    def entry(self, part: FilePart, pattern: str, sections: Iterable[str]) -> list[GrantEntry]:
         """The entries for destinations of `pattern`, new or not. Raises ValueError with the rest of a sentence."""
         check_pattern(pattern)
         entries = []
@@ -70,7 +70,7 @@ class Grants:
             if len(self._entries) >= ENTRIES_MAX:
                 path = part.importing.path
                 raise ConfigError(f"{path}:{part.line}: has more than {ENTRIES_MAX} rules: use wildcards")
-            entries.append(self._entries.setdefault((section, pattern), Entry(part.origin)))
+            entries.append(self._entries.setdefault((section, pattern), GrantEntry(part.origin)))
         return entries
 
     def replace(self, pattern: str, sections: Iterable[str]) -> None:
@@ -99,7 +99,7 @@ class Grants:
                     self._entries[section, str(Pattern("", names))] = theirs
                     unseen.append(names)
 
-    def grant(self, entry: Entry, right: str, roles: Iterable[str]) -> None:
+    def grant(self, entry: GrantEntry, right: str, roles: Iterable[str]) -> None:
         known = entry.rights.setdefault(right, {})
         for role in roles:
             known[role] = None
@@ -162,7 +162,7 @@ def shown(section: str, pattern: str, right: str, roles: Iterable[str]) -> str:
     return f"permissions [{section}.{quote(pattern)}] {right} = [{', '.join(map(quote, roles))}]"
 
 
-def tell(part: Part, element: Element, status: Status, told: str, *options: str) -> None:
+def tell(part: FilePart, element: Element, status: Status, told: str, *options: str) -> None:
     """Report what becomes of an element in that of `part`."""
     part.importing.report.add(element, "", status, told, options)
 

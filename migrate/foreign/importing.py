@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from amq.config import names
-from amq.config.option import Kind, Value
+from amq.config.option import Value, ValueKind
 from amq.config.schema import BY_KEY
 from amq.core.errors import ConfigError
 from amq_migrate.foreign.document import Element
@@ -34,18 +34,18 @@ OWN_DIRECTORY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class Concerned:
     """The destinations that an element is about: their pattern ("" = all) and kind ("queue", "topic", "" = both)."""
 
     pattern: str = ""
     kind: str = ""
 
 
-NOWHERE = Scope("\0")  # destinations that amq does not have: each option for them says so
+NOWHERE = Concerned("\0")  # destinations that amq does not have: each option for them says so
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """One part of the file that a rule decides about: an element (suffix ""), an attribute of it (`@name`) or an option
     of a URL (`@uri?name`). `value` = its text, placeholders filled in.
     """
@@ -54,7 +54,7 @@ class Part:
     suffix: str
     name: str
     raw: str
-    scope: Scope
+    scope: Concerned
     importing: Importing
 
     @property
@@ -70,7 +70,7 @@ class Part:
         """Report what becomes of this part."""
         self.importing.report.add(self.element, self.suffix, status, told, options)
 
-    def option(self, name: str, raw: str) -> Part:
+    def option(self, name: str, raw: str) -> FilePart:
         """The option `name` of the URL that this part is."""
         return replace(self, suffix=f"{self.suffix}?{names.shorten(name)}", name=name, raw=raw)
 
@@ -80,7 +80,7 @@ class Part:
         return f"{self.element.near}{self.suffix} in line {self.line}"
 
 
-Handler = Callable[[Part], Scope | None]  # the scope of what is in an element, None = as around it
+Handler = Callable[[FilePart], Concerned | None]  # the scope of what is in an element, None = as around it
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Carried:
 
     value: Value
     origin: str
-    part: Part | None = None
+    part: FilePart | None = None
 
     @property
     def line(self) -> int:
@@ -109,7 +109,7 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class FileUser:
     """A login with its password, as the file has it."""
 
     name: str
@@ -131,7 +131,7 @@ class Importing:
         self.root = root
         self.report = Report(path)
         self.values: dict[tuple[str, str], Carried] = {}
-        self.users: list[User] = []
+        self.users: list[FileUser] = []
         self.permissions: dict[str, Any] | None = None
         self.permissions_origins: dict[tuple[str, str], str] = {}
         self.store_advice = ""
@@ -142,14 +142,14 @@ class Importing:
 
     # -- the walk -----------------------------------------------------------------------------------------------------
 
-    def visit(self, element: Element, parent: Element | None = None, scope: Scope | None = None) -> None:
+    def visit(self, element: Element, parent: Element | None = None, scope: Concerned | None = None) -> None:
         """Decide about `element` and all that is in it."""
-        scope = scope or Scope()
+        scope = scope or Concerned()
         around = f"{parent.name}/{element.name}" if parent else element.name
         rule = self._rules.get(around) or self._rules.get(element.name) or UNKNOWN
         lines = self.report.lines
         before = len(lines)
-        inner = rule.handle(Part(element, "", element.name, element.text, scope, self)) or scope
+        inner = rule.handle(FilePart(element, "", element.name, element.text, scope, self)) or scope
         if len(lines) == before:
             self.report.add(element, "", Status.CARRIED)
         if rule.whole:
@@ -157,7 +157,7 @@ class Importing:
             return
         for name, raw in element.attributes.items():
             rule = self._rules.get(f"{element.name}@{name}") or self._rules.get(f"@{name}") or UNKNOWN
-            rule.handle(Part(element, f"@{names.shorten(name)}", name, raw, inner, self))
+            rule.handle(FilePart(element, f"@{names.shorten(name)}", name, raw, inner, self))
         for child in element.children:
             self.visit(child, element, inner)
 
@@ -178,7 +178,7 @@ class Importing:
 
     # -- our options --------------------------------------------------------------------------------------------------
 
-    def set(self, part: Part, key: str, raw: object, told: str = "", *, pattern: str | None = None) -> bool:
+    def set(self, part: FilePart, key: str, raw: object, told: str = "", *, pattern: str | None = None) -> bool:
         """Set our option `key` for the destinations of the part's scope, and report it. False = it cannot be."""
         pattern = part.scope.pattern if pattern is None else pattern
         problem, value = self._judge(key, raw, pattern)
@@ -196,7 +196,7 @@ class Importing:
         part.tell(Status.CARRIED, told, shown(pattern, key, value))
         return True
 
-    def transports(self, urls: tuple[str, ...], parts: list[Part]) -> None:
+    def transports(self, urls: tuple[str, ...], parts: list[FilePart]) -> None:
         """Set our transports; each of `parts` has reported its own."""
         self.values[("", "transports")] = Carried(urls, ", ".join(part.origin for part in parts), parts[0])
 
@@ -236,7 +236,7 @@ class Importing:
             value = option.parse(raw)
         except ValueError as error:
             return f'{key} = "{names.shorten(str(raw))}" {error}', ""
-        if isinstance(value, str) and option.kind is not Kind.DIVERTS and len(value) > VALUE_CHARS_MAX:
+        if isinstance(value, str) and option.kind is not ValueKind.DIVERTS and len(value) > VALUE_CHARS_MAX:
             return f"{key} is longer than {VALUE_CHARS_MAX} characters", ""
         return "", value
 
@@ -255,7 +255,7 @@ Convert = Callable[[str], object]  # raises ValueError with the rest of a senten
 def carry(key: str, convert: Convert = str, told: str = "") -> Rule:
     """Our option `key` says the same."""
 
-    def handle(part: Part) -> None:
+    def handle(part: FilePart) -> None:
         try:
             raw = convert(part.value)
         except ValueError as error:
@@ -284,7 +284,7 @@ def ignored(told: str = "", *, whole: bool = False) -> Rule:
 def only(value: str, so: str, otherwise: str) -> Rule:
     """amq is always as `value` says; another value is unsupported."""
 
-    def handle(part: Part) -> None:
+    def handle(part: FilePart) -> None:
         fits = part.value.lower() == value
         part.tell(Status.NATURAL if fits else Status.UNSUPPORTED, so if fits else otherwise)
 

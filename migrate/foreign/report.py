@@ -22,7 +22,7 @@ class Status(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ReportLine:
     """One part of the file.
 
     path     its element, `element@attribute`, or `element@uri?option`; "" = a default, which stands nowhere
@@ -56,7 +56,7 @@ class Report:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.lines: list[Line] = []
+        self.lines: list[ReportLine] = []
 
     def add(
         self,
@@ -72,7 +72,7 @@ class Report:
         told = told if told.isprintable() else ascii(told)[1:-1]
         told = told if len(told) <= TOLD_CHARS_MAX else f"{told[:TOLD_CHARS_MAX]}…"
         path, near, line = (element.path, element.near, element.line) if element is not None else ("", "default", 0)
-        self.lines.append(Line(f"{path}{suffix}", f"{near}{suffix}", line, status, told, options, within))
+        self.lines.append(ReportLine(f"{path}{suffix}", f"{near}{suffix}", line, status, told, options, within))
 
     def sort(self) -> None:
         """The order of the file, defaults at the end."""
@@ -82,17 +82,17 @@ class Report:
         """How many lines each status has."""
         return {status.value: sum(line.status is status for line in self.lines) for status in Status}
 
-    def told(self) -> list[Line]:
+    def told(self) -> list[ReportLine]:
         """The lines that people want to read, those that need work first: no mere containers, nothing that only follows
         the element around it."""
         found = [line for line in self.lines if not line.within and (line.told or line.options)]
         return sorted(found, key=lambda line: line.status is not Status.UNSUPPORTED)
 
-    def unsupported(self) -> list[Line]:
+    def unsupported(self) -> list[ReportLine]:
         """What changes behaviour."""
         return [line for line in self.told() if line.status is Status.UNSUPPORTED]
 
-    def text(self, line: Line) -> str:
+    def text(self, line: ReportLine) -> str:
         """One line for people: `activemq.xml:12: unsupported: beans/broker@useMirroredQueues: …`."""
         where = f"{self.path}:{line.line}" if line.line else self.path
         told = "; ".join(filter(None, ("; ".join(line.options), line.told)))

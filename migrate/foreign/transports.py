@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from amq.config.transport_url import DEFAULT_PORTS, TransportUrl, parse_transport_url
 from amq_migrate.foreign.convert import integer, size
-from amq_migrate.foreign.importing import Importing, Part, Rule, ignored, natural, unsupported
+from amq_migrate.foreign.importing import FilePart, Importing, Rule, ignored, natural, unsupported
 from amq_migrate.foreign.report import Status
 
 TRANSPORTS_MAX = 100
@@ -66,19 +66,19 @@ def listening_url(text: str) -> ListeningUrl:
     return ListeningUrl(parts.scheme.lower(), host, port, options)
 
 
-class Listening:
+class ForeignTransports:
     """Gathers the transports of one file, and the limits that are in their URLs.
 
     maxConnections is one limit for all transports here, so it becomes the sum; maxFrameSize the largest.
     """
 
     def __init__(self) -> None:
-        self._urls: dict[str, Part] = {}
-        self._connections: list[tuple[Part, int]] = []
-        self._frames: list[tuple[Part, int]] = []
+        self._urls: dict[str, FilePart] = {}
+        self._connections: list[tuple[FilePart, int]] = []
+        self._frames: list[tuple[FilePart, int]] = []
 
     def serve(
-        self, part: Part, url: ListeningUrl, options: Mapping[str, Rule], note: str = "", scheme: str = "stomp"
+        self, part: FilePart, url: ListeningUrl, options: Mapping[str, Rule], note: str = "", scheme: str = "stomp"
     ) -> None:
         """amq listens there, too, with a URL of that scheme."""
         host, port = url.host or "0.0.0.0", DEFAULT_PORTS[scheme] if url.port is None else url.port
@@ -98,13 +98,13 @@ class Listening:
             inner = part.option(name, raw)
             (options.get(name) or options.get(name.partition(".")[0] + ".") or UNKNOWN_OPTION).handle(inner)
 
-    def connections(self, part: Part) -> None:
+    def connections(self, part: FilePart) -> None:
         self._gather(part, self._connections, integer)
 
-    def frames(self, part: Part) -> None:
+    def frames(self, part: FilePart) -> None:
         self._gather(part, self._frames, size)
 
-    def _gather(self, part: Part, found: list[tuple[Part, int]], convert: Callable[[str], int]) -> None:
+    def _gather(self, part: FilePart, found: list[tuple[FilePart, int]], convert: Callable[[str], int]) -> None:
         try:
             value = convert(part.value)
         except ValueError as error:
@@ -127,7 +127,7 @@ class Listening:
             importing.transports(tuple(self._urls), list(self._urls.values()))
 
 
-def activemq_options(listening: Listening) -> dict[str, Rule]:
+def activemq_options(listening: ForeignTransports) -> dict[str, Rule]:
     """The rules for options in the URI of a transportConnector."""
     sockets = ignored("the kernel and uvloop take care of sockets")
     limits = "amq has its own rule: see unfinishedFrameTimeout, heartBeatReceive and connectionTtl"
@@ -159,7 +159,7 @@ def activemq_options(listening: Listening) -> dict[str, Rule]:
     }
 
 
-def artemis_options(listening: Listening) -> dict[str, Rule]:
+def artemis_options(listening: ForeignTransports) -> dict[str, Rule]:
     """The rules for options in the URL of an acceptor."""
     sockets = ignored("the kernel and uvloop take care of sockets")
     other = ignored("it belongs to a protocol that amq does not speak")

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping
 from amq.config.destination_options import TABLE
 from amq.config.diverts import parse_diverts
 from amq.config.loader import LINE_CHARS_MAX
-from amq.config.option import Kind
+from amq.config.option import ValueKind
 from amq.config.reading import TOML_BYTES_MAX
 from amq.config.schema import BY_KEY, OPTIONS
 from amq.config.toml import quote, value_text
 from amq.core.errors import ConfigError
 from amq_migrate.foreign import Foreign
 from amq_migrate.foreign.importing import Carried
-from amq_migrate.foreign.report import Line
+from amq_migrate.foreign.report import ReportLine
 
 TITLES = {"activemq": "ActiveMQ", "artemis": "Artemis", "hornetq": "HornetQ"}
 LEFT_OUT_MAX = 40  # unsupported parts that the file names
@@ -94,7 +94,7 @@ def _value(key: str, carried: Carried, commented: bool) -> list[str]:
     origin = carried.origin if carried.part is not None else f"default: {carried.origin}"
     comment = [f"# {origin}"[: LINE_CHARS_MAX - 1]] if commented else []
     items = carried.value
-    if BY_KEY[key].kind is Kind.DIVERTS:
+    if BY_KEY[key].kind is ValueKind.DIVERTS:
         items = tuple(map(str, parse_diverts(str(carried.value))))
     if isinstance(items, tuple) and len(items) > 1:
         return [*comment, f"{key} = [", *(f"    {quote(item)}," for item in items), "]"]
@@ -111,6 +111,6 @@ def _left_out(read: Foreign) -> list[str]:
     return [*lines, f"# … and {more} more: the report of the command has all."] if more > 0 else lines
 
 
-def _comment(line: Line) -> str:
+def _comment(line: ReportLine) -> str:
     where = f"line {line.line}, {line.near}" if line.line else line.near
     return f"#   {where}: {line.told}"[: LINE_CHARS_MAX - 1]

@@ -17,7 +17,7 @@ from amq.client.uri import BrokerUrl
 from amq.core.errors import AmqError, CommandError
 from amq.doors.clock import Clock
 from amq_migrate.openwire.moving import Counts, Moving, MovingLimits
-from amq_migrate.openwire.peer import Peer, connect
+from amq_migrate.openwire.peer import OtherBroker, connect
 from amq_migrate.openwire.queues import OURS, Looking
 
 PAUSE_S: Final = 0.5  # between two tries to connect
@@ -35,7 +35,7 @@ class Side:
         self._contexts = Contexts()
         self._contexts.check(url)
 
-    def connect(self, clock: Clock) -> Peer:
+    def connect(self, clock: Clock) -> OtherBroker:
         """Raises AmqError."""
         connection = f"ID:amq-migrate-{secrets.token_hex(8)}:1"
         return connect(self.url, self._user, self._password, connection, clock, self.whose, self._contexts)
@@ -63,7 +63,7 @@ class Migration:
         self._clock = clock
         self._on_event = on_event
         self._on_progress = on_progress
-        self._peers: list[Peer] = []
+        self._peers: list[OtherBroker] = []
         self._alive_at = clock.monotonic()
         self._stop = threading.Event()  # only ever waited for: a pause that Ctrl-C ends
 

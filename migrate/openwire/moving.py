@@ -18,7 +18,7 @@ from amq.protocols.openwire import table
 from amq.protocols.openwire.messages import SCHEDULED, id_text
 from amq.protocols.openwire.primitives import decode_map, encode_map
 from amq.protocols.openwire.table import Structure, structure
-from amq_migrate.openwire.peer import Peer, pump
+from amq_migrate.openwire.peer import OtherBroker, pump
 from amq_migrate.openwire.queues import INDIVIDUAL, Looking, acknowledge, consuming, queue_of
 from amq_migrate.openwire.wire import SESSION
 
@@ -78,7 +78,7 @@ class _Held(NamedTuple):
 class Moving:
     """Moves `queue`. `counts` are those of all tries; `on_moved` is called when a message is moved."""
 
-    def __init__(self, old: Peer, new: Peer, queue: str, counts: Counts, limits: MovingLimits) -> None:
+    def __init__(self, old: OtherBroker, new: OtherBroker, queue: str, counts: Counts, limits: MovingLimits) -> None:
         self.confirmed_at = old.clock.monotonic()
         self.on_moved: Callable[[], None] = lambda: None
         self._old, self._new = old, new

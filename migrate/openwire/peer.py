@@ -1,7 +1,8 @@
-"""Connections to brokers over sockets: one thread moves the bytes of all of them, in `Peer.wait` and `pump`.
+"""Connections to brokers over sockets: one thread moves the bytes of all of them, in `OtherBroker.wait` and
+`pump`.
 
-Invariant: a socket is closed when its `Peer` is closed or its making fails; waits end by an answer, an error or a
-deadline. A peer that is not listened to (`listens`) keeps the kernel's buffers full, and so the broker back.
+Invariant: a socket is closed when its `OtherBroker` is closed or its making fails; waits end by an answer, an error or
+a deadline. A peer that is not listened to (`listens`) keeps the kernel's buffers full, and so the broker back.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ RECEIVE_BYTES: Final = 256 << 10
 LEAVE_S: Final = 5.0
 
 
-class Peer:
+class OtherBroker:
     """A broker to which this process is connected and logged in; `tls` None = over a plain socket."""
 
     def __init__(self, sock: socket.socket, wire: Wire, clock: Clock, tls: Layer | None = None) -> None:
@@ -143,7 +144,7 @@ class Peer:
         self.sock.close()
 
 
-def pump(peers: Iterable[Peer], timeout_s: float) -> bool:
+def pump(peers: Iterable[OtherBroker], timeout_s: float) -> bool:
     """Write and read what there is, or wait for it up to `timeout_s`. False: nothing came. Raises AmqError."""
     came = False
     with selectors.PollSelector() as selector:
@@ -156,7 +157,7 @@ def pump(peers: Iterable[Peer], timeout_s: float) -> bool:
                 selector.register(peer, events)
         for key, events in selector.select(timeout_s):
             found = key.fileobj
-            assert isinstance(found, Peer)
+            assert isinstance(found, OtherBroker)
             if events & selectors.EVENT_WRITE:
                 found.write()
             if events & selectors.EVENT_READ:
@@ -167,7 +168,7 @@ def pump(peers: Iterable[Peer], timeout_s: float) -> bool:
 
 def connect(
     url: BrokerUrl, user: str, password: str, connection: str, clock: Clock, whose: str, contexts: Contexts
-) -> Peer:
+) -> OtherBroker:
     """Connect to the first member that answers, and log in. `connection` = an id that no other connection has. Raises
     AmqError: ConnectError where nobody answers, which a later try may mend; others where none does."""
     causes: list[str] = []
@@ -185,7 +186,7 @@ def connect(
             continue
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer = Peer(sock, Wire(name, connection, clock.monotonic()), clock, layer)
+        peer = OtherBroker(sock, Wire(name, connection, clock.monotonic()), clock, layer)
         try:
             peer.begin()
             _log_in(peer, own_user or user, own_password if own_user else password)
@@ -200,7 +201,7 @@ def connect(
     raise ConnectError(f"no broker answers at {url}: {'; '.join(causes)}")
 
 
-def _log_in(peer: Peer, user: str, password: str) -> None:
+def _log_in(peer: OtherBroker, user: str, password: str) -> None:
     """Raises AmqError."""
     wire = peer.wire
     peer.wait(lambda: wire.version > 0, CONNECT_S, "does not say a word of OpenWire (is it the port for JMS clients?)")

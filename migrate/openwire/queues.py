@@ -12,7 +12,7 @@ from typing import Final
 
 from amq.protocols.openwire import table
 from amq.protocols.openwire.table import Structure, structure
-from amq_migrate.openwire.peer import ANSWER_S, Peer
+from amq_migrate.openwire.peer import ANSWER_S, OtherBroker
 from amq_migrate.openwire.wire import SESSION
 
 QUEUES_MAX: Final = 30_000  # that are found by advisories: the broker sends this many ahead of acknowledgements
@@ -30,7 +30,7 @@ def queue_of(name: str) -> Structure:
 
 @contextmanager
 def consuming(
-    peer: Peer, value: int, destination: Structure, prefetch: int, browser: bool = False
+    peer: OtherBroker, value: int, destination: Structure, prefetch: int, browser: bool = False
 ) -> Iterator[Structure]:
     """The id of a consumer that is there within the block. Raises AmqError."""
     id = structure(table.CONSUMER_ID, connection=peer.wire.connection, session=SESSION, value=value)
@@ -48,7 +48,7 @@ def consuming(
     peer.request(structure(table.REMOVE_INFO, id=id, last_delivered=-1))
 
 
-def acknowledge(peer: Peer, found: Structure, consumer: Structure, kind: int) -> None:
+def acknowledge(peer: OtherBroker, found: Structure, consumer: Structure, kind: int) -> None:
     """The dispatch `found`, of one message, is dealt with."""
     id = found.fields["message"].get("id")
     peer.wire.send(
@@ -67,7 +67,7 @@ def acknowledge(peer: Peer, found: Structure, consumer: Structure, kind: int) ->
 class Looking:
     """Looks at one broker. `number` = the first of its consumers."""
 
-    def __init__(self, peer: Peer, number: int = 1000) -> None:
+    def __init__(self, peer: OtherBroker, number: int = 1000) -> None:
         self._peer = peer
         self._number = number
 

@@ -8,7 +8,7 @@ import pytest
 
 from bench import history
 from bench.checker import check
-from bench.history import Event, Log
+from bench.history import Log, Observation
 
 QUEUE = "/queue/q"
 
@@ -21,7 +21,7 @@ def log(worker: str, text: str, queue: str = QUEUE) -> Log:
         message, detail = [*rest, "", ""][:2]
         if kind == "open":
             message, detail = "", message
-        events.append(Event(int(stamp), kind, int(connection), message, detail))
+        events.append(Observation(int(stamp), kind, int(connection), message, detail))
     return Log(worker, worker.rstrip("0123456789"), queue, events)
 
 
@@ -92,7 +92,7 @@ def test_work_of_an_older_epoch() -> None:
 
 
 def test_history_on_disk(tmp_path: Path) -> None:
-    writer = history.Writer(tmp_path, "consumer7", "consumer", QUEUE)
+    writer = history.HistoryWriter(tmp_path, "consumer7", "consumer", QUEUE)
     writer.add("open", 1, detail="61613/3")
     writer.add("recv", 1, "p-1", "id-1")
     writer.close()

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from amq.cli import doctor, exits, main, store_check
 from amq.config.schema import BrokerConfig
 from amq.core.errors import StoreError
-from amq.doctor import Finding, Level, Report
+from amq.doctor import Examination, Finding, Level
 
 
 @pytest.fixture
@@ -140,9 +140,9 @@ ALONE = Finding(Level.WARNING, "shared between hosts", "no", "one host")
 
 
 def found(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
-    def examine_quickly(path: str, locker: str | None) -> Report:
+    def examine_quickly(path: str, locker: str | None) -> Examination:
         assert not locker
-        return Report(path, path, findings=list(findings))
+        return Examination(path, path, findings=list(findings))
 
     monkeypatch.setattr(store_check, "examine_quickly", examine_quickly)
 

@@ -23,7 +23,7 @@ from traffic import QUEUE, Producer, drain, send
 
 import amq as amq_library
 from amq.cli import main, store_check
-from amq.doctor import Finding, Level, Report
+from amq.doctor import Examination, Finding, Level
 from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
@@ -377,7 +377,7 @@ def test_an_import_that_waits_for_its_input_is_interrupted(tmp_path: Path) -> No
 def test_import_into_an_unsafe_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str]) -> None:
     """As for `amq start`, the configuration may allow it."""
     nolock = Finding(Level.UNFIT, "local_lock=none", "nolock", "several masters at once")
-    monkeypatch.setattr(store_check, "examine_quickly", lambda path, **_: Report(path, path, findings=[nolock]))
+    monkeypatch.setattr(store_check, "examine_quickly", lambda path, **_: Examination(path, path, findings=[nolock]))
     (tmp_path / "empty").write_bytes(b"")
     given = ["journal", "import", "--store", str(tmp_path / "store"), *words, str(tmp_path / "empty")]
     done = CliRunner().invoke(main.main, given)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from amq.cli import load as generator
-from amq.cli.load import ACKS, Load, LoadError, Result, run
+from amq.cli.load import ACKS, Load, LoadError, LoadResult, run
 from tests.brokers import Brokers
 from tests.certificates import Authority, needs_openssl
 from tests.patience import DEADLINE_S
@@ -30,7 +30,7 @@ def load(port: int, **changes: object) -> Load:
     return dataclasses.replace(small, **changes)  # type: ignore[arg-type]
 
 
-def plausible(result: Result) -> bool:
+def plausible(result: LoadResult) -> bool:
     counted = result.messages == COUNT and abs(result.per_s * result.seconds - COUNT) < 5
     return counted and result.per_s > 0 and result.generator_cpu_us > 0
 

@@ -10,7 +10,7 @@ import pytest
 from brokers import Brokers
 
 from amq.cli import logs
-from amq.cli.text import Shown, visible, visible_json, visible_lines
+from amq.cli.text import VisibleText, visible, visible_json, visible_lines
 from amq.cli.top import drawn
 from amq.config.schema import BrokerConfig
 from bench.wire import Connection
@@ -52,7 +52,7 @@ def test_other_text_stays() -> None:
 
 def test_a_stream_shows_and_passes_bytes() -> None:
     below = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
-    stream = Shown(below)
+    stream = VisibleText(below)
     stream.write("a\x1bb\n")
     stream.writelines(["\u202e"])
     stream.buffer.write(b"\x1b")

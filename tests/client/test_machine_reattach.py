@@ -8,7 +8,7 @@ import pytest
 
 from amq.client.core import ProducerCore, SessionCore, Subscription
 from amq.client.errors import ConnectionLostError, DeliveryLostError
-from amq.client.link import Close, Link, Open
+from amq.client.link import Close, Link, OpenLink
 from amq.client.machine import Machine
 from amq.client.requests import EventKind
 from amq.client.states import State
@@ -37,7 +37,7 @@ class Talk:
         action = self.machine.actions.pop()
         while isinstance(action, Close):
             action = self.machine.actions.pop()
-        assert isinstance(action, Open)
+        assert isinstance(action, OpenLink)
         self.link = action.link
         self.machine.opened(self.link, self.now)
         self._connect = self.link.take_output(self.now)
@@ -165,10 +165,10 @@ def test_a_connection_that_nobody_keeps_is_set_up_anew(how: str) -> None:
         while talk.now < 104.1:
             talk.tick(0.5)
             for action in talk.machine.actions:
-                if isinstance(action, Open) and not action.link.dropped:
+                if isinstance(action, OpenLink) and not action.link.dropped:
                     talk.machine.failed(action.link, ConnectionLostError("nobody is there"), talk.now)
         assert not subscription.buffer, "it comes again"
-        while not isinstance(talk.machine.actions[-1], Open) or talk.machine.actions[-1].link.dropped:
+        while not isinstance(talk.machine.actions[-1], OpenLink) or talk.machine.actions[-1].link.dropped:
             talk.tick(0.1)
     headers = talk.open()
     assert ("amq-reconnect-token" in headers) == (how in ("refused", "absurd"))

@@ -8,7 +8,7 @@ from fake_broker import Conversation, Script, Store
 
 from amq.client.core import ProducerCore, SessionCore, Subscription
 from amq.client.errors import ConnectError, ConnectionLostError
-from amq.client.link import Fetch, Keep, Link, Open
+from amq.client.link import Fetch, Keep, Link, OpenLink
 from amq.client.machine import Machine
 from amq.client.requests import ConnectionEvent, EventKind, Request
 from amq.client.states import State
@@ -47,7 +47,7 @@ class World:
                 self.files[action.path] = action.text
                 continue
             link = action.link
-            if isinstance(action, Open):
+            if isinstance(action, OpenLink):
                 self.tried.append(link.uri.host)
                 self.pending.append(link)
                 continue

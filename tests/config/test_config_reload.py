@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from amq.config import BY_KEY, BrokerConfig, load
-from amq.config.reload import FileWatcher, Outcome, Reload, Reloader, apply_live, diff
+from amq.config.reload import FileWatcher, Reload, Reloaded, Reloader, apply_live, diff
 from amq.core.errors import ConfigError
 from tests.patience import DEADLINE_S
 
@@ -53,7 +53,7 @@ def test_reload_rule() -> None:
     source = Source()
     reload = Reload(BrokerConfig(), source.load)
 
-    def check(following: BrokerConfig | ConfigError) -> Outcome:
+    def check(following: BrokerConfig | ConfigError) -> Reloaded:
         source.next = following
         outcome = reload.check()
         assert outcome is not None
@@ -118,7 +118,7 @@ def backup_first(path: Path, text: str) -> None:
 def test_reloader_follows_the_file(tmp_path: Path, save: Callable[[Path, str], None]) -> None:
     path = tmp_path / "amq.toml"
     path.write_text("[log]\nlogLevel = 'info'\n")
-    outcomes: queue.Queue[Outcome] = queue.Queue()
+    outcomes: queue.Queue[Reloaded] = queue.Queue()
     others = set(threading.enumerate())
 
     def read() -> BrokerConfig:
@@ -144,7 +144,7 @@ def test_reloader_follows_the_file(tmp_path: Path, save: Callable[[Path, str], N
 def test_check_reloads_without_events(tmp_path: Path) -> None:
     """What SIGHUP calls; also works on a reloader that was never started."""
     path = tmp_path / "amq.toml"
-    outcomes: list[Outcome] = []
+    outcomes: list[Reloaded] = []
     reloader = Reloader(str(path), BrokerConfig(), lambda: load(str(path), host_name=""), outcomes.append)
     reloader.check()
     path.write_text("[log]\nlogLevel = 'debug'\n")

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from amq.config import BY_KEY, OPTIONS, SECTIONS, BrokerConfig, Kind, Option, checks, load, reference
+from amq.config import BY_KEY, OPTIONS, SECTIONS, BrokerConfig, Option, ValueKind, checks, load, reference
 from amq.config.destination_options import DestinationDefaults
 from amq.config.node_options import NodeOptions
-from amq.config.option import Scope
+from amq.config.option import OptionScope
 from amq.config.store_options import StoreOptions
 
 ROOT = Path(__file__).parents[2]
-NUMERIC = (Kind.DURATION, Kind.SIZE, Kind.INTEGER, Kind.DECIMAL)
+NUMERIC = (ValueKind.DURATION, ValueKind.SIZE, ValueKind.INTEGER, ValueKind.DECIMAL)
 
 
-def each_option(*kinds: Kind) -> pytest.MarkDecorator:
+def each_option(*kinds: ValueKind) -> pytest.MarkDecorator:
     chosen = [option for option in OPTIONS if not kinds or option.kind in kinds]
     return pytest.mark.parametrize("option", chosen, ids=lambda option: str(option.key))
 
@@ -94,7 +94,7 @@ def test_every_option_is_described(option: Option) -> None:
 def test_every_number_is_bounded(option: Option) -> None:
     assert option.minimum is not None
     assert option.maximum is not None
-    scale = 1000 if option.kind is Kind.DURATION else 1
+    scale = 1000 if option.kind is ValueKind.DURATION else 1
     for bound in (option.minimum, option.maximum):
         assert option.parse(bound) == option.parse(str(bound)) == bound / scale
     with pytest.raises(ValueError, match="too small"):
@@ -105,7 +105,7 @@ def test_every_number_is_bounded(option: Option) -> None:
 
 @each_option()
 def test_values_of_another_type_are_refused(option: Option) -> None:
-    fraction = math.nan if option.kind is Kind.DECIMAL else 1.5
+    fraction = math.nan if option.kind is ValueKind.DECIMAL else 1.5
     values: tuple[object, ...] = (None, {}, fraction, b"", ["a", 1], 1 << 20_000)
     for raw in values:
         with pytest.raises(ValueError):
@@ -127,12 +127,12 @@ def test_options_that_may_contradict_change_together() -> None:
 
 def test_each_scope_has_a_class_of_its_own() -> None:
     """Scope and class are the same statement, so the type of a parameter says whose options a module reads."""
-    own = {Scope.NODE: NodeOptions, Scope.STORE: StoreOptions, Scope.DESTINATION: DestinationDefaults}
+    own = {OptionScope.NODE: NodeOptions, OptionScope.STORE: StoreOptions, OptionScope.DESTINATION: DestinationDefaults}
     inherited = {field.name for field in dataclasses.fields(DestinationDefaults)}
     for scope, kind in own.items():
         names = {field.name for field in dataclasses.fields(kind) if "option" in field.metadata}
         expected = {option.attribute for option in OPTIONS if option.scope is scope}
-        assert names - (inherited if scope is Scope.STORE else set()) == expected
+        assert names - (inherited if scope is OptionScope.STORE else set()) == expected
     assert all(option.reload for option in OPTIONS if option.destination), "a queue's options change as a whole"
 
 

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from amq.console import guests
 from amq.console.app import Guarded
-from amq.console.guests import GUESTS_MAX, HEAD_BYTES_MAX, PER_ADDRESS_MAX, Guest, Guests, server_of
+from amq.console.guests import GUESTS_MAX, HEAD_BYTES_MAX, PER_ADDRESS_MAX, GuestConnection, Guests, server_of
 from tests.certificates import Authority
 from tests.patience import DEADLINE_S
 
@@ -213,7 +213,7 @@ def test_a_handshake_that_never_ends_is_cut(monkeypatch: pytest.MonkeyPatch, tmp
         runner.run(main())
 
 
-class Sitting(Guest):
+class Sitting(GuestConnection):
     """A guest without a socket."""
 
     def __init__(self, waits: bool = True) -> None:

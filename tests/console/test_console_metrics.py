@@ -21,7 +21,7 @@ from prometheus_client import Histogram as Oracle
 from prometheus_client.parser import text_string_to_metric_families
 
 from amq.console import metrics
-from amq.console.metrics import Text
+from amq.console.metrics import MetricsText
 from amq.core.errors import AccessError
 from amq.core.histogram import BOUNDS_S, Histogram
 from amq.security.login import Claim
@@ -61,7 +61,7 @@ def test_the_writer_writes_as_prometheus_client_does(seed: int) -> None:
     names = ["".join(chance.choices(letters, k=chance.randrange(1, 8))) for _ in range(20)]
     gauge, counter = Gauge("g", "h\\\nh", ["a", "b"], registry=registry), Counter("c", "h", ["a"], registry=registry)
     oracle = Oracle("h", "h", buckets=BOUNDS_S, registry=registry)
-    ours, text = Histogram(), Text()
+    ours, text = Histogram(), MetricsText()
     values = {name: chance.choice([chance.random() * 1e6, 0.1, 5.0, math.inf]) for name in names}
     for name, value in values.items():
         gauge.labels(name, name[::-1]).set(value)

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from amq.console.lists import LISTS
-from amq.console.sessions import IDLE_S, SESSIONS_MAX, Sessions
+from amq.console.sessions import IDLE_S, SESSIONS_MAX, LoginSessions
 from amq.management.client import part
 from amq.security.login import User
 from amq.security.permissions import Permissions
@@ -242,7 +242,7 @@ def test_a_slave_leads_to_the_master(tmp_path: Path, peers: str, told: str) -> N
 @pytest.mark.parametrize("count", [SESSIONS_MAX * 2])
 def test_sessions_are_bounded_and_end(count: int) -> None:
     clock = FakeClock()
-    sessions = Sessions(clock)
+    sessions = LoginSessions(clock)
     first = sessions.open(User("a"))
     cookies = [sessions.open(User("b")) for _ in range(count)]
     assert len(sessions) == SESSIONS_MAX
@@ -257,7 +257,7 @@ def test_sessions_are_bounded_and_end(count: int) -> None:
 
 def test_a_session_ends_with_its_login() -> None:
     clock = FakeClock()
-    sessions = Sessions(clock)
+    sessions = LoginSessions(clock)
     cookie = sessions.open(User("a"), 60.0)
     clock.advance(59)
     assert sessions.get(cookie) is not None

@@ -27,14 +27,14 @@ from amq.client.uri import parse
 from amq.config.schema import BY_KEY, BrokerConfig
 from amq.doctor import examine, examine_quickly
 from amq.doctor.clocks import Rate, judge_clocks
-from amq.doctor.examine import Doors
-from amq.doctor.finding import Finding, Level, Report, worst
+from amq.doctor.examine import Outside
+from amq.doctor.finding import Examination, Finding, Level, worst
 from amq.doctor.remote import ChildHands
 from amq.store.files.vfs import SystemVfs
 
 
-def doors(line: str = EXT4, vfs: Any = None, files: dict[str, str] | None = None, **more: Any) -> Doors:
-    return Doors(vfs=vfs or SystemVfs(), machine=SampleMachine(line, files or {}), **more)
+def doors(line: str = EXT4, vfs: Any = None, files: dict[str, str] | None = None, **more: Any) -> Outside:
+    return Outside(vfs=vfs or SystemVfs(), machine=SampleMachine(line, files or {}), **more)
 
 
 def test_a_local_directory(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_store_that_is_not_yet_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("look", [examine, examine_quickly])
-def test_a_file_is_no_store(look: Callable[[str], Report], tmp_path: Path) -> None:
+def test_a_file_is_no_store(look: Callable[[str], Examination], tmp_path: Path) -> None:
     (tmp_path / "store").write_text("")
     with pytest.raises(NotADirectoryError):
         look(str(tmp_path / "store"))
@@ -255,7 +255,7 @@ def test_the_rate_of_the_clock(after_s: float, found: list[str]) -> None:
 
 
 def test_the_worst_decides() -> None:
-    report = Report("/s", "/s")
+    report = Examination("/s", "/s")
     assert report.verdict == "fit"
     for level, verdict in (
         (Level.OK, "fit"),

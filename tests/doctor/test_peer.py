@@ -15,7 +15,7 @@ from fakes import FakeHost
 
 from amq.doctor import remote
 from amq.doctor.clocks import PeerRate
-from amq.doctor.examine import Doors, examine
+from amq.doctor.examine import Outside, examine
 from amq.doctor.finding import Level
 from amq.doctor.peer import serve_peer
 from amq.doctor.remote import HELLO, NotSharedError, PeerError, connect
@@ -37,7 +37,7 @@ class Peer:
         self.heard = threading.Event()
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._server.getsockname()[1]
-        self._doors = Doors(
+        self._doors = Outside(
             vfs=vfs or SystemVfs(), machine=SampleMachine(line), host=host or FakeHost("beta", "boot-2"), **doors
         )
         self._thread = threading.Thread(target=self._serve, args=(str(directory),))
@@ -67,7 +67,7 @@ def peer(tmp_path: Path) -> Iterator[Peer]:
 
 
 def examined(directory: Path, peer: Peer, vfs: Vfs | None = None, line: str = NFS4) -> Any:
-    doors = Doors(vfs=vfs or SystemVfs(), machine=SampleMachine(line), host=FakeHost())
+    doors = Outside(vfs=vfs or SystemVfs(), machine=SampleMachine(line), host=FakeHost())
     return examine(str(directory), [("127.0.0.1", peer.port)], doors)
 
 
@@ -182,7 +182,7 @@ def test_the_rate_of_another_clock(theirs_s: float, takes_s: float, level: Level
 def test_nobody_listens(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    report = examine(str(tmp_path), [("127.0.0.1", port)], Doors(machine=SampleMachine(NFS4)))
+    report = examine(str(tmp_path), [("127.0.0.1", port)], Outside(machine=SampleMachine(NFS4)))
     assert "--as-peer" in report.unreachable["127.0.0.1"]
     assert list(tmp_path.iterdir()) == []
 
@@ -210,7 +210,7 @@ def test_something_else_listens(tmp_path: Path, answer: bytes) -> None:
 
         thread = threading.Thread(target=once)
         thread.start()
-        report = examine(str(tmp_path), [server.getsockname()], Doors(machine=SampleMachine(NFS4)))
+        report = examine(str(tmp_path), [server.getsockname()], Outside(machine=SampleMachine(NFS4)))
         thread.join()
     assert list(report.unreachable) == ["127.0.0.1"]
 
@@ -298,5 +298,5 @@ def test_who_introduces_itself_as_what(tmp_path: Path) -> None:
 
 
 def test_a_host_name_that_cannot_be_one(tmp_path: Path) -> None:
-    report = examine(str(tmp_path), [("a..b", 61612)], Doors(machine=SampleMachine(NFS4)))
+    report = examine(str(tmp_path), [("a..b", 61612)], Outside(machine=SampleMachine(NFS4)))
     assert "label empty or too long" in report.unreachable["a..b"]

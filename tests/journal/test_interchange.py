@@ -17,13 +17,13 @@ from amq.journal.interchange import (
     VERSION,
     Durable,
     Exported,
+    ExportWriter,
     Header,
     Ids,
     ImportReader,
     InDoubt,
     Item,
     PipelineBatch,
-    Writer,
     check_whole,
     read_lines,
 )
@@ -87,7 +87,7 @@ def fields(item: Item) -> object:
 
 def write(*items: Item, problems: int = 0) -> bytes:
     file = io.BytesIO()
-    writer = Writer(HEADER, file.write)
+    writer = ExportWriter(HEADER, file.write)
     for item in items:
         writer.add(item)
     writer.end(problems)

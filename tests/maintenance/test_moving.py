@@ -22,12 +22,12 @@ from amq.journal.export import Export, MessageReader, store_uuid
 from amq.journal.follower import replay
 from amq.journal.hidden import RETAINED_SCHEME
 from amq.journal.inspect import Sealing
-from amq.journal.interchange import Durable, Exported, Header, Ids, Item, Writer
+from amq.journal.interchange import Durable, Exported, ExportWriter, Header, Ids, Item
 from amq.journal.liveness import Liveness, LivePlace
 from amq.journal.records import BatchContent, Marker
 from amq.journal.records.subscription import Subscribed
 from amq.journal.recovery import seal
-from amq.maintenance.importing import Import, Result
+from amq.maintenance.importing import Import, ImportResult
 from amq.protocols.commands import CommitBatch
 from amq.store.epoch import read_newest_epoch
 from amq.store.files.log import FileLog
@@ -70,19 +70,19 @@ def export(store: Path, vfs: Vfs = VFS, state: Sealing | None = None, **more: An
 
 def lines(given: list[Item], uuid: str = "ab" * 16) -> bytes:
     file = io.BytesIO()
-    writer = Writer(Header(uuid, 1, 0), file.write)
+    writer = ExportWriter(Header(uuid, 1, 0), file.write)
     for item in given:
         writer.add(item)
     writer.end()
     return file.getvalue()
 
 
-def load(store: Path, data: bytes | BinaryIO, **options: Any) -> Result:
+def load(store: Path, data: bytes | BinaryIO, **options: Any) -> ImportResult:
     file = io.BytesIO(data) if isinstance(data, bytes) else data
     vfs = options.pop("vfs", VFS)
     config = BrokerConfig(store=str(store), **{"lock_keep_alive_period_s": PERIOD_S, **options})
 
-    async def run() -> Result:
+    async def run() -> ImportResult:
         importing = Import(config, lambda _result: None, store=store_behind(vfs, config.store))
         return await asyncio.wait_for(importing.run(file, "file"), DEADLINE_S)
 

@@ -14,7 +14,7 @@ from amq.core.errors import AmqError, StoreError, StoreFullError
 from amq.core.message import Message
 from amq.journal.interchange import Durable, Exported
 from amq.maintenance import importing
-from amq.maintenance.importing import Import, Result
+from amq.maintenance.importing import Import, ImportResult
 from amq.store.open import store_behind
 from tests.fakes import FaultyVfs
 from tests.journal.test_interchange import message
@@ -37,7 +37,7 @@ def test_a_backlog_larger_than_memory_waits_on_disk(tmp_path: Path, monkeypatch:
     config = BrokerConfig(store=str(tmp_path / "s"), lock_keep_alive_period_s=PERIOD_S, memory_limit_bytes=limit)
     taken: list[int] = []
 
-    def told(_result: Result) -> None:
+    def told(_result: ImportResult) -> None:
         assert work._master is not None
         taken.append(work._master.broker.memory.taken_bytes)
 

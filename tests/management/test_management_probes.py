@@ -15,7 +15,7 @@ from brokers import Brokers
 
 from amq.core.errors import ConfigError
 from amq.management import probes
-from amq.management.probes import CONNECTIONS_MAX, HEAD_BYTES_MAX, Condition, ProbeServer, told
+from amq.management.probes import CONNECTIONS_MAX, HEAD_BYTES_MAX, Health, ProbeServer, told
 from tests.patience import DEADLINE_S
 from tests.ports import free_port
 
@@ -25,14 +25,14 @@ Ask = Callable[..., Awaitable[bytes]]
 @pytest.mark.parametrize(
     ("condition", "live", "ready", "master"),
     [
-        (Condition("starting", "it has just started"), 200, 503, 503),
-        (Condition("slave", "the journal is not read yet"), 200, 503, 503),
-        (Condition("slave"), 200, 200, 503),
-        (Condition("master", "it has just started"), 200, 200, 200),
-        (Condition("stopped"), 200, 503, 503),
+        (Health("starting", "it has just started"), 200, 503, 503),
+        (Health("slave", "the journal is not read yet"), 200, 503, 503),
+        (Health("slave"), 200, 200, 503),
+        (Health("master", "it has just started"), 200, 200, 200),
+        (Health("stopped"), 200, 503, 503),
     ],
 )
-def test_what_the_probes_say(condition: Condition, live: int, ready: int, master: int) -> None:
+def test_what_the_probes_say(condition: Health, live: int, ready: int, master: int) -> None:
     assert [told(path, condition)[0] for path in ("/livez", "/readyz", "/masterz")] == [live, ready, master]
     assert all(told(path, condition)[1] for path in ("/livez", "/readyz", "/masterz"))
     assert told("/", condition)[0] == 404
@@ -40,7 +40,7 @@ def test_what_the_probes_say(condition: Condition, live: int, ready: int, master
 
 def served(test: Callable[[int, ProbeServer], Awaitable[None]]) -> None:
     async def main() -> None:
-        server = ProbeServer("127.0.0.1", 0, lambda: Condition("master"))
+        server = ProbeServer("127.0.0.1", 0, lambda: Health("master"))
         port = int((await server.start()).rpartition(":")[2])
         try:
             async with asyncio.timeout(DEADLINE_S):
@@ -122,7 +122,7 @@ def test_a_port_that_is_taken_is_an_error_with_its_name() -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
-            server = ProbeServer("127.0.0.1", taken.getsockname()[1], lambda: Condition("slave"))
+            server = ProbeServer("127.0.0.1", taken.getsockname()[1], lambda: Health("slave"))
             with pytest.raises(ConfigError, match="probeListen"):
                 await server.start()
 

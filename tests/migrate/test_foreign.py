@@ -804,7 +804,7 @@ NAMES = st.one_of(
                     activemq.SECURITY,
                     artemis.CORE,
                     artemis.HA,
-                    activemq_policies.Policies().rules(),
+                    activemq_policies.PolicyEntries().rules(),
                     artemis.Addresses().rules(),
                 )
                 for key in table
@@ -823,7 +823,7 @@ ATTRIBUTES = st.dictionaries(
                     activemq.BROKER,
                     activemq.PERSISTENCE,
                     activemq.LIMITS,
-                    activemq_policies.Policies().rules(),
+                    activemq_policies.PolicyEntries().rules(),
                 )
                 for key in table
                 if "@" in key

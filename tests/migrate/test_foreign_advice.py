@@ -29,7 +29,7 @@ THEIRS = {
         activemq.SECURITY,
         artemis.CORE,
         artemis.HA,
-        activemq_policies.Policies().rules(),
+        activemq_policies.PolicyEntries().rules(),
         artemis.Addresses().rules(),
     )
     for key in table

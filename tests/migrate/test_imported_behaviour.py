@@ -23,7 +23,7 @@ from amq_migrate import foreign
 from amq_migrate.foreign import Status, activemq, artemis, document
 from amq_migrate.foreign.importing import CONTAINER
 from amq_migrate.foreign.placeholders import Placeholders
-from amq_migrate.foreign.transports import Listening, activemq_options, artemis_options
+from amq_migrate.foreign.transports import ForeignTransports, activemq_options, artemis_options
 from tests.imported import Client, OpenWire, Refused, Running, Stomp, broker_of, until
 from tests.migrate.test_imported_groups import GROUPS
 
@@ -781,7 +781,7 @@ def _carried() -> set[str]:
         read(document.parse(b"<broker/>", "x"), "x", Placeholders({}, {}), {})._rules
         for read in (activemq.read, artemis.read)
     ]
-    urls = [options(Listening()) for options in (activemq_options, artemis_options)]
+    urls = [options(ForeignTransports()) for options in (activemq_options, artemis_options)]
     never = ("natural", "unsupported", "ignored", "only")
     found = set()
     for key, rule in ((key, rule) for each in (*settled, *urls) for key, rule in each.items()):

@@ -13,7 +13,7 @@ import pytest
 
 from amq.config import load
 from amq.core.errors import AmqError, ConfigError
-from amq_migrate.openwire.peer import Peer
+from amq_migrate.openwire.peer import OtherBroker
 from bench.wire import Connection, WireError
 from tests.brokers import Broker, Brokers
 from tests.oidc import Issuer
@@ -97,7 +97,7 @@ def test_a_stomp_connection_ends_when_its_token_does(broker: Broker, issuer: Iss
 def test_an_openwire_connection_ends_when_its_token_does(broker: Broker, issuer: Issuer) -> None:
     with ExitStack() as stack:
 
-        def use(end: int) -> Peer:
+        def use(end: int) -> OtherBroker:
             passcode = issuer.token(exp=end, **SHOP)
             peer = stack.enter_context(closing(new_peer(f"tcp://127.0.0.1:{broker.port}", "alice", passcode)))
             send(peer, "orders.eu", [message(2)])

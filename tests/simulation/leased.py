@@ -18,7 +18,7 @@ from amq.broker.names import HELD_SCHEME
 from amq.broker.queues.browser import Browser
 from amq.broker.queues.queue import Subscription
 from amq.client import aio
-from amq.client.leases import Lease
+from amq.client.leases import MessageLease
 from amq.config.destination_options import DestinationOptions
 from amq.core.errors import CommandError
 from amq.core.message import Message
@@ -76,7 +76,7 @@ class Leases(Feature):
 
     # -- what readers are told ----------------------------------------------------------------------------------------
 
-    def given(self, cursor: str, after: int, lease: Lease) -> Held:
+    def given(self, cursor: str, after: int, lease: MessageLease) -> Held:
         """To who asked for what is beyond number `after`."""
         held = self.known.get(_xid(cursor, lease.number))
         assert held is not None, f"{cursor} was given {lease}, and no journal has it"

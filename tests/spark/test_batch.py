@@ -24,7 +24,7 @@ from pyspark_amq import batch
 from pyspark_amq.batch import NOT_PERSISTENT, AmqReader, Page, Pages, Stretch
 from pyspark_amq.columns import tables_of
 from pyspark_amq.direct import CHECKSUM
-from pyspark_amq.frames import Columns
+from pyspark_amq.frames import FrameColumns
 from pyspark_amq.options import SourceOptions, read
 from tests.brokers import Broker, Brokers
 
@@ -111,7 +111,7 @@ def test_null_values_and_headers_of_bytes_are_read_as_they_were_written(brokers:
     frame = pa.record_batch(
         {"value": pa.array([value for value, _ in raw], pa.binary()), "headers": pa.array(pairs, kind)}
     )
-    described = Columns(text=False, key=False, destination=False, headers=True, id=None)
+    described = FrameColumns(text=False, key=False, destination=False, headers=True, id=None)
     with amq.connect(f"stomp://127.0.0.1:{broker.port}") as connection, connection.session(transacted=True) as session:
         for table in tables_of(frame, described, QUEUE):
             for piece in table.pieces():

@@ -15,12 +15,12 @@ from hypothesis import strategies as st  # noqa: E402
 from amq.protocols.stomp import runs  # noqa: E402
 from amq.protocols.stomp.frame import FrameLimits  # noqa: E402
 from pyspark_amq import columns  # noqa: E402
-from pyspark_amq.frames import Columns, SchemaError  # noqa: E402
+from pyspark_amq.frames import FrameColumns, SchemaError  # noqa: E402
 
 TEXTS = pa.array([b"gr\xfc\xdfe"], pa.binary()).cast(pa.string(), safe=False)
 PAIRS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 MAP = pa.map_(pa.string(), pa.string())
-ALL = Columns(text=True, key=True, destination=True, headers=True, id=None)
+ALL = FrameColumns(text=True, key=True, destination=True, headers=True, id=None)
 ROW: dict[str, Any] = {"value": ["x"], "key": ["k"], "destination": ["/queue/a"], "id": ["1"]}
 Row = tuple[str, bytes, dict[str, str]]
 
@@ -68,7 +68,7 @@ def wanted(rows: list[tuple[str, str, str | None, dict[str, str | None] | None]]
     return sorted(found, key=lambda row: row[0])
 
 
-def sent(batch: Any, described: Columns = ALL) -> list[Row]:
+def sent(batch: Any, described: FrameColumns = ALL) -> list[Row]:
     """What a broker reads, also where a piece goes row by row."""
     found: list[Row] = []
     for table in columns.tables_of(batch, described, None):
@@ -136,7 +136,7 @@ def test_a_large_body_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_key_of_bytes_that_are_no_text_is_spelled() -> None:
-    described = Columns(text=False, key=True, destination=False, headers=False, id=None)
+    described = FrameColumns(text=False, key=True, destination=False, headers=False, id=None)
     batch = pa.record_batch({"value": [b"1", b"2"], "key": pa.array([b"\xff\x01", b"k"], pa.binary())})
     (table,) = columns.tables_of(batch, described, "/queue/a")
     assert table.headers() == [{"correlation-id": "ID:AMQP_BINARY:FF01"}, {"correlation-id": "k"}]
@@ -144,7 +144,7 @@ def test_a_key_of_bytes_that_are_no_text_is_spelled() -> None:
 
 @pytest.mark.parametrize("name", ["key", "destination", "id"])
 def test_text_that_is_not_utf_8_is_told_by_its_column(name: str) -> None:
-    described = Columns(text=True, key=True, destination=True, headers=False, id="id")
+    described = FrameColumns(text=True, key=True, destination=True, headers=False, id="id")
     assert [table.ids for table in columns.tables_of(pa.record_batch(ROW), described, None)] == [["1"]]
     with pytest.raises(SchemaError, match=rf"column '{name}' is not UTF-8 in a row: .*decode\(CAST"):
         list(columns.tables_of(pa.record_batch({**ROW, name: TEXTS}), described, None))
@@ -152,7 +152,7 @@ def test_text_that_is_not_utf_8_is_told_by_its_column(name: str) -> None:
 
 @pytest.mark.parametrize(("names", "values"), [(TEXTS, ["x"]), (["x"], TEXTS)])
 def test_headers_that_are_not_utf_8(names: Any, values: Any) -> None:
-    described = Columns(text=True, key=False, destination=False, headers=True, id=None)
+    described = FrameColumns(text=True, key=False, destination=False, headers=True, id=None)
     headers = pa.MapArray.from_arrays([0, 1], pa.array(names, pa.string()), pa.array(values, pa.string()))
     with pytest.raises(SchemaError, match="column 'headers' is not UTF-8 in a row"):
         list(columns.tables_of(pa.record_batch({"value": ["x"], "headers": headers}), described, "/queue/a"))
@@ -167,21 +167,21 @@ def test_headers_that_are_not_utf_8(names: Any, values: Any) -> None:
     ],
 )
 def test_headers_of_kafka_that_a_message_cannot_have(entries: Any, why: str) -> None:
-    described = Columns(text=True, key=False, destination=False, headers=True, id=None)
+    described = FrameColumns(text=True, key=False, destination=False, headers=True, id=None)
     batch = pa.record_batch({"value": ["x"], "headers": pa.array([entries], PAIRS)})
     with pytest.raises(SchemaError, match=why):
         list(columns.tables_of(batch, described, "/queue/a"))
 
 
 def test_a_row_without_a_destination() -> None:
-    described = Columns(text=True, key=True, destination=True, headers=False, id=None)
+    described = FrameColumns(text=True, key=True, destination=True, headers=False, id=None)
     with pytest.raises(SchemaError, match="column 'destination' is null"):
         list(columns.tables_of(pa.record_batch({**ROW, "destination": pa.array([None], pa.string())}), described, None))
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
 def test_a_value_that_is_null_is_a_header_and_no_body(kind: Any) -> None:
-    described = Columns(text=True, key=True, destination=False, headers=True, id=None)
+    described = FrameColumns(text=True, key=True, destination=False, headers=True, id=None)
     batch = pa.record_batch(
         {
             "value": pa.array([None, b"", b"x", None], pa.binary()).cast(kind),
@@ -199,7 +199,7 @@ def test_a_value_that_is_null_is_a_header_and_no_body(kind: Any) -> None:
 
 
 def test_headers_of_bytes_that_are_no_text_are_spelled() -> None:
-    described = Columns(text=True, key=False, destination=False, headers=True, id=None)
+    described = FrameColumns(text=True, key=False, destination=False, headers=True, id=None)
     entries = [{"key": "a", "value": b"\xff\x01"}, {"key": "b", "value": b"1"}, {"key": "c", "value": None}]
     batch = pa.record_batch({"value": ["x"], "headers": pa.array([entries], PAIRS)})
     (table,) = columns.tables_of(batch, described, "/queue/a")

@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 
 from pyspark_amq import journal
 from pyspark_amq.data_source import AmqJournalDataSource
-from pyspark_amq.journal_source import JournalReader, PushdownJournalReader
+from pyspark_amq.journal_source import JournalRowsReader, PushdownJournalReader
 from pyspark_amq.options import OptionError
 from tests.journal.journal_world import World
 from tests.spark.journal_stores import filled
@@ -48,7 +48,7 @@ def reader(world: World, **options: str) -> Any:
     return source.reader(source.schema())
 
 
-def table(reader: JournalReader) -> pa.Table:
+def table(reader: JournalRowsReader) -> pa.Table:
     """All rows, as Spark asks for them."""
     return pa.Table.from_batches(
         [batch for part in reader.partitions() for batch in reader.read(part)], schema=reader._columns

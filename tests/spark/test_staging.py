@@ -20,14 +20,14 @@ from pyspark.sql.types import StringType, StructField, StructType  # noqa: E402
 import amq  # noqa: E402
 from amq.core.errors import AmqError, CommandError, TransactionRolledBackError  # noqa: E402
 from pyspark_amq import columns, frames, sink, staging  # noqa: E402
-from pyspark_amq.frames import Columns  # noqa: E402
+from pyspark_amq.frames import FrameColumns  # noqa: E402
 from pyspark_amq.options import OptionError, SinkOptions, read  # noqa: E402
 from pyspark_amq.staging import Part, Staged  # noqa: E402
 from tests.brokers import Broker, Brokers  # noqa: E402
 from tests.spark.proxy import PREPARE, Fate, Proxy  # noqa: E402
 
 MAP = pa.map_(pa.string(), pa.string())
-TEXT = Columns(text=True, key=False, destination=False, headers=False, id=None)
+TEXT = FrameColumns(text=True, key=False, destination=False, headers=False, id=None)
 
 
 def options(url: str | Broker, **given: object) -> SinkOptions:
@@ -165,7 +165,7 @@ def test_the_same_rows_in_other_partitions_are_the_same_batch(brokers: Brokers) 
 def test_a_checksum_looks_at_all_that_is_sent() -> None:
     def of(destination: str, bodies: list[bytes], headers: list[Any] | None = None) -> int:
         maps = pa.array([None if each is None else list(each.items()) for each in headers or [None] * len(bodies)], MAP)
-        described = Columns(text=False, key=False, destination=False, headers=headers is not None, id=None)
+        described = FrameColumns(text=False, key=False, destination=False, headers=headers is not None, id=None)
         batch = pa.record_batch({"value": pa.array(bodies, pa.binary()), "headers": maps})
         return sum(table.checksum() for table in columns.tables_of(batch, described, destination)) % (1 << 64)
 
@@ -322,7 +322,7 @@ def test_text_that_is_not_utf_8_goes_as_it_is(brokers: Brokers, delivery: str) -
 def test_a_position_is_one_in_its_destination_however_rows_are_cut() -> None:
     """`windowRows`, and what Spark puts into one Arrow batch, may be others when a batch runs again."""
     table = pa.table({"value": [str(n) for n in range(60)], "destination": [f"/queue/{n % 3}" for n in range(60)]})
-    described = Columns(text=True, key=False, destination=True, headers=False, id=None)
+    described = FrameColumns(text=True, key=False, destination=True, headers=False, id=None)
 
     def ids(size: int) -> dict[bytes, str]:
         identifier = frames.Identifier("scope", "position")
@@ -336,7 +336,7 @@ def test_a_position_is_one_in_its_destination_however_rows_are_cut() -> None:
 def test_ids_of_a_column(brokers: Brokers) -> None:
     broker = brokers.master()
     given = options(broker, delivery="dedup", idColumn="id")
-    columns = Columns(text=True, key=False, destination=False, headers=False, id="id")
+    columns = FrameColumns(text=True, key=False, destination=False, headers=False, id="id")
     for values in (["a", "b"], ["b again", "c"]):
         table = pa.table({"value": values, "id": [value[0] for value in values]})
         staging.stage(table.to_batches(), Part(str(uuid.uuid4()), 0, 0, 0), given, columns)

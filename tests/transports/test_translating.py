@@ -12,7 +12,7 @@ import pytest
 
 from amq.core import message as messages
 from amq.core.message import LARGE_BODY_BYTES, LOOP_BYTES_MAX, THREAD_BYTES_MAX, CostlyError, Message, neutral, plain
-from amq.management.messages import AS_IT_CAME, BODY_BYTES_SHOWN, Found, row_of
+from amq.management.messages import AS_IT_CAME, BODY_BYTES_SHOWN, FoundMessage, row_of
 from amq.protocols.commands import Send
 from amq.protocols.openwire import messages as openwire
 from amq.protocols.openwire import table
@@ -244,13 +244,13 @@ def test_an_operators_list_shows_what_swells_as_it_came(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(openwire, "inflated", inflating)
     swollen = [compressed(number, 48 << 20) for number in range(25)]
-    rows = [row_of(world.broker, Found(message, 0)) for message in swollen for _ in range(2)]
+    rows = [row_of(world.broker, FoundMessage(message, 0)) for message in swollen for _ in range(2)]
     assert made[0] <= 25 * LOOP_BYTES_MAX, "each was tried once"
     for row, message in zip(rows[::2], swollen, strict=True):
         assert row["remark"] == AS_IT_CAME
         assert row["bytes"] == len(message.body)
         assert base64.b64decode(row["body_base64"]) == message.body[:BODY_BYTES_SHOWN]
-    whole = row_of(world.broker, Found(compressed(7, 100), 0))
+    whole = row_of(world.broker, FoundMessage(compressed(7, 100), 0))
     assert "remark" not in whole
     assert whole["bytes"] == 100
     world.close()
