@@ -1,4 +1,4 @@
-"""A broker in this process with the configuration of another one, and two clients of one shape: STOMP and OpenWire."""
+"""A broker in this process with the configuration of another one, and a client of STOMP."""
 
 from __future__ import annotations
 
@@ -12,24 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import pytest
-
 from amq.broker.events import RoleChanged
 from amq.broker.queues.redelivery import DELAY
 from amq.cli.foreign import read_permissions, read_users
-from amq.client.errors import CallTimeoutError
-from amq.client.tls import Contexts
 from amq.config.schema import BrokerConfig
-from amq.core.errors import AmqError
 from amq.doors.clock import SystemClock
 from amq.management.slices import Slices
 from amq.management.views import clients, totals
 from amq.node.member import Member, Role
-from amq.protocols.openwire import table
-from amq.protocols.openwire.consumers import INDIVIDUAL, POISON
-from amq.protocols.openwire.primitives import decode_map, encode_map
-from amq.protocols.openwire.table import Structure, structure
-from amq.protocols.openwire.transactions import BEGIN
 from amq.protocols.stomp.frame import FrameLimits, FrameReader, encode
 from amq.security import LoginGate
 from amq.security.permissions import Permissions
@@ -38,10 +28,6 @@ from amq.store.open import open_board, open_vfs, store_behind
 from amq.store.presence import BrokerPresence, read_presence
 from amq_migrate import foreign
 from amq_migrate.foreign import load
-from amq_migrate.openwire.addresses import parse
-from amq_migrate.openwire.peer import OtherBroker, connect
-from amq_migrate.openwire.wire import SESSION
-from tests.openwire_client import text_content
 from tests.patience import DEADLINE_S
 from tests.ports import free_port
 
@@ -169,14 +155,11 @@ def broker_of(
 class Stomp:
     """STOMP 1.2. Each call waits for its answer."""
 
-    name = "stomp"
-
     def __init__(self, port: int, user: str = "", password: str = "", client_id: str = "") -> None:
         self._sock = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
         self._reader = FrameReader(FrameLimits(), "1.2")
         self._inboxes: dict[str, deque[Got]] = {}
         self._receipts: set[str] = set()
-        self.announced = ""  # the URLs of the other brokers
         login = [("login", user), ("passcode", password)] if user else []
         login += [("client-id", client_id)] if client_id else []
         try:
@@ -196,7 +179,7 @@ class Stomp:
         self.send_all(kind, name, [body], **properties)()
 
     def send_all(self, kind: str, name: str, bodies: list[str], **properties: Any) -> Callable[[], None]:
-        """Send without a wait; the result waits until all are confirmed. See `OpenWire.send_all` for `properties`."""
+        """Send without a wait; the result waits until all are confirmed."""
         named = {"expires": "expires", "id": "_AMQ_DUPL_ID", "transaction": "transaction"}
         persistent = "true" if properties.pop("persistent", True) else "false"
         told = [(named.get(key, key), str(value)) for key, value in properties.items()]
@@ -270,158 +253,4 @@ class Stomp:
                 got = Got(bytes(frame.body).decode(), count, headers.get("JMSXUserID", ""), frame, DELAY in headers)
                 self._inboxes[headers["subscription"]].append(got)
             else:
-                self.announced = frame.headers.get("brokers", self.announced)
                 self._receipts.add(frame.headers.get("receipt-id", ""))
-
-
-class OpenWire:
-    """OpenWire, as the Java client speaks it. A consumer refuses with a poison acknowledgement."""
-
-    name = "openwire"
-
-    def __init__(self, port: int, user: str = "", password: str = "", client_id: str = "") -> None:
-        try:
-            self._peer: OtherBroker = connect(
-                parse(f"tcp://127.0.0.1:{port}"),
-                user,
-                password,
-                client_id or f"ID:imported-{next(_numbers)}:1",
-                SystemClock(),
-                "the broker",
-                Contexts(),
-            )
-        except AmqError as error:
-            raise Refused(str(error)) from error
-        wire = self._peer.wire
-        wire.on_dispatch = self._dispatched
-        self._inboxes: dict[int, deque[Got]] = {}
-        self._producer = structure(table.PRODUCER_ID, connection=wire.connection, session=SESSION, value=1)
-        self._peer.request(structure(table.PRODUCER_INFO, id=self._producer))
-
-    @property
-    def address(self) -> tuple[str, int]:
-        host, port = self._peer.sock.getsockname()[:2]
-        return host, port
-
-    def send(self, kind: str, name: str, body: str, **properties: Any) -> None:
-        self.send_all(kind, name, [body], **properties)()
-
-    def send_all(self, kind: str, name: str, bodies: list[str], **properties: Any) -> Callable[[], None]:
-        """Send without a wait; the result waits until all are confirmed.
-
-        Properties that are fields of a message: `expires`, `persistent`, `transaction`, JMSXGroupID, and `id`, by which
-        the broker knows a message that is sent again.
-        """
-        fields = {
-            "expiration": properties.pop("expires", 0),
-            "persistent": properties.pop("persistent", True),
-            "transaction": properties.pop("transaction", None),
-            "group_id": properties.pop("JMSXGroupID", None),
-        }
-        given = properties.pop("id", None)
-        answers: list[Structure | AmqError] = []
-        for body in bodies:
-            number = int(given) if given is not None else next(_numbers)
-            message = structure(
-                table.TEXT_MESSAGE,
-                id=structure(table.MESSAGE_ID, producer=self._producer, producer_sequence=number),
-                producer=self._producer,
-                destination=_destination(kind, name),
-                priority=4,
-                timestamp=SystemClock().wall_ms(),
-                content=text_content(body),
-                properties=encode_map(properties) if properties else None,
-                **fields,
-            )
-            try:
-                self._peer.wire.send(message, answers.append)
-            except AmqError as error:  # it is larger than the broker says that it takes
-                raise Refused(str(error)) from error
-
-        def confirmed() -> None:
-            try:
-                self._peer.wait(lambda: len(answers) == len(bodies), DEADLINE_S, "does not confirm")
-                for answer in answers:
-                    if isinstance(answer, AmqError):
-                        raise answer
-            except AmqError as error:
-                raise Refused(str(error)) from error
-
-        self._peer.write()
-        return confirmed
-
-    def begin(self) -> Structure:
-        id = structure(table.LOCAL_TRANSACTION_ID, connection=self._peer.wire.id, value=next(_numbers))
-        self._request(structure(table.TRANSACTION_INFO, connection=self._peer.wire.id, transaction=id, kind=BEGIN))
-        return id
-
-    def subscribe(self, kind: str, name: str, prefetch: int = 0, retroactive: bool = False) -> int:
-        value = next(_numbers)
-        self._inboxes[value] = deque()
-        id = structure(table.CONSUMER_ID, connection=self._peer.wire.connection, session=SESSION, value=value)
-        self._request(
-            structure(
-                table.CONSUMER_INFO,
-                id=id,
-                destination=_destination(kind, name),
-                prefetch=prefetch or 1000,
-                retroactive=retroactive,
-                asynchronous=True,
-            )
-        )
-        return value
-
-    def next(self, id: int) -> Got:
-        self._peer.wait(lambda: bool(self._inboxes[id]), DEADLINE_S, "delivers nothing")
-        return self._inboxes[id].popleft()
-
-    def accept(self, got: Got) -> None:
-        self._acknowledge(got, INDIVIDUAL)
-
-    def refuse(self, got: Got) -> None:
-        self._acknowledge(got, POISON)
-
-    def close(self) -> None:
-        self._peer.close()
-
-    def wait_closed(self) -> None:
-        with pytest.raises(AmqError) as caught:
-            self._peer.wait(lambda: False, DEADLINE_S, "does not close")
-        assert not isinstance(caught.value, CallTimeoutError)
-
-    def _acknowledge(self, got: Got, kind: int) -> None:
-        id = got.found.fields["message"].get("id")
-        self._request(
-            structure(
-                table.MESSAGE_ACK,
-                destination=got.found.get("destination"),
-                consumer=got.found.fields["consumer"],
-                kind=kind,
-                first=id,
-                last=id,
-                count=1,
-            )
-        )
-
-    def _request(self, found: Structure) -> None:
-        try:
-            self._peer.request(found)
-        except AmqError as error:
-            raise Refused(str(error)) from error
-
-    def _dispatched(self, found: Structure) -> None:
-        message = found.get("message")
-        if message is None:
-            return
-        content = message.get("content") or b"\0\0\0\0"
-        deliveries, user = found.get("redelivery_counter", 0) + 1, message.get("user_id") or ""
-        says_delay = DELAY in decode_map(message.get("properties") or b"")
-        got = Got(bytes(content[4:]).decode(), deliveries, user, found, says_delay)
-        self._inboxes[found.fields["consumer"].get("value", 0)].append(got)
-
-
-def _destination(kind: str, name: str) -> Structure:
-    return structure(table.QUEUE if kind == "queue" else table.TOPIC, name=name)
-
-
-Client = Stomp | OpenWire

@@ -460,6 +460,8 @@ def test_the_store_is_where_the_adapter_says() -> None:
     assert values(broker(inside.format("<kahaDB/>"), data))["store"] == "/d"
     assert values(broker(inside.format('<kahaDB directory="/k"/>'), data))["store"] == "/k"
     assert "store" not in values(broker(inside.format("<jdbcPersistenceAdapter/>"), data))
+    patient = broker(inside.format('<kahaDB databaseLockedWaitDelay="1200"/>'))
+    assert values(patient)["lockAcquireSleepInterval"] == 1.2
 
 
 # -- Artemis -----------------------------------------------------------------------------------------------------------
@@ -498,6 +500,10 @@ def test_acceptors(acceptor: str, urls: tuple[str, ...] | None) -> None:
             "<shared-store><backup><failover-on-shutdown>true</failover-on-shutdown></backup></shared-store>",
             {"failoverOnShutdown": True},
         ),
+        (
+            "<shared-store><primary><wait-for-activation>true</wait-for-activation></primary></shared-store>",
+            {"priority": 1, "waitForActivation": True},
+        ),
         ("<live-only/>", {}),
         ("<replication><master/></replication>", {}),
     ],
@@ -507,6 +513,12 @@ def test_ha_policies(policy: str, expected: dict[str, object]) -> None:
     assert values(found) == expected
     replicates = "replication" in policy
     assert any("does not replicate" in line.told for line in found.report.unsupported()) is replicates
+
+
+def test_a_clean_stop_of_hornetq() -> None:
+    stop = "<failover-on-server-shutdown>true</failover-on-server-shutdown>"
+    found = read(f'<configuration xmlns="urn:hornetq"><shared-store>true</shared-store>{stop}</configuration>'.encode())
+    assert values(found)["failoverOnShutdown"] is True
 
 
 def test_dead_letter_queues_of_artemis() -> None:
