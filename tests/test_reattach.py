@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 from brokers import Broker, Brokers
-from relay import Cut, Cutter, relayed
+from relay import Cut, Cutter
 
 import amq
 from amq.client import EventKind, aio
-from amq.core.errors import TransactionRolledBackError
 from tests.patience import DEADLINE_S
 
 NEVER = 1 << 40
@@ -143,31 +142,6 @@ def test_the_same_with_asyncio(brokers: Brokers) -> None:
     assert only_reattached(told), told
 
 
-@pytest.mark.deep
-def test_a_pulled_cable_that_the_client_notices_first(brokers: Brokers) -> None:
-    """The connection moves from a socket that the broker takes for alive to one by another way."""
-    broker = brokers.master("a", heartBeatSend="1s", heartBeatReceive="1h")
-    with relayed(broker.port) as relay, amq.connect(f"stomp://127.0.0.1:{broker.port}") as other:
-        url = f"failover:(stomp://127.0.0.1:{relay.ports[0]},stomp://127.0.0.1:{broker.port}){OPTIONS}&randomize=false"
-        with amq.connect(url + "&nested.heartBeat=1000&nested.connectTimeout=500") as connection:
-            told = kinds(connection)
-            session = connection.session(transacted=True)
-            consumer = session.consumer("/queue/q")
-            other.session().producer("/queue/q").send("one")
-            message = consumer.receive(DEADLINE_S)
-            assert message is not None
-            session.producer("/queue/r").send("two")
-            relay.freeze()
-            session.commit()
-            assert told
-            assert only_reattached(told), told
-        answer = other.session().consumer("/queue/r").receive(DEADLINE_S)
-        assert answer is not None
-        assert answer.text == "two"
-        assert other.session().consumer("/queue/q").receive(0.1) is None
-    assert not broker.said("connection lost"), "it noticed nothing"
-
-
 def test_a_large_message_is_cut_in_the_middle(brokers: Brokers) -> None:
     """It does not fit into the windows: the connection is set up anew, and the send is repeated, as ever."""
     broker = brokers.master("a")
@@ -185,77 +159,3 @@ def test_a_large_message_is_cut_in_the_middle(brokers: Brokers) -> None:
             assert EventKind.FAILOVER in told
         first.close()
         assert cutter.broken == 2
-
-
-def test_a_killed_broker_has_kept_nothing(brokers: Brokers) -> None:
-    """The token means nothing to its successor: all is set up anew, the open transaction is rolled back."""
-    broker = brokers.master("a")
-    with amq.connect(f"failover:(stomp://127.0.0.1:{broker.port}){OPTIONS}") as connection:
-        told = kinds(connection)
-        session = connection.session(transacted=True)
-        producer = session.producer("/queue/q")
-        connection.session().producer("/queue/q").send("kept")
-        producer.send("lost")
-        broker.kill()
-        broker.start().wait_serving()
-        with pytest.raises(TransactionRolledBackError):
-            session.commit()
-        consumer = connection.session().consumer("/queue/q")
-        message = consumer.receive(DEADLINE_S)
-        assert message is not None
-        assert message.text == "kept"
-        message.ack(wait=True)
-        assert consumer.receive(0.05) is None
-        assert told == [EventKind.INTERRUPTED, EventKind.FAILOVER]
-
-
-def test_a_program_that_was_killed_gives_its_messages_back_after_the_window(brokers: Brokers) -> None:
-    broker = brokers.master("a")
-    url = f"failover:(stomp://127.0.0.1:{broker.port})?reconnectWindow=300"
-    with relayed(broker.port) as relay, amq.connect(url) as other:
-        options = "reconnectWindow=300&maxReconnectAttempts=1&updateURIsSupported=false"
-        lost = amq.connect(f"failover:(stomp://127.0.0.1:{relay.ports[0]})?{options}")
-        held = lost.session().consumer("/queue/q")
-        other.session().producer("/queue/q").send("one")
-        assert held.receive(DEADLINE_S) is not None
-        relay.close()
-        message = other.session().consumer("/queue/q").receive(DEADLINE_S)
-        assert message is not None
-        assert message.redelivered
-        broker.wait_event("connection lost: kept for its client")
-        broker.wait_event("connection ended: its client did not come back in time")
-        message.ack(wait=True)
-        lost.abort()
-
-
-@pytest.mark.deep
-def test_a_broker_that_is_stopped_waits_for_nobody(brokers: Brokers) -> None:
-    broker = brokers.master("a")
-    with relayed(broker.port) as relay:
-        url = f"failover:(stomp://127.0.0.1:{relay.ports[0]}){OPTIONS}&maxReconnectAttempts=1"
-        with amq.connect(url, client_id="c") as connection:
-            connection.session().producer("/queue/q").send("one")
-            assert connection.session().consumer("/queue/q").receive(DEADLINE_S) is not None
-            transacted = connection.session(transacted=True)
-            transacted.producer("/queue/q").send("never committed")
-            relay.close()
-            broker.wait_event("connection lost: kept for its client")
-            assert broker.stop() == 0
-            connection.abort()
-    broker.start().wait_serving()
-    with amq.connect(f"stomp://127.0.0.1:{broker.port}") as other:
-        consumer = other.session().consumer("/queue/q")
-        message = consumer.receive(DEADLINE_S)
-        assert message is not None
-        assert (message.text, message.redelivered) == ("one", True)
-        assert consumer.receive(0.1) is None
-
-
-def test_a_client_that_closes_keeps_nothing(brokers: Brokers) -> None:
-    broker = brokers.master("a")
-    with amq.connect(f"failover:(stomp://127.0.0.1:{broker.port}){OPTIONS}") as connection:
-        connection.session().producer("/queue/q").send("one")
-        assert connection.session().consumer("/queue/q").receive(DEADLINE_S) is not None
-    with amq.connect(f"stomp://127.0.0.1:{broker.port}") as other:
-        assert other.session().consumer("/queue/q").receive(DEADLINE_S) is not None
-    assert not broker.said("connection lost: kept")
