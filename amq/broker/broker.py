@@ -46,10 +46,11 @@ from amq.broker.transactions.leasing import Leasing
 from amq.broker.transactions.readying import Readying
 from amq.broker.transactions.transaction import Transaction
 from amq.broker.transactions.two_phase import PendingPrepare, TwoPhase
+from amq.broker.waiters import Reply
 from amq.config.schema import BrokerConfig
 from amq.core.destination import wire_name
 from amq.core.errors import CommandError, StoreFullError
-from amq.core.message import SUBSCRIPTION_SCHEME, Message, heads
+from amq.core.message import DEFAULT_PRIORITY, SUBSCRIPTION_SCHEME, Message, heads
 from amq.doors.clock import Clock
 from amq.journal.batch import Confirm, OpenBatch, Waiter
 from amq.journal.hidden import is_prepared
@@ -206,14 +207,30 @@ class Broker(Core):
             self._effect = Effect(self.state, batch)
             self.wake()
             return
-        segment, offset, store = batch.segment, batch.offset, self.state.store
+        state, segment, offset = self.state, batch.segment, batch.offset
+        alike: list[Message] = []  # plain ones for one queue that follow each other, whoever sent them
         for record, chunk in zip(batch.records, batch.chunks, strict=True):
+            size = len(chunk)
             if record.__class__ is Message:
-                record.offset, record.size = offset, len(chunk)
-                store(record, segment)
+                record.offset, record.size = offset, size
+                is_plain = record.priority == DEFAULT_PRIORITY and not (record.duplicate_id or record.expires_ms)
+                if alike and not (is_plain and record.destination == alike[0].destination):
+                    state.store_all(alike, segment)
+                    alike = []
+                if is_plain:
+                    alike.append(record)
+                else:
+                    state.store(record, segment)
             else:
-                self.state.take_effect(record, offset, len(chunk), segment)
-            offset += len(chunk)
+                if alike:
+                    state.store_all(alike, segment)
+                    alike = []
+                state.take_effect(record, offset, size, segment)
+            offset += size
+        if len(alike) == 1:  # as a lone client's: two calls less
+            state.store(alike[0], segment)
+        elif alike:
+            state.store_all(alike, segment)
         self._took_effect(batch)
 
     def _go_on(self, effect: Effect) -> None:
@@ -233,7 +250,10 @@ class Broker(Core):
             self._act()
         self.wake()
         for waiter, _ in batch.confirms:
-            waiter.done()
+            if waiter.__class__ is Reply:  # as it does that itself: a call less for each message
+                waiter.peer.confirm(waiter.receipt)
+            else:
+                waiter.done()
         if self.awaiting.by_identity:
             for record in batch.records:
                 for waiter in self.awaiting.take(record):

@@ -13,18 +13,18 @@ from amq.protocols.commands import Failure, Scope
 class Reply:
     """The answer that `peer` asked for with its command of that session: `receipt` is its own token for that."""
 
-    __slots__ = ("_peer", "_receipt", "_session")
+    __slots__ = ("_session", "peer", "receipt")
 
     def __init__(self, peer: Recipient, receipt: object, session: int) -> None:
-        self._peer = peer
-        self._receipt = receipt
+        self.peer = peer
+        self.receipt = receipt
         self._session = session
 
     def done(self, result: str = "") -> None:
-        self._peer.confirm(self._receipt, result)
+        self.peer.confirm(self.receipt, result)
 
     def failed(self, error: Exception) -> None:
-        self._peer.fail(Failure(error, Scope.COMMAND, self._receipt, self._session))
+        self.peer.fail(Failure(error, Scope.COMMAND, self.receipt, self._session))
 
 
 class Replies:

@@ -326,7 +326,8 @@ class Journal:
         """The acknowledgements that gathered become records: one for each queue."""
         for name, seqs in batch.consumed.items():
             record = Consumed(name, ACKED, seqs)
-            self.number_of(name)
+            if name not in self._ids:
+                self.number_of(name)
             batch.names[name] = None
             batch.records.append(record)
             chunk = record.encode(self._ids)

@@ -140,7 +140,10 @@ class Peer:
             if codec is None:
                 return
             data, self._first = self._first, b""
-        hub.turn.talkers.append(self.number)
+        turn = hub.turn
+        turn.talkers.append(self.number)
+        if not turn.is_due:
+            turn.wake()
         if self._held or codec.has_more:  # it came before reading stopped: what is left comes first
             self.frame_bytes += len(data)
             codec.receive(data, 0)
@@ -180,6 +183,7 @@ class Peer:
         read meanwhile. `size` = of the bytes that were just read."""
         codec, hub = self.codec, self._hub
         assert codec is not None
+        hub.turn.wake()
         if size:
             self.frame_bytes = size if commands else self.frame_bytes + size
         read_bytes, is_new, completed = size, size > 0, False

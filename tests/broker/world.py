@@ -230,6 +230,7 @@ class Client:
             self.fail(Failure(error, Scope.CONNECTION, commands[-1].receipt))
         else:
             self.session.handle(read)
+            self.world.broker.wake()
 
     def send(self, body: bytes, queue: str = "a", *, receipt: bool = True, transaction: str = "", **fields: Any) -> str:
         token = self.world.next_receipt() if receipt else ""

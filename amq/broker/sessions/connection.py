@@ -85,7 +85,7 @@ class ClientConnection:
     ) -> list[Command]:
         """Carry out `commands` in order: those of `session`, None = of session 0, up to an `InSession`.
         `Recipient.fail` hears of each error, also of one that is our mistake. Returns those that are left at `until_s`,
-        monotonic, for another call without a session."""
+        monotonic, for another call without a session. The caller wakes the turn: once for all that it reads."""
         if self._is_silent and commands:
             self._is_silent = False
             self.broker.links.claim(self, self.client)
@@ -124,7 +124,6 @@ class ClientConnection:
             step = min(2 * step, LOOK_AFTER) if has_end else len(commands)
             if has_end and at < len(commands) and self.broker.clock.monotonic() >= until_s:
                 break
-        self.broker.wake()
         if at >= len(commands) or self.is_closed:
             return []
         assert session is not None

@@ -189,6 +189,7 @@ class Session:
     def carry_out(self, commands: Iterable[Command]) -> None:
         """In order, as if they came now."""
         self._connection.handle(list(commands), self)
+        self._broker.wake()
 
     def _forget_stalled_bytes(self) -> None:
         self._connection.stalled_bytes -= self._stalled_bytes
@@ -374,9 +375,12 @@ class Session:
             subscription.in_transactions += 1
             self._confirm_now(command)
         else:
-            broker.consumed(queue, message)
+            if message.segment is not None:  # as `Core.consumed`, without a call: this is the hot path
+                broker.journal.open.consumed[queue.name].append(message.seq)
+            else:
+                broker.state.remove(queue, message)
             if command.receipt is not None:
-                broker.journal.confirm(Reply(self.peer, command.receipt, self.number))
+                broker.journal.open.confirms.append((Reply(self.peer, command.receipt, self.number), None))
         if not subscription.is_ready and self._connection.is_writable:
             subscription.make_ready()
         broker.dirty[queue] = None

@@ -49,7 +49,6 @@ from amq.journal.records import (
     ServingFold,
     Subscribed,
     Trimmed,
-    place,
 )
 from amq.journal.recovery import Recovered
 
@@ -174,8 +173,13 @@ class State(ServingFold[Segment]):
 
     def take_effect(self, record: Record, offset: int, size: int, segment: Segment | None) -> None:
         """`record`, `size` bytes at `offset` of `segment`, is committed."""
-        place(record, offset, size)
-        self.apply(record, segment)
+        if isinstance(record, Message):
+            record.offset, record.size = offset, size
+            self.store(record, segment)
+        else:
+            assert segment is not None
+            record.place(offset, size)
+            record.apply(self, segment)
 
     def _note_change(self, change: Change) -> None:
         if self.serves:
@@ -279,7 +283,7 @@ class State(ServingFold[Segment]):
         return None
 
     def leave(self, consumed: Consumed, segment: Segment) -> None:
-        queue = self.queue(consumed.destination)
+        queue = self.queues.get(consumed.destination) or self.queue(consumed.destination)
         if queue.backlogs:
             self._discard(queue, consumed.seqs, segment)
         here = queue.messages
@@ -437,6 +441,12 @@ class State(ServingFold[Segment]):
 
     def remove_all(self, queue: Queue, messages: list[Message], said_in: Segment) -> None:
         """`remove` for each of `messages`, as a record in the segment `said_in` says."""
+        if len(messages) == 1:  # as a lone client acknowledges them
+            segment = messages[0].segment
+            if isinstance(segment, Segment) and segment is not said_in:
+                said_in.refers.add(segment.code)
+            self.remove(queue, messages[0])
+            return
         queue.remove_all(messages)
         seen = said_in
         for message in messages:
