@@ -88,7 +88,7 @@ def soak_line(seconds: float, directory: str | None) -> ResultLine:
     seed = random.SystemRandom().randrange(1, 10**6)
     keep = Path(tempfile.mkdtemp(prefix="bench-soak-", dir=directory))
     options = {"heartBeatSend": f"{clients.HEARTBEAT_MS}ms"}
-    group = brokers.Group("amq", 3, keep_alive_ms=1000, directory=directory, options=options)
+    group = brokers.BrokerGroup("amq", 3, keep_alive_ms=1000, directory=directory, options=options)
     with group:
         trial = soak.Soak(group, soak.Settings(round_s=seconds), seed, keep)
         trial.run(seconds=seconds / 2, kills=None)
@@ -129,7 +129,7 @@ def main() -> None:
         at_scale, scale_report = scale_lines(args.dir, options)
         cli.progress("soak")
         trial = soak_line(SOAK_S / 2 if args.quick else SOAK_S, args.dir)
-    except (LoadError, brokers.BrokerError, WireError) as error:
+    except (LoadError, brokers.BrokerProcessError, WireError) as error:
         sys.exit(f"failed: {error}")
     lines = [*throughput_lines(rows_report, kinds), takeover_line(takeovers), *recovery_lines(starts, kinds)]
     lines += [*at_scale, trial]

@@ -1,9 +1,9 @@
 """Starts, watches, hurts and stops the brokers that are measured: ours, that of another checkout of amq, ActiveMQ
 Classic as packaged by Debian, and ActiveMQ 6 and Artemis from archives that somebody unpacked.
 
-Invariant: whatever a `Group` started is gone when it is left, by process id, and so is its directory; a broker dies
-with the benchmark even when that is killed. Nothing is waited for by time: a master is ready when it answers CONNECT, a
-slave when its log says that it waits for the lock.
+Invariant: whatever a `BrokerGroup` started is gone when it is left, by process id, and so is its directory; a broker
+dies with the benchmark even when that is killed. Nothing is waited for by time: a master is ready when it answers
+CONNECT, a slave when its log says that it waits for the lock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from amq.store.files.board import FileBoard
 from amq.store.open import open_vfs
 from amq.store.presence import read_presence
 from bench import floor
-from bench.wire import Connection, WireError
+from bench.wire import WireConnection, WireError
 
 ROOT = Path(__file__).resolve().parent.parent
 START_TIMEOUT_S = 180.0  # a JVM starts in that time on a busy machine
@@ -39,7 +39,7 @@ ACTIVEMQ_HOME = Path("/usr/share/activemq")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class BrokerError(Exception):
+class BrokerProcessError(Exception):
     """A broker could not be started, or died when nobody had asked it to."""
 
 
@@ -47,7 +47,7 @@ def die_with_parent() -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-class Broker:
+class BrokerProcess:
     """One broker process on `store`, listening for STOMP on `port` while it is the master, and for OpenWire on
     `openwire_port` if there is one."""
 
@@ -100,7 +100,7 @@ class Broker:
     def answers(self) -> bool:
         """Whether CONNECT is answered by CONNECTED: only a master's is."""
         try:
-            Connection(self.port, timeout_s=PROBE_TIMEOUT_S).close()
+            WireConnection(self.port, timeout_s=PROBE_TIMEOUT_S).close()
         except (OSError, WireError):
             return False
         return True
@@ -109,7 +109,9 @@ class Broker:
         """Raise BrokerError, with the end of the log, if the process is gone."""
         if not self.alive:
             code = None if self.process is None else self.process.returncode
-            raise BrokerError(f"{self.kind} {self.name} is gone, exit code {code}, log:\n{self.log_text()[-2000:]}")
+            raise BrokerProcessError(
+                f"{self.kind} {self.name} is gone, exit code {code}, log:\n{self.log_text()[-2000:]}"
+            )
 
     def wait_slave(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Until the broker says in its log that it waits for the lock."""
@@ -117,7 +119,7 @@ class Broker:
         while not self.slave_line.search(self.log_text()):
             self.check()
             if time.monotonic() > deadline:
-                raise BrokerError(f"{self.name} is no slave after {timeout_s} s:\n{self.log_text()[-2000:]}")
+                raise BrokerProcessError(f"{self.name} is no slave after {timeout_s} s:\n{self.log_text()[-2000:]}")
             time.sleep(PROBE_PAUSE_S)
 
     def wait_ready(self) -> None:
@@ -155,7 +157,7 @@ class Broker:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-class AmqBroker(Broker):
+class AmqBroker(BrokerProcess):
     kind = "amq"
     url = ""  # of a store in a database, "" = the directory
     slave_line = re.compile(r"slave", re.IGNORECASE)
@@ -168,7 +170,7 @@ class AmqBroker(Broker):
         vfs, deadline_s = open_vfs(store), time.monotonic() + START_TIMEOUT_S
         while not any(each.name == self.name and not each.not_ready for each in read_presence(FileBoard(vfs, store))):
             if time.monotonic() > deadline_s:
-                raise BrokerError(f"{self.name} does not catch up")
+                raise BrokerProcessError(f"{self.name} does not catch up")
             time.sleep(0.05)
 
     def command(self) -> list[str]:
@@ -237,7 +239,7 @@ logger.lock.level=INFO
 """
 
 
-class ActiveMqBroker(Broker):
+class ActiveMqBroker(BrokerProcess):
     """KahaDB with its defaults (every send is synced), STOMP over NIO, OpenWire over TCP, no JMX, no console."""
 
     kind = "activemq"
@@ -284,7 +286,7 @@ class ActiveMq6Broker(ActiveMqBroker):
     jars = ("lib/*.jar", "lib/optional/*.jar", "bin/activemq.jar")
 
 
-class ArtemisBroker(Broker):
+class ArtemisBroker(BrokerProcess):
     """An instance as `artemis create` makes it (every send is synced), without console; one port for all protocols."""
 
     kind = "artemis"
@@ -318,18 +320,18 @@ class ArtemisBroker(Broker):
             ]
             made = subprocess.run(words, capture_output=True, text=True, check=False)
             if made.returncode:
-                raise BrokerError(f"artemis create failed:\n{made.stdout}{made.stderr}")
+                raise BrokerProcessError(f"artemis create failed:\n{made.stdout}{made.stderr}")
             # Without prefixes Artemis makes each name a topic, also `/queue/bench`: each consumer gets every message.
             configuration = instance / "etc/broker.xml"
             text = configuration.read_text()
             prefixed = text.replace("protocols=CORE,", "anycastPrefix=/queue/;multicastPrefix=/topic/;protocols=CORE,")
             if prefixed == text:
-                raise BrokerError(f"{configuration}: no acceptor with protocols=CORE,… to give prefixes to")
+                raise BrokerProcessError(f"{configuration}: no acceptor with protocols=CORE,… to give prefixes to")
             configuration.write_text(prefixed)
         return [str(instance / "bin/artemis"), "run"]
 
 
-class FloorServer(Broker):
+class FloorServer(BrokerProcess):
     """The server of `bench.floor`: what no broker can leave out, and nothing else. It speaks STOMP alone."""
 
     kind = "floor"
@@ -338,12 +340,12 @@ class FloorServer(Broker):
         try:
             program = floor.build()
         except floor.FloorError as error:
-            raise BrokerError(str(error)) from error
+            raise BrokerProcessError(str(error)) from error
         return [str(program), str(self.port), str(self.store)]
 
 
-KINDS: dict[str, type[Broker]] = {broker.kind: broker for broker in (AmqBroker, ActiveMqBroker, FloorServer)}
-ARCHIVES: dict[str, tuple[type[Broker], str, str]] = {  # by kind: class, a file of the archive, how to get it
+KINDS: dict[str, type[BrokerProcess]] = {broker.kind: broker for broker in (AmqBroker, ActiveMqBroker, FloorServer)}
+ARCHIVES: dict[str, tuple[type[BrokerProcess], str, str]] = {  # by kind: class, a file of the archive, how to get it
     "activemq6": (
         ActiveMq6Broker,
         "bin/activemq.jar",
@@ -362,17 +364,19 @@ def from_archive(kind: str, home: str) -> str:
     made, file, how = ARCHIVES[kind]
     if not (home and (Path(home) / file).is_file()):
         found = f"{home!r} has no {file}" if home else "its directory is missing"
-        raise BrokerError(
+        raise BrokerProcessError(
             f"peer {kind}: {found}. Nothing is downloaded here. Get the archive with `{how}`, unpack it, and name the "
             f"directory: --peer {kind}=DIRECTORY"
         )
     if not shutil.which("java"):
-        raise BrokerError(f"peer {kind} needs Java: apt-get install --no-install-recommends openjdk-17-jre-headless")
+        raise BrokerProcessError(
+            f"peer {kind} needs Java: apt-get install --no-install-recommends openjdk-17-jre-headless"
+        )
     KINDS[kind] = type(made.__name__, (made,), {"home": Path(home).resolve()})
     return kind
 
 
-def broker_class(kind: str) -> type[Broker]:
+def broker_class(kind: str) -> type[BrokerProcess]:
     """`kind` is one of KINDS, or the directory of another checkout of amq that has a `.venv`. Raises BrokerError when
     brokers of that kind cannot be started on this host."""
     if kind in ARCHIVES and kind not in KINDS:
@@ -381,14 +385,16 @@ def broker_class(kind: str) -> type[Broker]:
         root = Path(kind).resolve()
         python = root / ".venv/bin/python"
         if not python.exists():
-            raise BrokerError(f"{kind!r} is no peer: name one of {', '.join(KINDS)}, or a checkout that has {python}")
+            raise BrokerProcessError(
+                f"{kind!r} is no peer: name one of {', '.join(KINDS)}, or a checkout that has {python}"
+            )
         return type("OtherAmqBroker", (AmqBroker,), {"kind": kind, "root": root, "python": python})
     if kind == "activemq" and not (shutil.which("java") and (ACTIVEMQ_HOME / "lib").is_dir()):
-        raise BrokerError("no ActiveMQ here: apt-get install --no-install-recommends activemq libactivemq-java")
+        raise BrokerProcessError("no ActiveMQ here: apt-get install --no-install-recommends activemq libactivemq-java")
     return KINDS[kind]
 
 
-class Group:
+class BrokerGroup:
     """`count` brokers of one kind on one store in a separate directory; the first one becomes the master."""
 
     def __init__(
@@ -422,7 +428,7 @@ class Group:
         """Of a group that was made with `openwire`."""
         return [broker.openwire_port for broker in self.brokers if broker.openwire_port is not None]
 
-    def start(self) -> Broker:
+    def start(self) -> BrokerProcess:
         """Start all, one after the other, and return the master."""
         first, *others = self.brokers
         first.start()
@@ -433,11 +439,11 @@ class Group:
             broker.wait_slave()
         return first
 
-    def master(self) -> Broker | None:
+    def master(self) -> BrokerProcess | None:
         """The broker that answers CONNECT now."""
         return next((broker for broker in self.brokers if broker.alive and broker.answers()), None)
 
-    def wait_master(self, timeout_s: float = START_TIMEOUT_S) -> Broker:
+    def wait_master(self, timeout_s: float = START_TIMEOUT_S) -> BrokerProcess:
         deadline = time.monotonic() + timeout_s
         while True:
             master = self.master()
@@ -447,7 +453,7 @@ class Group:
                 self.brokers[0].check()
             if time.monotonic() > deadline:
                 logs = [f"{broker.name}: {broker.log_text()[-1000:]}" for broker in self.brokers if broker.process]
-                raise BrokerError("\n".join([f"no {self.kind} became master within {timeout_s} s", *logs]))
+                raise BrokerProcessError("\n".join([f"no {self.kind} became master within {timeout_s} s", *logs]))
             time.sleep(PROBE_PAUSE_S)
 
     def close(self, keep: bool = False) -> None:
@@ -461,7 +467,7 @@ class Group:
         if not keep:
             shutil.rmtree(self.directory)
 
-    def __enter__(self) -> Group:
+    def __enter__(self) -> BrokerGroup:
         try:
             self.start()
         except BaseException:

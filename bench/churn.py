@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from bench import brokers, cli
-from bench.wire import Connection, WireError, encode
+from bench.wire import WireConnection, WireError, encode
 
 ROUNDS = 50
 TENTH = 10
@@ -67,7 +67,9 @@ class Sample(NamedTuple):
 class Churn:
     """All rounds against one broker."""
 
-    def __init__(self, broker: brokers.Broker, amounts: Amounts, rounds: int = ROUNDS, growth: float = GROWTH_MAX):
+    def __init__(
+        self, broker: brokers.BrokerProcess, amounts: Amounts, rounds: int = ROUNDS, growth: float = GROWTH_MAX
+    ):
         self.broker = broker
         self.amounts = amounts
         self.rounds = rounds
@@ -154,7 +156,7 @@ class Churn:
             {"destination": "/topic/churn.>"},
             {"destination": "/queue/churn.sub", "browser": "true"},
         ]
-        with Connection(self.broker.port, timeout_s=PATIENCE_S) as connection:
+        with WireConnection(self.broker.port, timeout_s=PATIENCE_S) as connection:
             for start in range(0, count, PIPELINED):
                 frames = []
                 for number in range(start, min(start + PIPELINED, count)):
@@ -165,7 +167,7 @@ class Churn:
 
     def _use_queues(self, count: int) -> None:
         """Queues that get one message and lose it; every other message is stored on disk."""
-        with Connection(self.broker.port, timeout_s=PATIENCE_S) as connection:
+        with WireConnection(self.broker.port, timeout_s=PATIENCE_S) as connection:
             for start in range(0, count, PIPELINED):
                 numbers = range(start, min(start + PIPELINED, count))
                 frames = []
@@ -196,7 +198,7 @@ class Churn:
         source = (f"127.0.0.{2 + self._connected % SOURCES}", 0)
         return socket.create_connection(("127.0.0.1", self.broker.port), PATIENCE_S, source)
 
-    def _say(self, connection: Connection, frames: list[bytes]) -> None:
+    def _say(self, connection: WireConnection, frames: list[bytes]) -> None:
         """And wait until the broker has carried it out."""
         last = encode("SEND", {"destination": "/topic/churn.done", "receipt": "done"})
         connection.send_bytes(b"".join(frames) + last)
@@ -206,7 +208,7 @@ class Churn:
         """When the broker has noticed that all has ended, and has cleaned up."""
         time.sleep(SETTLE_S)
         self.broker.check()
-        Connection(self.broker.port, timeout_s=PATIENCE_S).close()
+        WireConnection(self.broker.port, timeout_s=PATIENCE_S).close()
         seconds = time.monotonic() - self._start_s
         self.samples.append(Sample(round(seconds, 1), number / self.rounds, self.broker.memory_bytes()))
 
@@ -279,12 +281,12 @@ def main() -> None:
     rounds = ROUNDS
     if args.quick:
         amounts, rounds = Amounts(1000, 3000, 600, 10, 9 * MIB), 10
-    group = brokers.Group("amq", 1, directory=args.dir, options=cli.amq_options(args))
+    group = brokers.BrokerGroup("amq", 1, directory=args.dir, options=cli.amq_options(args))
     try:
         with group:
             churn = Churn(group.brokers[0], amounts, rounds, args.growth)
             churn.run()
-    except (OSError, WireError, brokers.BrokerError) as error:
+    except (OSError, WireError, brokers.BrokerProcessError) as error:
         print(f"failed: {error}", file=sys.stderr)
         sys.exit(2)
     report = churn.report()

@@ -52,7 +52,7 @@ def _peer(kind: str) -> str:
         if name in brokers.ARCHIVES:
             return brokers.from_archive(name, home)
         brokers.broker_class(kind)
-    except brokers.BrokerError as error:
+    except brokers.BrokerProcessError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return kind
 

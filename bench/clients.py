@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.history import HistoryWriter
-from bench.wire import Connection, Frame, WireError, encode
+from bench.wire import WireConnection, WireError, WireFrame, encode
 
 HEARTBEAT_MS = 500
 SILENCE_S = 2.0  # nothing heard for so long while something is due: try the others
@@ -92,7 +92,7 @@ class LoadWorker:
         finally:
             self.history.close()
 
-    def serve(self, connection: Connection) -> bool:
+    def serve(self, connection: WireConnection) -> bool:
         """Work on one connection. True = everything is done; False or an error = connect again."""
         raise NotImplementedError
 
@@ -100,19 +100,19 @@ class LoadWorker:
         """Whether to give up while there is no connection."""
         return bool(self.board.stop_consuming.value)
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> WireConnection:
         ports = list(self.plan.ports)
         self.random.shuffle(ports)
         for port in ports:
             with contextlib.suppress(OSError, WireError):
-                connection = Connection(port, timeout_s=CONNECT_TIMEOUT_S, want_heartbeat_ms=HEARTBEAT_MS)
+                connection = WireConnection(port, timeout_s=CONNECT_TIMEOUT_S, want_heartbeat_ms=HEARTBEAT_MS)
                 self.number += 1
                 epoch = connection.connected.headers.get("amq-epoch", "0")
                 self.history.add("open", self.number, detail=f"{port}/{epoch}")
                 return connection
         raise WireError("nobody answers")
 
-    def read(self, connection: Connection, wait_s: float) -> Sequence[Frame]:
+    def read(self, connection: WireConnection, wait_s: float) -> Sequence[WireFrame]:
         """Frames within `wait_s`; raises when the broker has been silent for too long."""
         try:
             frames = connection.read(wait_s)
@@ -123,7 +123,7 @@ class LoadWorker:
         self.heard_s = time.monotonic()
         return frames
 
-    def patience_s(self, connection: Connection) -> float:
+    def patience_s(self, connection: WireConnection) -> float:
         """How long the broker may be silent: less when an answer is due, else two of the heart-beats it promised."""
         if self.asks():
             return SILENCE_S
@@ -152,7 +152,7 @@ class CheckedProducer(LoadWorker):
     def asks(self) -> bool:
         return bool(self.open)
 
-    def serve(self, connection: Connection) -> bool:
+    def serve(self, connection: WireConnection) -> bool:
         self._send(connection, list(self.open))
         while True:
             stopping = self.board.stop_producing.value
@@ -181,7 +181,7 @@ class CheckedProducer(LoadWorker):
             messages.append(message)
         return messages
 
-    def _send(self, connection: Connection, messages: Sequence[str]) -> None:
+    def _send(self, connection: WireConnection, messages: Sequence[str]) -> None:
         if not messages:
             return
         for message in messages:
@@ -207,7 +207,7 @@ class CheckedConsumer(LoadWorker):
     def asks(self) -> bool:
         return bool(self.asked)
 
-    def serve(self, connection: Connection) -> bool:
+    def serve(self, connection: WireConnection) -> bool:
         for messages in self.asked.values():
             self.unknown.update(messages)
         self.asked.clear()
@@ -239,7 +239,7 @@ class CheckedConsumer(LoadWorker):
                 elif now_s > leave_s:
                     return True
 
-    def _delivered(self, frame: Frame) -> tuple[str, str]:
+    def _delivered(self, frame: WireFrame) -> tuple[str, str]:
         message = frame.body.partition(b"|")[0].decode(errors="replace")[:100]
         message = "".join(letter if letter.isprintable() else "?" for letter in message)
         self.history.add("recv", self.number, message, frame.headers.get("message-id", ""))
@@ -249,7 +249,7 @@ class CheckedConsumer(LoadWorker):
         self.board.touched[self.plan.index] += 1
         return message, frame.headers["ack"]
 
-    def _acknowledge(self, connection: Connection, held: Sequence[tuple[str, str]]) -> None:
+    def _acknowledge(self, connection: WireConnection, held: Sequence[tuple[str, str]]) -> None:
         for message, _ in held:
             self.history.add("ack", self.number, message)
         groups = [list(held)] if self.plan.ack == "client" else [[item] for item in held]

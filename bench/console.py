@@ -33,7 +33,7 @@ from amq.store.presence import read_presence
 from bench import brokers, cli, host
 from bench.load import Load, LoadError, LoadResult
 from bench.throughput import QUICK, ROWS, Bench, Effort, Row, RowRun, add_turns, summarise, table
-from bench.wire import Connection
+from bench.wire import WireConnection
 
 TARGET: Final = 0.97
 LAG_TARGET_S: Final = 0.005
@@ -143,7 +143,7 @@ def p99(lag: Lag) -> float | None:
 
 def make_queues(port: int, count: int) -> None:
     """`count` queues with a message each."""
-    with contextlib.closing(Connection(port)) as connection:
+    with contextlib.closing(WireConnection(port)) as connection:
         for number in range(count):
             last = (number + 1) % WINDOW == 0 or number + 1 == count
             receipt = {"receipt": str(number)} if last else {}
@@ -179,7 +179,7 @@ def console(broker: brokers.AmqBroker) -> Iterator[int]:
             until = time.monotonic() + PATIENCE_S
             while not _answers(port):
                 if process.poll() is not None or time.monotonic() > until:
-                    raise brokers.BrokerError("the console does not start: pip install 'amq[console]'")
+                    raise brokers.BrokerProcessError("the console does not start: pip install 'amq[console]'")
                 time.sleep(0.1)
             yield port
         finally:
@@ -211,7 +211,7 @@ def measure(
     """Returns what `--json` writes."""
     before, kinds = host.describe(directory), (VIEWED, ALONE)
     with contextlib.ExitStack() as stack:
-        group = stack.enter_context(brokers.Group("amq", directory=directory, options=options))
+        group = stack.enter_context(brokers.BrokerGroup("amq", directory=directory, options=options))
         broker = group.brokers[0]
         assert isinstance(broker, brokers.AmqBroker)
         progress(f"making {queues:,} queues")
@@ -288,7 +288,7 @@ def main() -> None:
         options = cli.amq_options(args)
         idle_s = 3.0 if args.quick else IDLE_S
         report = measure(rows, scale, args.queues, args.viewers, args.size, args.dir, options, idle_s, cli.progress)
-    except (LoadError, brokers.BrokerError) as error:
+    except (LoadError, brokers.BrokerProcessError) as error:
         sys.exit(f"failed: {error}")
     cli.show(args, report, table(report["rows"], report["kinds"]), pages_table(report), f"host: {report['host']}")
     lag = report["loop_lag_p99_s"][NO_LOAD]

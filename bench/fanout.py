@@ -14,7 +14,7 @@ import socket
 import time
 
 from bench.load import Load, LoadError, LoadResult
-from bench.wire import Connection, encode
+from bench.wire import WireConnection, encode
 
 RECV_BYTES = 1 << 18
 SEND_FRAMES_MAX = 64
@@ -24,7 +24,7 @@ TAIL_BYTES = 256  # line ends that may stand behind the last frame
 
 @dataclasses.dataclass
 class _Subscriber:
-    connection: Connection
+    connection: WireConnection
     received: int = 0
     tail: bytes = b""  # the last bytes that came
 
@@ -32,7 +32,7 @@ class _Subscriber:
 def run(load: Load) -> LoadResult:
     """`load.messages` to `load.consumers` subscribers; `per_s` counts deliveries. Raises LoadError."""
     subscribers = [_subscribe(load, number) for number in range(load.consumers)]
-    producer = Connection(load.port, load.host, load.timeout_s)
+    producer = WireConnection(load.port, load.host, load.timeout_s)
     try:
         return _run(load, producer, subscribers)
     except OSError as error:
@@ -44,14 +44,14 @@ def run(load: Load) -> LoadResult:
 
 
 def _subscribe(load: Load, number: int) -> _Subscriber:
-    connection = Connection(load.port, load.host, load.timeout_s)
+    connection = WireConnection(load.port, load.host, load.timeout_s)
     headers = {"id": number, "destination": load.destination, "ack": "auto", "receipt": "subscribed"}
     connection.send("SUBSCRIBE", headers | {"activemq.prefetchSize": load.prefetch})
     connection.receipt("subscribed", load.timeout_s)
     return _Subscriber(connection)
 
 
-def _run(load: Load, producer: Connection, subscribers: list[_Subscriber]) -> LoadResult:
+def _run(load: Load, producer: WireConnection, subscribers: list[_Subscriber]) -> LoadResult:
     headers = {"destination": load.destination, "content-length": load.size_bytes, "persistent": "false"}
     head, _, _ = encode("SEND", headers).rpartition(b"\0")
     filler = b"x" * (load.size_bytes - SERIAL_DIGITS) + b"\0"

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.brokers import Broker, BrokerError, Group
+from bench.brokers import BrokerGroup, BrokerProcess, BrokerProcessError
 
 LOCK_OFFSET = 1 << 40  # the byte of `lock` that brokers lock
 RESTART_S_MAX = 1.5
@@ -46,7 +46,7 @@ class Wound(NamedTuple):
 class Surgeon:
     """Hurts `group` and mends it again. `counts` says how often what was done."""
 
-    def __init__(self, group: Group, seed: int) -> None:
+    def __init__(self, group: BrokerGroup, seed: int) -> None:
         self.group = group
         self.random = random.Random(seed)
         self.counts: Counter[str] = Counter()
@@ -75,7 +75,7 @@ class Surgeon:
     def _later(self, delay_s: float, mend: Callable[[], None]) -> None:
         self.wounds.append(Wound(time.monotonic() + delay_s, mend))
 
-    def _restart_later(self, broker: Broker) -> None:
+    def _restart_later(self, broker: BrokerProcess) -> None:
         def restart() -> None:
             if not broker.alive:
                 self.note(f"{broker.name} starts")
@@ -83,13 +83,13 @@ class Surgeon:
 
         self._later(self.random.uniform(0, RESTART_S_MAX), restart)
 
-    def _kill(self, broker: Broker) -> None:
+    def _kill(self, broker: BrokerProcess) -> None:
         if broker.alive:
             self.note(f"{broker.name} is killed")
             broker.kill()
             self._restart_later(broker)
 
-    def _victim(self, master: bool) -> Broker | None:
+    def _victim(self, master: bool) -> BrokerProcess | None:
         """The master, or a random living broker that is not it. The master is whoever answers first."""
         found = self.group.master()
         if master:
@@ -118,7 +118,7 @@ class Surgeon:
             self.note(f"{master.name} is asked to stop")
             master.stop()
             if master.process.returncode == -signal.SIGKILL:
-                raise BrokerError(f"{master.name} did not end after SIGTERM:\n{master.log_text()[-2000:]}")
+                raise BrokerProcessError(f"{master.name} did not end after SIGTERM:\n{master.log_text()[-2000:]}")
             self._restart_later(master)
 
     def pause_master(self) -> None:
@@ -174,7 +174,7 @@ class Surgeon:
                 os.close(holder)
                 self.note("stranger lets go of the lock")
                 if master:
-                    raise BrokerError(f"{master.name} serves although a stranger holds the lock")
+                    raise BrokerProcessError(f"{master.name} serves although a stranger holds the lock")
 
             self._later(self.random.uniform(0.5, 2 * RESTART_S_MAX), release)
 

@@ -64,7 +64,7 @@ def report_of(line: str) -> dict[str, Any]:
 
 
 def options_of(
-    row: JmsRow, broker: brokers.Broker, destination: str, messages: int, size_bytes: int = 1024
+    row: JmsRow, broker: brokers.BrokerProcess, destination: str, messages: int, size_bytes: int = 1024
 ) -> dict[str, object]:
     """What the program is told to put the load of `row` on `broker`."""
     return {
@@ -115,7 +115,9 @@ class JmsBench(Bench):
     warm_up_row = ROWS[WARM_UP_ROW]
     openwire = True
 
-    def __init__(self, masters: dict[str, brokers.Broker], seconds: float, size_bytes: int, backlog: int) -> None:
+    def __init__(
+        self, masters: dict[str, brokers.BrokerProcess], seconds: float, size_bytes: int, backlog: int
+    ) -> None:
         super().__init__(masters, seconds, size_bytes, backlog)
         self._generator = Generator()
 
@@ -162,7 +164,7 @@ def main() -> None:
         report = throughput.measure(
             kinds, rows, scale, args.size, args.dir, cli.amq_options(args), cli.progress, JmsBench
         )
-    except (LoadError, brokers.BrokerError, jvm.JavaError) as error:
+    except (LoadError, brokers.BrokerProcessError, jvm.JavaError) as error:
         sys.exit(f"failed: {error}")
     cli.show(args, report, throughput.table(report["rows"], kinds), f"host: {report['host']}")
     if not all(line.get("met", True) for line in report["rows"]):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from bench import jvm
-from bench.brokers import BrokerError
+from bench.brokers import BrokerProcessError
 
 CLOCKS_APART_S = 5.0
 
@@ -27,17 +27,19 @@ class JmsProbe:
         """Wait until the present master served both."""
         word, _, nanoseconds = self._line().partition(" ")
         if word != "ready":
-            raise BrokerError(f"the JMS client was not served: {word} {nanoseconds}")
+            raise BrokerProcessError(f"the JMS client was not served: {word} {nanoseconds}")
         apart_s = abs(time.monotonic() - int(nanoseconds) / 1e9)
         if apart_s > CLOCKS_APART_S:
-            raise BrokerError(f"the clock of Java differs from that of Python by {apart_s:.1f} s: no time can be taken")
+            raise BrokerProcessError(
+                f"the clock of Java differs from that of Python by {apart_s:.1f} s: no time can be taken"
+            )
 
     def times_s(self) -> dict[str, float]:
         """When the first master was lost ("lost"), the next one connected ("connected"), and gave a message ("message")
         and the answer to a send ("receipt")."""
         report = json.loads(self._line())
         if "error" in report:
-            raise BrokerError(f"the JMS client: {report['error']}")
+            raise BrokerProcessError(f"the JMS client: {report['error']}")
         return {name.removesuffix("_ns"): value / 1e9 for name, value in report.items()}
 
     def close(self) -> None:
@@ -47,5 +49,5 @@ class JmsProbe:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise BrokerError(f"the JMS client is gone, exit code {self._process.wait()}")
+            raise BrokerProcessError(f"the JMS client is gone, exit code {self._process.wait()}")
         return line.strip()

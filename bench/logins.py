@@ -29,7 +29,7 @@ from rich.table import Table
 
 from amq.security import hash_password
 from bench import brokers, cli
-from bench.wire import Connection, WireError, encode
+from bench.wire import WireConnection, WireError, encode
 from tests.oidc import Issuer
 
 CLIENTS: Final = 5000
@@ -75,7 +75,7 @@ class Probe(threading.Thread):
 
     def __init__(self, port: int) -> None:
         super().__init__(daemon=True)
-        self.client = Connection(port, timeout_s=PATIENCE_S, login=PROBE, passcode=PASSWORD)
+        self.client = WireConnection(port, timeout_s=PATIENCE_S, login=PROBE, passcode=PASSWORD)
         self.lags_ms: list[float] = []
         self._done = threading.Event()
 
@@ -166,7 +166,7 @@ def users_file(path: Path, users: int) -> None:
 
 def measure(row: StormRow, clients: int, args: argparse.Namespace) -> Storm:
     """Raises OSError, WireError, BrokerError."""
-    group = brokers.Group("amq", 2, keep_alive_ms=1000, directory=args.dir, options=cli.amq_options(args))
+    group = brokers.BrokerGroup("amq", 2, keep_alive_ms=1000, directory=args.dir, options=cli.amq_options(args))
     users_path = group.directory / "users"
     users_file(users_path, 0 if row.how == TOKEN else row.users)
     for broker in group.brokers:
@@ -211,12 +211,12 @@ def measure(row: StormRow, clients: int, args: argparse.Namespace) -> Storm:
     )
 
 
-def _answers(broker: brokers.Broker) -> None:
+def _answers(broker: brokers.BrokerProcess) -> None:
     """Wait until it serves: it lets the probe in."""
     until = time.monotonic() + brokers.START_TIMEOUT_S
     while True:
         try:
-            Connection(broker.port, timeout_s=5, login=PROBE, passcode=PASSWORD).close()
+            WireConnection(broker.port, timeout_s=5, login=PROBE, passcode=PASSWORD).close()
             return
         except (OSError, WireError):
             broker.check()
@@ -261,7 +261,7 @@ def main() -> None:
         for row in rows:
             cli.progress(row.title)
             storms.append(measure(row, clients, args))
-    except (OSError, WireError, brokers.BrokerError) as error:
+    except (OSError, WireError, brokers.BrokerProcessError) as error:
         sys.exit(f"failed: {error}")
     report: dict[str, Any] = {"storms": [storm._asdict() for storm in storms]}
     cli.show(args, report, table(storms))

@@ -77,7 +77,7 @@ def run_under_profile(path: str, module: str, arguments: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def _clients(row_name: str, broker: brokers.Broker) -> Iterator[Callable[[int, str], float]]:
+def _clients(row_name: str, broker: brokers.BrokerProcess) -> Iterator[Callable[[int, str], float]]:
     """Puts the load of a row on `broker`: (messages, name of a queue) → seconds."""
     if row_name in jms.ROWS:
         java = jms.ROWS[row_name]
@@ -108,7 +108,7 @@ def _counts(
     row_name: str, messages: int, directory: str | None, options: dict[str, str]
 ) -> dict[str, tuple[float, float]]:
     """{function: (calls, own seconds)} of a broker that served `messages` and was stopped."""
-    group = brokers.Group("amq", directory=directory, options=options, openwire=row_name in jms.ROWS)
+    group = brokers.BrokerGroup("amq", directory=directory, options=options, openwire=row_name in jms.ROWS)
     broker = ProfiledBroker("b0", group.store, group.ports[0], group.brokers[0].keep_alive_ms, options)
     broker.openwire_port = group.brokers[0].openwire_port
     group.brokers[:] = [broker]
@@ -143,7 +143,7 @@ def samples(
     spy = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
     if spy is None:
         return []
-    group = brokers.Group("amq", directory=directory, options=options, openwire=row_name in jms.ROWS)
+    group = brokers.BrokerGroup("amq", directory=directory, options=options, openwire=row_name in jms.ROWS)
     broker = group.brokers[0]
     with group, tempfile.TemporaryDirectory() as scratch, _clients(row_name, broker) as load:
         load(WARM_UP_MESSAGES, "warm")
@@ -221,7 +221,7 @@ def main() -> None:
         functions = calls(args.row, messages, args.dir, options)
         cli.progress("sampling")
         shares = samples(args.row, SAMPLE_S / 3 if args.quick else SAMPLE_S, args.flame, args.dir, options)
-    except (LoadError, brokers.BrokerError, jvm.JavaError) as error:
+    except (LoadError, brokers.BrokerProcessError, jvm.JavaError) as error:
         sys.exit(f"failed: {error}")
     report = {"row": args.row, "calls": [function._asdict() for function in functions], "samples": shares}
     cli.show(args, report, calls_table(functions), samples_table(shares))

@@ -19,7 +19,7 @@ from bench import brokers, cli, host
 from bench.load import Load, LoadError, run
 from bench.stats import Spread, spread
 from bench.takeover import QUEUE, first_message
-from bench.wire import Connection
+from bench.wire import WireConnection
 
 BODY_BYTES = 1024
 EXAMPLES = ("--quick", "--backlog 10000 --backlog 100000 --peer activemq", "--backlog 1000000 --json recovery.json")
@@ -32,7 +32,7 @@ def store_bytes(store: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in store.rglob("*") if path.is_file())
 
 
-def one_start(group: brokers.Group, backlog: int) -> dict[str, float]:
+def one_start(group: brokers.BrokerGroup, backlog: int) -> dict[str, float]:
     """Kill the only broker of `group`, start it again, look at it."""
     broker = group.brokers[0]
     broker.kill()
@@ -41,7 +41,7 @@ def one_start(group: brokers.Group, backlog: int) -> dict[str, float]:
     group.wait_master()
     connected_s = time.monotonic()
     if backlog:
-        with Connection(broker.port) as connection:
+        with WireConnection(broker.port) as connection:
             first_message(connection)
     return {
         "connected_s": connected_s - start_s,
@@ -62,7 +62,7 @@ def measure(
     """One entry per backlog, the empty one first."""
     results: list[dict[str, Any]] = []
     progress(f"{kind}: starting")
-    with brokers.Group(kind, directory=directory, options=options) as group:
+    with brokers.BrokerGroup(kind, directory=directory, options=options) as group:
         stored = 0
         for backlog in (0, *sorted(backlogs)):
             if backlog > stored:
@@ -136,7 +136,7 @@ def main() -> None:
         for kind in cli.kinds(args):
             options = cli.amq_options(args) if kind == "amq" else {}
             results += measure(kind, backlogs, repeat, args.dir, options, cli.progress)
-    except (LoadError, brokers.BrokerError) as error:
+    except (LoadError, brokers.BrokerProcessError) as error:
         sys.exit(f"failed: {error}")
     cli.show(args, {"host": host.describe(args.dir), "starts": results}, table(results))
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from bench import brokers, cli, host
 from bench.load import LoadError
 from bench.stats import percentiles
-from bench.wire import Connection, WireError, encode
+from bench.wire import WireConnection, WireError, encode
 
 EXAMPLES = ("--quick", "--messages 1000000 --peer activemq", "--messages 1000000 --near 50000 --json scheduling.json")
 WINDOW = 2000  # messages of a batch; its last one is confirmed before the next but one is sent
@@ -30,7 +30,7 @@ TIMEOUT_S = 60.0
 
 
 def schedule(
-    connection: Connection, destination: str, delays_ms: Sequence[int], size_bytes: int, window: int = WINDOW
+    connection: WireConnection, destination: str, delays_ms: Sequence[int], size_bytes: int, window: int = WINDOW
 ) -> float:
     """Send a persistent message for each delay; its body begins with when it is due. Returns seconds until all are
     confirmed. Raises OSError, WireError."""
@@ -54,7 +54,7 @@ def schedule(
     return time.monotonic() - start_s
 
 
-def lateness_ms(connection: Connection, count: int, patience_s: float) -> list[float]:
+def lateness_ms(connection: WireConnection, count: int, patience_s: float) -> list[float]:
     """How late each of `count` messages of the near queue is. Raises LoadError where one is missing or early."""
     late: list[float] = []
     seen: set[str] = set()
@@ -87,9 +87,9 @@ def measure(
     """`messages` that wait, and then `near` that fall due within `span_s`."""
     randomly = random.Random(1)
     progress(f"{kind}: starting")
-    with brokers.Group(kind, directory=directory, options={"schedulerSupport": "true"} | options) as group:
+    with brokers.BrokerGroup(kind, directory=directory, options={"schedulerSupport": "true"} | options) as group:
         broker = group.wait_master()
-        with Connection(broker.port) as producer, Connection(broker.port) as consumer:
+        with WireConnection(broker.port) as producer, WireConnection(broker.port) as consumer:
             schedule(producer, QUEUE, [HOUR_MS] * min(messages, WINDOW), size_bytes)  # what is made once is there
             empty_bytes = broker.memory_bytes()
             progress(f"{kind}: scheduling {messages:,} messages")
@@ -146,7 +146,7 @@ def main() -> None:
         for kind in cli.kinds(args):
             options = cli.amq_options(args) if kind == "amq" else {}
             results.append(measure(kind, messages, near, span_s, args.size, args.dir, options, cli.progress))
-    except (LoadError, WireError, OSError, brokers.BrokerError) as error:
+    except (LoadError, WireError, OSError, brokers.BrokerProcessError) as error:
         sys.exit(f"failed: {error}")
     cli.show(args, {"host": host.describe(args.dir), "scheduling": results}, table(results))
 

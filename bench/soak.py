@@ -83,7 +83,7 @@ def plans(settings: Settings, ports: list[int], seed: int) -> list[WorkerPlan]:
 class Round:
     """One round: workers, faults, drain, check."""
 
-    def __init__(self, group: brokers.Group, settings: Settings, seed: int, directory: Path) -> None:
+    def __init__(self, group: brokers.BrokerGroup, settings: Settings, seed: int, directory: Path) -> None:
         self.group = group
         self.settings = settings
         self.seed = seed
@@ -105,7 +105,7 @@ class Round:
         try:
             self._hurt(progress)
             self._drain(progress)
-        except brokers.BrokerError as error:
+        except brokers.BrokerProcessError as error:
             self.violations.append(Violation("broker", str(error)))
         finally:
             self.board.stop_producing.value = True
@@ -175,7 +175,7 @@ class Round:
     def _watch_workers(self) -> None:
         for process, plan in zip(self.processes, self.plans, strict=True):
             if process.exitcode:
-                raise brokers.BrokerError(f"{plan.worker} died of what the broker sent (see its traceback)")
+                raise brokers.BrokerProcessError(f"{plan.worker} died of what the broker sent (see its traceback)")
 
     def _join(self) -> None:
         deadline = time.monotonic() + JOIN_S
@@ -186,7 +186,7 @@ class Round:
                 process.join()
 
 
-def journal_check(group: brokers.Group) -> list[Violation]:
+def journal_check(group: brokers.BrokerGroup) -> list[Violation]:
     """What `amq journal check` says of the store while the master works on it."""
     if group.kind != "amq":
         return []
@@ -202,7 +202,7 @@ def journal_check(group: brokers.Group) -> list[Violation]:
 class Soak:
     """Rounds until an end is reached or a promise is broken."""
 
-    def __init__(self, group: brokers.Group, settings: Settings, seed: int, keep: Path) -> None:
+    def __init__(self, group: brokers.BrokerGroup, settings: Settings, seed: int, keep: Path) -> None:
         self.group = group
         self.settings = settings
         self.seed = seed
@@ -324,14 +324,14 @@ def main() -> None:
         settings = dataclasses.replace(settings, round_s=10.0)
         minutes = 0.1
     options = {"heartBeatSend": f"{HEARTBEAT_MS}ms"} | cli.amq_options(args)
-    group = brokers.Group(
+    group = brokers.BrokerGroup(
         args.kind, args.brokers, keep_alive_ms=args.keep_alive_ms, directory=args.dir, options=options
     )
     soak = Soak(group, settings, seed, Path(args.keep))
     try:
         with group:
             soak.run(None if minutes is None else minutes * 60, args.kills)
-    except brokers.BrokerError as error:
+    except brokers.BrokerProcessError as error:
         print(f"failed: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:

@@ -302,7 +302,7 @@ def running(jars: Path, directory: str | None, options: dict[str, str]) -> Itera
     """A bench with a broker, a node of Kafka and a separate Spark. Raises KafkaError, BrokerError."""
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))
-        group = brokers.Group("amq", directory=directory, options={"directReads": "*", **options})
+        group = brokers.BrokerGroup("amq", directory=directory, options={"directReads": "*", **options})
         broker = stack.enter_context(group).wait_master()
         cli.progress("starting Kafka")
         kafka = stack.enter_context(Kafka(jars, directory))
@@ -339,7 +339,7 @@ def main() -> None:
             sys.exit(f"failed: {why}")
         with running(jars, args.dir, cli.amq_options(args)) as bench:
             results = measure(bench, rows, trials, cli.progress)
-    except (KafkaError, LoadError, AmqError, OSError, brokers.BrokerError) as error:
+    except (KafkaError, LoadError, AmqError, OSError, brokers.BrokerProcessError) as error:
         sys.exit(f"failed: {error}")
     cli.show(args, {"host": host.describe(args.dir), "spark_kafka": results}, table(results))
 

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from bench import brokers, cli, host, plain
 from bench.load import LoadError
-from bench.wire import Connection, WireError
+from bench.wire import WireConnection, WireError
 from tests.spark.session import environment, start, stop_jvm, why_no_spark
 
 EXAMPLES = ("--quick", "--rows 1000000 --json spark.json")
@@ -147,7 +147,7 @@ def run(spark: Any, way: Start, queue: str, rows: int, columns: str = VALUE) -> 
 def take_all(port: int, queue: str, rows: int) -> None:
     """Consume the queue, which must hold each row once, and no more. Raises LoadError, WireError."""
     seen = bytearray(rows)
-    with Connection(port) as connection:
+    with WireConnection(port) as connection:
         connection.send("SUBSCRIBE", {"id": "1", "destination": queue, "ack": "auto", "activemq.prefetchSize": 10_000})
         count = 0
         while count < rows:
@@ -180,7 +180,7 @@ def measure(rows: int, directory: str | None, options: dict[str, str]) -> list[d
         stack.callback(sink.kill)
         assert sink.stdout is not None
         discarding = int(sink.stdout.readline())
-        broker = stack.enter_context(brokers.Group("amq", directory=directory, options=options)).wait_master()
+        broker = stack.enter_context(brokers.BrokerGroup("amq", directory=directory, options=options)).wait_master()
         url = f"failover:(stomp://127.0.0.1:{broker.port})"
         before = f"failover:(stomp://127.0.0.1:{stack.enter_context(plain.before(broker.port))})"
         once, single = to_amq(url, "exactly-once"), to_amq(before, "exactly-once")
@@ -248,7 +248,7 @@ def main() -> None:
         sys.exit(f"failed: {why}")
     try:
         results = measure(50_000 if args.quick else args.rows, args.dir, cli.amq_options(args))
-    except (LoadError, WireError, OSError, brokers.BrokerError) as error:
+    except (LoadError, WireError, OSError, brokers.BrokerProcessError) as error:
         sys.exit(f"failed: {error}")
     cli.show(args, {"host": host.describe(args.dir), "spark_sink": results}, table(results))
 

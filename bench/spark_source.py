@@ -297,7 +297,7 @@ def run(
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))
         given = {"directReads": "*", **options}
-        broker = stack.enter_context(brokers.Group("amq", directory=directory, options=given)).wait_master()
+        broker = stack.enter_context(brokers.BrokerGroup("amq", directory=directory, options=given)).wait_master()
         os.environ.update(environment(home, quick=False))
         cli.progress("starting Spark")
         spark = start(home, "local[2]")
@@ -336,7 +336,7 @@ def main() -> None:
     rows, trials = (20_000, 1) if args.quick else (args.rows, args.trials)
     try:
         results = run(rows, args.size, trials, args.dir, cli.amq_options(args), kinds)
-    except (LoadError, AmqError, OSError, brokers.BrokerError) as error:
+    except (LoadError, AmqError, OSError, brokers.BrokerProcessError) as error:
         sys.exit(f"failed: {error}")
     cli.show(args, {"host": host.describe(args.dir), "spark_source": results}, table(results, args.size))
 

@@ -84,7 +84,7 @@ def takeovers(args: argparse.Namespace, kinds: Sequence[str]) -> None:
                     ready=True,
                 )
             )
-        except (LoadError, brokers.BrokerError) as error:
+        except (LoadError, brokers.BrokerProcessError) as error:
             failure = f"failed: {kind}: {error}"
             break
     cli.show(args, {"host": host.describe(args.dir), "takeovers": results}, takeover.table(results))
@@ -112,7 +112,7 @@ def main() -> None:
         return
     try:
         report = measure(kinds, rows, scale, args.size, args.dir, cli.amq_options(args), cli.progress)
-    except (LoadError, brokers.BrokerError) as error:
+    except (LoadError, brokers.BrokerProcessError) as error:
         sys.exit(f"failed: {error}")
     cli.show(args, report, table(report["rows"], kinds), f"host: {report['host']}")
 

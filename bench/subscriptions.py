@@ -18,7 +18,7 @@ from rich.table import Table
 
 from bench import brokers, cli, host
 from bench.load import LoadError
-from bench.wire import Connection, WireError, encode
+from bench.wire import WireConnection, WireError, encode
 
 EXAMPLES = ("--quick", "--peer activemq", "--subscriptions 10000 --selector \"region = 'r{i}' AND price > 3\"")
 SELECTOR = "kind = 't{i}'"
@@ -29,7 +29,7 @@ TIMEOUT_S = 120.0
 LONGEST_S = 30.0  # of the measured time: a slow broker gets fewer messages
 
 
-def subscribe(connection: Connection, numbers: Sequence[int], selector: str) -> None:
+def subscribe(connection: WireConnection, numbers: Sequence[int], selector: str) -> None:
     """A subscription for each number, with `selector` filled in; ends when the broker has them all."""
     for at in range(0, len(numbers), SUBSCRIBE_BATCH):
         batch = numbers[at : at + SUBSCRIBE_BATCH]
@@ -48,7 +48,7 @@ def subscribe(connection: Connection, numbers: Sequence[int], selector: str) -> 
 class GotSoFar:
     """What the consumers got so far. `got[serial]` = the subscription that message came to."""
 
-    def __init__(self, consumers: Sequence[Connection]) -> None:
+    def __init__(self, consumers: Sequence[WireConnection]) -> None:
         self.got: dict[int, int] = {}
         self._by_number = {each.socket.fileno(): each for each in consumers}
         self._poll = select.epoll()
@@ -66,8 +66,8 @@ class GotSoFar:
 
 
 def drive(
-    producer: Connection,
-    consumers: Sequence[Connection],
+    producer: WireConnection,
+    consumers: Sequence[WireConnection],
     wanted: Sequence[int],
     size_bytes: int,
     window: int,
@@ -128,9 +128,9 @@ def measure(
     """`messages` to `subscriptions`, after as many messages as the window holds to warm up."""
     randomly = random.Random(1)
     progress(f"{kind}: starting")
-    with brokers.Group(kind, directory=directory, options=options) as group:
+    with brokers.BrokerGroup(kind, directory=directory, options=options) as group:
         broker = group.wait_master()
-        connections = [Connection(broker.port, timeout_s=TIMEOUT_S) for _ in range(CONNECTIONS + 1)]
+        connections = [WireConnection(broker.port, timeout_s=TIMEOUT_S) for _ in range(CONNECTIONS + 1)]
         try:
             producer, *consumers = connections
             progress(f"{kind}: {subscriptions:,} subscriptions")
@@ -196,7 +196,7 @@ def main() -> None:
                     cli.progress,
                 )
             )
-    except (LoadError, WireError, OSError, brokers.BrokerError) as error:
+    except (LoadError, WireError, OSError, brokers.BrokerProcessError) as error:
         sys.exit(f"failed: {error}")
     cli.show(args, {"host": host.describe(args.dir), "subscriptions": results}, table(results))
 

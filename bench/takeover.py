@@ -33,7 +33,7 @@ from bench import brokers, cli, host, jvm
 from bench.jms_failover import JmsProbe
 from bench.load import Load, LoadError, run
 from bench.stats import Spread, spread
-from bench.wire import Connection, WireError
+from bench.wire import WireConnection, WireError
 
 QUEUE = "/queue/takeover"
 PROBE_QUEUE = "/queue/takeover.probe"
@@ -51,18 +51,18 @@ EXAMPLES = (
 )
 
 
-def connect(ports: Sequence[int], deadline_s: float) -> Connection:
+def connect(ports: Sequence[int], deadline_s: float) -> WireConnection:
     """A connection to whichever port answers first, trying all in turn."""
     while True:
         for port in ports:
             with contextlib.suppress(OSError, WireError):
-                return Connection(port, timeout_s=CONNECT_TIMEOUT_S)
+                return WireConnection(port, timeout_s=CONNECT_TIMEOUT_S)
         if time.monotonic() > deadline_s:
             raise TimeoutError(f"nobody answers on {list(ports)}")
         time.sleep(RETRY_PAUSE_S)
 
 
-def first_message(connection: Connection, timeout_s: float = GIVE_UP_S) -> None:
+def first_message(connection: WireConnection, timeout_s: float = GIVE_UP_S) -> None:
     """Subscribe and wait for a message, which is not acknowledged: the backlog stays."""
     headers = {"id": 0, "destination": QUEUE, "ack": "client-individual"}
     connection.send("SUBSCRIBE", headers | {"activemq.prefetchSize": 1, "prefetch-count": 1})
@@ -70,14 +70,14 @@ def first_message(connection: Connection, timeout_s: float = GIVE_UP_S) -> None:
         pass
 
 
-def first_receipt(connection: Connection) -> None:
+def first_receipt(connection: WireConnection) -> None:
     """Send one durable message and wait for its receipt."""
     connection.send("SEND", {"destination": PROBE_QUEUE, "persistent": "true", "receipt": "1"}, b"x" * 1024)
     connection.receipt("1", GIVE_UP_S)
 
 
 def _probe(
-    goal: Callable[[Connection], None], ports: Sequence[int], pipe: multiprocessing.connection.Connection
+    goal: Callable[[WireConnection], None], ports: Sequence[int], pipe: multiprocessing.connection.Connection
 ) -> None:
     """Reach `goal` on the master, say so, wait until that connection breaks, reach it on the next master, say when."""
     try:
@@ -103,14 +103,14 @@ def _probe(
 
 def _receive(pipe: multiprocessing.connection.Connection) -> Any:
     if not pipe.poll(2 * GIVE_UP_S):
-        raise brokers.BrokerError(f"no answer from a probe within {2 * GIVE_UP_S} s")
+        raise brokers.BrokerProcessError(f"no answer from a probe within {2 * GIVE_UP_S} s")
     answer = pipe.recv()
     if isinstance(answer, str) and answer != "ready":
-        raise brokers.BrokerError(answer)
+        raise brokers.BrokerProcessError(answer)
     return answer
 
 
-def one_takeover(group: brokers.Group, how: str = "kill") -> dict[str, float]:
+def one_takeover(group: brokers.BrokerGroup, how: str = "kill") -> dict[str, float]:
     """End the mastership of the master of `group`; seconds from then to the first connection, message and receipt of
     the next one. "Then" is the kill or stop, or, of a hand-over, the moment at which clients lost their connections.
     """
@@ -150,7 +150,7 @@ def one_takeover(group: brokers.Group, how: str = "kill") -> dict[str, float]:
     }
 
 
-def one_jms_takeover(group: brokers.Group, how: str, query: str = "") -> dict[str, float]:
+def one_jms_takeover(group: brokers.BrokerGroup, how: str, query: str = "") -> dict[str, float]:
     """The same for JMS clients with a failover URL, which has the options `query`."""
     queues = [queue.removeprefix("/queue/") for queue in (QUEUE, PROBE_QUEUE)]
     with contextlib.closing(JmsProbe(group.openwire_ports, *queues, query)) as probe:
@@ -168,7 +168,7 @@ def one_jms_takeover(group: brokers.Group, how: str, query: str = "") -> dict[st
     }
 
 
-def _hand_over(master: brokers.Broker) -> None:
+def _hand_over(master: brokers.BrokerProcess) -> None:
     command = [sys.executable, "-m", "amq", "handover", "--store", str(master.store)]
     deadline = time.monotonic() + GIVE_UP_S
     while True:
@@ -176,10 +176,10 @@ def _hand_over(master: brokers.Broker) -> None:
         if not done.returncode:
             return
         if "has not caught up" not in done.stderr or time.monotonic() > deadline:
-            raise brokers.BrokerError(f"amq handover: {done.stderr}")
+            raise brokers.BrokerProcessError(f"amq handover: {done.stderr}")
 
 
-_END: dict[str, Callable[[brokers.Broker], None]] = {
+_END: dict[str, Callable[[brokers.BrokerProcess], None]] = {
     "kill": lambda master: master.kill(),
     "handover": _hand_over,
     "hung": lambda master: master.signal(signal.SIGSTOP),
@@ -196,13 +196,13 @@ def measure(
     options: dict[str, str],
     progress: Callable[[str], None],
     how: str = "kill",
-    jms: Callable[[brokers.Group, str], dict[str, float]] | None = None,
+    jms: Callable[[brokers.BrokerGroup, str], dict[str, float]] | None = None,
     ready: bool = False,
 ) -> dict[str, Any]:
     """Spreads of the three times over `repeat` takeovers with `messages` of 1 KiB waiting. `jms`: what watches one with
     JMS clients. `ready`: each slave has caught up before its master dies."""
     one = jms or one_takeover
-    group = brokers.Group(
+    group = brokers.BrokerGroup(
         kind, slaves + 1, keep_alive_ms=keep_alive_ms, directory=directory, options=options, openwire=one is jms
     )
     progress(f"{kind}: starting {slaves + 1} brokers")
@@ -283,7 +283,7 @@ def main() -> None:
                     jms,
                 )
             )
-    except (LoadError, brokers.BrokerError, jvm.JavaError) as error:
+    except (LoadError, brokers.BrokerProcessError, jvm.JavaError) as error:
         sys.exit(f"failed: {error}")
     ours = [result for result in results if result["kind"] == "amq"]
     period_s = args.keep_alive_ms / 1000

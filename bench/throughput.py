@@ -101,7 +101,9 @@ class Bench:
     warm_up_row = ROWS[WARM_UP_ROW]
     openwire = False  # whether the brokers are to listen for it
 
-    def __init__(self, masters: dict[str, brokers.Broker], seconds: float, size_bytes: int, backlog: int) -> None:
+    def __init__(
+        self, masters: dict[str, brokers.BrokerProcess], seconds: float, size_bytes: int, backlog: int
+    ) -> None:
         self.masters = masters
         self.seconds = seconds
         self.size_bytes = size_bytes
@@ -272,7 +274,9 @@ def measure(
         masters = {}
         for kind in kinds:
             ours = issubclass(brokers.broker_class(kind), brokers.AmqBroker)
-            group = brokers.Group(kind, directory=directory, options=options if ours else None, openwire=make.openwire)
+            group = brokers.BrokerGroup(
+                kind, directory=directory, options=options if ours else None, openwire=make.openwire
+            )
             masters[kind] = stack.enter_context(group).brokers[0]
         bench = stack.enter_context(contextlib.closing(make(masters, scale.seconds, size_bytes, scale.backlog)))
         bench.warm_up(scale.warm_up_s, progress)
@@ -322,7 +326,7 @@ def main() -> None:
     scale = QUICK if args.quick else Effort(args.repeat, args.seconds, backlog=args.backlog)
     try:
         report = measure(kinds, rows, scale, args.size, args.dir, cli.amq_options(args), cli.progress)
-    except (LoadError, brokers.BrokerError) as error:
+    except (LoadError, brokers.BrokerProcessError) as error:
         sys.exit(f"failed: {error}")
     cli.show(args, report, table(report["rows"], kinds), f"host: {report['host']}")
     if not all(line.get("met", True) for line in report["rows"]):

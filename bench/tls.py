@@ -56,7 +56,7 @@ def certificate(directory: Path) -> tuple[Path, Path]:
     try:
         subprocess.run(command, check=True, capture_output=True)
     except FileNotFoundError as error:
-        raise brokers.BrokerError("no openssl here: apt-get install openssl") from error
+        raise brokers.BrokerProcessError("no openssl here: apt-get install openssl") from error
     return pem, key
 
 
@@ -85,7 +85,7 @@ def measure(
     kinds = (TLS, PLAIN)
     with contextlib.ExitStack() as stack:
         pem, key = certificate(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        group = brokers.Group("amq", directory=directory, options=options)
+        group = brokers.BrokerGroup("amq", directory=directory, options=options)
         broker = group.brokers[0]
         assert isinstance(broker, brokers.AmqBroker)
         port = brokers.free_port()
@@ -132,7 +132,7 @@ def main() -> None:
     scale = QUICK if args.quick else Effort(args.repeat, args.seconds)
     try:
         report = measure(rows, scale, args.size, args.dir, cli.amq_options(args), cli.progress)
-    except (LoadError, brokers.BrokerError) as error:
+    except (LoadError, brokers.BrokerProcessError) as error:
         sys.exit(f"failed: {error}")
     cli.show(args, report, table(report["rows"]), f"host: {report['host']}")
     if not all(line["met"] for line in report["rows"]):

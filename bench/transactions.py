@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from bench import brokers, cli, host
-from bench.wire import Connection, WireError, encode
+from bench.wire import WireConnection, WireError, encode
 
 EXAMPLES = ("--quick", "--messages 1000000 --kind plain --kind acknowledge", "-o memoryLimit=4GiB")
 TIMEOUT_S = 300.0
@@ -32,11 +32,11 @@ Wait = tuple[float, float]  # (when it began, monotonic, and how long it was)
 class EndedWork(NamedTuple):
     """What is prepared with `begin`, and ended with `end`, which is measured and waits for its receipt."""
 
-    begin: Callable[[Connection, int], None]
-    end: Callable[[Connection], None]
+    begin: Callable[[WireConnection, int], None]
+    end: Callable[[WireConnection], None]
 
 
-def send(connection: Connection, messages: int, destination: str, lines: str = "", transaction: str = "t") -> None:
+def send(connection: WireConnection, messages: int, destination: str, lines: str = "", transaction: str = "t") -> None:
     """Send messages in `transaction`, "" = in none. `{i}` in `lines` is the number of the message."""
     head = f"SEND\ndestination:{destination}\n" + (f"transaction:{transaction}\n" if transaction else "")
     for at in range(0, messages, FRAMES):
@@ -46,23 +46,23 @@ def send(connection: Connection, messages: int, destination: str, lines: str = "
     ask(connection, "SEND", {"destination": "/queue/mark", "persistent": "false"})  # all before it is taken in
 
 
-def ask(connection: Connection, command: str, headers: dict[str, object]) -> None:
+def ask(connection: WireConnection, command: str, headers: dict[str, object]) -> None:
     connection.send(command, headers | {"receipt": "done"})
     connection.receipt("done", TIMEOUT_S)
 
 
-def sends(destination: str = "/queue/bulk", lines: str = "") -> Callable[[Connection, int], None]:
-    def begin(connection: Connection, messages: int) -> None:
+def sends(destination: str = "/queue/bulk", lines: str = "") -> Callable[[WireConnection, int], None]:
+    def begin(connection: WireConnection, messages: int) -> None:
         connection.send("BEGIN", {"transaction": "t"})
         send(connection, messages, destination, lines)
 
     return begin
 
 
-def consumed(destination: str = "/queue/bulk") -> Callable[[Connection, int], None]:
+def consumed(destination: str = "/queue/bulk") -> Callable[[WireConnection, int], None]:
     """Receives the messages and acknowledges them in a transaction."""
 
-    def begin(connection: Connection, messages: int) -> None:
+    def begin(connection: WireConnection, messages: int) -> None:
         ids = delivered(connection, messages, destination, "client-individual")
         connection.send("BEGIN", {"transaction": "t"})
         for at in range(0, messages, FRAMES):
@@ -73,8 +73,8 @@ def consumed(destination: str = "/queue/bulk") -> Callable[[Connection, int], No
     return begin
 
 
-def delivered(connection: Connection, messages: int, destination: str, ack: str) -> list[str]:
-    with Connection(connection.port, timeout_s=TIMEOUT_S) as sender:
+def delivered(connection: WireConnection, messages: int, destination: str, ack: str) -> list[str]:
+    with WireConnection(connection.port, timeout_s=TIMEOUT_S) as sender:
         send(sender, messages, destination, transaction="")
         ask(sender, "SEND", {"destination": "/queue/mark"})
     connection.send(
@@ -92,9 +92,9 @@ def delivered(connection: Connection, messages: int, destination: str, ack: str)
     return ids
 
 
-def durables(connection: Connection, messages: int) -> None:
+def durables(connection: WireConnection, messages: int) -> None:
     for number in range(3):
-        with Connection(connection.port, timeout_s=TIMEOUT_S) as subscriber:
+        with WireConnection(connection.port, timeout_s=TIMEOUT_S) as subscriber:
             ask(
                 subscriber,
                 "SUBSCRIBE",
@@ -108,33 +108,33 @@ def durables(connection: Connection, messages: int) -> None:
     sends("/topic/bulk")(connection, messages)
 
 
-def prepared(connection: Connection, messages: int) -> None:
+def prepared(connection: WireConnection, messages: int) -> None:
     sends()(connection, messages)
     ask(connection, "COMMIT", {"transaction": "t", "phase": "prepare", "xid": "x"})
 
 
-def cumulative(connection: Connection, messages: int) -> None:
+def cumulative(connection: WireConnection, messages: int) -> None:
     connection.send("BEGIN", {"transaction": "last"})  # so that `end` may end it
     connection.last = delivered(connection, messages, "/queue/bulk", "client")[-1]  # type: ignore[attr-defined]
 
 
-def command(name: str, **headers: object) -> Callable[[Connection], None]:
+def command(name: str, **headers: object) -> Callable[[WireConnection], None]:
     return lambda connection: ask(connection, name, {"transaction": "t"} | headers)
 
 
-def two_phase(name: str) -> Callable[[Connection], None]:
+def two_phase(name: str) -> Callable[[WireConnection], None]:
     return lambda connection: ask(connection, name, {"xid": "x"})
 
 
-def acknowledge(connection: Connection) -> None:
+def acknowledge(connection: WireConnection) -> None:
     ask(connection, "ACK", {"id": connection.last})  # type: ignore[attr-defined]
 
 
-def close(connection: Connection) -> None:
+def close(connection: WireConnection) -> None:
     port = connection.port
     connection.socket.shutdown(socket.SHUT_RDWR)  # the other processes have it too
     connection.close()
-    with Connection(port, timeout_s=TIMEOUT_S) as other:
+    with WireConnection(port, timeout_s=TIMEOUT_S) as other:
         ask(other, "SEND", {"destination": "/queue/mark", "persistent": "false"})
 
 
@@ -164,7 +164,7 @@ def probe(port: int, persistent: bool, pipe: Pipe) -> None:
     """Send and wait until the pipe says something; then say how long each wait was."""
     waits: list[Wait] = []
     headers = {"destination": f"/queue/probe.{persistent}", "persistent": str(persistent).lower()}
-    with Connection(port, timeout_s=TIMEOUT_S) as connection:
+    with WireConnection(port, timeout_s=TIMEOUT_S) as connection:
         while not pipe.poll():
             began_s = time.monotonic()
             ask(connection, "SEND", dict(headers))
@@ -181,10 +181,10 @@ def measure(kind: str, messages: int, directory: str | None, options: dict[str, 
     """One broker, one transaction."""
     limits = {"memoryLimit": "8GiB", "maxTransactionSize": "2GiB"} | options
     work = KINDS[kind]
-    with brokers.Group("amq", directory=directory, options=limits) as group:
+    with brokers.BrokerGroup("amq", directory=directory, options=limits) as group:
         broker = group.wait_master()
         probes, context = [], multiprocessing.get_context("fork")
-        with Connection(broker.port, timeout_s=TIMEOUT_S) as connection:
+        with WireConnection(broker.port, timeout_s=TIMEOUT_S) as connection:
             for persistent in (False, True):
                 here, there = context.Pipe()
                 process = context.Process(target=probe, args=(broker.port, persistent, there), daemon=True)
@@ -236,7 +236,7 @@ def main() -> None:
             cli.progress(kind)
             results.append(measure(kind, messages, args.dir, cli.amq_options(args)))
             cli.progress(str(results[-1]))
-    except (WireError, OSError, brokers.BrokerError) as error:
+    except (WireError, OSError, brokers.BrokerProcessError) as error:
         sys.exit(f"failed: {error}")
     cli.show(args, {"host": host.describe(args.dir), "transactions": results}, table(results))
 

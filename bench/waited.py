@@ -28,7 +28,7 @@ from amq.protocols.openwire.table import Structure, frame, structure
 from amq.protocols.openwire.wire import optional_bytes
 from bench import brokers, cli
 from bench.tls import certificate
-from bench.wire import Connection, WireError, encode
+from bench.wire import WireConnection, WireError, encode
 
 SECONDS: Final = 10.0
 EVERY_S: Final = 0.03
@@ -126,7 +126,7 @@ def series(ports: Ports) -> None:
 
 
 def small(ports: Ports) -> None:
-    connection = Connection(ports.stomp)
+    connection = WireConnection(ports.stomp)
     while True:
         connection.send_bytes(encode("SEND", {"destination": "/topic/a"}) * 8000)
 
@@ -161,7 +161,7 @@ def compressed(ports: Ports) -> None:
     """65 KB that inflate to 64 MiB, for a consumer that must get the bytes themselves."""
     content = struct.pack(">i", 64 << 20) + zlib.compress(bytes(64 << 20))
     queue = structure(wire.QUEUE, name="compressed")
-    reader = Connection(ports.stomp)
+    reader = WireConnection(ports.stomp)
     reader.send("SUBSCRIBE", {"id": 1, "destination": "/queue/compressed"})
     with openwire(ports.openwire) as sock:
         for number in range(10, 1000):
@@ -178,7 +178,7 @@ def properties(ports: Ports) -> None:
         for n in range(900)
     )
     marshalled = encode_map({f"p{n}": n for n in range(1000)})
-    Connection(ports.stomp).send_bytes(subscriptions)
+    WireConnection(ports.stomp).send_bytes(subscriptions)
     with openwire(ports.openwire) as sock:
         for number in range(10, 1000):
             sock.sendall(message(number, topic, properties=marshalled, content=b"x"))
@@ -187,7 +187,7 @@ def properties(ports: Ports) -> None:
 
 def like(ports: Ports) -> None:
     """1,500 selectors with LIKE, and headers of 9 KB."""
-    connection = Connection(ports.stomp)
+    connection = WireConnection(ports.stomp)
     connection.send_bytes(
         b"".join(
             encode("SUBSCRIBE", {"id": n, "destination": "/topic/like", "selector": f"h LIKE '%_a%{n}_b%'"})
@@ -200,7 +200,7 @@ def like(ports: Ports) -> None:
 
 
 def _stomp(ports: Ports, data: bytes) -> None:
-    connection = Connection(ports.stomp)
+    connection = WireConnection(ports.stomp)
     try:
         connection.send_bytes(data)
         _drain(connection.socket)
@@ -245,7 +245,7 @@ def attack(name: str, ports: Ports, begun: Event) -> None:
 
 def waits(port: int, seconds: float) -> list[float]:
     """How long each receipt took, ms."""
-    client = Connection(port, timeout_s=PATIENCE_S)
+    client = WireConnection(port, timeout_s=PATIENCE_S)
     found: list[float] = []
     end = time.monotonic() + seconds
     while (began := time.monotonic()) < end:
@@ -260,7 +260,7 @@ def waits(port: int, seconds: float) -> list[float]:
 
 def measure(name: str, seconds: float, args: argparse.Namespace) -> Waited:
     """Raises OSError, WireError, BrokerError."""
-    group = brokers.Group("amq", directory=args.dir, options=cli.amq_options(args), openwire=True)
+    group = brokers.BrokerGroup("amq", directory=args.dir, options=cli.amq_options(args), openwire=True)
     broker = group.brokers[0]
     assert isinstance(broker, brokers.AmqBroker)
     pem, key = certificate(group.directory)
@@ -306,7 +306,7 @@ def main() -> None:
         for name in args.attack or (QUICK if args.quick else ATTACKS):
             cli.progress(name)
             rows.append(measure(name, seconds, args))
-    except (OSError, WireError, brokers.BrokerError) as error:
+    except (OSError, WireError, brokers.BrokerProcessError) as error:
         sys.exit(f"failed: {error}")
     cli.show(args, {"rows": [row._asdict() for row in rows]}, table(rows))
 

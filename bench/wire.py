@@ -19,7 +19,7 @@ class WireError(Exception):
     """The broker closed the connection, sent ERROR, or answered with something that is not STOMP."""
 
 
-class Frame(NamedTuple):
+class WireFrame(NamedTuple):
     command: str
     headers: dict[str, str]
     body: bytes
@@ -31,13 +31,13 @@ def encode(command: str, headers: Mapping[str, object], body: bytes = b"") -> by
     return f"{command}\n{lines}\n".encode() + body + b"\0"
 
 
-class FrameReader:
+class WireFrameReader:
     """Bytes in, frames out. First header of a repeated name wins; heart-beats between frames are skipped."""
 
     def __init__(self) -> None:
         self._buffer = b""
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[WireFrame]:
         buffer = self._buffer + data if self._buffer else data
         frames = []
         position = 0
@@ -59,13 +59,13 @@ class FrameReader:
                 break
             if buffer[end] != 0:
                 raise WireError(f"{command} frame does not end in NUL after {end - body_at} bytes of body")
-            frames.append(Frame(command, headers, buffer[body_at:end]))
+            frames.append(WireFrame(command, headers, buffer[body_at:end]))
             position = end + 1
         self._buffer = buffer[position:]
         return frames
 
 
-class Connection:
+class WireConnection:
     """One STOMP connection. Methods raise `OSError` (`TimeoutError` included) or `WireError` when it is broken."""
 
     def __init__(
@@ -79,8 +79,8 @@ class Connection:
         client_id: str = "",
     ) -> None:
         self.port = port
-        self.pending: list[Frame] = []
-        self._reader = FrameReader()
+        self.pending: list[WireFrame] = []
+        self._reader = WireFrameReader()
         self.socket = socket.create_connection((host, port), timeout_s)
         try:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -103,7 +103,7 @@ class Connection:
     def send_bytes(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def read(self, timeout_s: float) -> list[Frame]:
+    def read(self, timeout_s: float) -> list[WireFrame]:
         """Frames that have come in, waiting up to `timeout_s` for the first bytes. Empty = only part of a frame came.
 
         Raises TimeoutError when nothing came.
@@ -121,7 +121,7 @@ class Connection:
                 raise WireError(f"ERROR from the broker: {frame.headers.get('message', '')} {frame.body[:200]!r}")
         return frames
 
-    def next_frame(self, timeout_s: float) -> Frame:
+    def next_frame(self, timeout_s: float) -> WireFrame:
         """The next frame, or TimeoutError after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -132,9 +132,9 @@ class Connection:
             if time.monotonic() >= deadline:
                 raise TimeoutError(f"no whole frame within {timeout_s} s")
 
-    def receipt(self, receipt: str, timeout_s: float) -> list[Frame]:
+    def receipt(self, receipt: str, timeout_s: float) -> list[WireFrame]:
         """Wait for the RECEIPT with that id; whatever came before it is returned."""
-        before: list[Frame] = []
+        before: list[WireFrame] = []
         deadline = time.monotonic() + timeout_s
         while True:
             frame = self.next_frame(deadline - time.monotonic())
@@ -145,7 +145,7 @@ class Connection:
     def close(self) -> None:
         self.socket.close()
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> WireConnection:
         return self
 
     def __exit__(self, *_: object) -> None:

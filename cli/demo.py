@@ -52,7 +52,7 @@ _EPILOG = examples(
     type=click.IntRange(0, 1000),
     default=3,
     show_default=True,
-    help="Kill the master N times.",
+    help="FileKill the master N times.",
 )
 @click.option(
     "--file",
@@ -95,7 +95,7 @@ def demo(
 
 
 @dataclass(slots=True)
-class Kill(demo_common.Kill):
+class FileKill(demo_common.Kill):
     """One kill -9 of the master, when this many lines had come. `first_line_s` from the kill; 0 = has not come yet."""
 
     line: int = 0
@@ -103,14 +103,14 @@ class Kill(demo_common.Kill):
 
 
 @dataclass(slots=True)
-class Verdict(demo_common.Verdict):
+class FileVerdict(demo_common.Verdict):
     """The result of the demo. `left` = messages of its queue that the journal still holds at the end."""
 
     lines: int
     received: int
     seconds: float
     same: bool
-    kills: list[Kill]
+    kills: list[FileKill]
     delivered_again: int
     stored_twice: int
     acks_undone: int
@@ -149,7 +149,7 @@ class _Demo:
         self._output = os.path.join(directory, "output.txt")
         self._view = view
         self._kills_wanted = kills
-        self._kills: list[Kill] = []
+        self._kills: list[FileKill] = []
         self._killed_at = 0.0
         self._lines = _count_lines(text)
         if self._lines < PHASE_LINES_MIN * (kills + 1):
@@ -167,7 +167,7 @@ class _Demo:
         self._progress: tuple[int, ...] = ()
         self._moved_at = time.monotonic()
 
-    def run(self) -> Verdict:
+    def run(self) -> FileVerdict:
         """Raises AmqError if the demo cannot go on."""
         self._view.event(f"{len(self._group.brokers)} brokers on {self._store}; {self._lines:,} lines of {self._text}")
         self._group.start()
@@ -186,7 +186,7 @@ class _Demo:
             self._be_watched()
         self._group.stop()
         left, problems = demo_common.left_in(self._store, self._queue)
-        return Verdict(
+        return FileVerdict(
             self._lines,
             self._receiver.received,
             seconds,
@@ -276,7 +276,7 @@ class _Demo:
             return
         line = self._receiver.received
         self._killed_at = self._group.kill(master, f"at line {line:,}")
-        self._kills.append(Kill(master.name, line=line))
+        self._kills.append(FileKill(master.name, line=line))
 
     def _follow_takeover(self) -> None:
         """Note when the next master serves and when its first line comes; then start the killed broker again."""

@@ -94,7 +94,7 @@ def demo_spark(rows: int, count: int, master: str, keep: bool, as_json: bool) ->
 
 
 @dataclass(slots=True)
-class Kill(demo_common.Kill):
+class SparkKill(demo_common.Kill):
     """One kill -9 of the master, in a micro-batch of one of the pipelines."""
 
     pipeline: str = ""
@@ -102,7 +102,7 @@ class Kill(demo_common.Kill):
 
 
 @dataclass(slots=True)
-class Verdict(demo_common.Verdict):
+class SparkVerdict(demo_common.Verdict):
     """The result. `foreign` = rows in the output that were never in the input; `rows_per_s` of each pipeline since its
     last start; `direct` = messages that were read from the store, as far as the broker has heard of it."""
 
@@ -112,7 +112,7 @@ class Verdict(demo_common.Verdict):
     lost: int
     duplicated: int
     foreign: int
-    kills: list[Kill]
+    kills: list[SparkKill]
     left: int
     problems: list[str] = field(default_factory=list)
     spark_kills: list[str] = field(default_factory=list)
@@ -227,14 +227,14 @@ class _Demo:
         self._output = directory / "output"
         self._checkpoints = {"ingest": directory / "checkpoint", "drain": self._output / CHECKPOINT}
         self._group = DemoGroup(count, self._store, str(directory), view.event, ["directReads=*"])
-        self._kills: list[Kill] = []
+        self._kills: list[SparkKill] = []
         self._spark_kills: list[str] = []
         self._figures: dict[str, dict[str, Any]] = {}
         self._pipeline: PipelineRun | None = None
         self._progress: tuple[int, ...] = ()
         self._moved_at = 0.0
 
-    def run(self) -> Verdict:
+    def run(self) -> SparkVerdict:
         """Raises AmqError where the demo cannot go on."""
         self._view.event(f"{len(self._group.brokers)} brokers on {self._store}; {self._rows:,} rows in {self._input}")
         sent = make_rows(self._input, self._rows)
@@ -268,7 +268,7 @@ class _Demo:
         self._group.until(lambda: self._group.is_whole, "group in which every broker is up", self._look)
         self._group.stop()
         arrived = read_rows(str(self._output))
-        return Verdict(
+        return SparkVerdict(
             self._rows,
             len(arrived),
             seconds,
@@ -327,7 +327,7 @@ class _Demo:
             if not killed and not waiting and begun > BATCHES // 2 and self._group.is_ready and master is not None:
                 killed = True
                 self._group.kill(master, f"in micro-batch {begun - 1} of {name}")
-                self._kills.append(Kill(master.name, pipeline=name, batch=begun - 1))
+                self._kills.append(SparkKill(master.name, pipeline=name, batch=begun - 1))
             self._check_progress(run)
         self._pipeline = None
         self._figures[name] = run.result()

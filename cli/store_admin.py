@@ -14,7 +14,7 @@ from amq.store.name import is_directory
 from amq.store.open import open_vfs
 
 if TYPE_CHECKING:
-    from amq.store.postgres.sessions import Session, Sessions
+    from amq.store.postgres.sessions import ServerConnection, Sessions
 
 _URL = "postgresql://owner@db.example.com/amq"
 _option = click.option(
@@ -91,7 +91,7 @@ def accept(store: str, yes: bool, as_json: bool) -> None:
 
 
 @contextmanager
-def _opened(store: str) -> Iterator[tuple[Sessions, Session]]:
+def _opened(store: str) -> Iterator[tuple[Sessions, ServerConnection]]:
     """A connection to the database, whatever is in it. Raises StoreError, ConfigError, OSError."""
     if is_directory(store):
         raise StoreError(f"{store} is a directory: brokers make such a store themselves", code="STORE_UNUSABLE")

@@ -181,7 +181,7 @@ class StoreFiles:
                 yield Part(start, end, None, error.reason)
             start = end
 
-    def _chunk(self, direct: Direct, found: places.Places, start: int, end: int, destination: str) -> Run:
+    def _chunk(self, direct: Direct, found: places.MessagePlaces, start: int, end: int, destination: str) -> Run:
         """The records of positions in one segment."""
         segment = self.segment(*found.segments[found.where[start]], direct.uuid)
         offsets = np.frombuffer(found.offsets, np.int64)[start:end]

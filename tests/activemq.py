@@ -18,7 +18,7 @@ from amq.client.tls import Contexts
 from amq.doors.clock import SystemClock
 from amq_migrate.openwire.addresses import parse
 from amq_migrate.openwire.peer import connect
-from bench.brokers import PROBE_PAUSE_S, START_TIMEOUT_S, ActiveMqBroker, BrokerError, broker_class
+from bench.brokers import PROBE_PAUSE_S, START_TIMEOUT_S, ActiveMqBroker, BrokerProcessError, broker_class
 from tests.ports import free_port
 
 USERS = """<amq:plugins><amq:simpleAuthenticationPlugin anonymousAccessAllowed="false"><amq:users>
@@ -64,7 +64,7 @@ def have_activemq() -> bool:
     """Is it installed? In CI a missing one is a failure."""
     try:
         broker_class("activemq")
-    except BrokerError as error:
+    except BrokerProcessError as error:
         if os.environ.get("CI") == "true":
             pytest.fail(str(error))
         return False

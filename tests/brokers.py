@@ -22,7 +22,7 @@ from typing import Any, Final
 from amq.store.files.board import FileBoard
 from amq.store.open import open_vfs
 from amq.store.presence import read_presence
-from bench.wire import Connection
+from bench.wire import WireConnection
 from tests.patience import DEADLINE_S
 from tests.ports import free_port
 from tests.preloaded import ROOT, AmqProcess
@@ -199,9 +199,9 @@ class Broker:
     def log_text(self) -> str:
         return "\n".join(json.dumps(line, ensure_ascii=False) for line in self.log[-40:])
 
-    def connect(self, **options: Any) -> Connection:
+    def connect(self, **options: Any) -> WireConnection:
         """A raw STOMP 1.2 connection (its parser is not the broker's)."""
-        return Connection(self.port, **{"timeout_s": DEADLINE_S, **options})
+        return WireConnection(self.port, **{"timeout_s": DEADLINE_S, **options})
 
     def _read_log(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None

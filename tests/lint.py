@@ -10,7 +10,8 @@ import functools
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,6 +99,12 @@ CIRCLES = [
 ]
 # Calls whose last argument is how long they wait.
 WAITS = frozenset(["next_frame", "receipt", "result", "settimeout", "timeout", "wait_for"])
+# Names that several public classes have: the client's (the same for `await` and without), and terms of the field that
+# mean the same thing at another end. None may come, and one that is given up leaves this list.
+SHARED_NAMES = """
+Answer Browser Connection Consumer Event Group Link Message Pages Part Producer Reader Request Run Session Shared Slices
+Source State Subscribed Subscription Transaction Verdict
+"""
 # Modules that name `Broker`: everything else gets the parts of it that it needs. Four of them show all of it.
 NAME_BROKER_MAX = 9
 
@@ -202,6 +209,12 @@ def _reached(module: str, imports: dict[str, set[str]]) -> set[str]:
     return found
 
 
+def shared_names(sources: Iterable[str]) -> list[str]:
+    """The names that two public classes or more have, in whatever module."""
+    classes = [node.name for source in sources for node in nodes(source) if isinstance(node, ast.ClassDef)]
+    return sorted(name for name, count in Counter(classes).items() if count > 1 and not name.startswith("_"))
+
+
 # -- reading Python ----------------------------------------------------------------------------------------------------
 
 
@@ -276,6 +289,10 @@ def complaints() -> Iterator[str]:
     modules = _modules()
     if (found := list(circles(modules))) != CIRCLES:
         yield f"modules import each other in a circle: {found}, and not {CIRCLES}"
+    benches = [path.read_text() for path in files(".py") if path.relative_to(ROOT).parts[0] == "bench"]
+    if (shared := shared_names([*modules.values(), *benches])) != SHARED_NAMES.split():
+        unlike = set(shared).symmetric_difference(SHARED_NAMES.split())
+        yield f"several classes have one name, or no longer: {sorted(unlike)}; rename one, or correct SHARED_NAMES"
     knowing = [name for name, source in modules.items() if re.search(r"^ *from .* import .*\bBroker\b", source, re.M)]
     if len(knowing) != NAME_BROKER_MAX:
         yield f"{len(knowing)} modules name Broker, and not {NAME_BROKER_MAX}: {knowing}"

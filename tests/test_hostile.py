@@ -13,7 +13,7 @@ import pytest
 from brokers import Broker, Brokers
 from traffic import Producer, connect_any, drain
 
-from bench.wire import Connection, encode
+from bench.wire import WireConnection, encode
 from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
@@ -168,7 +168,7 @@ def test_a_producer_is_held_back_at_the_memory_limit_and_goes_on(brokers: Broker
 
 
 def send_to(
-    connection: Connection, body: bytes, number: int, timeout_s: float = DEADLINE_S, persistent: str = "true"
+    connection: WireConnection, body: bytes, number: int, timeout_s: float = DEADLINE_S, persistent: str = "true"
 ) -> None:
     headers = {"destination": "/queue/a", "receipt": number, "content-length": len(body), "persistent": persistent}
     connection.send("SEND", headers, body)

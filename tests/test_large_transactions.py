@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from brokers import Brokers
 
-from bench.wire import Connection, encode
+from bench.wire import WireConnection, encode
 from tests.patience import DEADLINE_S
 
 MESSAGES = 250_000
@@ -16,7 +16,7 @@ PERIOD = "400ms"
 STARTS_MAX = 3  # a busy machine may withhold its processor for longer than PERIOD, though not each time
 
 
-def send_all(connection: Connection, messages: int, queue: str = "/queue/bulk") -> None:
+def send_all(connection: WireConnection, messages: int, queue: str = "/queue/bulk") -> None:
     """Begin a transaction and send `messages` in it."""
     connection.send("BEGIN", {"transaction": "t"})
     frame = encode("SEND", {"destination": queue, "transaction": "t", "content-length": "4"}, b"body")
@@ -67,5 +67,5 @@ def test_others_are_served_while_a_large_transaction_commits(tmp_path: Path) -> 
         assert served > 30, "two or three before"
 
 
-def _has_input(connection: Connection) -> bool:
+def _has_input(connection: WireConnection) -> bool:
     return bool(select.select([connection.socket], [], [], 0)[0])

@@ -15,6 +15,7 @@ from tests.lint import (
     check_text,
     circles,
     rooms_without_contract,
+    shared_names,
 )
 
 CASES = [
@@ -61,6 +62,11 @@ def test_a_circle_is_seen() -> None:
     assert list(circles({"a.a": hidden, "a.b": "from a.c import C\n", "a.c": "import a.a\n", "a.d": hidden})) == [
         ["a.a", "a.b", "a.c"]
     ]
+
+
+def test_a_name_of_two_classes_is_seen() -> None:
+    one, other = "class A: ...\nclass _C: ...\n", "class A: ...\nclass B:\n    class _C: ...\n"
+    assert list(shared_names([one, other])) == ["A"]
 
 
 def test_a_room_without_contract_is_seen() -> None:

@@ -13,7 +13,7 @@ from brokers import Broker, Brokers
 from traffic import QUEUE, drain, send
 
 from amq.journal.format import BATCH_MAGIC
-from bench.wire import Connection, WireError
+from bench.wire import WireConnection, WireError
 from tests.files import flip
 from tests.patience import DEADLINE_S
 
@@ -100,7 +100,7 @@ FULL = {
 }
 
 
-def fill_up(connection: Connection, body: bytes) -> int:
+def fill_up(connection: WireConnection, body: bytes) -> int:
     """Send until the broker refuses; how many were confirmed. The refusal must say why."""
     sent = 0
     with pytest.raises(WireError, match="disk is full"):

@@ -26,7 +26,7 @@ from amq.store.files.board import FileBoard
 from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs
 from amq.store.presence import read_presence
-from bench.wire import Connection
+from bench.wire import WireConnection
 from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
@@ -80,7 +80,7 @@ def assert_all_there(broker: Broker, confirmed: list[int], acknowledged: int = 0
     assert bodies == [f"message {number}".encode() for number in confirmed[acknowledged:]]
 
 
-def acknowledge(connection: Connection, count: int) -> None:
+def acknowledge(connection: WireConnection, count: int) -> None:
     """Take and acknowledge that many messages."""
     connection.send("SUBSCRIBE", {"destination": QUEUE, "id": "some", "ack": "client", "prefetch-count": count})
     frames = [connection.next_frame(DEADLINE_S) for _ in range(count)]

@@ -12,20 +12,20 @@ from collections.abc import Sequence
 
 from brokers import Broker
 
-from bench.wire import Connection, WireError
+from bench.wire import WireConnection, WireError
 from tests.patience import DEADLINE_S
 
 QUEUE = "/queue/orders"
 WINDOW = 20  # messages that a producer has unconfirmed
 
 
-def connect_any(brokers: Sequence[Broker], timeout_s: float = DEADLINE_S) -> Connection:
+def connect_any(brokers: Sequence[Broker], timeout_s: float = DEADLINE_S) -> WireConnection:
     """A connection to whichever of `brokers` serves clients, as a failover client would find it."""
     deadline, patience_s = time.monotonic() + timeout_s, 1.0
     while True:
         for broker in brokers:
             try:
-                return Connection(broker.port, timeout_s=patience_s)  # a process that is stopped answers nothing
+                return WireConnection(broker.port, timeout_s=patience_s)  # a process that is stopped answers nothing
             except TimeoutError:
                 patience_s = min(2 * patience_s, timeout_s)  # or the machine is slow
             except (OSError, WireError):
@@ -36,7 +36,7 @@ def connect_any(brokers: Sequence[Broker], timeout_s: float = DEADLINE_S) -> Con
 
 
 def send(
-    connection: Connection, body: bytes, *, queue: str = QUEUE, timeout_s: float = DEADLINE_S, **headers: str
+    connection: WireConnection, body: bytes, *, queue: str = QUEUE, timeout_s: float = DEADLINE_S, **headers: str
 ) -> None:
     """Send one message and wait until it is confirmed. WireError where the broker refuses it."""
     words = {"destination": queue, "receipt": "sent", "content-length": str(len(body))} | headers
@@ -106,13 +106,13 @@ class Producer(threading.Thread):
             except (OSError, WireError):
                 self.failovers += 1
 
-    def _send(self, connection: Connection, number: int) -> None:
+    def _send(self, connection: WireConnection, number: int) -> None:
         body = f"message {number}".encode()
         headers = {"destination": self._queue, "receipt": number, "_AMQ_DUPL_ID": f"id-{number}"}
         connection.send("SEND", headers, body)
 
 
-def drain(connection: Connection, expected: int, queue: str = QUEUE, timeout_s: float = DEADLINE_S) -> list[bytes]:
+def drain(connection: WireConnection, expected: int, queue: str = QUEUE, timeout_s: float = DEADLINE_S) -> list[bytes]:
     """Consume and acknowledge all that is in `queue`, in the order of delivery; `expected` only says how much to await.
 
     Ends with a sentinel sent behind everything, so that one message too many is seen as well as one too few.

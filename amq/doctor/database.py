@@ -13,7 +13,7 @@ from amq.doctor.finding import Examination, Finding, Level, unfit
 from amq.doctor.probes import Times
 from amq.doors.clock import Clock, SystemClock
 from amq.store.postgres.schema import STEPS
-from amq.store.postgres.sessions import Session, Sessions
+from amq.store.postgres.sessions import ServerConnection, Sessions
 from amq.store.postgres.url import SqlUrl
 
 VERSION_MIN = 120_000  # PostgreSQL 12, as server_version_num
@@ -89,7 +89,7 @@ def _judge_settings(
     return found
 
 
-def _judge_connection(session: Session) -> Finding:
+def _judge_connection(session: ServerConnection) -> Finding:
     """Whether it is encrypted, and whether this side knows whose server it is."""
     address = session.info.hostaddr
     is_local = not address or ipaddress.ip_address(address).is_loopback
@@ -114,14 +114,14 @@ def _judge_connection(session: Session) -> Finding:
     return Finding(Level.WARNING, "connection", how, why, cure)
 
 
-def _is_encrypted_by_kerberos(session: Session) -> bool:
+def _is_encrypted_by_kerberos(session: ServerConnection) -> bool:
     if session.info.server_version < VERSION_MIN:
         return False  # it has no such view
     row = session.execute("SELECT encrypted FROM pg_stat_gssapi WHERE pid = pg_backend_pid()").fetchone()
     return row is not None and row[0] is True
 
 
-def _judge_tables(sessions: Sessions, session: Session, role: str) -> Finding:
+def _judge_tables(sessions: Sessions, session: ServerConnection, role: str) -> Finding:
     tables = sessions.tables
     names = tables.names
     lacking = []
@@ -144,7 +144,7 @@ def _judge_tables(sessions: Sessions, session: Session, role: str) -> Finding:
     return Finding(Level.OK, "tables", f"version {version}")
 
 
-def _judge_strangers(sessions: Sessions, session: Session) -> list[Finding]:
+def _judge_strangers(sessions: Sessions, session: ServerConnection) -> list[Finding]:
     """Roles without rights on the tables may do this: no content is theirs, but the server is shared."""
     schema = sessions.tables.schema
     row = session.execute(_STRANGERS, [schema]).fetchone()
@@ -162,7 +162,7 @@ def _judge_strangers(sessions: Sessions, session: Session) -> list[Finding]:
     return found
 
 
-def _measure(report: Examination, session: Session, clock: Clock, waits: bool) -> None:
+def _measure(report: Examination, session: ServerConnection, clock: Clock, waits: bool) -> None:
     """`waits`: a commit would wait for ever, for a standby that is not there."""
     trips = _times(session, clock, "SELECT 1")
     report.measured["round_trip"] = trips.to_json()
@@ -179,7 +179,7 @@ def _measure(report: Examination, session: Session, clock: Clock, waits: bool) -
     report.recommended["lockKeepAlivePeriod"] = f"{round(max(period_s, 15 * syncs.p99_s) * 1000)}ms"
 
 
-def _times(session: Session, clock: Clock, statement: Any) -> Times:
+def _times(session: ServerConnection, clock: Clock, statement: Any) -> Times:
     times: list[float] = []
     first = clock.monotonic()
     while len(times) < SYNCS and (not times or clock.monotonic() - first < BUDGET_S):

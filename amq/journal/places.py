@@ -25,7 +25,7 @@ _HEAD = struct.Struct("<BxxxIII")  # version, messages, segments, messages deliv
 _LEVEL = 1  # of compression: 0.03 µs a message
 
 
-class Places(NamedTuple):
+class MessagePlaces(NamedTuple):
     """Of messages, in the order in which they are delivered.
 
     seqs         of each
@@ -66,7 +66,7 @@ def pack(
     return base64.b64encode(zlib.compress(b"".join(parts), _LEVEL)).decode("ascii")
 
 
-def unpack(text: str, count: int) -> Places:
+def unpack(text: str, count: int) -> MessagePlaces:
     """The places of `count` messages. Raises ProtocolError."""
     size_max = _HEAD.size + 8 * SEGMENTS_MAX + (8 + 8 + 4 + 2 + 4 + 4) * count
     try:
@@ -100,7 +100,7 @@ def unpack(text: str, count: int) -> Places:
         index = array("H", bytes(2 * count))
     if max(index, default=-1) >= used or max(positions, default=-1) >= count:
         raise ProtocolError("the places of messages are damaged: a segment or message is named that is not there")
-    return Places(
+    return MessagePlaces(
         array("q", accumulate(seqs)),
         [(code >> 32, code & 0xFFFFFFFF) for code in codes],
         index,

@@ -35,8 +35,8 @@ from amq.selectors.syntax import (
     Or,
     Property,
     SameText,
-    Text,
     TextHeader,
+    TextLiteral,
     TextValue,
     Truth,
 )
@@ -128,7 +128,7 @@ class _Writer:
     def bound_text(self, value: TextValue) -> tuple[str, str]:
         """A test that it is not NULL ("" = it never is), and what stands for its value behind that test."""
         text = self.text(value)
-        if isinstance(value, Text) or (isinstance(value, TextHeader) and value.name not in syntax.NULLABLE):
+        if isinstance(value, TextLiteral) or (isinstance(value, TextHeader) and value.name not in syntax.NULLABLE):
             return "", text
         name = self.variable()
         return f"({name} := {text}) is not None and ", name
@@ -188,7 +188,7 @@ class _Writer:
 
     def _null(self, condition: IsNull, wanted: bool) -> str:
         value = condition.left
-        if isinstance(value, Text | Number | NumberHeader):
+        if isinstance(value, TextLiteral | Number | NumberHeader):
             return str(not wanted)
         if isinstance(value, Property | TextHeader):
             return f"{self.text(value)} {'is' if wanted else 'is not'} None"
@@ -198,7 +198,7 @@ class _Writer:
     def _same_text(self, condition: SameText, wanted: bool) -> str:
         """Values of different types make both = and <> FALSE."""
         sides = (condition.left, condition.right)
-        if condition.same and wanted and any(isinstance(side, Text) for side in sides):
+        if condition.same and wanted and any(isinstance(side, TextLiteral) for side in sides):
             return f"{self.text(condition.left)} == {self.text(condition.right)}"  # None equals no string
         left_test, left = self.bound_text(condition.left)
         right_test, right = self.bound_text(condition.right)

@@ -26,8 +26,8 @@ from amq.selectors.syntax import (
     Or,
     Property,
     SameText,
-    Text,
     TextHeader,
+    TextLiteral,
     Value,
 )
 from amq.selectors.values import NAN, number
@@ -174,8 +174,8 @@ class SelectorIndex(Generic[Key]):
             return _Places(tuple(places), all(part.enough for part in known))
         if isinstance(condition, SameText) and condition.same:
             left, right = condition.left, condition.right
-            name, text = (_name(right), left) if isinstance(left, Text) else (_name(left), right)
-            if name is not None and isinstance(text, Text):
+            name, text = (_name(right), left) if isinstance(left, TextLiteral) else (_name(left), right)
+            if name is not None and isinstance(text, TextLiteral):
                 return _Places(((name, text.value),), True)
         if isinstance(condition, InTexts) and (name := _name(condition.left)) is not None:
             return _Places(tuple((name, value) for value in condition.values), True)

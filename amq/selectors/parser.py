@@ -35,8 +35,8 @@ from amq.selectors.syntax import (
     Or,
     Property,
     SameText,
-    Text,
     TextHeader,
+    TextLiteral,
     TextValue,
     Truth,
     Value,
@@ -138,7 +138,7 @@ class _Parser:
     def number(self, node: Node, at: int) -> NumberValue:
         """Texts are converted: a string now, a property when it is there."""
         value = self.value(node, at)
-        if isinstance(value, Text):
+        if isinstance(value, TextLiteral):
             converted = number(value.value)
             if math.isnan(converted):
                 self.fail("expected a number: only = and <> compare strings, and only with each other", at)
@@ -254,7 +254,7 @@ class _Parser:
             items.append(self._in_item())
         self.expect(")", ", or ) after a value of IN")
         left = self.value(node, at)
-        texts = [item.value for item in items if isinstance(item, Text)]
+        texts = [item.value for item in items if isinstance(item, TextLiteral)]
         if isinstance(left, TEXTS) and len(texts) == len(items):
             return InTexts(left, tuple(dict.fromkeys(_spelled(left, each) for each in texts)))
         if isinstance(left, TEXTS) and texts:
@@ -263,10 +263,10 @@ class _Parser:
         values = dict.fromkeys(item.value for item in numbers if isinstance(item, Number))
         return InNumbers(self.number(left, at), tuple(values))
 
-    def _in_item(self) -> Text | Number:
+    def _in_item(self) -> TextLiteral | Number:
         at = self.token.at
         item = self.signed()
-        if not isinstance(item, Text | Number):
+        if not isinstance(item, TextLiteral | Number):
             self.fail("expected a string or a number: IN takes no other values", at)
         return item
 
@@ -356,7 +356,7 @@ class _Parser:
             self.advance()
             return self._name(str(token.value), token.at)
         if token.kind == STRING:
-            return Text(self.string(""))
+            return TextLiteral(self.string(""))
         if token.kind == NUMBER and not isinstance(token.value, str):
             self.advance()
             return Number(token.value)
@@ -381,7 +381,7 @@ class _Parser:
 
 
 def _spelled_for(header: Value, value: TextValue) -> TextValue:
-    return Text(_spelled(header, value.value)) if isinstance(value, Text) else value
+    return TextLiteral(_spelled(header, value.value)) if isinstance(value, TextLiteral) else value
 
 
 def _spelled(header: Value, text: str) -> str:

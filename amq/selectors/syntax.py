@@ -38,7 +38,7 @@ class NumberHeader:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextLiteral:
     value: str
 
 
@@ -70,10 +70,10 @@ class Negation:
     depth: int
 
 
-TextValue = Property | TextHeader | Text
+TextValue = Property | TextHeader | TextLiteral
 NumberValue = NumberHeader | Number | AsNumber | Arithmetic | Negation
 Value = TextValue | NumberValue
-TEXTS: Final = (Property, TextHeader, Text)
+TEXTS: Final = (Property, TextHeader, TextLiteral)
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,7 @@ def main() -> None:
         run.check_first(rows)
         for step in steps(run, rows):
             step()
-    except (LoadError, brokers.BrokerError, WireError, OSError) as error:
+    except (LoadError, brokers.BrokerProcessError, WireError, OSError) as error:
         failure = f"failed at {run.doing!r}: {error}"
     cli.show(args, run.report, *run.shown)
     print(f"kept in {output}", file=sys.stderr)

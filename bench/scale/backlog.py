@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.load import LoadError
-from bench.wire import Connection, WireError, encode
+from bench.wire import WireConnection, WireError, encode
 
 BODY_BYTES = 1024
 SERIAL_BYTES = 12
@@ -59,7 +59,7 @@ def fill(
     """
     target = f"{destination}.{_MARK.decode()}" if queues else destination
     start_s = reported_s = time.monotonic()
-    with Connection(port, timeout_s=PATIENCE_S) as connection:
+    with WireConnection(port, timeout_s=PATIENCE_S) as connection:
         frames, marks = _batch(target, size_bytes, min(BATCH_MESSAGES, messages))
         marks_per_message = 2 if queues else 1
         unconfirmed = 0
@@ -95,13 +95,13 @@ class _Shared:
 def _consume(port: int, destination: str, index: int, shared: _Shared) -> None:
     gc.disable()
     try:
-        with Connection(port, timeout_s=PATIENCE_S) as connection:
+        with WireConnection(port, timeout_s=PATIENCE_S) as connection:
             _take_all(connection, destination, index, shared)
     except (OSError, LoadError, WireError) as error:
         shared.failed.value = f"consumer {index}: {error}".encode()[:1999]
 
 
-def _take_all(connection: Connection, destination: str, index: int, shared: _Shared) -> None:
+def _take_all(connection: WireConnection, destination: str, index: int, shared: _Shared) -> None:
     headers = {"id": index, "destination": destination, "ack": "client-individual"}
     connection.send("SUBSCRIBE", headers | {"activemq.prefetchSize": 1000, "prefetch-count": 1000})
     sock, seen, held = connection.socket, shared.seen, b""

@@ -29,7 +29,7 @@ from bench import brokers
 from bench.load import LoadError
 from bench.scale import machine
 from bench.scale.backlog import PATIENCE_S, REPORT_EVERY_S, Progress
-from bench.wire import Connection, encode
+from bench.wire import WireConnection, encode
 
 SIZES_BYTES = (200, 1024, 1024, 4096, 16384)
 SERIAL_BYTES = 12
@@ -73,13 +73,13 @@ class DiskQueue:
         self.live: deque[tuple[int, int]] = deque()  # (serial, bytes) sent and not acknowledged
         self.live_bytes = 0
         self._port = port
-        self._connection: Connection | None = None
+        self._connection: WireConnection | None = None
         self._held: deque[tuple[bytes, str]] = deque()  # (body, ack id) delivered, not yet taken
 
     def take(self, wanted_bytes: float) -> None:
         """Acknowledge the oldest messages, `wanted_bytes` or a little more. LoadError where others came."""
         if self._connection is None:
-            self._connection = Connection(self._port, timeout_s=PATIENCE_S)
+            self._connection = WireConnection(self._port, timeout_s=PATIENCE_S)
             headers = {"id": 0, "destination": self.destination, "ack": "client-individual"}
             self._connection.send("SUBSCRIBE", headers)
         acks: list[bytes] = []
@@ -116,7 +116,7 @@ class Pump:
         self.sent_bytes = 0
         self._serials = itertools.count()
         self._journal = store / "journal"
-        self._sender = Connection(port, timeout_s=PATIENCE_S)
+        self._sender = WireConnection(port, timeout_s=PATIENCE_S)
         self._unconfirmed = 0
         self._progress = progress
         self._start_s = self._reported_s = time.monotonic()
@@ -249,7 +249,7 @@ def record_overhead_bytes(store: Path) -> float:
     command = [sys.executable, "-m", "amq.cli.main", "journal", "stat", "--store", str(store), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=brokers.ROOT, check=False)
     if done.returncode:
-        raise brokers.BrokerError(f"amq journal stat failed, exit code {done.returncode}: {done.stderr[-1000:]}")
+        raise brokers.BrokerProcessError(f"amq journal stat failed, exit code {done.returncode}: {done.stderr[-1000:]}")
     found = json.loads(done.stdout)["destinations"]
     live = sum(destination["live"] for destination in found)
     records = sum(destination["live_record_bytes"] for destination in found)
@@ -304,7 +304,7 @@ def measure(
     wanted = 3 * live_bytes + 8 * segment_bytes
     machine.require_space(directory, wanted, f"disk, {name}", "hold less with --live-megabytes")
     progress(f"{name}: starting")
-    with brokers.Group("amq", directory=directory, options=options) as group:
+    with brokers.BrokerGroup("amq", directory=directory, options=options) as group:
         pump = Pump(group.ports[0], group.store, lambda text: progress(f"{name}: {text}"))
         start_s = time.monotonic()
         pattern(pump, sent_bytes, live_bytes, segment_bytes)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.brokers import Broker, BrokerError
+from bench.brokers import BrokerProcess, BrokerProcessError
 
 SPARE_BYTES = 1 << 30  # left free on the disk, whatever is measured
 RECORD_FACTOR = 1.2  # bytes that the journal may take for each byte of a body of 1 KiB
@@ -19,7 +19,7 @@ IDLE_WINDOW_S = 0.5
 IDLE_TIMEOUT_S = 900.0
 
 
-class SpaceError(BrokerError):
+class SpaceError(BrokerProcessError):
     """The disk is too small for what was asked for."""
 
 
@@ -34,7 +34,7 @@ def require_space(directory: str | None, wanted_bytes: float, what: str, cure: s
         )
 
 
-def memory(broker: Broker) -> dict[str, int]:
+def memory(broker: BrokerProcess) -> dict[str, int]:
     """Bytes: resident now, proportional share of it (pages shared with other processes divided), resident at most."""
     process = Path(f"/proc/{broker.pid}")
     status, rollup = (process / "status").read_text(), (process / "smaps_rollup").read_text()
@@ -43,7 +43,7 @@ def memory(broker: Broker) -> dict[str, int]:
     return {name: int(match[1]) * 1024 if match else 0 for name, match in found.items()}
 
 
-def settle(broker: Broker) -> float:
+def settle(broker: BrokerProcess) -> float:
     """Wait until the broker has nothing to do: a slave has caught up, a master has tidied up. Seconds that it took."""
     start_s = time.monotonic()
     quiet = 0
@@ -54,7 +54,9 @@ def settle(broker: Broker) -> float:
         busy = (broker.cpu_s() - cpu_s) / (time.monotonic() - window_s)
         quiet = quiet + 1 if busy < IDLE_SHARE else 0
         if time.monotonic() - start_s > IDLE_TIMEOUT_S:
-            raise BrokerError(f"{broker.name} is still busy after {IDLE_TIMEOUT_S:g} s: {broker.log_text()[-1000:]}")
+            raise BrokerProcessError(
+                f"{broker.name} is still busy after {IDLE_TIMEOUT_S:g} s: {broker.log_text()[-1000:]}"
+            )
     return time.monotonic() - start_s
 
 

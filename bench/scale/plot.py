@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.brokers import BrokerError
+from bench.brokers import BrokerProcessError
 
 Value = Callable[[dict[str, Any]], float]
 
 
-class PlotError(BrokerError):
+class PlotError(BrokerProcessError):
     """The library that draws is not installed."""
 
 

@@ -18,7 +18,7 @@ from bench.scale import machine
 from bench.scale.backlog import BODY_BYTES, Progress, drain, fill
 from bench.stats import Spread, spread
 from bench.takeover import QUEUE, connect, first_message, one_takeover
-from bench.wire import Connection
+from bench.wire import WireConnection
 
 KEEP_ALIVE_MS = 5000
 REPEAT_S = 60.0
@@ -41,7 +41,7 @@ def repeated(measure: Callable[[], float], repeat: int) -> dict[str, float]:
     return spread(values)._asdict()
 
 
-def takeover_s(group: brokers.Group) -> float:
+def takeover_s(group: brokers.BrokerGroup) -> float:
     """Kill the master; seconds until a message came from the next one. The killed one comes back as its slave."""
     seconds = one_takeover(group)["first_message_s"]
     for broker in group.brokers:
@@ -52,7 +52,7 @@ def takeover_s(group: brokers.Group) -> float:
     return seconds
 
 
-def cold_start_s(group: brokers.Group, drop_cache: bool) -> float:
+def cold_start_s(group: brokers.BrokerGroup, drop_cache: bool) -> float:
     """Kill every broker and start one; seconds from the start of its process until a message came from it."""
     for broker in group.brokers:
         if broker.alive:
@@ -67,7 +67,7 @@ def cold_start_s(group: brokers.Group, drop_cache: bool) -> float:
     return time.monotonic() - start_s
 
 
-def _connect(broker: brokers.Broker, deadline_s: float) -> Connection:
+def _connect(broker: brokers.BrokerProcess, deadline_s: float) -> WireConnection:
     """A connection as soon as the broker answers; BrokerError when it is gone."""
     while True:
         try:
@@ -98,7 +98,9 @@ def measure(
         progress(f"{name}: {text}")
 
     say("starting two brokers")
-    with brokers.Group("amq", 2, keep_alive_ms=KEEP_ALIVE_MS, directory=directory, options=OPTIONS | options) as group:
+    with brokers.BrokerGroup(
+        "amq", 2, keep_alive_ms=KEEP_ALIVE_MS, directory=directory, options=OPTIONS | options
+    ) as group:
         master, slave = group.brokers
         point: dict[str, Any] = {"messages": messages}
         point["empty_memory"] = {"master": machine.memory(master), "slave": machine.memory(slave)}
@@ -125,7 +127,7 @@ def measure_queues(queues: int, directory: str | None, options: dict[str, str], 
     name = f"{queues:,} queues"
     machine.require_space(directory, queues * BODY_BYTES * machine.RECORD_FACTOR, name, "ask for fewer with --queues")
     progress(f"{name}: starting two brokers")
-    with brokers.Group("amq", 2, directory=directory, options=options) as group:
+    with brokers.BrokerGroup("amq", 2, directory=directory, options=options) as group:
         master, slave = group.brokers
         empty = {"master": machine.memory(master), "slave": machine.memory(slave)}
         rate = fill(master.port, queues, "/queue/scale", queues=True, progress=progress)

@@ -68,9 +68,9 @@ def measure_throughput(
     machine.require_space(directory, 4 * scale.live_bytes + 1e9, "throughput", "hold less with --live-megabytes")
     with contextlib.ExitStack() as stack:
         progress("throughput: starting three brokers")
-        quiet = brokers.Group("amq", directory=directory, options=options | scale.alone_options)
+        quiet = brokers.BrokerGroup("amq", directory=directory, options=options | scale.alone_options)
         alone = stack.enter_context(quiet).brokers[0]
-        group = brokers.Group("amq", 2, directory=directory, options=options | scale.busy_options)
+        group = brokers.BrokerGroup("amq", 2, directory=directory, options=options | scale.busy_options)
         master, slave = stack.enter_context(group).brokers
         fill(master.port, int(scale.live_bytes / BODY_BYTES), "/queue/scale.pinned", progress=progress)
         machine.settle(slave)
@@ -111,7 +111,7 @@ def drain_rate(
     def say(text: str) -> None:
         progress(f"drain from {what}: {text}")
 
-    with brokers.Group("amq", directory=directory, options=options) as group:
+    with brokers.BrokerGroup("amq", directory=directory, options=options) as group:
         say("filling")
         fill(group.ports[0], messages, "/queue/scale.drain", progress=say)
         machine.settle(group.brokers[0])

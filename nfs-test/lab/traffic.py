@@ -17,8 +17,8 @@ from functools import partial
 import amq
 from amq.client.errors import DeliveryLostError
 from amq.core.errors import StoreFullError
-from bench.wire import Connection as WireConnection
-from bench.wire import Frame, WireError
+from bench.wire import WireConnection as WireConnection
+from bench.wire import WireError, WireFrame
 from lab.broker import Broker
 from lab.errors import ExpectationError
 from lab.history import AckBegun, Acked, Closed, Delivered, History, Opened, Sent, now_s
@@ -219,7 +219,7 @@ class Probe(threading.Thread):
         connection.socket.settimeout(SEND_DEADLINE_S)
         connection.send("SEND", headers, name.encode())
 
-    def _note(self, frame: Frame, epoch: int, waiting: dict[str, float]) -> None:
+    def _note(self, frame: WireFrame, epoch: int, waiting: dict[str, float]) -> None:
         at_s, host = now_s(), self._broker.name
         if frame.command == "RECEIPT":
             name = frame.headers["receipt-id"]

@@ -16,7 +16,7 @@ from amq.broker.transactions import direct
 from amq.core.errors import ProtocolError
 from amq.journal import places
 from amq.journal.format import segment_name
-from amq.journal.places import Places
+from amq.journal.places import MessagePlaces
 from amq.journal.reader import read_messages
 from amq.protocols.commands import LeaseMessages, SettleLeases
 from amq.protocols.stomp.subscribing import ACK_AUTO
@@ -39,18 +39,18 @@ def answer(world: World, **fields: Any) -> dict[str, Any]:
     return found
 
 
-def unpacked(found: dict[str, Any]) -> Places:
+def unpacked(found: dict[str, Any]) -> MessagePlaces:
     return places.unpack(found["places"], found["messages"])
 
 
 class _At:
-    def __init__(self, found: Places, row: int) -> None:
+    def __init__(self, found: MessagePlaces, row: int) -> None:
         epoch, number = found.segments[found.where[row]]
         self.seq, self.segment = found.seqs[row], epoch << 32 | number
         self.offset, self.size = found.offsets[row], found.sizes[row]
 
 
-def bodies_at(world: World, found: Places) -> list[bytes]:
+def bodies_at(world: World, found: MessagePlaces) -> list[bytes]:
     """The messages that are at these places, each proved by its checksum."""
     at = [(_At(found, row), "queue://a") for row in range(len(found))]
     messages = read_messages(world.log, at)
@@ -231,7 +231,7 @@ def churn(world: World, count: int = 60) -> None:
     world.settle()
 
 
-def leased(world: World, count: int = 4) -> tuple[int, Places, list[bytes]]:
+def leased(world: World, count: int = 4) -> tuple[int, MessagePlaces, list[bytes]]:
     """A lease in segments that hold little else: they will be copied from."""
     bodies = [b"%02d" % number * 500 for number in range(count)]
     for body in bodies:
@@ -241,7 +241,7 @@ def leased(world: World, count: int = 4) -> tuple[int, Places, list[bytes]]:
     return found["lease"], unpacked(found), bodies
 
 
-def is_there(world: World, found: Places) -> bool:
+def is_there(world: World, found: MessagePlaces) -> bool:
     return {segment_name(*key) for key in found.segments} <= set(world.segments())
 
 

@@ -19,7 +19,7 @@ import pytest
 from amq_process import ROOT, amq, running
 
 from amq.cli import exits
-from amq.cli.demo import Kill, Verdict
+from amq.cli.demo import FileKill, FileVerdict
 from amq.cli.demo_common import left_in
 from amq.cli.demo_console import DemoConsole
 from amq.cli.demo_traffic import Receiver
@@ -112,20 +112,20 @@ def test_a_broker_that_does_not_start_ends_the_demo(tmp_path: Path) -> None:
     assert "exit code 4" in done.stderr
 
 
-def verdict(**changes: Any) -> Verdict:
+def verdict(**changes: Any) -> FileVerdict:
     facts: dict[str, Any] = {
         "lines": 10,
         "received": 10,
         "seconds": 1.0,
         "same": True,
-        "kills": [Kill("a", "b", 2, 0.1, line=5, first_line_s=0.2)],
+        "kills": [FileKill("a", "b", 2, 0.1, line=5, first_line_s=0.2)],
         "delivered_again": 3,
         "stored_twice": 0,
         "acks_undone": 0,
         "left": 0,
         "problems": [],
     }
-    return Verdict(**facts | changes)
+    return FileVerdict(**facts | changes)
 
 
 def test_a_good_verdict() -> None:
@@ -141,7 +141,7 @@ def test_a_good_verdict() -> None:
         {"acks_undone": 1},
         {"left": 1},
         {"problems": ["x"]},
-        {"kills": [Kill("a", line=5)]},
+        {"kills": [FileKill("a", line=5)]},
     ],
 )
 def test_each_broken_promise_spoils_the_verdict(flaw: dict[str, Any]) -> None:

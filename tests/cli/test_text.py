@@ -13,7 +13,7 @@ from amq.cli import logs
 from amq.cli.text import VisibleText, visible, visible_json, visible_lines
 from amq.cli.top import drawn
 from amq.config.schema import BrokerConfig
-from bench.wire import Connection
+from bench.wire import WireConnection
 from tests.cli.amq_process import amq, on_terminal
 from tests.patience import DEADLINE_S
 
@@ -97,7 +97,7 @@ def test_log_lines_are_shown(form: str, capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.deep
 def test_no_command_prints_what_a_client_named(brokers: Brokers) -> None:
     broker = brokers.master("a")
-    with Connection(broker.port, client_id=HOSTILE) as client:
+    with WireConnection(broker.port, client_id=HOSTILE) as client:
         client.send(
             "SUBSCRIBE",
             {

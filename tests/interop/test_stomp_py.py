@@ -66,7 +66,6 @@ def test_bytes_of_a_mebibyte(broker: Broker, version: str) -> None:
 
 
 @versions
-@versions
 def test_client_acknowledgement_is_cumulative(broker: Broker, version: str) -> None:
     with Stock([broker], version) as stock:
         for number in range(4):
@@ -95,8 +94,6 @@ def test_individual_acknowledgement(broker: Broker, version: str) -> None:
         assert bodies(stock) == ["0", "2"]
 
 
-@pytest.mark.parametrize("version", ["1.1", "1.2"])
-@versions
 @versions
 def test_transactions(broker: Broker, version: str) -> None:
     with Stock([broker], version) as stock:
@@ -119,8 +116,6 @@ def test_transactions(broker: Broker, version: str) -> None:
         assert [frame.body for frame in stock.listener.wait_messages(1)] == ["next"]  # "input" was consumed
 
 
-@versions
-@versions
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
 def test_heart_beats_both_ways(brokers: Brokers, version: str) -> None:
     broker = brokers.master("a", heartBeatSend="1s", heartBeatReceive="1s")

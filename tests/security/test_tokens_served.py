@@ -14,7 +14,7 @@ import pytest
 from amq.config import load
 from amq.core.errors import AmqError, ConfigError
 from amq_migrate.openwire.peer import OtherBroker
-from bench.wire import Connection, WireError
+from bench.wire import WireConnection, WireError
 from tests.brokers import Broker, Brokers
 from tests.oidc import Issuer
 from tests.openwire_client import message, new_peer, peer_of, send
@@ -79,7 +79,7 @@ def before_its_end(use: Callable[[int], Used]) -> tuple[int, Used]:
 
 
 def test_a_stomp_connection_ends_when_its_token_does(broker: Broker, issuer: Issuer) -> None:
-    def use(end: int) -> Connection:
+    def use(end: int) -> WireConnection:
         client = broker.connect(login="alice", passcode=issuer.token(exp=end, **SHOP))
         client.send("SEND", {"destination": "/queue/orders.eu", "receipt": "1"}, b"x")
         client.receipt("1", DEADLINE_S)

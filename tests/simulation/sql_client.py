@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import psycopg
 
-from amq.store.postgres.sessions import Session
+from amq.store.postgres.sessions import ServerConnection
 from amq.store.postgres.url import SqlUrl
 from amq.store.postgres.vfs import SqlVfs
 from tests.simulation.hosts import HostCache
@@ -64,7 +64,7 @@ class SimSession:
     warned = ""
     pid = 0
     began: Any = None
-    note = Session.note
+    note = ServerConnection.note
 
     def __init__(self, server: SqlServer, host: HostCache, process: Process, latency_s: float) -> None:
         self.closed = self.broken = False
@@ -181,7 +181,7 @@ def connecting(
         return session
 
     green = SimpleNamespace(Lock=lambda: GreenLock(scheduler))
-    with patch.object(Session, "connect", connect), patch("amq.store.postgres.vfs.threading", green):
+    with patch.object(ServerConnection, "connect", connect), patch("amq.store.postgres.vfs.threading", green):
         yield
 
 

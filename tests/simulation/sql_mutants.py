@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from amq.store.postgres import vfs as sql_vfs
-from amq.store.postgres.sessions import Session, Sessions
+from amq.store.postgres.sessions import ServerConnection, Sessions
 from amq.store.postgres.vfs import SqlVfs
 from tests.simulation.database import NAME
 from tests.simulation.mutants import Mutant
@@ -91,7 +91,7 @@ def any_server_is_as_good() -> AbstractContextManager[object]:
 def a_transaction_stays_open_between_two_statements() -> AbstractContextManager[object]:
     real = sql_vfs._run
 
-    def run(session: Session, statement: bytes, asked: dict[str, Any]) -> list[Any]:
+    def run(session: ServerConnection, statement: bytes, asked: dict[str, Any]) -> list[Any]:
         with session.transaction():
             return real(session, statement, asked)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from amq.cli.demo_spark import BATCHES, KILL_BEHIND, Kill, Verdict, compare, make_rows, micro_batches
+from amq.cli.demo_spark import BATCHES, KILL_BEHIND, SparkKill, SparkVerdict, compare, make_rows, micro_batches
 from pyspark_amq.pipelines.drain import written_files
 from tests.cli.amq_process import amq, one_line, running
 from tests.processes import naming
@@ -84,7 +84,7 @@ def test_a_host_without_java_is_told_what_is_needed(tmp_path: Path, home: str) -
     assert list(tmp_path.iterdir()) == []
 
 
-def verdict(**changes: Any) -> Verdict:
+def verdict(**changes: Any) -> SparkVerdict:
     facts: dict[str, Any] = {
         "rows": 10,
         "arrived": 10,
@@ -92,7 +92,7 @@ def verdict(**changes: Any) -> Verdict:
         "lost": 0,
         "duplicated": 0,
         "foreign": 0,
-        "kills": [Kill("a", "b", 2, 0.1, "ingest", 5), Kill("b", "a", 3, 0.1, "drain", 5)],
+        "kills": [SparkKill("a", "b", 2, 0.1, "ingest", 5), SparkKill("b", "a", 3, 0.1, "drain", 5)],
         "left": 0,
         "problems": [],
         "spark_kills": ["driver of drain"],
@@ -100,7 +100,7 @@ def verdict(**changes: Any) -> Verdict:
         "rows_per_s": {"drain": 1200},
         "direct": 10,
     }
-    return Verdict(**facts | changes)
+    return SparkVerdict(**facts | changes)
 
 
 def test_a_good_verdict() -> None:
@@ -122,8 +122,8 @@ def test_a_good_verdict() -> None:
         {"left": 1},
         {"problems": ["x"]},
         {"kills": []},
-        {"kills": [Kill("a", "b", 2, 0.1, "ingest", 5)]},
-        {"kills": [Kill("a", "b", 2, 0.1, "ingest", 5), Kill("b", "", 0, 0.0, "drain", 5)]},
+        {"kills": [SparkKill("a", "b", 2, 0.1, "ingest", 5)]},
+        {"kills": [SparkKill("a", "b", 2, 0.1, "ingest", 5), SparkKill("b", "", 0, 0.0, "drain", 5)]},
     ],
 )
 def test_each_broken_promise_spoils_the_verdict(flaw: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from fakes import FakeClock
 from amq.core.errors import OwnershipLostError
 from amq.store.epoch import read_newest_epoch
 from amq.store.postgres import vfs as sql_vfs
-from amq.store.postgres.sessions import Session
+from amq.store.postgres.sessions import ServerConnection
 from amq.store.postgres.url import SqlUrl
 from amq.store.postgres.vfs import SqlVfs
 from tests.postgres import Postgres, needs_postgres
@@ -57,26 +57,30 @@ class Broker(Candidate):
 
 # -- faults: called instead of the statement ---------------------------------------------------------------------------
 
-Fault = Callable[[Session, Callable[[], list[Any]], Callable[[], None]], list[Any]]
+Fault = Callable[[ServerConnection, Callable[[], list[Any]], Callable[[], None]], list[Any]]
 
 
-def lost_before(session: Session, _run: Callable[[], list[Any]], _other: Callable[[], None]) -> list[Any]:
+def lost_before(session: ServerConnection, _run: Callable[[], list[Any]], _other: Callable[[], None]) -> list[Any]:
     session.close()
     raise psycopg.OperationalError("the connection is lost")
 
 
-def answer_lost(session: Session, run: Callable[[], list[Any]], _other: Callable[[], None]) -> list[Any]:
+def answer_lost(session: ServerConnection, run: Callable[[], list[Any]], _other: Callable[[], None]) -> list[Any]:
     run()
     session.close()
     raise psycopg.OperationalError("the connection is lost")
 
 
-def stands_still_before(_session: Session, run: Callable[[], list[Any]], other: Callable[[], None]) -> list[Any]:
+def stands_still_before(
+    _session: ServerConnection, run: Callable[[], list[Any]], other: Callable[[], None]
+) -> list[Any]:
     other()
     return run()
 
 
-def stands_still_after(_session: Session, run: Callable[[], list[Any]], other: Callable[[], None]) -> list[Any]:
+def stands_still_after(
+    _session: ServerConnection, run: Callable[[], list[Any]], other: Callable[[], None]
+) -> list[Any]:
     rows = run()
     other()
     return rows
@@ -122,7 +126,7 @@ class World:
         self.before = self._journal()
         self._working = working
 
-    def _run(self, session: Session, statement: bytes, asked: dict[str, Any]) -> list[Any]:
+    def _run(self, session: ServerConnection, statement: bytes, asked: dict[str, Any]) -> list[Any]:
         if self._working:
             self.statements += 1
             if self.statements == self._at:

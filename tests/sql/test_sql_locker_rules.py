@@ -26,7 +26,7 @@ from amq.store.files.vfs import SystemVfs
 from amq.store.open import open_vfs
 from amq.store.postgres import vfs as sql_vfs
 from amq.store.postgres.locker import SqlLockedVfs
-from amq.store.postgres.sessions import Session
+from amq.store.postgres.sessions import ServerConnection
 from amq.store.postgres.url import SqlUrl
 from tests.postgres import Postgres, needs_postgres, postgres
 from tests.sql.candidates import BATCH, Candidate, Violation
@@ -68,28 +68,28 @@ class Broker(Candidate):
             self.batch()
 
 
-Fault = Callable[[Callable[[], Any], Callable[[], None], "Session | None"], Any]
+Fault = Callable[[Callable[[], Any], Callable[[], None], "ServerConnection | None"], Any]
 
 
-def lost_before(_call: Callable[[], Any], _other: Callable[[], None], session: Session | None) -> Any:
+def lost_before(_call: Callable[[], Any], _other: Callable[[], None], session: ServerConnection | None) -> Any:
     assert session is not None
     session.close()
     raise psycopg.OperationalError("the connection is lost")
 
 
-def answer_lost(call: Callable[[], Any], _other: Callable[[], None], session: Session | None) -> Any:
+def answer_lost(call: Callable[[], Any], _other: Callable[[], None], session: ServerConnection | None) -> Any:
     assert session is not None
     call()
     session.close()
     raise psycopg.OperationalError("the connection is lost")
 
 
-def stands_still_before(call: Callable[[], Any], other: Callable[[], None], _session: Session | None) -> Any:
+def stands_still_before(call: Callable[[], Any], other: Callable[[], None], _session: ServerConnection | None) -> Any:
     other()
     return call()
 
 
-def stands_still_after(call: Callable[[], Any], other: Callable[[], None], _session: Session | None) -> Any:
+def stands_still_after(call: Callable[[], Any], other: Callable[[], None], _session: ServerConnection | None) -> Any:
     found = call()
     other()
     return found
@@ -153,7 +153,7 @@ class World:
             raise Violation("two masters serve at once")
         self._working = working
 
-    def _call(self, call: Callable[[], Any], session: Session | None) -> Any:
+    def _call(self, call: Callable[[], Any], session: ServerConnection | None) -> Any:
         if self._working and (session is not None or self._fault in STILL):
             self.calls += 1
             if self.calls == self._at:

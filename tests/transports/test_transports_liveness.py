@@ -14,7 +14,7 @@ import pytest
 from brokers import Brokers
 
 from amq.transports import liveness
-from bench.wire import Connection
+from bench.wire import WireConnection
 from tests.patience import DEADLINE_S
 
 SO_ATTACH_FILTER = 26
@@ -89,7 +89,7 @@ def test_a_socket_that_is_not_tcp_is_not_watched() -> None:
 def test_messages_of_a_vanished_host_go_to_another_consumer(brokers: Brokers, in_flight: bool) -> None:
     broker = brokers.master("a", connectionTtl="2s")
     subscribe = {"destination": "/queue/q", "ack": "client-individual", "receipt": "subscribed"}
-    with Connection(broker.port) as lost, Connection(broker.port) as other:
+    with WireConnection(broker.port) as lost, WireConnection(broker.port) as other:
         lost.send("SUBSCRIBE", {"id": "1", **subscribe})
         lost.receipt("subscribed", DEADLINE_S)
         if in_flight:

@@ -64,7 +64,7 @@ FROM {name} n WHERE n.directory = %(directory)s AND n.name >= %(name)s ORDER BY 
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CommittedTail:
     """Bytes of a segment that were committed: `tail` ends at `end` of the file `name` in `directory`, in the row that
     begins at `start`."""
 
@@ -79,7 +79,7 @@ class SqlError(OSError):
     """The answer of the database, as an error of a file. `strerror` is the server's text."""
 
 
-class Session(psycopg.Connection[Any]):
+class ServerConnection(psycopg.Connection[Any]):
     """A connection that remembers warnings of the server."""
 
     warned = ""
@@ -105,13 +105,13 @@ class Sessions:
         self.url = url
         self.tables = Tables(url.table_prefix)
         self._mutex = threading.Lock()
-        self._idle: list[Session] = []
-        self._made: set[Session] = set()
-        self._seen: Seen | None = None
+        self._idle: list[ServerConnection] = []
+        self._made: set[ServerConnection] = set()
+        self._seen: CommittedTail | None = None
         weakref.finalize(self, _close_all, self._made).atexit = False  # the kernel closes what a process leaves
 
     @contextmanager
-    def use(self, path: str) -> Iterator[Session]:
+    def use(self, path: str) -> Iterator[ServerConnection]:
         """A connection for the block, for this thread alone. Raises OSError about `path`, StoreError."""
         with self._mutex:
             session = self._idle.pop() if self._idle else None
@@ -126,7 +126,7 @@ class Sessions:
         self.drop(session)
 
     @contextmanager
-    def guarded(self, session: Session, path: str) -> Iterator[None]:
+    def guarded(self, session: ServerConnection, path: str) -> Iterator[None]:
         """Errors of the block become OSErrors about `path`; a connection that is of no more use is closed."""
         session.warned = ""
         try:
@@ -146,13 +146,13 @@ class Sessions:
         for session in idle:
             self.drop(session)
 
-    def drop(self, session: Session) -> None:
+    def drop(self, session: ServerConnection) -> None:
         """Close a connection that nobody uses any more."""
         self._made.discard(session)
         with suppress(psycopg.Error):
             session.close()
 
-    def connect(self, path: str) -> Session:
+    def connect(self, path: str) -> ServerConnection:
         """A new connection, checked. Raises OSError, StoreError where a person must look."""
         session = self.open(path)
         try:
@@ -177,7 +177,7 @@ class Sessions:
         finally:
             self.drop(session)
 
-    def end(self, lost: Session, session: Session) -> None:
+    def end(self, lost: ServerConnection, session: ServerConnection) -> None:
         """Make sure that the server, too, has ended `lost`: it may not have noticed yet that this side is gone, and
         keep its locks. Nothing waits for it longer than a second. Raises psycopg.Error."""
         about = "FROM pg_stat_activity WHERE pid = %s AND backend_start = %s"
@@ -187,7 +187,7 @@ class Sessions:
             if session.execute(f"SELECT pg_sleep(0.01) {about}", asked).fetchone() is None:
                 return
 
-    def open(self, path: str) -> Session:
+    def open(self, path: str) -> ServerConnection:
         """A new connection to a server that takes writes, whatever is in its tables. Raises OSError, ConfigError,
         StoreError."""
         url = self.url
@@ -196,7 +196,7 @@ class Sessions:
         if url.password_file:
             own["password"] = _password(url.password_file)
         try:
-            session = Session.connect(make_conninfo(**own), autocommit=True)
+            session = ServerConnection.connect(make_conninfo(**own), autocommit=True)
         except psycopg.Error as error:
             text = " ".join(str(error).split())
             if "unsupported startup parameter" in text:
@@ -213,18 +213,18 @@ class Sessions:
             raise
         return session
 
-    def servers(self, session: Session) -> tuple[str, str]:
+    def servers(self, session: ServerConnection) -> tuple[str, str]:
         """The server that the last master used, and the one that answers."""
         row = session.execute(self.tables.statement(f"SELECT server, {IDENTITY} FROM {{store}}")).fetchone()
         if row is None:
             raise StoreError(f"{self.url.text}: the row of the store is missing; restore a backup")
         return row[0], row[1]
 
-    def accept(self, session: Session) -> None:
+    def accept(self, session: ServerConnection) -> None:
         """The server that answers has all that there is."""
         session.execute(self.tables.statement(f"UPDATE {{store}} SET server = {IDENTITY}"))
 
-    def _prepare(self, session: Session, path: str) -> None:
+    def _prepare(self, session: ServerConnection, path: str) -> None:
         self.tables.find(session)
         session.execute(
             "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false), "
@@ -249,7 +249,7 @@ class Sessions:
             code="STORE_UNSAFE",
         )
 
-    def _check(self, session: Session) -> None:
+    def _check(self, session: ServerConnection) -> None:
         """A promoted standby, or a restored copy, may lack what was confirmed."""
         before, now = self.servers(session)
         if before != now and not self._was_synchronous(session):
@@ -260,7 +260,7 @@ class Sessions:
                 code="STORE_INCOMPLETE",
             )
 
-    def saw(self, seen: Seen) -> None:
+    def saw(self, seen: CommittedTail) -> None:
         """The store has this, and must have it from now on, until the segment is trimmed."""
         before = self._seen
         if before is None or (before.name, before.end) < (seen.name, seen.end):
@@ -271,7 +271,7 @@ class Sessions:
         if self._seen is not None and (self._seen.directory, self._seen.name) == (directory, name):
             self._seen = None
 
-    def _check_seen(self, session: Session) -> None:
+    def _check_seen(self, session: ServerConnection) -> None:
         """The primary may have gone on without the standby that is promoted now, whatever it said at its last claim."""
         seen = self._seen
         if seen is None:
@@ -294,11 +294,11 @@ class Sessions:
             code="STORE_INCOMPLETE",
         )
 
-    def _was_synchronous(self, session: Session) -> bool:
+    def _was_synchronous(self, session: ServerConnection) -> bool:
         row = session.execute(self.tables.statement("SELECT synchronous FROM {store}")).fetchone()
         return row is not None and bool(row[0])
 
-    def _spoiled(self, session: Session, lost: bool) -> None:
+    def _spoiled(self, session: ServerConnection, lost: bool) -> None:
         self.drop(session)
         if lost:
             self.close()  # the others have hardly fared better: each would cost its caller an error
@@ -309,7 +309,7 @@ def _cure_of_tls(text: str) -> str:
     return next((f". {cure}" for said, cure in _TLS_CURES if said in text), "")
 
 
-def _close_all(sessions: set[Session]) -> None:
+def _close_all(sessions: set[ServerConnection]) -> None:
     for session in sessions:
         session.close()
 

@@ -27,7 +27,7 @@ import structlog
 
 from amq.store.files.vfs import IN_STORE, LockPlace, NothingWrittenError
 from amq.store.postgres.schema import IDENTITY, SYNCHRONOUS
-from amq.store.postgres.sessions import Seen, Session, Sessions, SqlError
+from amq.store.postgres.sessions import CommittedTail, ServerConnection, Sessions, SqlError
 from amq.store.postgres.url import SqlUrl
 from amq.store.segment_log import NotAFileError
 
@@ -98,7 +98,7 @@ class _File:
     path: str
     claim: bytes
     fenced: bool
-    locked: Session | None = None
+    locked: ServerConnection | None = None
     unsynced: list[tuple[int, bytes]] = field(default_factory=list)
     unsynced_bytes: int = 0
     end: int = 0  # the furthest byte that was written through this descriptor
@@ -120,7 +120,7 @@ class SqlVfs:
         self._claim = b""  # digest of the newest claim that this broker wrote
         self._full = False  # the server said so
         self._identity = ""
-        self._locks: Session | None = None
+        self._locks: ServerConnection | None = None
         self._locks_mutex = threading.Lock()
 
     # -- files --------------------------------------------------------------------------------------------------------
@@ -511,7 +511,7 @@ class SqlVfs:
         """`data`, from `start` on, is committed, in the row that begins at `row`."""
         directory, name = self._place(file.path)
         if directory == JOURNAL and file.fenced and data:
-            self._sessions.saw(Seen(directory, name, start + len(data), row, data[-SEEN_BYTES:]))
+            self._sessions.saw(CommittedTail(directory, name, start + len(data), row, data[-SEEN_BYTES:]))
 
     def _write_claim(self, file: _File, rows: list[tuple[int, bytes]]) -> None:
         """Claim and fence in one: from this commit on nothing of an older claim takes effect."""
@@ -572,12 +572,18 @@ class SqlVfs:
         return (rows[0][0],) if rows else None
 
     def _change(
-        self, path: str, fenced: bool, claim: bytes, text: str, asked: dict[str, Any], session: Session | None = None
+        self,
+        path: str,
+        fenced: bool,
+        claim: bytes,
+        text: str,
+        asked: dict[str, Any],
+        session: ServerConnection | None = None,
     ) -> list[Any]:
         """Run a statement that takes effect only behind the fence, and returns a row for each effect."""
         return self._ask(path, f"WITH {_FENCE if fenced else _OPEN}{text}", {**asked, "claim": claim}, session)
 
-    def _ask(self, path: str, text: str, asked: dict[str, Any], session: Session | None = None) -> list[Any]:
+    def _ask(self, path: str, text: str, asked: dict[str, Any], session: ServerConnection | None = None) -> list[Any]:
         """The rows of one statement. Raises OSError about `path`, StoreError."""
         of_records = self._place(path)[0] in RECORDS
         if session is None:
@@ -609,7 +615,7 @@ class SqlVfs:
             asked = f"SELECT pg_advisory_unlock({_SPACE}, %(id)s)"
             self._ask(file.path, asked, {"id": file.row & _IDS}, session)
 
-    def _connect_again(self, path: str, lost: Session | None) -> Session:
+    def _connect_again(self, path: str, lost: ServerConnection | None) -> ServerConnection:
         """A connection for locks. The server must not keep those of the one that was lost: it holds our own name."""
         session = self._sessions.connect(path)
         if lost is not None:
@@ -636,7 +642,7 @@ class SqlVfs:
         return directory, name
 
 
-def _run(session: Session, statement: bytes, asked: dict[str, Any]) -> list[Any]:
+def _run(session: ServerConnection, statement: bytes, asked: dict[str, Any]) -> list[Any]:
     cursor = session.execute(statement, asked, binary=True)
     return cursor.fetchall() if cursor.description is not None else []
 
