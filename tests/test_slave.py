@@ -246,9 +246,9 @@ def test_queues_that_come_and_go_leave_nothing_behind(world: World) -> None:
         world.settle()
         while slave.follow():
             pass
-    assert len(slave._state.queues) < 5
-    assert len(slave._state.expiring) < 5
-    assert len(slave._state.emptied) < 5
+    assert len(slave.state.queues) < 5
+    assert len(slave.state.expiring) < 5
+    assert len(slave.state.emptied) < 5
 
 
 # -- real processes

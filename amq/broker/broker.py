@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from amq.broker.access import Access, anybody_may
-from amq.broker.core import Core
+from amq.broker.core import SEQ_EPOCH_SHIFT, Core
 from amq.broker.events import Events, QueueForgotten, QueueMade
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost_of_run
 from amq.broker.names import check_queue, is_topic
@@ -67,8 +67,9 @@ class Served(AdvisedClient, Busy, Protocol):
 
 
 class Broker(Core):
-    """Serves clients from `state`, into which all of the journal was read. `wake()` asks for a turn (see `turn`) to be
-    run soon; `behind_bytes` = of the journal that no checkpoint covers.
+    """Serves clients from `state`, from `begin` on. `wake()` asks for a turn (see `turn`) to be run soon.
+
+    A slave makes one ahead of time, with all helpers, while another thread reads the journal into `state`.
     """
 
     def __init__(
@@ -77,12 +78,10 @@ class Broker(Core):
         journal: Journal,
         config: BrokerConfig,
         clock: Clock,
-        epoch: int,
         wake: Callable[[], None],
-        behind_bytes: int = 0,
         events: Events | None = None,
     ) -> None:
-        super().__init__(state, journal, config, clock, epoch, wake, events)
+        super().__init__(state, journal, config, clock, wake, events)
         self.access = Access()
         self.connections: dict[Served, None] = {}  # clients that are connected, whatever names they choose
         self.paused: set[str] = set()  # full names of queues that give nothing to consumers, until this mastership ends
@@ -104,18 +103,32 @@ class Broker(Core):
         self.scheduler = Scheduler(self, topics, redelivery, durables, self.routing, commits)
         self.two_phase = TwoPhase(self, commits, durables)
         self.leasing = Leasing(self, durables, self.two_phase, DirectReads(self, self.access))
-        self._checkpointer = Checkpointer(self, behind_bytes)
-        for queue in state.queues.values():
-            self._equip(queue)
-        self.reconfigure(config)
-        if any(segment.key in state.trimmed for segment in journal.segments):
-            journal.trim(state.trimmed)  # a crash came between the mark and the deletion
+        self._checkpointer = Checkpointer(self)
         self.trimmer = Trimmer(self, self.two_phase.ending.keys())
+
+    def begin(self, epoch: int, behind_bytes: int = 0) -> None:
+        """Serve: all of the journal was read into the state, and `journal` has begun that of `epoch`. `behind_bytes` =
+        of the journal that no checkpoint covers."""
+        state, journal = self.state, self.journal
+        self.epoch, self._seq = epoch, epoch << SEQ_EPOCH_SHIFT
+        self.message_id_prefix = f"ID:{journal.store_uuid.hex()[:12]}-"
+        self._checkpointer.begin(behind_bytes)
+        if state.config is not self.config:
+            state.configure(self.config)
+        for queue in list(state.queues.values()):
+            self._equip(queue)
+            self.dirty[queue] = None  # it may be over its limit
+            if isinstance(queue, Schedule):
+                self.scheduler.found(queue)
+        if state.trimmed.epoch and any(segment.key in state.trimmed for segment in journal.segments):
+            journal.trim(state.trimmed)  # a crash came between the mark and the deletion
         state.segments = {segment.code: segment for segment in journal.segments}
         state.serve(self._equip)
-        self.scheduler.start()
-        self.two_phase.start_serving()
-        self.durables.load()
+        if state.prepared:
+            self.two_phase.start_serving()
+        if state.subscriptions:
+            self.durables.load()
+        self.wake()
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Options changed that may change while clients are served."""
@@ -148,11 +161,14 @@ class Broker(Core):
     # -- what the state has become ------------------------------------------------------------------------------------
 
     def _equip(self, queue: Queue) -> None:
-        """`queue` has come into being."""
+        """`queue` has come into being, or was found."""
         if not (queue.is_hidden or queue.fires or queue.name.startswith(SUBSCRIPTION_SCHEME)):
-            self.routing.virtual.appeared(queue)
-            self.retention.configure(queue)
-            self.wildcards.appeared(queue)
+            if queue.name.startswith(self.routing.virtual.consumers_begin):
+                self.routing.virtual.appeared(queue)
+            if queue.options.last_value_key or queue.options.ring_size:
+                self.retention.configure(queue)
+            if self.state.serves:  # before, there is no consumer
+                self.wildcards.appeared(queue)
             if QueueMade in self.events.heard:
                 self.events.tell(QueueMade(queue.name))
 

@@ -35,11 +35,13 @@ SEQ_EPOCH_SHIFT = 44  # a seq is epoch << 44 | counter: unique for ever, growing
 
 
 class Core(ABC):
-    """`state`, into which all of the journal was read, and `journal`, which goes on. `wake()` asks for a turn.
+    """`state`, into which the journal is read, and `journal`, which goes on. `wake()` asks for a turn. Until `begin`
+    the state is another thread's, and nothing here looks into it.
 
     dirty             queues to dispatch in this turn
     events            the port where all that happens is told
     message_id_prefix  is before a message's seq in the id that the broker gives it. It is the store's
+    epoch             that of the mastership, from `begin` on
     replaying         full names of queues of durable subscriptions whose first messages are being chosen
     pins              segments that are not deleted yet, because clients read them
     awaiting          those that wait for records on their way: see `when_durable`
@@ -47,13 +49,16 @@ class Core(ABC):
     outcomes_refused  commits that were reported as rolled back, which must stay true
     """
 
+    epoch: int
+    message_id_prefix: str
+    _seq: int
+
     def __init__(
         self,
         state: State,
         journal: Journal,
         config: BrokerConfig,
         clock: Clock,
-        epoch: int,
         wake: Callable[[], None],
         events: Events | None = None,
     ) -> None:
@@ -62,11 +67,9 @@ class Core(ABC):
         self.journal = journal
         self.config = config
         self.clock = clock
-        self.epoch = epoch
         self.wake = wake
         self.dirty = state.arrived
         self.events = events if events is not None else Events()
-        self.message_id_prefix = f"ID:{journal.store_uuid.hex()[:12]}-"
         self.replaying: dict[str, None] = {}
         self.outcomes_pending: dict[str, Group] = {}
         self.outcomes_refused = Refused(lambda: self.config.outcome_window)
@@ -75,7 +78,6 @@ class Core(ABC):
         self.selecting = Selecting()
         self.pager = Pager(state, journal, self.dirty, wake)
         self.fetch, self.fetch_ahead = self.pager.fetch, self.pager.fetch_ahead
-        self._seq = epoch << SEQ_EPOCH_SHIFT
         self.awaiting = Awaiting()
         self._effect: Effect | None = None  # of a commit that is not done yet
 

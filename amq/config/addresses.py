@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from amq.config.node_options import NodeOptions
 from amq.config.option import ADDRESSES_MAX
-from amq.config.transport_url import addresses
+from amq.config.transport_url import address
 
 URLS_MAX = 64  # of a group
 LIST_CHARS_MAX = 4096  # of them, with commas between: one header line, which every STOMP client takes
@@ -25,7 +25,8 @@ def of_broker(config: NodeOptions, urls: Sequence[str], host_name: str) -> tuple
 
 def stated(urls: Iterable[object], host_name: str) -> tuple[str, ...]:
     """The usable ones of the addresses that a broker on host `host_name`, of any version, has stated."""
-    return tuple(addresses(map(str, urls), host_name))[:ADDRESSES_MAX]
+    found = [address(str(url), host_name) for url in urls]
+    return tuple(filter(None, found))[:ADDRESSES_MAX]
 
 
 def bounded(urls: Iterable[str]) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 DEFAULT_PORTS = {
@@ -24,27 +24,28 @@ DEFAULT_PORTS = {
 }
 TLS_SUFFIX = "+ssl"
 TLS_ALONE = "ssl"  # ActiveMQ's name for OpenWire over TLS
+KNOWN_MAX = 256  # texts of which is remembered what they mean: those of a group are read again and again
 ADDRESS_CHARS_MAX = 255  # of a URL that is published: it is one of a list, in one header
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63}){0,30}\.?")
 
 
 @dataclass(frozen=True, slots=True)
 class TransportUrl:
-    """One listening address. `port` 0 lets the kernel choose."""
+    """One listening address. `port` 0 lets the kernel choose.
+
+    loopback  only this host can reach the address
+    tls       clients speak TLS
+    """
 
     scheme: str
     host: str
     port: int
+    loopback: bool = field(init=False, compare=False, repr=False)
+    tls: bool = field(init=False, compare=False, repr=False)
 
-    @property
-    def loopback(self) -> bool:
-        """True where only this host can reach the address."""
-        return is_loopback(self.host)
-
-    @property
-    def tls(self) -> bool:
-        """True where clients speak TLS."""
-        return self.scheme == TLS_ALONE or self.scheme.endswith(TLS_SUFFIX)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loopback", is_loopback(self.host))
+        object.__setattr__(self, "tls", self.scheme == TLS_ALONE or self.scheme.endswith(TLS_SUFFIX))
 
     @property
     def carried(self) -> str:
@@ -56,6 +57,7 @@ class TransportUrl:
         return f"{self.scheme}://{host}:{self.port}"
 
 
+@lru_cache(maxsize=KNOWN_MAX)
 def parse_transport_url(text: str) -> TransportUrl:
     """`scheme://host[:port]` → TransportUrl; `ValueError` names what is wrong."""
     return _parse(text, 'write for example "stomp://0.0.0.0:61613"')
@@ -100,17 +102,15 @@ def reachable(text: str, host_name: str) -> str:
     return str(TransportUrl(url.scheme, host_name, url.port)) if _is_everywhere(url.host) and host_name else text
 
 
-def addresses(transports: Iterable[str], host_name: str) -> list[str]:
-    """Those of `transports` that clients can connect to, as they write them. Text that is not a URL, perhaps of another
-    version, and a port that the kernel chooses when a broker becomes master are left out.
+@lru_cache(maxsize=KNOWN_MAX)
+def address(text: str, host_name: str) -> str:
+    """The transport URL `text` as clients on other hosts connect to it, "" = none can. That is so for text that is not
+    a URL, perhaps of another version, and for a port that the kernel chooses when a broker becomes master.
     """
-    found = []
-    for text in transports:
-        try:
-            found.append(str(parse_address(reachable(text, host_name))))
-        except ValueError:
-            continue
-    return found
+    try:
+        return str(parse_address(reachable(text, host_name)))
+    except ValueError:
+        return ""
 
 
 def is_loopback(host: str) -> bool:

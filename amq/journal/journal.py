@@ -67,7 +67,11 @@ class _Busy(Enum):
 
 
 class Journal:
-    """The journal of one epoch, written to `log`. `valid()` tells whether the lease is valid now."""
+    """The journal of one epoch, written to `log` from `begin` on."""
+
+    store_uuid: bytes
+    _valid: Callable[[], bool]
+    _epoch: int
 
     def __init__(
         self,
@@ -75,10 +79,6 @@ class Journal:
         clock: Clock,
         runner: JobRunner,
         owner: JournalOwner,
-        valid: Callable[[], bool],
-        epoch: int,
-        store_uuid: bytes,
-        recovered: Recovered,
         config: StoreOptions,
         entropy: random.Random,
         reader: JobRunner | None = None,
@@ -88,14 +88,11 @@ class Journal:
         self._clock = clock
         self._runner = runner
         self._owner = owner
-        self._valid = valid
         self.reader = JournalReader(log, reader or runner)
         self._maker = SegmentMaker(log, clock)
-        self._epoch = epoch
-        self.store_uuid = store_uuid
         self._config = config
         self._entropy = entropy
-        self.segments: deque[Segment] = deque(recovered.segments)
+        self.segments: deque[Segment] = deque()
         self.open = OpenBatch()
         self.full = self.disk_full = self.at_limit = False  # `full`, which is one of the others: producers are refused
         self._limit = StoreLimit(config.store_limit_bytes, config.journal_segment_size_bytes)
@@ -118,6 +115,14 @@ class Journal:
         self.syncs = Histogram()
         self._reserved = False
         self._dead = False
+
+    def begin(self, epoch: int, store_uuid: bytes, recovered: Recovered, valid: Callable[[], bool]) -> None:
+        """From now on the journal of `epoch` is written, after what was `recovered`. `valid()` tells whether the lease
+        is valid now."""
+        self._epoch, self.store_uuid, self._valid = epoch, store_uuid, valid
+        self.segments.extend(recovered.segments)
+        if self._limit.limit_bytes:
+            self._check_limit()
         self._prepare()
         self.check_space()
 

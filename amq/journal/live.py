@@ -18,6 +18,7 @@ class Segment:
     refers      codes of older segments of whose messages it says that they left, were copied or came back: it stays as
                 long as one of those does
     code        epoch and number as one number, which sorts as they do
+    key         (epoch, number)
     """
 
     name: str
@@ -31,8 +32,10 @@ class Segment:
     refers: set[int] = field(default_factory=set, compare=False)
     shared: dict[int, int] = field(default_factory=dict)
     code: int = field(init=False, compare=False)
+    key: tuple[int, int] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
+        self.key = self.epoch, self.number
         self.code = self.epoch << 32 | self.number
 
     def share(self, offset: int, size: int) -> None:
@@ -51,7 +54,3 @@ class Segment:
             self.shared.pop(offset, None)
             self.live_bytes -= size
         self.live -= 1
-
-    @property
-    def key(self) -> tuple[int, int]:
-        return self.epoch, self.number

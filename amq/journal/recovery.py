@@ -118,7 +118,8 @@ def seal(
         found = _measure(log, name, end, place)
         sealed[name] = found.end
         begun = begun or found.end > 0
-        trimmed = trimmed.newest(found.trimmed)
+        if found.trimmed.epoch:
+            trimmed = trimmed.newest(found.trimmed)
         successor, successor_says = (epoch, number), found.previous_end
     present = set(names)
     # Each got its durable name before the next was made, also those that were never begun.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from amq.doors.threads import Threads
+from amq.doors.threads import Thread, Threads
 
 Job = Callable[[], Any]
 Done = Callable[[Any, Exception | None], None]  # (what the job returned, the error that ended it)
@@ -31,15 +31,19 @@ class JobRunner(Protocol):
 
 
 class JournalThread:
-    """A JobRunner on a separate thread. A job that hangs in the store hangs this thread and nothing else."""
+    """A JobRunner on a separate thread, which starts with the first job. A job that hangs in the store hangs this
+    thread and nothing else."""
 
     def __init__(self, threads: Threads, post: Callable[..., object]) -> None:
+        self._threads = threads
         self._post = post
         self._is_closed = False
         self._jobs: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
-        self._thread = threads.start("amq-journal", self._run)
+        self._thread: Thread | None = None
 
     def submit(self, job: Job, done: Done) -> None:
+        if self._thread is None:
+            self._thread = self._threads.start("amq-journal", self._run)
         self._jobs.put((job, done))
 
     def close(self) -> None:
@@ -47,7 +51,7 @@ class JournalThread:
         self._jobs.put(None)
 
     def is_alive(self) -> bool:
-        return self._thread.is_alive()
+        return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
         while (item := self._jobs.get()) is not None:

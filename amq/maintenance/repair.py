@@ -457,9 +457,8 @@ class _Scratch:
         self._jobs: deque[tuple[Job, Done]] = deque()
         self._failure: AmqError | None = None
         nothing = Recovered([], [], Trimmed(), plan.salvage.store_uuid, 0, 0)
-        self._journal = Journal(
-            log, clock, self, self, lambda: True, epoch, plan.salvage.store_uuid, nothing, config, entropy
-        )
+        self._journal = Journal(log, clock, self, self, config, entropy)
+        self._journal.begin(epoch, plan.salvage.store_uuid, nothing, lambda: True)
         self._run()
 
     def write(self, messages: Iterator[Record]) -> dict[str, int]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from amq.broker.state.state import State
 from amq.config.schema import BrokerConfig
 from amq.core.errors import AmqError, OwnershipLostError, StoreError, StoreFullError, TransportError
 from amq.node.candidacy import (
@@ -94,6 +95,7 @@ class Contender:
         self._succession = Succession(self._board, doors.clock, doors.entropy, self._owner, self._group, self.candidacy)
         self._presence: Presence | None = None
         self._reign: Reign | None = None
+        self._ready_for: State | None = None  # the event loop has made all that serves from it
         self._met: tuple[str, ...] = ()
 
     # -- from other threads -------------------------------------------------------------------------------------------
@@ -262,6 +264,7 @@ class Contender:
         interval_s, timeout_s = config.slave_follow_interval_s, config.hung_master_timeout_s
         while (left_s := until - self._clock.monotonic()) > 0:
             more = bool(interval_s) and self.following.follow()
+            self._get_ready()
             if interval_s:
                 self._tell(lambda: {"followed": asdict(self.following.lag())})
             decision = self._succession.heed(self._why_not_ready())
@@ -279,6 +282,13 @@ class Contender:
             if self.wake.wait(0 if more else left_s):
                 self.candidacy.step(Input.WOKEN, self._view())
                 return
+
+    def _get_ready(self) -> None:
+        """Have the event loop make ahead of time what serves clients. Another state needs another."""
+        state = self.following.state
+        if state is not self._ready_for:
+            self._ready_for = state
+            self._loop.post(self._stage.get_ready, state)
 
     # -- master -------------------------------------------------------------------------------------------------------
 
@@ -346,7 +356,9 @@ class Contender:
         known = self._stage.facts()
         if "urls" not in known:  # a slave
             known["not_ready"] = self.not_ready = self._why_not_ready()
-        return self._group.facts(passive=self.candidacy.passive, answer=self._succession.answer.to_json(), **known)
+        if self._succession.answer.id:
+            known["answer"] = self._succession.answer.to_json()
+        return self._group.facts(passive=self.candidacy.passive, **known)
 
     def _why_not_ready(self) -> str:
         """Why this slave could not take over soon and serve, "" = it could."""

@@ -52,14 +52,16 @@ class Lag:
 
 
 class Following:
-    """Follows the journal of `config.store`. `loading()` surrounds the reading of many objects that stay."""
+    """Follows the journal of `config.store` into `state`: another one where it is read anew, None = nothing was read
+    yet. `loading()` surrounds the reading of many objects that stay.
+    """
 
     def __init__(self, store: Store, clock: Clock, config: StoreOptions, loading: Loading = nullcontext) -> None:
         self._epochs, self._log = store.epochs, store.log
         self._clock = clock
         self._config = config
         self._loading = loading
-        self._state = State(config)
+        self.state: State | None = None
         self._follower: Follower | None = None
         self._epoch: Epoch | None = None
         self._caught_up_wall_ms = 0
@@ -86,10 +88,10 @@ class Following:
             if epoch is None:
                 return False
             more = self._begun(epoch).follow(epoch.number, epoch.sealed, FOLLOW_BYTES, listing)
-            self._state.forget_idle()
+            self._read().forget_idle()
         except DivergedError as error:
             _log.info("following the journal anew", reason=error.description)
-            self._follower, self._list_at = None, now
+            self._follower, self.state, self._list_at = None, None, now
             return False
         except (AmqError, OSError) as error:  # it may pass; if not, it is the next master's to judge
             if str(error) != self._trouble:
@@ -105,7 +107,7 @@ class Following:
 
     def lag(self) -> Lag:
         place = self._follower.place if self._follower is not None else ""
-        return Lag(place, self._state.stored, self._caught_up_wall_ms)
+        return Lag(place, self.state.stored if self.state is not None else 0, self._caught_up_wall_ms)
 
     def not_current(self) -> str:
         """Why a takeover would have much left to read, "" = it would not."""
@@ -130,8 +132,12 @@ class Following:
         return self._follower
 
     def _at_first_byte(self) -> Follower:
-        self._state = State(self._config)
-        return Follower(self._log, self._state.apply)
+        self.state = State(self._config)
+        return Follower(self._log, self.state.apply)
+
+    def _read(self) -> State:
+        assert self.state is not None
+        return self.state
 
     def _at_checkpoint(self, epoch: Epoch, progress: Progress) -> Follower | None:
         for name in self._checkpoints():
@@ -143,7 +149,7 @@ class Following:
             except (AmqError, OSError) as error:  # of any kind: a checkpoint only saves time
                 _log.warning("checkpoint cannot be used: trying one before it", checkpoint=name, reason=str(error))
                 continue
-            _log.info("checkpoint read", checkpoint=name, messages=self._state.stored)
+            _log.info("checkpoint read", checkpoint=name, messages=self._read().stored)
             return follower
         return None
 
@@ -156,20 +162,20 @@ class Following:
             return []
 
     def _load(self, name: str, progress: Progress) -> Follower:
-        self._state = State(self._config)
+        self.state = state = State(self._config)
         checkpoints = self._log.checkpoints
         with self._loading(), closing(read_checkpoint(checkpoints, name)) as blocks:
-            start = load(checkpoints.place(name), self._counted(name, blocks, progress), self._state)
-        return Follower(self._log, self._state.apply, start)
+            start = load(checkpoints.place(name), self._counted(name, blocks, state, progress), state)
+        return Follower(self._log, state.apply, start)
 
-    def _counted(self, name: str, blocks: Iterator[Block], progress: Progress) -> Iterator[Block]:
+    def _counted(self, name: str, blocks: Iterator[Block], state: State, progress: Progress) -> Iterator[Block]:
         total, done, told = self._log.checkpoints.size(name), 0, 0
         for kind, payload in blocks:
             yield kind, payload
             done += len(payload)
             if done >= told + TELL_BYTES:
                 told = done
-                progress(done, total, self._state.stored)
+                progress(done, total, state.stored)
 
     # -- when this broker takes over ----------------------------------------------------------------------------------
 
@@ -204,14 +210,14 @@ class Following:
                 self._finishing = follower
                 try:
                     recovered = follower.finish(epoch.sealed, self._told(progress))
-                    self._state.check_places(recovered)
+                    self._read().check_places(recovered)
                 except (DivergedError, CorruptError) as error:
                     _log.warning("the journal as followed cannot be used: reading all of it", reason=str(error))
                     recovered = None
             if recovered is None:
                 self._finishing = follower = self._at_first_byte()
                 recovered = follower.finish(epoch.sealed, self._told(progress))
-        state, self._state, self._finishing = self._state, State(config), None
+        state, self.state, self._finishing = self._read(), None, None
         self._caught_up_wall_ms, self._caught_up = 0, -math.inf
         if state.newest_seq >> SEQ_EPOCH_SHIFT >= epoch.number:
             raise StoreError(
@@ -224,5 +230,5 @@ class Following:
         return state, recovered
 
     def _told(self, progress: Progress) -> Callable[[int, int], None]:
-        state = self._state
+        state = self._read()
         return lambda done, total: progress(done, total, state.stored)

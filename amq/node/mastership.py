@@ -1,7 +1,10 @@
 """Mastership: everything that exists only while this member is master: queues, journal, connections, listening sockets.
 
-Lives on the event loop. Made from a finished replay, it ends in one of two ways: `stop` (in good order, everything
-committed) or `fence` (dirty: sockets closed at once, nothing written, state forgotten).
+Lives on the event loop. A slave makes it ahead of time, so that a takeover only begins it: `begin` with a finished
+replay, `listen`. It ends in one of two ways: `stop` (in good order, everything committed) or `fence` (dirty: sockets
+closed at once, nothing written, state forgotten). One that was never begun is fenced, too.
+
+Invariant: before `begin` it looks at nothing that is stored, and has no socket and no thread.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from typing import NamedTuple
 
 import structlog
 
@@ -85,80 +89,97 @@ class Shared:
     alone: bool = True
 
 
+class _Port(NamedTuple):
+    """A transport, as configured. `known` = its address for clients, unless it is another one when it is open."""
+
+    text: str
+    url: TransportUrl
+    make: Callable[[], asyncio.Protocol]
+    known: str
+
+
 class Mastership:
-    """One mastership. All of the journal was read into `state`; `valid()` tells whether the lease is valid now;
-    `failed(why)` is called when the journal cannot go on.
-    """
+    """One mastership. The journal is being read into `state`, by another thread until `begin`."""
+
+    epoch: int
+    message_id_prefix: str
+    _failed: Callable[[str, AmqError | None], None]
 
     def __init__(
         self,
         config: BrokerConfig,
         doors: Doors,
         shared: Shared,
-        epoch: Epoch,
         state: State,
-        recovered: Recovered,
-        valid: Callable[[], bool],
-        failed: Callable[[str, AmqError | None], None],
         permissions: Permissions | None,
+        name: str,
     ) -> None:
         clock, entropy, make_runner = doors.clock, doors.entropy, doors.make_runner
         self.config = config
         self.clock = clock
         self.loop = asyncio.get_running_loop()
-        self.turn = Turn(self.loop, valid, inline=shared.alone)
+        self.turn = Turn(self.loop, inline=shared.alone)
         self.connections: dict[int, Peer] = {}
         self.parking: Parking[Peer] = Parking(entropy, lambda: self.config)
         self.urls: list[str] = []  # as clients write them
         self.full = False  # the store's disk
         self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)  # by protocol
-        self.epoch = epoch.number
         self._shared = shared
-        self._name, self._host_name = epoch.owner.name, epoch.owner.host
+        self._name, self._host_name = name, doors.host.name()
+        self._entropy = entropy
+        self._ports = [
+            _Port(
+                text,
+                url := parse_transport_url(text),
+                partial(self._make_socket, served_at(shared.protocols, url.carried), url.tls),
+                reachable(str(url), self._host_name),
+            )
+            for text in config.transports
+        ]
         self.door, self.places = shared.entrance.door, shared.entrance.places
         shared.entrance.serve(self.connections)
-        self._failed = failed
         self._announcer = Announcer(self.loop, shared.events)
         self._neighbours: tuple[str, ...] = ()
         self._servers: list[asyncio.Server | TlsPort] = []
         self._upkeep: asyncio.TimerHandle | None = None
         self._runner = make_runner(self.loop.call_soon_threadsafe)
         self._reader = make_runner(self.loop.call_soon_threadsafe)
-        store_uuid = recovered.store_uuid or entropy.randbytes(16)
-        self.message_id_prefix = f"ID:{store_uuid.hex()[:12]}-"
-        self.journal = Journal(
-            doors.store.log,
-            clock,
-            self._runner,
-            self,
-            valid,
-            self.epoch,
-            store_uuid,
-            recovered,
-            config,
-            entropy,
-            self._reader,
-        )
-        self.broker = broker = Broker(
-            state, self.journal, config, clock, self.epoch, self.turn.wake, recovered.read_bytes, shared.events
-        )
-        broker.advisories.broker_name = self._name
+        self.journal = Journal(doors.store.log, clock, self._runner, self, config, entropy, self._reader)
+        self.broker = broker = Broker(state, self.journal, config, clock, self.turn.wake, shared.events)
+        broker.advisories.broker_name = name
         broker.permit(permissions)
         self.committed, self.rejected = broker.committed, broker.rejected
         self.lend, self.take_back = broker.lend, broker.take_back
         self.translator = Translator(broker.memory, partial(make_runner, self.loop.call_soon_threadsafe), broker.wake)
-        self.turn.serve(broker, self.journal)
+
+    def begin(
+        self,
+        epoch: Epoch,
+        recovered: Recovered,
+        valid: Callable[[], bool],
+        failed: Callable[[str, AmqError | None], None],
+    ) -> None:
+        """All of the journal was read into the state. `valid()` tells whether the lease is valid now; `failed(why)` is
+        called when the journal cannot go on. Raises StoreError."""
+        self.epoch, self._failed = epoch.number, failed
+        store_uuid = recovered.store_uuid or self._entropy.randbytes(16)
+        self.message_id_prefix = f"ID:{store_uuid.hex()[:12]}-"
+        self.journal.begin(self.epoch, store_uuid, recovered, valid)
+        self.broker.begin(self.epoch, recovered.read_bytes)
+        self.turn.serve(self.broker, self.journal, valid)
         self.journal.delete(recovered.unused)
 
     async def listen(self, neighbours: tuple[str, ...] = ()) -> None:
         """Open the transports. Raises TransportError where an address cannot be had. See `meet`."""
-        for text in self.config.transports:
-            url = parse_transport_url(text)
-            server = await self._open(url, text)
+        for port in self._ports:
+            server = await self._open(port)
             self._servers.append(server)
             for opened in server.sockets:
-                host, port = opened.getsockname()[:2]
-                self.urls.append(reachable(str(TransportUrl(url.scheme, host, port)), self._host_name))
+                at = opened.getsockname()[:2]
+                if at == (port.url.host, port.url.port):
+                    self.urls.append(port.known)
+                else:
+                    self.urls.append(reachable(str(TransportUrl(port.url.scheme, *at)), self._host_name))
         self.meet(neighbours)
         self._upkeep = self.loop.call_later(UPKEEP_S, self._keep_up)
 
@@ -170,11 +191,11 @@ class Mastership:
         told = addresses.bounded((*own, *neighbours)) if self.config.update_cluster_clients else ()
         self._announcer.change(told, self.connections.values())
 
-    async def _open(self, url: TransportUrl, text: str) -> asyncio.Server | TlsPort:
+    async def _open(self, port: _Port) -> asyncio.Server | TlsPort:
+        url, make = port.url, port.make
         deadline = self.clock.monotonic() + LISTEN_PATIENCE_S
         while True:
             try:
-                make = partial(self._make_socket, served_at(self._shared.protocols, url.carried), url.tls)
                 if url.tls:
                     sockets = await listening_sockets(self.loop, url.host, url.port)
                     return self._shared.entrance.tls_port(sockets, self._context, make)
@@ -182,7 +203,7 @@ class Mastership:
             except OSError as error:
                 if self.clock.monotonic() > deadline:
                     raise TransportError(
-                        f"cannot listen on {text}: {error.strerror or error}; "
+                        f"cannot listen on {port.text}: {error.strerror or error}; "
                         "another program has the port, or the address is not of this host"
                     ) from error
             await asyncio.sleep(LISTEN_RETRY_S)

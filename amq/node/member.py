@@ -19,6 +19,7 @@ import structlog
 
 from amq.broker.event_log import log_events
 from amq.broker.events import Events, JournalRead, RoleChanged
+from amq.broker.state.state import State
 from amq.config.schema import BrokerConfig
 from amq.core.errors import AmqError, OwnershipLostError
 from amq.core.histogram import Histogram
@@ -101,6 +102,7 @@ class Member:
         self._shared = Shared(self.events, entrance, authenticate, credentials, protocols, alone)
         self._loop = Loop(threads, config.lock_keep_alive_period_s)
         self._contender = Contender(self, self._loop, self._doors, probe, loading, replace_process)
+        self._next: Mastership | None = None  # made ahead of time
         self._role_changed = asyncio.Condition()
 
     # -- the outside, on the event loop -------------------------------------------------------------------------------
@@ -132,6 +134,8 @@ class Member:
         self._contender.reconfigure(config)
         if self.master is not None:
             self.master.reconfigure(config)
+        elif self._next is not None:
+            self.get_ready(self._next.broker.state)
 
     def thread_failed(self, name: str) -> None:
         """A thread of this member has failed by a bug: it confirms nothing more, and stops. Called in any thread."""
@@ -164,6 +168,8 @@ class Member:
         self.permissions = permissions
         if self.master is not None:
             self.master.permit(permissions)
+        elif self._next is not None:
+            self.get_ready(self._next.broker.state)
 
     # -- the stage, for the other threads -----------------------------------------------------------------------------
 
@@ -191,20 +197,24 @@ class Member:
         async with self._role_changed:
             self._role_changed.notify_all()
 
+    def get_ready(self, state: State | None) -> None:
+        if self._next is not None:
+            self._next.fence()
+        self._next = self._made_for(state) if state is not None else None
+
+    def _made_for(self, state: State) -> Mastership:
+        name = self.config.name or self._doors.host.name()
+        return Mastership(self.config, self._doors, self._shared, state, self.permissions, name)
+
     async def open(self, won: Won) -> None:
         self.lease = won.term.lease
-        self.master = Mastership(
-            self.config,
-            self._doors,
-            self._shared,
-            won.term.epoch,
-            won.state,
-            won.recovered,
-            self.lease.valid,
-            won.ending.tell,
-            self.permissions,
-        )
-        await self.master.listen(won.neighbours)
+        ready, self._next = self._next, None
+        if ready is not None and ready.broker.state is not won.state:  # the journal was read anew
+            ready.fence()
+            ready = None
+        self.master = ready = ready or self._made_for(won.state)
+        ready.begin(won.term.epoch, won.recovered, self.lease.valid, won.ending.tell)
+        await ready.listen(won.neighbours)
 
     async def serve(self, won: Won) -> None:
         assert self.master is not None

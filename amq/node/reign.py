@@ -133,8 +133,13 @@ class Stage(Protocol):
     # The rest is called on the event loop.
 
     async def set_role(self, role: Role) -> None: ...
+    def get_ready(self, state: State | None) -> None:
+        """Make all that serves clients and depends on no term: the journal is being read into `state`. None = forget
+        it."""
+        ...
+
     async def open(self, won: Won) -> None:
-        """Make what serves clients, and open the transports. Raises TransportError."""
+        """Begin to serve, and open the transports. Raises StoreError, TransportError."""
         ...
 
     async def serve(self, won: Won) -> None: ...

@@ -29,11 +29,13 @@ class Sender(Protocol):
 
 
 class Turn:
-    """`valid()` tells whether the lease is valid now. `inline`: for a lone client the event loop itself may sync; not
-    where it serves other stores, too, which a store that hangs must not stop.
+    """`inline`: for a lone client the event loop itself may sync; not where it serves other stores, too, which a store
+    that hangs must not stop.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, valid: Callable[[], bool], inline: bool = True) -> None:
+    _valid: Callable[[], bool]
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, inline: bool = True) -> None:
         self._loop = loop
         self._unasked: asyncio.TimerHandle | None = None
         self._lone_max = LONE_PEERS_MAX if inline else -1
@@ -41,7 +43,6 @@ class Turn:
         self._unasked_since = 0  # batches that there had been when that timer began
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_s = 0.0  # monotonic
-        self._valid = valid
         self.is_due = False  # at the end of this round
         self._broker: Broker | None = None
         self._journal: Journal | None = None
@@ -49,8 +50,9 @@ class Turn:
         self.unsent: dict[Sender, None] = {}  # connections that have output
         self.shares = Shares(loop)
 
-    def serve(self, broker: Broker, journal: Journal) -> None:
-        self._broker, self._journal = broker, journal
+    def serve(self, broker: Broker, journal: Journal, valid: Callable[[], bool]) -> None:
+        """Turns have an effect from now on. `valid()` tells whether the lease is valid now."""
+        self._broker, self._journal, self._valid = broker, journal, valid
         self.wake()
 
     def stop(self) -> None:

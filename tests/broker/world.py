@@ -351,14 +351,12 @@ class World:
             self.clock,
             self.runner,
             self,
-            lambda: self.valid,
-            self.epoch,
-            recovered.store_uuid or bytes(16),
-            recovered,
             self.config,
             random.Random(self.epoch + (self._epoch_salt << 32)),
         )
-        self.broker = Broker(state, self.journal, self.config, self.clock, self.epoch, self.wake, recovered.read_bytes)
+        self.broker = Broker(state, self.journal, self.config, self.clock, self.wake)
+        self.journal.begin(self.epoch, recovered.store_uuid or bytes(16), recovered, lambda: self.valid)
+        self.broker.begin(self.epoch, recovered.read_bytes)
         self.journal.delete(recovered.unused)
 
     def crash(self, *, jobs: int = 0, torn: float | None = None) -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amq.config.transport_url import TransportUrl, addresses, is_loopback, parse_address, parse_transport_url
+from amq.config.addresses import stated
+from amq.config.transport_url import TransportUrl, is_loopback, parse_address, parse_transport_url
 
 
 @pytest.mark.parametrize(
@@ -108,4 +109,4 @@ def test_an_address_is_a_transport_url_too(text: str) -> None:
 
 def test_addresses_of_transports() -> None:
     transports = ["stomp://0.0.0.0:1", "stomp://127.0.0.1:0", "mqtt://later:2", "stomp://[::]:3", "stomp://h:4"]
-    assert addresses(transports, "here") == ["stomp://here:1", "stomp://here:3", "stomp://h:4"]
+    assert list(stated(transports, "here")) == ["stomp://here:1", "stomp://here:3", "stomp://h:4"]

@@ -92,15 +92,13 @@ class Process(World):
             self.clock,
             self.runner,
             self,
-            self.lease.valid,
-            self.epoch,
-            recovered.store_uuid or bytes(16),
-            recovered,
             self.config,
             random.Random(self.epoch),
         )
+        self.broker = Broker(state, self.journal, self.config, self.clock, self.wake)
+        self.journal.begin(self.epoch, recovered.store_uuid or bytes(16), recovered, self.lease.valid)
         self.shown_at = self.ready_at = len(self.disk.log)
-        self.broker = Broker(state, self.journal, self.config, self.clock, self.epoch, self.wake, recovered.read_bytes)
+        self.broker.begin(self.epoch, recovered.read_bytes)
         self.journal.delete(recovered.unused)
 
     def _pause(self, seconds: float) -> bool:

@@ -107,13 +107,10 @@ class World:
             self.clock,
             self.runner,
             self,
-            lambda: self.valid,
-            self.epoch,
-            recovered.store_uuid or bytes(16),
-            recovered,
             self.config,
             random.Random(self.epoch),
         )
+        self.journal.begin(self.epoch, recovered.store_uuid or bytes(16), recovered, lambda: self.valid)
         self.runner.drain()
         return self.journal
 

@@ -431,13 +431,10 @@ def test_a_segment_that_is_being_made_when_the_journal_ends_is_closed(tmp_path: 
         world.clock,
         runner,
         world,
-        lambda: True,
-        2,
-        bytes(16),
-        world.recovered,
         world.config,
         random.Random(1),
     )
+    journal.begin(2, bytes(16), world.recovered, lambda: True)
     assert making.wait(DEADLINE_S)
     journal.abandon()
     runner.close()

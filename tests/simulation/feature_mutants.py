@@ -18,7 +18,6 @@ from amq.broker.queues.queue import Queue
 from amq.broker.sessions.connection import ClientConnection
 from amq.broker.state import state
 from amq.broker.state.prepared import PreparedTransactions
-from amq.broker.state.state import State
 from amq.broker.topics.durables import Durables
 from amq.broker.transactions import bulk, leasing
 from amq.broker.transactions.leasing import Leasing
@@ -64,13 +63,13 @@ def mutant_of(*features: str) -> Callable[[Mutant], Mutant]:
 
 @mutant_of("two-phase")
 def what_is_prepared_is_forgotten_at_takeover() -> AbstractContextManager[object]:
-    real = Broker.__init__
+    real = Broker.begin
 
-    def start(broker: Broker, state: State, *arguments: Any) -> None:
-        state.prepared.clear()
-        real(broker, state, *arguments)
+    def start(broker: Broker, *arguments: Any) -> None:
+        broker.state.prepared.clear()
+        real(broker, *arguments)
 
-    return patch.object(Broker, "__init__", start)
+    return patch.object(Broker, "begin", start)
 
 
 @mutant_of("two-phase")
@@ -98,13 +97,13 @@ def what_is_acknowledged_in_a_prepared_transaction_stays_in_its_queue() -> Abstr
 
 @mutant_of("two-phase")
 def it_is_forgotten_how_prepared_transactions_ended() -> AbstractContextManager[object]:
-    real = Broker.__init__
+    real = Broker.begin
 
-    def start(broker: Broker, state: State, *arguments: Any) -> None:
-        state.outcomes.clear()
-        real(broker, state, *arguments)
+    def start(broker: Broker, *arguments: Any) -> None:
+        broker.state.outcomes.clear()
+        real(broker, *arguments)
 
-    return patch.object(Broker, "__init__", start)
+    return patch.object(Broker, "begin", start)
 
 
 @mutant_of("two-phase")
@@ -137,13 +136,13 @@ def a_batch_leaves_no_marker() -> AbstractContextManager[object]:
 
 @mutant_of("two-phase")
 def markers_are_forgotten_at_takeover() -> AbstractContextManager[object]:
-    real = Broker.__init__
+    real = Broker.begin
 
     def start(broker: Broker, *arguments: Any) -> None:
         real(broker, *arguments)
         broker.state.prepared.markers.clear()
 
-    return patch.object(Broker, "__init__", start)
+    return patch.object(Broker, "begin", start)
 
 
 @mutant_of("two-phase")
@@ -255,13 +254,13 @@ def what_moves_in_columns_loses_its_first_row() -> AbstractContextManager[object
 
 @mutant_of("durable")
 def durable_subscriptions_are_forgotten_at_takeover() -> AbstractContextManager[object]:
-    real = Broker.__init__
+    real = Broker.begin
 
-    def start(broker: Broker, state: State, *arguments: Any) -> None:
-        state.subscriptions.clear()
-        real(broker, state, *arguments)
+    def start(broker: Broker, *arguments: Any) -> None:
+        broker.state.subscriptions.clear()
+        real(broker, *arguments)
 
-    return patch.object(Broker, "__init__", start)
+    return patch.object(Broker, "begin", start)
 
 
 @mutant_of("durable")
@@ -297,7 +296,7 @@ def a_durable_subscription_gets_what_is_sent_again() -> AbstractContextManager[o
 
 @mutant_of("durable")
 def what_a_durable_subscription_remembers_is_forgotten_at_takeover() -> AbstractContextManager[object]:
-    real = Broker.__init__
+    real = Broker.begin
 
     def start(broker: Broker, *arguments: Any) -> None:
         real(broker, *arguments)
@@ -305,7 +304,7 @@ def what_a_durable_subscription_remembers_is_forgotten_at_takeover() -> Abstract
             if queue.name.startswith(SUBSCRIPTION_SCHEME):
                 queue.duplicates.clear()
 
-    return patch.object(Broker, "__init__", start)
+    return patch.object(Broker, "begin", start)
 
 
 @mutant_of("durable")

@@ -322,14 +322,14 @@ def a_resend_is_stored_twice() -> AbstractContextManager[object]:
 
 @mutant
 def duplicate_ids_forgotten_at_takeover() -> AbstractContextManager[object]:
-    real = Broker.__init__
+    real = Broker.begin
 
     def start(broker: Broker, *arguments: Any) -> None:
         real(broker, *arguments)
         for queue in broker.state.queues.values():
             queue.duplicates.clear()
 
-    return _patch(Broker, "__init__", start)
+    return _patch(Broker, "begin", start)
 
 
 @mutant
@@ -354,24 +354,24 @@ def transaction_applied_half() -> AbstractContextManager[object]:
 
 @mutant
 def outcomes_forgotten_at_takeover() -> AbstractContextManager[object]:
-    real = Broker.__init__
+    real = Broker.begin
 
-    def start(broker: Broker, state: State, *arguments: Any) -> None:
-        state.outcomes.clear()
-        real(broker, state, *arguments)
+    def start(broker: Broker, *arguments: Any) -> None:
+        broker.state.outcomes.clear()
+        real(broker, *arguments)
 
-    return _patch(Broker, "__init__", start)
+    return _patch(Broker, "begin", start)
 
 
 @mutant
 def sequence_numbers_begin_anew() -> AbstractContextManager[object]:
-    real = Broker.__init__
+    real = Broker.begin
 
     def start(broker: Broker, *arguments: Any) -> None:
         real(broker, *arguments)
         broker._seq = 1 << 44
 
-    return _patch(Broker, "__init__", start)
+    return _patch(Broker, "begin", start)
 
 
 @mutant
@@ -397,13 +397,13 @@ def confirmed_at_once() -> AbstractContextManager[object]:
 @mutant
 def nothing_waits_for_the_lease_to_be_sent() -> AbstractContextManager[object]:
     """The gate at the end of a turn and the confirm rule, both off."""
-    real = Turn.__init__
+    real = Turn.serve
 
-    def init(turn: Turn, loop: Any, _valid: Any, **more: Any) -> None:
-        real(turn, loop, lambda: True, **more)
+    def serve(turn: Turn, broker: Any, journal: Any, _valid: Any) -> None:
+        real(turn, broker, journal, lambda: True)
 
     finish = journal_commits_without_lease()
-    return _both(_patch(Turn, "__init__", init), finish)
+    return _both(_patch(Turn, "serve", serve), finish)
 
 
 # -- compaction, limits ------------------------------------------------------------------------------------------------

@@ -389,7 +389,7 @@ class Oracle:
     @contextmanager
     def observing(self) -> Iterator[None]:
         """While the block runs, see what brokers and clients do."""
-        committed, serving, accept = Broker.committed, Broker.__init__, Link.accept
+        committed, serving, accept = Broker.committed, Broker.begin, Link.accept
         deliver, deliver_all = Peer.deliver, Peer.deliver_all
         took_effect = Broker._took_effect
         finish, load, reject, restore = Following.finish, Following._load, Broker.rejected, Machine._restore
@@ -442,7 +442,7 @@ class Oracle:
             patch.object(Broker, "committed", see_committed),
             patch.object(Broker, "_took_effect", see_effect),
             patch.object(Broker, "rejected", see_rejected),
-            patch.object(Broker, "__init__", see_serving),
+            patch.object(Broker, "begin", see_serving),
             patch.object(Peer, "deliver", see_deliver),
             patch.object(Peer, "deliver_all", see_deliver_all),
             patch.object(Link, "accept", see_accept),

@@ -328,10 +328,13 @@ class SimRunner:
     def __init__(self, process: Process, post: Callable[..., object]) -> None:
         self._post = post
         self._jobs: deque[tuple[Job, Done] | None] = deque()
+        self._process = process
         self._more = process.event()
-        self._task = process.start("journal", self._run)
+        self._task: Task | None = None
 
     def submit(self, job: Job, done: Done) -> None:
+        if self._task is None:
+            self._task = self._process.start("journal", self._run)
         self._jobs.append((job, done))
         self._more.set()
 
@@ -340,7 +343,7 @@ class SimRunner:
         self._more.set()
 
     def is_alive(self) -> bool:
-        return self._task.is_alive()
+        return self._task is not None and self._task.is_alive()
 
     def _run(self) -> None:
         while True:

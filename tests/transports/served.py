@@ -167,7 +167,7 @@ class Served:
 
     def _serve(self) -> None:
         world, protocols = self.world, self._protocols
-        self._turn = Turn(self._loop, lambda: True)
+        self._turn = Turn(self._loop)
         surroundings = Surroundings(world.config, "broker", world.epoch, world.broker.message_id_prefix)
         self._codecs = PortCodecs(protocols, lambda: surroundings)
 
@@ -194,7 +194,7 @@ class Served:
             parking=Parking(Random(1), lambda: self.hub.config),
         )
         world.on_wake = self._turn.wake
-        self._turn.serve(world.broker, world.journal)
+        self._turn.serve(world.broker, world.journal, lambda: True)
 
     def _brokers(self, loopback: bool, tls: bool) -> tuple[str, ...]:
         return tuple(url for url in self.brokers if (loopback or "127.0.0.1" not in url) and ("ssl://" in url) == tls)

@@ -27,7 +27,7 @@ def test_a_login_of_a_connection_that_closes_meanwhile_lets_nobody_in(tmp_path: 
 
     async def main() -> None:
         loop, checked = asyncio.get_running_loop(), asyncio.Event()
-        turn = Turn(loop, lambda: True)
+        turn = Turn(loop)
 
         async def authenticate(_: Claim) -> Login:
             await checked.wait()
@@ -46,7 +46,7 @@ def test_a_login_of_a_connection_that_closes_meanwhile_lets_nobody_in(tmp_path: 
             door=Doorkeeper(SystemClock(), lambda: world.config),
             places=Places(SystemClock(), lambda: world.config.max_connections),
         )
-        turn.serve(world.broker, world.journal)
+        turn.serve(world.broker, world.journal, lambda: True)
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         connection = Peer(hub, 1, codecs)

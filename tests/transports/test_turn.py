@@ -61,10 +61,10 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def test_one_alarm_for_what_is_due_first(world: World) -> None:
     loop: Any = Loop(world)
-    turn = Turn(loop, lambda: world.valid)
+    turn = Turn(loop)
     send(world, b"1", b"2")
     client = consumer(world)
-    turn.serve(world.broker, world.journal)
+    turn.serve(world.broker, world.journal, lambda: world.valid)
     loop.run()
     assert not loop.timers
     client.nack(b"1", requeue=True)
@@ -90,8 +90,8 @@ def test_one_alarm_for_what_is_due_first(world: World) -> None:
 
 def test_an_earlier_one_takes_the_place_of_the_alarm(world: World) -> None:
     loop: Any = Loop(world)
-    turn = Turn(loop, lambda: world.valid)
-    turn.serve(world.broker, world.journal)
+    turn = Turn(loop)
+    turn.serve(world.broker, world.journal, lambda: world.valid)
     send(world, b"late", b"early")
     client = consumer(world)
     for body, delay_s in ((b"late", 9.0), (b"early", 1.0)):
@@ -107,12 +107,12 @@ def test_an_earlier_one_takes_the_place_of_the_alarm(world: World) -> None:
 
 def test_nothing_rings_when_the_mastership_is_over(world: World) -> None:
     loop: Any = Loop(world)
-    turn = Turn(loop, lambda: world.valid)
+    turn = Turn(loop)
     send(world, b"1")
     client = consumer(world)
     client.nack(b"1", requeue=True)
     world.settle()
-    turn.serve(world.broker, world.journal)
+    turn.serve(world.broker, world.journal, lambda: world.valid)
     loop.run()
     assert loop.timers
     turn.stop()
@@ -121,12 +121,12 @@ def test_nothing_rings_when_the_mastership_is_over(world: World) -> None:
 
 def test_an_alarm_in_doubt_waits_for_the_lease(world: World) -> None:
     loop: Any = Loop(world)
-    turn = Turn(loop, lambda: world.valid)
+    turn = Turn(loop)
     send(world, b"1")
     client = consumer(world)
     client.nack(b"1", requeue=True)
     world.settle()
-    turn.serve(world.broker, world.journal)
+    turn.serve(world.broker, world.journal, lambda: world.valid)
     loop.run()
     world.valid = False
     loop.sleep()
@@ -142,8 +142,8 @@ def test_an_alarm_in_doubt_waits_for_the_lease(world: World) -> None:
 
 def test_a_turn_that_fails_is_not_the_last(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     loop: Any = Loop(world)
-    turn = Turn(loop, lambda: world.valid)
-    turn.serve(world.broker, world.journal)
+    turn = Turn(loop)
+    turn.serve(world.broker, world.journal, lambda: world.valid)
     loop.run()
     with monkeypatch.context() as patch:
         patch.setattr(world.journal, "flush", lambda *_: 1 // 0)
@@ -158,9 +158,9 @@ def test_a_turn_that_fails_is_not_the_last(world: World, monkeypatch: pytest.Mon
 def lone_consumer(world: World) -> tuple[Any, Client]:
     """A loop whose turns serve the world, and a consumer that has the first of its messages."""
     loop: Any = Loop(world)
-    turn = Turn(loop, lambda: world.valid)
+    turn = Turn(loop)
     world.broker.wake = turn.wake
-    turn.serve(world.broker, world.journal)
+    turn.serve(world.broker, world.journal, lambda: world.valid)
     send(world, b"0")
     client = consumer(world)
     loop.run()
@@ -221,8 +221,8 @@ def test_a_lone_producer_has_its_receipt_before_others_get_messages(
     world: World, monkeypatch: pytest.MonkeyPatch, talkers: int, order: list[str]
 ) -> None:
     loop: Any = Loop(world)
-    turn = Turn(loop, lambda: world.valid)
-    turn.serve(world.broker, world.journal)
+    turn = Turn(loop)
+    turn.serve(world.broker, world.journal, lambda: world.valid)
     loop.run()
     left: list[str] = []
     turn.talkers.extend(range(talkers))

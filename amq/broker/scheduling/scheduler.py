@@ -131,11 +131,10 @@ class Scheduler:
         clock = self.core.clock
         return clock.monotonic() + max(0, self.timers[0][0] - clock.wall_ms()) / 1000
 
-    def start(self) -> None:
-        """The replay is complete."""
-        for schedule in self._schedules():
-            schedule.look_on_disk()
-            self.arm(schedule)
+    def found(self, schedule: Schedule) -> None:
+        """The replay is complete, and has found `schedule`."""
+        schedule.look_on_disk()
+        self.arm(schedule)
 
     def _schedules(self) -> list[Schedule]:
         return [queue for queue in self.core.state.queues.values() if isinstance(queue, Schedule)]

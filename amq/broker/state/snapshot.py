@@ -213,7 +213,9 @@ class _Loader:
             for *found, code in items:
                 record = Subscribed.stored(found)
                 self._state.subscriptions.hold(record, self.segment(code))
-                self._state.queue(record.queue).stays = True
+                queue = self._state.queue(record.queue)
+                queue.stays = True
+                queue.configure(self._state.options_of(record.queue))
         elif kind == OUTCOMES:
             self._remember(self._state.outcomes, items)
         elif kind == MARKERS:

@@ -137,24 +137,29 @@ class State(ServingFold[Segment]):
         for code, segment in self.segments.items():
             if segment.live and code not in there and segment.key not in recovered.trimmed:
                 raise DivergedError(f"messages stand in {segment.name}, which does not count")
-        self.prepared.check_places(there, recovered.trimmed)
+        if self.prepared:
+            self.prepared.check_places(there, recovered.trimmed)
 
     def settle(self, trimmed: Trimmed) -> None:
         """All is read. Messages in segments that are `trimmed` left long ago: these segments were not deleted yet when
         they were read, or the record of the leaving was.
         """
         self.trimmed = trimmed
-        undone = {code for code, segment in self.segments.items() if segment.live and segment.key in trimmed}
-        self.subscriptions.settle(trimmed)
+        undone: set[int] = set()
+        if trimmed.epoch:
+            undone = {code for code, segment in self.segments.items() if segment.live and segment.key in trimmed}
+            self.subscriptions.settle(trimmed)
+            self.prepared.settle(trimmed)
         for queue in self.queues.values():
             if undone:
                 rows = [place.seq for each in queue.backlogs.values() for place in each if place.segment in undone]
                 self._discard(queue, rows)
             if queue.name.startswith(SUBSCRIPTION_SCHEME) and queue.name not in self.subscriptions:
                 self._end_subscription(queue)  # the word of its end was trimmed, what it remembered was not
-            queue.duplicates.settle()
-        self.outcomes.settle()
-        self.prepared.settle(trimmed)
+            if queue.duplicates:
+                queue.duplicates.settle()
+        if self.outcomes.by_owner:
+            self.outcomes.settle()
 
     @property
     def stored(self) -> int:

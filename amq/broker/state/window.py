@@ -82,34 +82,30 @@ class IdWindow(OrderedDict[str, tuple[int, Segment]]):
 
 
 class IdWindows:
-    """A `IdWindow` of `size` ids for each owner: a user, or "" = none."""
+    """A `IdWindow` of `size` ids for each owner, in `by_owner`: a user, or "" = none."""
 
-    __slots__ = ("_owners", "_size")
+    __slots__ = ("_size", "by_owner")
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._owners: dict[str, IdWindow] = {}
+        self.by_owner: dict[str, IdWindow] = {}
 
     def __contains__(self, id: object) -> bool:
-        return isinstance(id, str) and id in self._owners.get(owner_of(id), ())
+        return isinstance(id, str) and id in self.by_owner.get(owner_of(id), ())
 
     def __iter__(self) -> Iterator[str]:
-        return chain.from_iterable(self._owners.values())
+        return chain.from_iterable(self.by_owner.values())
 
     def __len__(self) -> int:
-        return sum(map(len, self._owners.values()))
+        return sum(map(len, self.by_owner.values()))
 
     def items(self) -> Iterator[tuple[str, tuple[int, Segment]]]:
         """By owner, oldest first."""
-        return chain.from_iterable(window.items() for window in self._owners.values())
-
-    def owners(self) -> list[str]:
-        """The users who have any, "" = none."""
-        return list(self._owners)
+        return chain.from_iterable(window.items() for window in self.by_owner.values())
 
     def of(self, id: str) -> IdWindow:
         """The window of its owner."""
-        return self._owners.setdefault(owner_of(id), IdWindow(self._size))
+        return self.by_owner.setdefault(owner_of(id), IdWindow(self._size))
 
     def remember(self, id: str, seq: int, segment: Segment) -> None:
         """See `Window.remember`."""
@@ -121,14 +117,14 @@ class IdWindows:
 
     def settle(self) -> None:
         """See `Window.settle`."""
-        for window in self._owners.values():
+        for window in self.by_owner.values():
             window.settle()
 
     def standing_in(self, codes: AbstractSet[int]) -> list[tuple[str, int]]:
         """See `Window.standing_in`."""
-        return [pair for window in self._owners.values() for pair in window.standing_in(codes)]
+        return [pair for window in self.by_owner.values() for pair in window.standing_in(codes)]
 
     def clear(self) -> None:
         """Keep none."""
-        for window in self._owners.values():
+        for window in self.by_owner.values():
             window.forget()

@@ -22,17 +22,20 @@ _log = structlog.get_logger("amq.broker")
 
 
 class Checkpointer:
-    """Call `step` after a committed batch with which the journal's `bytes_written` has come to `due_bytes`.
-    `behind_bytes` = how much of the journal no checkpoint covers as yet.
-    """
+    """Call `step` after a committed batch with which the journal's `bytes_written` has come to `due_bytes`."""
 
-    def __init__(self, core: Core, behind_bytes: int) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
         self._journal = core.journal
-        self._covered_bytes = -behind_bytes  # of the bytes that this journal has written
+        self._covered_bytes = 0  # of the bytes that this journal has written
         self._last_bytes = 0  # size of the last one
         self._file: CheckpointFile | None = None
         self._blocks: Generator[Block, None, None] | None = None
+        self.reconfigure()
+
+    def begin(self, behind_bytes: int) -> None:
+        """`behind_bytes` of the journal, written before this one, are covered by no checkpoint as yet."""
+        self._covered_bytes = -behind_bytes
         self.reconfigure()
 
     def reconfigure(self) -> None:

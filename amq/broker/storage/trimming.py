@@ -60,7 +60,7 @@ class Trimmer:
 
     def __init__(self, core: Core, ending: AbstractSet[Key]) -> None:
         self._core = core
-        self._journal = journal = core.journal
+        self._journal = core.journal
         self._ending = ending  # prepared transactions whose end is on its way
         self._marked = False  # a trim mark is on its way
         self._gain_bytes_min = 0.0  # a trim that gives back less is not worth while
@@ -79,8 +79,12 @@ class Trimmer:
         self._until = (0, 0)
         self._lived = (-1, -1)  # messages and bytes when we looked last
         self._reading = False
-        old = [segment for segment in journal.segments if not segment.file_bytes]
-        journal.reader.measure(old, partial(self._measured, old))
+        self._is_measured = False  # the old segments, whose files were never looked at
+
+    def _measure(self) -> None:
+        self._is_measured = True
+        old = [segment for segment in self._journal.segments if not segment.file_bytes]
+        self._journal.reader.measure(old, partial(self._measured, old))
 
     def _measured(self, segments: list[Segment], sizes: list[int] | None, error: Exception | None) -> None:
         """A master that died leaves files longer than what counts in them."""
@@ -107,6 +111,8 @@ class Trimmer:
 
     def step(self) -> None:
         segments = self._journal.segments
+        if not self._is_measured:
+            self._measure()
         self._steps += 1
         if len(segments) < 2 or not self._journal.closed() or self._steps * SEGMENTS_PER_STEP < len(segments):
             return

@@ -34,6 +34,9 @@ class VirtualTopics:
         self._changed = changed
         self._topics = parse_pattern(config.virtual_topics) if config.virtual_topics else ()
         self._prefix = pattern_words(config.virtual_topic_consumers.removesuffix("."))
+        first = self._prefix[0]
+        # The full names of all queues that consume a virtual topic begin with this.
+        self.consumers_begin = QUEUE_SCHEME if first in (ANY_WORD, ANY_REST) else f"{QUEUE_SCHEME}{first}."
         self._consumers: dict[str, dict[str, None]] = {}  # topic → queues that consume it; both are full names
         # By the topics that they mean: consumers of patterns, and the beginning of the names of their queues.
         self._patterns: Patterns[tuple[Subscription, str]] = Patterns()

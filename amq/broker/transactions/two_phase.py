@@ -309,7 +309,7 @@ class TwoPhase:
 
     def _users_of_ended(self, xid: AnyXid) -> list[str]:
         """Users whose transactions with this id have ended."""
-        return [user for user in self._core.state.outcomes.owners() if self._has_ended(key_of(user, xid))]
+        return [user for user in self._core.state.outcomes.by_owner if self._has_ended(key_of(user, xid))]
 
     def check_ended(self, xid: AnyXid, waiter: Waiter, rights: Rights) -> None:
         """Tell `waiter` when that transaction has ended. It is remembered for others who ask, as long as
