@@ -17,9 +17,8 @@ import structlog
 import amq.node.group
 from amq.config import load
 from amq.config.schema import BrokerConfig
-from amq.core.errors import TransportError
 from amq.doors.threads import SystemThreads
-from amq.node.candidacy import BACK_OFF_S_MAX, FREE_PATIENCE_S, Candidacy, Input, Try, View
+from amq.node.candidacy import FREE_PATIENCE_S, Candidacy, Input, Try, View
 from amq.node.group import PROBE_S, Group
 from amq.node.member import Role
 from amq.store.files.board import FileBoard
@@ -132,12 +131,6 @@ class Store:
             self.candidacy.step(Input.MISSED, self.view())
         return competes
 
-    def serves_in_vain(self) -> None:
-        """This broker becomes master, and cannot open its transports."""
-        for given in (Input.LOOK, Input.LOCKED, Input.BEGUN, Input.UNHEARD):
-            self.candidacy.step(given, self.view())
-        self.group.failed(TransportError("cannot listen"), 1.0)
-
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
@@ -186,20 +179,6 @@ def test_the_port_of_the_master_on_this_host_counts_as_free(store: Store) -> Non
     store.other("m", role="master", url="stomp://0.0.0.0:1")
     assert store.competes()
     assert store.group.facts()["cannot_listen"] == ""
-
-
-def test_a_mastership_without_transports_is_tried_less_and_less_often(store: Store) -> None:
-    pauses = []
-    for _ in range(9):
-        assert store.competes()
-        store.serves_in_vain()
-        waited = 0.0
-        while not store.competes():
-            store.pass_time(0.5)
-            waited += 0.5
-        pauses.append(waited)
-    assert pauses == sorted(pauses)
-    assert (pauses[0], pauses[-1]) == (1.0, BACK_OFF_S_MAX)
 
 
 def test_a_store_that_cannot_be_read_keeps_nobody_from_competing(store: Store) -> None:

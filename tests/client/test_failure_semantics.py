@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 import threading
 from typing import Any
 
@@ -16,7 +15,6 @@ import amq
 from amq.client import (
     ConnectError,
     ConnectionEvent,
-    DeliveryLostError,
     EventKind,
     FailoverTimeoutError,
 )
@@ -78,130 +76,6 @@ def test_blocked_calls_are_released_and_the_connection_lives_on(face: Any, broke
     run(scenario)
 
 
-def test_an_open_transaction_is_rolled_back_whole(face: Any, brokers: Brokers) -> None:
-    master, slave = brokers.master("a"), brokers.slave("b")
-
-    async def scenario() -> None:
-        async with await face.connect(url(master, slave)) as connection:
-            for number in range(3):
-                await connection.session().producer(IN).send(str(number))
-            session = connection.session(transacted=True)
-            consumer, producer = await session.consumer(IN), session.producer(OUT)
-            for _ in range(2):
-                await producer.send((await received(consumer)).text)
-            master.kill()
-            with pytest.raises(TransactionRolledBackError):
-                await session.commit()
-            assert bodies(slave, OUT) == []
-            assert [(await received(consumer)).text for _ in range(3)] == ["0", "1", "2"]
-            await producer.send("all")
-            await session.commit()
-        assert bodies(slave, OUT) == ["all"]
-        assert bodies(slave, IN) == []
-
-    run(scenario)
-
-
-def test_a_commit_that_the_dead_master_never_read_is_run_again(face: Any, brokers: Brokers) -> None:
-    """The master pauses when the commit is sent, and is killed while the client waits."""
-    master, slave = brokers.master("a"), brokers.slave("b")
-    runs: list[str] = []
-
-    async def scenario() -> None:
-        async with await face.connect(url(master, slave, options="&nested.heartBeat=0")) as connection:
-            await connection.session().producer(IN).send("x")
-            session = connection.session(transacted=True)
-            consumer = await session.consumer(IN)
-
-            async def work(session: Any) -> None:
-                runs.append((await received(consumer)).text)
-                await session.producer(OUT).send("x!")
-                if len(runs) == 1:
-                    master.freeze()
-                    threading.Timer(0.3, master.kill).start()
-
-            await session.exactly_once(work)
-        assert runs == ["x", "x"]
-        assert bodies(slave, OUT) == ["x!"]
-        assert bodies(slave, IN) == []
-
-    run(scenario)
-
-
-class Gagged:
-    """A way to a broker on which what the broker says can be withheld. `gag` and then wait for `cut`."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._target = broker.port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.gagged = False
-        self._threads = [threading.Thread(target=self._serve)]
-        self._threads[0].start()
-
-    def _serve(self) -> None:
-        client, _ = self._listener.accept()
-        self._listener.close()  # one connection: who comes again finds nobody
-        broker = socket.create_connection(("127.0.0.1", self._target))
-        self._threads.append(threading.Thread(target=self._pump, args=(client, broker, False)))
-        self._threads[1].start()
-        self._pump(broker, client, True)
-
-    def _pump(self, source: socket.socket, target: socket.socket, can_be_gagged: bool) -> None:
-        with source:
-            try:
-                while data := source.recv(65536):
-                    if not (can_be_gagged and self.gagged):
-                        target.sendall(data)
-                target.shutdown(socket.SHUT_RDWR)
-            except OSError:  # the other one went first
-                return
-
-    def __enter__(self) -> Gagged:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.close()
-        for thread in self._threads:
-            thread.join()
-
-
-def test_a_commit_that_the_dead_master_carried_out_is_not_run_again(face: Any, brokers: Brokers) -> None:
-    """Its answer is lost, and the next master knows of it."""
-    master, slave = brokers.master("a"), brokers.slave("b")
-    runs: list[str] = []
-
-    def kill_when_committed() -> None:
-        with amq.connect(url(master)) as connection:
-            message = connection.session().consumer(OUT).receive(DEADLINE_S)  # not acknowledged: it stays
-            assert message is not None
-        master.kill()
-
-    async def scenario() -> None:
-        with Gagged(master) as way:
-            uris = f"failover:(stomp://127.0.0.1:{way.port},stomp://127.0.0.1:{slave.port})?randomize=false"
-            async with await face.connect(uris + "&nested.heartBeat=0") as connection:
-                await connection.session().producer(IN).send("x")
-                session = connection.session(transacted=True)
-                consumer = await session.consumer(IN)
-
-                async def work(session: Any) -> str:
-                    runs.append((await received(consumer)).text)
-                    await session.producer(OUT).send("x!")
-                    way.gagged = True
-                    killer.start()
-                    return "done"
-
-                killer = threading.Thread(target=kill_when_committed)
-                assert await session.exactly_once(work) == "done"
-                killer.join()
-        assert runs == ["x"]
-        assert bodies(slave, OUT) == ["x!"]
-        assert bodies(slave, IN) == []
-
-    run(scenario)
-
-
 @pytest.mark.deep
 def test_listeners_hear_of_every_failover_and_of_the_end(face: Any, brokers: Brokers) -> None:
     """Also those of a connection that does nothing."""
@@ -233,56 +107,6 @@ def test_listeners_hear_of_every_failover_and_of_the_end(face: Any, brokers: Bro
         assert [event.kind for event in events[2:]] == [EventKind.INTERRUPTED, EventKind.DISCONNECT]
         assert events[3].old_uri.port == slave.port
         assert isinstance(events[3].error, ConnectError)
-
-    run(scenario)
-
-
-def test_only_persistent_data_survives(face: Any, brokers: Brokers) -> None:
-    """Also of a transaction, whose persistent part alone is there afterwards."""
-    master, slave = brokers.master("a"), brokers.slave("b")
-
-    async def scenario() -> None:
-        async with await face.connect(url(master, slave)) as connection:
-            session = connection.session(transacted=True)
-            producer = session.producer(OUT)
-            for number in range(4):
-                await producer.send(str(number), persistent=number % 2 == 0)
-            await session.commit()
-            plain = connection.session()
-            await plain.producer(OUT).send("4", persistent=False)
-            await plain.producer(OUT).send("5")
-            assert bodies(master, OUT) == ["0", "1", "2", "3", "4", "5"]
-            held = [await received(await plain.consumer(OUT, prefetch=2))]
-            await held[0].ack(wait=True)
-            master.kill()
-            news = await plain.consumer(IN)
-            await plain.producer(IN).send("the slave serves")
-            await received(news)
-        assert bodies(slave, OUT) == ["2", "5"]
-
-    run(scenario)
-
-
-def test_what_was_delivered_before_comes_again_and_cannot_be_acknowledged(face: Any, brokers: Brokers) -> None:
-    master, slave = brokers.master("a"), brokers.slave("b")
-
-    async def scenario() -> None:
-        async with await face.connect(url(master, slave)) as connection:
-            session = connection.session()
-            for number in range(3):
-                await session.producer(IN).send(str(number))
-            consumer = await session.consumer(IN)
-            first, second = await received(consumer), await received(consumer)
-            await first.ack(wait=True)
-            master.kill()
-            await session.producer(OUT).send("the slave serves")
-            with pytest.raises(DeliveryLostError):
-                await second.ack()
-            for text in ("1", "2"):
-                message = await received(consumer)
-                assert message.text == text
-                await message.ack(wait=True)
-            assert await consumer.receive(0) is None
 
     run(scenario)
 
