@@ -67,12 +67,15 @@ def _json(event: EventDict, **options: Any) -> str:
     return visible_json(json.dumps(event, ensure_ascii=False, **options))
 
 
-def configure(config: BrokerConfig) -> None:
-    """Set format and level from `config`. Called again when the level changes."""
+def configure(config: BrokerConfig, store: str = "") -> None:
+    """Set format and level from `config`. Called again when the level changes. `store` = its name in a cluster, which
+    each line then has."""
     console = config.log_format == "console" or (config.log_format == "auto" and sys.stderr.isatty())
 
     def add_broker(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
         event.setdefault("broker", config.name)
+        if store:
+            event["in_store"] = store
         return event
 
     processors: list[Processor] = [

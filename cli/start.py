@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 
 import click
 import structlog
 import uvloop
 
 import amq
-from amq.cli import exits, logs, store_check
+from amq.cli import exits, logs, start_cluster, store_check
 from amq.cli.foreign import properties_of, property_option, read_foreign, read_permissions, read_users
 from amq.cli.output import examples
+from amq.cluster.directory import WEIGHT_MAX
 from amq.config import BrokerConfig, load
 from amq.core.errors import AmqError, ConfigError
 from amq.node import process
@@ -26,6 +28,7 @@ _EPILOG = examples(
     "amq start amq.toml -o lockKeepAlivePeriod=5s -o log.logLevel=debug",
     "amq start --store 'postgresql://amq@db/amq?sslmode=verify-full' --name a",
     "AMQ_STORE=/mnt/shared/amq amq start",
+    "amq start --cluster /mnt/shared/cluster --name a --transport auto://0.0.0.0:61616",
     "amq start amq.toml --name b -o priority=10 --wait-for-activation",
     "amq start activemq.xml --property activemq.data=/mnt/shared/amq",
 )
@@ -38,6 +41,18 @@ _EPILOG = examples(
     metavar="DIR|URL",
     help="Store directory on the shared file system, or the URL of a database; the same for all brokers.",
 )
+@click.option(
+    "--cluster",
+    metavar="DIR",
+    help="Be a node of the cluster in this directory: a member of each of its stores (`amq cluster`).",
+)
+@click.option(
+    "--weight",
+    metavar="NUMBER",
+    type=click.FloatRange(0, WEIGHT_MAX),
+    help="With --cluster: the share of the stores that this node should serve, beside those of others. Default: 1.",
+)
+@click.option("--member", metavar="STORE", hidden=True, help="For the processes that a node starts.")
 @click.option("--name", metavar="NAME", help="Name of this broker, unique on the store. Default: the host name.")
 @click.option(
     "--transport",
@@ -65,6 +80,9 @@ _EPILOG = examples(
 def start(
     config_file: str | None,
     store: str | None,
+    cluster: str | None,
+    weight: float | None,
+    member: str | None,
     name: str | None,
     transports: tuple[str, ...],
     options: tuple[str, ...],
@@ -83,19 +101,30 @@ def start(
 
     SIGTERM or SIGINT: commit what came in, hand the store over, exit. A second signal ends the process at once, as
     safely as any crash does. SIGHUP: read the configuration, the users file, the certificates and the permissions
-    again. The broker also watches these files. Under systemd (Type=notify) it reports which role it has, and that it is
+    again. The broker also watches these files.
+
+    With --cluster this process is a node: it starts a process for each store of the cluster, its member there, and
+    starts one that ends again. Each port that the configuration names is that of the first store; the ports of the
+    second one are higher by 1, and so on. Which node serves which store is decided by shares (`amq cluster status`), so
+    the option priority does not count.
+
+    Under systemd (Type=notify) it reports which role it has, and that it is
     ready: as soon as it competes for the store, as slave or master, or with --wait-for-activation when it is master.
     """
     if wait_for_activation:
         options = (*options, "waitForActivation=true")
     given = properties_of(properties)
+    if cluster is not None and store is not None:
+        raise click.UsageError("give one of --store and --cluster")
+    if cluster is None and (weight is not None or member is not None):
+        raise click.UsageError("--weight is for a node of a cluster: give --cluster DIR, too")
 
-    def read() -> BrokerConfig:
+    def read(at: str | None = store) -> BrokerConfig:
         return load(
             config_file,
             os.environ,
             options,
-            store=store,
+            store=at,
             name=name,
             transports=transports,
             allow_unsafe_store=allow_unsafe_store or None,
@@ -104,8 +133,15 @@ def start(
             read_foreign=read_foreign,
         )
 
+    if cluster is not None and member is None:
+        start_cluster.run(cluster, read, 1.0 if weight is None else weight)
+        return
+    leash = None
+    if cluster is not None and member is not None:
+        read, leash = partial(start_cluster.member_config, cluster, member, read), start_cluster.leash()
     config = read()
-    logs.configure(config)
+    configure_log = partial(logs.configure, store=member or "")
+    configure_log(config)
     process.tune()
     files = process.raise_file_limit()
     _log.info("starting", version=amq.__version__, pid=os.getpid(), store=config.store, config=config_file or "")
@@ -120,10 +156,10 @@ def start(
             lambda file, generation: read_permissions(file, config_file, given, generation),
         )
         node = Node(
-            [config], [Source(read, config_file or "")], readers, environment=os.environ, configure_log=logs.configure
+            [config], [Source(read, config_file or "")], readers, environment=os.environ, configure_log=configure_log
         )
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            failure = runner.run(node.until_stopped())
+            failure = runner.run(node.until_stopped(leash))
     if failure is not None:
         code = exits.exit_code(failure)
         _log.error("stopped", reason=exits.told(failure), code=failure.code, exit_code=code)

@@ -6,11 +6,14 @@ and whatever they say.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 
 from amq.config.node_options import NodeOptions
 from amq.config.option import ADDRESSES_MAX
-from amq.config.transport_url import address
+from amq.config.schema import BrokerConfig
+from amq.config.transport_url import address, host_and_port, parse_transport_url
+from amq.core.errors import ConfigError
 
 URLS_MAX = 64  # of a group
 LIST_CHARS_MAX = 4096  # of them, with commas between: one header line, which every STOMP client takes
@@ -39,3 +42,39 @@ def bounded(urls: Iterable[str]) -> tuple[str, ...]:
             break
         kept.append(url)
     return tuple(kept)
+
+
+PORT_MAX = 65_535
+
+
+def shifted(config: BrokerConfig, by: int) -> BrokerConfig:
+    """`config` with each port that it names higher by `by`; 0, any free port, stays. Raises ConfigError."""
+    probes = config.probe_listen
+    if probes:
+        host, port = host_and_port(probes)
+        probes = f"{f'[{host}]' if ':' in host else host}:{_shifted(port, by)}"
+    return dataclasses.replace(
+        config,
+        transports=tuple(_shifted_url(url, by) for url in config.transports),
+        advertised_transports=tuple(_shifted_url(url, by) for url in config.advertised_transports),
+        probe_listen=probes,
+    )
+
+
+def ports(config: BrokerConfig) -> list[int]:
+    """Those at which `config` lets a broker listen, but for 0."""
+    found = [parse_transport_url(url).port for url in config.transports]
+    if config.probe_listen:
+        found.append(host_and_port(config.probe_listen)[1])
+    return [port for port in found if port]
+
+
+def _shifted_url(text: str, by: int) -> str:
+    url = parse_transport_url(text)
+    return str(dataclasses.replace(url, port=_shifted(url.port, by)))
+
+
+def _shifted(port: int, by: int) -> int:
+    if port and port + by > PORT_MAX:
+        raise ConfigError(f"port {port} + {by} is more than {PORT_MAX}: the stores of a cluster have consecutive ports")
+    return port + by if port else 0

@@ -33,7 +33,7 @@ VARIABLE_PREFIX = "AMQ_"
 _STORE_CURE = "use --store DIR, AMQ_STORE or store in section [broker]; all brokers of a group name the same directory"
 _SHOWN_INTEGER_BITS_MAX = 200
 _SLIP_RATIO = 0.85  # a variable this close to an option's is a slip of the finger, not somebody else's variable
-_OF_CLIENTS = ("AMQ_URL", "AMQ_LOGIN", "AMQ_PASSCODE")  # for the commands that talk to a broker
+_OF_CLIENTS = ("AMQ_URL", "AMQ_LOGIN", "AMQ_PASSCODE", "AMQ_CLUSTER")  # for commands that start no broker
 # Kubernetes gives every container variables like these for a service that is called amq.
 _KUBERNETES = re.compile(r"(?:.*_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.*)?|PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_.*)?)?)")
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})

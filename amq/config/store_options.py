@@ -95,6 +95,7 @@ class StoreOptions(DestinationDefaults):
         "Give the best host the highest number, if it matters which host serves.",
         minimum=-1000,
         maximum=1000,
+        reload=True,
         elsewhere=("check-for-live-server", "brokerPriority"),
     )
     allow_failback: bool = option(

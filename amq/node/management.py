@@ -80,7 +80,7 @@ class OwnManagement:
         server = ManagementServer(self._path, self.resources, self._slices)
         try:
             if self._is_own_choice:
-                _make_directory(os.path.dirname(self._path))
+                make_directory(os.path.dirname(self._path))
             await server.start()
         except ConfigError as error:
             why = error.description
@@ -231,8 +231,8 @@ class Managed:
         }
 
 
-def _make_directory(path: str) -> None:
-    """A directory that is ours alone. Raises ConfigError."""
+def make_directory(path: str) -> None:
+    """Make a directory that is ours alone, where it is missing. Raises ConfigError."""
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with suppress(FileExistsError):  # of an earlier start

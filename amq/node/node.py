@@ -21,7 +21,7 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import structlog
 
@@ -157,12 +157,15 @@ class Node:
 
     # -- from start to end --------------------------------------------------------------------------------------------
 
-    async def until_stopped(self) -> AmqError | None:
-        """Serve until a signal asks to stop (None), or until the members have given up (why the first one did)."""
+    async def until_stopped(self, leash: BinaryIO | None = None) -> AmqError | None:
+        """Serve until a signal asks to stop (None), or until the members have given up (why the first one did). The end
+        of `leash`, a pipe, asks to stop as well."""
         self._loop = loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop, number)
         loop.add_signal_handler(signal.SIGHUP, self._on_hang_up)
+        if leash is not None:
+            await loop.connect_read_pipe(lambda: _Leash(self._slip), leash)
         self._feed_watchdog(process.watchdog_interval_s())
         with self._watchers:
             self._watch()
@@ -205,6 +208,12 @@ class Node:
         _log.info("told to stop: handing over; a second signal ends the process", signal=signal.Signals(number).name)
         process.notify("STOPPING=1\nSTATUS=handing over")
         self._stop = self._loop.create_task(self._stop_members())
+
+    def _slip(self) -> None:
+        if self._stop is None:
+            _log.info("the node stops or has ended: handing over")
+            process.notify("STOPPING=1\nSTATUS=handing over")
+            self._stop = self._loop.create_task(self._stop_members())
 
     # -- what members do to the process -------------------------------------------------------------------------------
 
@@ -327,6 +336,16 @@ class Node:
             self._configure_log(config)
         self._residents[index].member.reconfigure(config)
         self._watch()
+
+
+class _Leash(asyncio.Protocol):
+    """The pipe from the process that watches over this one."""
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._ended()
 
 
 def _ask(resident: _Resident, *what: str, by_hand: bool = False) -> None:

@@ -67,6 +67,7 @@ def test_the_contract() -> None:
         "amq store upgrade",
         "amq store accept",
         "amq doctor",
+        *(f"amq cluster {name}" for name in ("init", "add-store", "status", "drain", "resume", "rebalance", "forget")),
         "amq journal check",
         "amq journal dump",
         "amq journal stat",

@@ -1,0 +1,1 @@
+"""A cluster: several stores in one directory, and nodes that are each a member of every store."""

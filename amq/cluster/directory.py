@@ -1,0 +1,347 @@
+"""The directory of a cluster: which stores it has, and which nodes take part in it.
+
+    cluster.json      made once, with the id of the cluster
+    tables/N.json     the stores; the highest N counts. A change makes N + 1: of two at the same time one fails
+    stores/NAME/      an ordinary store, which `amq start --store` could serve as well
+    brokers/NODE.json the seat of a node: its weight, and whether it runs (see `amq.store.board`)
+    orders/NODE.json  what an operator wants of a node
+
+Invariant: nothing here is needed for safety. Who is the master of a store is decided in that store alone, so a lost or
+an old table, or two nodes that see different ones, cost a preference and no message.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from amq.cluster.preference import preferences, priorities
+from amq.core.errors import AmqError, ConfigError, CorruptError, NewerFormatError, StoreError
+from amq.store.board import Board, Posted, Seat, SeatTakenError
+from amq.store.document import decode, encode, field
+from amq.store.name import full_name, is_directory
+from amq.store.open import open_board, open_vfs
+
+CLUSTER_FILE: Final = "cluster.json"
+TABLES_DIRECTORY: Final = "tables"
+STORES_DIRECTORY: Final = "stores"
+STORES_MAX = 256
+NODES_MAX = 128
+WEIGHT_MAX = 1000.0
+DOCUMENT_BYTES_MAX = 1 << 20
+NODE_BYTES = 4096  # of a seat: what is written later is never shorter
+ORDER_BYTES = 1024
+READS_MAX = 3  # of a document that is being written
+CREATED_MODE = 0o666
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+NAME_CURE = "use up to 64 letters, digits, '.', '_' and '-', and begin with a letter or a digit"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The stores of a cluster: name → path or URL, in the order in which they were added."""
+
+    number: int
+    stores: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    """A node as the directory shows it.
+
+    running   its process holds its seat now
+    weight    its share of the masterships, relative to those of the others
+    drained   an operator wants it to be master of no store
+    host, pid of its process, as it last said
+    """
+
+    name: str
+    running: bool
+    weight: float = 1.0
+    drained: bool = False
+    host: str = ""
+    pid: int = 0
+
+    @property
+    def effective_weight(self) -> float:
+        return 0.0 if self.drained else self.weight
+
+
+class Cluster:
+    """The cluster in `directory`. Every call may hang in its file system."""
+
+    def __init__(self, directory: str) -> None:
+        """Raises StoreError where no cluster is there, or the directory cannot be read."""
+        self.directory = full_name(_checked(directory))
+        try:
+            body = decode("cluster", _read(os.path.join(self.directory, CLUSTER_FILE)), self._path(CLUSTER_FILE))
+        except FileNotFoundError as error:
+            raise StoreError(
+                f"{self.directory} is not a cluster: it has no {CLUSTER_FILE}; make one with "
+                f"`amq cluster init --cluster {self.directory}`, or mount its file system",
+                code="CLUSTER_MISSING",
+            ) from error
+        except OSError as error:
+            raise StoreError(f"{error.filename}: {error.strerror}: the cluster cannot be read") from error
+        self.id: str = field(body, "id", str, self._path(CLUSTER_FILE))
+        self._board: Board = open_board(open_vfs(self.directory), self.directory)
+
+    @classmethod
+    def create(cls, directory: str, stores: Mapping[str, str]) -> Cluster:
+        """Make a cluster of `stores`, name → path or URL; "" = in the directory itself. Raises ConfigError, StoreError
+        where there is one already, OSError."""
+        path = full_name(_checked(directory))
+        if os.path.exists(os.path.join(path, CLUSTER_FILE)):
+            raise StoreError(
+                f"{path} is a cluster already: `amq cluster status --cluster {path}`", code="CLUSTER_EXISTS"
+            )
+        _check_stores(stores)
+        for each in (path, *(os.path.join(path, name) for name in (TABLES_DIRECTORY, STORES_DIRECTORY))):
+            os.makedirs(each, exist_ok=True)
+        with suppress(FileExistsError):  # somebody makes it at the same time: the first table counts
+            _write_new(os.path.join(path, TABLES_DIRECTORY, "1.json"), _encode_table(Table(1, stores)))
+        with suppress(FileExistsError):
+            _write_new(os.path.join(path, CLUSTER_FILE), encode("cluster", {"id": secrets.token_hex(8)}))
+        made = cls(path)
+        if made.table().stores != dict(stores):
+            raise StoreError(f"{path} was made at the same time with other stores", code="CLUSTER_EXISTS")
+        for name in stores:
+            _make_store(made.location(name))
+        return made
+
+    # -- stores -------------------------------------------------------------------------------------------------------
+
+    def table(self) -> Table:
+        """The newest table. Raises StoreError."""
+        directory = self._path(TABLES_DIRECTORY)
+        try:
+            numbers = [int(name[:-5]) for name in os.listdir(directory) if re.fullmatch(r"[1-9][0-9]{0,8}\.json", name)]
+            if not numbers:
+                raise CorruptError(directory, 0, "there is no table of the stores")
+            path = os.path.join(directory, f"{max(numbers)}.json")
+            body = decode("cluster-table", _read(path), path)
+        except OSError as error:
+            raise StoreError(f"{error.filename}: {error.strerror}: the cluster cannot be read") from error
+        stores: dict[str, Any] = field(body, "stores", dict, path)
+        try:
+            _check_stores(stores)
+        except ConfigError as error:
+            raise CorruptError(path, 0, error.description) from error
+        return Table(max(numbers), MappingProxyType(stores))
+
+    def add_store(self, name: str, location: str = "") -> Table:
+        """The table with one store more. Raises ConfigError, StoreError where another change was quicker, OSError."""
+        before = self.table()
+        if name in before.stores:
+            raise ConfigError(f"the cluster has a store {name!r} already", code="STORE_EXISTS")
+        after = Table(before.number + 1, {**before.stores, name: location})
+        _check_stores(after.stores)
+        _make_store(location or self._path(STORES_DIRECTORY, name))
+        try:
+            _write_new(self._path(TABLES_DIRECTORY, f"{after.number}.json"), _encode_table(after))
+        except FileExistsError as error:
+            raise StoreError(
+                "somebody else changed the cluster at the same time: try again", code="CONFLICT"
+            ) from error
+        return after
+
+    def location(self, name: str, table: Table | None = None) -> str:
+        """Path or URL of store `name`. Raises ConfigError."""
+        stores = (table or self.table()).stores
+        if name not in stores:
+            raise ConfigError(f"the cluster has no store {name!r}; it has {', '.join(stores)}", code="STORE_UNKNOWN")
+        return stores[name] or self._path(STORES_DIRECTORY, name)
+
+    # -- nodes --------------------------------------------------------------------------------------------------------
+
+    def join(self, node: str, weight: float, host: str, pid: int) -> Seat:
+        """Take part as `node`, until the seat is closed. Raises ConfigError, NodeTakenError, StoreError."""
+        check_node(node, weight)
+        others = [each for each in self.nodes() if each.name != node]
+        if len(others) >= NODES_MAX:
+            raise ConfigError(f"the cluster has {len(others)} nodes already: `amq cluster forget` those that are gone")
+        try:
+            self._board.make_slot(node)
+            seat = self._board.take(node)
+        except SeatTakenError as error:
+            other = _node_of(Posted(node, "", error.read), True)
+            where = f" on host {other.host}, pid {other.pid}," if other.host else ""
+            raise NodeTakenError(
+                f"a node{where} already runs as {node!r}: give this one another --name, or stop that one"
+            ) from None
+        except OSError as error:
+            raise StoreError(
+                f"{error.filename or self.directory}: {error.strerror}: cannot join the cluster"
+            ) from error
+        try:
+            seat.write(encode("node", {"weight": weight, "host": host, "pid": pid}, NODE_BYTES))
+        except BaseException:
+            seat.close()
+            raise
+        return seat
+
+    def nodes(self) -> list[ClusterNode]:
+        """All that have ever joined and were not forgotten, by name. Raises StoreError."""
+        try:
+            by_name: dict[str, ClusterNode] = {}
+            for held in (True, False, True):  # one that starts or stops meanwhile is in one of the three lists
+                by_name |= {posted.name: _node_of(posted, held) for posted in self._board.seats(held=held)}
+            return [self._with_order(by_name[name]) for name in sorted(by_name)]
+        except OSError as error:
+            raise StoreError(
+                f"{error.filename or self.directory}: {error.strerror}: the cluster cannot be read"
+            ) from error
+
+    def drain(self, node: str, drained: bool) -> None:
+        """From now on `node` should be master of no store, or of its share again. Raises ConfigError, OSError."""
+        self.node(node)
+        self._board.make_slot(node)
+        self._board.write_slot(node, encode("node-order", {"drained": drained}, ORDER_BYTES))
+
+    def node(self, name: str) -> ClusterNode:
+        """Raises ConfigError where no such node has ever joined."""
+        found = {node.name: node for node in self.nodes()}
+        if name not in found:
+            names = ", ".join(found) or "none"
+            raise ConfigError(f"no node {name!r} has ever joined this cluster; nodes: {names}", code="NODE_UNKNOWN")
+        return found[name]
+
+    def forget(self, name: str) -> None:
+        """Node `name`, which does not run, will not come back: the others share its stores. Raises ConfigError,
+        OSError."""
+        if self.node(name).running:
+            raise ConfigError(f"node {name!r} runs: stop it first", code="NODE_RUNS")
+        for posted in self._board.seats(held=False):
+            if posted.name == name:
+                os.unlink(posted.place)
+        with suppress(FileNotFoundError):
+            os.unlink(self._board.place_of_slot(name))
+
+    # -- who should be master -----------------------------------------------------------------------------------------
+
+    def preferences(self) -> dict[str, list[str]]:
+        """By store: the nodes that should be its master, the most preferred one first."""
+        return preferences(self.table().stores, _weights(self.nodes()))
+
+    def priorities(self, node: str) -> dict[str, int]:
+        """By store: the `priority` of its member at `node`."""
+        return priorities(self.table().stores, _weights(self.nodes()), node)
+
+    def _with_order(self, node: ClusterNode) -> ClusterNode:
+        path = self._board.place_of_slot(node.name)
+        if not os.path.exists(path):
+            return node
+        for _ in range(READS_MAX):
+            data = self._board.read_slot(node.name)
+            if data is None:
+                return node
+            with suppress(CorruptError):
+                drained = decode("node-order", data, path).get("drained") is True
+                return ClusterNode(node.name, node.running, node.weight, drained, node.host, node.pid)
+        return node
+
+    def _path(self, *names: str) -> str:
+        return os.path.join(self.directory, *names)
+
+
+class NodeTakenError(AmqError):
+    """A running node has this name."""
+
+    code = "NAME_IN_USE"
+
+
+def check_node(node: str, weight: float) -> None:
+    """Raises ConfigError."""
+    if not NAME.fullmatch(node):
+        raise ConfigError(f"{node!r} is not a name for a node: {NAME_CURE}")
+    if not 0 <= weight <= WEIGHT_MAX:
+        raise ConfigError(f"a node has a weight between 0 and {WEIGHT_MAX:g}, not {weight:g}")
+
+
+def _checked(directory: str) -> str:
+    if not is_directory(directory):
+        raise ConfigError(
+            f"{directory}: a cluster is a directory that all nodes see; its stores may be in databases: "
+            "`amq cluster init --cluster DIR --store URL`",
+            code="CLUSTER_URL_INVALID",
+        )
+    return directory
+
+
+def _check_stores(stores: Mapping[str, Any]) -> None:
+    if not 1 <= len(stores) <= STORES_MAX:
+        raise ConfigError(f"a cluster has between 1 and {STORES_MAX} stores, not {len(stores)}")
+    for name, location in stores.items():
+        if not NAME.fullmatch(name):
+            raise ConfigError(f"{name!r} is not a name for a store: {NAME_CURE}")
+        if not isinstance(location, str) or (location and is_directory(location) and not os.path.isabs(location)):
+            raise ConfigError(f"store {name!r}: {location!r} is neither an absolute path nor the URL of a database")
+    given = [location for location in stores.values() if location]
+    for location in given:
+        if given.count(location) > 1:
+            raise ConfigError(f"two stores of the cluster are at {location}")
+
+
+def _make_store(location: str) -> None:
+    if is_directory(location):
+        os.makedirs(location, exist_ok=True)
+
+
+def _encode_table(table: Table) -> bytes:
+    return encode("cluster-table", {"stores": dict(table.stores)})
+
+
+def _weights(nodes: list[ClusterNode]) -> dict[str, float]:
+    return {node.name: node.effective_weight for node in nodes}
+
+
+def _node_of(posted: Posted, running: bool) -> ClusterNode:
+    """What the seat says; what cannot be read, perhaps of a newer version, is a node of weight 1."""
+    for _ in range(READS_MAX):
+        try:
+            body = decode("node", posted.read(), posted.place)
+        except CorruptError:
+            continue
+        except NewerFormatError:
+            break
+        weight, host, pid = body.get("weight"), body.get("host"), body.get("pid")
+        good = isinstance(weight, int | float) and 0 <= weight <= WEIGHT_MAX
+        return ClusterNode(
+            posted.name,
+            running,
+            float(weight) if good else 1.0,
+            False,
+            host if isinstance(host, str) else "",
+            pid if isinstance(pid, int) else 0,
+        )
+    return ClusterNode(posted.name, running)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(DOCUMENT_BYTES_MAX)
+
+
+def _write_new(path: str, data: bytes) -> None:
+    """Write a file that is not there yet, whole or not at all, durably. Raises FileExistsError, OSError."""
+    draft = f"{path}.{secrets.token_hex(4)}"
+    try:
+        with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, CREATED_MODE)) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(draft, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(draft)
+    directory = os.open(os.path.dirname(path), os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

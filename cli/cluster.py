@@ -1,0 +1,368 @@
+"""`amq cluster`: make a cluster, see who serves which store, and decide which nodes do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from amq.cli import exits
+from amq.cli.orders import OrderError, hand_over
+from amq.cli.output import examples, json_option, print_json, print_table
+from amq.cli.store import vfs_of
+from amq.cluster.directory import STORES_MAX, Cluster, ClusterNode
+from amq.core.errors import AmqError, ConfigError, StoreError
+from amq.store.status import StoreStatus, store_status
+
+STORES = 4  # of a new cluster, where nobody says more
+POLL_S = 0.2
+WAIT_S = 60.0
+_cluster = click.option(
+    "--cluster",
+    "directory",
+    metavar="DIR",
+    envvar="AMQ_CLUSTER",
+    required=True,
+    help="Directory of the cluster, on a file system that all nodes see; or $AMQ_CLUSTER.",
+)
+_wait = click.option(
+    "--wait",
+    "wait_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0, 86_400),
+    default=WAIT_S,
+    show_default=True,
+    help="How long to wait until it is done; 0 = do not wait.",
+)
+_EPILOG = examples(
+    "amq cluster init --cluster /mnt/shared/cluster --stores 6",
+    "amq cluster status --cluster /mnt/shared/cluster",
+    "amq cluster drain --cluster /mnt/shared/cluster a",
+    "amq cluster resume --cluster /mnt/shared/cluster a",
+)
+
+
+@click.group(epilog=_EPILOG)
+def cluster() -> None:
+    """Several stores, of which each node serves a share and waits for all others.
+
+    A cluster is a directory with several stores. A node (`amq start --cluster DIR`) runs a broker for each of them:
+    master of its share, slave of the others. When a node ends, the others share its stores out among them; when it
+    comes back, it gets its share again. No message is copied for that.
+    """
+
+
+@cluster.command(
+    epilog=examples(
+        "amq cluster init --cluster /mnt/shared/cluster",
+        "amq cluster init --cluster /mnt/shared/cluster --stores 12",
+        "amq cluster init --cluster /mnt/c --store postgresql://amq@db1/amq --store postgresql://amq@db2/amq",
+    )
+)
+@_cluster
+@click.option(
+    "--stores",
+    "count",
+    metavar="N",
+    type=click.IntRange(1, STORES_MAX),
+    help=f"Make N stores in the directory, s1 to sN: two or more a node share out well. Default: {STORES}.",
+)
+@click.option(
+    "--store",
+    "locations",
+    metavar="PATH|URL",
+    multiple=True,
+    help="Take this store, a directory elsewhere or a database, instead of one in the directory. May be repeated.",
+)
+@json_option
+def init(directory: str, count: int | None, locations: tuple[str, ...], as_json: bool) -> None:
+    """Make a cluster. The directory may be there already; a cluster must not."""
+    if count is not None and locations:
+        raise click.UsageError("give one of --stores and --store")
+    places = list(locations) or [""] * (count or STORES)
+    made = Cluster.create(directory, {f"s{number}": place for number, place in enumerate(places, start=1)})
+    stores = {name: made.location(name) for name in made.table().stores}
+    if as_json:
+        print_json({"cluster": made.directory, "id": made.id, "stores": stores})
+        return
+    click.echo(f"{made.directory} is a cluster of {len(stores)} stores: {', '.join(stores)}")
+    click.echo(f"start a node on each host: amq start --cluster {made.directory} --name NODE")
+
+
+@cluster.command(
+    "add-store",
+    epilog=examples(
+        "amq cluster add-store --cluster /mnt/shared/cluster s5",
+        "amq cluster add-store --cluster /mnt/shared/cluster archive --at postgresql://amq@db/archive",
+    ),
+)
+@_cluster
+@click.argument("name", metavar="NAME")
+@click.option("--at", "location", metavar="PATH|URL", default="", help="Where it is. Default: in the directory.")
+@json_option
+def add_store(directory: str, name: str, location: str, as_json: bool) -> None:
+    """Add a store. The nodes notice it within seconds, and share it out."""
+    found = Cluster(directory)
+    found.add_store(name, location)
+    if as_json:
+        print_json({"cluster": found.directory, "store": name, "at": found.location(name)})
+    else:
+        click.echo(f"store {name} is at {found.location(name)}")
+
+
+@cluster.command(
+    epilog=examples(
+        "amq cluster status --cluster /mnt/shared/cluster",
+        "amq cluster status --cluster /mnt/shared/cluster --json | jq '.stores[] | select(.master == null)'",
+    )
+)
+@_cluster
+@json_option
+def status(directory: str, as_json: bool) -> None:
+    """Show the stores and the nodes: who serves what, and who should.
+
+    `preferred` is the node that should serve a store: it has its share by weight. While another one serves it, the
+    preferred node does not run, or has not caught up, or takes over in a moment (failbackDelay).
+
+    Exit code 0: every store has a master. 1: one has none, or cannot be read.
+    """
+    found = Cluster(directory)
+    facts = _facts(found)
+    if as_json:
+        print_json(facts)
+    else:
+        _print(facts)
+    if any(store["master"] is None for store in facts["stores"]):
+        raise click.exceptions.Exit(exits.FAILED)
+
+
+@cluster.command(
+    epilog=examples(
+        "amq cluster drain --cluster /mnt/shared/cluster a",
+        "amq cluster drain --cluster /mnt/shared/cluster a --wait 300 && systemctl stop amq",
+    )
+)
+@_cluster
+@click.argument("node", metavar="NODE")
+@_wait
+@json_option
+def drain(directory: str, node: str, wait_s: float, as_json: bool) -> None:
+    """Let other nodes serve all stores of a node, which stays a slave of them, until `amq cluster resume`.
+
+    The masterships are handed over one after the other, each as by `amq handover`. A store for which no other node is
+    ready stays where it is.
+
+    Exit code 0: the node serves no store. 7: it still serves some, with the reasons.
+    """
+    found = Cluster(directory)
+    found.drain(node, True)
+    moved, refused = _settle(found, wait_s, lambda store: store.master == node)
+    _done(found, as_json, {"node": node, "drained": True}, moved, refused, f"{node} serves no store")
+
+
+@cluster.command(epilog=examples("amq cluster resume --cluster /mnt/shared/cluster a"))
+@_cluster
+@click.argument("node", metavar="NODE")
+@_wait
+@json_option
+def resume(directory: str, node: str, wait_s: float, as_json: bool) -> None:
+    """Give a drained node its share of the stores again."""
+    found = Cluster(directory)
+    found.drain(node, False)
+    if not found.node(node).running:
+        wait_s = 0
+    moved, refused = _settle(found, wait_s, lambda store: store.preferred == node)
+    _done(found, as_json, {"node": node, "drained": False}, moved, refused, f"{node} has its share again")
+
+
+@cluster.command(epilog=examples("amq cluster rebalance --cluster /mnt/shared/cluster"))
+@_cluster
+@_wait
+@json_option
+def rebalance(directory: str, wait_s: float, as_json: bool) -> None:
+    """Hand every store over to the node that should serve it, without waiting for failbackDelay.
+
+    Exit code 0: each store is where it should be. 7: some are not, with the reasons.
+    """
+    found = Cluster(directory)
+    moved, refused = _settle(found, wait_s, lambda _: True)
+    _done(found, as_json, {}, moved, refused, "each store is served by the node that should serve it")
+
+
+@cluster.command(epilog=examples("amq cluster forget --cluster /mnt/shared/cluster a"))
+@_cluster
+@click.argument("node", metavar="NODE")
+@json_option
+def forget(directory: str, node: str, as_json: bool) -> None:
+    """Forget a node that will not come back: the others share its stores out anew. It must not run."""
+    Cluster(directory).forget(node)
+    if as_json:
+        print_json({"node": node, "forgotten": True})
+    else:
+        click.echo(f"{node} is no part of the cluster any more")
+
+
+# -- looking -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """A store of the cluster, as it is now. `order` = the nodes that should serve it, the most preferred one first;
+    `ready` = those that serve it or could take it over now; `error` = why it cannot be read.
+    """
+
+    name: str
+    location: str
+    order: list[str]
+    master: str | None = None
+    urls: list[str] = field(default_factory=list)
+    slaves: Mapping[str, str] = field(default_factory=dict)  # name → why it is not ready, "" = it is
+    error: str = ""
+
+    @property
+    def preferred(self) -> str:
+        """The node that should serve it: of those that run, the most preferred one."""
+        running = [node for node in self.order if node == self.master or node in self.slaves]
+        return running[0] if running else ""
+
+
+def _look(found: Cluster) -> list[_Store]:
+    table, orders = found.table(), found.preferences()
+    return [_look_at(name, found.location(name, table), orders[name]) for name in table.stores]
+
+
+def _look_at(name: str, location: str, order: list[str]) -> _Store:
+    try:
+        seen: StoreStatus = store_status(vfs_of(location), location)
+    except FileNotFoundError:
+        return _Store(name, location, order)  # no node has served it yet
+    except (AmqError, OSError) as error:
+        return _Store(name, location, order, error=str(error))
+    slaves = {slave.name: slave.not_ready for slave in seen.slaves}
+    if seen.master is None:
+        return _Store(name, location, order, slaves=slaves)
+    urls = seen.master.facts.get("urls")
+    return _Store(name, location, order, seen.master.name, [str(url) for url in urls or []], slaves)
+
+
+def _facts(found: Cluster) -> dict[str, Any]:
+    stores, nodes = _look(found), found.nodes()
+    return {
+        "cluster": found.directory,
+        "id": found.id,
+        "stores": [
+            {
+                "store": store.name,
+                "at": store.location,
+                "master": store.master,
+                "preferred": store.order[0] if store.order else None,
+                "urls": store.urls,
+                "slaves": sorted(store.slaves),
+                "error": store.error or None,
+            }
+            for store in stores
+        ],
+        "nodes": [_node_facts(node, stores) for node in nodes],
+    }
+
+
+def _node_facts(node: ClusterNode, stores: list[_Store]) -> dict[str, Any]:
+    return {
+        "node": node.name,
+        "running": node.running,
+        "host": node.host,
+        "pid": node.pid,
+        "weight": node.weight,
+        "drained": node.drained,
+        "serves": [store.name for store in stores if store.master == node.name],
+        "should_serve": [store.name for store in stores if store.order[:1] == [node.name]],
+    }
+
+
+def _print(facts: Mapping[str, Any]) -> None:
+    print_table(
+        ("store", "master", "should be", "slaves", "where"),
+        [
+            (
+                store["store"],
+                store["master"] or ("cannot be read" if store["error"] else "none"),
+                store["preferred"] or "-",
+                len(store["slaves"]),
+                store["error"] or ", ".join(store["urls"]) or "-",
+            )
+            for store in facts["stores"]
+        ],
+    )
+    click.echo()
+    print_table(
+        ("node", "state", "weight", "serves", "host"),
+        [
+            (
+                node["node"],
+                "drained" if node["drained"] else "runs" if node["running"] else "gone",
+                f"{node['weight']:g}",
+                ", ".join(node["serves"]) or "-",
+                node["host"] or "-",
+            )
+            for node in facts["nodes"]
+        ],
+    )
+
+
+# -- moving masterships ------------------------------------------------------------------------------------------------
+
+
+def _settle(found: Cluster, wait_s: float, concerns: Callable[[_Store], bool]) -> tuple[dict[str, str], dict[str, str]]:
+    """Hand each store that `concerns` over to the node that should serve it, within `wait_s`. Returns store → its new
+    master, and store → why it stays where it is."""
+    until = time.monotonic() + wait_s
+    moved: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    while True:
+        left = [store for store in _look(found) if store.master != store.preferred and concerns(store)]
+        refused = {store.name: refused.get(store.name, "not within --wait") for store in left}
+        for store in left:
+            left_s = until - time.monotonic()
+            if left_s > 0 and not (why := _move(store, left_s)):
+                moved[store.name] = store.preferred
+                del refused[store.name]
+            elif left_s > 0:
+                refused[store.name] = why
+        if not refused or time.monotonic() >= until:
+            return moved, refused
+        time.sleep(min(POLL_S, max(0.0, until - time.monotonic())))
+
+
+def _move(store: _Store, left_s: float) -> str:
+    """Hand `store` over. Returns why that is not possible now, "" = it is done."""
+    if store.error:
+        return store.error
+    if not store.preferred:
+        return "no other node that is not drained runs"
+    if store.master is None:
+        return "no node serves it now"
+    if why := store.slaves.get(store.preferred, ""):
+        return f"{store.preferred} {why}"
+    try:
+        hand_over(store.location, store.preferred, left_s)
+    except (OrderError, StoreError) as error:
+        return error.description
+    return ""
+
+
+def _done(
+    found: Cluster, as_json: bool, facts: dict[str, Any], moved: dict[str, str], refused: dict[str, str], said: str
+) -> None:
+    if as_json:
+        print_json({"cluster": found.directory, **facts, "moved": moved, "refused": refused})
+    else:
+        for store, node in moved.items():
+            click.echo(f"{store}: {node} serves it now")
+        if not refused:
+            click.echo(said)
+    if refused:
+        reasons = "; ".join(f"{store}: {why}" for store, why in refused.items())
+        raise ConfigError(f"not done for {len(refused)} stores: {reasons}", code="ORDER_REFUSED")

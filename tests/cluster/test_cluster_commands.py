@@ -1,0 +1,113 @@
+"""`amq cluster` and `amq start --cluster`: what they print, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from amq.cli.main import main
+from amq.cluster.directory import Cluster
+
+
+def amq(*words: object) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    made = amq("cluster", "init", "--cluster", tmp_path / "c", "--stores", 3)
+    assert made.exit_code == 0, made.output
+    return tmp_path / "c"
+
+
+@pytest.fixture
+def node(cluster: Path) -> Iterator[str]:
+    """A node that runs, without members."""
+    seat = Cluster(str(cluster)).join("a", 1.0, "host7", 4711)
+    yield "a"
+    seat.close()
+
+
+def facts(*words: object) -> dict[str, Any]:
+    done = amq(*words, "--json")
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.output)
+    return found
+
+
+def test_a_new_cluster_says_how_to_start_a_node(tmp_path: Path) -> None:
+    made = amq("cluster", "init", "--cluster", tmp_path / "c")
+    assert f"amq start --cluster {tmp_path}/c --name NODE" in made.output
+    assert list(Cluster(str(tmp_path / "c")).table().stores) == ["s1", "s2", "s3", "s4"]
+
+
+def test_stores_may_be_elsewhere(tmp_path: Path) -> None:
+    made = facts("cluster", "init", "--cluster", tmp_path / "c", "--store", "/mnt/x", "--store", "postgresql://db/amq")
+    assert made["stores"] == {"s1": "/mnt/x", "s2": "postgresql://db/amq"}
+    added = facts("cluster", "add-store", "--cluster", tmp_path / "c", "more")
+    assert added["at"] == f"{tmp_path}/c/stores/more"
+
+
+def test_status_tells_stores_that_nobody_serves(cluster: Path, node: str) -> None:
+    done = amq("cluster", "status", "--cluster", cluster, "--json")
+    assert done.exit_code == 1
+    found = json.loads(done.output)
+    assert [(store["store"], store["master"], store["preferred"]) for store in found["stores"]] == [
+        ("s1", None, node),
+        ("s2", None, node),
+        ("s3", None, node),
+    ]
+    assert found["nodes"] == [
+        {
+            "node": node,
+            "running": True,
+            "host": "host7",
+            "pid": 4711,
+            "weight": 1.0,
+            "drained": False,
+            "serves": [],
+            "should_serve": ["s1", "s2", "s3"],
+        }
+    ]
+    assert "should be" in amq("cluster", "status", "--cluster", cluster).output
+
+
+def test_a_drain_that_is_not_done_in_time_says_why_and_stays_wanted(cluster: Path, node: str) -> None:
+    done = amq("cluster", "drain", "--cluster", cluster, node)
+    assert done.exit_code == 0, done.output  # it serves nothing
+    assert Cluster(str(cluster)).node(node).drained
+    assert amq("cluster", "resume", "--cluster", cluster, node).exit_code == 0
+    assert not Cluster(str(cluster)).node(node).drained
+
+
+def test_what_cannot_be_done_is_one_line_with_the_cure(cluster: Path, node: str, tmp_path: Path) -> None:
+    for words, code, told in (
+        (("cluster", "status", "--cluster", tmp_path), 4, "amq cluster init"),
+        (("cluster", "init", "--cluster", cluster), 4, "is a cluster already"),
+        (("cluster", "init", "--cluster", tmp_path / "d", "--stores", 1, "--store", "/x"), 2, "give one of"),
+        (("cluster", "drain", "--cluster", cluster, "z"), 3, "no node 'z'"),
+        (("cluster", "forget", "--cluster", cluster, node), 3, "stop it first"),
+        (("cluster", "add-store", "--cluster", cluster, "s1"), 3, "already"),
+        (("start", "--cluster", cluster, "--store", "/x"), 2, "give one of --store and --cluster"),
+        (("start", "--store", "/x", "--weight", 2), 2, "--cluster DIR"),
+        (("start", "--cluster", tmp_path, "--name", "b"), 4, "amq cluster init"),
+        (("start", "--cluster", cluster, "--name", node), 5, "already runs as 'a'"),
+        (("start", "--cluster", cluster, "--name", "b", "-o", "priority=3"), 3, "--weight"),
+        (
+            (
+                *("start", "--cluster", cluster, "--name", "b"),
+                *("--transport", "stomp://h:61613", "--transport", "tcp://h:61615"),
+            ),
+            3,
+            "at least 3 apart",
+        ),
+        (("start", "--cluster", cluster, "--name", "b", "--transport", "stomp://h:65535"), 3, "more than 65535"),
+    ):
+        done = amq(*words)
+        assert (done.exit_code, told in done.output) == (code, True), f"{words}: {done.exit_code} {done.output}"
+    assert [each.name for each in Cluster(str(cluster)).nodes()] == [node], "who is refused has not joined"
