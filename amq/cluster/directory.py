@@ -310,17 +310,21 @@ def _node_of(posted: Posted, running: bool) -> ClusterNode:
             continue
         except NewerFormatError:
             break
-        weight, host, pid = body.get("weight"), body.get("host"), body.get("pid")
-        good = isinstance(weight, int | float) and 0 <= weight <= WEIGHT_MAX
+        host, pid = body.get("host"), body.get("pid")
         return ClusterNode(
             posted.name,
             running,
-            float(weight) if good else 1.0,
-            False,
-            host if isinstance(host, str) else "",
-            pid if isinstance(pid, int) else 0,
+            _weight(body.get("weight")),
+            host=host if isinstance(host, str) else "",
+            pid=pid if isinstance(pid, int) else 0,
         )
     return ClusterNode(posted.name, running)
+
+
+def _weight(found: object) -> float:
+    if isinstance(found, int | float) and 0 <= found <= WEIGHT_MAX:
+        return float(found)
+    return 1.0
 
 
 def _read(path: str) -> bytes:

@@ -86,7 +86,6 @@ class Supervisor:
         self._members: dict[str, _Member] = {}
         self._seen = _Seen()
         self._trouble = ""
-        self._stopping = False
         self._stopped = threading.Event()
         self._is_ready = False
 
@@ -130,7 +129,7 @@ class Supervisor:
             self._stopped.wait(LOOK_S)
 
     def _take(self, seen: _Seen) -> None:
-        if self._stopping or seen == self._seen:
+        if self._end.done() or seen == self._seen:
             return
         before, self._seen = self._seen, seen
         for store in seen.stores:
@@ -159,7 +158,7 @@ class Supervisor:
 
     async def _run(self, member: _Member) -> None:
         """Start the member, and start it again whenever it ends, until the node stops."""
-        while not self._stopping:
+        while not self._end.done():
             started_s = member.heard_s = self._loop.time()
             member.status, member.ready = "starting", False
             try:
@@ -167,7 +166,7 @@ class Supervisor:
             except OSError as error:
                 why = str(error)
             else:
-                if self._stopping and child.stdin is not None:
+                if self._end.done() and child.stdin is not None:
                     child.stdin.close()
                 watch = self._loop.create_task(self._watch(member, child))
                 member.code = await child.wait()
@@ -175,7 +174,7 @@ class Supervisor:
                 why = _ended(member.code)
             member.child, member.ready = None, False
             member.status = why
-            if self._stopping:
+            if self._end.done():
                 return
             if self._loop.time() - started_s >= STEADY_S:
                 member.pause_s = PAUSE_S_MIN
@@ -233,11 +232,10 @@ class Supervisor:
             "told to stop: the members hand over; a second signal ends the node", signal=signal.Signals(number).name
         )
         process.notify("STOPPING=1\nSTATUS=handing over")
-        self._stopping = True
+        self._end.set_result(None)
         for member in self._members.values():
             if member.child is not None and member.child.stdin is not None:
                 member.child.stdin.close()
-        self._end.set_result(None)
 
     def _hang_up(self) -> None:
         _log.info("SIGHUP: the members read their configuration again")
@@ -245,7 +243,7 @@ class Supervisor:
             self._signal(member, signal.SIGHUP)
 
     def _report(self) -> None:
-        if self._stopping or not self._members:
+        if self._end.done() or not self._members:
             return
         status = "STATUS=" + "; ".join(f"{member.store}: {member.status}" for member in self._members.values())
         ready = not self._is_ready and all(member.ready for member in self._members.values())
