@@ -105,8 +105,8 @@ def start(
 
     With --cluster this process is a node: it starts a process for each store of the cluster, its member there, and
     starts one that ends again. Each port that the configuration names is that of the first store; the ports of the
-    second one are higher by 1, and so on. Which node serves which store is decided by shares (`amq cluster status`), so
-    the option priority does not count.
+    second one are higher by 1, and so on. The nodes share the stores out (`amq cluster status`), so the option priority
+    must not be given.
 
     Under systemd (Type=notify) it reports which role it has, and that it is
     ready: as soon as it competes for the store, as slave or master, or with --wait-for-activation when it is master.

@@ -68,7 +68,7 @@ def member_config(directory: str, store: str, read: Callable[[str], BrokerConfig
 
 @contextmanager
 def _own_directory(config: BrokerConfig) -> Iterator[str]:
-    """A directory of this node alone, for the sockets of its members. What a node that died left there is removed."""
+    """A directory of this node alone, for the sockets of its members. It removes what a node left there that died."""
     path = socket_path(config, config.name, os.environ)
     if not path:
         with tempfile.TemporaryDirectory(prefix="amq-node-") as made:

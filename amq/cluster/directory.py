@@ -6,8 +6,8 @@
     brokers/NODE.json the seat of a node: its weight, and whether it runs (see `amq.store.board`)
     orders/NODE.json  what an operator wants of a node
 
-Invariant: nothing here is needed for safety. Who is the master of a store is decided in that store alone, so a lost or
-an old table, or two nodes that see different ones, cost a preference and no message.
+Invariant: nothing here is needed for safety. Each store decides alone which broker is its master, so a lost or an old
+table, or two nodes that see different ones, cost a preference and no message.
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ def _weights(nodes: list[ClusterNode]) -> dict[str, float]:
 
 
 def _node_of(posted: Posted, running: bool) -> ClusterNode:
-    """What the seat says; what cannot be read, perhaps of a newer version, is a node of weight 1."""
+    """The node as its seat says; one that cannot be read, perhaps of a newer version, has weight 1."""
     for _ in range(READS_MAX):
         try:
             body = decode("node", posted.read(), posted.place)

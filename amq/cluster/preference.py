@@ -1,4 +1,4 @@
-"""Which node should be the master of which store: rendezvous hashing within equal shares.
+"""The node that should be the master of each store: rendezvous hashing within equal shares.
 
 Each pair of a store and a node has a score, which depends on their names and on the node's weight alone. The pairs are
 taken by falling score, and no node gets more stores than its share by weight. Plain rendezvous hashing would be

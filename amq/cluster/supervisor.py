@@ -2,8 +2,8 @@
 
 It is to its members what a service manager is to a broker, and speaks the same protocol with them: each has a socket
 to which it says READY, STATUS and WATCHDOG (`amq.node.process.notify`). A member that ends is started again, after a
-pause that grows. One that has not been heard for `SILENT_S` is killed first: its event loop hangs, and another node has
-taken its store over long before.
+pause that grows. A member that was silent for `SILENT_S` is killed first: its event loop hangs, and another node took
+its store over long before.
 
 A member holds the read end of a pipe as its standard input. When that closes, because the node stops or has died, the
 member hands its store over and ends; so no member outlives its node, however the node ends.
@@ -58,7 +58,7 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What decides which members there are, and their priorities."""
+    """The stores of the cluster, and the priority of this node's member in each."""
 
     stores: tuple[str, ...] = ()
     priorities: Mapping[str, int] = field(default_factory=dict)
