@@ -22,10 +22,12 @@ from amq.client import Connection, Message, Run
 from amq.core.errors import ProtocolError
 from amq.journal import places
 from pyspark_amq import messages, offsets, records
-from pyspark_amq.direct import Direct, StoreFiles
+from pyspark_amq.connections import connected
+from pyspark_amq.direct import StoreFiles
+from pyspark_amq.leases import Direct
 from pyspark_amq.names import given, is_topic
 from pyspark_amq.options import EARLIEST, LATEST, SourceOptions, refusal
-from pyspark_amq.tasks import DIRECT, all_of, connected, report
+from pyspark_amq.tasks import DIRECT, all_of, report
 
 PARTITIONS, PARTITION_MESSAGES_MIN = 4, 1000  # limits without minPartitions
 PAGES_PREFETCH = 16

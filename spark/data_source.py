@@ -17,6 +17,7 @@ import pyspark
 from pyspark.sql.types import StructType
 
 from pyspark_amq import PYSPARK_MIN
+from pyspark_amq.workers import spare_modules
 
 try:
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader
@@ -157,7 +158,7 @@ def _refuse_table(name: str, is_table: bool) -> None:
 def _module(name: str) -> Any:
     """A module of this package. Raises MissingModuleError, which names the missing module and the cure."""
     try:
-        return importlib.import_module(f"pyspark_amq.{name}")
+        found = importlib.import_module(f"pyspark_amq.{name}")
     except ImportError as error:
         missing = (error.name or "").partition(".")[0]
         if missing == "pyspark":
@@ -171,3 +172,5 @@ def _module(name: str) -> Any:
             f"pip install {missing}, for the Python of the driver and of every executor",
             name=error.name,
         ) from error
+    spare_modules()
+    return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from types import TracebackType
@@ -28,7 +28,8 @@ from amq.journal.segment import list_segments, read_header
 from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs
 from amq.store.segment_log import Reader, SegmentLog
-from pyspark_amq.journal import MESSAGE_HEAD
+from pyspark_amq.heads import MESSAGE_HEAD
+from pyspark_amq.leases import Direct
 from pyspark_amq.records import heads_of
 
 CHUNK_ROWS, CHUNK_BYTES = 16_384, 16 << 20  # read together
@@ -50,28 +51,6 @@ class UnreadableError(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-
-
-@dataclass(frozen=True)
-class Direct:
-    """The answer of the broker for a lease: `newest` = epoch, number and salt of its newest segment, `uuid` of the
-    store, `packed` places of its `messages`, which take `size` bytes."""
-
-    uuid: str
-    newest: tuple[int, int, int]
-    packed: str
-    messages: int
-    size: int = 0
-
-    @classmethod
-    def of(cls, said: Mapping[str, Any]) -> Direct:
-        epoch, number, salt = said["newest"]
-        return cls(said["uuid"], (epoch, number, salt), said["places"], said["messages"], said.get("size", 0))
-
-    @property
-    def weight(self) -> int:
-        """Bytes of a message, on average."""
-        return max(1, self.size // max(1, self.messages))
 
 
 @dataclass(frozen=True)

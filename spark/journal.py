@@ -37,13 +37,14 @@ from amq.journal.format import BATCH_BYTES, RECORD, RECORD_BYTES, segment_key
 from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME
 from amq.journal.inspect import ROUNDS_MAX, Inspection
 from amq.journal.records import GROUP, GROUP_HEAD, REASONS, Consumed, Moved, Redelivered
-from amq.journal.records.message import FRAMED_MESSAGE, MESSAGE, decode_message
+from amq.journal.records.message import MESSAGE, decode_message
 from amq.journal.records.multicast import Multicast
 from amq.journal.records.section import EXTENDED
 from amq.journal.segment import StoredBatch, list_segments, read_batches, read_header, read_segment
 from amq.store.epoch import EPOCHS_DIRECTORY, read_newest_epoch
 from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs, Vfs
+from pyspark_amq.heads import MESSAGE_HEAD
 from pyspark_amq.options import CAME_BACK, JOURNAL_KINDS, LEFT, MESSAGES, MOVES
 
 ROWS_PER_BATCH = 16_384
@@ -57,24 +58,6 @@ _Numbers = npt.NDArray[Any]
 _TIMESTAMP = pa.timestamp("us", "UTC")
 _HEADERS = pa.map_(pa.string(), pa.string())
 _USER = r"\A\x00[^\x00]*\x00"  # before an id: see `amq.core.ownership`
-# The head of a message's record in a segment, with its framing: `records.message.FRAMED_MESSAGE`.
-MESSAGE_HEAD = np.dtype(
-    [
-        ("size", "<u4"),
-        ("crc", "<u4"),
-        ("kind", "u1"),
-        ("seq", "<i8"),
-        ("queue", "<u4"),
-        ("flags", "u1"),
-        ("priority", "u1"),
-        ("timestamp", "<i8"),
-        ("expires", "<i8"),
-        ("type_bytes", "<u2"),
-        ("id_bytes", "<u2"),
-        ("property_bytes", "<u4"),
-    ]
-)
-assert MESSAGE_HEAD.itemsize == FRAMED_MESSAGE.size
 
 
 def schema(values: bool = True, headers: bool = False) -> pa.Schema:

@@ -22,7 +22,7 @@ from amq.journal.format import RECORD_BYTES
 from amq.journal.records.message import MESSAGE
 from pyspark_amq import messages
 from pyspark_amq.frames import KEY_HEADER, NULL_HEADER
-from pyspark_amq.journal import MESSAGE_HEAD
+from pyspark_amq.heads import MESSAGE_HEAD
 from pyspark_amq.messages import Received
 
 _Numbers = npt.NDArray[Any]

@@ -25,7 +25,8 @@ from amq.client import Connection
 from amq.core.errors import AmqError, CommandError
 from pyspark_amq import frames
 from pyspark_amq.options import EXACTLY_ONCE, OptionError, SinkOptions, full_names, refusal
-from pyspark_amq.staging import Part, Staged, connect, stage
+from pyspark_amq.staging import Part, Staged, connected, stage
+from pyspark_amq.workers import spare_modules
 
 log = logging.getLogger("pyspark_amq.sink")
 log.setLevel(logging.INFO)  # Spark's workers add a handler, if logs are wanted
@@ -69,6 +70,7 @@ class AmqStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """In a task: send its rows. Raises AmqError: then Spark runs the task again."""
+        spare_modules()
         context = TaskContext.get()
         assert context is not None, "Spark calls write in a task"
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
@@ -102,6 +104,7 @@ class AmqBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """In a task: send its rows. Raises AmqError: then Spark runs the task again."""
+        spare_modules()
         context = TaskContext.get()
         assert context is not None, "Spark calls write in a task"
         part = Part(self._job, self._batch, context.partitionId(), context.attemptNumber())
@@ -145,7 +148,7 @@ def _commit(options: SinkOptions, staged: list[Staged]) -> None:
     outcome = "sent"
     xids = [xid for message in staged for xid in message.xids]
     if options.delivery == EXACTLY_ONCE and (xids or any(message.late for message in staged)):
-        with connect(options) as connection:
+        with connected(options) as connection:
             outcome = _commit_batch(connection, options, staged, xids)
     if not staged:
         return
@@ -205,7 +208,7 @@ def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None])
     if not xids:
         return
     try:
-        with connect(options) as connection:
+        with connected(options) as connection:
             connection.rollback_batch(staged[0].owner, staged[0].batch, xids, options.send_timeout_s)
     except AmqError as error:
         log.warning("abort: %s", error)

@@ -22,20 +22,20 @@ from amq.client import Connection, Lease, LeaseRequest
 from amq.client.leases import MESSAGES_MAX
 from amq.core.errors import CommandError
 from pyspark_amq import messages, offsets
-from pyspark_amq.direct import Direct
-from pyspark_amq.names import given, is_pattern, is_topic
-from pyspark_amq.offsets import Offset, OffsetError, Slice
-from pyspark_amq.options import LATEST, SourceOptions, refusal
-from pyspark_amq.tasks import (
+from pyspark_amq.connections import connect
+from pyspark_amq.leases import (
     SUBSCRIPTION_DIFFERS,
     UNKNOWN_LEASE,
     UNKNOWN_SUBSCRIPTION,
-    Part,
+    Direct,
     Slices,
     check_taken,
-    connect,
     lose,
 )
+from pyspark_amq.names import given, is_pattern, is_topic
+from pyspark_amq.offsets import Offset, OffsetError, Slice
+from pyspark_amq.options import LATEST, SourceOptions, refusal
+from pyspark_amq.workers import spare_modules
 
 TOGETHER = 8  # leases that are asked for at once
 LEASE_BYTES_MAX = 64 << 20  # that a broker puts into one
@@ -341,7 +341,10 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of a partition, each time the same in the same order. Raises AmqError."""
+        from pyspark_amq.tasks import Part  # not for the driver's process, which starts anew for each query
+
         assert isinstance(partition, Slices)
+        spare_modules()
         yield from Part(self._options, partition, self._wanted).batches()
 
 

@@ -12,16 +12,17 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-import amq
 from amq.client import Connection, Producer
 from amq.core.errors import TransactionRolledBackError
-from pyspark_amq import frames
+from pyspark_amq import connections, frames
 from pyspark_amq.columns import RowTable, tables_of
 from pyspark_amq.frames import FrameColumns
 from pyspark_amq.options import DEDUP, EXACTLY_ONCE, SinkOptions
@@ -67,25 +68,18 @@ class Staged(WriterCommitMessage):
     checksum: int = 0
 
 
-def connect(options: SinkOptions) -> Connection:
+def connected(options: SinkOptions) -> AbstractContextManager[Connection]:
     """A connection for this task or for the driver. Raises AmqError."""
-    return amq.connect(
-        options.url,
-        login=options.user or "",
-        passcode=options.password or "",
-        timeout=options.send_timeout_s,
-        send_window_messages=options.window_rows,
-    )
+    return connections.connected(options, options.send_timeout_s, options.window_rows)
 
 
 def stage(batches: Iterable[pa.RecordBatch], part: Part, options: SinkOptions, columns: FrameColumns) -> Staged:
     """Send the rows of `batches`. They are safe when this returns. Raises AmqError."""
-    task = Task(part, options, columns.text)
     started_at = time.monotonic()
     rows = size = checksum = 0
     late = False
     is_checked = options.delivery == EXACTLY_ONCE
-    try:
+    with Task(part, options, columns.text) as task:
         for chunk in frames.chunks(batches, options.window_rows):
             if late and not is_checked:
                 continue  # Spark requires that its iterator is read to the end
@@ -96,8 +90,6 @@ def stage(batches: Iterable[pa.RecordBatch], part: Part, options: SinkOptions, c
                 checksum += sum(each.checksum() for each in parts)
             late = late or not task.send(parts)
         task.finish()
-    finally:
-        task.close()
     duration_s = time.monotonic() - started_at
     return Staged(part.owner, part.batch, tuple(task.xids), rows, size, late, task.sent_again, duration_s, checksum)
 
@@ -113,14 +105,24 @@ class Task:
         self._text = text
         self._begin_series()
         self._connection: Connection | None = None
+        self._opened = ExitStack()
         self._producers: dict[str, Producer] = {}
         scope = f"{part.owner}/{part.batch}/{part.partition}"
         self._identifier = frames.Identifier(scope, options.id_strategy)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """After an error the connection is closed, and the broker rolls back the rows that are not safe."""
+        self._opened.__exit__(kind, error, trace)
+
     def send(self, chunk: list[RowTable]) -> bool:
         """Send one chunk. Returns False if the batch is committed already. Raises AmqError."""
         if self._connection is None:
-            self._connection = connect(self._options)
+            self._connection = self._opened.enter_context(connected(self._options))
             self._session = self._connection.session(transacted=self._options.delivery != DEDUP)
         if self._options.delivery == DEDUP:
             self._send_with_ids(chunk)
@@ -150,11 +152,8 @@ class Task:
         """Wait until all chunks that were sent are safe. Raises AmqError."""
         for producer in self._producers.values():
             producer.flush(self._options.send_timeout_s)
-
-    def close(self) -> None:
-        """Close the connection. The broker rolls back the rows that are not safe."""
         if self._connection is not None:
-            self._connection.abort()
+            self._session.close(self._options.send_timeout_s)
 
     def _send(self, table: RowTable) -> None:
         options, producer = self._options, self._producer(table.destination)

@@ -8,95 +8,25 @@ was still there after it was read; `check_leases` asks at the end of the part, b
 from __future__ import annotations
 
 import json
-import logging
-import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
-import amq
 from amq.client import Browser, CallTimeoutError, Connection, LeaseRequest, Run
 from amq.core.destination import wire_name
-from amq.core.errors import AmqError, CommandError
+from amq.core.errors import CommandError
 from pyspark_amq import messages, records
-from pyspark_amq.direct import Direct, StoreFiles
+from pyspark_amq.connections import TIMEOUT_S, connected
+from pyspark_amq.direct import StoreFiles
+from pyspark_amq.leases import UNKNOWN_LEASE, DataLossError, Direct, Slices, check_taken, log, lose
 from pyspark_amq.offsets import Slice
 from pyspark_amq.options import SourceOptions, full_names
 
-log = logging.getLogger("pyspark_amq.source")
-
-TIMEOUT_S = 120.0  # a call fails after that time without a broker
-KEPT_MAX, KEPT_S = 4, 60.0  # connections that wait for the next task of this worker, and for how long
-UNKNOWN_LEASE, UNKNOWN_SUBSCRIPTION = "UNKNOWN_LEASE", "UNKNOWN_SUBSCRIPTION"
-SUBSCRIPTION_DIFFERS = "SUBSCRIPTION_DIFFERS"
 DIRECT = "direct"
-
-_kept: dict[tuple[int, str, str, str], tuple[Connection, float]] = {}  # by process and login; since when
-
-
-class CursorTakenError(AmqError):
-    """Another query reads with the same subscription."""
-
-    code = "CURSOR_TAKEN"
-
-
-class DataLossError(AmqError):
-    """Messages that a query has not read are gone."""
-
-    code = "DATA_LOSS"
-
-
-@dataclass
-class Slices(InputPartition):
-    """The input of one task of a stream. `epochs`: of the cursor, by destination; 0 = the broker has none."""
-
-    slices: Sequence[Slice]
-    epochs: Mapping[str, int]
-    places: Mapping[tuple[str, int], Direct] = field(default_factory=dict)  # by destination and lease
-    indirect: str = ""  # why the broker told none
-
-
-def connect(options: SourceOptions) -> Connection:
-    """A connection for this task or for the driver. Raises AmqError."""
-    return amq.connect(options.url, login=options.user or "", passcode=options.password or "", timeout=TIMEOUT_S)
-
-
-@contextmanager
-def connected(options: SourceOptions) -> Iterator[Connection]:
-    """A connection for a task: Spark uses a worker for many tasks, and the next one finds it again. Raises AmqError."""
-    key = os.getpid(), options.url, options.user or "", options.password or ""
-    connection, since = _kept.pop(key, (None, 0.0))
-    if connection is not None and (time.monotonic() - since > KEPT_S or connection.uri is None):
-        connection.abort()
-        connection = None
-    if connection is None:
-        connection = connect(options)
-    try:
-        yield connection
-    except BaseException:
-        connection.abort()
-        raise
-    _keep(key, connection)
-
-
-def _keep(key: tuple[int, str, str, str], connection: Connection) -> None:
-    if other := _kept.pop(key, None):
-        other[0].abort()
-    _kept[key] = connection, time.monotonic()
-    while len(_kept) > KEPT_MAX:
-        _kept.pop(next(iter(_kept)))[0].abort()
-
-
-def forget() -> None:
-    """Close the connections that wait for a task."""
-    while _kept:
-        _kept.popitem()[1][0].abort()
 
 
 class Part:
@@ -216,20 +146,3 @@ def all_of(browser: Browser, receive: Callable[[float], Sequence[Any]]) -> Itera
         yield some
     if not browser.finished:
         raise CallTimeoutError(f"no broker continued the read for {TIMEOUT_S:g} s")
-
-
-def check_taken(name: str, cursor: str, error: CommandError) -> None:
-    """Raises CursorTakenError if this is the broker's error."""
-    if error.code == CursorTakenError.code:
-        raise CursorTakenError(
-            f"another query, started later, reads {name} with the subscription {cursor!r}: this query stops. "
-            "Run one query for each subscription, or give each its own: .option('subscription', 'other'). A stream "
-            "that is used twice in one query counts as two"
-        ) from error
-
-
-def lose(options: SourceOptions, text: str, error: AmqError) -> None:
-    """Raises DataLossError, unless failOnDataLoss is false."""
-    if options.fail_on_data_loss:
-        raise DataLossError(f"{text}. To continue without them: .option('failOnDataLoss', 'false')") from error
-    log.warning("%s", text)

@@ -65,5 +65,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _no_connection_stays() -> Iterator[None]:
     """Tasks keep their connection for the next one of their process; a test is that process."""
     yield
-    if "pyspark_amq.tasks" in sys.modules:
-        sys.modules["pyspark_amq.tasks"].forget()
+    if "pyspark_amq.connections" in sys.modules:
+        sys.modules["pyspark_amq.connections"].forget()

@@ -22,7 +22,7 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_amq import tasks
+from pyspark_amq import connections
 from pyspark_amq.options import SourceOptions, read
 from pyspark_amq.source import AmqStreamReader
 
@@ -52,7 +52,7 @@ def work(directory: Path, reader: AmqStreamReader, part: InputPartition, file: P
             values += map(int, batch["value"].to_pylist())
             if asked(directory, "task"):
                 die()
-        tasks.forget()
+        connections.forget()
     file.with_suffix(".tmp").write_text(json.dumps(values))
     file.with_suffix(".tmp").rename(file)
 

@@ -20,9 +20,9 @@ import amq
 from amq.store.segment_log import JOURNAL_DIRECTORY
 from pyspark_amq import direct
 from pyspark_amq.direct import CHECKSUM, GONE, NO_MOUNT, STALE, StoreDiffersError
+from pyspark_amq.leases import DataLossError
 from pyspark_amq.options import SourceOptions, read
 from pyspark_amq.source import AmqStreamReader
-from pyspark_amq.tasks import DataLossError
 from tests.brokers import Broker, Brokers
 
 QUEUE, ROWS = "/queue/a", 300

@@ -74,6 +74,21 @@ def test_the_python_processes_of_a_query_import_nothing_of_a_broker() -> None:
     assert found.isdisjoint({"amq.config", "amq.selectors", "amq.broker", "amq.security", "amq.node"})
 
 
+def test_the_process_that_starts_with_each_query_imports_nothing_of_tasks() -> None:
+    """Spark starts it anew for each stream, and the query waits for it."""
+    program = (
+        "import sys, pyspark_amq.source; print(sorted(n for n in sys.modules if n.startswith(('amq', 'pyspark'))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE_S, check=True
+    )
+    found = set(ast.literal_eval(done.stdout))
+    assert "amq.client.leases" in found
+    assert not {name for name in found if name.startswith(("amq.journal", "amq.store", "amq.selectors"))}
+    unneeded = ("tasks", "direct", "records", "journal", "columns", "staging", "sink", "batch")
+    assert found.isdisjoint(f"pyspark_amq.{name}" for name in unneeded)
+
+
 def test_what_is_missing_is_named() -> None:
     found = told("pyarrow")
     assert found.keys() == {"amq", "amq-journal"}

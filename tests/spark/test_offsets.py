@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from amq.client import Lease, LeaseRequest
 from amq.core.errors import CommandError
-from pyspark_amq import batch, offsets, source, tasks
+from pyspark_amq import batch, leases, offsets, source
 from pyspark_amq.offsets import Offset, OffsetError, Slice
 from pyspark_amq.options import OptionError, SourceOptions, read
 
@@ -219,14 +219,14 @@ def test_a_second_query_fences_the_first() -> None:
     second = reader(broker)
     assert next_batch(second, start)[1] == list(Offset.of(end).leases[A])
     for act in (lambda: first.latestOffset(end, first.getDefaultReadLimit()), lambda: first.commit(end)):
-        with pytest.raises(tasks.CursorTakenError, match="another query, started later, reads /queue/a"):
+        with pytest.raises(leases.CursorTakenError, match="another query, started later, reads /queue/a"):
             act()
     assert isinstance(part, source.Slices)
     assert dict(part.epochs) == {A: 1}
     assert [each.epochs for each in second.partitions(start, end)] == [{A: 2}]
     third = reader(broker)
     assert [each.epochs for each in third.partitions(start, end)] == [{A: 3}], "a restart plans its batch first"
-    with pytest.raises(tasks.CursorTakenError):
+    with pytest.raises(leases.CursorTakenError):
         second.commit(end)
     third.commit(end)
     assert broker.settled == [Offset.of(end).at[A]]
@@ -339,7 +339,7 @@ def test_the_end_of_a_subscription_is_data_loss(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(broker, "lease", lease)
         monkeypatch.setattr(stream, "_subscribe", made.append)
         if fails == "true":
-            with pytest.raises(tasks.DataLossError, match="has ended"):
+            with pytest.raises(leases.DataLossError, match="has ended"):
                 next_batch(stream, end)
         else:
             next_batch(stream, end)
@@ -369,7 +369,7 @@ def test_available_now_begins_no_subscription_that_hides_what_is_lost(
         start = stream.initialOffset()
         assert next_batch(stream, start) == (start, []), "what came since is not what waited"
     else:
-        with pytest.raises(tasks.DataLossError, match="has ended"):
+        with pytest.raises(leases.DataLossError, match="has ended"):
             next_batch(stream, end)
 
 

@@ -23,13 +23,13 @@ from pyspark.sql.types import (
 
 import amq
 from amq.core.errors import ConfigError
-from pyspark_amq import tasks
+from pyspark_amq import connections
 from pyspark_amq.batch import AmqReader
 from pyspark_amq.data_source import AmqDataSource
+from pyspark_amq.leases import CursorTakenError
 from pyspark_amq.messages import schema
 from pyspark_amq.options import SourceOptions, read
 from pyspark_amq.source import AmqStreamReader
-from pyspark_amq.tasks import CursorTakenError
 from tests.brokers import Brokers
 
 QUEUE = "/queue/a"
@@ -207,18 +207,18 @@ def test_a_stream_reads_the_queues_of_a_pattern(brokers: Brokers) -> None:
 def test_the_connection_of_a_task_is_kept_for_the_next(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = brokers.master("a")
     made: list[object] = []
-    known = tasks.connect
-    monkeypatch.setattr(tasks, "connect", lambda given: made.append(given) or known(given))
+    known = connections._connect
+    monkeypatch.setattr(connections, "_connect", lambda given: made.append(given) or known(given))
     given = options(url=f"stomp://127.0.0.1:{broker.port}", subscription="c")
     for _ in range(3):
-        with tasks.connected(given) as connection:
+        with connections.connected(given) as connection:
             assert connection.lease(QUEUE, "c", messages=0).waiting == 0
     assert len(made) == 1
-    with pytest.raises(RuntimeError), tasks.connected(given):
+    with pytest.raises(RuntimeError), connections.connected(given):
         raise RuntimeError("a task fails")
     assert connection.closed, "it may be in the middle of something"
-    with tasks.connected(given) as connection:
+    with connections.connected(given) as connection:
         pass
     assert len(made) == 2
-    tasks.forget()
+    connections.forget()
     assert connection.closed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from pyspark.sql.types import StringType, StructField, StructType  # noqa: E402
 
 import amq  # noqa: E402
 from amq.core.errors import AmqError, CommandError, TransactionRolledBackError  # noqa: E402
-from pyspark_amq import columns, frames, sink, staging  # noqa: E402
+from pyspark_amq import columns, connections, frames, sink, staging  # noqa: E402
 from pyspark_amq.frames import FrameColumns  # noqa: E402
 from pyspark_amq.options import OptionError, SinkOptions, read  # noqa: E402
 from pyspark_amq.staging import Part, Staged  # noqa: E402
@@ -95,6 +95,38 @@ def test_a_task_without_rows_does_not_talk_to_the_broker() -> None:
     staged = [stage(Part("q", 0, partition, 0), nobody, count=0) for partition in range(2)]
     assert staged[0].xids == ()
     commit(nobody, staged)
+
+
+def test_tasks_and_commits_of_a_process_use_one_connection(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = brokers.master()
+    made: list[Any] = []
+    known = connections._connect
+    monkeypatch.setattr(connections, "_connect", lambda key: made.append(known(key)) or made[-1])
+    for batch in range(3):
+        commit(options(broker), [stage(Part("q", batch, partition, 0), options(broker)) for partition in range(2)])
+    assert len(made) == 1
+    assert len(stored(broker)) == 150
+    assert made[0]._sessions == [], "that of each task was closed"
+
+
+def test_a_task_that_fails_closes_its_connection(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be in the middle of something: the broker rolls back what is not safe."""
+    broker = brokers.master()
+    made: list[Any] = []
+    known = connections._connect
+    monkeypatch.setattr(connections, "_connect", lambda key: made.append(known(key)) or made[-1])
+
+    def broken() -> Iterator[Any]:
+        yield from batches(rows_of(Part("q", 0, 0, 0)))
+        raise RuntimeError("the rows of the task fail")
+
+    with pytest.raises(RuntimeError):
+        staging.stage(broken(), Part("q", 0, 0, 0), options(broker), TEXT)
+    assert made[0].closed
+    commit(options(broker), [stage(Part("q", 0, 0, 1), options(broker))])
+    assert len(made) == 2
+    assert stored(broker) == rows_of(Part("q", 0, 0, 1))
+    assert prepared(broker) == set()
 
 
 def test_attempts_that_lose_leave_nothing(brokers: Brokers) -> None:
