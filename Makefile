@@ -56,8 +56,8 @@ PYTEST = @$(BIN)/python -m compileall -q amq cli migrate spark; \
 test: $(VENV)/.installed-test
 	$(PYTEST) -m 'not deep' $(TEST_ARGS)
 
-# Two workers more again: with four a quarter of two cores stood still, as these wait longer for what they started.
-test-deep: WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 3)))
+# Four workers more again, as these wait longer for what they started: with five on two cores, they needed half of them.
+test-deep: WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 5)))
 test-deep: $(VENV)/.installed-test
 	$(PYTEST) -m 'deep' $(TEST_ARGS)
 
