@@ -164,6 +164,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         yield made
 
 
+@pytest.mark.deep
 def test_one_copy_in_and_one_copy_out(broker: Broker) -> None:
     memory = Memory(broker.pid)
     with Peer(broker) as producer:

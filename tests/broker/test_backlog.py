@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from amq.broker.queues import backlog as module
 from amq.broker.queues.backlog import NEVER, Backlog, Place, columns_of
-from tests.sampling import sampled
 
 SEQS = st.integers(0, 200)
 STEPS = st.lists(
@@ -82,7 +81,8 @@ def test_head_stops_at_either_limit_and_gives_at_least_one() -> None:
     assert not Backlog().head(1000, 10)
 
 
-@pytest.mark.parametrize("expiring", sampled([True, False]))
+@pytest.mark.deep
+@pytest.mark.parametrize("expiring", [True, False])
 def test_a_row_costs_less_than_a_third_of_what_is_promised(expiring: bool) -> None:
     """docs/performance.md promises 100 bytes a message."""
     backlog = Backlog()

@@ -19,7 +19,6 @@ from amq.core.message import LARGE_BODY_BYTES
 from amq.protocols.stomp.frame import Frame, encode
 from tests.large import large_from
 from tests.patience import DEADLINE_S
-from tests.sampling import sampled
 
 URL = "failover:(stomp://a:1,stomp://b:2)?randomize=false&nested.heartBeat=0"
 
@@ -114,7 +113,8 @@ def converse(cut_sent: int | None = None, cut_received: int | None = None) -> Cu
     return cutter
 
 
-@pytest.mark.parametrize("large", sampled([LARGE_BODY_BYTES, 0]))
+@pytest.mark.deep
+@pytest.mark.parametrize("large", [LARGE_BODY_BYTES, 0])
 def test_a_link_that_breaks_at_every_byte(large: int) -> None:
     """Also where each body counts as large, and goes its own way beside the head of its frame."""
     with large_from(large):

@@ -89,6 +89,7 @@ def refusal(files: dict[str, bytes], last_epoch: int, known: dict[str, int]) -> 
     return " ".join(files)
 
 
+@pytest.mark.deep
 @SLOW
 @given(st.data())
 def test_journal_of_hostile_segments(data: st.DataObject) -> None:

@@ -386,6 +386,7 @@ def test_sync_error_is_an_os_error_of_its_own() -> None:
     assert isinstance(SyncError(errno.ENOSPC, "no space"), OSError)
 
 
+@pytest.mark.deep
 def test_every_call_that_fails_once_loses_nothing_confirmed(tmp_path: Path) -> None:
     """Fail the Nth call, for every N: whatever was confirmed is there afterwards."""
     survived = 0

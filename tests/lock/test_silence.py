@@ -22,7 +22,6 @@ from amq.store.files import shared_file
 from amq.store.files.election import FileElection, FileSign
 from amq.store.files.shared_file import SharedFileLocker
 from amq.store.silence import PERIODS, STEPS, Silence
-from tests.sampling import sampled
 
 TIMEOUT_S = 20.0
 STEP_S = TIMEOUT_S / STEPS
@@ -211,7 +210,8 @@ def test_nobody_replaces_whose_view_is_not_proved(group: Group) -> None:
     assert group.master.mastership is not None
 
 
-@pytest.mark.parametrize("wakes", sampled([True, False]))
+@pytest.mark.deep
+@pytest.mark.parametrize("wakes", [True, False])
 def test_the_master_wakes_at_any_call_of_the_one_that_replaces_it(tmp_path: Path, wakes: bool) -> None:
     """The master, or another broker that also replaces it, acts before each call of the slave in turn."""
 
@@ -249,6 +249,7 @@ def test_the_master_wakes_at_any_call_of_the_one_that_replaces_it(tmp_path: Path
     assert 25 < done < CALLS_MAX - 1, "the calls of a whole takeover"
 
 
+@pytest.mark.deep
 def test_the_slave_stands_still_at_any_of_its_calls(tmp_path: Path) -> None:
     """Meanwhile the master wakes, and goes on where it can; another broker takes over where it cannot."""
     for nth in range(1, CALLS_MAX):

@@ -335,6 +335,7 @@ def test_words_that_cannot_be_meant(new: str) -> None:
         assert why in done.stderr
 
 
+@pytest.mark.deep
 def test_a_person_sees_a_table(old: str, new: str) -> None:
     with peer_of(old) as peer:
         send(peer, "orders", [message(1)])

@@ -1,4 +1,4 @@
-"""The unmodified Java client, case by case: see java/suite. A sample of them is part of `make test`."""
+"""The unmodified Java client, case by case: see java/suite."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ import maven_client
 import pytest
 from java_suite import Program, cases, compiled
 
-from tests.sampling import sampled
-
 CASES = cases()
 BY_NAME = {case.name: case for case in CASES}
-SLOW = {"Connections.shortInactivity"}
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "openwire.md"
 # Where ActiveMQ does otherwise: the case → how its row of the page begins.
 ROWS = {
@@ -28,9 +25,6 @@ ROWS = {
     "Xa.preparedToATopic": "prepare of an XA transaction with messages for topics",
     "Xa.unknownPrepared": "prepare of a transaction that is not known",
 }
-QUICK = [
-    value for value in sampled([case.name for case in CASES if case.name not in SLOW], every=3) if type(value) is str
-]
 
 
 def test_each_difference_from_activemq_is_in_the_table_of_the_page() -> None:
@@ -63,22 +57,18 @@ def results(java: Program, amq_url: str) -> Results:
     return Results(java, amq_url)
 
 
+@pytest.mark.deep
 def test_the_sources_declare_what_the_suite_lists(java: Program) -> None:
     listed = {line["case"]: line["differs"] for line in java.listed()}
     assert listed == {case.name: case.differs for case in CASES}
     assert len(CASES) >= 150
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_quick(results: Results, name: str) -> None:
-    results.check(name, QUICK)
-
-
 @pytest.mark.deep
-@pytest.mark.parametrize("name", [case.name for case in CASES if case.name not in QUICK])
-def test_deep(results: Results, name: str) -> None:
+@pytest.mark.parametrize("name", [case.name for case in CASES])
+def test_a_case(results: Results, name: str) -> None:
     theme = BY_NAME[name].theme
-    results.check(name, [case.name for case in CASES if case.theme == theme and case.name not in QUICK])
+    results.check(name, [case.name for case in CASES if case.theme == theme])
 
 
 @pytest.mark.deep

@@ -380,6 +380,7 @@ def test_a_second_look_at_a_silent_client_ends_with_its_socket(tmp_path: Path, m
     serve(tmp_path, test)
 
 
+@pytest.mark.deep
 def test_thousands_of_lost_clients_are_bounded_in_number_and_bytes(tmp_path: Path) -> None:
     async def test(served: Served) -> None:
         parking = served.hub.parking
