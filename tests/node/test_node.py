@@ -24,7 +24,8 @@ from tests.patience import DEADLINE_S
 from tests.ports import free_port
 from tests.service_world import Client, until
 
-PERIOD_S = 0.3
+PERIOD_S = 10.0  # so long that no member loses its lease on a busy machine
+SHORT_S = 0.3  # of a member whose store will hang
 Scenario = Callable[["World"], Coroutine[Any, Any, None]]
 
 
@@ -35,12 +36,13 @@ class World:
         self.ports = {name: free_port() for name in names}
         self.clients: list[Client] = []
         self.replaced = threading.Event()
-        self.node = Node([self._config(folder, name, options) for name in names], doors=doors)
+        periods = {name: SHORT_S if name in doors else PERIOD_S for name in names}
+        self.node = Node([self._config(folder, name, periods[name], options) for name in names], doors=doors)
 
-    def _config(self, folder: Path, name: str, options: dict[str, Any]) -> BrokerConfig:
+    def _config(self, folder: Path, name: str, period_s: float, options: dict[str, Any]) -> BrokerConfig:
         chosen: dict[str, Any] = {
             "name": "here",
-            "lock_keep_alive_period_s": PERIOD_S,
+            "lock_keep_alive_period_s": period_s,
             "lock_acquire_sleep_interval_s": 0.1,
             "management_socket": "none",
             **options,
