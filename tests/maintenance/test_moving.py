@@ -484,7 +484,7 @@ def test_an_interrupted_import_is_repeated(tmp_path: Path) -> None:
     vfs = FaultyVfs(VFS)
     vfs.fail("fdatasync", errno.EIO, nth=2)
     with pytest.raises(AmqError):
-        load(tmp_path / "s", data, vfs=vfs, journal_batch_size_bytes=1 << 20, lock_keep_alive_period_s=0.1)
+        load(tmp_path / "s", data, vfs=vfs, journal_batch_size_bytes=1 << 20, lock_keep_alive_period_s=1.0)
     before = sum(len(queue.messages) for queue in replayed(tmp_path / "s").queues.values())
     assert 0 < before < 99
     done = load(tmp_path / "s", data)
