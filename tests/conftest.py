@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import logging
 import os
-import re
 import shutil
 import signal
 import tempfile
@@ -23,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 from tests.certificates import Authority
+from tests.scopes import SPARK, scope_of
 
 # Before whatever is collected first imports them: a benchmark does.
 pytest.register_assert_rewrite("tests.broker.world", "tests.broker.topic_checks", "tests.broker.model")
@@ -32,7 +31,6 @@ settings.register_profile("amq", deadline=None, suppress_health_check=[HealthChe
 settings.load_profile("amq")
 
 TESTS = Path(__file__).resolve().parent
-SPARK = "tests/spark/"
 WAITING = ("bench", "cli", "examples", "interop", "migrate", "spark")
 _sockets = pytest.StashKey[str]()
 
@@ -74,18 +72,6 @@ class ByScope(LoadFileScheduling):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByScope:
     return ByScope(config, log)
-
-
-def scope_of(nodeid: str) -> str:
-    """What runs in one process: the tests of a file; and all that use the session of Spark, whose JVM takes seconds to
-    start and runs faster the longer it has run. They begin first: nothing takes longer."""
-    path = nodeid.partition("::")[0]
-    return SPARK if path.startswith(SPARK) and _has_session(path) else path
-
-
-@functools.cache
-def _has_session(path: str) -> bool:
-    return re.search(r"\bspark: ", (TESTS.parent / path).read_text()) is not None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,7 +10,7 @@ import java.lang.annotation.Target;
 @Target(ElementType.METHOD)
 public @interface Case {
     /** Seconds after which the case is interrupted and has failed. */
-    int limit() default 15;
+    int limit() default 180;
 
     /** Why the result on ActiveMQ 5.17.2 is another one; empty where both brokers do the same. */
     String differs() default "";

@@ -143,7 +143,7 @@ public final class Connections extends Theme {
         for (int i = 0; i < 30; i++) { equal("m" + i, nextText(consumers.get(i))); }
     }
 
-    @Case(limit = 30) public void manyConnections() throws Exception {
+    @Case public void manyConnections() throws Exception {
         List<ActiveMQConnection> all = new ArrayList<>();
         for (int i = 0; i < 40; i++) { all.add(connect()); }
         for (ActiveMQConnection connection : all) { connection.close(); }
@@ -183,7 +183,7 @@ public final class Connections extends Theme {
         }
     }
 
-    @Case(limit = 20) public void shortInactivity() throws Exception {
+    @Case public void shortInactivity() throws Exception {
         String sign = url().startsWith("failover") ? "nested." : "";
         ActiveMQConnection connection = connect(sign + "wireFormat.maxInactivityDuration=1500",
             sign + "wireFormat.maxInactivityDurationInitalDelay=500");

@@ -35,7 +35,7 @@ import org.apache.activemq.ActiveMQXAConnectionFactory;
  * They print {"story": name, "mark": …} there, and go on when they read a line "go NAME". Their last line has "ok".
  */
 public final class Matrix extends Theme {
-    private static final long PATIENCE_MS = 40_000; // a takeover, the client's back-off, a busy machine
+    private static final long PATIENCE_MS = 150_000; // a takeover, the client's back-off, a busy machine
     private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
     private static final Map<String, Semaphore> GATES = new ConcurrentHashMap<>();
     private static final List<Method> STORIES = Arrays.stream(Matrix.class.getDeclaredMethods())

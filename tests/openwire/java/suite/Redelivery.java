@@ -36,21 +36,21 @@ public final class Redelivery extends Theme {
         return session.createConsumer(session.createQueue("ActiveMQ.DLQ"), "mark = '" + id + "'");
     }
 
-    private int rollBackAll(Session session, MessageConsumer consumer) throws JMSException {
-        int times = 0;
-        for (Message message = consumer.receive(SOON_MS); message != null; message = consumer.receive(1000)) {
-            times++;
-            equal(times, message.getIntProperty("JMSXDeliveryCount"));
-            equal(times > 1, message.getJMSRedelivered());
+    /** Roll back each of `times` deliveries; then nothing comes any more. */
+    private void rollBackAll(Session session, MessageConsumer consumer, int times) throws JMSException {
+        for (int time = 1; time <= times; time++) {
+            Message message = next(consumer);
+            equal(time, message.getIntProperty("JMSXDeliveryCount"));
+            equal(time > 1, message.getJMSRedelivered());
             session.rollback();
         }
-        return times;
+        nothing(consumer);
     }
 
     private Message poisoned(int redeliveries) throws JMSException {
         sendMarked("poison");
         Session session = policy(redeliveries).createSession(true, Session.SESSION_TRANSACTED);
-        equal(redeliveries + 1, rollBackAll(session, session.createConsumer(queue(session))));
+        rollBackAll(session, session.createConsumer(queue(session)), redeliveries + 1);
         return next(dead());
     }
 
@@ -76,7 +76,7 @@ public final class Redelivery extends Theme {
         message.setStringProperty("mark", id);
         session.createProducer(queue(session)).send(message);
         Session consuming = policy(0).createSession(true, Session.SESSION_TRANSACTED);
-        rollBackAll(consuming, consuming.createConsumer(queue(consuming)));
+        rollBackAll(consuming, consuming.createConsumer(queue(consuming)), 1);
         Message got = next(dead());
         equal(message.getJMSMessageID(), got.getJMSMessageID());
         equal(consuming.createQueue("ActiveMQ.DLQ"), got.getJMSDestination());
@@ -197,7 +197,7 @@ public final class Redelivery extends Theme {
         TextMessage message = sender.createTextMessage("poison");
         message.setStringProperty("mark", id);
         sender.createProducer(topic(sender)).send(message);
-        equal(2, rollBackAll(session, consumer));
+        rollBackAll(session, consumer, 2);
         equal("poison", nextText(dead()));
         consumer.close();
         session.unsubscribe("s");
@@ -210,7 +210,7 @@ public final class Redelivery extends Theme {
         none.setMaximumRedeliveries(0);
         connection.getRedeliveryPolicyMap().put(new org.apache.activemq.command.ActiveMQQueue(name()), none);
         Session session = connection.createSession(true, AUTO);
-        equal(1, rollBackAll(session, session.createConsumer(queue(session))));
+        rollBackAll(session, session.createConsumer(queue(session)), 1);
         equal("poison", nextText(dead()));
     }
 

@@ -144,7 +144,7 @@ public final class Transactions extends Theme {
         nothing(b);
     }
 
-    @Case(limit = 40) public void threeThousandUnacknowledged() throws Exception {
+    @Case public void threeThousandUnacknowledged() throws Exception {
         Session session = transacted(), sender = transacted(), other = auto();
         MessageConsumer consumer = session.createConsumer(queue(session));
         count(sender, queue(sender), 3000);
@@ -155,7 +155,7 @@ public final class Transactions extends Theme {
         nothing(other.createConsumer(queue(other)));
     }
 
-    @Case(limit = 40) public void twoThousandRolledBack() throws Exception {
+    @Case public void twoThousandRolledBack() throws Exception {
         Session session = transacted(NO_DELAY), sender = transacted();
         MessageConsumer consumer = session.createConsumer(queue(session));
         count(sender, queue(sender), 2000);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conftest import scope_of
+from tests.scopes import scope_of
 
 
 def test_a_file_is_one_scope_and_all_that_use_the_session_of_spark_are_one() -> None:
