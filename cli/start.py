@@ -118,6 +118,8 @@ def start(
         raise click.UsageError("give one of --store and --cluster")
     if cluster is None and (weight is not None or member is not None):
         raise click.UsageError("--weight is for a node of a cluster: give --cluster DIR, too")
+    if cluster is not None and wait_for_activation:
+        raise click.UsageError("--wait-for-activation: a node of a cluster is never master of all its stores")
 
     def read(at: str | None = store) -> BrokerConfig:
         return load(
