@@ -190,7 +190,7 @@ def list_(
             size_text(row["bytes"]),
             wall_text(row["sent_ms"]),
             row["id"],
-            *([_preview(row)] if with_body else []),
+            *([preview(row)] if with_body else []),
         ),
     )
 
@@ -581,7 +581,7 @@ def _facts(message: Message) -> dict[str, Any]:
         "bytes": len(message.body),
         "sent_ms": int(headers.get("timestamp", "0")),
         "headers": {name: value for name, value in headers.items() if name not in _OF_ONE_DELIVERY},
-        "body": _text(message.body),
+        "body": text_of(message.body),
     }
 
 
@@ -603,7 +603,7 @@ def _facts_of_row(row: Row, queue: str) -> dict[str, Any]:
     }
 
 
-def _text(body: bytes) -> str | None:
+def text_of(body: bytes) -> str | None:
     """The beginning of `body`; None where that is not text."""
     part = body[: 4 * BODY_CHARS_MAX]
     for cut in range(min(4, len(part) + 1)):  # the cut may go through a character
@@ -615,7 +615,7 @@ def _text(body: bytes) -> str | None:
     return None
 
 
-def _preview(row: dict[str, Any]) -> str:
+def preview(row: dict[str, Any]) -> str:
     """A body in one short line of a table."""
     if row["body"] is None:
         return f"({size_text(row['bytes'])}, not text)"

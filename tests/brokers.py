@@ -75,7 +75,6 @@ class Broker:
         assert not self.alive, f"{self.name} runs already"
         config = [str(self.config)] if self.config is not None else []
         pairs = [word for key, value in self.options.items() for word in ("-o", f"{key}={value}")]
-        self.log, self._ended = [], False
         words = [
             "start",
             *config,
@@ -95,12 +94,17 @@ class Broker:
         }
         if self.files_max:
             limited = ["sh", "-c", f'ulimit -n {self.files_max} && exec "$@"', "sh", sys.executable, "-m", "amq"]
-            self._process = subprocess.Popen([sys.executable, "-c", LEASH, "/bin/sh", *limited[1:], *words], **started)
+            self.adopt(subprocess.Popen([sys.executable, "-c", LEASH, "/bin/sh", *limited[1:], *words], **started))
         else:
-            self._process = AmqProcess(words, **started)
-        self._reader = threading.Thread(target=self._read_log, args=(self._process,), name=f"log of {self.name}")
-        self._reader.start()
+            self.adopt(AmqProcess(words, **started))
         return self
+
+    def adopt(self, process: subprocess.Popen[bytes]) -> threading.Thread:
+        """`process` is this broker from now on. The thread reads its log, and ends with it."""
+        self.log, self._ended, self._process = [], False, process
+        self._reader = reader = threading.Thread(target=self._read_log, args=(process,), name=f"log of {self.name}")
+        reader.start()
+        return reader
 
     @property
     def alive(self) -> bool:
@@ -204,8 +208,9 @@ class Broker:
         return WireConnection(self.port, **{"timeout_s": DEADLINE_S, **options})
 
     def _read_log(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        with process.stdout as stream:
+        pipe = process.stderr or process.stdout
+        assert pipe is not None
+        with pipe as stream:
             for raw in stream:
                 try:
                     line = json.loads(raw)

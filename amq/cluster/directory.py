@@ -44,7 +44,7 @@ NAME_CURE = "use up to 64 letters, digits, '.', '_' and '-', and begin with a le
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class StoreTable:
     """The stores of a cluster: name → path or URL, in the order in which they were added."""
 
     number: int
@@ -105,7 +105,7 @@ class Cluster:
         for each in (path, *(os.path.join(path, name) for name in (TABLES_DIRECTORY, STORES_DIRECTORY))):
             os.makedirs(each, exist_ok=True)
         with suppress(FileExistsError):  # somebody makes it at the same time: the first table counts
-            _write_new(os.path.join(path, TABLES_DIRECTORY, "1.json"), _encode_table(Table(1, stores)))
+            _write_new(os.path.join(path, TABLES_DIRECTORY, "1.json"), _encode_table(StoreTable(1, stores)))
         with suppress(FileExistsError):
             _write_new(os.path.join(path, CLUSTER_FILE), encode("cluster", {"id": secrets.token_hex(8)}))
         made = cls(path)
@@ -117,7 +117,7 @@ class Cluster:
 
     # -- stores -------------------------------------------------------------------------------------------------------
 
-    def table(self) -> Table:
+    def table(self) -> StoreTable:
         """The newest table. Raises StoreError."""
         directory = self._path(TABLES_DIRECTORY)
         try:
@@ -133,14 +133,14 @@ class Cluster:
             _check_stores(stores)
         except ConfigError as error:
             raise CorruptError(path, 0, error.description) from error
-        return Table(max(numbers), MappingProxyType(stores))
+        return StoreTable(max(numbers), MappingProxyType(stores))
 
-    def add_store(self, name: str, location: str = "") -> Table:
+    def add_store(self, name: str, location: str = "") -> StoreTable:
         """The table with one store more. Raises ConfigError, StoreError where another change was quicker, OSError."""
         before = self.table()
         if name in before.stores:
             raise ConfigError(f"the cluster has a store {name!r} already", code="STORE_EXISTS")
-        after = Table(before.number + 1, {**before.stores, name: location})
+        after = StoreTable(before.number + 1, {**before.stores, name: location})
         _check_stores(after.stores)
         _make_store(location or self._path(STORES_DIRECTORY, name))
         try:
@@ -151,7 +151,7 @@ class Cluster:
             ) from error
         return after
 
-    def location(self, name: str, table: Table | None = None) -> str:
+    def location(self, name: str, table: StoreTable | None = None) -> str:
         """Path or URL of store `name`. Raises ConfigError."""
         stores = (table or self.table()).stores
         if name not in stores:
@@ -293,7 +293,7 @@ def _make_store(location: str) -> None:
         os.makedirs(location, exist_ok=True)
 
 
-def _encode_table(table: Table) -> bytes:
+def _encode_table(table: StoreTable) -> bytes:
     return encode("cluster-table", {"stores": dict(table.stores)})
 
 

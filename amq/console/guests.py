@@ -11,7 +11,7 @@ A stranger can connect and say nothing, drip a request, or not read the answer. 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from ipaddress import ip_address, ip_network
 from typing import Any, ClassVar, Final
@@ -41,6 +41,9 @@ class Guests:
 
     def __len__(self) -> int:
         return len(self._all)
+
+    def __iter__(self) -> Iterator[GuestConnection]:
+        return iter(self._all)
 
     def enter(self, guest: GuestConnection, address: str) -> bool:
         """False: there is no place for it, because all are used by requests that are answered just now."""

@@ -55,18 +55,18 @@ class Live:
         self._mutex = threading.Lock()
         self._wanted: dict[str, bool] = {}  # "configuration", "users", … → somebody asked by hand
         self._reader: _Reader | None = None
-        self._hung = 0
+        self.hung = 0
 
     def ask(self, *what: str, by_hand: bool = False) -> None:
         """Read "configuration", "users" or others, soon. `by_hand`: also an error that was told before is told."""
         with self._mutex:
             for name in what:
                 self._wanted[name] = self._wanted.get(name, False) or by_hand
-            if self._reader is None and self._hung < HUNG_MAX:
+            if self._reader is None and self.hung < HUNG_MAX:
                 self._reader = _Reader(self)
                 self._reader.start()
             elif self._reader is None:
-                _log.error("not read again: earlier reads still hang", hanging=self._hung)
+                _log.error("not read again: earlier reads still hang", hanging=self.hung)
 
     # -- the reading thread -------------------------------------------------------------------------------------------
 
@@ -74,7 +74,7 @@ class Live:
         """The next thing for `reader` to read; None = nothing, it ends."""
         with self._mutex:
             if self._reader is not reader:
-                self._hung -= 1  # it was given up, and has come back
+                self.hung -= 1  # it was given up, and has come back
                 return None
             for name in ("configuration", "users", *self._files):
                 if name in self._wanted:
@@ -98,7 +98,7 @@ class Live:
             if self._reader is not reader:
                 return
             self._reader = None
-            self._hung += 1
+            self.hung += 1
             left = dict(self._wanted)
         _log.error("a file does not answer and is not read: look at its file system", what=name, after_s=PATIENCE_S)
         if left:

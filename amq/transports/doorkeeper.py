@@ -64,12 +64,12 @@ class Doorkeeper:
     def __init__(self, clock: Clock, limits: Callable[[], DoorLimits]) -> None:
         self._clock = clock
         self._limits = limits
-        self._address_of: dict[int, str] = {}
-        self._user_of: dict[int, str] = {}
-        self._addresses: Counter[str] = Counter()
-        self._users: Counter[str] = Counter()
-        self._failures: dict[str, deque[float]] = {}  # when an address failed, in the last minute; the oldest first
-        self._arrivals: dict[str, Bucket] = {}  # by address, the latest last
+        self.address_of: dict[int, str] = {}
+        self.user_of: dict[int, str] = {}
+        self.addresses: Counter[str] = Counter()
+        self.users: Counter[str] = Counter()
+        self.failures: dict[str, deque[float]] = {}  # when an address failed, in the last minute; the oldest first
+        self.arrivals: dict[str, Bucket] = {}  # by address, the latest last
         self._sent: dict[str, tuple[Bucket, Bucket]] = {}  # by user: messages, bytes; the latest last
         self._lines: deque[float] = deque()  # when the latest ones were written
         self._untold = 0
@@ -82,26 +82,26 @@ class Doorkeeper:
     def enter(self, number: int, address: str) -> None:
         """A connection begins. Raises AccessError where its address has as many as it may."""
         limit, address = self._limits().max_connections_per_address, counted(address)
-        if limit and address and self._addresses[address] >= limit:
+        if limit and address and self.addresses[address] >= limit:
             raise self.too_many(
                 "maxConnectionsPerAddress",
                 f"{_named(address)} has {limit} connections already",
                 "close some, or use one for several sessions",
             )
-        self._address_of[number] = address
-        self._addresses[address] += 1
+        self.address_of[number] = address
+        self.addresses[address] += 1
 
     def arrive(self, address: str) -> None:
         """A socket was accepted; nothing is done for it yet. Raises AccessError where its address opens too many."""
         limit = self._limits().new_connections_per_minute
         if not limit or not address:
-            self._arrivals.clear()
+            self.arrivals.clear()
             return
         now, address = self._clock.monotonic(), counted(address)
-        bucket = self._arrivals.pop(address, None) or Bucket(limit, now)
-        self._arrivals[address] = bucket
-        if len(self._arrivals) > ADDRESSES_MAX:
-            del self._arrivals[next(iter(self._arrivals))]
+        bucket = self.arrivals.pop(address, None) or Bucket(limit, now)
+        self.arrivals[address] = bucket
+        if len(self.arrivals) > ADDRESSES_MAX:
+            del self.arrivals[next(iter(self.arrivals))]
         if not bucket.take_whole(1, limit / MINUTE_S, limit, now):
             raise self.too_many(
                 "newConnectionsPerMinute",
@@ -112,14 +112,14 @@ class Doorkeeper:
     def let_in(self, number: int, user: str) -> None:
         """It has logged in. Raises AccessError where its user has as many as it may."""
         limit = self._limits().max_connections_per_user
-        if limit and self._users[user] >= limit:
+        if limit and self.users[user] >= limit:
             raise self.too_many(
                 "maxConnectionsPerUser",
                 f"user {user!r} has {limit} connections already",
                 "close some, or use one for several sessions",
             )
-        self._user_of[number] = user
-        self._users[user] += 1
+        self.user_of[number] = user
+        self.users[user] += 1
 
     def too_many(self, option: str, told: str, cure: str) -> AccessError:
         """A connection is turned away, and counted: `option` allows no more."""
@@ -136,7 +136,7 @@ class Doorkeeper:
     def leave(self, number: int) -> None:
         """It has ended, or has no socket. May be called again."""
         self._kept.discard(number)
-        for known, counts in ((self._address_of, self._addresses), (self._user_of, self._users)):
+        for known, counts in ((self.address_of, self.addresses), (self.user_of, self.users)):
             name = known.pop(number, None)
             if name is not None:
                 counts[name] -= 1
@@ -147,9 +147,9 @@ class Doorkeeper:
         """It has a socket again, in place of another connection that has left: no limit is asked."""
         self.leave(number)
         address = counted(address)
-        self._address_of[number], self._user_of[number] = address, user
-        self._addresses[address] += 1
-        self._users[user] += 1
+        self.address_of[number], self.user_of[number] = address, user
+        self.addresses[address] += 1
+        self.users[user] += 1
 
     # -- how much ------------------------------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ class Doorkeeper:
     def check(self, address: str) -> None:
         """Somebody wants to log in. Raises AccessError where the address has failed too often."""
         limit, address = self._limits().failed_logins_per_minute, counted(address)
-        failures = self._failures.get(address)
+        failures = self.failures.get(address)
         if not limit or failures is None:
             return
         self._forget_old(address, failures)
@@ -186,20 +186,20 @@ class Doorkeeper:
         limit = self._limits().failed_logins_per_minute
         if not limit:
             return
-        failures = self._failures.pop(address, None)
+        failures = self.failures.pop(address, None)
         if failures is None or failures.maxlen != limit:
             failures = deque(failures or (), maxlen=limit)
         failures.append(self._clock.monotonic())
-        self._failures[address] = failures  # the latest last
-        if len(self._failures) > ADDRESSES_MAX:
-            del self._failures[next(iter(self._failures))]
+        self.failures[address] = failures  # the latest last
+        if len(self.failures) > ADDRESSES_MAX:
+            del self.failures[next(iter(self.failures))]
 
     def _forget_old(self, address: str, failures: deque[float]) -> None:
         before = self._clock.monotonic() - MINUTE_S
         while failures and failures[0] < before:
             failures.popleft()
         if not failures:
-            del self._failures[address]
+            del self.failures[address]
 
     # -- the audit log -------------------------------------------------------------------------------------------------
 

@@ -224,8 +224,8 @@ class Socket(asyncio.Protocol):
         self._paused_at_s = 0.0  # since when it is not read, 0 = it is
         self._full_read_bytes = Stream.full_read_bytes
         self._full_reads = 0  # in this turn
-        self._seemed_silent = False
-        self._speaks_s = self._hears_s = 0.0  # each side says something so often, 0 = it has not promised
+        self.seems_silent = False
+        self.speaks_s = self.hears_s = 0.0  # each side says something so often, 0 = it has not promised
         self._watched: TcpSocket | None = None  # its peer may vanish without a word
         self._timer: asyncio.Handle | None = None
         self._login_by_s = 0.0  # when it is too late for that
@@ -379,9 +379,9 @@ class Socket(asyncio.Protocol):
 
     def agree(self, beats_ms: tuple[int, int]) -> None:
         """From now on each side says something so often: we, and the client; 0 = it need not."""
-        self._speaks_s, self._hears_s = beats_ms[0] / 1000, beats_ms[1] / 1000
+        self.speaks_s, self.hears_s = beats_ms[0] / 1000, beats_ms[1] / 1000
         self._cancel()
-        self._tick()
+        self.tick()
 
     def await_login(self) -> None:
         """It is up to the client to go on with its login, in what is left of its time for that."""
@@ -397,11 +397,11 @@ class Socket(asyncio.Protocol):
     def _too_late(self, error: ProtocolError, look_again: Callable[[], None]) -> None:
         """The client has not said in time what it should have. Where the event loop was held up, by a busy host or
         by long work, timers go off before the sockets are read: what came meanwhile is read before anybody is cut."""
-        if self._seemed_silent:
+        if self.seems_silent:
             if self.peer is not None:
                 self.peer.too_late(error)
             return
-        self._seemed_silent = True
+        self.seems_silent = True
         # A timer may go off before the sockets are read once more; what it puts off twice comes after that.
         self._timer = self._hub.loop.call_later(SECOND_LOOK_S, self._put_off, look_again, 2)
 
@@ -412,7 +412,7 @@ class Socket(asyncio.Protocol):
         else:
             look_again()
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
         peer = self.peer
         if peer is None or peer.is_closing:
             return
@@ -424,27 +424,27 @@ class Socket(asyncio.Protocol):
         error: ProtocolError | None = None
         if self.frame_since_s and heard_until_s - self.frame_since_s > limit_s:
             error = ProtocolError(f"a frame was begun and not finished within {limit_s:.1f} s", code="FRAME_TIMEOUT")
-        elif self._hears_s and heard_until_s - self.last_read_s > 2 * self._hears_s:  # an interval for the network
-            error = ProtocolError(f"the client said nothing for {2 * self._hears_s:g} s", code=SILENT)
+        elif self.hears_s and heard_until_s - self.last_read_s > 2 * self.hears_s:  # an interval for the network
+            error = ProtocolError(f"the client said nothing for {2 * self.hears_s:g} s", code=SILENT)
         if error is not None:
-            self._too_late(error, self._tick)
+            self._too_late(error, self.tick)
             return
-        self._seemed_silent = False
-        peer.beat(now_s, self._speaks_s > 0)
+        self.seems_silent = False
+        peer.beat(now_s, self.speaks_s > 0)
         if peer.is_closing or self._has_vanished(peer):
             return
         intervals_s = (
-            self._speaks_s / 2,
-            self._hears_s,
+            self.speaks_s / 2,
+            self.hears_s,
             config.unfinished_frame_timeout_s / 2,
             config.connection_ttl_s / 4 if self._watched is not None else 0.0,
         )
-        self._call_later(min(s for s in intervals_s if s), self._tick)
+        self._call_later(min(s for s in intervals_s if s), self.tick)
 
     def _has_vanished(self, peer: SocketOwner) -> bool:
         """True when the client's host does not answer any more. The socket is then closed."""
         ttl_s = self._hub.config.connection_ttl_s
-        if self._watched is None or not ttl_s or (self._hears_s and not self._paused_at_s):
+        if self._watched is None or not ttl_s or (self.hears_s and not self._paused_at_s):
             return False
         if not liveness.vanished(self._watched, ttl_s):
             return False

@@ -41,7 +41,7 @@ def test_as_a_dict_would(steps: list[tuple[str, object, int]]) -> None:
                 fits = not any(min(what) <= seq <= max(what) for seq in model)
                 assert backlog.extend(columns_of(rows)) == fits
                 model.update({row[0]: (Place(*row[:4]), row[4]) for row in rows if fits})
-                assert all(0 < len(chunk.seqs) <= 4 for chunk in backlog._chunks)
+                assert all(0 < len(chunk.seqs) <= 4 for chunk in backlog.chunks)
             elif kind == "discard":
                 assert isinstance(what, list)
                 expected = [model.pop(seq) for seq in sorted(what) if seq in model]
@@ -90,6 +90,6 @@ def test_a_row_costs_less_than_a_third_of_what_is_promised(expiring: bool) -> No
     random.Random(1).shuffle(seqs)
     for seq in seqs:
         backlog.add(seq, 1 << 33, 1, 1, 1000 if expiring else 0)
-    held = sum(column.buffer_info()[1] * column.itemsize for chunk in backlog._chunks for column in chunk.columns())
+    held = sum(column.buffer_info()[1] * column.itemsize for chunk in backlog.chunks for column in chunk.columns())
     assert held <= 33 * len(backlog)
-    assert len(backlog._chunks) * 1000 < 20 * len(backlog)
+    assert len(backlog.chunks) * 1000 < 20 * len(backlog)

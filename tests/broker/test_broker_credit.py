@@ -272,7 +272,7 @@ def test_credit_is_of_consumers_that_began_with_it(world: World, client: ManyCli
         world.settle()
         told = client.failures.pop()
         assert (told.scope, told.session, told.receipt) == (Scope.COMMAND, 1, receipt)
-    assert list(client.session.sessions[1]._subscriptions) == ["prefetch", "auto"]
+    assert [each.id for each in client.session.sessions[1].consumers()] == ["prefetch", "auto"]
 
 
 def test_a_pre_settled_consumer_gets_so_many_and_they_are_gone(world: World, client: ManyClient) -> None:

@@ -91,7 +91,7 @@ def counted(state: State) -> dict[str, Any]:
             seqs = [place.seq for place in each]
             assert seqs == sorted(set(seqs))
             assert each.first == seqs[0]
-            assert each._firsts == [chunk.seqs[0] for chunk in each._chunks]
+            assert each.firsts == [chunk.seqs[0] for chunk in each.chunks]
             assert len(each) == len(seqs)
             times = [time for columns in chunks(each) for time in (columns[4] if len(columns) > 4 else ()) if time]
             assert each.next_due_ms <= min(times, default=backlog.NEVER)
@@ -188,8 +188,8 @@ def test_a_large_batch_goes_between_others_in_chunks_of_the_usual_size(monkeypat
     columns = [array("Q", range(100, 1100)), array("Q", [1] * 1000), array("I", range(1000)), array("I", [1] * 1000)]
     assert some.extend(columns)
     assert len(some) == 1100
-    assert max(len(chunk.seqs) for chunk in some._chunks) <= 100
-    assert len(some._chunks) < 20
+    assert max(len(chunk.seqs) for chunk in some.chunks) <= 100
+    assert len(some.chunks) < 20
     assert not some.extend([column[10:20] for column in columns])
     assert [place.seq for place in some] == [*range(50), *range(100, 1100), *range(2000, 2050)]
 

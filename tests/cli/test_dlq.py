@@ -173,12 +173,12 @@ def test_a_list_shows_bodies_and_headers(broker: Broker) -> None:
 
 
 def test_a_body_in_one_line() -> None:
-    assert (dlq._text(b"abc"), dlq._text(b""), dlq._text(b"\xff\xfe")) == ("abc", "", None)
-    assert dlq._text("ä".encode() * 5000) == "ä" * 1000
-    assert dlq._text(b"a" + "ä".encode() * 5000) == "a" + "ä" * 999
-    assert dlq._preview({"body": "two\nlines", "bytes": 9}) == "two lines"
-    assert dlq._preview({"body": "x" * 100, "bytes": 100}) == "x" * 60 + "…"
-    assert dlq._preview({"body": None, "bytes": 2048}) == "(2.0 KiB, not text)"
+    assert (dlq.text_of(b"abc"), dlq.text_of(b""), dlq.text_of(b"\xff\xfe")) == ("abc", "", None)
+    assert dlq.text_of("ä".encode() * 5000) == "ä" * 1000
+    assert dlq.text_of(b"a" + "ä".encode() * 5000) == "a" + "ä" * 999
+    assert dlq.preview({"body": "two\nlines", "bytes": 9}) == "two lines"
+    assert dlq.preview({"body": "x" * 100, "bytes": 100}) == "x" * 60 + "…"
+    assert dlq.preview({"body": None, "bytes": 2048}) == "(2.0 KiB, not text)"
 
 
 def test_ids_that_a_list_shows_are_taken(broker: Broker) -> None:

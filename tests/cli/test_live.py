@@ -82,7 +82,7 @@ def test_a_read_that_hangs_is_given_up_and_the_next_one_counts(world: World, mon
         world.live.ask("configuration")
         until(lambda: len(world.applied) == 1)
         fifo.write(b"[limits]\nmaxConnections = 9\n")
-    until(lambda: world.live._hung == 0)
+    until(lambda: world.live.hung == 0)
     assert [config.max_connections for config in world.applied] == [7], "what came late does not count"
 
 
@@ -93,13 +93,13 @@ def test_reads_that_hang_are_few(world: World, monkeypatch: pytest.MonkeyPatch) 
     with structlog.testing.capture_logs() as logs:
         for number in range(HUNG_MAX):
             world.live.ask("configuration")
-            until(lambda: world.live._hung == number + 1)  # noqa: B023 (called in this round)
+            until(lambda: world.live.hung == number + 1)  # noqa: B023 (called in this round)
         world.live.ask("configuration")
         assert any("earlier reads still hang" in line["event"] for line in logs)
         assert threading.active_count() <= before + HUNG_MAX + 1
         with open(world.path, "r+b", buffering=0):
             pass
-        until(lambda: world.live._hung == 0)
+        until(lambda: world.live.hung == 0)
 
 
 @pytest.mark.deep

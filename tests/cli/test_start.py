@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import NoReturn
@@ -136,9 +135,7 @@ def test_configuration_changes_while_it_runs(brokers: Brokers, tmp_path: Path) -
         stdin=subprocess.DEVNULL,
         cwd=ROOT,
     )
-    broker._ended, broker._process = False, process
-    reader = threading.Thread(target=_follow, args=(process, broker))
-    reader.start()
+    reader = broker.adopt(process)
     try:
         broker.wait_serving()
         changed = '[log]\nlogLevel = "debug"\n[lock]\nfailIfLocked = true\n'
@@ -166,18 +163,6 @@ def test_configuration_changes_while_it_runs(brokers: Brokers, tmp_path: Path) -
         process.kill()
         process.wait()
         reader.join()
-
-
-def _follow(process: subprocess.Popen[bytes], broker: Broker) -> None:
-    assert process.stderr is not None
-    with process.stderr as stream:
-        for raw in stream:
-            with broker._changed:
-                broker.log.append(json.loads(raw))
-                broker._changed.notify_all()
-    with broker._changed:
-        broker._ended = True
-        broker._changed.notify_all()
 
 
 def test_the_service_manager_is_told(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:

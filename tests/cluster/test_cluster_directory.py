@@ -78,7 +78,7 @@ def test_a_store_is_added_by_one_at_a_time(cluster: Cluster, monkeypatch: pytest
     assert (table.number, list(table.stores)) == (2, ["s1", "s2", "s3"])
     with pytest.raises(ConfigError, match="already"):
         cluster.add_store("s3")
-    monkeypatch.setattr(cluster, "table", lambda: directory.Table(1, {"s1": "", "s2": ""}))
+    monkeypatch.setattr(cluster, "table", lambda: directory.StoreTable(1, {"s1": "", "s2": ""}))
     with pytest.raises(StoreError, match="at the same time"):
         cluster.add_store("s4")
     assert list(Cluster(cluster.directory).table().stores) == ["s1", "s2", "s3"]

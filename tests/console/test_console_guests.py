@@ -172,9 +172,9 @@ def test_an_answer_that_is_not_read_is_cut(monkeypatch: pytest.MonkeyPatch) -> N
         reader, writer = await connect()
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        while not inside._all:
+        while not inside:
             await asyncio.sleep(0.01)
-        while inside._all:
+        while inside:
             await asyncio.sleep(0.01)
         del reader
 
@@ -186,7 +186,7 @@ def test_one_connection_serves_many_requests_and_waits_between_them() -> None:
         talk = await connect()
         for _ in range(3):
             assert b"200 OK" in await answer(talk)
-            (guest,) = inside._all
+            (guest,) = inside
             assert guest._timer is None, "between requests the limit is IDLE_S"
         posted = POST.replace(b"1000000", b"3") + b"abc"
         assert (await answer(talk, posted + GET)).endswith(b"here")
@@ -261,4 +261,4 @@ def test_addresses_that_come_and_go_leave_nothing() -> None:
         assert guest.come(inside, f"10.0.{number // 250}.{number % 250}")
         guest.end()
     assert not inside._of
-    assert not inside._all
+    assert not inside

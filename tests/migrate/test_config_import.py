@@ -7,8 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import threading
 from pathlib import Path
 
 import pytest
@@ -157,9 +155,7 @@ def test_a_broker_runs_on_the_file_of_another(tmp_path: Path) -> None:
     broker = Broker(store, "a", 0, {})
     words = ("start", path, "--property", f"data={store.parent}", "--name", "a")
     with running(*words, env={"AMQ_LOG_FORMAT": "json"}) as process:
-        broker._ended, broker._process = False, process
-        reader = threading.Thread(target=follow, args=(process, broker))
-        reader.start()
+        reader = broker.adopt(process)
         try:
             assert str(broker.wait_serving()["urls"][0]).startswith("stomp://127.0.0.1:")
             warned = [line["event"] for line in broker.log if line["level"] == "warning" and str(path) in line["event"]]
@@ -178,18 +174,6 @@ def test_a_broker_runs_on_the_file_of_another(tmp_path: Path) -> None:
             process.kill()
             reader.join()
     assert (store / "journal").is_dir()
-
-
-def follow(process: subprocess.Popen[bytes], broker: Broker) -> None:
-    """Reads the log of `process` into `broker`."""
-    assert process.stderr is not None
-    for raw in process.stderr:
-        with broker._changed:
-            broker.log.append(json.loads(raw))
-            broker._changed.notify_all()
-    with broker._changed:
-        broker._ended = True
-        broker._changed.notify_all()
 
 
 @pytest.mark.deep

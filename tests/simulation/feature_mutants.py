@@ -403,7 +403,7 @@ def a_lost_connection_gives_its_messages_back() -> AbstractContextManager[object
     def lose(connection: ClientConnection) -> None:
         real(connection)
         for session in connection.sessions.values():
-            for subscription in session._subscriptions.values():
+            for subscription in session.consumers():
                 held, subscription.unacked = list(subscription.unacked.values()), {}
                 connection.broker.redelivery.give_back(subscription.queue, held, [])
 

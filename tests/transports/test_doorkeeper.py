@@ -88,7 +88,7 @@ def test_no_limits_and_nothing_is_left_behind(door: Doorkeeper, limits: Limits) 
         door.check(HERE)
     for number in range(100):
         door.leave(number)
-    for left in (door._addresses, door._users, door._address_of, door._user_of, door._failures):
+    for left in (door.addresses, door.users, door.address_of, door.user_of, door.failures):
         assert not left
 
 
@@ -103,7 +103,7 @@ def test_who_guesses_too_often_waits(door: Doorkeeper, clock: FakeClock) -> None
     door.check(THERE)
     clock.advance(MINUTE_S + 1)
     door.check(HERE)
-    assert not door._failures
+    assert not door.failures
 
 
 def test_who_guesses_a_hundred_times_at_once_costs_no_more_than_who_guesses_slowly(tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ def test_addresses_are_bounded(door: Doorkeeper, monkeypatch: pytest.MonkeyPatch
     for number in range(100):
         for _ in range(9):
             door.refused("x", f"10.0.0.{number}", "peer", WRONG)
-    assert len(door._failures) == 10
-    assert all(len(times) == 3 for times in door._failures.values())
+    assert len(door.failures) == 10
+    assert all(len(times) == 3 for times in door.failures.values())
 
 
 def test_strangers_do_not_fill_the_audit_log(door: Doorkeeper, clock: FakeClock, limits: Limits) -> None:

@@ -86,8 +86,8 @@ def test_all_addresses_of_a_network_have_one_limit() -> None:
         door.enter(number, elsewhere)
     for number in range(1, 6):
         door.leave(number)
-    assert not door._addresses
-    assert not door._address_of
+    assert not door.addresses
+    assert not door.address_of
 
 
 def test_an_ipv4_address_is_the_same_on_a_socket_for_both() -> None:
@@ -104,7 +104,7 @@ def test_the_tables_stay_small_whoever_comes(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(doorkeeper, "ADDRESSES_MAX", 100)
     limits = Limits(max_connections_per_address=0, failed_logins_per_minute=5, new_connections_per_minute=10**6)
     door, random = Doorkeeper(FakeClock(), lambda: limits), Random(24)
-    tables = door._failures, door._arrivals, door._addresses
+    tables = door.failures, door.arrivals, door.addresses
 
     def come(number: int, address: str) -> None:
         door.arrive(address)
@@ -119,8 +119,8 @@ def test_the_tables_stay_small_whoever_comes(monkeypatch: pytest.MonkeyPatch) ->
     assert [len(table) for table in tables] == [1, 1, 0]
     for number in range(2000):
         come(number, str(IPv6Address((0x20010DB8 << 96) + random.getrandbits(96))))
-        assert len(door._failures) <= 100
-        assert len(door._arrivals) <= 100
+        assert len(door.failures) <= 100
+        assert len(door.arrivals) <= 100
     assert [len(table) for table in tables] == [100, 100, 0]
 
 

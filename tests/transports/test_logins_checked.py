@@ -90,7 +90,7 @@ def test_a_client_that_hangs_up_while_its_login_is_checked_has_guessed(tmp_path:
             await served.hang_up(peer)
             door.check("127.0.0.1")
             slow.go.put_nowait(None)
-            await comes(lambda: len(door._failures.get("127.0.0.1", ())) == number + 1)  # noqa: B023
+            await comes(lambda: len(door.failures.get("127.0.0.1", ())) == number + 1)  # noqa: B023
         with pytest.raises(AccessError, match="failedLoginsPerMinute"):
             door.check("127.0.0.1")
         passwords.close()

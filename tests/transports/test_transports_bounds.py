@@ -178,18 +178,18 @@ def test_a_client_that_is_not_read_is_not_silent(tmp_path: Path, monkeypatch: py
     async def test(served: Served) -> None:
         clock = served.hub.clock = Clock()
         peer = await served.connect(CONNECT.replace(b"host:x", b"heart-beat:10000,10000"))
-        assert peer.connection.socket._hears_s == 10.0
+        assert peer.connection.socket.hears_s == 10.0
         await flood_until_unread(served, peer)
         clock.now_s += 1000.0
-        peer.connection.socket._tick()
+        peer.connection.socket.tick()
         assert not peer.connection.is_closing
         await served.until(
             lambda: peer.read() is not None and not peer.connection.socket.unread_for, "it is read again"
         )
-        peer.connection.socket._tick()
+        peer.connection.socket.tick()
         assert not peer.connection.is_closing
         clock.now_s += 21.0
-        peer.connection.socket._tick()
+        peer.connection.socket.tick()
         await served.until(lambda: b"HEARTBEAT_TIMEOUT" in peer.read(), "silence is noticed when it is read")
 
     monkeypatch.setattr(socket_module, "SECOND_LOOK_S", 0.001)
@@ -224,7 +224,7 @@ def test_keep_alives_of_openwire_are_as_its_client_says(
         await served.say(peer, login())
         socket = peer.connection.socket
         assert socket is not None
-        assert (socket._speaks_s, socket._hears_s) == (speaks_s, hears_s)
+        assert (socket.speaks_s, socket.hears_s) == (speaks_s, hears_s)
 
     serve(tmp_path, test, heart_beat_send_s=0.0, heart_beat_receive_s=60.0)
 
@@ -258,16 +258,16 @@ def test_a_client_is_not_cut_for_what_the_broker_has_not_read(tmp_path: Path, mo
         begun.write(b"body\0")
         clock.now_s += 100.0
         for peer in (beating, begun):
-            peer.connection.socket._tick()
+            peer.connection.socket.tick()
         mute.connection.socket._connect_late()
-        assert all(peer.connection.socket._seemed_silent for peer in (beating, mute, begun))
+        assert all(peer.connection.socket.seems_silent for peer in (beating, mute, begun))
         await served.until(
-            lambda: not any(peer.connection.socket._seemed_silent for peer in (beating, mute, begun)), "they are heard"
+            lambda: not any(peer.connection.socket.seems_silent for peer in (beating, mute, begun)), "they are heard"
         )
         assert not [peer for peer in (beating, mute, begun) if peer.connection.is_closing]
         assert b"CONNECTED" in mute.read()
         clock.now_s += 100.0
-        beating.connection.socket._tick()
+        beating.connection.socket.tick()
         await served.until(lambda: b"HEARTBEAT_TIMEOUT" in beating.read(), "one that is silent is cut")
 
     monkeypatch.setattr(socket_module, "SECOND_LOOK_S", 0.001)

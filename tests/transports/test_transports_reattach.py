@@ -368,7 +368,7 @@ def test_a_second_look_at_a_silent_client_ends_with_its_socket(tmp_path: Path, m
         assert socket is not None
         assert socket._timer is not None
         socket._timer.cancel()
-        socket._too_late(ProtocolError("silent", code="HEARTBEAT_TIMEOUT"), socket._tick)
+        socket._too_late(ProtocolError("silent", code="HEARTBEAT_TIMEOUT"), socket.tick)
         await asyncio.sleep(0)  # the timer goes off, and puts the look off
         socket.connection_lost(None)
         assert connection in served.hub.parking.parked

@@ -212,7 +212,7 @@ def test_the_kernel_watches_its_peer(run: Run, monkeypatch: pytest.MonkeyPatch) 
         assert handle is not None
         assert not liveness.vanished(handle, 60.0)
         monkeypatch.setattr(liveness, "vanished", lambda *_: True)
-        peer.connection.socket._tick()
+        peer.connection.socket.tick()
         await served.until(lambda: not served.connections, "the end")
 
     run(test, connection_ttl_s=60.0)

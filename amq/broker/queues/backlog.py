@@ -119,11 +119,11 @@ class _Chunk:
 class Backlog:
     """A sorted list of places."""
 
-    __slots__ = ("_chunks", "_count", "_firsts", "first")
+    __slots__ = ("_count", "chunks", "first", "firsts")
 
     def __init__(self) -> None:
-        self._chunks: list[_Chunk] = []
-        self._firsts: list[int] = []  # first seq of each chunk
+        self.chunks: list[_Chunk] = []
+        self.firsts: list[int] = []  # first seq of each chunk
         self._count = 0
         self.first = NEVER  # its smallest seq
 
@@ -131,7 +131,7 @@ class Backlog:
         return self._count
 
     def __iter__(self) -> Iterator[Place]:
-        for chunk in self._chunks:
+        for chunk in self.chunks:
             for row in range(len(chunk.seqs)):
                 yield chunk.place(row)
 
@@ -140,8 +140,8 @@ class Backlog:
 
     def add(self, seq: int, segment: int, offset: int, size: int, expires_ms: int = 0) -> None:
         """A message that is not here yet. At the end, where nearly all are added, this is four appends."""
-        if self._chunks:
-            chunk = self._chunks[-1]
+        if self.chunks:
+            chunk = self.chunks[-1]
             seqs = chunk.seqs
             if seqs[-1] < seq:
                 if len(seqs) >= CHUNK_ROWS:
@@ -161,11 +161,11 @@ class Backlog:
             return
         chunk.put(bisect_left(seqs, seq), Place(seq, segment, offset, size), expires_ms)
         if seq < self.first:
-            self.first = self._firsts[0] = seq
+            self.first = self.firsts[0] = seq
 
     def find(self, seq: int) -> Place | None:
         found = self._locate(seq)
-        return self._chunks[found[0]].place(found[1]) if found else None
+        return self.chunks[found[0]].place(found[1]) if found else None
 
     def columns_of(self, seqs: list[int], start: int) -> Columns | None:
         """Where those of `seqs` from `start` on stand, as far as they stand side by side; None = that one is not
@@ -173,7 +173,7 @@ class Backlog:
         found = self._locate(seqs[start])
         if found is None:
             return None
-        chunk, row = self._chunks[found[0]], found[1]
+        chunk, row = self.chunks[found[0]], found[1]
         stop = row + chunk.side_by_side(row, seqs, start)
         return [column[row:stop] for column in (chunk.seqs, chunk.segments, chunk.offsets, chunk.sizes)]
 
@@ -181,7 +181,7 @@ class Backlog:
         """The message, if it is here, stands elsewhere now."""
         found = self._locate(seq)
         if found:
-            chunk, row = self._chunks[found[0]], found[1]
+            chunk, row = self.chunks[found[0]], found[1]
             chunk.segments[row], chunk.offsets[row], chunk.sizes[row] = segment, offset, size
 
     def discard(self, seqs: Iterable[int]) -> list[Columns]:
@@ -196,7 +196,7 @@ class Backlog:
                 done += 1
                 continue
             i, row = found
-            chunk = self._chunks[i]
+            chunk = self.chunks[i]
             count = chunk.side_by_side(row, seqs, done)
             last = row + count
             done += count
@@ -204,16 +204,16 @@ class Backlog:
             self._count -= last - row
             chunk.delete(row, last)
             if not chunk.seqs:
-                del self._chunks[i], self._firsts[i]
+                del self.chunks[i], self.firsts[i]
             elif row == 0:
-                self._firsts[i] = chunk.seqs[0]
-        self.first = self._firsts[0] if self._firsts else NEVER
+                self.firsts[i] = chunk.seqs[0]
+        self.first = self.firsts[0] if self.firsts else NEVER
         return gone
 
     def head(self, bytes_max: int, rows_max: int) -> list[Place]:
         """The oldest, at least one, as far as both limits allow. They stay here."""
         found: list[Place] = []
-        for chunk in self._chunks:
+        for chunk in self.chunks:
             rows = 0
             for size in chunk.sizes[: rows_max - len(found)]:
                 if bytes_max < size and (found or rows):
@@ -227,8 +227,8 @@ class Backlog:
 
     def seq_after(self, seq: int) -> int:
         """The next seq here that is larger; NEVER where there is none."""
-        i = max(0, bisect_right(self._firsts, seq) - 1)
-        for chunk in self._chunks[i : i + 2]:
+        i = max(0, bisect_right(self.firsts, seq) - 1)
+        for chunk in self.chunks[i : i + 2]:
             row = bisect_right(chunk.seqs, seq)
             if row < len(chunk.seqs):
                 return chunk.seqs[row]
@@ -237,9 +237,9 @@ class Backlog:
     def after(self, seq: int, until: int, bytes_max: int, rows_max: int) -> list[Place]:
         """Those behind `seq` and before `until`, at least one, as far as both limits allow. They stay here."""
         found: list[Place] = []
-        i = max(0, bisect_right(self._firsts, seq) - 1)
-        while i < len(self._chunks) and self._firsts[i] < until:
-            chunk = self._chunks[i]
+        i = max(0, bisect_right(self.firsts, seq) - 1)
+        while i < len(self.chunks) and self.firsts[i] < until:
+            chunk = self.chunks[i]
             for row in range(bisect_right(chunk.seqs, seq), bisect_left(chunk.seqs, until)):
                 bytes_max -= chunk.sizes[row]
                 if found and (bytes_max < 0 or len(found) >= rows_max):
@@ -251,8 +251,8 @@ class Backlog:
     def rows_after(self, seq: int) -> Columns | None:
         """The columns of some rows whose seqs are the next after `seq`; None = there are none. Two calls with no other
         in between leave none out, and with others none that stays."""
-        i = max(0, bisect_right(self._firsts, seq) - 1)
-        for chunk in self._chunks[i : i + 2]:
+        i = max(0, bisect_right(self.firsts, seq) - 1)
+        for chunk in self.chunks[i : i + 2]:
             row = bisect_right(chunk.seqs, seq)
             if row < len(chunk.seqs):
                 return [column[row:] for column in chunk.columns()]
@@ -260,7 +260,7 @@ class Backlog:
 
     def unexpired(self, now_ms: int) -> Iterator[tuple[int, int]]:
         """(seq, size) of those whose time is not over, by seq. Nothing may come or go meanwhile."""
-        for chunk in self._chunks:
+        for chunk in self.chunks:
             for seq, size, expires_ms in zip(chunk.seqs, chunk.sizes, chunk.expires or repeat(0), strict=False):
                 if not 0 < expires_ms <= now_ms:
                     yield seq, size
@@ -268,7 +268,7 @@ class Backlog:
     def extend(self, columns: Columns) -> bool:
         """Add rows, seqs ascending. False, and nothing is done, where one of them is here, or one that is here belongs
         between them."""
-        seqs, chunks, firsts = columns[0], self._chunks, self._firsts
+        seqs, chunks, firsts = columns[0], self.chunks, self.firsts
         i = bisect_right(firsts, seqs[0]) - 1
         row = bisect_left(chunks[i].seqs, seqs[0]) if i >= 0 else 0
         is_inside = i >= 0 and row < len(chunks[i].seqs)
@@ -299,7 +299,7 @@ class Backlog:
     def due(self, now_ms: int, rows_max: int) -> list[Place]:
         """Some whose time is over. They stay here. Looks only where the earliest expiry of a chunk has passed."""
         found: list[Place] = []
-        for chunk in self._chunks:
+        for chunk in self.chunks:
             if chunk.next_expiry_ms > now_ms or chunk.expires is None:
                 continue
             rows = [row for row, expires_ms in enumerate(chunk.expires) if 0 < expires_ms <= now_ms]
@@ -312,27 +312,27 @@ class Backlog:
     @property
     def next_due_ms(self) -> int:
         """A moment before which no message expires; NEVER = none does."""
-        return min((chunk.next_expiry_ms for chunk in self._chunks), default=NEVER)
+        return min((chunk.next_expiry_ms for chunk in self.chunks), default=NEVER)
 
     def _locate(self, seq: int) -> tuple[int, int] | None:
         """(which chunk, which row of it)"""
-        if not self._chunks or seq > self._chunks[-1].seqs[-1] or seq < self._firsts[0]:
+        if not self.chunks or seq > self.chunks[-1].seqs[-1] or seq < self.firsts[0]:
             return None
-        i = bisect_right(self._firsts, seq) - 1
-        seqs = self._chunks[i].seqs
+        i = bisect_right(self.firsts, seq) - 1
+        seqs = self.chunks[i].seqs
         row = bisect_left(seqs, seq)
         return (i, row) if row < len(seqs) and seqs[row] == seq else None
 
     def _append_chunk(self, seq: int) -> _Chunk:
         chunk = _Chunk()
-        self._chunks.append(chunk)
-        self._firsts.append(seq)
+        self.chunks.append(chunk)
+        self.firsts.append(seq)
         return chunk
 
     def _chunk_for(self, seq: int) -> _Chunk:
         """The chunk into which `seq` belongs; one that is full is split before."""
-        i = max(0, bisect_right(self._firsts, seq) - 1)
-        chunk = self._chunks[i]
+        i = max(0, bisect_right(self.firsts, seq) - 1)
+        chunk = self.chunks[i]
         if len(chunk.seqs) < CHUNK_ROWS:
             return chunk
         other = chunk.split(len(chunk.seqs) // 2)
@@ -340,8 +340,8 @@ class Backlog:
         return other if seq > other.seqs[0] else chunk
 
     def _insert(self, i: int, chunks: list[_Chunk]) -> None:
-        self._chunks[i:i] = chunks
-        self._firsts[i:i] = [chunk.seqs[0] for chunk in chunks]
+        self.chunks[i:i] = chunks
+        self.firsts[i:i] = [chunk.seqs[0] for chunk in chunks]
 
 
 class Backlogs(dict[int, Backlog]):
