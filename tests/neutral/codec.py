@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from amq.core.errors import AmqError, CommandError, ProtocolError
-from amq.core.message import Message, MessageBatch
+from amq.core.message import Message, MessageBatch, neutral
 from amq.node.catalogue import ServedProtocol, Surroundings
 from amq.protocols.codec import ALL_FRAMES
 from amq.protocols.commands import (
@@ -43,7 +43,7 @@ from amq.protocols.commands import (
     Subscribe,
     Unsubscribe,
 )
-from tests.neutral.messages import BIG, NAME, checked, own, read_message, told
+from tests.neutral.messages import BIG, NAME, checked, read_message, told
 from tests.neutral.wire import FRAME_BYTES_MAX, HEAD, MAGIC, STRANGER_BYTES_MAX, Op, frame, read_source, unpack
 from tests.subscribing import subscribe
 
@@ -174,11 +174,11 @@ class NeutralCodec:
         return session, command.id
 
     def delivery(self, subscription: tuple[int, str], message: Message, redelivered: int) -> bytes:
-        values = subscription[1], message.seq, redelivered, message.destination, told(message), own(message).body
+        values = subscription[1], message.seq, redelivered, message.destination, told(message), neutral(message).body
         return frame(Op.DELIVERY, *values, session=subscription[0])
 
     def large_delivery(self, subscription: Any, message: Message, redelivered: int) -> tuple[bytes, ...]:
-        whole, body = self.delivery(subscription, message, redelivered), own(message).body
+        whole, body = self.delivery(subscription, message, redelivered), neutral(message).body
         return whole[: len(whole) - len(body)], body
 
     def end_of_browse(self, subscription: tuple[int, str]) -> bytes:
