@@ -1,7 +1,8 @@
 """How many Python calls of the broker one persistent message takes, from its SEND to its delivery and its receipt.
 
 At a window of 1 a message shares nothing with others, and after each sleep the processor's caches are cold: a call
-costs about a microsecond there. In a burst each message pays for what is left of that. These figures may only go down;
+costs about a microsecond there. In a burst each message pays for what is left of that. Of a takeover the
+files are counted: the fewer it needs, the less there is to understand. These figures may only go down;
 docs/architecture.md ("Two walks") has them too.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from types import FrameType
@@ -18,8 +20,15 @@ import pytest
 import uvloop
 
 import amq
+from amq.broker.state.state import State
+from amq.config.schema import BrokerConfig
 from amq.journal import journal
-from tests.service_world import Services
+from amq.node import mastership
+from amq.node.member import Member, Role
+from tests.brokers import Brokers
+from tests.patience import DEADLINE_S
+from tests.ports import free_port
+from tests.service_world import PERIOD_S, Services, anybody, until
 
 ROOT = Path(amq.__file__).parent
 MESSAGES = 20  # of which the one with the fewest calls counts: now and then a timer goes off beside it
@@ -159,3 +168,80 @@ def test_calls_of_each_message_of_a_burst(tmp_path: Path) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         found = runner.run(bursts(tmp_path))
     assert {name: calls for name, calls in found.items() if calls > BURST_CALLS_MAX[name]} == {}
+
+
+TAKEOVER_FILES_MAX = 42
+
+
+class Slave(Member):
+    """Tells when it has made all that serves clients."""
+
+    is_ready = False
+
+    def get_ready(self, state: State | None) -> None:
+        super().get_ready(state)
+        self.is_ready = state is not None
+
+
+class TakeoverFiles:
+    """While it is entered, gathers the files of `amq` in which functions are called in any thread that has begun since:
+    from the try for the lock that gets it until clients are served."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, None] = {}
+        self._is_on = False
+
+    def __enter__(self) -> TakeoverFiles:
+        threading.setprofile(self._note)
+        sys.setprofile(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+    def _note(self, frame: FrameType, event: str, result: Any) -> None:
+        name = frame.f_code.co_qualname
+        if name == "SharedFileLocker.try_acquire":
+            self._is_on = event == "call" or bool(result)
+        elif name == "Member.serve" and event == "return":
+            self._is_on = False
+        if self._is_on and event == "call":
+            path = Path(frame.f_code.co_filename)
+            if path.is_relative_to(ROOT):
+                self.found[str(path.relative_to(ROOT))] = None
+
+
+async def files_of_a_takeover(brokers: Brokers) -> list[str]:
+    master = brokers.master("a")
+    wire = await Wire.connect(master.port)
+    for _ in range(3):
+        wire.write(b"SEND\ndestination:/queue/a\nreceipt:1\ncontent-length:5\n\nhello\0")
+        await wire.read()
+    config = BrokerConfig(
+        name="b",
+        store=str(brokers.store),
+        transports=(f"stomp://127.0.0.1:{free_port()}",),
+        lock_keep_alive_period_s=PERIOD_S,
+        lock_acquire_sleep_interval_s=0.1,
+    )
+    with TakeoverFiles() as files:
+        slave = Slave(config, anybody, probe=None)
+        await slave.start()
+        try:
+            await until(lambda: slave.is_ready and slave.lag.messages >= 2)
+            master.kill()
+            await asyncio.wait_for(slave.wait_for(Role.MASTER), DEADLINE_S)
+        finally:
+            await slave.stop()
+            wire.close()
+    return sorted(files.found)
+
+
+def test_files_of_a_takeover(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hot slave has made ahead of time all that depends on no term."""
+    monkeypatch.setattr(mastership, "UPKEEP_S", 3600.0)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        files = runner.run(files_of_a_takeover(brokers))
+    assert "broker/broker.py" in files
+    assert len(files) <= TAKEOVER_FILES_MAX, files

@@ -17,12 +17,16 @@ import structlog
 
 import amq.node.mastership
 import amq.node.takeover
+from amq.broker.actions import Action
 from amq.broker.events import JournalRead, RoleChanged
 from amq.doors.clock import SystemClock
+from amq.journal.follower import DivergedError, Follower
 from amq.journal.format import HEADER_BYTES
-from amq.journal.recovery import Followed
+from amq.journal.recovery import Followed, Recovered
 from amq.node.contender import HUNG_ON_SMB
 from amq.node.member import Member, Role
+from amq.security.login import User
+from amq.security.permissions import Permissions
 from amq.store.epoch import read_epochs
 from amq.store.files.board import FileBoard
 from amq.store.files.vfs import SystemVfs
@@ -654,5 +658,56 @@ def test_masterships_that_fail_are_tried_again_after_longer_and_longer_pauses(
                 await until(lambda: service.role is not Role.MASTER)
                 await until(lambda: service.role is Role.MASTER)
         assert [line["pause_s"] for line in log if "pause_s" in line] == [0.1, 0.2, 0.4, 0.4, 0.4]
+
+    run(tmp_path, scenario)
+
+
+async def ready_slave(world: Services) -> tuple[Member, Member]:
+    """A master, and a slave that has followed it."""
+    master, port = await world.master("a")
+    client = await world.connect(port)
+    for _ in range(3):
+        await client.store(b"kept")
+    slave, _ = await world.start("b")
+    await until(lambda: slave.lag.messages == 2)
+    return master, slave
+
+
+def test_options_and_rights_that_change_at_a_slave_hold_when_it_is_master(tmp_path: Path) -> None:
+    async def scenario(world: Services) -> None:
+        master, slave = await ready_slave(world)
+        slave.reconfigure(replace(slave.config, queue_limit_bytes=12_345))
+        slave.permit(Permissions((), {}))
+        await master.stop()
+        await asyncio.wait_for(slave.wait_for(Role.MASTER), DEADLINE_S)
+        assert slave.master is not None
+        broker = slave.master.broker
+        assert broker.config is slave.config
+        assert broker.state.queues["queue://a"].limit_bytes == 12_345
+        assert not broker.access.may(User("anybody"), Action.CONSUME, "queue://a")
+
+    run(tmp_path, scenario)
+
+
+def test_a_slave_that_finds_its_journal_wrong_serves_from_what_it_reads_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that it has made ahead of time is for the wrong state."""
+    finish = Follower.finish
+
+    def diverge(follower: Follower, *arguments: Any) -> Recovered:
+        if follower.read_bytes:
+            raise DivergedError("a place that the master never wrote")
+        return finish(follower, *arguments)
+
+    async def scenario(world: Services) -> None:
+        master, slave = await ready_slave(world)
+        monkeypatch.setattr(Follower, "finish", diverge)
+        with structlog.testing.capture_logs() as log:
+            await master.stop()
+            await asyncio.wait_for(slave.wait_for(Role.MASTER), DEADLINE_S)
+        assert "the journal as followed cannot be used: reading all of it" in [line["event"] for line in log]
+        assert slave.master is not None
+        assert slave.master.broker.state.stored == 3
 
     run(tmp_path, scenario)
