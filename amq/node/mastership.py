@@ -2,7 +2,7 @@
 
 Lives on the event loop. A slave makes it ahead of time, so that a takeover only begins it: `begin` with a finished
 replay, `listen`. It ends in one of two ways: `stop` (in good order, everything committed) or `fence` (dirty: sockets
-closed at once, nothing written, state forgotten). One that was never begun is fenced, too.
+closed at once, nothing written, state forgotten). Fence also a mastership that was never begun.
 
 Invariant: before `begin` it looks at nothing that is stored, and has no socket and no thread.
 """
