@@ -22,7 +22,7 @@ import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from amq.client import bulk, leases
 from amq.client.aio_consumer import Browser, Consumer, Message
@@ -40,7 +40,7 @@ from amq.client.core import (
     resolve_timed_out,
     timed_out,
 )
-from amq.client.delayed import delayed, expires_ms
+from amq.client.delayed import Schedule, delayed, expires_ms
 from amq.client.driver import seconds
 from amq.client.durable import end_durable, named, unless_unknown
 from amq.client.errors import ConnectionClosedError, FlushError, gathered
@@ -477,17 +477,14 @@ class Producer:
         time_to_live: float = 0.0,
         content_type: str = "",
         duplicate_id: str = "",
-        delay: float = 0.0,
-        period: float = 0.0,
-        repeat: int = 0,
-        cron: str = "",
         wait: bool = True,
         timeout: float | None = None,
+        **schedule: Unpack[Schedule],
     ) -> str:
         """Send one message and return its duplicate id. With `wait=False` it awaits only room in the window."""
         connection, core = self._session.connection, self._session._core
-        if delay or period or repeat or cron:
-            headers = delayed(headers, delay, period, repeat, cron)
+        if schedule:
+            headers = delayed(headers, **schedule)
         if not core.may_send():
             timeout_s = connection._timeout_s(timeout)
             if not await self._driver.wait(core.machine.room_gate, core.may_send, timeout_s):

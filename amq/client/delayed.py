@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TypedDict
 
 from amq.core.errors import CommandError
 
@@ -15,8 +16,17 @@ SECONDS_MAX = 10**10  # some 300 years
 DELAY, PERIOD, REPEAT, CRON = (f"AMQ_SCHEDULED_{what}" for what in ("DELAY", "PERIOD", "REPEAT", "CRON"))
 
 
+class Schedule(TypedDict, total=False):
+    """The arguments of `send` that say when: see there. `delay` and `period` are seconds."""
+
+    delay: float
+    period: float
+    repeat: int
+    cron: str
+
+
 def delayed(
-    headers: Mapping[str, object] | None, delay: float, period: float, repeat: int, cron: str
+    headers: Mapping[str, object] | None, delay: float = 0.0, period: float = 0.0, repeat: int = 0, cron: str = ""
 ) -> dict[str, object]:
     """`headers` with what `send` was asked for: `delay` and `period` in seconds, 0 = none. Raises CommandError."""
     for name, value_s in (("delay", delay), ("period", period)):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import getpid as _getpid
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from amq.client import bulk
 from amq.client.columns import Columns
@@ -28,7 +28,7 @@ from amq.client.core import (
     prepare_timed_out,
     timed_out,
 )
-from amq.client.delayed import delayed, expires_ms
+from amq.client.delayed import Schedule, delayed, expires_ms
 from amq.client.durable import end_durable, named, unless_unknown
 from amq.client.errors import ConnectionClosedError, FlushError, gathered
 from amq.client.leases import LeaseSubscription, reading
@@ -304,12 +304,9 @@ class Producer:
         time_to_live: float = 0.0,
         content_type: str = "",
         duplicate_id: str = "",
-        delay: float = 0.0,
-        period: float = 0.0,
-        repeat: int = 0,
-        cron: str = "",
         wait: bool = True,
         timeout: float | None = None,
+        **schedule: Unpack[Schedule],
     ) -> str:
         """Send one message and return its duplicate id (given, or made here).
 
@@ -331,8 +328,8 @@ class Producer:
             connection._check_fork()
         if wait and not self._session._core.transacted:
             connection._check_waits()
-        if delay or period or repeat or cron:
-            headers = delayed(headers, delay, period, repeat, cron)
+        if schedule:
+            headers = delayed(headers, **schedule)
         with driver.lock:
             if not self._may_send():
                 timeout_s = connection._timeout_s(timeout)
