@@ -35,7 +35,7 @@ BENCHES = {
     "scale takeover memory --messages 300 --repeat 1 --output OUTPUT": "points",
     "soak --minutes 0.1 --round 4 --every 0.8 --seed 20": "totals",
     "churn --connections 200 --subscriptions 1000 --queues 200 --broken 5": "samples",
-    f"console --row '4/4 window 256' --queues 1200 --viewers 2 {SHORT}": "pages",
+    "console --row '4/4 window 256' --queues 1200 --viewers 2 --repeat 1 --seconds 1": "pages",
     "logins --clients 10 --users 2": "storms",
     "waited --attack none --attack 'records of one byte, TLS' --seconds 0.5": "rows",
     "profile --row 'non-persistent 4/4' --quick": "calls",
@@ -49,7 +49,7 @@ BENCHES = {
 # What would take most of the time, for good figures alone.
 CONSTANTS = {
     "churn": {"ROUNDS": 20, "SETTLE_S": 0.1},
-    "console": {"IDLE_S": 1.0},
+    "console": {"IDLE_S": 3.0},
     "spark_source": {"WARM_UP_ROWS": 500},
     "transactions": {"SETTLE_S": 0.1},
 }
