@@ -591,11 +591,6 @@ def register(protocol: str, reader: NativeReader) -> None:
     assert _readers.setdefault(protocol, reader) is reader, "there is one already"
 
 
-def is_native(message: Message) -> bool:
-    """Is its body in the spelling of a protocol?"""
-    return message.envelope is not None and message.envelope.native is not None
-
-
 class Heads:
     """Heads that were read in this turn and take more than is counted for them, or are those of one message alone. So
     a message is read once a turn, however many selectors are asked. They take `TURN_BYTES_MAX`, or are one that is

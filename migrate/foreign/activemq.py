@@ -35,7 +35,6 @@ from amq_migrate.foreign.report import Status
 from amq_migrate.foreign.transports import SCHEMES, ForeignTransports, activemq_options, listening_url
 
 NAMESPACE = "http://activemq.apache.org/schema/core"
-SPRING = "http://www.springframework.org/schema/beans"
 _JAVA = "it concerns Java or its management (JMX)"
 _JOURNAL = "the journal of amq does without it"
 _MASTERS = (

@@ -34,7 +34,6 @@ from amq_migrate.foreign.importing import (
 from amq_migrate.foreign.report import Status
 
 ALL = ">"
-_SUBSCRIBER = "a subscription decides: activemq.{} in its headers"
 _ADVISORY = "advisories are sent while somebody subscribes to them: docs/messaging.md has the list"
 _ONE_STRATEGY = 'amq has one deadLetterStrategy for all queues, that of the entry for queue ">"'
 # Of options that a policy entry can set: what ActiveMQ does if the entry leaves it out.

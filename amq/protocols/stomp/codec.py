@@ -60,7 +60,6 @@ from amq.protocols.stomp.subscribing import number as _number
 from amq.protocols.stomp.transformation import TRANSFORMATION, Translation
 
 _STRANGER_HEADERS_BYTES_MAX: Final = 64 << 10  # before CONNECT; a body is not allowed there
-_WITH_BODY: Final = frozenset({"SEND", "MESSAGE", "ERROR"})
 _DESTINATIONS_BYTES_MAX: Final = 256 << 10  # of names that are remembered, for each connection
 _RETIRED_MAX: Final = 1000  # ended subscriptions whose acknowledgements, on their way, are still understood
 _OUTCOME_HEADER_CHARACTERS_MAX: Final = 8000
