@@ -52,9 +52,9 @@ class Quotas:
         self._durables = durables
         self.consumers: Counter[str] = Counter()  # by user
         self.terms: Counter[str] = Counter()  # of the selectors of these
-        self._makers: dict[str, str] = {}  # full name of a queue → the user who has made it
-        self._queues: Counter[str] = Counter()  # by user: how many of these
-        self._durable: dict[str, dict[tuple[str, str], int]] = {}  # user → (client id, name) → terms of its selector
+        self.makers: dict[str, str] = {}  # full name of a queue → the user who has made it
+        self.queues: Counter[str] = Counter()  # by user: how many of these
+        self.durable: dict[str, dict[tuple[str, str], int]] = {}  # user → (client id, name) → terms of its selector
 
     def made_by(self, user: str, command: Command) -> None:
         """`user` may do `command`, which may make queues. Raises AccessError where the user has as many as it may."""
@@ -64,41 +64,41 @@ class Quotas:
         """The queues `names` are about to be made for `user`. Raises AccessError where it has as many as it may."""
         limit = self._core.config.max_queues_per_user
         if not limit:
-            self._makers.clear()
-            self._queues.clear()
+            self.makers.clear()
+            self.queues.clear()
             return
         there = self._core.state.queues
         new = [
             name
             for name in dict.fromkeys(names)
-            if name not in there and name not in self._makers and name.startswith(QUEUE_SCHEME)
+            if name not in there and name not in self.makers and name.startswith(QUEUE_SCHEME)
         ]
         if not new:
             return
-        if self._queues[user] + len(new) > limit:
+        if self.queues[user] + len(new) > limit:
             self._forget_aborted(user)
-        if self._queues[user] + len(new) > limit:
+        if self.queues[user] + len(new) > limit:
             raise AccessError(
                 f"user {user!r} may have made {limit} queues (maxQueuesPerUser), and has: empty some, and they go; or "
                 "use one queue with selectors",
                 code=CODE,
             )
-        self._makers |= dict.fromkeys(new, user)
-        self._queues[user] += len(new)
+        self.makers |= dict.fromkeys(new, user)
+        self.queues[user] += len(new)
 
     def forgotten(self, name: str) -> None:
         """That queue is gone."""
-        user = self._makers.pop(name, None)
+        user = self.makers.pop(name, None)
         if user is not None:
-            self._queues[user] -= 1
-            if self._queues[user] <= 0:
-                del self._queues[user]
+            self.queues[user] -= 1
+            if self.queues[user] <= 0:
+                del self.queues[user]
             self._access.forget(user)  # a send that makes it again is asked about
 
     def _forget_aborted(self, user: str) -> None:
         """Queues that a transaction would have made, or a send that was rejected."""
         if not any(each.transactions for each in self._clients() if each.client.user.name == user):
-            for name in [name for name, maker in self._makers.items() if maker == user]:
+            for name in [name for name, maker in self.makers.items() if maker == user]:
                 if name not in self._core.state.queues:
                     self.forgotten(name)
 
@@ -128,9 +128,9 @@ class Quotas:
     def _check_durable(self, user: str, key: tuple[str, str], terms: int) -> None:
         limit = self._core.config.max_subscriptions_per_user
         if not (limit or self._core.config.max_selector_terms_per_user):
-            self._durable.clear()
+            self.durable.clear()
             return
-        mine = self._durable.setdefault(user, {})
+        mine = self.durable.setdefault(user, {})
         if key in mine:
             mine[key] = terms
             return
@@ -147,7 +147,7 @@ class Quotas:
     def _check_terms(self, user: str, terms: int) -> None:
         """Raises AccessError where the selectors of `user` would have too many with these."""
         limit = self._core.config.max_selector_terms_per_user
-        if limit and self.terms[user] + sum(self._durable.get(user, {}).values()) + terms > limit:
+        if limit and self.terms[user] + sum(self.durable.get(user, {}).values()) + terms > limit:
             raise AccessError(
                 f"the selectors of user {user!r} have {limit} terms already (maxSelectorTermsPerUser): end some "
                 "subscriptions, or write several values of one property as a single IN",

@@ -45,7 +45,7 @@ def test_the_same_client_takes_over_from_its_ghost(world: World) -> None:
         again.ack(body)
     world.settle()
     world.check_at_rest()
-    assert not world.broker.links._instances.keys() - {again.session.client}
+    assert not world.broker.links.instances.keys() - {again.session.client}
 
 
 def test_a_connection_that_says_nothing_takes_nothing(world: World) -> None:
@@ -107,7 +107,7 @@ def test_link_stealing_for_all(world: World) -> None:
     for client in (thief, stranger):
         client.lose()
     world.settle()
-    assert not world.broker.links._clients
+    assert not world.broker.links.clients
     world.check_at_rest()
 
 
@@ -133,8 +133,8 @@ def test_no_other_client_of_the_user_gets_a_client_id_that_is_taken(world: World
     assert not first.is_closed
     first.close()
     exclusive(world, instance).close()
-    assert not world.broker.links._clients
-    assert not world.broker.links._exclusive
+    assert not world.broker.links.clients
+    assert not world.broker.links.exclusive
 
 
 @pytest.mark.parametrize("instance", ["i", "j", ""])
@@ -146,8 +146,8 @@ def test_another_user_may_have_the_same_client_id(world: World, instance: str) -
     second.close()
     assert not first.is_closed
     first.close()
-    assert not world.broker.links._clients
-    assert not world.broker.links._exclusive
+    assert not world.broker.links.clients
+    assert not world.broker.links.exclusive
 
 
 def test_the_same_client_object_takes_it_over(world: World) -> None:
@@ -200,7 +200,7 @@ def test_a_name_of_the_broker_or_of_another_user_is_not_given_to_a_connection(wo
     assert [first.id, second.id, third.id] == ["1-2" if is_own else chosen, "1-3", "ID:host-1:2"]
     for each in (second, first, third):
         each.close()
-    assert not world.broker.links._names
+    assert not world.broker.links.names
     assert not world.broker.connections
 
 

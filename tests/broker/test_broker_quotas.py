@@ -64,7 +64,7 @@ def test_queues_that_are_gone_make_room_also_for_the_same_ones_again(limited: Wo
         limited.broker.sweep()
         limited.settle()
     assert client.codes == []
-    assert limited.broker.quotas._queues["alice"] == len(limited.broker.quotas._makers) <= 3
+    assert limited.broker.quotas.queues["alice"] == len(limited.broker.quotas.makers) <= 3
     for name in ("q0", "q1", "q2"):  # of which it is remembered that the user may send there
         client.send(b"x", name)
     client.send(b"x", "q3")
@@ -85,7 +85,7 @@ def test_queues_that_a_transaction_would_make_count_until_it_ends(limited: World
     again = limited.connect("2", user="alice")
     again.send(b"x", "d")
     assert codes(limited, again) == codes(limited, client) == []
-    assert limited.broker.quotas._makers == {"queue://d": "alice"}
+    assert limited.broker.quotas.makers == {"queue://d": "alice"}
 
 
 def test_a_user_has_so_many_consumers(limited: World) -> None:
@@ -129,9 +129,9 @@ def test_without_limits_nothing_is_kept(make_world: Callable[..., World]) -> Non
     for number in range(50):
         client.do(Send(Message(f"queue://q{number}", b"x")), Subscribe(f"s{number}", f"queue://p{number}"))
     assert codes(world, client) == []
-    assert not world.broker.quotas._makers
-    assert not world.broker.quotas._queues
-    assert not world.broker.quotas._durable
+    assert not world.broker.quotas.makers
+    assert not world.broker.quotas.queues
+    assert not world.broker.quotas.durable
 
 
 # -- selectors ---------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_the_names_of_durable_subscriptions_that_have_ended_are_forgotten(make_w
         client.do(Unsubscribe("s", subscription_name=f"n{number}"))
         world.settle()
     assert client.codes == []
-    assert len(world.broker.quotas._durable["alice"]) <= 33
+    assert len(world.broker.quotas.durable["alice"]) <= 33
 
 
 # -- rights come before work -------------------------------------------------------------------------------------------

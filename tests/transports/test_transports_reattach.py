@@ -394,10 +394,10 @@ def test_thousands_of_lost_clients_are_bounded_in_number_and_bytes(tmp_path: Pat
             assert len(parking.parked) <= 50
             assert len(parking) <= 50
             assert parking.held_bytes <= 4096, number
-        assert len(served.world.broker.temporaries._owned) == 50, "the others are gone with all that they had"
+        assert len(served.world.broker.temporaries.owned) == 50, "the others are gone with all that they had"
         parking.close()
         assert (len(parking), len(parking.parked), parking.held_bytes) == (0, 0, 0)
-        assert not served.world.broker.temporaries._owned
+        assert not served.world.broker.temporaries.owned
         assert len(set(first)) == 2000
 
     serve(tmp_path, test, max_connections=50, confirmation_window_limit_bytes=4096)

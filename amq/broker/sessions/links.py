@@ -47,25 +47,25 @@ class Links:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._instances: dict[Client, HeldClient] = {}
-        self._clients: dict[Client, dict[HeldClient, None]] = {}  # without instances: those with a client id
-        self._exclusive: dict[tuple[str, str], tuple[HeldClient, Client]] = {}  # by user and client id
-        self._names: dict[str, tuple[str, int]] = {}  # name of a connection that it chose → user, how many have it
+        self.instances: dict[Client, HeldClient] = {}
+        self.clients: dict[Client, dict[HeldClient, None]] = {}  # without instances: those with a client id
+        self.exclusive: dict[tuple[str, str], tuple[HeldClient, Client]] = {}  # by user and client id
+        self.names: dict[str, tuple[str, int]] = {}  # name of a connection that it chose → user, how many have it
 
     def name(self, client: Client, own: str) -> str:
         """The name by which people and advisories know a new connection of `client`: the one that its client chose, or
         `own`, which no other connection ever has. A name that is another user's, or that looks like the broker's own,
         is not given."""
         chosen = client.instance if client.exclusive else ""
-        user, count = self._names.get(chosen, (client.user.name, 0))
+        user, count = self.names.get(chosen, (client.user.name, 0))
         if not chosen or user != client.user.name or OWN_NAME.fullmatch(chosen):
             return own
-        self._names[chosen] = user, count + 1
+        self.names[chosen] = user, count + 1
         return chosen
 
     def user_of(self, name: str) -> str | None:
         """The user whose connection has chosen that name, None = there is none."""
-        found = self._names.get(name)
+        found = self.names.get(name)
         return None if found is None else found[0]
 
     def open(self, session: HeldClient, client: Client) -> None:
@@ -76,17 +76,17 @@ class Links:
         if client.exclusive:
             self._take(session, client)
         key = _name(client)._replace(instance="", exclusive=False)
-        for other in list(self._clients.get(key, ())):
+        for other in list(self.clients.get(key, ())):
             if self._core.config.allow_link_stealing:
                 other.steal(_stolen(client, "allowLinkStealing"))
             elif other.is_lost:
                 other.steal(_stolen(client, "that one is kept for a client which has broken down, or is restarted"))
-        self._clients.setdefault(key, {})[session] = None
+        self.clients.setdefault(key, {})[session] = None
 
     def _take(self, session: HeldClient, client: Client) -> None:
         """The client id of `client` is its alone. Its own older connection, of which it has lost the socket, goes."""
         key = client.user.name, client.id
-        held = self._exclusive.get(key)
+        held = self.exclusive.get(key)
         if held is not None:
             other, owner = held
             anew = bool(client.instance) and owner.instance == client.instance
@@ -98,32 +98,32 @@ class Links:
                     code="CLIENT_ID_IN_USE",
                 )
             other.steal(_stolen(client, "the same client object connected anew"))
-        self._exclusive[key] = session, client
+        self.exclusive[key] = session, client
 
     def claim(self, session: HeldClient, client: Client) -> None:
         """It says something for the first time: the client has given up its older connection, if there is one."""
         name = _object(client)
-        older = self._instances.get(name)
-        self._instances[name] = session
+        older = self.instances.get(name)
+        self.instances[name] = session
         if older is not None:
             older.steal(_stolen(client, "the same client object connected anew"))
 
     def close(self, session: HeldClient, client: Client, known_as: str) -> None:
         """The connection has ended. `known_as` = its `name`."""
-        if known_as == client.instance and known_as in self._names:
-            user, count = self._names.pop(known_as)
+        if known_as == client.instance and known_as in self.names:
+            user, count = self.names.pop(known_as)
             if count > 1:
-                self._names[known_as] = user, count - 1
+                self.names[known_as] = user, count - 1
         name = _object(client)
-        if self._instances.get(name) is session:
-            del self._instances[name]
-        if self._exclusive.get((client.user.name, client.id), (None,))[0] is session:
-            del self._exclusive[client.user.name, client.id]
+        if self.instances.get(name) is session:
+            del self.instances[name]
+        if self.exclusive.get((client.user.name, client.id), (None,))[0] is session:
+            del self.exclusive[client.user.name, client.id]
         key = _name(client)._replace(instance="", exclusive=False)
-        sessions = self._clients.get(key, {})
+        sessions = self.clients.get(key, {})
         sessions.pop(session, None)
         if not sessions:
-            self._clients.pop(key, None)
+            self.clients.pop(key, None)
 
 
 def _name(client: Client) -> Client:

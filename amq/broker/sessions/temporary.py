@@ -42,20 +42,20 @@ class Temporaries:
         self._links = links
         self._topics = topics
         topics.provide = self.provide
-        self._owned: dict[str, dict[str, TemporaryQueue | None]] = {}  # owner → its queues by name; None = a topic
+        self.owned: dict[str, dict[str, TemporaryQueue | None]] = {}  # owner → its queues by name; None = a topic
         self._owners: dict[str, str] = {}  # of destinations whose names the clients chose
 
     def names(self) -> Iterator[tuple[str, str]]:
         """Full names of all that are there, and their connections."""
-        return ((name, owner.removesuffix(".")) for owner, owned in self._owned.items() for name in owned)
+        return ((name, owner.removesuffix(".")) for owner, owned in self.owned.items() for name in owned)
 
     def open(self, owner: str) -> None:
         """That connection is there."""
-        self._owned[owner] = {}
+        self.owned[owner] = {}
 
     def close(self, owner: str) -> None:
         """The connection `owner` has closed: remove its temporary destinations."""
-        for name, queue in self._owned.pop(owner, {}).items():
+        for name, queue in self.owned.pop(owner, {}).items():
             self._end(name, owner, queue)
 
     def _end(self, name: str, owner: str, queue: TemporaryQueue | None) -> None:
@@ -81,7 +81,7 @@ class Temporaries:
             raise AccessError(
                 f"{wire_name(name)} is there already, and belongs to another connection", code="DESTINATION_REFUSED"
             )
-        owned = self._owned.get(owner, {})
+        owned = self.owned.get(owner, {})
         if len(owned) >= QUEUES_MAX:
             raise self._too_many(name)
         self._owners[name] = owner
@@ -93,7 +93,7 @@ class Temporaries:
 
     def check_there(self, name: str) -> None:
         """Raises CommandError where nobody has a destination of that name."""
-        if name in self._owners or plain_name(name).partition(".")[0] + "." in self._owned:
+        if name in self._owners or plain_name(name).partition(".")[0] + "." in self.owned:
             return
         raise CommandError(
             f"{name} is not there: its connection has ended, or has removed it", code="DESTINATION_UNKNOWN"
@@ -103,10 +103,10 @@ class Temporaries:
         """That destination is not wanted any more. Raises CommandError where it has consumers."""
         if self._owners.get(name) != owner:
             return
-        queue = self._owned[owner][name]
+        queue = self.owned[owner][name]
         if queue.subscriptions if queue is not None else self._topics.consumers(name):
             raise CommandError(f"{wire_name(name)} has consumers: close them first", code="DESTINATION_IN_USE")
-        del self._owned[owner][name]
+        del self.owned[owner][name]
         self._end(name, owner, queue)
 
     def _tell(self, name: str, owner: str) -> None:
@@ -130,7 +130,7 @@ class Temporaries:
                 "subscribe to one of your own",
                 code="DESTINATION_REFUSED",
             )
-        owned = self._owned.get(owner, {})
+        owned = self.owned.get(owner, {})
         if len(owned) >= QUEUES_MAX and name not in owned and name.startswith(TEMPORARY_QUEUE_SCHEME):
             raise self._too_many(name)
 
@@ -138,7 +138,7 @@ class Temporaries:
         """The queue of that name, made if its connection is there. None = that is gone, or has QUEUES_MAX already: a
         message to one more is dropped, so that no service suffers from a client that asks for it."""
         owner = self._owners.get(name) or plain_name(name).partition(".")[0] + "."
-        owned = self._owned.get(owner)
+        owned = self.owned.get(owner)
         if owned is None or not name.startswith(TEMPORARY_QUEUE_SCHEME):
             return None
         queue = owned.get(name)
