@@ -488,6 +488,8 @@ def alike(
 ) -> list[Message]:
     """Messages without ids that differ from `like` in their bodies alone, and in `headers`, which become theirs, or in
     the data of their native forms."""
+    if headers is None and natives is None:
+        return list(map(like.with_body, bodies))
     destination, content_type, priority, content = like.destination, like.content_type, like.priority, like.content
     persistent, timestamp_ms, expires_ms = like.persistent, like.timestamp_ms, like.expires_ms
     if natives is not None:
@@ -499,11 +501,7 @@ def alike(
             message.header_bytes = NATIVE_BYTES + NATIVE_SHARE * len(data)
             made.append(message)
         return made
-    if headers is None:
-        return [
-            Message(destination, body, None, content_type, priority, persistent, timestamp_ms, expires_ms, "", content)
-            for body in bodies
-        ]
+    assert headers is not None
     found = []
     for body, own in zip(bodies, headers, strict=True):
         envelope = lift(own)

@@ -156,10 +156,10 @@ class SendToMany(Send):
 
 
 class SendRun(Command):
-    """Store messages that came one after the other, at least two, in no transaction. They have no ids, properties or
-    envelope, are not large, and differ in their bodies and receipts alone from `like`, which has no body and belongs to
-    this command only. `receipts` = a token for each message, or None where none of them asks for an answer. `natives`
-    None = they have no native form either; or the data of theirs, and `like` says of which protocol.
+    """Store messages that came one after the other, at least two, in no transaction. They have no ids or envelope, are
+    not large, and differ in their bodies and receipts alone from `like`, which has no body and belongs to this command
+    only. `receipts` = a token for each message, or None where none of them asks for an answer. `natives` None = they
+    have no native form either; or the data of theirs, and `like` says of which protocol, and has no properties.
 
     The effect is that of as many `Send`.
     """

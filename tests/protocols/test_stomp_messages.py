@@ -144,3 +144,12 @@ def test_a_native_form_that_nobody_knows_is_bytes() -> None:
     frame = shown(Message("queue://a", b"\x00", {"JMSXGroupID": "g"}, envelope=Envelope(native=Native("?", b"x"))))
     assert (frame.body, frame.headers["JMSXGroupID"], frame.headers["content-length"]) == (b"\x00", "g", "1")
     assert sent(b"SEND\ndestination:/queue/a\ncontent-length:1\n\n\0\0").content == BYTES
+
+
+@given(st.lists(st.tuples(messages(), st.integers(1, 3)), max_size=4), st.sampled_from(VERSIONS))
+def test_what_is_encoded_together_is_the_same_as_one_by_one(some: list[tuple[Message, int]], version: str) -> None:
+    """Also of messages that share their properties."""
+    each = [message.with_body(b"%d" % number) for message, count in some for number in range(count)]
+    deliveries = Deliveries(version, "ID:x-", "")
+    form = deliveries.format("s", 0, True)
+    assert deliveries.encode_all(form, each) == [deliveries.encode(form, message, 0) for message in each]

@@ -249,6 +249,8 @@ class Session:
         queue = broker.state.queues.get(like.destination)
         if queue is None or queue.is_diverted or like.destination not in self._sendable:
             return False
+        if like.properties is not None and not SCHEDULING.isdisjoint(like.properties):
+            return False
         like.timestamp_ms = self._now_ms()
         receipts = command.receipts if command.receipts is not None else [None] * len(bodies)
         run = Run(like, bodies, natives=command.natives)

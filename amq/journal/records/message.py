@@ -171,7 +171,8 @@ class Staging(Storing[S], Protocol[S]):
 
 
 class Run(BaseRecord):
-    """`like` is what the messages are but for seq, body and headers. They have no ids.
+    """`like` is what the messages are but for seq, body and headers. They have no ids. The headers of `like` are those
+    of all.
 
     bodies        at least one
     sections      of their properties, where a message has some: see `encode_sections`
@@ -196,7 +197,10 @@ class Run(BaseRecord):
         self.like = like
         self.bodies = bodies
         self.natives = natives
-        if natives is not None and sections is None:
+        if like.properties and sections is None:
+            sections = [json.dumps(like.properties).encode()] * len(bodies)
+            header_bytes = like.header_bytes * len(bodies)
+        elif natives is not None and sections is None:
             sections, header_bytes = encode_natives(*native_like(like), natives), header_bytes_of_natives(natives)
         self.sections = sections
         self.header_bytes = header_bytes
@@ -246,7 +250,7 @@ class Run(BaseRecord):
     def _made(self, begin: int, end: int) -> list[Message]:
         if self.natives is not None:
             return alike(self.like, self.bodies[begin:end], None, self.natives[begin:end])
-        sections = self.sections
+        sections = self.sections if not self.like.properties else None
         headers = None if sections is None else [json.loads(each) if each else {} for each in sections[begin:end]]
         return alike(self.like, self.bodies[begin:end], headers)
 

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from amq.core.destination import QUEUE_SCHEME
 from amq.core.message import Message
 from amq.protocols.commands import Command, Send, SendMany, SendRun
+from amq.protocols.stomp.transformation import TRANSFORMATION
 
 WINDOW_BYTES = 64 << 10  # searched at once for frames without content-length
 AGAIN = b"SEND\n"  # one that follows may belong to a run
@@ -21,6 +22,7 @@ RECEIPT: Final = b"\nreceipt:"
 RECEIPT_BYTES: Final = len(RECEIPT)
 SHAPES_MAX = 16  # of a connection
 MET_MAX = 64  # heads of which only the hash is kept, until they are met again
+_TRANSFORMATION = f"\n{TRANSFORMATION}:".encode()
 _HEAD_BYTES_MAX = 1 << 10  # of a shape, and of the memory that its properties take
 _BODY_BYTES_MAX = 16 << 10  # of a message in a run: beside larger bodies the steps do not count
 _SEQ_DIGITS_MAX = 19
@@ -61,7 +63,7 @@ class Shapes(dict[bytes, Shape]):
             send.transaction
             or send.__class__ is not Send
             or message.duplicate_id
-            or message.body != body  # it was transformed
+            or _TRANSFORMATION in head  # which depends on the body
             or max(len(head), message.header_bytes) > _HEAD_BYTES_MAX
         ):
             return
@@ -85,9 +87,7 @@ def take(
     else:
         bodies = _terminated(data, position, block, body_bytes_max)
     if bodies:
-        alike = Message.made_of(first, first.destination, None)
-        alike.body = b""
-        append(SendMany(alike, bodies, like.transaction))
+        append(SendMany(first.with_body(b""), bodies, like.transaction))
     return position + len(bodies) * (len(block) + 1) + sum(map(len, bodies))
 
 
@@ -135,14 +135,14 @@ def run(
     length = stop - start
     if (
         not message.destination.startswith(QUEUE_SCHEME)  # what goes to a topic is routed message by message
-        or message.properties is not None
         or message.envelope is not None
         or message.duplicate_id
         or length > _BODY_BYTES_MAX
-        or message.body != data[start:stop]
     ):
         return first, position, 0
     block = data[begin:start]
+    if _TRANSFORMATION in block:
+        return first, position, 0
     bodies, receipts, size = [message.body], [receipt], len(data)
     has_length = b"\ncontent-length:" in block
     before, mark, rest = block.partition(RECEIPT) if receipt is not None else (block, b"", b"")
@@ -166,9 +166,7 @@ def run(
         position = body_end + 1
     if len(bodies) == 1:
         return first, position, 0
-    like = Message.made_of(message, message.destination, None)
-    like.body = b""
-    return SendRun(like, bodies, receipts if receipt is not None else None), position, len(bodies) - 1
+    return SendRun(message.with_body(b""), bodies, receipts if receipt is not None else None), position, len(bodies) - 1
 
 
 def acks(data: bytes, position: int, index: str, seq: int, frames_max: int) -> tuple[list[int], int]:
