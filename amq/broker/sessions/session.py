@@ -377,10 +377,7 @@ class Session:
             subscription.in_transactions += 1
             self._confirm_now(command)
         else:
-            if message.segment is not None:  # as `Core.consumed`, without a call: this is the hot path
-                broker.journal.open.consumed[queue.name].append(message.seq)
-            else:
-                broker.state.remove(queue, message)
+            broker.consumed(queue, message)
             if command.receipt is not None:
                 broker.journal.open.confirms.append((Reply(self.peer, command.receipt, self.number), None))
         if not subscription.is_ready and self._connection.is_writable:
