@@ -40,7 +40,7 @@ from amq.client.core import (
     resolve_timed_out,
     timed_out,
 )
-from amq.client.delayed import Schedule, delayed, expires_ms
+from amq.client.delayed import DeliveryTimes, delayed, expires_ms
 from amq.client.driver import seconds
 from amq.client.durable import end_durable, named, unless_unknown
 from amq.client.errors import ConnectionClosedError, FlushError, gathered
@@ -479,7 +479,7 @@ class Producer:
         duplicate_id: str = "",
         wait: bool = True,
         timeout: float | None = None,
-        **schedule: Unpack[Schedule],
+        **schedule: Unpack[DeliveryTimes],
     ) -> str:
         """Send one message and return its duplicate id. With `wait=False` it awaits only room in the window."""
         connection, core = self._session.connection, self._session._core

@@ -16,7 +16,7 @@ SECONDS_MAX = 10**10  # some 300 years
 DELAY, PERIOD, REPEAT, CRON = (f"AMQ_SCHEDULED_{what}" for what in ("DELAY", "PERIOD", "REPEAT", "CRON"))
 
 
-class Schedule(TypedDict, total=False):
+class DeliveryTimes(TypedDict, total=False):
     """The arguments of `send` that say when: see there. `delay` and `period` are seconds."""
 
     delay: float

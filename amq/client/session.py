@@ -28,7 +28,7 @@ from amq.client.core import (
     prepare_timed_out,
     timed_out,
 )
-from amq.client.delayed import Schedule, delayed, expires_ms
+from amq.client.delayed import DeliveryTimes, delayed, expires_ms
 from amq.client.durable import end_durable, named, unless_unknown
 from amq.client.errors import ConnectionClosedError, FlushError, gathered
 from amq.client.leases import LeaseSubscription, reading
@@ -306,7 +306,7 @@ class Producer:
         duplicate_id: str = "",
         wait: bool = True,
         timeout: float | None = None,
-        **schedule: Unpack[Schedule],
+        **schedule: Unpack[DeliveryTimes],
     ) -> str:
         """Send one message and return its duplicate id (given, or made here).
 
