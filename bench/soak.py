@@ -216,6 +216,8 @@ class Soak:
         self._printed_s = 0.0
 
     def run(self, seconds: float | None, kills: int | None) -> None:
+        """The time begins when the brokers run: one round at least is played."""
+        self.start_s = time.monotonic()
         while not self.violations:
             if seconds is not None and time.monotonic() - self.start_s >= seconds:
                 return

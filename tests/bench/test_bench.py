@@ -18,6 +18,7 @@ import pytest
 
 from bench import jvm
 from tests.brokers import ROOT
+from tests.patience import DEADLINE_S
 from tests.processes import naming
 from tests.sampling import only
 from tests.spark.conftest import need_spark
@@ -46,10 +47,11 @@ BENCHES = {
     "staging --rows 300": "us_per_row",
     "spark_source --rows 500 --trials 1 --only 'queue, batch'": "spark_source",
 }
-# What would take most of the time, for good figures alone.
+# What would take most of the time, for good figures alone; and what a busy machine would exceed.
 CONSTANTS = {
     "churn": {"ROUNDS": 20, "SETTLE_S": 0.1},
     "console": {"IDLE_S": 3.0},
+    "soak": {"DRAIN_IDLE_S": DEADLINE_S, "SERVICE_TIMEOUT_S": DEADLINE_S, "JOIN_S": DEADLINE_S},
     "spark_source": {"WARM_UP_ROWS": 500},
     "transactions": {"SETTLE_S": 0.1},
 }
