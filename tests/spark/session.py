@@ -8,6 +8,7 @@ who needs it makes it.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import os
@@ -65,7 +66,7 @@ def environment(directory: Path, makes_archive: bool = True, quick: bool = True)
     little; another one is as users have it."""
     if not quick:
         return _environment(directory, "")
-    if makes_archive and not _classes().exists():
+    if makes_archive:
         _make_classes()
     return _environment(directory, _jvm_options())
 
@@ -113,7 +114,12 @@ def _jvm_options() -> str:
 
 
 def _make_classes() -> None:
-    with tempfile.TemporaryDirectory(dir=_home()) as directory:
+    """Unless they are there. Processes that need them at once wait for the first, and then map what it made."""
+    with contextlib.ExitStack() as stack:
+        fcntl.flock(stack.enter_context((_home() / "lock").open("w")), fcntl.LOCK_EX)
+        if _classes().exists():
+            return
+        directory = stack.enter_context(tempfile.TemporaryDirectory(dir=_home()))
         made = Path(directory, "classes")
         options = f'{JVM_OPTIONS} -Xlog:cds=off "-XX:ArchiveClassesAtExit={made}"'
         done = subprocess.run(
@@ -192,5 +198,5 @@ def stop_jvm() -> None:
         process = gateway.proc
         gateway.shutdown()
         process.stdin.close()  # its word to go
-        process.wait(DEADLINE_S)  # one that writes its classes down takes its time
+        process.wait(8 * DEADLINE_S)  # one that writes its classes down takes its time
         SparkContext._gateway = SparkContext._jvm = None
