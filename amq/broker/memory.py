@@ -61,6 +61,9 @@ class Memory:
 
     def free_all(self, messages: Sequence[Message]) -> None:
         """`free` for each of these, in a quarter of the time."""
+        if len(messages) == 1:  # as a lone client acknowledges them
+            self.free(messages[0])
+            return
         alone = [message for message in messages if message.shared is None]
         self.taken_bytes -= cost_of_all(alone)
         if len(alone) < len(messages):

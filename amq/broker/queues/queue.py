@@ -539,19 +539,18 @@ class Queue:
     def remove_all(self, messages: list[Message]) -> None:
         """`remove` for each of these."""
         rows, redelivered = self.messages, self.redelivered
-        stored_bytes = expiring = 0
+        stored_bytes = taken_bytes = expiring = 0
         for message in messages:
+            size = len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
             del rows[message.seq]
-            if message.segment is not None:
-                stored_bytes += message.size
-            else:
-                stored_bytes += len(message.body) + message.header_bytes + MESSAGE_OVERHEAD_BYTES
+            taken_bytes += size
+            stored_bytes += message.size if message.segment is not None else size
             if message.expires_ms:
                 expiring += 1
             if redelivered:
                 redelivered.pop(message.seq, None)
         self.stored_bytes -= stored_bytes
-        self.resident_bytes -= cost_of_all(messages)
+        self.resident_bytes -= taken_bytes
         self.expiring -= expiring
         self.acknowledged += len(messages)
 

@@ -446,12 +446,6 @@ class State(ServingFold[Segment]):
 
     def remove_all(self, queue: Queue, messages: list[Message], said_in: Segment) -> None:
         """`remove` for each of `messages`, as a record in the segment `said_in` says."""
-        if len(messages) == 1:  # as a lone client acknowledges them
-            segment = messages[0].segment
-            if isinstance(segment, Segment) and segment is not said_in:
-                said_in.refers.add(segment.code)
-            self.remove(queue, messages[0])
-            return
         queue.remove_all(messages)
         seen = said_in
         for message in messages:
