@@ -110,9 +110,8 @@ class Broker(Core):
         """Serve: all of the journal was read into the state, and `journal` has begun that of `epoch`. `behind_bytes` =
         of the journal that no checkpoint covers."""
         state, journal = self.state, self.journal
-        self.epoch, self._seq = epoch, epoch << SEQ_EPOCH_SHIFT
+        self.epoch, self._seq, self.behind_bytes = epoch, epoch << SEQ_EPOCH_SHIFT, behind_bytes
         self.message_id_prefix = f"ID:{journal.store_uuid.hex()[:12]}-"
-        self._checkpointer.begin(behind_bytes)
         if state.config is not self.config:
             state.configure(self.config)
         for queue in list(state.queues.values()):

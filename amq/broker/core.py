@@ -42,6 +42,7 @@ class Core(ABC):
     events            the port where all that happens is told
     message_id_prefix  is before a message's seq in the id that the broker gives it. It is the store's
     epoch             that of the mastership, from `begin` on
+    behind_bytes      of the journal that no checkpoint covered then
     replaying         full names of queues of durable subscriptions whose first messages are being chosen
     pins              segments that are not deleted yet, because clients read them
     awaiting          those that wait for records on their way: see `when_durable`
@@ -50,6 +51,7 @@ class Core(ABC):
     """
 
     epoch: int
+    behind_bytes: int
     message_id_prefix: str
     _seq: int
 

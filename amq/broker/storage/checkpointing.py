@@ -27,16 +27,11 @@ class Checkpointer:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._journal = core.journal
-        self._covered_bytes = 0  # of the bytes that this journal has written
+        self._covered_bytes: int | None = None  # of the bytes that this journal has written, None = not yet looked at
+        self.due_bytes = 0
         self._last_bytes = 0  # size of the last one
         self._file: CheckpointFile | None = None
         self._blocks: Generator[Block, None, None] | None = None
-        self.reconfigure()
-
-    def begin(self, behind_bytes: int) -> None:
-        """`behind_bytes` of the journal, written before this one, are covered by no checkpoint as yet."""
-        self._covered_bytes = -behind_bytes
-        self.reconfigure()
 
     def reconfigure(self) -> None:
         """`checkpointDistance` may have changed."""
@@ -44,15 +39,22 @@ class Checkpointer:
 
     def _set_due(self, file: CheckpointFile | None) -> None:
         """`file` is being written from now on; None = the next one can begin when it is due."""
-        distance = self._core.config.checkpoint_distance_bytes
         self._file = file
+        if self._covered_bytes is None:
+            return
+        distance = self._core.config.checkpoint_distance_bytes
         self.due_bytes = self._covered_bytes + max(distance, SIZE_RATIO * self._last_bytes)
         if file is not None or not distance:
             self.due_bytes = NEVER
 
     def step(self) -> None:
-        """Begin the next checkpoint, which is due."""
+        """Begin the next checkpoint, which is due. The first batch shows when that is."""
         journal = self._journal
+        if self._covered_bytes is None:
+            self._covered_bytes = -self._core.behind_bytes
+            self._set_due(None)
+            if journal.bytes_written < self.due_bytes:
+                return
         position = journal.position()
         if position is None or journal.full:
             return

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import structlog
-from watchdog.events import FileSystemEvent, PatternMatchingEventHandler
+from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
 from amq.core.errors import AmqError
@@ -28,15 +28,13 @@ ROLE_S = 0.1  # between two looks whether this broker is a slave again
 _WAKING = frozenset(("created", "closed", "deleted", "moved"))  # "closed" is a close after opening for writing
 
 
-class _Handler(PatternMatchingEventHandler):
-    """Hears of the lock file alone."""
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        super().__init__(patterns=[LOCK_FILE])
+class _Handler(FileSystemEventHandler):
+    def __init__(self, path: str, wake: Callable[[], None]) -> None:
+        self._path = path
         self._wake = wake
 
     def on_any_event(self, event: FileSystemEvent) -> None:
-        if event.event_type in _WAKING:
+        if event.event_type in _WAKING and self._path in (os.fsdecode(event.src_path), os.fsdecode(event.dest_path)):
             self._wake()
 
 
@@ -104,7 +102,7 @@ def watch(
     try:
         vfs.stat(directory)  # an observer that was made and cannot start leaves its inotify thread behind
         observer = Observer()
-        observer.schedule(_Handler(wake), directory, recursive=False)
+        observer.schedule(_Handler(os.path.join(directory, LOCK_FILE), wake), directory, recursive=False)
         observer.start()
     except OSError as error:
         failure = error
