@@ -38,7 +38,8 @@ def doors(line: str = EXT4, vfs: Any = None, files: dict[str, str] | None = None
 
 
 def test_a_local_directory(tmp_path: Path) -> None:
-    report = examine(str(tmp_path), doors=doors())
+    vfs = SlowSyncs(0.01)  # a busy disk is no finding here
+    report = examine(str(tmp_path), doors=doors(vfs=vfs, clock=vfs))
     assert report.verdict == "fit with warnings"
     assert [finding.topic for finding in report.of(Level.WARNING)] == ["shared between hosts"]
     topics = set(by_topic(report.findings))
@@ -49,7 +50,8 @@ def test_a_local_directory(tmp_path: Path) -> None:
 
 
 def test_nfs_as_recommended(tmp_path: Path) -> None:
-    report = examine(str(tmp_path), doors=doors(NFS4))
+    vfs = SlowSyncs(0.01)
+    report = examine(str(tmp_path), doors=doors(NFS4, vfs, clock=vfs))
     assert report.verdict == "fit", [str(finding) for finding in report.findings]
     assert report.measured["lease_time_s"] == 10
     assert 12 <= report.measured["takeover_s"] <= 13
@@ -92,12 +94,13 @@ def test_quickly_a_lie_is_found(lie: str, tmp_path: Path) -> None:
 
 def test_quickly_is_quick(tmp_path: Path) -> None:
     """It waits for nothing: a handful of syncs, no process, no pause."""
-    vfs = FaultyVfs()
+    slow = SlowSyncs(0.01)
+    vfs = FaultyVfs(slow)
 
     def no_child(_directory: str, _run: str) -> Any:
         raise AssertionError("a process was started")
 
-    assert examine_quickly(str(tmp_path), doors(NFS4, vfs, child=no_child)).verdict == "fit"
+    assert examine_quickly(str(tmp_path), doors(NFS4, vfs, child=no_child, clock=slow)).verdict == "fit"
     assert sum(method in ("fsync", "fdatasync", "fsync_directory") for method, _ in vfs.calls) <= 4
     assert list(tmp_path.iterdir()) == []
 

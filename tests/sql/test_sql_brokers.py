@@ -76,7 +76,7 @@ def test_the_commands_take_the_url(brokers: Brokers, url: str) -> None:
     assert amq("store", "init", "--store", url) == {"store": url, "made": True, "version": 2}
     assert amq("store", "init", "--store", url)["made"] is False
     assert amq("store", "upgrade", "--store", url) == {"store": url, "before": 2, "version": 2}
-    assert amq("doctor", url, "--quick")["verdict"] == "fit"
+    assert amq("doctor", url, "--quick")["verdict"].startswith("fit")  # a busy server answers slowly, with warnings
     master = brokers.master("a")
     with master.connect() as connection:
         fill(connection, 5)
