@@ -17,7 +17,7 @@ from amq.management.routes import ROUTES
 from amq.security.login import User
 from amq.security.permissions import Permissions
 from tests.management.managed import Managed, managed
-from tests.test_permissions_served import NAMES, ROLES, USERS, granted, rules
+from tests.management.rules import NAMES, ROLES, USERS, granted, rules
 
 QUEUES, TOPICS = ([name.split("/", 2)[2] for name in NAMES if name.startswith(kind)] for kind in ("/queue/", "/topic/"))
 LOOK, SEE = {"read", "browse"}, {"read", "browse", "admin"}
