@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,52 @@ def batches(parts: Iterable[Sequence[Received | Run]], wanted: pa.Schema) -> Ite
                 single.append(each)
         yield from messages.batches([single], wanted)
         single = []
+
+
+def joined(parts: Iterable[Sequence[Received | Run]]) -> Iterator[Sequence[Received | Run]]:
+    """The same messages in the same order, with runs of a destination that follow each other as one, as far as they fit
+    into an Arrow batch. Here and in Spark's JVM most of what a batch costs does not depend on its number of rows. Not
+    for a browse: it begins anew after a failover, and its reader looks at each run for messages that came before."""
+    waiting: list[Run] = []
+    rows = size = 0
+    for part in parts:
+        found: list[Received | Run] = []
+        for each in part:
+            if waiting and not (isinstance(each, Run) and _fits(each, waiting[0], rows, size)):
+                found.append(_one_of(waiting))
+                waiting, rows, size = [], 0, 0
+            if isinstance(each, Run):
+                waiting.append(each)
+                rows += len(each)
+                size += each.records.nbytes
+            else:
+                found.append(each)
+        if found:
+            yield found
+    if waiting:
+        yield [_one_of(waiting)]
+
+
+def _fits(run: Run, first: Run, rows: int, size: int) -> bool:
+    """May `run` follow runs that begin with `first` and have this many `rows` and bytes?"""
+    return (
+        (run.destination, run.id_prefix) == (first.destination, first.id_prefix)
+        and rows + len(run) <= messages.BATCH_ROWS
+        and size + run.records.nbytes <= messages.BATCH_BYTES
+    )
+
+
+def _one_of(runs: Sequence[Run]) -> Run:
+    first = runs[0]
+    if len(runs) == 1:
+        return first
+    sizes = list(chain.from_iterable(run.sizes for run in runs))
+    starts = accumulate(map(len, runs), initial=0)
+    redelivered: dict[int, int] = {}
+    for start, run in zip(starts, runs, strict=False):
+        redelivered |= {start + place: times for place, times in run.redelivered.items()}
+    records = memoryview(b"".join(run.records for run in runs))
+    return Run(first.destination, first.id_prefix, sizes, records, redelivered)
 
 
 def heads_of(run: Run) -> tuple[_Numbers, _Numbers]:

@@ -79,6 +79,11 @@ class Part:
     def _of_broker(
         self, connection: Connection, slices: Sequence[Slice], reason: str
     ) -> Iterator[Sequence[messages.Received | Run]]:
+        return records.joined(self._parts_of_broker(connection, slices, reason))
+
+    def _parts_of_broker(
+        self, connection: Connection, slices: Sequence[Slice], reason: str
+    ) -> Iterator[Sequence[messages.Received | Run]]:
         with connection.session() as session:
             for each in slices:
                 self._counts[reason] += each.stop - each.start
