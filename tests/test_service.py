@@ -7,7 +7,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, MutableMapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from amq.journal.follower import DivergedError, Follower
 from amq.journal.format import HEADER_BYTES
 from amq.journal.recovery import Followed, Recovered
 from amq.node.contender import HUNG_ON_SMB
+from amq.node.entrance import Entrance
 from amq.node.member import Member, Role
 from amq.security.login import User
 from amq.security.permissions import Permissions
@@ -31,6 +32,7 @@ from amq.store.epoch import read_epochs
 from amq.store.files.board import FileBoard
 from amq.store.files.vfs import SystemVfs
 from amq.store.presence import BrokerPresence, Presence, read_presence
+from amq.transports.peer import Peer
 from tests.fakes import FaultyVfs, open_files
 from tests.patience import DEADLINE_S
 from tests.ports import free_port
@@ -709,5 +711,34 @@ def test_a_slave_that_finds_its_journal_wrong_serves_from_what_it_reads_anew(
         assert "the journal as followed cannot be used: reading all of it" in [line["event"] for line in log]
         assert slave.master is not None
         assert slave.master.broker.state.stored == 3
+
+    run(tmp_path, scenario)
+
+
+def test_a_slave_that_stops_leaves_nothing_at_the_entrance(tmp_path: Path) -> None:
+    """All members of a node share it, and they come and go."""
+
+    class Counting(Entrance):
+        tables = made = 0
+
+        def serve(self, connections: MutableMapping[int, Peer]) -> None:
+            super().serve(connections)
+            self.tables += 1
+            self.made += 1
+
+        def leave(self, connections: MutableMapping[int, Peer]) -> None:
+            super().leave(connections)
+            self.tables -= 1
+
+    async def scenario(world: Services) -> None:
+        await world.master("a")
+        entrance = Counting(SystemClock(), lambda: world.made[0][0].config)
+        for _ in range(2):
+            made = entrance.made
+            slave, _ = await world.start("b", entrance=entrance)
+            await until(lambda made=made: entrance.made > made)
+            slave.permit(None)
+            await slave.stop()
+            assert entrance.tables == 0
 
     run(tmp_path, scenario)

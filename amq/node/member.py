@@ -191,6 +191,8 @@ class Member:
     async def set_role(self, role: Role) -> None:
         if role is self.role:
             return
+        if role is Role.STOPPED:
+            self.get_ready(None)
         before, self.role = self.role, role
         _log.info("role", role=role.value, before=before.value)
         self.events.tell(RoleChanged(role.value))
