@@ -22,8 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from amq.cli.demo_brokers import free_port
-from amq.store.files.board import FileBoard
-from amq.store.open import open_vfs
+from amq.store.open import open_store
 from amq.store.presence import read_presence
 from bench import floor
 from bench.wire import WireConnection, WireError
@@ -167,8 +166,8 @@ class AmqBroker(BrokerProcess):
     def wait_ready(self) -> None:
         """Until it says in the store that it has caught up, or that it is master."""
         store = self.url or str(self.store)
-        vfs, deadline_s = open_vfs(store), time.monotonic() + START_TIMEOUT_S
-        while not any(each.name == self.name and not each.not_ready for each in read_presence(FileBoard(vfs, store))):
+        board, deadline_s = open_store(store).board, time.monotonic() + START_TIMEOUT_S
+        while not any(each.name == self.name and not each.not_ready for each in read_presence(board)):
             if time.monotonic() > deadline_s:
                 raise BrokerProcessError(f"{self.name} does not catch up")
             time.sleep(0.05)

@@ -12,7 +12,7 @@ import click
 from amq.cli import exits
 from amq.cli.orders import OrderError, hand_over
 from amq.cli.output import examples, json_option, print_json, print_table
-from amq.cli.store import vfs_of
+from amq.cli.store import store_of
 from amq.cluster.directory import STORES_MAX, Cluster, ClusterNode
 from amq.core.errors import AmqError, ConfigError, StoreError
 from amq.store.status import StoreStatus, store_status
@@ -236,7 +236,7 @@ def _look(found: Cluster) -> list[_Store]:
 
 def _look_at(name: str, location: str, order: list[str]) -> _Store:
     try:
-        seen: StoreStatus = store_status(vfs_of(location), location)
+        seen: StoreStatus = store_status(store_of(location))
     except FileNotFoundError:
         return _Store(name, location, order)  # no node has served it yet
     except (AmqError, OSError) as error:

@@ -8,7 +8,7 @@ import click
 
 from amq.cli import logs
 from amq.cli.output import examples
-from amq.cli.store import check_store, vfs_of
+from amq.cli.store import check_store, store_of
 from amq.config import BrokerConfig
 from amq.config.transport_url import host_and_port
 from amq.core.errors import ConfigError
@@ -103,7 +103,7 @@ def console(
         trusted = callers.checked(proxies)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--trusted-proxy") from error
-    check_store(vfs_of(store), store)
+    check_store(store_of(store))
     logs.configure(BrokerConfig(name=name or os.uname().nodename, store=store))
     clock = SystemClock()
     raise_file_limit()

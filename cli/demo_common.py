@@ -20,13 +20,12 @@ from amq.cli import exits
 from amq.cli.demo_brokers import MASTER, SLAVE, DemoBroker
 from amq.cli.demo_view import REFRESH_S, LiveView, PlainView
 from amq.cli.output import console, print_json
-from amq.cli.store import read_sealing, vfs_of
+from amq.cli.store import read_sealing, store_of
 from amq.cli.text import raw
 from amq.core.errors import AmqError
 from amq.journal.hidden import real_name
 from amq.journal.inspect import inspect
 from amq.protocols.stomp.destination import full_name
-from amq.store.open import open_log
 
 STALL_S = 30.0
 
@@ -144,8 +143,8 @@ class DemoGroup:
 
 def left_in(store: str, queue: str = "") -> tuple[int, list[str]]:
     """The number of messages in the journal (only of `/queue/NAME` if `queue` is given) and the journal's problems."""
-    vfs, only = vfs_of(store), full_name(queue, "") if queue else ""
-    inspection, statistics = inspect(open_log(vfs, store), lambda: read_sealing(vfs, store))
+    found, only = store_of(store), full_name(queue, "") if queue else ""
+    inspection, statistics = inspect(found.log, lambda: read_sealing(found))
     left = sum(tally.live for name, tally in statistics.destinations.items() if only in ("", real_name(name)))
     return left, [str(problem) for problem in inspection.problems]
 

@@ -26,12 +26,11 @@ from amq.cli.journal_move import export_, import_
 from amq.cli.journal_repair import repair
 from amq.cli.journal_stat import compact, stat
 from amq.cli.output import counted, examples, json_option, print_json, print_table, size_text
-from amq.cli.store import check_store, read_sealing, vfs_of
+from amq.cli.store import check_store, read_sealing, store_of
 from amq.config import BrokerConfig
 from amq.core.errors import CorruptError, StoreError
 from amq.journal.inspect import Found, Inspection, Problem, SegmentReport, foreign_files
 from amq.journal.records import KINDS, Destination, Group, Record, describe, destinations_of, kind_name
-from amq.store.open import open_log
 
 if TYPE_CHECKING:
     from amq.maintenance.checkpoints import CheckpointReport
@@ -66,19 +65,19 @@ def check(store: str, as_json: bool) -> None:
     """
     from amq.maintenance.checkpoints import check_against, examine_checkpoints
 
-    vfs = vfs_of(store)
-    check_store(vfs, store)
+    found = store_of(store)
+    check_store(found)
     try:
-        sealing = read_sealing(vfs, store)
+        sealing = read_sealing(found)
     except CorruptError as error:  # nothing else can be judged without the newest epoch
         if as_json:
             print_json(_check_json([], [Problem(error.code, error.path, error.offset, error.why)], [], []))
             raise click.exceptions.Exit(exits.STORE) from error
         raise
-    checkpoints = examine_checkpoints(open_log(vfs, store), BrokerConfig(store=store), sealing)
+    checkpoints = examine_checkpoints(found.log, BrokerConfig(store=store), sealing)
     inspection, _ = look(store)
     check_against(checkpoints, inspection)
-    strangers = foreign_files(open_log(vfs, store))
+    strangers = foreign_files(found.log)
     if as_json:
         print_json(_check_json(inspection.segments, inspection.problems, strangers, checkpoints))
     else:
@@ -138,16 +137,16 @@ def dump(store: str, segment: str, kinds: tuple[str, ...], destination: str, bod
     A transaction, or a move to a dead-letter queue, is one record of type group, which holds other records. A group
     matches if one of its records matches. Problems go to stderr; with a problem the exit code is 4.
     """
-    vfs = vfs_of(store)
-    check_store(vfs, store)
+    found = store_of(store)
+    check_store(found)
     with told_missing():
-        inspection = Inspection(open_log(vfs, store), read_sealing(vfs, store))
+        inspection = Inspection(found.log, read_sealing(found))
     if segment and segment not in inspection.names:
         raise StoreError(f"{segment}: no such segment; `amq journal stat --store {store}` lists them")
     wanted = canonical(destination)
-    matching = (found for found in inspection.records(segment) if _matches(found.record, kinds, wanted))
-    for found in itertools.islice(matching, limit):
-        print_json(_record_json(found, bodies), indent=None)
+    matching = (each for each in inspection.records(segment) if _matches(each.record, kinds, wanted))
+    for each in itertools.islice(matching, limit):
+        print_json(_record_json(each, bodies), indent=None)
     tell_problems(inspection)
     if inspection.problems:
         raise click.exceptions.Exit(exits.STORE)

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from amq.cli.output import console, is_terminal
-from amq.cli.store import check_store, read_sealing, vfs_of
+from amq.cli.store import check_store, read_sealing, store_of
 from amq.config import BrokerConfig, load
 from amq.core.errors import StoreError
 from amq.journal.inspect import Inspection, Problem, Progress, SegmentReport, inspect
 from amq.journal.liveness import Liveness
-from amq.store.open import open_log
 
 if TYPE_CHECKING:
     from amq.maintenance.checkpoints import CheckpointReport
@@ -56,15 +55,15 @@ def progress(what: str) -> Progress:
 
 def look(store: str, config: BrokerConfig | None = None) -> tuple[Inspection, Liveness]:
     """Read and verify the whole journal. Raises StoreError if there is none."""
-    vfs = vfs_of(store)
-    check_store(vfs, store)
+    found = store_of(store)
+    check_store(found)
     windows = config or BrokerConfig()
 
     def make() -> Liveness:
         return Liveness(windows.duplicate_window, windows.outcome_window)
 
     with told_missing():
-        return inspect(open_log(vfs, store), lambda: read_sealing(vfs, store), make, progress("segments read"))
+        return inspect(found.log, lambda: read_sealing(found), make, progress("segments read"))
 
 
 @contextmanager

@@ -14,14 +14,13 @@ import click
 from amq.cli import exits
 from amq.cli.journal_common import canonical, options_option, progress, read_config, store_option, told_missing
 from amq.cli.output import console, counted, examples, is_terminal, size_text
-from amq.cli.store import check_store, read_sealing, vfs_of
+from amq.cli.store import check_store, read_sealing, store_of
 from amq.config import BrokerConfig
 from amq.core.errors import AmqError
 from amq.doors.clock import SystemClock
 from amq.journal.export import Export, store_uuid
 from amq.journal.interchange import ExportWriter, Header, check_whole
 from amq.journal.liveness import Liveness
-from amq.store.open import open_log
 
 if TYPE_CHECKING:
     from amq.maintenance.importing import Import, ImportResult
@@ -103,24 +102,24 @@ def _export_to(output: str, store: str, config: BrokerConfig, wanted: list[str] 
 
 
 def _export(store: str, config: BrokerConfig, wanted: list[str] | None, file: BinaryIO) -> list[str]:
-    vfs = vfs_of(store)
-    check_store(vfs, store)
+    found = store_of(store)
+    check_store(found)
 
     def make_liveness() -> Liveness:
         return Liveness(config.duplicate_window, config.outcome_window)
 
     with told_missing():
         exported = Export(
-            open_log(vfs, store),
-            lambda: read_sealing(vfs, store),
+            found.log,
+            lambda: read_sealing(found),
             make_liveness,
             wanted,
             progress("segments read"),
             progress("messages written"),
         )
-    epoch, _ = read_sealing(vfs, store)
+    epoch, _ = read_sealing(found)
     names = None if wanted is None else tuple(wanted)
-    writer = ExportWriter(Header(store_uuid(open_log(vfs, store)), epoch, SystemClock.wall_ms(), names), file.write)
+    writer = ExportWriter(Header(store_uuid(found.log), epoch, SystemClock.wall_ms(), names), file.write)
     for item in exported.items():
         writer.add(item)
     writer.end(len(exported.problems))

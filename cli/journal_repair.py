@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,14 @@ import click
 from amq.cli import exits
 from amq.cli.journal_common import options_option, read_config, store_option
 from amq.cli.output import counted, examples, json_option, print_json, print_table, size_text
-from amq.cli.store import check_store, vfs_of
+from amq.cli.store import check_store
 from amq.core.errors import StoreError
 from amq.doors.clock import SystemClock
 from amq.doors.threads import SystemThreads
 from amq.journal.salvage import Damage
-from amq.store.files.vfs import Vfs
 from amq.store.host import SystemHost
+from amq.store.open import open_workshop
+from amq.store.port import Store
 from amq.store.segment_log import JOURNAL_DIRECTORY
 
 if TYPE_CHECKING:
@@ -52,20 +54,21 @@ def repair(store: str, yes: bool, as_json: bool, options: tuple[str, ...]) -> No
     """
     from amq.maintenance.repair import Repair, is_whole, make_plan
 
-    vfs = vfs_of(store)
-    _check_store(vfs, store)
+    found, workshop = open_workshop(store)
+    _check_store(found)
     config = read_config(store, options)
-    if is_whole(vfs, store):
+    if is_whole(found, workshop):
         if as_json:
             print_json(_facts([], None, {}, [], ""))  # the live ones of a store at work were not counted
         else:
             click.echo("nothing is damaged")
         return
     if not yes:
-        _tell(make_plan(vfs, store, config), as_json, "")
+        _tell(make_plan(found, workshop, config), as_json, "")
         raise click.exceptions.Exit(exits.STORE)
     entropy, stop = SystemRandom(), SystemThreads.event()
-    work = Repair(vfs, SystemClock(), SystemHost(), entropy, stop, config, lambda text: click.echo(text, err=True))
+    told = partial(click.echo, err=True)
+    work = Repair(found, workshop, SystemClock(), SystemHost(), entropy, stop, config, told)
     plan = work.run()
     if not plan.damages and not as_json:
         click.echo("finished an interrupted repair; nothing is damaged")
@@ -73,15 +76,14 @@ def repair(store: str, yes: bool, as_json: bool, options: tuple[str, ...]) -> No
         _tell(plan, as_json, work.kept)
 
 
-def _check_store(vfs: Vfs, store: str) -> None:
+def _check_store(store: Store) -> None:
     """Raises StoreError if `store` is not a store or has lost its whole journal."""
     try:
-        names = vfs.listdir(store)
+        store.log.names()
     except OSError:
-        names = []  # `check_store` says why
-    if JOURNAL_DIRECTORY not in names:
-        check_store(vfs, store)
-        raise StoreError(f"{store} has no directory {JOURNAL_DIRECTORY}: there is nothing to repair; restore a backup")
+        check_store(store)
+        why = f"{store.name} has no directory {JOURNAL_DIRECTORY}: there is nothing to repair; restore a backup"
+        raise StoreError(why) from None
 
 
 def _tell(plan: Plan, as_json: bool, kept: str) -> None:

@@ -19,13 +19,12 @@ from amq.cli.journal_common import (
     tell_problems,
 )
 from amq.cli.output import duration_text, examples, json_option, print_json, print_table, size_text
-from amq.cli.store import store_version, vfs_of
+from amq.cli.store import store_of, store_version
 from amq.doors.clock import SystemClock
 from amq.journal.compaction_plan import COPY, FREE, Step, counting, ids_by_segment, plan
 from amq.journal.hidden import told_name
 from amq.journal.inspect import Inspection
 from amq.journal.liveness import Liveness, Pin, Tally
-from amq.store.open import open_log
 
 if TYPE_CHECKING:
     from amq.maintenance.checkpoints import CheckpointReport
@@ -61,9 +60,9 @@ def stat(store: str, as_json: bool, options: tuple[str, ...]) -> None:
     """
     from amq.maintenance.checkpoints import find_checkpoints
 
-    newest = next(iter(find_checkpoints(open_log(vfs_of(store), store).checkpoints)), None)
+    newest = next(iter(find_checkpoints(store_of(store).log.checkpoints)), None)
     inspection, liveness = look(store, read_config(store, options))
-    version = store_version(vfs_of(store), store)
+    version = store_version(store_of(store))
     behind = newest.behind_bytes(inspection) if newest is not None else 0
     pins = liveness.pins()
     segments, destinations = _segments_json(inspection, liveness, pins), _destinations_json(liveness, pins)

@@ -13,10 +13,8 @@ from typing import Any, TypeVar
 import click
 
 from amq.cli.output import examples, json_option, print_json
-from amq.cli.store import read_status, vfs_of
+from amq.cli.store import read_status, store_of
 from amq.core.errors import AmqError
-from amq.store.files.board import BROKERS_DIRECTORY
-from amq.store.open import open_board
 from amq.store.orders import HAND_OVER, OPERATOR, STOP, TAKE_OVER, WITHDRAWN, Answer, Order, give
 from amq.store.presence import BrokerPresence, read_presence
 from amq.store.status import StoreStatus
@@ -85,7 +83,7 @@ def hand_over(store: str, to: str, wait_s: float) -> tuple[str, int]:
     master = before.master
     other, action = (master, HAND_OVER) if master is not None else (_waiting(before, to, store), TAKE_OVER)
     order = _order(other, action, to)
-    give(open_board(vfs_of(store), store), other.name, order)
+    give(store_of(store).board, other.name, order)
     found = _wait_until(lambda: _new_master(store, before, other, order), wait_s)
     if found is None:
         _withdraw(store, other)
@@ -118,13 +116,13 @@ def stop(store: str, name: str, wait_s: float, as_json: bool) -> None:
     read_status(store)
     broker = next((each for each in _running(store) if each.name == name), None)
     if broker is None:
-        if not os.path.exists(os.path.join(store, BROKERS_DIRECTORY, f"{name}.json")):
+        if name not in {posted.name for posted in store_of(store).board.seats(held=False)}:
             names = ", ".join(each.name for each in _running(store)) or "none"
             raise OrderError(f"no broker {name!r} was ever on this store; running: {names}", code="BROKER_UNKNOWN")
         _print({"name": name, "stopped": False, "seconds": 0.0}, f"{name} does not run", as_json)
         return
     order = _order(broker, STOP)
-    give(open_board(vfs_of(store), store), name, order)
+    give(store_of(store).board, name, order)
     if _wait_until(lambda: name not in {each.name for each in _running(store)} or None, wait_s) is None:
         _withdraw(store, broker)
         raise OrderError(_unanswered(store, broker, order, wait_s), code="ORDER_TIMEOUT")
@@ -146,7 +144,7 @@ def _order(broker: BrokerPresence, action: str, to: str = "") -> Order:
 
 
 def _withdraw(store: str, broker: BrokerPresence) -> None:
-    give(open_board(vfs_of(store), store), broker.name, _order(broker, WITHDRAWN))
+    give(store_of(store).board, broker.name, _order(broker, WITHDRAWN))
 
 
 def _wait_until(found: Callable[[], T | None], wait_s: float) -> T | None:
@@ -210,7 +208,7 @@ def _answer(brokers: list[BrokerPresence], broker: BrokerPresence) -> Answer:
 
 
 def _running(store: str) -> list[BrokerPresence]:
-    return read_presence(open_board(vfs_of(store), store))
+    return read_presence(store_of(store).board)
 
 
 def _print(facts: dict[str, Any], text: str, as_json: bool) -> None:

@@ -24,7 +24,7 @@ from amq.cli.output import (
     size_text,
     wall_text,
 )
-from amq.cli.store import check_store, vfs_of
+from amq.cli.store import check_store, store_of
 from amq.client import ConnectError, tls
 from amq.client.uri import BrokerUri
 from amq.config import group
@@ -36,7 +36,6 @@ from amq.management.consoles import is_loopback, web_url
 from amq.protocols.stomp.frame import Frame, FrameReader, encode
 from amq.store.host import Owner
 from amq.store.name import full_name
-from amq.store.open import open_log
 from amq.store.presence import BrokerPresence
 from amq.store.segment_log import SegmentLog
 from amq.store.status import StoreStatus, silence, store_status
@@ -106,17 +105,17 @@ def status(
 
 
 def _of_store(store: str) -> dict[str, Any]:
-    vfs = vfs_of(store)
-    check_store(vfs, store)
+    found = store_of(store)
+    check_store(found)
     clock = SystemClock()
     try:
-        seen = store_status(vfs, store)
-        silent_s = silence(vfs, clock, store, seen, time.sleep)
+        seen = store_status(found)
+        silent_s = silence(found.election, clock, seen, time.sleep)
         if silent_s is not None:  # that took a while: another broker may be master now
-            before, seen = seen, store_status(vfs, store)
+            before, seen = seen, store_status(found)
             silent_s = silent_s if (before.epoch, before.heartbeat) == (seen.epoch, seen.heartbeat) else None
-        segments, size = _journal_size(open_log(vfs, store))
-        free = vfs.free_bytes(store)
+        segments, size = _journal_size(found.log)
+        free = found.log.free_bytes()
     except OSError as error:
         raise StoreError(f"{error.filename or store}: {error.strerror}: the store cannot be read") from error
     epoch, master, last_ms = seen.epoch, seen.master, seen.last_sign_wall_ms

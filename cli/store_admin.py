@@ -11,7 +11,7 @@ import click
 from amq.cli.output import examples, json_option, print_json
 from amq.core.errors import StoreError
 from amq.store.name import is_directory
-from amq.store.open import open_vfs
+from amq.store.open import open_store
 
 if TYPE_CHECKING:
     from amq.store.postgres.sessions import ServerConnection, Sessions
@@ -95,7 +95,7 @@ def _opened(store: str) -> Iterator[tuple[Sessions, ServerConnection]]:
     """A connection to the database, whatever is in it. Raises StoreError, ConfigError, OSError."""
     if is_directory(store):
         raise StoreError(f"{store} is a directory: brokers make such a store themselves", code="STORE_UNUSABLE")
-    open_vfs(store)  # says what is missing where psycopg is
+    open_store(store)  # says what is missing where psycopg is
     from amq.store.postgres.sessions import Sessions
     from amq.store.postgres.url import SqlUrl
 

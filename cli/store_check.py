@@ -12,9 +12,8 @@ from amq.config import BrokerConfig
 from amq.core.errors import AmqError, StoreError
 from amq.doctor import Examination, Level, examine_quickly
 from amq.doctor.filesystems import ALONE_TOPIC
-from amq.store.files.others import check_own
-from amq.store.files.vfs import SystemVfs
 from amq.store.name import is_directory
+from amq.store.open import check_directory
 
 _log = structlog.get_logger("amq.process")
 
@@ -23,7 +22,7 @@ def refusal(config: BrokerConfig) -> AmqError | None:
     """Why the broker must not start on this store; None = it may. Logs warnings."""
     try:
         if is_directory(config.store):
-            check_own(SystemVfs(), config.store)
+            check_directory(config.store)
         report = examine_quickly(config.store, locker=config.locker)
     except OSError as error:
         # The broker meets the same error at its first step and reports it with its cure.

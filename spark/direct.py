@@ -25,8 +25,7 @@ from amq.journal.format import HEADER_BYTES, RECORD_BYTES, crc32, segment_key, s
 from amq.journal.records.message import MESSAGE
 from amq.journal.records.section import EXTENDED
 from amq.journal.segment import list_segments, read_header
-from amq.store.files.log import FileLog
-from amq.store.files.vfs import SystemVfs
+from amq.store.open import open_directory
 from amq.store.segment_log import Reader, SegmentLog
 from pyspark_amq.heads import MESSAGE_HEAD
 from pyspark_amq.leases import Direct
@@ -68,7 +67,7 @@ class StoreFiles:
 
     def __init__(self, store: str, log: SegmentLog | None = None) -> None:
         self._store = store
-        self._log = log or FileLog(SystemVfs(), store)
+        self._log = log or open_directory(store).log
         self._files: dict[tuple[int, int], Reader] = {}
         self._failed: dict[tuple[int, int], str] = {}
 

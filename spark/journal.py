@@ -41,9 +41,8 @@ from amq.journal.records.message import MESSAGE, decode_message
 from amq.journal.records.multicast import Multicast
 from amq.journal.records.section import EXTENDED
 from amq.journal.segment import StoredBatch, list_segments, read_batches, read_header, read_segment
-from amq.store.epoch import EPOCHS_DIRECTORY, read_newest_epoch
-from amq.store.files.log import FileLog
-from amq.store.files.vfs import SystemVfs, Vfs
+from amq.store.open import open_directory
+from amq.store.port import Store
 from pyspark_amq.heads import MESSAGE_HEAD
 from pyspark_amq.options import CAME_BACK, JOURNAL_KINDS, LEFT, MESSAGES, MOVES
 
@@ -147,24 +146,22 @@ class TrimmedError(StoreError):
     code = "SEGMENT_TRIMMED"
 
 
-def plan(store: str, wanted: Wanted | None = None, vfs: Vfs | None = None) -> list[Part]:
-    """The parts that may hold `wanted` rows, oldest first. They belong to one moment, even if a takeover or a
-    deletion happens during the call. Raises StoreError, OSError.
+def plan(store: str, wanted: Wanted | None = None, found: Store | None = None) -> list[Part]:
+    """The parts of directory `store` that may hold `wanted` rows, oldest first. They belong to one moment, even if a
+    takeover or a deletion happens during the call. Raises StoreError, OSError.
     """
-    vfs, wanted = vfs or SystemVfs(), wanted or Wanted()
-    log = FileLog(vfs, store)
+    found, wanted = found or open_directory(store), wanted or Wanted()
+    epochs, log = found.epochs, found.log
     try:
-        if EPOCHS_DIRECTORY not in vfs.listdir(store):
-            why = f"{store} is not a store: it has no directory {EPOCHS_DIRECTORY}; give that of `amq start --store`"
-            raise StoreError(why, code="STORE_MISSING")
+        epochs.check()
         for _ in range(ROUNDS_MAX):
-            epoch = read_newest_epoch(vfs, store)
+            epoch = epochs.newest()
             inspection = Inspection(log, (epoch.number, epoch.sealed) if epoch is not None else (0, {}))
             lengths, missing = inspection.lengths(), inspection.missing()
             newest = max([segment_key(name)[0] for name in inspection.names], default=0)
             known = newest <= (epoch.number if epoch is not None else 0)  # else a listing of epochs/ is out of date
             stayed = set(inspection.names) <= set(list_segments(log))
-            if known and stayed and read_newest_epoch(vfs, store) == epoch:
+            if known and stayed and epochs.newest() == epoch:
                 break
         else:
             why = "epochs and segments changed while they were listed: read again; if it recurs, run amq journal check"
@@ -182,13 +179,13 @@ def plan(store: str, wanted: Wanted | None = None, vfs: Vfs | None = None) -> li
 
 
 def read_part(
-    part: Part, columns: pa.Schema, wanted: Wanted | None = None, vfs: Vfs | None = None
+    part: Part, columns: pa.Schema, wanted: Wanted | None = None, found: Store | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one part. `columns` come from `schema`. Needs memory for the segment and one batch.
 
     Raises TrimmedError if the segment is gone by now, CorruptError, NewerFormatError, OSError.
     """
-    wanted, log = wanted or Wanted(), FileLog(vfs or SystemVfs(), part.store)
+    wanted, log = wanted or Wanted(), (found or open_directory(part.store)).log
     path = log.place(part.segment)
     try:
         data = read_segment(log, part.segment, part.end)

@@ -19,8 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from amq.store.files.board import FileBoard
-from amq.store.open import open_vfs
+from amq.store.open import open_store
 from amq.store.presence import read_presence
 from bench.wire import WireConnection
 from tests.patience import DEADLINE_S
@@ -190,7 +189,7 @@ class Broker:
         """Until this slave says in the store that it could take over."""
         until = time.monotonic() + DEADLINE_S
         while time.monotonic() < until:
-            running = read_presence(FileBoard(open_vfs(str(self.store)), str(self.store)))
+            running = read_presence(open_store(str(self.store)).board)
             if any(each.name == self.name and each.not_ready == "" for each in running):
                 return
             time.sleep(0.02)

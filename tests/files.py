@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from amq.store.epoch import Epoch, link_epoch, make_epochs_directory
+from amq.store.epoch import Epoch
+from amq.store.files.epochs import FileEpochs
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner
 from tests.fakes import FakeHost
@@ -15,8 +16,8 @@ OWNER = Owner.make(FakeHost(), name="a", uuid="u", transport_urls=(), lock_keep_
 
 def write_epoch(store: str, number: int, sealed: Mapping[str, int]) -> None:
     vfs = SystemVfs()
-    make_epochs_directory(vfs, store)
-    assert link_epoch(vfs, store, Epoch(number, OWNER, dict(sealed), 0, "test"), f"attempt-{number}")
+    FileEpochs(vfs, store).make()
+    assert FileEpochs(vfs, store).link(Epoch(number, OWNER, dict(sealed), 0, "test"), f"attempt-{number}")
 
 
 def patch(path: str | os.PathLike[str], offset: int, data: bytes) -> None:

@@ -24,7 +24,7 @@ from amq.protocols.stomp.frame import FrameLimits, FrameReader, encode
 from amq.security import LoginGate
 from amq.security.permissions import Permissions
 from amq.store.files.vfs import Vfs
-from amq.store.open import open_board, open_vfs, store_behind
+from amq.store.open import open_store, store_behind
 from amq.store.presence import BrokerPresence, read_presence
 from amq_migrate import foreign
 from amq_migrate.foreign import load
@@ -76,7 +76,7 @@ class Running:
 
     def presence(self, name: str) -> BrokerPresence | None:
         """What the broker of that name says of itself in the store, as `amq status` shows it. None = it does not run"""
-        running = read_presence(open_board(open_vfs(str(self.store)), str(self.store)))
+        running = read_presence(open_store(str(self.store)).board)
         return next((each for each in running if each.name == name), None)
 
     def becomes(self, role: Role) -> None:

@@ -65,7 +65,7 @@ class Store:
     def group_of(self, *overrides: str) -> Group:
         config = load(overrides=overrides, store=str(self.path), name="me")
         vfs, host = SystemVfs(), FakeHost()
-        election = FileElection(vfs, self.clock, host, config.store)
+        election = FileElection(vfs, config.store)
         return Group(FileBoard(vfs, config.store), election, self.clock, host, SystemThreads(), config, "me", None)
 
     def other(self, name: str, url: str = "stomp://a:1", host: str = "alpha", **facts: Any) -> Presence:

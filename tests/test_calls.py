@@ -202,7 +202,7 @@ class TakeoverFiles:
 
     def _note(self, frame: FrameType, event: str, result: Any) -> None:
         name = frame.f_code.co_qualname
-        if name == "SharedFileLocker.try_acquire":
+        if name == "Locker.try_acquire":
             self._is_on = event == "call" or bool(result)
         elif name == "Member.serve" and event == "return":
             self._is_on = False

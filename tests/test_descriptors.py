@@ -15,8 +15,7 @@ from brokers import Broker, Brokers
 from traffic import Producer, connect_any, send
 
 from amq.management.client import ManagementClient
-from amq.store.files.board import FileBoard
-from amq.store.open import open_vfs
+from amq.store.open import open_store
 from amq.store.presence import read_presence
 from amq.transports.places import RESERVE
 from tests.patience import DEADLINE_S
@@ -95,9 +94,7 @@ def test_strangers_never_cost_the_mastership(pair: tuple[Broker, Broker]) -> Non
     client = Producer([master, slave])
     client.start()
     client.wait_confirmed(10)
-    (running,) = (
-        each for each in read_presence(FileBoard(open_vfs(str(master.store)), str(master.store))) if each.name == "a"
-    )
+    (running,) = (each for each in read_presence(open_store(str(master.store)).board) if each.name == "a")
     with ManagementClient(running.management) as management:
         renewals = management.ask("GET", "/totals")["lease_renewals"]
     before = segments(master.store)

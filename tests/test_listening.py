@@ -92,7 +92,7 @@ class Store:
         self.refused = refused
         self.probes = 0
         config, host = self.config(**options), FakeHost()
-        election = FileElection(self.vfs, self.clock, host, config.store)
+        election = FileElection(self.vfs, config.store)
         board = FileBoard(self.vfs, config.store)
         self.group = Group(board, election, self.clock, host, SystemThreads(), config, "me", self._probe)
         self.candidacy = Candidacy("me", config)

@@ -28,8 +28,8 @@ from amq.node.entrance import Entrance
 from amq.node.member import Member, Role
 from amq.security.login import User
 from amq.security.permissions import Permissions
-from amq.store.epoch import read_epochs
 from amq.store.files.board import FileBoard
+from amq.store.files.epochs import FileEpochs
 from amq.store.files.vfs import SystemVfs
 from amq.store.presence import BrokerPresence, Presence, read_presence
 from amq.transports.peer import Peer
@@ -85,7 +85,7 @@ def test_one_master_and_a_hand_over_without_wait(tmp_path: Path) -> None:
             await world.connect(other_port)
         await first.stop()
         assert await asyncio.wait_for(second.wait_for(Role.MASTER), DEADLINE_S) is Role.MASTER
-        newest = max(read_epochs(SystemVfs(), str(world.store)), key=lambda epoch: epoch.number)
+        newest = max(FileEpochs(SystemVfs(), str(world.store)).all(), key=lambda epoch: epoch.number)
         assert "released" in newest.reason
         successor = await world.connect(other_port)
         await successor.subscribe()
@@ -579,7 +579,7 @@ def test_a_piece_of_the_journal_that_takes_longer_than_the_lease_to_read_costs_n
         await until(lambda: second.role is Role.MASTER)
         assert checked.is_set()
         assert roles == [Role.SLAVE, Role.MASTER]
-        assert [epoch.number for epoch in read_epochs(SystemVfs(), str(world.store))] == [1, 2]
+        assert [epoch.number for epoch in FileEpochs(SystemVfs(), str(world.store)).all()] == [1, 2]
         again = await world.connect(port)
         await again.subscribe()
         assert (await again.receive()).body == b"kept"
@@ -633,7 +633,7 @@ def test_a_replay_ends_when_the_mastership_does(tmp_path: Path) -> None:
             await until(lambda: any(line["event"].startswith("fencing") for line in log))
             lost.set()
             await until(lambda: second.role is Role.MASTER)
-        assert [epoch.number for epoch in read_epochs(SystemVfs(), str(world.store))][:2] == [1, 2]
+        assert [epoch.number for epoch in FileEpochs(SystemVfs(), str(world.store)).all()][:2] == [1, 2]
         assert sum(line["event"].startswith("master: serving") for line in log) == 1
 
     run(tmp_path, scenario)

@@ -20,7 +20,8 @@ from amq.journal.checkpoint import list_checkpoints
 from amq.journal.follower import DivergedError, Follower
 from amq.journal.recovery import seal
 from amq.node.following import LIST_EVERY_S, PAUSE_S_MAX, Following
-from amq.store.epoch import EPOCHS_DIRECTORY, Epoch
+from amq.store.epoch import Epoch
+from amq.store.files.epochs import EPOCHS_DIRECTORY
 from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs
 from amq.store.open import store_behind

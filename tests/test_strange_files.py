@@ -16,6 +16,7 @@ from amq.node.member import Role
 from amq.store.files.board import FileBoard
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner
+from amq.store.open import store_behind
 from amq.store.presence import Presence, read_presence
 from amq.store.segment_log import NotAFileError
 from amq.store.status import store_status
@@ -137,7 +138,7 @@ def test_who_only_looks_passes_strangers_over(tmp_path: Path) -> None:
     assert [found.name for found in read_presence(FileBoard(vfs, str(tmp_path)))] == ["a"]
     fifo(tmp_path / "lock")
     with pytest.raises(NotAFileError):
-        store_status(vfs, str(tmp_path))
+        store_status(store_behind(vfs, str(tmp_path)))
     presence.close()
 
 

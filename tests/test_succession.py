@@ -32,18 +32,7 @@ from amq.store.files.board import FileBoard
 from amq.store.files.election import FileElection
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner
-from amq.store.orders import (
-    FAILBACK,
-    HAND_OVER,
-    OPERATOR,
-    STOP,
-    TAKE_OVER,
-    WITHDRAWN,
-    Answer,
-    Order,
-    Orders,
-    give,
-)
+from amq.store.orders import FAILBACK, HAND_OVER, OPERATOR, STOP, TAKE_OVER, WITHDRAWN, Answer, Order, Orders, give
 from amq.store.presence import Presence, read_presence
 from tests.fakes import FakeClock, FakeHost
 from tests.patience import DEADLINE_S
@@ -66,7 +55,7 @@ class Member:
         )
         self.config = BrokerConfig(name=name, store=self.store, **options)
         board = FileBoard(vfs, self.store)
-        election = FileElection(vfs, clock, host, self.config.store)
+        election = FileElection(vfs, self.config.store)
         self.group = Group(board, election, clock, host, SystemThreads(), self.config, name, None)
         self.candidacy = Candidacy(name, self.config)
         self.succession = Succession(board, clock, Random(name), self.owner, self.group, self.candidacy)
@@ -427,8 +416,9 @@ def test_the_preferred_broker_becomes_master_after_its_start(brokers: Brokers) -
     b = brokers.add("b", priority=10, failbackDelay="300ms").start()
     b.wait_serving()
     a.wait_event("store released")
+    released = len(a.log)
     b.kill()
-    a.wait_serving(after=len(a.log))
+    a.wait_serving(after=released)
     b.start().wait_serving()
     a.wait_event("failback waits longer")
 

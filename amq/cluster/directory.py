@@ -26,7 +26,7 @@ from amq.core.errors import AmqError, ConfigError, CorruptError, NewerFormatErro
 from amq.store.board import Board, Posted, Seat, SeatTakenError
 from amq.store.document import decode, encode, field
 from amq.store.name import full_name, is_directory
-from amq.store.open import open_board, open_vfs
+from amq.store.open import open_directory
 
 CLUSTER_FILE: Final = "cluster.json"
 TABLES_DIRECTORY: Final = "tables"
@@ -90,7 +90,7 @@ class Cluster:
         except OSError as error:
             raise StoreError(f"{error.filename}: {error.strerror}: the cluster cannot be read") from error
         self.id: str = field(body, "id", str, self._path(CLUSTER_FILE))
-        self._board: Board = open_board(open_vfs(self.directory), self.directory)
+        self._board: Board = open_directory(self.directory).board
 
     @classmethod
     def create(cls, directory: str, stores: Mapping[str, str]) -> Cluster:

@@ -21,10 +21,10 @@ from amq.doors.clock import Clock
 from amq.management.client import ManagementClient
 from amq.management.listing import Row
 from amq.security.login import User
-from amq.store.epoch import Epoch, read_epochs
+from amq.store.epoch import Epoch
 from amq.store.host import Owner, SystemHost, is_here
 from amq.store.name import real_name
-from amq.store.open import open_vfs
+from amq.store.open import open_store
 from amq.store.presence import BrokerPresence
 from amq.store.status import StoreStatus, store_status
 
@@ -60,7 +60,7 @@ class Link:
         self.store = store
         self._name = name
         self._clock = clock
-        self._vfs = open_vfs(store)
+        self._store = open_store(store)
         self._host = SystemHost()
         self._seen: Seen | None = None
         self._seen_at = 0.0
@@ -79,7 +79,7 @@ class Link:
         return self._seen
 
     def _look(self) -> Seen:
-        status = store_status(self._vfs, self.store)
+        status = store_status(self._store)
         here = [each for each in status.brokers if each.management and os.path.exists(each.management)]
         if self._name:
             here = [each for each in here if each.name == self._name]
@@ -88,8 +88,8 @@ class Link:
         before = self._seen.epochs if self._seen is not None else ()
         newest = status.epoch.number if status.epoch is not None else 0
         same = bool(before) and before[-1].number == newest
-        epochs = before if same else tuple(read_epochs(self._vfs, self.store))
-        return Seen(status, own or (here[0] if here else None), self._vfs.free_bytes(self.store), epochs, tuple(here))
+        epochs = before if same else tuple(self._store.epochs.all())
+        return Seen(status, own or (here[0] if here else None), self._store.log.free_bytes(), epochs, tuple(here))
 
     def is_here(self, owner: Owner) -> bool:
         """Does that broker run on this host?"""

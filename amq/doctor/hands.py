@@ -15,8 +15,7 @@ from typing import Any, Protocol
 
 from amq.doors.clock import Clock
 from amq.doors.threads import Threads
-from amq.store.document import read_file
-from amq.store.files.vfs import Vfs, listdir_fresh, write_all
+from amq.store.files.vfs import Vfs, listdir_fresh, read_file, write_all
 
 PREFIX = "amq-doctor-"
 OPERATIONS = frozenset(("lock", "unlock", "put", "read", "link", "look", "listed", "remove", "time"))

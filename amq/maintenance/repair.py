@@ -38,22 +38,18 @@ from amq.journal.recovery import Recovered, lock_segments
 from amq.journal.salvage import Damage, Salvage
 from amq.journal.segment import list_segments
 from amq.journal.writer import Done, Job
-from amq.store.document import decode, encode, read_file
-from amq.store.epoch import EPOCH_MAX, EPOCHS_DIRECTORY, Epoch, epoch_numbers, epoch_path, newest_number, read_epoch
-from amq.store.files.board import FileBoard
-from amq.store.files.others import check_own
-from amq.store.files.shared_file import HEARTBEAT_OFFSET, LOCK_FILE, SharedFileLocker, read_record
-from amq.store.files.vfs import FULL_ERRNOS, ToolVfs, Vfs, write_all
+from amq.store.document import decode, encode
+from amq.store.election import HEARTBEAT
+from amq.store.epoch import EPOCH_MAX, Epoch
 from amq.store.host import Host, Owner
 from amq.store.lease import Lease
-from amq.store.open import open_log
+from amq.store.locker import Locker
+from amq.store.port import Store
 from amq.store.presence import Presence
-from amq.store.segment_log import CHECKPOINTS_DIRECTORY, JOURNAL_DIRECTORY, RESERVE_STEPS, Held, SegmentLog
+from amq.store.segment_log import FULL_ERRNOS, RESERVE_STEPS, Held, SegmentLog
+from amq.store.workshop import Aside, Workshop
 
 NAME = "amq-journal-repair"
-KEPT_PREFIX = "journal.before-repair-"
-SCRATCH = "repaired"  # holds the new journal until the repair is finished
-MARKER = "repair.json"
 MARKER_KIND = "repair"
 UNKNOWN_PERIOD_S = 30.0  # the wait for an unknown master, unless an epoch names a longer period
 FLUSH_BYTES = 1 << 20
@@ -93,63 +89,45 @@ class Plan:
         return bool(self.damages or self.unfinished)
 
 
-def make_plan(vfs: Vfs, store: str, config: StoreOptions) -> Plan:
+def make_plan(store: Store, workshop: Workshop, config: StoreOptions) -> Plan:
     """Read everything, change nothing. Raises NewerFormatError, OSError."""
-    epochs = read_epoch_files(vfs, store)
-    salvage = Salvage(open_log(vfs, store), _sealing(epochs))
+    epochs = read_epoch_files(store)
+    salvage = Salvage(store.log, _sealing(epochs))
     liveness = Liveness(config.duplicate_window, config.outcome_window)
     salvage.fold(liveness)
-    return Plan(epochs, salvage, liveness, unfinished(vfs, store), [*epochs.damaged, *salvage.damages])
+    return Plan(epochs, salvage, liveness, workshop.unfinished(), [*epochs.damaged, *salvage.damages])
 
 
-def is_whole(vfs: Vfs, store: str) -> bool:
+def is_whole(store: Store, workshop: Workshop) -> bool:
     """Is nothing damaged? Also correct for a store in use. Raises NewerFormatError, OSError."""
-    epochs = read_epoch_files(vfs, store)
-    if epochs.damaged or unfinished(vfs, store):
+    if read_epoch_files(store).damaged or workshop.unfinished():
         return False
-    inspection, _ = inspect(open_log(vfs, store), lambda: _sealing(read_epoch_files(vfs, store)))
+    inspection, _ = inspect(store.log, lambda: _sealing(read_epoch_files(store)))
     return not inspection.problems
 
 
-def read_epoch_files(vfs: Vfs, store: str) -> EpochFiles:
+def read_epoch_files(store: Store) -> EpochFiles:
     """Raises NewerFormatError, OSError."""
-    directory = os.path.join(store, EPOCHS_DIRECTORY)
-    try:
-        names = vfs.listdir(directory)
-    except FileNotFoundError:
-        names = []
+    epochs = store.epochs
+    numbers: list[int] = []
+    with suppress(FileNotFoundError):
+        numbers = epochs.numbers()
     newest, damaged, period_s = None, [], UNKNOWN_PERIOD_S
-    for name in sorted(names):
-        number = newest_number([name])
-        if not number:
-            continue
+    for number in filter(None, numbers):
         try:
-            epoch = read_epoch(vfs, store, number)
+            epoch = epochs.read(number)
         except CorruptError as error:
-            size = vfs.stat(epoch_path(store, number)).st_size
+            size = epochs.size(number)
             damaged.append(Damage(error.code, error.path, error.offset, size, error.why, counts=False))
             continue
         newest, period_s = epoch, max(period_s, epoch.owner.lock_keep_alive_period_s)
-    last = max((segment_key(name)[0] for name in list_segments(open_log(vfs, store))), default=0)
-    newest_known = max((each for each in epoch_numbers(names) if each <= EPOCH_MAX), default=0)
+    last = max((segment_key(name)[0] for name in list_segments(store.log)), default=0)
+    newest_known = max((each for each in numbers if each <= EPOCH_MAX), default=0)
     number = max(newest_known, last)
     if last > newest_known:
-        path = epoch_path(store, last)
         why = "epoch file is missing: there are segments of it"
-        damaged.append(Damage("STORE_INCOMPLETE", path, 0, 0, why, counts=False))
+        damaged.append(Damage("STORE_INCOMPLETE", epochs.place(last), 0, 0, why, counts=False))
     return EpochFiles(newest, number, damaged, period_s)
-
-
-def unfinished(vfs: Vfs, store: str) -> list[str]:
-    """Directories of killed repairs."""
-    found = []
-    for name in sorted(vfs.listdir(store)):
-        if name.startswith(KEPT_PREFIX):
-            directory = os.path.join(store, name)
-            with suppress(NotADirectoryError, FileNotFoundError):  # somebody has moved or deleted it
-                if SCRATCH in vfs.listdir(directory):
-                    found.append(directory)
-    return found
 
 
 class Repair:
@@ -157,7 +135,8 @@ class Repair:
 
     def __init__(
         self,
-        vfs: ToolVfs,
+        store: Store,
+        workshop: Workshop,
         clock: Clock,
         host: Host,
         entropy: random.Random,
@@ -167,13 +146,12 @@ class Repair:
     ) -> None:
         self.kept = ""
         self.plan: Plan | None = None
-        self._vfs = vfs
+        self._store = store
+        self._workshop = workshop
         self._clock = clock
         self._stop = stop
         self._entropy = entropy
         self._config = config
-        self._store = config.store
-        self._directory = os.path.join(config.store, JOURNAL_DIRECTORY)
         self._told = told
         self._owner = Owner.make(
             host,
@@ -182,7 +160,7 @@ class Repair:
             transport_urls=(),
             lock_keep_alive_period_s=config.lock_keep_alive_period_s,
         )
-        self._locker = SharedFileLocker(vfs, clock, host, config.store, self._owner)
+        self._locker = Locker(store, clock, host, self._owner)
 
     def run(self) -> Plan:
         """Take the store, finish earlier repairs, repair. Returns the findings; `kept` = where the originals are, "" if
@@ -197,15 +175,15 @@ class Repair:
             raise
 
     def _run(self) -> Plan:
-        check_own(self._vfs, self._store)
-        with closing(Presence.open(FileBoard(self._vfs, self._store), self._owner)):
+        self._workshop.check()
+        with closing(Presence.open(self._store.board, self._owner)):
             try:
                 self._lock()
                 self._locker.claim()  # a store that fences takes no change without one
-                for directory in unfinished(self._vfs, self._store):
-                    self._told(f"finishing the repair of {os.path.basename(directory)}")
-                    self._finish(directory)
-                plan = self.plan = make_plan(self._vfs, self._store, self._config)
+                for place in self._workshop.unfinished():
+                    self._told(f"finishing the repair of {os.path.basename(place)}")
+                    self._finish(place)
+                plan = self.plan = make_plan(self._store, self._workshop, self._config)
                 if plan.damages:
                     self._repair(plan)
                 self._locker.release()
@@ -214,10 +192,7 @@ class Repair:
         return plan
 
     def _lock(self) -> None:
-        path = os.path.join(self._store, LOCK_FILE)
-        if LOCK_FILE not in self._vfs.listdir(self._store):
-            self._vfs.close(self._vfs.open(path, os.O_RDWR | os.O_CREAT))
-        if not self._locker.try_acquire():
+        if not self._locker.try_acquire(at_once=True):
             raise AmqError(
                 f"the store is locked by {self._locker.holder() or 'another process'}; stop its brokers, then repair",
                 code="STORE_LOCKED",
@@ -244,18 +219,13 @@ class Repair:
     # -- the originals ------------------------------------------------------------------------------------------------
 
     def _make_kept(self) -> None:
-        """Make a directory with a link to every segment, epoch file and checkpoint."""
+        """Keep every segment, epoch and checkpoint."""
         wall = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
-        self.kept = os.path.join(self._store, f"{KEPT_PREFIX}{wall:%Y%m%dT%H%M%S}-{self._owner.uuid[:8]}")
-        self._vfs.mkdir(self.kept)
-        for directory in (JOURNAL_DIRECTORY, EPOCHS_DIRECTORY, CHECKPOINTS_DIRECTORY):
-            directory = os.path.join(self._store, directory)
-            with suppress(FileNotFoundError):
-                for name in self._vfs.listdir(directory):
-                    if segment_key(name) != (0, 0) or newest_number([name]) or parse_checkpoint_name(name):
-                        self._vfs.link(os.path.join(directory, name), os.path.join(self.kept, name))
-        self._vfs.fsync_directory(self.kept)
-        self._vfs.fsync_directory(self._store)
+        log, segments = self._store.log, list[str]()
+        with suppress(FileNotFoundError):
+            segments = [name for name in log.names() if segment_key(name) != (0, 0)]
+        name = f"{wall:%Y%m%dT%H%M%S}-{self._owner.uuid[:8]}"
+        self.kept = self._workshop.keep(name, segments, list_checkpoints(log.checkpoints))
         self._told(f"the originals are kept in {self.kept}")
 
     def _rebuild_epoch(self, plan: Plan) -> None:
@@ -268,15 +238,9 @@ class Repair:
             if report.epoch < epochs.number and (epochs.newest is None or report.epoch >= epochs.newest.number):
                 sealed[report.name] = report.end
         reason = "rebuilt by amq journal repair: the file was damaged or missing"
-        place = self._vfs.lock_place(self._store)
+        place = self._store.election.place()
         epoch = Epoch(epochs.number, self._last_owner(epochs), sealed, self._clock.wall_ms(), reason, lock=place)
-        path = epoch_path(self._store, epochs.number)
-        temporary = f"{path}.{self._owner.uuid}"
-        with suppress(FileExistsError):
-            self._vfs.mkdir(os.path.dirname(path))
-        self._write_file(temporary, encode("epoch", epoch.to_json()))
-        self._vfs.replace(temporary, path)
-        self._vfs.fsync_directory(os.path.dirname(path))
+        self._workshop.rebuild(epoch, self._owner.uuid)
         self._told(f"epoch {epochs.number} was rebuilt; its owner was {epoch.owner.describe()}")
 
     def _set_aside(self, plan: Plan) -> None:
@@ -284,19 +248,16 @@ class Repair:
         and segments of other stores under names that no epoch sealed.
         """
         for damage in plan.damages:
-            directory, name = os.path.split(damage.path)
-            rebuilt = plan.epochs.must_be_rebuilt and damage.path == epoch_path(self._store, plan.epochs.number)
-            if not damage.counts and not rebuilt and name in self._vfs.listdir(directory):
-                self._vfs.unlink(damage.path)
-                self._vfs.fsync_directory(directory)
+            rebuilt = plan.epochs.must_be_rebuilt and damage.path == self._store.epochs.place(plan.epochs.number)
+            if not damage.counts and not rebuilt and self._workshop.take_out(damage.path):
                 self._told(f"{damage.path} was taken out")
 
     def _last_owner(self, epochs: EpochFiles) -> Owner:
         """The broker that may still think it is master, from the last heartbeat, else unknown. The repair waits."""
         try:
-            body = read_record(self._vfs, os.path.join(self._store, LOCK_FILE), "heartbeat", HEARTBEAT_OFFSET)
+            body = self._store.election.read(HEARTBEAT)
             if body is not None and body.get("epoch") == epochs.number:
-                return Owner.from_json(body["owner"], self._store)
+                return Owner.from_json(body["owner"], HEARTBEAT)
         except (StoreError, LookupError, TypeError, AttributeError):
             self._told("the last heartbeat cannot be read")
         return Owner("unknown", "unknown", "unknown", "", "", 1, 0, (), epochs.period_s)
@@ -307,31 +268,27 @@ class Repair:
         """Runs in place of sealing: read the journal again, now that no broker can confirm anything, and write the
         credible records as segments of the next epoch, in a directory aside. Returns their names and lengths.
         """
-        held += lock_segments(open_log(self._vfs, self._store))
+        held += lock_segments(self._store.log)
         for segment in held:
             segment.refresh()  # the cache may hold bytes that a master of this host failed to sync
         assert previous is not None, "a store without epochs was rebuilt"
-        plan = self.plan = make_plan(self._vfs, self._store, self._config)
+        plan = self.plan = make_plan(self._store, self._workshop, self._config)
         number = previous.number + 1
-        scratch = os.path.join(self.kept, SCRATCH)
-        marker = encode(MARKER_KIND, {"epoch": number, "uuid": self._owner.uuid})
-        self._write_file(os.path.join(self.kept, MARKER), marker)
-        for path in (scratch, os.path.join(scratch, JOURNAL_DIRECTORY)):
-            self._vfs.mkdir(path)
-            self._vfs.fsync_directory(os.path.dirname(path))
+        aside = self._workshop.aside(self.kept)
+        aside.write_mark(encode(MARKER_KIND, {"epoch": number, "uuid": self._owner.uuid}))
+        aside.log.make()
         live_bytes = _live_bytes(plan)
         self._check_room(plan)
         self._told(f"writing {len(plan.liveness.live)} messages, {live_bytes} bytes")
-        log = open_log(self._vfs, scratch)
-        sealed = _Scratch(log, self._clock, number, plan, self._config, self._entropy).write(
-            _messages(open_log(self._vfs, self._store), plan.liveness)
+        sealed = _Scratch(aside.log, self._clock, number, plan, self._config, self._entropy).write(
+            _messages(self._store.log, plan.liveness)
         )
-        self._verify(scratch, number, sealed, plan.liveness)
+        self._verify(aside.log, number, sealed, plan.liveness)
         return sealed
 
     def _check_room(self, plan: Plan) -> None:
         """Raises StoreFullError where the new journal would not fit beside the old one, which stays until the end."""
-        free = self._vfs.free_bytes(self._store)
+        free = self._store.log.free_bytes()
         if free is not None and free < self._needed_bytes(plan):
             raise StoreFullError(self._no_room(plan))
 
@@ -347,9 +304,9 @@ class Repair:
         return int(GROWTH * (_live_bytes(plan) + remembered)) + ahead + ROOM_BYTES
 
     def _no_room(self, plan: Plan | None) -> str:
-        free = self._vfs.free_bytes(self._store)
+        free = self._store.log.free_bytes()
         needed = ROOM_BYTES if plan is None else self._needed_bytes(plan)
-        needs = f"no room for a repair of {self._store}: it needs about {needed / MIB:.1f} MiB"
+        needs = f"no room for a repair of {self._store.name}: it needs about {needed / MIB:.1f} MiB"
         if free is None:
             return f"{needs}: nothing was repaired; give the store more room and run it again"
         return (
@@ -357,93 +314,71 @@ class Repair:
             "more where the store is, and run it again"
         )
 
-    def _verify(self, scratch: str, number: int, sealed: dict[str, int], saved: Liveness) -> None:
+    def _verify(self, log: SegmentLog, number: int, sealed: dict[str, int], saved: Liveness) -> None:
         """Read the new journal as a new master does, and compare."""
-        replay(open_log(self._vfs, scratch), sealed, lambda _record, _segment: None, lambda _done, _total: None)
-        inspection, found = self._inspect(scratch, number, sealed)
+        replay(log, sealed, lambda _record, _segment: None, lambda _done, _total: None)
+        inspection, found = self._inspect(log, number, sealed)
         same = len(found.live) == len(saved.live) and all(
             mine == theirs and found.live[mine].destination == saved.live[mine].destination
             for mine, theirs in zip(found.live.seqs(), saved.live.seqs(), strict=True)
         )
         if inspection.problems or not same or found.redelivered != saved.redelivered:
-            raise StoreError(f"{scratch}: the new journal reads differently from what was written; nothing was changed")
+            raise StoreError(
+                f"{log.place()}: the new journal reads differently from what was written; nothing was changed"
+            )
 
-    def _inspect(self, scratch: str, number: int, sealed: dict[str, int]) -> tuple[Inspection, Liveness]:
+    def _inspect(self, log: SegmentLog, number: int, sealed: dict[str, int]) -> tuple[Inspection, Liveness]:
         windows = self._config.duplicate_window, self._config.outcome_window
-        return inspect(open_log(self._vfs, scratch), lambda: (number, sealed), lambda: Liveness(*windows))
+        return inspect(log, lambda: (number, sealed), lambda: Liveness(*windows))
 
     # -- the end, also of a repair that was killed --------------------------------------------------------------------
 
     def _finish(self, kept: str, lease: Lease | None = None) -> None:
         """After the link: put the new segments in place and remove the old ones. Before it: drop the new segments."""
-        vfs = self._vfs
-        scratch = os.path.join(kept, SCRATCH)
-        prepared = os.path.join(scratch, JOURNAL_DIRECTORY)
-        number = self._committed(kept)
+        aside, log = self._workshop.aside(kept), self._store.log
+        number = self._committed(aside)
         if number:
-            newest = read_epoch_files(vfs, self._store).newest
+            newest = read_epoch_files(self._store).newest
             sealed = newest.sealed if newest is not None else {}
             self._remove_checkpoints(number)
-            present = set(list_segments(open_log(vfs, self._store)))
-            for name in self._prepared(kept):
-                if sealed.get(name) and name not in present:
-                    vfs.link(os.path.join(prepared, name), os.path.join(self._directory, name))
-            vfs.fsync_directory(self._directory)
+            present = set(list_segments(log))
+            aside.move_in(name for name in _prepared(aside) if sealed.get(name) and name not in present)
             if lease is not None:
                 lease.check()
-            kept_names = set(vfs.listdir(kept))
-            for name in sorted(present & kept_names):
-                if segment_key(name)[0] < number and not sealed.get(name):
-                    vfs.unlink(os.path.join(self._directory, name))
-            vfs.fsync_directory(self._directory)
-        for directory in (prepared, scratch):
-            with suppress(FileNotFoundError):
-                for name in vfs.listdir(directory):
-                    if name != JOURNAL_DIRECTORY:
-                        vfs.unlink(os.path.join(directory, name))
-                vfs.rmdir(directory)
-        vfs.fsync_directory(kept)
+            originals = sorted(present & set(aside.names()))
+            log.delete(name for name in originals if segment_key(name)[0] < number and not sealed.get(name))
+        aside.clear()
 
     def _remove_checkpoints(self, epoch: int) -> None:
         """Remove checkpoints from before `epoch`: they describe the old journal. Done before new segments move in."""
-        names = list_checkpoints(open_log(self._vfs, self._store).checkpoints)
-        for name in names:
-            if (parse_checkpoint_name(name) or (epoch,))[0] < epoch:
-                self._vfs.unlink(os.path.join(self._store, CHECKPOINTS_DIRECTORY, name))
+        checkpoints = self._store.log.checkpoints
+        names = list_checkpoints(checkpoints)
+        checkpoints.delete(name for name in names if (parse_checkpoint_name(name) or (epoch,))[0] < epoch)
         if names:
-            self._vfs.fsync_directory(os.path.join(self._store, CHECKPOINTS_DIRECTORY))
+            checkpoints.settle()
 
-    def _prepared(self, kept: str) -> list[str]:
-        """The new segments that are still in `kept`."""
-        with suppress(FileNotFoundError):
-            return list_segments(open_log(self._vfs, os.path.join(kept, SCRATCH)))
-        return []
-
-    def _committed(self, kept: str) -> int:
-        """The number of the epoch that the repair of `kept` linked; 0 = it linked none. Brokers that refused the store
+    def _committed(self, aside: Aside) -> int:
+        """The number of the epoch that this repair linked; 0 = it linked none. Brokers that refused the store
         again and again may have pruned that epoch's file; the newest epoch seals the same lengths.
         """
         try:
-            path = os.path.join(kept, MARKER)
-            marker = decode(MARKER_KIND, read_file(self._vfs, path), path)
-            epoch = read_epoch(self._vfs, self._store, int(marker["epoch"]))
+            marker = decode(MARKER_KIND, aside.read_mark(), MARKER_KIND)
+            epoch = self._store.epochs.read(int(marker["epoch"]))
         except (FileNotFoundError, CorruptError):
-            names, newest = self._prepared(kept), read_epoch_files(self._vfs, self._store).newest
+            names, newest = _prepared(aside), read_epoch_files(self._store).newest
             number = max([segment_key(name)[0] for name in names], default=0)
             lengths = newest.sealed if newest is not None else {}
             sealed = {name: end for name, end in lengths.items() if segment_key(name)[0] == number}
             known = bool(sealed) and sealed.keys() <= set(names)
-            return number if known and not self._inspect(os.path.join(kept, SCRATCH), number, sealed)[0].problems else 0
+            return number if known and not self._inspect(aside.log, number, sealed)[0].problems else 0
         return epoch.number if epoch.owner.uuid == marker["uuid"] else 0
 
-    def _write_file(self, path: str, data: bytes) -> None:
-        fd = self._vfs.open(path, os.O_WRONLY | os.O_CREAT)
-        try:
-            write_all(self._vfs, fd, data, 0)
-            self._vfs.fsync(fd)
-        finally:
-            self._vfs.close(fd)
-        self._vfs.fsync_directory(os.path.dirname(path))
+
+def _prepared(aside: Aside) -> list[str]:
+    """The new segments that are not cleared yet."""
+    with suppress(FileNotFoundError):
+        return list_segments(aside.log)
+    return []
 
 
 class _Scratch:

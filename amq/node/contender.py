@@ -88,7 +88,7 @@ class Contender:
             lock_keep_alive_period_s=config.lock_keep_alive_period_s,
         )
         self._board = doors.store.board
-        self._election = doors.store.elect(doors.clock, doors.host)
+        self._election = doors.store.election
         self._group = Group(
             self._board, self._election, doors.clock, doors.host, doors.threads, config, self._owner.name, probe
         )
@@ -134,12 +134,13 @@ class Contender:
         return None
 
     def _compete(self) -> None:
-        self._election.make()
+        self._doors.store.make()
         threads = self._doors.threads
         with self._election.watch(self.wake.set, threads, lambda: self._stage.role is Role.SLAVE) as unwatched:
             if unwatched is not None:
                 _log.info("no file events here, polling alone", reason=str(unwatched))
-            locker = self._election.locker(self._owner)
+            locker = Locker(self._doors.store, self._clock, self._doors.host, self._owner)
+            locker.check_place()
             self._succession.open()
             self._group.start()
             while not self.stopping.is_set():
@@ -197,7 +198,7 @@ class Contender:
         """Look, decide, act: True with the lock; False when this member shall stop."""
         waited = False
         config = self._stage.config
-        silence = Silence(self._election.sign, self._clock, config.lock_keep_alive_period_s)
+        silence = Silence(self._election.look, self._clock, config.lock_keep_alive_period_s)
         while True:
             self.wake.clear()
             view = self._look(locker)

@@ -26,7 +26,7 @@ from amq.journal.checkpoint import list_checkpoints, read_checkpoint
 from amq.journal.follower import DivergedError, Follower
 from amq.journal.recovery import Followed, Recovered
 from amq.store.epoch import Epoch
-from amq.store.open import Store
+from amq.store.port import Store
 
 LIST_EVERY_S = 1.0  # directories are listed so often: to a server that costs more than all else that a slave asks
 FOLLOW_BYTES = 1 << 20  # read before the lock is looked at again

@@ -42,7 +42,7 @@ from amq.security.login import Authenticate, Claim, Login
 from amq.security.permissions import Permissions
 from amq.store.epoch import Epoch
 from amq.store.host import Host
-from amq.store.open import Store
+from amq.store.port import Store
 from amq.transports.announcer import Announcer
 from amq.transports.handshakes import TlsPort, listening_sockets
 from amq.transports.parking import Parking

@@ -38,7 +38,8 @@ from amq.security.login import Authenticate
 from amq.security.permissions import Permissions
 from amq.store.host import Host, SystemHost
 from amq.store.lease import Lease
-from amq.store.open import Store, open_store
+from amq.store.open import open_store
+from amq.store.port import Store
 from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.probe import refusals
 

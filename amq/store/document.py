@@ -14,16 +14,13 @@ other kinds keep format 1: brokers of both versions read them from each other.
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Mapping
 from typing import Any
 
 from amq.core.errors import CorruptError, NewerFormatError
-from amq.store.files.vfs import Vfs
 
 FORMATS = {"epoch": 2}  # the newest of each kind, which is written; 1 where none is named
-DOCUMENT_BYTES_MAX = 16 << 20
 
 
 def encode(kind: str, body: Mapping[str, Any], size: int = 0) -> bytes:
@@ -76,30 +73,6 @@ def field(body: Mapping[str, Any], name: str, kind: type | tuple[type, ...], pat
     if not isinstance(value, kind) or isinstance(value, bool):
         raise CorruptError(path, 0, f"field {name!r} is missing or of the wrong type")
     return value
-
-
-def read_file(vfs: Vfs, path: str) -> bytes:
-    """The content of the small file `path`, opened afresh (close-to-open). Raises CorruptError where it is absurdly
-    large."""
-    fd = vfs.open(path, os.O_RDONLY)
-    try:
-        size = vfs.fstat(fd).st_size
-        if size > DOCUMENT_BYTES_MAX:
-            raise CorruptError(path, DOCUMENT_BYTES_MAX, f"file is {size} bytes long, far more than amq writes here")
-        return read_all(vfs, fd, size, 0)
-    finally:
-        vfs.close(fd)
-
-
-def read_all(vfs: Vfs, fd: int, size: int, offset: int) -> bytes:
-    """Read `size` bytes from `offset`, fewer only at the end of the file."""
-    data = b""
-    while len(data) < size:
-        part = vfs.pread(fd, size - len(data), offset + len(data))
-        if not part:
-            break
-        data += part
-    return data
 
 
 def _checksum(kind: str, version: int, body: Any) -> str:

@@ -1,43 +1,82 @@
-"""The port of the election: what a broker asks of a store to become its one master, in the words of the domain.
+"""The port of the election: the lock of a store, and what brokers write beside it, in the words of the domain.
 
-An adapter answers for one kind of store: `files.election` for a directory, also one whose lock is in a database, and
-for a database by its door of files. Nothing above this port names an adapter, a file or a lock. Invariant: an election
-hands out what it saw; it decides nothing about when a broker tries (`amq.node`).
+The holder writes heartbeats through the lock and, as its last act, a release mark. A candidate that has the lock writes
+a claim. `amq.store.locker` makes one master of that and of the epochs; an adapter answers for one kind of store and
+decides nothing. Invariants: what is written is durable when the call returns; what is read is what the store has now,
+never what a cache of this host remembers, except where a call says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
+from amq.core.errors import AmqError
 from amq.doors.threads import Threads
+from amq.store.document import decode
 from amq.store.host import Owner
-from amq.store.locker import Locker
 
 # After a sign that the master is gone, try at these intervals (seconds) before going back to sleep: a kernel tells of
 # the end of a killed master microseconds before it drops the lock.
 RETRY_DELAYS_S = (0.0, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.04)
+RECORD_BYTES = 4096  # of a claim, a heartbeat and a release mark: each covers the one before it
+HEARTBEAT, RELEASE = "heartbeat", "release"
 
 
-class Sign(Protocol):
-    """The last words of the holder of the lock. Two signs are equal where the holder has said nothing in between."""
+class LockPlace(NamedTuple):
+    """Where the lock and the claims of a store are: `identity` of a database, and the `url` by which it was reached.
+    Blank: they are in the store itself."""
+
+    identity: str = ""
+    url: str = ""
+
+    def describe(self) -> str:
+        return f"the database {self.url}" if self.identity else "a file of the store"
+
+
+IN_STORE = LockPlace()
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """The last words of the holder of the lock. Two signs are equal if nothing was said in between.
+
+    lock, heartbeat   which lock that is, and what its holder last wrote through it
+    claimed, claim    where the newest claim is, None = nowhere, and what it says
+    """
+
+    lock: Hashable
+    heartbeat: bytes
+    claimed: Hashable
+    claim: bytes
 
     def period_s(self) -> float | None:
-        """The lockKeepAlivePeriod of their writer, None where that cannot be told."""
-        ...
+        """The lockKeepAlivePeriod of the holder, None where that cannot be told."""
+        try:
+            owner = decode(HEARTBEAT, self.heartbeat, HEARTBEAT)["owner"]
+            return Owner.from_json(owner, HEARTBEAT).lock_keep_alive_period_s
+        except (AmqError, LookupError, AttributeError):
+            return None  # being written just now, or never written
 
 
 class Election(Protocol):
-    """One broker's view of the election of a store. For the lease thread: every call may hang in the store."""
+    """One member's view of the lock of its store, and its hold on it. Every call may hang in the store, and raises
+    OSError where the store fails. One thread at a time."""
 
-    def make(self) -> None:
-        """Make what is missing of the store, inside what exists. Raises StoreError where a person must act, OSError."""
+    @property
+    def shuts_out(self) -> bool:
+        """Whether the store itself refuses whatever a broker writes to journal, checkpoints and epochs once a later
+        claim than its own is durable."""
         ...
 
-    def locker(self, owner: Owner) -> Locker:
-        """The part of broker `owner`. One for all its terms: it numbers its attempts, and no two may write the same
-        claim. Raises StoreError where brokers of this store may have their lock elsewhere, OSError."""
+    def place(self) -> LockPlace:
+        """Where the lock is. Raises StoreError."""
+        ...
+
+    def make(self) -> None:
+        """Make what is missing for a lock. Raises StoreError."""
         ...
 
     def watch(
@@ -47,12 +86,63 @@ class Election(Protocol):
         the reason why nothing can be watched here: poll. A wake-up proves nothing."""
         ...
 
-    def sign(self) -> Sign | None:
-        """The last sign of life of the holder, as the store has it now; None = nobody has held the lock. Raises
-        OSError."""
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def look(self) -> Sign | None:
+        """The last sign of life of the holder; None = there is no lock."""
         ...
 
     def is_held(self) -> bool:
-        """Whether somebody holds the lock. The answer may be old on a network file system: for patience, never for
-        safety. Raises OSError."""
+        """Whether somebody else than this member holds the lock. The answer may be old on a network file system: for
+        patience, never for safety. Raises FileNotFoundError where there is no lock."""
+        ...
+
+    def read(self, kind: str) -> Mapping[str, Any] | None:
+        """The last HEARTBEAT or RELEASE that was written through the lock; None = none was. Raises FileNotFoundError
+        where there is no lock, CorruptError (torn, or being written just now), NewerFormatError."""
+        ...
+
+    # -- holding ------------------------------------------------------------------------------------------------------
+
+    def try_acquire(self, leave: Callable[[], bool]) -> bool:
+        """Try once, without waiting, to get the lock. Where there is none, `leave()` says whether that is left so; else
+        it is made. Raises StoreError where a person must act."""
+        ...
+
+    def holds(self) -> bool:
+        """Whether the lock that this member got is still the lock of the store. An OSError may say that it is gone for
+        good. Raises OwnershipLostError where this member got none."""
+        ...
+
+    def regain(self, asker: str) -> None:
+        """Get the lock that is there now in place of the one that was removed or replaced; make it where it is missing.
+        Raises OwnershipLostError where another broker was quicker. `asker` is unique for this member."""
+        ...
+
+    def can_replace(self) -> bool:
+        """Whether `replace` works on this store."""
+        ...
+
+    def replace(self, asker: str) -> bool:
+        """Put a lock that this member holds in the place of one that another member holds. False = another broker was
+        quicker. `asker` is unique for this member."""
+        ...
+
+    def write(self, kind: str, data: bytes) -> None:
+        """Write a HEARTBEAT or a RELEASE through the lock. Raises OwnershipLostError where this member has given it
+        up."""
+        ...
+
+    def let_go(self) -> None:
+        """Give the lock up, writing nothing."""
+        ...
+
+    # -- claiming -----------------------------------------------------------------------------------------------------
+
+    def claim(self, data: bytes) -> None:
+        """Make `data` the newest claim."""
+        ...
+
+    def read_claim(self) -> bytes:
+        """The newest claim. Raises FileNotFoundError where somebody removed it."""
         ...

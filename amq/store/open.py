@@ -1,89 +1,76 @@
 """The one place that knows which kinds of stores there are: a directory, a database by its URL, or a directory whose
 lock is in a database.
 
-Everything above the door (`Vfs`) takes the door that `open_vfs` returns, and does not ask which one it is.
+Everything else takes the ports that `open_store` returns, and does not ask which kind it is.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 from amq.core.errors import AmqError, ConfigError
-from amq.doors.clock import Clock
-from amq.store.board import Board
-from amq.store.election import Election
-from amq.store.epoch import EPOCHS_DIRECTORY, Epochs, epoch_numbers, read_epoch
 from amq.store.files.board import FileBoard
 from amq.store.files.election import FileElection
 from amq.store.files.epochs import FileEpochs
 from amq.store.files.log import FileLog
-from amq.store.files.vfs import SystemVfs, ToolVfs, Vfs
-from amq.store.host import Host
+from amq.store.files.others import check_own
+from amq.store.files.vfs import SystemVfs, Vfs
+from amq.store.files.workshop import FileWorkshop
 from amq.store.name import is_directory
-from amq.store.segment_log import JOURNAL_DIRECTORY, SegmentLog
+from amq.store.port import Store
+from amq.store.workshop import Workshop
 
-
-def open_vfs(store: str, locker: str | None = None) -> ToolVfs:
-    """The door to `store`. `locker` = URL of the database in which the lock is, "" = the lock is in the store, None =
-    as the last master had it. Raises ConfigError."""
-    if is_directory(store):
-        url = locker_of(store) if locker is None else locker
-        if not url:
-            return SystemVfs()
-    else:
-        url = store
-    try:
-        from amq.store.postgres.locker import SqlLockedVfs  # not for everybody: psycopg takes time to load
-        from amq.store.postgres.url import SqlUrl
-        from amq.store.postgres.vfs import SqlVfs
-    except ImportError as error:
-        raise ConfigError(
-            f"{url} needs psycopg, which cannot be loaded ({error}): pip install 'amq[sql]'", code="STORE_URL_INVALID"
-        ) from error
-    parsed = SqlUrl.parse(url)
-    return SqlLockedVfs(store, parsed) if is_directory(store) else SqlVfs(parsed)
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """All that a member asks of its store, by port. `elect` makes its view of the election."""
-
-    log: SegmentLog
-    board: Board
-    epochs: Epochs
-    elect: Callable[[Clock, Host], Election]
+if TYPE_CHECKING:
+    from amq.store.postgres.vfs import SqlVfs
 
 
 def open_store(store: str, locker: str | None = None) -> Store:
-    """The ports of `store`; see `open_vfs`. Raises ConfigError."""
-    return store_behind(open_vfs(store, locker), store)
+    """The ports of `store`. `locker` = URL of the database in which the lock is, "" = the lock is in the store, None =
+    as the last master had it. Raises ConfigError."""
+    if not is_directory(store):
+        return store_in(_tables(store))
+    files = open_directory(store)
+    url = locker_of(store) if locker is None else locker
+    return locked_in(files, _tables(url)) if url else files
+
+
+def open_directory(store: str) -> Store:
+    """The files of directory `store`, for those who only read them: its lock may be elsewhere."""
+    return store_behind(SystemVfs(), store)
+
+
+def open_workshop(store: str) -> tuple[Store, Workshop]:
+    """The ports of `store`, and what a repair asks besides, through one door: a database takes changes only from the
+    door that has claimed it. Raises ConfigError."""
+    if is_directory(store):
+        return open_store(store), FileWorkshop(SystemVfs(), store)
+    door = _tables(store)
+    return store_in(door), FileWorkshop(door, door.url.text)
 
 
 def store_behind(vfs: Vfs, store: str) -> Store:
-    """The ports of `store`, to which the door `vfs` leads."""
-
-    def elect(clock: Clock, host: Host) -> Election:
-        return open_election(vfs, clock, host, store)
-
-    return Store(open_log(vfs, store), open_board(vfs, store), FileEpochs(vfs, store), elect)
-
-
-def open_election(vfs: Vfs, clock: Clock, host: Host, store: str) -> Election:
-    """The election of the brokers of `store`, to which the door `vfs` leads."""
-    return FileElection(vfs, clock, host, store, (JOURNAL_DIRECTORY,), lambda place: open_vfs(store, place.url))
+    """The store in directory `store`, to which the door `vfs` leads."""
+    elsewhere = partial(_election_at, vfs, store)
+    return Store(
+        store, FileElection(vfs, store), FileEpochs(vfs, store), FileLog(vfs, store), FileBoard(vfs, store), elsewhere
+    )
 
 
-def open_log(vfs: Vfs, store: str) -> SegmentLog:
-    """The log of `store`, to which the door `vfs` leads."""
-    return FileLog(vfs, store)
+def store_in(door: SqlVfs) -> Store:
+    """The store in the tables of `door`."""
+    from amq.store.postgres.election import SqlElection
+
+    return replace(store_behind(door, door.url.text), election=SqlElection(door))
 
 
-def open_board(vfs: Vfs, store: str) -> Board:
-    """The board of the members of `store`, to which the door `vfs` leads."""
-    return FileBoard(vfs, store)
+def locked_in(files: Store, door: SqlVfs) -> Store:
+    """The store `files`, whose lock is in the tables of `door`, and what brokers say to each other."""
+    from amq.store.postgres.election import SqlElection
+
+    return replace(files, election=SqlElection(door, alone=True), board=FileBoard(door, door.url.text))
 
 
 def locker_of(store: str) -> str:
@@ -92,12 +79,37 @@ def locker_of(store: str) -> str:
     As the newest epoch says that can be read: a command that repairs a damaged one must not take the wrong lock. An
     error of the store itself meets whoever asked.
     """
-    vfs = SystemVfs()
+    epochs = open_directory(store).epochs
     try:
-        numbers = epoch_numbers(vfs.listdir(os.path.join(store, EPOCHS_DIRECTORY)))
+        numbers = epochs.numbers()
     except OSError:
         return ""
     for number in reversed(numbers):
         with suppress(AmqError, OSError):
-            return read_epoch(vfs, store, number).lock.url
+            return epochs.read(number).lock.url
     return ""
+
+
+def check_directory(store: str) -> None:
+    """Raises StoreError if another product's broker keeps its messages in the directory `store`, OSError."""
+    check_own(SystemVfs(), store)
+
+
+def _election_at(vfs: Vfs, store: str, url: str) -> FileElection:
+    """The election of brokers of the directory `store` that have their lock at `url`; "" = in the store."""
+    if not url:
+        return FileElection(vfs, store)
+    from amq.store.postgres.election import SqlElection
+
+    return SqlElection(_tables(url), alone=True)
+
+
+def _tables(url: str) -> SqlVfs:
+    try:
+        from amq.store.postgres.url import SqlUrl  # not for everybody: psycopg takes time to load
+        from amq.store.postgres.vfs import SqlVfs
+    except ImportError as error:
+        raise ConfigError(
+            f"{url} needs psycopg, which cannot be loaded ({error}): pip install 'amq[sql]'", code="STORE_URL_INVALID"
+        ) from error
+    return SqlVfs(SqlUrl.parse(url))

@@ -7,6 +7,7 @@ when all of it is durable. Every call may hang in the store, and raises OSError 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from typing import Protocol, Self
 
@@ -18,6 +19,11 @@ RESERVE_STEPS = 32
 JOURNAL_DIRECTORY = "journal"  # the last part but one of the place of a segment
 CHECKPOINTS_DIRECTORY = "checkpoints"
 RESERVE_NAME = "reserve"  # what `names` calls the room that is kept for acknowledgements
+
+
+# An OSError with one of these says that there is no room: on the disk, in the quota of this user or directory, in a
+# file (`ulimit -f`, or the file system's limit).
+FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class NotAFileError(OSError):
@@ -135,6 +141,10 @@ class Shelf(Protocol):
         """Delete them, in this order."""
         ...
 
+    def settle(self) -> None:
+        """Make the names durable that are seen, and that some are gone."""
+        ...
+
 
 class Checkpoints(Shelf, Protocol):
     """The checkpoints of a store. `delete` does not mind a name that is gone, and a crash may undo it."""
@@ -154,13 +164,13 @@ class SegmentLog(Shelf, Protocol):
     @property
     def checkpoints(self) -> Checkpoints: ...
 
+    def make(self) -> None:
+        """Make what is missing of the log, inside what exists. Raises StoreError where a person must act."""
+        ...
+
     def create(self, name: str, head: bytes, size: int, clock: Clock) -> Writer:
         """A new segment that begins with `head`, durable with its name, and written by this broker alone as far as the
         store can tell. It will have about `size` bytes. Raises FileExistsError; NoRoomError, which leaves nothing."""
-        ...
-
-    def settle(self) -> None:
-        """Make the names durable that are seen."""
         ...
 
     def hold(self, name: str) -> Held | None:

@@ -20,7 +20,7 @@ PERIODS = 5  # of the holder's lockKeepAlivePeriod that a time-out has at least
 
 class Silence:
     """Watches the holder of a lock for a broker whose own lockKeepAlivePeriod is `period_s`. `read()` returns the last
-    sign of life (`Election.sign`). For the lease thread: `look` may hang in the store.
+    sign of life (`Election.look`). For the lease thread: `look` may hang in the store.
 
     sign      as last seen; None = there is none, or no view of the store
     silent_s  how long it was seen unchanged

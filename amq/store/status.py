@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from amq.core.errors import CorruptError
 from amq.doors.clock import Clock
 from amq.store.document import field
-from amq.store.epoch import Epoch, read_newest_epoch
-from amq.store.files.board import FileBoard
-from amq.store.files.shared_file import HEARTBEAT_OFFSET, LOCK_FILE, RELEASE_OFFSET, read_record
-from amq.store.files.vfs import Vfs
+from amq.store.election import HEARTBEAT, RELEASE, Election
+from amq.store.epoch import Epoch
+from amq.store.port import Store
 from amq.store.presence import MASTER, BrokerPresence, read_gone, read_presence
 
 WATCH_S_MAX = 5.0  # how long `silence` watches for a heartbeat at most
@@ -91,40 +90,32 @@ class StoreStatus:
         return next((broker for broker in self.brokers if broker.owner is not None and broker.owner.uuid == uuid), None)
 
 
-def store_status(vfs: Vfs, store: str) -> StoreStatus:
+def store_status(store: Store) -> StoreStatus:
     """Read the status of `store`. Raises CorruptError, NewerFormatError, OSError."""
-    epoch = read_newest_epoch(vfs, store)
-    path = os.path.join(store, LOCK_FILE)
+    epoch, election = store.epochs.newest(), store.election
     try:
-        fd = vfs.open(path, os.O_RDONLY)
+        lock = "held" if election.is_held() else "free"
     except FileNotFoundError:
-        return StoreStatus(
-            "missing", epoch, False, None, read_presence(FileBoard(vfs, store)), gone=read_gone(FileBoard(vfs, store))
-        )
-    try:
-        lock = "held" if vfs.lock_held(fd) else "free"
-    finally:
-        vfs.close(fd)
-    mark = read_record(vfs, path, "release", RELEASE_OFFSET)
-    beat = read_record(vfs, path, "heartbeat", HEARTBEAT_OFFSET)
+        return StoreStatus("missing", epoch, False, None, read_presence(store.board), gone=read_gone(store.board))
+    mark, beat = election.read(RELEASE), election.read(HEARTBEAT)
     released = (
         mark is not None
         and epoch is not None
         and (mark.get("epoch"), mark.get("uuid")) == (epoch.number, epoch.owner.uuid)
     )
-    wall_ms = field(beat, "wall_ms", int, path) if beat is not None else None
-    running, gone = read_presence(FileBoard(vfs, store)), read_gone(FileBoard(vfs, store))
-    return StoreStatus(lock, epoch, released, wall_ms, running, _beat(beat, path), gone)
+    wall_ms = field(beat, "wall_ms", int, HEARTBEAT) if beat is not None else None
+    running, gone = read_presence(store.board), read_gone(store.board)
+    return StoreStatus(lock, epoch, released, wall_ms, running, _beat(beat), gone)
 
 
-def _beat(body: dict[str, object] | None, path: str) -> tuple[str, int] | None:
+def _beat(body: Mapping[str, Any] | None) -> tuple[str, int] | None:
     if body is None:
         return None
-    owner = field(body, "owner", dict, path)
-    return field(owner, "uuid", str, path), field(body, "count", int, path)
+    owner = field(body, "owner", dict, HEARTBEAT)
+    return field(owner, "uuid", str, HEARTBEAT), field(body, "count", int, HEARTBEAT)
 
 
-def silence(vfs: Vfs, clock: Clock, store: str, seen: StoreStatus, wait: Callable[[float], object]) -> float | None:
+def silence(election: Election, clock: Clock, seen: StoreStatus, wait: Callable[[float], object]) -> float | None:
     """For how many seconds the owner of the newest epoch has given no sign; None where it works, or no broker does.
 
     It writes a heartbeat three times a `lockKeepAlivePeriod`, so an age of less than a period is no silence. The age is
@@ -139,12 +130,11 @@ def silence(vfs: Vfs, clock: Clock, store: str, seen: StoreStatus, wait: Callabl
     age_s = (clock.wall_ms() - last_ms) / 1000
     if 0 <= age_s <= period_s:
         return None
-    path = os.path.join(store, LOCK_FILE)
     began = clock.monotonic()
     while (watched_s := clock.monotonic() - began) < min(period_s, WATCH_S_MAX):
         wait(min(WATCH_STEP_S, period_s / 10))
         try:
-            if _beat(read_record(vfs, path, "heartbeat", HEARTBEAT_OFFSET), path) != seen.heartbeat:
+            if _beat(election.read(HEARTBEAT)) != seen.heartbeat:
                 return None
         except (CorruptError, FileNotFoundError):  # being written just now, or made anew: somebody works
             return None

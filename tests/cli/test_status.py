@@ -21,9 +21,10 @@ from amq.cli.status import ask
 from amq.client.uri import BrokerUri
 from amq.doors.clock import SystemClock
 from amq.store.files.board import FileBoard
-from amq.store.files.shared_file import SharedFileLocker
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner, SystemHost
+from amq.store.locker import Locker
+from amq.store.open import store_behind
 from amq.store.presence import Presence
 from tests.patience import DEADLINE_S
 from tests.ports import free_port
@@ -105,7 +106,7 @@ def test_a_broker_that_reads_the_journal_is_no_master_yet(tmp_path: Path) -> Non
     vfs = SystemVfs()
     host = SystemHost()
     owner = Owner.make(host, name="a", uuid="u", transport_urls=("stomp://a:1",), lock_keep_alive_period_s=600.0)
-    locker = SharedFileLocker(vfs, SystemClock(), host, str(tmp_path), owner)
+    locker = Locker(store_behind(vfs, str(tmp_path)), SystemClock(), host, owner)
     (tmp_path / "journal").mkdir()
     with closing(Presence.open(FileBoard(vfs, str(tmp_path)), owner)) as presence:
         assert locker.try_acquire()
@@ -215,7 +216,7 @@ def test_where_the_consoles_are(tmp_path: Path) -> None:
                 host, name=name, uuid=name, transport_urls=("stomp://a:1",), lock_keep_alive_period_s=600.0
             )
             if name == "a":
-                locker = SharedFileLocker(vfs, SystemClock(), host, str(tmp_path), owner)
+                locker = Locker(store_behind(vfs, str(tmp_path)), SystemClock(), host, owner)
                 assert locker.try_acquire()
                 assert locker.take_over(lambda _s: False, lambda _previous: {}) is not None
                 running.callback(locker.release)

@@ -16,7 +16,7 @@ from amq.doors.clock import SystemClock
 from amq.management.consoles import URL_CHARS_MAX, VALID_S, Announced, is_loopback, web_url
 from amq.management.resources import Caller
 from amq.security.login import User
-from amq.store.open import open_board, open_vfs
+from amq.store.open import open_store
 from amq.store.presence import read_presence
 from tests.console.consoles import by_password, client_of, run
 from tests.console.test_console_pages import log_in
@@ -79,7 +79,7 @@ def test_it_counts_as_long_as_it_is_said_again_and_the_first_one_stays() -> None
 async def told_in_the_store(made: Managed, url: str) -> None:
     """Until `brokers/a.json` says so."""
     store = made.config.store
-    while next(each.console for each in read_presence(open_board(open_vfs(store), store)) if each.name == "a") != url:
+    while next(each.console for each in read_presence(open_store(store).board) if each.name == "a") != url:
         await asyncio.sleep(0.05)
 
 

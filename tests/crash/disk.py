@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from amq.store.files.vfs import IN_STORE, LockPlace
-
 SECTOR_BYTES = 512
 ROOT = 1
 WRITE, SIZE, NAME, SYNC = "write", "size", "name", "sync"
@@ -245,15 +243,6 @@ class DiskVfs:
     def free_bytes(self, path: str) -> int:
         self.disk.find(path)
         return max(self.disk.capacity - self.disk.used(), 0)
-
-    def fences(self, path: str) -> bool:  # noqa: ARG002
-        return False
-
-    def lock_place(self, path: str) -> LockPlace:  # noqa: ARG002
-        return IN_STORE
-
-    def lock_queue(self, path: str) -> None:
-        """Nothing waits."""
 
     def _file(self, fd: int) -> tuple[int, str]:
         try:

@@ -20,7 +20,7 @@ from amq.core.xid import XID_COMMITTED, XID_ROLLED_BACK
 from amq.journal.inspect import Inspection
 from amq.journal.records import LEASE
 from amq.protocols.commands import CommitBatch, Finish, LeaseMessages
-from amq.store.epoch import read_newest_epoch
+from amq.store.files.epochs import FileEpochs
 from amq.store.files.log import FileLog
 from tests.broker.world import full_name
 from tests.crash.disk import Call, Disk, DiskVfs, Image, Remains
@@ -169,7 +169,7 @@ def _inspect(disk: Disk) -> None:
     """`amq journal check` finds nothing wrong with what a crash left."""
     vfs = DiskVfs(disk)
     try:
-        newest = read_newest_epoch(vfs, STORE)
+        newest = FileEpochs(vfs, STORE).newest()
         sealing = (newest.number, newest.sealed) if newest is not None else (0, {})
         inspection = Inspection(FileLog(vfs, STORE), sealing)
     except FileNotFoundError:

@@ -115,11 +115,11 @@ messages of a run staged at the place of its first [two-phase]
 a run that is staged does not keep its segment [two-phase]
     amq.broker.state.state.State.stage: segment.live += count => pass
 epoch file linked before its fsync [queues]
-    amq.store.epoch.link_epoch: vfs.fsync(fd) => pass
+    amq.store.files.epochs.FileEpochs.link: vfs.fsync(fd) => pass
 epoch's name not synced [queues]
-    amq.store.epoch.link_epoch: vfs.fsync_directory(directory) => pass
+    amq.store.files.epochs.FileEpochs.link: vfs.fsync_directory(directory) => pass
 names of the store's directories not synced [queues]
-    amq.store.files.election.FileElection.make: self._vfs.fsync_directory(os.path.dirname(path) or ".") => pass
+    amq.store.files.log.FileLog.make: self._vfs.fsync_directory(os.path.dirname(path) or ".") => pass
 refused by a full disk and stored all the same [full]
     amq.journal.batch.OpenBatch.take_out: self.records, self.chunks = [self.records[i] for i in keep],
         [self.chunks[i] for i in keep] => pass

@@ -18,11 +18,9 @@ from amq.journal.journal import Journal
 from amq.node.following import Following
 from amq.node.mastership import Doors
 from amq.node.takeover import Takeover
-from amq.store.files.election import FileElection
-from amq.store.files.shared_file import SharedFileLocker
 from amq.store.host import Owner
+from amq.store.locker import Locker
 from amq.store.open import store_behind
-from amq.store.segment_log import JOURNAL_DIRECTORY
 from tests.broker.disk import StepRunner
 from tests.broker.world import Client, World
 from tests.crash.disk import Disk, DiskVfs
@@ -71,11 +69,11 @@ class Process(World):
         slave = Following(store, self.clock, self.config)
         doors = Doors(store, self.clock, self._host, SystemThreads(), random.Random(0), lambda _: StepRunner())
         takeover = Takeover(doors, slave, lambda _: None)
-        FileElection(self.vfs, self.clock, self._host, STORE, (JOURNAL_DIRECTORY,)).make()
+        store.make()
         owner = Owner.make(
             self._host, name=self.name, uuid=f"uuid of {self.name}", transport_urls=(), lock_keep_alive_period_s=2.0
         )
-        self.locker = SharedFileLocker(self.vfs, self.clock, self._host, STORE, owner)
+        self.locker = Locker(store, self.clock, self._host, owner)
         assert self.locker.try_acquire(), "the lock of a dead process is free"
         mastership = self.locker.take_over(self._pause, lambda previous: takeover.seal(previous, self.locker.sign))
         assert mastership is not None

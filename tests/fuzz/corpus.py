@@ -41,8 +41,9 @@ from amq.protocols.openwire.wire import optional_bytes
 from amq.protocols.stomp.runs import pack
 from amq.security.users import PasswordHash
 from amq.store.document import encode
+from amq.store.election import RECORD_BYTES
+from amq.store.files.election import RELEASE_OFFSET
 from amq.store.files.log import FileLog
-from amq.store.files.shared_file import RECORD_BYTES, RELEASE_OFFSET
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner
 

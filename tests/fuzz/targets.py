@@ -35,10 +35,11 @@ from amq.protocols.stomp.frame import Frame, FrameLimits
 from amq.protocols.stomp.runs import read_run
 from amq.security.users import parse_users
 from amq.selectors import Selector
-from amq.store.epoch import read_epochs, read_newest_epoch
+from amq.store.files.epochs import FileEpochs
 from amq.store.files.log import FileLog
-from amq.store.files.shared_file import SharedFileLocker
 from amq.store.host import Owner
+from amq.store.locker import Locker
+from amq.store.open import store_behind
 from amq.store.status import store_status
 from tests.crash.disk import ROOT, Disk, DiskVfs, Image
 from tests.fakes import FakeClock, FakeHost
@@ -127,9 +128,9 @@ def checkpoint_blocks(data: bytes) -> None:
 def epoch(data: bytes) -> None:
     """An epoch file, as status, history and a candidate read it."""
     vfs = store({"epochs/0000000001.json": data, "lock": b""})
-    read_epochs(vfs, STORE)
-    read_newest_epoch(vfs, STORE)
-    store_status(vfs, STORE)
+    FileEpochs(vfs, STORE).all()
+    FileEpochs(vfs, STORE).newest()
+    store_status(store_behind(vfs, STORE))
     _candidate(vfs)
 
 
@@ -152,14 +153,14 @@ def lock(data: bytes) -> None:
     vfs = store({"lock": data, **epochs})
     _locker(vfs, "slave").holder()
     _candidate(vfs)
-    store_status(store({"lock": data, **epochs}), STORE)
+    store_status(store_behind(store({"lock": data, **epochs}), STORE))
 
 
 def presence(data: bytes) -> None:
     """A broker's own file, locked and read by others."""
     vfs = store({"brokers/other.json": data})
     vfs.try_lock(vfs.open(f"{STORE}/brokers/other.json", 0))
-    store_status(vfs, STORE)
+    store_status(store_behind(vfs, STORE))
 
 
 def users(data: bytes) -> None:
@@ -239,10 +240,10 @@ def _candidate(vfs: DiskVfs) -> None:
     locker.abandon()
 
 
-def _locker(vfs: DiskVfs, name: str) -> SharedFileLocker:
+def _locker(vfs: DiskVfs, name: str) -> Locker:
     host = FakeHost(name)
     owner = Owner.make(host, name=name, uuid=f"uuid-{name}", transport_urls=(), lock_keep_alive_period_s=2.0)
-    return SharedFileLocker(vfs, FakeClock(), host, STORE, owner)
+    return Locker(store_behind(vfs, STORE), FakeClock(), host, owner)
 
 
 def _pause(_seconds: float) -> bool:

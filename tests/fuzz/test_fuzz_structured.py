@@ -17,9 +17,9 @@ from amq.core.errors import StoreError
 from amq.journal.format import BATCH, RECORD_BYTES, SegmentHeader, crc32, frame_record, segment_name
 from amq.journal.records import Previous
 from amq.store.document import encode
-from amq.store.epoch import read_newest_epoch
-from amq.store.files.shared_file import RECORD_BYTES as LOCK_RECORD_BYTES
-from amq.store.files.shared_file import RELEASE_OFFSET
+from amq.store.election import RECORD_BYTES as LOCK_RECORD_BYTES
+from amq.store.files.election import RELEASE_OFFSET
+from amq.store.files.epochs import FileEpochs, epoch_json
 from amq.store.host import SystemHost
 from tests.fuzz import corpus
 from tests.fuzz.targets import STORE, TARGETS, recover, store
@@ -209,11 +209,11 @@ def test_every_field_of_an_epoch_with_extremes(name: str) -> None:
         data = encode("epoch", body)
         if not TARGETS["epoch"].check(data):
             continue
-        epoch = read_newest_epoch(store({"epochs/0000000001.json": data}), STORE)
+        epoch = FileEpochs(store({"epochs/0000000001.json": data}), STORE).newest()
         assert epoch is not None
         assert SystemHost.is_running(epoch.owner.pid, epoch.owner.pid_start) in (True, False)
         assert epoch.owner.lock_keep_alive_period_s * 1.01 < TIMEOUT_MAX
-        json.dumps(epoch.to_json()).encode()
+        json.dumps(epoch_json(epoch)).encode()
 
 
 @pytest.mark.parametrize("name", ["lock", "presence"])

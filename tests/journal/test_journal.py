@@ -20,8 +20,7 @@ from amq.journal.journal import INLINE_SYNC_S_MAX, Journal
 from amq.journal.records import Consumed, Group
 from amq.journal.writer import JournalThread
 from amq.store.files.log import BLOCK_BYTES, SMALL_BATCH_BYTES, ZEROS_BYTES, FileLog
-from amq.store.files.vfs import FULL_ERRNOS
-from amq.store.segment_log import RESERVE_NAME, SyncError
+from amq.store.segment_log import FULL_ERRNOS, RESERVE_NAME, SyncError
 from tests.fakes import FaultyVfs, open_files
 from tests.journal.journal_world import Waiter, World
 from tests.patience import DEADLINE_S

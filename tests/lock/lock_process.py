@@ -16,6 +16,10 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from amq.store.files.epochs import FileEpochs
+from amq.store.locker import Locker
+from amq.store.open import store_behind
+
 ROOT = Path(__file__).parents[2]
 ANSWER_S_MAX = 30.0
 
@@ -76,16 +80,15 @@ class Process:
 def main(store: str, name: str, period_s: float) -> None:
     from amq.core.errors import AmqError
     from amq.doors.clock import SystemClock
-    from amq.store.epoch import Epoch, link_epoch, make_epochs_directory
+    from amq.store.epoch import Epoch
     from amq.store.files.board import FileBoard
-    from amq.store.files.shared_file import SharedFileLocker
     from amq.store.files.vfs import SystemVfs
     from amq.store.host import Owner, SystemHost
     from amq.store.presence import Presence
 
     vfs, clock, host = SystemVfs(), SystemClock(), SystemHost()
     owner = Owner.make(host, name=name, uuid=str(uuid.uuid4()), transport_urls=(), lock_keep_alive_period_s=period_s)
-    locker = SharedFileLocker(vfs, clock, host, store, owner)
+    locker = Locker(store_behind(vfs, store), clock, host, owner)
     mastership = None
     kept: list[Presence] = []
     for line in sys.stdin:
@@ -116,9 +119,9 @@ def main(store: str, name: str, period_s: float) -> None:
                 case "presence":
                     kept.append(Presence.open(FileBoard(vfs, store), owner))
                 case "link":
-                    make_epochs_directory(vfs, store)
+                    FileEpochs(vfs, store).make()
                     epoch = Epoch(request["number"], owner, {}, 0, "race")
-                    answer["won"] = link_epoch(vfs, store, epoch, f"{owner.uuid}-{request['number']}")
+                    answer["won"] = FileEpochs(vfs, store).link(epoch, f"{owner.uuid}-{request['number']}")
         except AmqError as error:
             answer = {"error": error.code, "description": error.description}
         except Exception as error:  # noqa: BLE001 - the driver reports it

@@ -15,10 +15,10 @@ from fakes import FakeClock, FakeHost, FaultyVfs
 
 from amq.core.errors import OwnershipLostError
 from amq.store.epoch import Epoch
-from amq.store.files.shared_file import SharedFileLocker
 from amq.store.host import Owner
 from amq.store.lease import Lease
-from amq.store.locker import Term
+from amq.store.locker import Locker, Term
+from amq.store.open import store_behind
 
 PERIOD_S = 3.0
 STEP_S = 0.01
@@ -49,7 +49,7 @@ class Broker:
             transport_urls=(f"stomp://{name}:61613",),
             lock_keep_alive_period_s=period_s,
         )
-        self.locker = SharedFileLocker(self.vfs, self.clock, self.host, self.store, self.owner)
+        self.locker = Locker(store_behind(self.vfs, self.store), self.clock, self.host, self.owner)
         self.mastership: Term | None = None
         self.confirmed: dict[str, int] = {}
         self.works_meanwhile: Callable[[], None] = lambda: None

@@ -15,15 +15,8 @@ from hypothesis import strategies as st
 
 from amq.core.errors import CorruptError, NewerFormatError
 from amq.store.document import decode, decode_any, encode
-from amq.store.epoch import (
-    Epoch,
-    epoch_path,
-    link_epoch,
-    make_epochs_directory,
-    prune_epochs,
-    read_epochs,
-    read_newest_epoch,
-)
+from amq.store.epoch import Epoch
+from amq.store.files.epochs import FileEpochs, epoch_json, epoch_of, epoch_path
 from amq.store.files.vfs import SystemVfs, listdir_fresh
 from amq.store.host import Owner
 
@@ -36,30 +29,30 @@ def epoch(number: int, sealed: dict[str, int] | None = None) -> Epoch:
 
 
 def link(store: Path, number: int, attempt: str = "x", sealed: dict[str, int] | None = None) -> bool:
-    make_epochs_directory(VFS, str(store))
-    return link_epoch(VFS, str(store), epoch(number, sealed), attempt)
+    FileEpochs(VFS, str(store)).make()
+    return FileEpochs(VFS, str(store)).link(epoch(number, sealed), attempt)
 
 
 def test_written_and_read_back(tmp_path: Path) -> None:
-    assert read_epochs(VFS, str(tmp_path)) == []
-    assert read_newest_epoch(VFS, str(tmp_path)) is None
+    assert FileEpochs(VFS, str(tmp_path)).all() == []
+    assert FileEpochs(VFS, str(tmp_path)).newest() is None
     assert link(tmp_path, 1)
     assert link(tmp_path, 2, sealed={"a.seg": 17})
-    assert read_epochs(VFS, str(tmp_path)) == [epoch(1), epoch(2, {"a.seg": 17})]
-    assert read_newest_epoch(VFS, str(tmp_path)) == epoch(2, {"a.seg": 17})
+    assert FileEpochs(VFS, str(tmp_path)).all() == [epoch(1), epoch(2, {"a.seg": 17})]
+    assert FileEpochs(VFS, str(tmp_path)).newest() == epoch(2, {"a.seg": 17})
 
 
 def test_number_is_taken_once(tmp_path: Path) -> None:
     assert link(tmp_path, 1, "first", {"mine": 1})
     assert not link(tmp_path, 1, "second", {"yours": 2})
-    assert read_epochs(VFS, str(tmp_path)) == [epoch(1, {"mine": 1})]
+    assert FileEpochs(VFS, str(tmp_path)).all() == [epoch(1, {"mine": 1})]
     assert sorted(path.name for path in (tmp_path / "epochs").iterdir()) == ["0000000001.json"]
 
 
 def test_file_is_durable_before_its_name_and_its_name_before_success(tmp_path: Path) -> None:
-    make_epochs_directory(VFS, str(tmp_path))
+    FileEpochs(VFS, str(tmp_path)).make()
     vfs = FaultyVfs()
-    assert link_epoch(vfs, str(tmp_path), epoch(1), "x")
+    assert FileEpochs(vfs, str(tmp_path)).link(epoch(1), "x")
     methods = [method for method, _ in vfs.calls]
     assert methods == ["open", "pwrite", "fsync", "close", "link", "fsync_directory", "unlink"]
 
@@ -68,11 +61,11 @@ def test_file_is_durable_before_its_name_and_its_name_before_success(tmp_path: P
     ("method", "number"), [("fsync", errno.EIO), ("pwrite", errno.ENOSPC), ("close", errno.EDQUOT)]
 )
 def test_what_cannot_be_written_makes_no_epoch_and_leaves_no_file(tmp_path: Path, method: str, number: int) -> None:
-    make_epochs_directory(VFS, str(tmp_path))
+    FileEpochs(VFS, str(tmp_path)).make()
     vfs = FaultyVfs()
     vfs.fail(method, number)
     with pytest.raises(OSError):
-        link_epoch(vfs, str(tmp_path), epoch(1), "x")
+        FileEpochs(vfs, str(tmp_path)).link(epoch(1), "x")
     assert list((tmp_path / "epochs").iterdir()) == []
 
 
@@ -80,8 +73,8 @@ def test_prune_keeps_the_newest_and_removes_what_died(tmp_path: Path) -> None:
     for number in range(1, 11):
         assert link(tmp_path, number)
     (tmp_path / "epochs" / ".dead-1.tmp").write_text("torn")
-    assert prune_epochs(VFS, str(tmp_path), epoch(10), keep=4) == 7
-    assert [found.number for found in read_epochs(VFS, str(tmp_path))] == [7, 8, 9, 10]
+    assert FileEpochs(VFS, str(tmp_path)).prune(epoch(10), keep=4) == 7
+    assert [found.number for found in FileEpochs(VFS, str(tmp_path)).all()] == [7, 8, 9, 10]
 
 
 def test_candidate_whose_temporary_file_was_pruned_gets_no_epoch(tmp_path: Path) -> None:
@@ -89,19 +82,19 @@ def test_candidate_whose_temporary_file_was_pruned_gets_no_epoch(tmp_path: Path)
     vfs = FaultyVfs()
     vfs.before("link", lambda: assert_pruned(tmp_path))
     with pytest.raises(FileNotFoundError):
-        link_epoch(vfs, str(tmp_path), epoch(2), "late")
-    assert [found.number for found in read_epochs(VFS, str(tmp_path))] == [1]
+        FileEpochs(vfs, str(tmp_path)).link(epoch(2), "late")
+    assert [found.number for found in FileEpochs(VFS, str(tmp_path)).all()] == [1]
 
 
 def assert_pruned(store: Path) -> None:
-    assert prune_epochs(VFS, str(store), epoch(1)) == 1
+    assert FileEpochs(VFS, str(store)).prune(epoch(1)) == 1
 
 
 def test_file_of_another_number_is_damage(tmp_path: Path) -> None:
     assert link(tmp_path, 1)
     Path(epoch_path(str(tmp_path), 1)).rename(epoch_path(str(tmp_path), 2))
     with pytest.raises(CorruptError, match="says that it is epoch 1"):
-        read_newest_epoch(VFS, str(tmp_path))
+        FileEpochs(VFS, str(tmp_path)).newest()
 
 
 @pytest.mark.parametrize(
@@ -120,9 +113,9 @@ def test_file_of_another_number_is_damage(tmp_path: Path) -> None:
     ],
 )
 def test_fields_of_the_wrong_type_are_damage(field: str, value: object) -> None:
-    body = epoch(1).to_json() | {field: value}
+    body = epoch_json(epoch(1)) | {field: value}
     with pytest.raises(CorruptError):
-        Epoch.from_json(body, "path")
+        epoch_of(body, "path")
 
 
 @pytest.mark.parametrize("period", [0, -1, float("inf"), float("nan"), "2"])

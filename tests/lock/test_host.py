@@ -16,8 +16,10 @@ from lock_world import PERIOD_S, Broker
 from amq.core.errors import ConfigError
 from amq.store.document import encode
 from amq.store.files.board import FileBoard
+from amq.store.files.election import FileElection
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner, SystemHost, provably_gone
+from amq.store.open import store_behind
 from amq.store.presence import TELL_S, NameInUseError, Presence, read_presence
 from amq.store.status import silence, store_status
 
@@ -201,17 +203,17 @@ def test_the_broker_that_takes_over_is_no_master_yet(tmp_path: Path) -> None:
     presence = Presence.open(FileBoard(vfs, str(tmp_path)), broker.owner)
     slave = Presence.open(FileBoard(vfs, str(tmp_path)), owner("s"))
     assert broker.locker.try_acquire()
-    status = store_status(vfs, str(tmp_path))
+    status = store_status(store_behind(vfs, str(tmp_path)))
     assert (status.master, status.successor) == (None, None), "who has the lock cannot be told yet"
     presence.tell(lambda: {"reading": {"read_bytes": 1}}, 0.0)
     broker.become_master(locked=True)
-    status = store_status(vfs, str(tmp_path))
+    status = store_status(store_behind(vfs, str(tmp_path)))
     assert status.master is None
     assert status.successor is not None
     assert (status.successor.name, status.successor.details) == ("a", {"reading": {"read_bytes": 1}})
     assert [found.name for found in status.slaves] == ["s"]
     presence.update("master")
-    status = store_status(vfs, str(tmp_path))
+    status = store_status(store_behind(vfs, str(tmp_path)))
     assert status.master is not None
     assert (status.master.name, status.successor) == ("a", None)
     presence.close()
@@ -228,20 +230,20 @@ def test_presence_file_removed_at_the_wrong_moment(tmp_path: Path) -> None:
 
 def test_status_through_the_life_of_a_store(tmp_path: Path) -> None:
     vfs = SystemVfs()
-    status = store_status(vfs, str(tmp_path))
+    status = store_status(store_behind(vfs, str(tmp_path)))
     assert (status.lock, status.epoch, status.released, status.heartbeat_wall_ms) == ("missing", None, False, None)
     broker = Broker(tmp_path, "a", FakeClock())
     presence = Presence.open(FileBoard(vfs, str(tmp_path)), broker.owner, role="master")
     slave = Presence.open(FileBoard(vfs, str(tmp_path)), owner("s"))
     epoch = broker.become_master().epoch
-    status = store_status(vfs, str(tmp_path))
+    status = store_status(store_behind(vfs, str(tmp_path)))
     assert (status.lock, status.epoch, status.released) == ("held", epoch, False)
     assert status.heartbeat_wall_ms == broker.clock.wall_ms()
     assert status.master is not None
     assert status.master.name == "a"
     assert [found.name for found in status.slaves] == ["s"]
     broker.locker.release()
-    status = store_status(vfs, str(tmp_path))
+    status = store_status(store_behind(vfs, str(tmp_path)))
     assert (status.lock, status.released, status.master) == ("free", True, None)
     presence.close()
     slave.close()
@@ -253,7 +255,9 @@ def test_a_silent_master_is_told_from_one_whose_clock_differs(tmp_path: Path) ->
     broker.become_master()
 
     def seen() -> float | None:
-        return silence(vfs, clock, str(tmp_path), store_status(vfs, str(tmp_path)), clock.advance)
+        return silence(
+            FileElection(vfs, str(tmp_path)), clock, store_status(store_behind(vfs, str(tmp_path))), clock.advance
+        )
 
     assert seen() is None
     clock.advance(PERIOD_S)
@@ -267,8 +271,8 @@ def test_a_silent_master_is_told_from_one_whose_clock_differs(tmp_path: Path) ->
         broker.locker.prove()
         clock.advance(seconds)
 
-    status = store_status(vfs, str(tmp_path))
-    assert silence(vfs, clock, str(tmp_path), status, works) is None, "its clock is far behind ours"
+    status = store_status(store_behind(vfs, str(tmp_path)))
+    assert silence(FileElection(vfs, str(tmp_path)), clock, status, works) is None, "its clock is far behind ours"
     broker.locker.release()
     assert seen() is None
 
@@ -279,14 +283,14 @@ def test_the_age_of_a_heartbeat_from_the_future_proves_nothing(tmp_path: Path) -
     clock.advance(500.0)
     broker = Broker(tmp_path, "a", clock)
     broker.become_master()
-    status = store_status(vfs, str(tmp_path))
-    assert silence(vfs, reader, str(tmp_path), status, reader.advance) == pytest.approx(PERIOD_S, abs=0.1)
+    status = store_status(store_behind(vfs, str(tmp_path)))
+    assert silence(FileElection(vfs, str(tmp_path)), reader, status, reader.advance) == pytest.approx(PERIOD_S, abs=0.1)
 
     def works(seconds: float) -> None:
         broker.locker.prove()
         reader.advance(seconds)
 
-    assert silence(vfs, reader, str(tmp_path), status, works) is None
+    assert silence(FileElection(vfs, str(tmp_path)), reader, status, works) is None
 
 
 def test_a_master_that_stands_still_from_its_first_moment_is_silent(tmp_path: Path) -> None:
@@ -299,10 +303,10 @@ def test_a_master_that_stands_still_from_its_first_moment_is_silent(tmp_path: Pa
     mastership = second.become_master(locked=True)
     with open(tmp_path / "lock", "r+b") as file:  # as if no heartbeat of it had come through yet
         file.write(encode("heartbeat", {"owner": first.owner.to_json(), "epoch": 1, "count": 9, "wall_ms": 1}, 4096))
-    status = store_status(vfs, str(tmp_path))
+    status = store_status(store_behind(vfs, str(tmp_path)))
     assert status.last_sign_wall_ms == mastership.epoch.started_wall_ms
     clock.advance(20.0)
-    found = silence(vfs, clock, str(tmp_path), status, clock.advance)
+    found = silence(FileElection(vfs, str(tmp_path)), clock, status, clock.advance)
     assert found is not None
     assert found >= 20.0
 
@@ -311,6 +315,6 @@ def test_status_changes_nothing(tmp_path: Path) -> None:
     broker = Broker(tmp_path, "a", FakeClock())
     broker.become_master()
     broker.vfs.calls.clear()
-    store_status(broker.vfs, str(tmp_path))  # type: ignore[arg-type]
+    store_status(store_behind(broker.vfs, str(tmp_path)))  # type: ignore[arg-type]
     assert {method for method, _ in broker.vfs.calls} <= {"open", "close", "fstat", "pread", "listdir", "lock_held"}
     broker.lease.check()

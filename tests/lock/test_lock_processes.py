@@ -14,12 +14,14 @@ from lock_process import Process
 
 from amq.doors.clock import SystemClock
 from amq.store.election import RETRY_DELAYS_S
-from amq.store.epoch import read_epochs
 from amq.store.files.board import FileBoard
-from amq.store.files.shared_file import SharedFileLocker
+from amq.store.files.election import LOCK_FILE
+from amq.store.files.epochs import FileEpochs
 from amq.store.files.vfs import SystemVfs
 from amq.store.files.waker import watch
 from amq.store.host import Owner, SystemHost
+from amq.store.locker import Locker
+from amq.store.open import store_behind
 from amq.store.presence import read_presence
 from amq.store.status import store_status
 from tests.patience import DEADLINE_S
@@ -152,7 +154,7 @@ def test_epoch_link_has_one_winner(tmp_path: Path) -> None:
             for broker in brokers:
                 broker.send("link", number=number)
             assert sum(broker.receive()["won"] for broker in brokers) == 1
-        assert [epoch.number for epoch in read_epochs(SystemVfs(), str(tmp_path))] == list(range(1, 26))
+        assert [epoch.number for epoch in FileEpochs(SystemVfs(), str(tmp_path)).all()] == list(range(1, 26))
         assert not list((tmp_path / "epochs").glob(".*")), "no temporary file is left"
 
 
@@ -173,23 +175,23 @@ def test_status_of_a_live_store(tmp_path: Path) -> None:
             broker.ask("presence")
         a.ask("acquire")
         a.ask("take_over")
-        status = store_status(SystemVfs(), str(tmp_path))
+        status = store_status(store_behind(SystemVfs(), str(tmp_path)))
         assert status.lock == "held"
         assert status.master is not None
         assert status.master.owner is not None
         assert (status.master.name, status.master.owner.pid) == ("a", a.pid)
         assert [slave.name for slave in status.slaves] == ["b"]
         a.kill()
-        dead = store_status(SystemVfs(), str(tmp_path))
+        dead = store_status(store_behind(SystemVfs(), str(tmp_path)))
         assert (dead.lock, dead.master, [broker.name for broker in dead.brokers]) == ("free", None, ["b"])
 
 
 def test_slave_wakes_when_the_master_is_killed(tmp_path: Path) -> None:
     host = SystemHost()
     owner = Owner.make(host, name="slave", uuid=str(uuid.uuid4()), transport_urls=(), lock_keep_alive_period_s=LONG_S)
-    locker = SharedFileLocker(SystemVfs(), SystemClock(), host, str(tmp_path), owner)
+    locker = Locker(store_behind(SystemVfs(), str(tmp_path)), SystemClock(), host, owner)
     woken = threading.Event()
-    with Process(tmp_path, "master") as master, watch(SystemVfs(), str(tmp_path), woken.set) as failure:
+    with Process(tmp_path, "master") as master, watch(SystemVfs(), str(tmp_path), woken.set, LOCK_FILE) as failure:
         assert failure is None
         master.ask("acquire")
         master.ask("take_over")
@@ -215,7 +217,7 @@ def test_slave_wakes_when_the_lock_file_changes(tmp_path: Path, change: str) -> 
     if change != "create":
         lock.touch()
     woken = threading.Event()
-    with watch(SystemVfs(), str(tmp_path), woken.set) as failure:
+    with watch(SystemVfs(), str(tmp_path), woken.set, LOCK_FILE) as failure:
         assert failure is None
         other.write_bytes(b"not the lock file")
         assert not woken.wait(0.1)
@@ -229,18 +231,17 @@ def test_slave_wakes_when_the_lock_file_changes(tmp_path: Path, change: str) -> 
 
 
 def test_where_nothing_can_be_watched_the_reason_is_given(tmp_path: Path) -> None:
-    with watch(SystemVfs(), str(tmp_path / "missing"), lambda: None) as failure:
+    with watch(SystemVfs(), str(tmp_path / "missing"), lambda: None, LOCK_FILE) as failure:
         assert isinstance(failure, OSError)
 
 
 def test_two_services_of_one_process_exclude_each_other(tmp_path: Path) -> None:
     vfs, clock, host = SystemVfs(), SystemClock(), SystemHost()
     first, second = (
-        SharedFileLocker(
-            vfs,
+        Locker(
+            store_behind(vfs, str(tmp_path)),
             clock,
             host,
-            str(tmp_path),
             Owner.make(host, name=name, uuid=name, transport_urls=(), lock_keep_alive_period_s=0.1),
         )
         for name in ("one", "two")

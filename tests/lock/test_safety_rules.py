@@ -18,12 +18,14 @@ from fakes import FakeClock, FakeHost
 from lock_world import PERIOD_S, Broker, never_pause, segment
 
 from amq.core.errors import OwnershipLostError
+from amq.store import locker
 from amq.store.document import encode
-from amq.store.epoch import Epoch, epoch_path, read_newest_epoch
-from amq.store.files import shared_file
-from amq.store.files.shared_file import CLAIM_FILE, LOCK_FILE, SharedFileLocker
+from amq.store.epoch import Epoch
+from amq.store.files.election import CLAIM_FILE, LOCK_FILE, FileElection
+from amq.store.files.epochs import FileEpochs, epoch_json
 from amq.store.files.vfs import SystemVfs
 from amq.store.lease import Lease
+from amq.store.locker import Locker
 
 
 class Violation(AssertionError):
@@ -120,7 +122,7 @@ def two_candidates(store: Path) -> None:
     with pytest.raises(OwnershipLostError):
         slow.locker.take_over(never_pause, paused)
     quick.lease.check()
-    newest = read_newest_epoch(SystemVfs(), str(store))
+    newest = FileEpochs(SystemVfs(), str(store)).newest()
     assert newest is not None
     if newest.owner != quick.owner or newest.sealed:
         raise Violation("the epoch of the master was replaced by somebody else's")
@@ -222,91 +224,91 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def no_wait(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SharedFileLocker, "_wait_for", lambda self, previous: (0.0, ""))
+    patch.setattr(Locker, "_wait_for", lambda self, previous: (0.0, ""))
 
 
 def no_wait_for_drift(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(shared_file, "CLOCK_DRIFT_MAX", 0.0)
+    patch.setattr(locker, "CLOCK_DRIFT_MAX", 0.0)
 
 
 def wait_own_period(patch: pytest.MonkeyPatch) -> None:
-    def wait(self: SharedFileLocker, previous: Epoch | None) -> tuple[float, str]:
+    def wait(self: Locker, previous: Epoch | None) -> tuple[float, str]:
         return self.owner.lock_keep_alive_period_s * 1.01, ""
 
-    patch.setattr(SharedFileLocker, "_wait_for", wait)
+    patch.setattr(Locker, "_wait_for", wait)
 
 
 def wait_before_the_claim(patch: pytest.MonkeyPatch) -> None:
-    real = SharedFileLocker._wait_for
-    claim = SharedFileLocker._write_claim
+    real = Locker._wait_for
+    claim = Locker._write_claim
 
-    def wait(self: SharedFileLocker, previous: Epoch | None) -> tuple[float, str]:
+    def wait(self: Locker, previous: Epoch | None) -> tuple[float, str]:
         wait_s, reason = real(self, previous)
         self.mutant_wait_s = wait_s  # type: ignore[attr-defined]
         return 0.0, reason
 
-    def write(self: SharedFileLocker, number: int, attempt: str) -> None:
+    def write(self: Locker, number: int, attempt: str) -> None:
         broker = BROKERS[self.owner.name]
         broker.pause(self.mutant_wait_s)  # type: ignore[attr-defined]
         claim(self, number, attempt)
 
-    patch.setattr(SharedFileLocker, "_wait_for", wait)
-    patch.setattr(SharedFileLocker, "_write_claim", write)
+    patch.setattr(Locker, "_wait_for", wait)
+    patch.setattr(Locker, "_write_claim", write)
 
 
 def seal_before_the_wait(patch: pytest.MonkeyPatch) -> None:
-    real = SharedFileLocker._take_over
+    real = Locker._take_over
 
-    def take_over(self: SharedFileLocker, pause, seal):  # type: ignore[no-untyped-def]
-        sealed = seal(read_newest_epoch(self._vfs, self._store))
+    def take_over(self: Locker, pause, seal):  # type: ignore[no-untyped-def]
+        sealed = seal(self._epochs.newest())
         return real(self, pause, lambda previous: sealed)
 
-    patch.setattr(SharedFileLocker, "_take_over", take_over)
+    patch.setattr(Locker, "_take_over", take_over)
 
 
 def claim_not_checked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SharedFileLocker, "_check_claim", lambda self: None)
+    patch.setattr(Locker, "_check_claim", lambda self: None)
 
 
 def torn_claim_accepted(patch: pytest.MonkeyPatch) -> None:
-    real = SharedFileLocker._check_claim
+    real = Locker._check_claim
 
-    def check(self: SharedFileLocker) -> None:
+    def check(self: Locker) -> None:
         try:
             real(self)
         except OwnershipLostError as error:
             if "not whole" not in str(error):
                 raise
 
-    patch.setattr(SharedFileLocker, "_check_claim", check)
+    patch.setattr(Locker, "_check_claim", check)
 
 
 def epochs_not_checked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SharedFileLocker, "_check_epoch", lambda self, own: None)
+    patch.setattr(Locker, "_check_epoch", lambda self, own: None)
 
 
 def no_heartbeat(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SharedFileLocker, "_heartbeat", lambda self: None)
+    patch.setattr(Locker, "_heartbeat", lambda self: None)
 
 
 def path_not_checked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SharedFileLocker, "_in_place", lambda self, fd: True)
+    patch.setattr(FileElection, "_is_at_path", lambda self, fd: True)
 
 
 def regain_without_lock(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SharedFileLocker, "_regain", lambda self: None)
+    patch.setattr(Locker, "_regain", lambda self: None)
 
 
 def errors_are_warnings(patch: pytest.MonkeyPatch) -> None:
-    real = SharedFileLocker.prove
+    real = Locker.prove
 
-    def prove(self: SharedFileLocker) -> None:
+    def prove(self: Locker) -> None:
         try:
             real(self)
         except OSError:
             return
 
-    patch.setattr(SharedFileLocker, "prove", prove)
+    patch.setattr(Locker, "prove", prove)
 
 
 def deadline_from_the_end(patch: pytest.MonkeyPatch) -> None:
@@ -324,22 +326,22 @@ def confirm_without_lease(patch: pytest.MonkeyPatch) -> None:
 
 
 def epoch_not_exclusive(patch: pytest.MonkeyPatch) -> None:
-    def link(vfs, store, epoch, attempt):  # type: ignore[no-untyped-def]
-        path = epoch_path(store, epoch.number)
+    def link(self, epoch, attempt):  # type: ignore[no-untyped-def]
+        path = self.place(epoch.number)
         with open(path + ".new", "wb") as file:
-            file.write(encode("epoch", epoch.to_json()))
+            file.write(encode("epoch", epoch_json(epoch)))
         os.replace(path + ".new", path)
         return True
 
-    patch.setattr(shared_file, "link_epoch", link)
+    patch.setattr(FileEpochs, "link", link)
 
 
 def gone_by_pid_alone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(shared_file, "provably_gone", lambda owner, host: not host.is_running(owner.pid, owner.pid_start))
+    patch.setattr(locker, "provably_gone", lambda owner, host: not host.is_running(owner.pid, owner.pid_start))
 
 
 def any_release_counts(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SharedFileLocker, "_released", lambda self, epoch: True)
+    patch.setattr(Locker, "_released", lambda self, epoch: True)
 
 
 SCENARIOS: dict[Callable[[Path], None], list[Patch]] = {

@@ -1,4 +1,4 @@
-"""SharedFileLocker: what it does when calls fail, hang or are interrupted at any point."""
+"""Locker: what it does when calls fail, hang or are interrupted at any point."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from fakes import FakeClock, FakeHost
 from lock_world import PERIOD_S, STEP_S, Broker, never_pause
 
 from amq.core.errors import CorruptError, NewerFormatError, OwnershipLostError, StoreError, StoreFullError
-from amq.store.epoch import EPOCHS_KEPT, epoch_path, read_epochs, read_newest_epoch
-from amq.store.files.shared_file import CLAIM_FILE, LOCK_FILE
+from amq.store.epoch import EPOCHS_KEPT
+from amq.store.files.election import CLAIM_FILE, LOCK_FILE
+from amq.store.files.epochs import FileEpochs, epoch_path
 from amq.store.files.vfs import SystemVfs
 from amq.store.locker import TRANSITIONS, LockerEvent, LockerState, LockerStateError, next_state
 from tests.patience import DEADLINE_S
@@ -250,7 +251,7 @@ def test_sealed_lengths_are_inherited_and_cannot_be_changed(tmp_path: Path) -> N
     with pytest.raises(AssertionError, match="seal was broken"):
         broker.locker.take_over(never_pause, lambda _previous: {"segment-of-1": 14})
     broker.become_master()
-    newest = read_newest_epoch(SystemVfs(), str(tmp_path))
+    newest = FileEpochs(SystemVfs(), str(tmp_path)).newest()
     assert newest is not None
     assert dict(newest.sealed) == {"segment-of-1": 7, "segment-of-2": 0}
 
@@ -353,7 +354,7 @@ def test_failure_at_every_call_of_a_takeover(tmp_path: Path, kind: str) -> None:
             lost_by_the_fake = (failed[:1], moment) in ((["close"], "before"), (["open"], "after"))
             assert open_descriptors() == before + lost_by_the_fake
             third = c.become_master()
-            numbers = [epoch.number for epoch in read_epochs(SystemVfs(), str(store))]
+            numbers = [epoch.number for epoch in FileEpochs(SystemVfs(), str(store)).all()]
             assert numbers == list(range(1, third.epoch.number + 1))
             assert third.epoch.sealed["segment-of-1"] == 7
             c.locker.release()
@@ -469,7 +470,7 @@ def test_old_epoch_files_are_removed(tmp_path: Path) -> None:
     for _ in range(EPOCHS_KEPT + 3):
         broker.become_master()
         broker.fence()
-    numbers = [epoch.number for epoch in read_epochs(SystemVfs(), str(tmp_path))]
+    numbers = [epoch.number for epoch in FileEpochs(SystemVfs(), str(tmp_path)).all()]
     assert numbers == list(range(4, EPOCHS_KEPT + 4))
 
 

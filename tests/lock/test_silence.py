@@ -17,10 +17,11 @@ from test_safety_rules import check_sealed
 
 from amq.core.errors import OwnershipLostError
 from amq.store import silence as silence_module
-from amq.store.epoch import Epoch, read_newest_epoch
-from amq.store.files import shared_file
-from amq.store.files.election import FileElection, FileSign
-from amq.store.files.shared_file import SharedFileLocker
+from amq.store.election import Sign
+from amq.store.epoch import Epoch
+from amq.store.files.election import FileElection
+from amq.store.files.epochs import FileEpochs
+from amq.store.locker import Locker
 from amq.store.silence import PERIODS, STEPS, Silence
 
 TIMEOUT_S = 20.0
@@ -47,8 +48,8 @@ class Group:
             broker.locker.abandon()
 
     def watch(self, broker: Broker) -> Silence:
-        election = FileElection(broker.vfs, broker.clock, broker.host, self.store)
-        return Silence(lambda: election.sign(), broker.clock, broker.owner.lock_keep_alive_period_s)
+        election = FileElection(broker.vfs, self.store)
+        return Silence(lambda: election.look(), broker.clock, broker.owner.lock_keep_alive_period_s)
 
     def take_over(self, broker: Broker, *, locked: bool = False) -> None:
         epoch = broker.become_master(locked=locked).epoch
@@ -342,10 +343,10 @@ def test_a_candidate_that_waits_for_a_long_lease_gives_signs(group: Group) -> No
 # -- the rules, taken out one by one ----------------------------------------------------------------------------------
 
 
-def _without(*fields: str) -> Callable[[FileElection], FileSign | None]:
-    real = FileElection.sign
+def _without(*fields: str) -> Callable[[FileElection], Sign | None]:
+    real = FileElection.look
 
-    def read(election: FileElection) -> FileSign | None:
+    def read(election: FileElection) -> Sign | None:
         sign = real(election)
         return sign and replace(sign, **{field: b"" if field in ("heartbeat", "claim") else (0, 0) for field in fields})
 
@@ -362,36 +363,36 @@ MUTANTS: dict[str, tuple[object, str, object, Callable[[Group], None]]] = {
     "a hanging store counts": (silence_module, "GAP_STEPS", math.inf, test_a_store_that_hangs_hardly_counts),
     "an error is silence": (Silence, "reset", lambda _silence: None, test_an_error_of_the_store_begins_anew),
     "any time-out": (silence_module, "PERIODS", 0, test_five_periods_of_the_master_pass_whatever_the_option_says),
-    "heartbeats not read": (FileElection, "sign", _without("heartbeat"), test_each_heartbeat_ends_the_silence),
-    "claims not read": (FileElection, "sign", _without("claim", "claim_file"), test_a_claim_ends_the_silence),
-    "files not compared": (FileElection, "sign", _without("lock_file"), test_a_new_lock_file_ends_the_silence),
+    "heartbeats not read": (FileElection, "look", _without("heartbeat"), test_each_heartbeat_ends_the_silence),
+    "claims not read": (FileElection, "look", _without("claim", "claimed"), test_a_claim_ends_the_silence),
+    "files not compared": (FileElection, "look", _without("lock"), test_a_new_lock_file_ends_the_silence),
     "no last look": (Silence, "goes_on", lambda _silence: True, test_a_heartbeat_in_the_last_moment_saves_the_master),
     "view not proved": (
-        shared_file,
-        "read_newest_epoch",
-        lambda vfs, store, _probe="": read_newest_epoch(vfs, store),
+        FileEpochs,
+        "newest",
+        lambda epochs, _asker="", _real=FileEpochs.newest: _real(epochs),
         test_nobody_replaces_whose_view_is_not_proved,
     ),
     "no wait": (
-        SharedFileLocker,
+        Locker,
         "_wait_for",
         lambda _locker, _previous: (0.0, ""),
         test_a_master_that_hangs_is_replaced_and_then_deposed,
     ),
     "the claim is not looked at": (
-        SharedFileLocker,
+        Locker,
         "_check_claim",
         lambda _locker: None,
         masters_that_lose_only_their_claim,
     ),
     "no signs while waiting": (
-        SharedFileLocker,
+        Locker,
         "sign",
         lambda _locker: None,
         test_a_candidate_that_waits_for_a_long_lease_gives_signs,
     ),
     "no signs while sealing": (
-        SharedFileLocker,
+        Locker,
         "sign",
         lambda _locker: None,
         test_a_candidate_that_seals_for_long_gives_signs,

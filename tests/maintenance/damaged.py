@@ -15,10 +15,12 @@ from amq.core.errors import StoreError
 from amq.journal.checkpoint import list_checkpoints
 from amq.journal.format import HEADER_BYTES
 from amq.journal.segment import read_batches, read_header
-from amq.maintenance.repair import Plan, Repair, make_plan
-from amq.store.epoch import read_newest_epoch
+from amq.maintenance.repair import Plan, Repair, is_whole, make_plan
+from amq.store.files.epochs import FileEpochs
 from amq.store.files.log import FileLog
 from amq.store.files.vfs import Vfs
+from amq.store.files.workshop import FileWorkshop
+from amq.store.open import store_behind, store_in
 from tests.fakes import FakeClock, FakeHost, FaultyVfs
 from tests.maintenance.test_moving import VFS, load_all, replayed, sealing
 from tests.stored import started
@@ -45,7 +47,9 @@ def repair(store: Path | str, vfs: Any = VFS, seed: int = 1, **options: Any) -> 
         store=str(store), **{"journal_segment_size_bytes": 16 << 10, "journal_reserve_bytes": 4096, **options}
     )
     clock = FakeClock()
-    return Repair(vfs, clock, HOST, random.Random(seed), Patience(clock), config, lambda _sentence: None)
+    behind = store_behind if isinstance(store, Path) or "://" not in store else lambda door, _url: store_in(door)
+    ports, workshop = behind(vfs, str(store)), FileWorkshop(vfs, str(store))
+    return Repair(ports, workshop, clock, HOST, random.Random(seed), Patience(clock), config, lambda _sentence: None)
 
 
 class Killed(BaseException):
@@ -70,6 +74,7 @@ WRITES = (
 def repair_killed_at(store: Path | str, inner: Vfs, nth: int) -> bool:
     """Run a repair that dies just before its `nth` call that may change something. False = it got to its end."""
     vfs, left = FaultyVfs(inner), nth
+    vfs.url = getattr(inner, "url", None)  # type: ignore[attr-defined]  # of a database
 
     def count() -> None:
         nonlocal left
@@ -88,7 +93,7 @@ def repair_killed_at(store: Path | str, inner: Vfs, nth: int) -> bool:
 
 def from_checkpoint(store: Path) -> State:
     """As `replayed`, but by way of the checkpoints."""
-    newest = read_newest_epoch(VFS, str(store))
+    newest = FileEpochs(VFS, str(store)).newest()
     assert newest is not None
     state, _ = started(VFS, BrokerConfig(store=str(store)), newest)
     load_all(state, store)
@@ -100,7 +105,15 @@ def checkpoints(store: Path) -> list[str]:
 
 
 def plan_of(store: Path) -> Plan:
-    return make_plan(VFS, str(store), repair(store)._config)
+    return make_plan(store_behind(VFS, str(store)), FileWorkshop(VFS, str(store)), repair(store)._config)
+
+
+def is_sound(store: Path) -> bool:
+    return is_whole(store_behind(VFS, str(store)), FileWorkshop(VFS, str(store)))
+
+
+def unfinished(store: Path) -> list[str]:
+    return FileWorkshop(VFS, str(store)).unfinished()
 
 
 def refused(store: Path) -> StoreError:

@@ -29,7 +29,7 @@ from amq.journal.records.subscription import Subscribed
 from amq.journal.recovery import seal
 from amq.maintenance.importing import Import, ImportResult
 from amq.protocols.commands import CommitBatch
-from amq.store.epoch import read_newest_epoch
+from amq.store.files.epochs import FileEpochs
 from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs, Vfs
 from amq.store.open import store_behind
@@ -60,7 +60,7 @@ PERIOD_S = 10.0  # so long that no broker loses its lease on a busy machine
 
 
 def sealing(store: Path) -> Sealing:
-    epoch = read_newest_epoch(VFS, str(store))
+    epoch = FileEpochs(VFS, str(store)).newest()
     return (0, {}) if epoch is None else (epoch.number, epoch.sealed)
 
 

@@ -21,8 +21,8 @@ from amq.journal.liveness import Liveness
 from amq.journal.records import BatchContent, Marker
 from amq.journal.records.message import encode_message
 from amq.journal.salvage import Salvage
-from amq.maintenance.repair import ROOM_BYTES, is_whole
-from amq.store.epoch import epoch_path, read_newest_epoch
+from amq.maintenance.repair import ROOM_BYTES
+from amq.store.files.epochs import FileEpochs, epoch_path
 from tests.broker.test_broker_retained import retain
 from tests.broker.test_broker_two_phase import commit_batch, finish, prepared, with_order
 from tests.broker.world import World as BrokerWorld
@@ -34,6 +34,7 @@ from tests.maintenance.damaged import (
     checkpoints,
     flat,
     from_checkpoint,
+    is_sound,
     plan_of,
     refused,
     repair,
@@ -48,7 +49,7 @@ from tests.maintenance.test_moving import VFS, content, ids, replayed, sealing, 
 
 def test_a_whole_store_is_left_alone(store: Path) -> None:
     before = state(store)
-    assert is_whole(VFS, str(store))
+    assert is_sound(store)
     work = repair(store)
     plan = work.run()
     assert (plan.needed, work.kept) == (False, "")
@@ -57,7 +58,7 @@ def test_a_whole_store_is_left_alone(store: Path) -> None:
 
 def test_an_archive_of_what_an_earlier_repair_kept_is_no_repair(store: Path) -> None:
     (store / "journal.before-repair-20260101T000000-12345678.tar.gz").write_bytes(b"x")
-    assert is_whole(VFS, str(store))
+    assert is_sound(store)
     assert repair(store).run().unfinished == []
 
 
@@ -67,7 +68,7 @@ def test_a_plan_changes_nothing(store: Path) -> None:
     patch(path, end - 3, b"\xff\xff")
     before = state(store)
     plan = plan_of(store)
-    assert not is_whole(VFS, str(store))
+    assert not is_sound(store)
     (damage,) = plan.damages
     assert (damage.path, damage.offset) == (str(path), start)
     assert damage.records_lost == 1
@@ -95,7 +96,7 @@ def test_bit_rot_in_a_sealed_batch_costs_the_record_that_it_hit(store: Path) -> 
     assert repr(victim) not in after < before
     # A message that was copied forward may be in its old place too, and is saved from there.
     assert sum(damage.messages.values()) >= len(before - after) > 0
-    assert is_whole(VFS, str(store))
+    assert is_sound(store)
     assert not path.exists(), "the damaged segment is in the journal no more"
     assert (Path(work.kept) / path.name).stat().st_size == len(data)
     assert not list(Path(work.kept).glob("repaired"))
@@ -129,7 +130,7 @@ def test_a_truncated_segment_keeps_what_is_before_the_cut(store: Path, cut: int)
     repair(store).run()
     after = set(map(repr, flat(content(replayed(store)))))
     assert after >= {repr(m) for m in flat(truth) if m[0] not in lost}  # type: ignore[operator]
-    assert is_whole(VFS, str(store))
+    assert is_sound(store)
 
 
 def test_checkpoints_go_with_the_journal_that_they_speak_of(store: Path) -> None:
@@ -198,7 +199,7 @@ def test_a_damaged_newest_epoch_file_is_rebuilt(store: Path) -> None:
         replayed(store)
     work = repair(store)
     work.run()
-    rebuilt = read_newest_epoch(VFS, str(store))
+    rebuilt = FileEpochs(VFS, str(store)).newest()
     assert rebuilt is not None
     assert rebuilt.number == number
     assert {name: end for name, end in rebuilt.sealed.items() if end} == {n: end for n, end in lengths.items() if end}
@@ -212,7 +213,7 @@ def test_without_any_epoch_file(store: Path) -> None:
     assert refused(store).code == "STORE_INCOMPLETE"
     repair(store).run()
     assert content(replayed(store)) == content(truth)
-    assert is_whole(VFS, str(store))
+    assert is_sound(store)
 
 
 def test_what_is_prepared_is_kept(tmp_path: Path) -> None:
@@ -240,7 +241,7 @@ def test_what_is_prepared_is_kept(tmp_path: Path) -> None:
     assert [marker for marker, _ in found.prepared.markers.values()] == [Marker("job", 7, BatchContent(3, 1 << 63))]
     holding = sorted(name for name, queue in found.queues.items() if queue.messages)
     assert holding == ["held://queue://a", "queue://a", "sent://queue://a", "sent://queue://b"]
-    assert is_whole(VFS, str(tmp_path))
+    assert is_sound(tmp_path)
 
 
 def test_a_damaged_epoch_file_and_damaged_segments(store: Path) -> None:
@@ -326,7 +327,7 @@ def test_too_little_room_changes_nothing(store: Path) -> None:
         repair(store, vfs).run()
     assert refused(store).description == before
     repair(store, seed=2).run()
-    assert is_whole(VFS, str(store))
+    assert is_sound(store)
 
 
 def test_the_room_that_is_asked_for_is_enough_and_not_much_more(store: Path) -> None:
@@ -357,7 +358,7 @@ def test_a_disk_that_fills_up_meanwhile_is_told_with_what_is_needed(store: Path,
         repair(store, vfs).run()
     assert "No space left" not in caught.value.description
     repair(store, seed=2).run()
-    assert is_whole(VFS, str(store))
+    assert is_sound(store)
 
 
 def test_a_store_that_cannot_tell_its_free_space_is_repaired_until_a_write_finds_none(store: Path) -> None:
@@ -368,7 +369,7 @@ def test_a_store_that_cannot_tell_its_free_space_is_repaired_until_a_write_finds
     with pytest.raises(StoreFullError, match="nothing was repaired; give the store more room and run it again"):
         repair(store, vfs).run()
     repair(store, vfs, seed=2).run()
-    assert is_whole(VFS, str(store))
+    assert is_sound(store)
 
 
 # -- any damage, any moment --------------------------------------------------------------------------------------------
@@ -399,7 +400,7 @@ def test_whatever_is_damaged_the_rest_is_saved_unchanged(
         whole = False
     repair(store).run()
     after = flat(content(replayed(store)))
-    assert is_whole(VFS, str(store))
+    assert is_sound(store)
     for message in after:
         assert message[0] in everything, "a body that nobody sent"  # type: ignore[operator]
     if whole:

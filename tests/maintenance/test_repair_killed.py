@@ -11,18 +11,21 @@ import pytest
 
 from amq.core.errors import StoreError
 from amq.journal.format import BATCH_BYTES
-from amq.maintenance.repair import KEPT_PREFIX, is_whole, unfinished
-from amq.store.epoch import EPOCHS_KEPT, Epoch, epoch_path, link_epoch, prune_epochs, read_newest_epoch
+from amq.store.epoch import EPOCHS_KEPT, Epoch
+from amq.store.files.epochs import FileEpochs, epoch_path
+from amq.store.files.workshop import KEPT_PREFIX
 from tests.broker.disk import ProcessFiles
 from tests.files import OWNER, flip, patch
 from tests.maintenance.damaged import (
     batches,
     checkpoints,
     from_checkpoint,
+    is_sound,
     repair,
     repair_killed_at,
     sealed_segment,
     segments,
+    unfinished,
 )
 from tests.maintenance.test_moving import VFS, content, replayed, sealing
 
@@ -86,8 +89,8 @@ def test_killed_at_any_moment_it_is_simply_run_again(original: Path, tmp_path: P
         assert content(replayed(store)) == saved
         assert content(from_checkpoint(store)) == saved
         assert kind == "epoch" or not checkpoints(store)
-        assert is_whole(VFS, str(store))
-        assert unfinished(VFS, str(store)) == []
+        assert is_sound(store)
+        assert unfinished(store) == []
         assert any(name.startswith(KEPT_PREFIX) for name in os.listdir(store))
 
 
@@ -99,15 +102,15 @@ def test_a_broker_that_was_master_in_between_is_not_disturbed(store: Path) -> No
         copy = store.parent / f"copy{nth}"
         shutil.copytree(store, copy)
         assert killed_at(copy, nth), "a repair that is killed between its segments and its epoch"
-        if unfinished(VFS, str(copy)) and list(Path(unfinished(VFS, str(copy))[0]).glob("repaired/journal/*.seg")):
+        if unfinished(copy) and list(Path(unfinished(copy)[0]).glob("repaired/journal/*.seg")):
             break
         nth += 1
     number, lengths = sealing(copy)
-    assert link_epoch(VFS, str(copy), Epoch(number + 1, OWNER, lengths, 0, "a broker"), "broker")
+    assert FileEpochs(VFS, str(copy)).link(Epoch(number + 1, OWNER, lengths, 0, "a broker"), "broker")
     names = {path.name for path in segments(copy)}
     work = repair(copy, seed=99)
     work.run()
-    assert read_newest_epoch(VFS, str(copy)).number == number + 2  # type: ignore[union-attr]
+    assert FileEpochs(VFS, str(copy)).newest().number == number + 2  # type: ignore[union-attr]
     assert not names & {path.name for path in segments(copy)}
     replayed(copy)
 
@@ -127,13 +130,13 @@ def test_brokers_that_refused_the_store_for_long_have_not_thrown_it_away(origina
         _, lengths = sealing(store)
         for later in range(number + 2, number + 2 + EPOCHS_KEPT):
             epoch = Epoch(later, OWNER, lengths, 0, "a broker")
-            assert link_epoch(VFS, str(store), epoch, f"broker-{later}")
-            prune_epochs(VFS, str(store), epoch)
+            assert FileEpochs(VFS, str(store)).link(epoch, f"broker-{later}")
+            FileEpochs(VFS, str(store)).prune(epoch)
         assert not os.path.exists(epoch_path(str(store), number + 1))
-        ends.append(bool(unfinished(VFS, str(store))))
+        ends.append(bool(unfinished(store)))
         repair(store, seed=10_000).run()
         assert content(replayed(store)) == content(replayed(undisturbed))
-        assert (is_whole(VFS, str(store)), unfinished(VFS, str(store))) == (True, [])
+        assert (is_sound(store), unfinished(store)) == (True, [])
         if len(ends) == 10:
             break
     assert ends[:3] == [True] * 3, "some of these moments come before its segments are in place"
@@ -143,17 +146,17 @@ def test_only_what_this_repair_prepared_is_put_in_place(store: Path) -> None:
     """A broker's segment has the name of a prepared one, and is missing: the prepared one is another."""
     damaged(store, "segment")
     copy, nth = store, 0
-    while not (unfinished(VFS, str(copy)) and list(Path(unfinished(VFS, str(copy))[0]).glob("repaired/journal/*.seg"))):
+    while not (unfinished(copy) and list(Path(unfinished(copy)[0]).glob("repaired/journal/*.seg"))):
         nth += 1
         copy = store.parent / f"copy{nth}"
         shutil.copytree(store, copy)
         assert killed_at(copy, nth)
     number, lengths = sealing(copy)
-    prepared = next(Path(unfinished(VFS, str(copy))[0]).glob("repaired/journal/*.seg")).name
+    prepared = next(Path(unfinished(copy)[0]).glob("repaired/journal/*.seg")).name
     assert prepared.startswith(f"{number + 1:08d}-")
     broker = Epoch(number + 1, OWNER, lengths, 0, "a broker")
-    assert link_epoch(VFS, str(copy), broker, "broker-1")
-    assert link_epoch(VFS, str(copy), Epoch(number + 2, OWNER, {**lengths, prepared: 500}, 0, "next"), "broker-2")
+    assert FileEpochs(VFS, str(copy)).link(broker, "broker-1")
+    assert FileEpochs(VFS, str(copy)).link(Epoch(number + 2, OWNER, {**lengths, prepared: 500}, 0, "next"), "broker-2")
     plan = repair(copy, seed=99).run()
     (why,) = [damage.why for damage in plan.damages if damage.path.endswith(prepared)]
     assert "missing: somebody removed it" in why, "it was not put in place"

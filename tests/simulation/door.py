@@ -10,7 +10,9 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from amq.store.files.vfs import IN_STORE, LockPlace, Vfs
+from amq.store.files.vfs import Vfs
+from amq.store.open import store_behind
+from amq.store.port import Store
 from tests.simulation.hosts import HostCache, OpenFile
 from tests.simulation.scheduler import Process
 from tests.simulation.storage import Stat, fail, resized
@@ -242,6 +244,10 @@ class SimVfs(Vfs):
         holder = self._file(fd).inode.holder
         return holder is not None and holder is not self._file(fd)
 
+    def store(self, path: str) -> Store:
+        """The ports of the store at `path`, behind this door."""
+        return store_behind(self, path)
+
     def free_bytes(self, path: str) -> int:
         self._begin("free_bytes", path)
         return self._server.free_bytes()
@@ -249,15 +255,6 @@ class SimVfs(Vfs):
     def frees_names(self, path: str) -> bool:
         self._begin("frees_names", path)
         return not self.cache.mount.lock_refuses
-
-    def fences(self, path: str) -> bool:  # noqa: ARG002
-        return False
-
-    def lock_place(self, path: str) -> LockPlace:  # noqa: ARG002
-        return IN_STORE
-
-    def lock_queue(self, path: str) -> None:
-        """Nothing waits."""
 
     def _room(self, more: int, path: str) -> None:
         if more > 0 and more > self._server.free_bytes():

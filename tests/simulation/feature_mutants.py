@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
@@ -34,11 +33,11 @@ from amq.node.following import Progress
 from amq.node.takeover import Replay
 from amq.protocols.commands import CommitBatch, LeaseMessages, Prepare, SendMany
 from amq.store import document, silence
+from amq.store.election import Sign
 from amq.store.epoch import Epoch
-from amq.store.files.election import FileElection, FileSign
-from amq.store.files.shared_file import RECORD_BYTES, SharedFileLocker
+from amq.store.files.election import FileElection
 from amq.store.lease import Lease
-from amq.store.locker import LockerEvent
+from amq.store.locker import Locker, LockerEvent
 from amq.store.orders import Order, Orders
 from amq.store.silence import Silence
 from amq.transports.peer import Peer
@@ -482,15 +481,15 @@ def time_in_which_a_slave_stood_still_is_silence() -> AbstractContextManager[obj
 
 @mutant_of("hung")
 def an_error_is_silence() -> AbstractContextManager[object]:
-    real = FileElection.sign
-    seen: dict[FileElection, FileSign | None] = {}
+    real = FileElection.look
+    seen: dict[FileElection, Sign | None] = {}
 
-    def read(election: FileElection) -> FileSign | None:
+    def read(election: FileElection) -> Sign | None:
         with suppress(OSError):
             seen[election] = real(election)
         return seen.get(election)
 
-    return patch.object(FileElection, "sign", read)
+    return patch.object(FileElection, "look", read)
 
 
 @mutant_of("hung")
@@ -500,13 +499,13 @@ def any_time_out_will_do() -> AbstractContextManager[object]:
 
 @mutant_of("hung")
 def a_heartbeat_is_no_sign() -> AbstractContextManager[object]:
-    real = FileElection.sign
+    real = FileElection.look
 
-    def read(election: FileElection) -> FileSign | None:
+    def read(election: FileElection) -> Sign | None:
         sign = real(election)
         return sign and replace(sign, heartbeat=b"")
 
-    return patch.object(FileElection, "sign", read)
+    return patch.object(FileElection, "look", read)
 
 
 @mutant_of("hung")
@@ -516,33 +515,31 @@ def nobody_looks_once_more_before_the_lock_file_is_replaced() -> AbstractContext
 
 @mutant_of("hung")
 def nobody_waits_behind_a_replaced_lock_file() -> AbstractContextManager[object]:
-    real = SharedFileLocker._wait_for
+    real = Locker._wait_for
 
-    def wait_for(locker: SharedFileLocker, previous: Epoch | None) -> tuple[float, str]:
+    def wait_for(locker: Locker, previous: Epoch | None) -> tuple[float, str]:
         return (0.0, "replaced") if locker._replaced else real(locker, previous)
 
-    return patch.object(SharedFileLocker, "_wait_for", wait_for)
+    return patch.object(Locker, "_wait_for", wait_for)
 
 
 @mutant_of("hung")
 def a_replaced_lock_file_needs_no_claim() -> AbstractContextManager[object]:
-    real = SharedFileLocker._write_claim
+    real = Locker._write_claim
 
-    def write_claim(locker: SharedFileLocker, number: int, attempt: str) -> None:
+    def write_claim(locker: Locker, number: int, attempt: str) -> None:
         if not locker._replaced:
             real(locker, number, attempt)
             return
-        fd = locker._vfs.open(locker._claim_path, os.O_RDONLY)
-        locker._claim = locker._vfs.pread(fd, RECORD_BYTES, 0)
-        locker._vfs.close(fd)
+        locker._claim = locker._election.read_claim()
         locker._enter(LockerEvent.CLAIM)
 
-    return patch.object(SharedFileLocker, "_write_claim", write_claim)
+    return patch.object(Locker, "_write_claim", write_claim)
 
 
 @mutant_of("hung")
 def a_candidate_that_works_gives_no_signs() -> AbstractContextManager[object]:
-    return patch.object(SharedFileLocker, "sign", lambda _locker: None)
+    return patch.object(Locker, "sign", lambda _locker: None)
 
 
 @mutant_of("hung")

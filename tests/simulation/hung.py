@@ -24,7 +24,7 @@ from unittest.mock import patch
 import amq.node.takeover
 from amq.node.member import Role
 from amq.store.files.log import FileLog
-from amq.store.files.shared_file import SharedFileLocker
+from amq.store.locker import Locker
 from tests.simulation.faults import FAULTS_S, Fault
 from tests.simulation.features import Feature
 from tests.simulation.hosts import OpenFile
@@ -249,9 +249,9 @@ class Hung(Feature):
     def settings(self) -> Iterator[None]:
         from tests.simulation.world import World
 
-        replacing, on_call, locking = SharedFileLocker.replace, World._on_call, amq.node.takeover.lock_segments
+        replacing, on_call, locking = Locker.replace, World._on_call, amq.node.takeover.lock_segments
 
-        def see_replace(locker: SharedFileLocker, silent_s: float, goes_on: Callable[[], bool]) -> bool:
+        def see_replace(locker: Locker, silent_s: float, goes_on: Callable[[], bool]) -> bool:
             slot = self._slot(locker)
             assert slot.process is not None
             self.oracle.counts["silent"] += 1
@@ -289,15 +289,15 @@ class Hung(Feature):
             return locking(log, sign)
 
         with ExitStack() as patches:
-            patches.enter_context(patch.object(SharedFileLocker, "replace", see_replace))
+            patches.enter_context(patch.object(Locker, "replace", see_replace))
             patches.enter_context(patch.object(World, "_on_call", see_call))
             if self._slow:
                 patches.enter_context(patch.object(amq.node.takeover, "lock_segments", lock_slowly))
             yield
 
-    def _slot(self, locker: SharedFileLocker) -> Slot:
+    def _slot(self, locker: Locker) -> Slot:
         assert self._world is not None
-        return next(slot for slot in self._world.slots if slot.vfs is locker._vfs)
+        return next(slot for slot in self._world.slots if slot.vfs is locker._election._vfs)
 
     def _slow_s(self, process: Process) -> float:
         assert self._world is not None

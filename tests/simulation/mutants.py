@@ -14,7 +14,7 @@ import amq.journal.follower
 import amq.journal.recovery
 import amq.journal.segment
 import amq.node.takeover
-import amq.store.files.shared_file
+import amq.store.locker
 from amq.broker.broker import Broker
 from amq.broker.queues.queue import Queue
 from amq.broker.queues.redelivery import Redelivery
@@ -29,12 +29,12 @@ from amq.journal.journal import Journal
 from amq.journal.live import Segment
 from amq.journal.records import Consumed, Group, Record
 from amq.journal.recovery import list_segments
-from amq.store.epoch import Epoch, epoch_path
+from amq.store.epoch import Epoch
+from amq.store.files.epochs import FileEpochs
 from amq.store.files.log import FileWriter
-from amq.store.files.shared_file import SharedFileLocker
-from amq.store.files.vfs import Vfs, write_all
+from amq.store.files.vfs import write_all
 from amq.store.lease import Lease
-from amq.store.locker import LockerEvent
+from amq.store.locker import Locker, LockerEvent
 from amq.store.segment_log import SegmentLog
 from amq.transports.turn import Turn
 
@@ -159,18 +159,18 @@ def lease_on_the_wall_clock() -> AbstractContextManager[object]:
 
 @mutant
 def errors_of_a_check_only_warned_about() -> AbstractContextManager[object]:
-    real = SharedFileLocker._prove
+    real = Locker._prove
 
-    def prove(locker: SharedFileLocker) -> None:
+    def prove(locker: Locker) -> None:
         with suppress(OSError, OwnershipLostError):
             real(locker)
 
-    return _patch(SharedFileLocker, "_prove", prove)
+    return _patch(Locker, "_prove", prove)
 
 
 @mutant
 def claim_not_looked_at() -> AbstractContextManager[object]:
-    return _patch(SharedFileLocker, "_check_claim", lambda _locker: None)
+    return _patch(Locker, "_check_claim", lambda _locker: None)
 
 
 # -- takeover ----------------------------------------------------------------------------------------------------------
@@ -178,20 +178,20 @@ def claim_not_looked_at() -> AbstractContextManager[object]:
 
 @mutant
 def no_wait_after_the_claim() -> AbstractContextManager[object]:
-    return _patch(SharedFileLocker, "_wait_for", lambda _locker, _previous: (0.0, "impatient"))
+    return _patch(Locker, "_wait_for", lambda _locker, _previous: (0.0, "impatient"))
 
 
 @mutant
 def own_period_instead_of_the_old_masters() -> AbstractContextManager[object]:
-    real = SharedFileLocker._wait_for
+    real = Locker._wait_for
 
-    def wait_for(locker: SharedFileLocker, previous: Epoch | None) -> tuple[float, str]:
+    def wait_for(locker: Locker, previous: Epoch | None) -> tuple[float, str]:
         if previous is not None:
             owner = replace(previous.owner, lock_keep_alive_period_s=locker.owner.lock_keep_alive_period_s)
             previous = replace(previous, owner=owner)
         return real(locker, previous)
 
-    return _patch(SharedFileLocker, "_wait_for", wait_for)
+    return _patch(Locker, "_wait_for", wait_for)
 
 
 @mutant
@@ -199,51 +199,51 @@ def pid_alone_proves_death() -> AbstractContextManager[object]:
     def gone(owner: Any, host: Any) -> bool:
         return not host.is_running(owner.pid, owner.pid_start)
 
-    return _patch(amq.store.files.shared_file, "provably_gone", gone)
+    return _patch(amq.store.locker, "provably_gone", gone)
 
 
 @mutant
 def seal_before_the_wait() -> AbstractContextManager[object]:
-    real = SharedFileLocker._take_over
+    real = Locker._take_over
 
-    def take_over(locker: SharedFileLocker, pause: Any, seal: Callable[[Epoch | None], Mapping[str, int]]) -> Any:
-        previous = amq.store.files.shared_file.read_newest_epoch(locker._vfs, locker._store)
+    def take_over(locker: Locker, pause: Any, seal: Callable[[Epoch | None], Mapping[str, int]]) -> Any:
+        previous = locker._epochs.newest()
         sealed = seal(previous)
         return real(locker, pause, lambda _previous: sealed)
 
-    return _patch(SharedFileLocker, "_take_over", take_over)
+    return _patch(Locker, "_take_over", take_over)
 
 
 @mutant
 def claim_written_after_the_wait() -> AbstractContextManager[object]:
-    write = SharedFileLocker._write_claim
-    enter = SharedFileLocker._enter
+    write = Locker._write_claim
+    enter = Locker._enter
     held: dict[int, tuple[int, str]] = {}
 
-    def later(locker: SharedFileLocker, number: int, attempt: str) -> None:
+    def later(locker: Locker, number: int, attempt: str) -> None:
         held[id(locker)] = (number, attempt)
         enter(locker, LockerEvent.CLAIM)
 
-    def prove(locker: SharedFileLocker) -> None:
+    def prove(locker: Locker) -> None:
         if id(locker) in held:
-            with _patch(SharedFileLocker, "_enter", lambda *_: None):
+            with _patch(Locker, "_enter", lambda *_: None):
                 write(locker, *held.pop(id(locker)))
         real(locker)
 
-    real = SharedFileLocker._prove
-    return _both(_patch(SharedFileLocker, "_write_claim", later), _patch(SharedFileLocker, "_prove", prove))
+    real = Locker._prove
+    return _both(_patch(Locker, "_write_claim", later), _patch(Locker, "_prove", prove))
 
 
 @mutant
 def epoch_not_exclusive() -> AbstractContextManager[object]:
-    real = amq.store.files.shared_file.link_epoch
+    real = FileEpochs.link
 
-    def link(vfs: Vfs, store: str, epoch: Epoch, attempt: str) -> bool:
+    def link(epochs: FileEpochs, epoch: Epoch, attempt: str) -> bool:
         with suppress(FileNotFoundError):
-            vfs.unlink(epoch_path(store, epoch.number))
-        return real(vfs, store, epoch, attempt)
+            epochs._vfs.unlink(epochs.place(epoch.number))
+        return real(epochs, epoch, attempt)
 
-    return _patch(amq.store.files.shared_file, "link_epoch", link)
+    return _patch(FileEpochs, "link", link)
 
 
 @mutant
@@ -264,7 +264,7 @@ def seal_measures_old_segments_again() -> AbstractContextManager[object]:
                 sealed[name] = amq.journal.recovery._measure(log, name, None).end
         return sealed
 
-    no_assertion = patch.object(amq.store.files.shared_file, "all", lambda _parts: True, create=True)
+    no_assertion = patch.object(amq.store.locker, "all", lambda _parts: True, create=True)
     return _both(_patch(amq.node.takeover, "seal", seal), no_assertion)
 
 

@@ -32,7 +32,7 @@ from amq.journal.records import Consumed, Copies, Group, Record, Trimmed
 from amq.journal.records.message import Run
 from amq.journal.records.multicast import Multicast
 from amq.node.following import Following
-from amq.store.epoch import read_epoch, read_newest_epoch
+from amq.store.files.epochs import FileEpochs
 from amq.store.files.log import FileLog
 from amq.transports.peer import Peer
 from tests.simulation.limits import DEAD, LimitsOracle, identity
@@ -255,7 +255,7 @@ class Oracle:
 
     def _check_sealed(self, name: str, end: int, epoch: int) -> None:
         try:
-            sealed = read_epoch(self.vfs, STORE, self._newest_epoch).sealed
+            sealed = FileEpochs(self.vfs, STORE).read(self._newest_epoch).sealed
         except FileNotFoundError:
             return  # its name was lost with the power, before it was durable
         except (OSError, AmqError) as error:
@@ -283,7 +283,7 @@ class Oracle:
         """What the master took over, as a slave that followed or from a checkpoint, is what the journal says."""
         cold = State(broker.config)
         try:
-            sealed = read_epoch(self.vfs, STORE, broker.epoch).sealed
+            sealed = FileEpochs(self.vfs, STORE).read(broker.epoch).sealed
             trimmed = replay(FileLog(self.vfs, STORE), sealed, cold.apply, lambda _done, _total: None).trimmed
         except AmqError as error:
             self.broken("P5", f"epoch {broker.epoch} began, and the journal cannot be read: {error}")
@@ -377,7 +377,7 @@ class Oracle:
             return []
 
         def sealing() -> tuple[int, Any]:
-            newest = read_newest_epoch(self.vfs, STORE)
+            newest = FileEpochs(self.vfs, STORE).newest()
             return (newest.number, newest.sealed) if newest is not None else (0, {})
 
         try:

@@ -14,7 +14,7 @@ from amq.core.errors import AmqError
 from amq.journal.format import HEADER_BYTES, segment_key
 from amq.journal.recovery import newest_mark
 from amq.journal.segment import list_segments, read_batches, read_header
-from amq.store.epoch import epoch_path, read_newest_epoch
+from amq.store.files.epochs import FileEpochs, epoch_path
 from amq.store.files.log import FileLog
 from amq.store.segment_log import JOURNAL_DIRECTORY
 from tests.simulation.faults import Fault
@@ -77,7 +77,7 @@ def _known_to_be_whole(world: World) -> dict[str, int]:
     """{path: bytes from its beginning whose loss nobody could take for a crash}."""
     vfs, server = PlainVfs(world.server), world.server
     try:
-        newest = read_newest_epoch(vfs, STORE)
+        newest = FileEpochs(vfs, STORE).newest()
         names = list_segments(FileLog(vfs, STORE))
     except (OSError, AmqError):
         return {}

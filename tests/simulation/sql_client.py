@@ -15,6 +15,8 @@ from unittest.mock import patch
 
 import psycopg
 
+from amq.store.open import store_in
+from amq.store.port import Store
 from amq.store.postgres.sessions import ServerConnection
 from amq.store.postgres.url import SqlUrl
 from amq.store.postgres.vfs import SqlVfs
@@ -216,6 +218,9 @@ class SqlDoor(SqlVfs):
         self.on_call: Callable[[str, str, bool, str], None] = lambda _method, _path, _after, _detail: None
         self.short_chance = self.latency_s = 0.0  # nothing is written in part; the connections take their time
         self._server = server
+
+    def store(self, _path: str) -> Store:
+        return store_in(self)
 
     def died(self) -> None:
         """The process is dead: the kernel closes its connections."""

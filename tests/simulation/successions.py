@@ -15,8 +15,10 @@ from unittest.mock import patch
 from amq.core.errors import AmqError
 from amq.node.candidacy import CALLED_S, Mark
 from amq.node.succession import Succession
+from amq.store.election import RELEASE
 from amq.store.files.board import FileBoard
-from amq.store.files.shared_file import LOCK_FILE, RELEASE_OFFSET, SharedFileLocker, read_record
+from amq.store.files.election import FileElection
+from amq.store.locker import Locker
 from amq.store.orders import HAND_OVER, OPERATOR, STOP, TAKE_OVER, WITHDRAWN, Order, Orders, give
 from amq.store.presence import MASTER, read_presence
 from tests.simulation.door import SimVfs
@@ -111,14 +113,14 @@ class Successions(Feature):
 
     def _mark(self, epoch: int) -> dict[str, Any] | None:
         with suppress(AmqError, OSError):
-            mark = read_record(self.oracle.vfs, f"{STORE}/{LOCK_FILE}", "release", RELEASE_OFFSET)
+            mark = FileElection(self.oracle.vfs, STORE).read(RELEASE)
             if mark is not None and mark.get("epoch") == epoch:
                 return mark
         return None
 
     @contextmanager
     def settings(self) -> Iterator[None]:
-        look, depart, release = Orders.look, Succession._depart, SharedFileLocker.release
+        look, depart, release = Orders.look, Succession._depart, Locker.release
 
         def look_and_count(orders: Orders) -> Order | None:
             order = look(orders)
@@ -134,7 +136,7 @@ class Successions(Feature):
             self.oracle.counts["handed over by order" if search.order else "failbacks"] += 1
             return depart(succession, search, to)
 
-        def release_and_note(locker: SharedFileLocker, to: str = "", failover: bool = True) -> None:
+        def release_and_note(locker: Locker, to: str = "", failover: bool = True) -> None:
             if not failover and locker._epoch is not None:
                 self._forbidden[locker._epoch.number] = self.oracle.now_s
             release(locker, to, failover)
@@ -142,6 +144,6 @@ class Successions(Feature):
         with (
             patch.object(Orders, "look", look_and_count),
             patch.object(Succession, "_depart", depart_and_count),
-            patch.object(SharedFileLocker, "release", release_and_note),
+            patch.object(Locker, "release", release_and_note),
         ):
             yield

@@ -11,7 +11,8 @@ import pytest
 from amq.core.errors import OwnershipLostError, StoreError
 from amq.journal.recovery import seal
 from amq.node.member import Role
-from amq.store.epoch import Epoch, make_epochs_directory
+from amq.store.epoch import Epoch
+from amq.store.files.epochs import FileEpochs
 from amq.store.files.log import FileLog
 from amq.store.files.vfs import listdir_fresh
 from tests.fakes import FakeClock, FaultyVfs
@@ -48,8 +49,8 @@ def test_a_takeover_that_failed_does_not_stand_in_the_way_of_the_next(tmp_path: 
 def test_whoever_finds_the_epochs_directory_makes_its_name_durable(tmp_path: Path) -> None:
     """Its maker may have died before: then a crash of the server took all epochs."""
     vfs = FaultyVfs()
-    make_epochs_directory(vfs, str(tmp_path))
-    make_epochs_directory(vfs, str(tmp_path))
+    FileEpochs(vfs, str(tmp_path)).make()
+    FileEpochs(vfs, str(tmp_path)).make()
     assert vfs.calls.count(("fsync_directory", str(tmp_path))) == 2
 
 

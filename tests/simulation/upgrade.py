@@ -31,9 +31,10 @@ from amq.journal.follower import replay
 from amq.journal.format import BATCH_BYTES, HEADER_BYTES
 from amq.journal.records import Record
 from amq.journal.segment import read_batches, read_header, read_segment
-from amq.store.document import decode, read_file
-from amq.store.epoch import epoch_path
+from amq.store.document import decode
+from amq.store.files.epochs import epoch_path
 from amq.store.files.log import FileLog
+from amq.store.files.vfs import read_file
 from amq.store.segment_log import JOURNAL_DIRECTORY
 from tests.older import unpack
 from tests.simulation.faults import FAULTS_S

@@ -33,7 +33,6 @@ from amq.core.errors import AmqError
 from amq.core.message import LARGE_BODY_BYTES
 from amq.node.member import Member, Role
 from amq.security.login import Claim, Login, User
-from amq.store.open import store_behind
 from amq.transports.probe import Refusal
 from tests.large import large_from
 from tests.simulation.clients import Application, Consumer, Mover, Producer, TransactedProducer
@@ -73,8 +72,7 @@ async def anybody(_: Claim) -> Login:
 
 
 def _member(config: BrokerConfig, authenticate: Any, *, vfs: SimVfs, **doors: Any) -> Member:
-    store = store_behind(vfs, config.store)
-    return Member(config, authenticate, store=store, **doors)
+    return Member(config, authenticate, store=vfs.store(config.store), **doors)
 
 
 class Release:
@@ -446,8 +444,7 @@ class World:
 
     @contextmanager
     def _watch(self, vfs: SimVfs, _store: str, wake: Callable[[], None], *_queue: object) -> Iterator[OSError | None]:
-        """In place of `amq.store.files.waker.watch`: the kernel of a local file system wakes who waits for the lock.
-        Nobody waits in the queue of a database: a wake-up proves nothing, and polling finds the lock as well."""
+        """In place of `amq.store.files.waker.watch`: the kernel of a local file system wakes who waits for the lock."""
         if self.mount.kind != "local":
             yield OSError("no file events on a network")
             return
@@ -481,7 +478,7 @@ class World:
             self._quiet(),
             oracle.observing(),
             large,
-            patch("amq.store.files.election.watch", self._watch),
+            patch("amq.store.files.waker.watch", self._watch),
             ExitStack() as settings,
         ):
             settings.enter_context(self._settings())

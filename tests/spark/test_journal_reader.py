@@ -24,6 +24,7 @@ from amq.journal.inspect import Inspection
 from amq.journal.records import REASONS, Consumed, Group, Moved, Record, Redelivered, Trimmed
 from amq.journal.records.multicast import Multicast
 from amq.store.files.vfs import SystemVfs
+from amq.store.open import store_behind
 from pyspark_amq import journal
 from pyspark_amq.journal import Wanted
 from pyspark_amq.options import JOURNAL_KINDS, LEFT, MESSAGES
@@ -296,8 +297,8 @@ def test_a_torn_tail_is_no_error(tmp_path: Path) -> None:
 
 def test_it_reads_and_does_nothing_else(world: World) -> None:
     vfs = FaultyVfs()
-    for part in journal.plan(world.store, vfs=vfs):
-        for _ in journal.read_part(part, journal.schema(), vfs=vfs):
+    for part in journal.plan(world.store, found=store_behind(vfs, world.store)):
+        for _ in journal.read_part(part, journal.schema(), found=store_behind(vfs, world.store)):
             pass
     assert {method for method, _ in vfs.calls} <= {"open", "close", "pread", "fstat", "stat", "listdir"}
 
@@ -335,7 +336,7 @@ def test_a_segment_that_goes_while_a_plan_is_made(tmp_path: Path) -> None:
             return names
 
     vfs = Trimming()
-    names = [part.segment for part in journal.plan(world.store, vfs=vfs)]
+    names = [part.segment for part in journal.plan(world.store, found=store_behind(vfs, world.store))]
     assert vfs.lists == 4  # twice, each before and after
     assert names[0] == "00000001-00000002.seg"
 
@@ -381,7 +382,7 @@ def test_a_truncated_segment(tmp_path: Path) -> None:
         rows(world, parts=[replace(first, end=first.end + 10)])
 
 
-@pytest.mark.parametrize(("name", "why"), [("missing", "No such file"), (".", "has no directory epochs")])
+@pytest.mark.parametrize(("name", "why"), [("missing", "No such file"), (".", "is empty")])
 def test_what_is_no_store(tmp_path: Path, name: str, why: str) -> None:
     with pytest.raises(StoreError, match=f"{why}.*amq start --store") as told:
         journal.plan(os.path.join(tmp_path, name))

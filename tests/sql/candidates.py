@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 
 from fakes import FakeClock, FakeHost
 
 from amq.journal.segment import list_segments
 from amq.store.epoch import Epoch
-from amq.store.files.log import FileLog
-from amq.store.files.shared_file import SharedFileLocker
-from amq.store.files.vfs import LockPlace, Vfs
 from amq.store.host import Owner
+from amq.store.locker import Locker
+from amq.store.port import Store
 
 PERIOD_S = 3.0
 BATCH = b"batch of ours\n"
@@ -25,22 +23,19 @@ class Violation(AssertionError):
 class Candidate:
     """A broker on a separate host. `confirmed` = segment → bytes that were confirmed."""
 
-    def __init__(
-        self, vfs: Vfs, store: str, name: str, clock: FakeClock, door_to: Callable[[LockPlace], Vfs] | None = None
-    ) -> None:
-        self.vfs = vfs
+    def __init__(self, store: Store, name: str, clock: FakeClock) -> None:
         self.store = store
         self.clock = clock
         host = FakeHost(host_name=f"host-of-{name}", boot=f"boot-of-{name}")
         owner = Owner.make(
             host, name=name, uuid=f"uuid-of-{name}", transport_urls=(), lock_keep_alive_period_s=PERIOD_S
         )
-        self.locker = SharedFileLocker(vfs, clock, host, store, owner, door_to)
+        self.locker = Locker(store, clock, host, owner)
         self.confirmed: dict[str, int] = {}
         self.sealed: Mapping[str, int] = {}
 
     def become_master(self) -> None:
-        self.make_store()
+        self.store.make()
         while not self.locker.try_acquire():  # a lock that is missing is left to its master for a period
             self.pause(PERIOD_S / 3)
         mastership = self.locker.take_over(self.pause, self.seal)
@@ -48,16 +43,11 @@ class Candidate:
         self.lease, self.epoch = mastership.lease, mastership.epoch.number
         self.sealed = mastership.epoch.sealed
 
-    def make_store(self) -> None:
-        for path in (self.store, f"{self.store}/journal"):
-            with suppress(FileExistsError):
-                self.vfs.mkdir(path)
-
     def pause(self, seconds: float) -> bool:
         self.clock.advance(seconds)
         return False
 
     def seal(self, previous: Epoch | None) -> Mapping[str, int]:
-        log = FileLog(self.vfs, self.store)
+        log = self.store.log
         known = dict(previous.sealed) if previous is not None else {}
         return {name: known.get(name, log.size(name)) for name in list_segments(log, fresh=True)}

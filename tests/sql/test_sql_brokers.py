@@ -16,8 +16,7 @@ from click.testing import CliRunner
 
 from amq.cli import exits
 from amq.cli.main import main
-from amq.store.files.board import FileBoard
-from amq.store.open import open_vfs
+from amq.store.open import open_store
 from amq.store.presence import read_presence
 from amq.store.status import store_status
 from bench.wire import WireError
@@ -46,7 +45,7 @@ def amq(*words: object, code: int = 0) -> dict[str, Any]:
 
 def heartbeats(brokers: Brokers) -> int:
     """How many the master has written."""
-    seen = store_status(open_vfs(str(brokers.store)), str(brokers.store)).heartbeat
+    seen = store_status(open_store(str(brokers.store))).heartbeat
     assert seen is not None
     return seen[1]
 
@@ -88,6 +87,8 @@ def test_the_commands_take_the_url(brokers: Brokers, url: str) -> None:
     stat = amq("journal", "stat", "--store", url)
     assert sum(each["live"] for each in stat["destinations"]) == 5
     assert amq("journal", "repair", "--store", url)["damages"] == []
+    master.stop()
+    assert amq("stop", "--store", url, "--name", "a") == {"name": "a", "stopped": False, "seconds": 0.0}
 
 
 def test_an_export_is_imported_into_a_database_that_nobody_serves(brokers: Brokers, url: str, tmp_path: Path) -> None:
@@ -375,7 +376,7 @@ def _wait_for_standby(primary: Postgres, names: str) -> None:
 
 def _followed(url: str, name: str) -> int:
     """How many messages this slave has followed."""
-    (found,) = [each for each in read_presence(FileBoard(open_vfs(url), url)) if each.name == name]
+    (found,) = [each for each in read_presence(open_store(url).board) if each.name == name]
     return found.details.get("followed", {}).get("messages", 0)
 
 

@@ -19,7 +19,7 @@ import pytest
 from fakes import FakeClock
 
 from amq.core.errors import OwnershipLostError
-from amq.store.epoch import read_newest_epoch
+from amq.store.open import store_in
 from amq.store.postgres import vfs as sql_vfs
 from amq.store.postgres.sessions import ServerConnection
 from amq.store.postgres.url import SqlUrl
@@ -35,7 +35,8 @@ class Broker(Candidate):
     """Writes what a master writes."""
 
     def __init__(self, url: str, name: str) -> None:
-        super().__init__(SqlVfs(SqlUrl.parse(url)), url, name, FakeClock())
+        self.vfs, self.url = SqlVfs(SqlUrl.parse(url)), url
+        super().__init__(store_in(self.vfs), name, FakeClock())
 
     def pause(self, _seconds: float) -> bool:
         raise AssertionError("a database needs no wait")
@@ -44,7 +45,7 @@ class Broker(Candidate):
         """Two segments of two batches, a check, and one segment that is no longer needed. Ends at the first error."""
         for number in (1, 2):
             name = f"{self.epoch:08d}-{number:08d}.seg"
-            fd = self.vfs.open(f"{self.store}/journal/{name}", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            fd = self.vfs.open(f"{self.url}/journal/{name}", os.O_RDWR | os.O_CREAT | os.O_EXCL)
             for batch in range(2):
                 self.vfs.pwrite(fd, BATCH, batch * len(BATCH))
                 self.vfs.fdatasync(fd)
@@ -52,7 +53,7 @@ class Broker(Candidate):
                     self.confirmed[name] = (batch + 1) * len(BATCH)
             self.lease.check()
         del self.confirmed[f"{self.epoch:08d}-00000001.seg"]  # its messages are copied: nobody needs it
-        self.vfs.unlink(f"{self.store}/journal/{self.epoch:08d}-00000001.seg")
+        self.vfs.unlink(f"{self.url}/journal/{self.epoch:08d}-00000001.seg")
 
 
 # -- faults: called instead of the statement ---------------------------------------------------------------------------
@@ -139,7 +140,7 @@ class World:
                 raise Violation(f"{name}: {length} bytes confirmed, {self.new.sealed.get(name, 0)} sealed")
         if self._journal() != self.before:
             raise Violation("the old master changed the journal behind the seal")
-        newest = read_newest_epoch(self.new.vfs, self.url)
+        newest = self.new.store.epochs.newest()
         assert newest is not None
         if newest.owner.name != "new":
             raise Violation("the successor lost the store to a broker that it had shut out")

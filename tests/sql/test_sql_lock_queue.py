@@ -10,9 +10,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from amq.store.files import waker
-from amq.store.files.vfs import SystemVfs
-from amq.store.files.waker import watch
+from amq.doors.threads import SystemThreads
+from amq.store.postgres import election
+from amq.store.postgres.election import waiting
 from amq.store.postgres.vfs import _QUEUE
 from tests.brokers import Brokers
 from tests.patience import DEADLINE_S
@@ -36,7 +36,7 @@ def test_all_who_wait_wake_when_the_holders_connection_ends_and_none_of_them_kee
 ) -> None:
     url = server.url(database)
     holder, others = open_store(url), [open_store(url) for _ in range(3)]
-    queues = [door.lock_queue(url) for door in others]
+    queues = [door.wait_free for door in others]
     assert all(wait() for wait in queues), "there is no lock yet"
     lock = holder.open(f"{url}/lock", os.O_RDWR | os.O_CREAT)
     assert holder.try_lock(lock)
@@ -65,9 +65,9 @@ def test_a_lock_that_was_replaced_is_waited_for_under_its_new_number(server: Pos
     for _ in range(2):
         lock = door.open(f"{url}/lock", os.O_RDWR | os.O_CREAT)
         assert door.try_lock(lock)
-        assert not other.lock_queue(url)()
+        assert not other.wait_free()
         door.unlink(f"{url}/lock")
-        assert other.lock_queue(url)()
+        assert other.wait_free()
 
 
 def test_the_lock_ends_with_the_transaction(server: Postgres, database: str) -> None:
@@ -86,10 +86,6 @@ def test_the_lock_ends_with_the_transaction(server: Postgres, database: str) -> 
             assert session.execute(mine).fetchone() == (0,)
 
 
-def test_a_directory_has_no_queue(tmp_path: Path) -> None:
-    assert SystemVfs().lock_queue(str(tmp_path)) is None
-
-
 # -- the thread that wakes ---------------------------------------------------------------------------------------------
 
 
@@ -101,10 +97,7 @@ class Door:
         self.waits = 0
         self.waited = threading.Condition()
 
-    def lock_queue(self, _path: str) -> Callable[[], bool]:
-        return self._wait
-
-    def _wait(self) -> bool:
+    def wait(self) -> bool:
         with self.waited:
             answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
             self.waits += 1
@@ -119,16 +112,16 @@ class Door:
 
 
 def test_a_slave_is_woken_when_the_lock_is_free_also_after_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waker, "PAUSE_S", 0.001)
+    monkeypatch.setattr(election, "PAUSE_S", 0.001)
     door, woken = Door(False, OSError("gone"), OSError("gone"), False, True), threading.Event()
-    with watch(door, "", woken.set) as unwatched:  # type: ignore[arg-type]
+    with waiting(door.wait, woken.set, SystemThreads(), lambda: True) as unwatched:
         assert unwatched is None
         assert woken.wait(DEADLINE_S)
     assert door.waits >= 5
 
 
 def test_a_master_does_not_wait_for_its_own_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waker, "ROLE_S", 0.001)
+    monkeypatch.setattr(election, "ROLE_S", 0.001)
     door, looked, woken = Door(True), threading.Semaphore(0), threading.Event()
     is_slave = False
 
@@ -136,7 +129,7 @@ def test_a_master_does_not_wait_for_its_own_lock(monkeypatch: pytest.MonkeyPatch
         looked.release()
         return is_slave
 
-    with watch(door, "", woken.set, is_slave=look):  # type: ignore[arg-type]
+    with waiting(door.wait, woken.set, SystemThreads(), look):
         for _ in range(5):
             assert looked.acquire(timeout=DEADLINE_S)
         assert door.waits == 0

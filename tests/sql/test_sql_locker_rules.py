@@ -20,14 +20,15 @@ import pytest
 from fakes import FakeClock, FakeHost
 
 from amq.core.errors import OwnershipLostError, StoreError
-from amq.store.epoch import Epoch, read_newest_epoch
-from amq.store.files.shared_file import SharedFileLocker
+from amq.store.epoch import Epoch
 from amq.store.files.vfs import SystemVfs
-from amq.store.open import open_vfs
+from amq.store.locker import Locker
+from amq.store.open import locked_in, open_directory, store_behind
 from amq.store.postgres import vfs as sql_vfs
-from amq.store.postgres.locker import SqlLockedVfs
+from amq.store.postgres.election import SqlElection
 from amq.store.postgres.sessions import ServerConnection
 from amq.store.postgres.url import SqlUrl
+from amq.store.postgres.vfs import SqlVfs
 from tests.postgres import Postgres, needs_postgres, postgres
 from tests.sql.candidates import BATCH, Candidate, Violation
 
@@ -39,8 +40,11 @@ class Broker(Candidate):
     """Writes what a master writes."""
 
     def __init__(self, store: str, locker: str, name: str, clock: FakeClock, files: SystemVfs | None = None) -> None:
-        vfs = SqlLockedVfs(store, SqlUrl.parse(locker), files) if locker else SystemVfs()
-        super().__init__(vfs, store, name, clock, lambda place: open_vfs(store, place.url))
+        self.vfs = files or SystemVfs()
+        self.directory = store
+        ports = store_behind(self.vfs, store)
+        self.door = SqlVfs(SqlUrl.parse(locker)) if locker else None
+        super().__init__(locked_in(ports, self.door) if self.door is not None else ports, name, clock)
         self.meanwhile: Callable[[], None] = lambda: None  # while this broker waits
 
     def pause(self, seconds: float) -> bool:
@@ -50,7 +54,7 @@ class Broker(Candidate):
 
     def begin(self) -> None:
         self.name = f"{self.epoch:08d}-00000001.seg"
-        self.fd = self.vfs.open(f"{self.store}/journal/{self.name}", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self.fd = self.vfs.open(f"{self.directory}/journal/{self.name}", os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
     def batch(self) -> None:
         length = self.confirmed.get(self.name, 0)
@@ -132,15 +136,15 @@ class World:
         for name, length in self.old.confirmed.items():
             if length > self.new.sealed.get(name, 0):
                 raise Violation(f"{name}: {length} bytes confirmed, {self.new.sealed.get(name, 0)} sealed")
-        newest = read_newest_epoch(self.new.vfs, self.new.store)
+        newest = self.new.store.epochs.newest()
         assert newest is not None
         assert newest.owner.name == "new"
 
     def close(self) -> None:
         """The server admits few connections at a time."""
         for broker in (self.old, self.new):
-            assert isinstance(broker.vfs, SqlLockedVfs)
-            for session in list(broker.vfs._lock._sessions._made):
+            assert broker.door is not None
+            for session in list(broker.door._sessions._made):
                 session.close()
 
     def _succeed(self) -> None:
@@ -171,7 +175,8 @@ class World:
 @pytest.fixture
 def lying(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every broker gets every lock."""
-    monkeypatch.setattr(SqlLockedVfs, "try_lock", lambda _self, _fd: True)
+    for door in (SqlVfs, SystemVfs):
+        monkeypatch.setattr(door, "try_lock", lambda _self, _fd: True)
 
 
 def histories(
@@ -204,12 +209,18 @@ def test_every_fault_at_every_call(
 
 
 def no_wait(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SharedFileLocker, "_wait_for", lambda _self, _previous: (0.0, ""))
+    patch.setattr(Locker, "_wait_for", lambda _self, _previous: (0.0, ""))
 
 
 def files_fence(patch: pytest.MonkeyPatch) -> None:
     """As if the database could keep a broker from the files."""
-    patch.setattr(SqlLockedVfs, "fences", lambda _self, _path: True)
+    real = SqlElection.__init__
+
+    def fencing(self: SqlElection, door: SqlVfs, *, alone: bool = False) -> None:
+        real(self, door, alone=alone)
+        self.shuts_out = True
+
+    patch.setattr(SqlElection, "__init__", fencing)
 
 
 @pytest.mark.deep
@@ -261,7 +272,7 @@ def test_no_check_succeeds_once_a_claim_stands_in_the_database(
     with monkeypatch.context() as patch:
         patch.setattr(sql_vfs, "HEARTBEAT", "none")
         taken_over_beside_a_master_that_works(server, database, tmp_path / "c", ("sql", "sql"))
-    monkeypatch.setattr(SharedFileLocker, "_check_claim", lambda _self: None)
+    monkeypatch.setattr(Locker, "_check_claim", lambda _self: None)
     taken_over_beside_a_master_that_works(server, database, tmp_path / "d", ("sql", "sql"))
     monkeypatch.setattr(sql_vfs, "HEARTBEAT", "none")
     with pytest.raises(Violation):
@@ -276,7 +287,7 @@ def test_brokers_whose_locks_are_elsewhere_are_refused(
     with pytest.raises(StoreError, match="give all brokers the same") as told:
         taken_over_beside_a_master_that_works(server, database, tmp_path / "a", lockers)
     assert told.value.code == "LOCK_ELSEWHERE"
-    monkeypatch.setattr(SharedFileLocker, "_check_place", lambda self, *_: self._vfs.lock_place(self._store))
+    monkeypatch.setattr(Locker, "_check_place", lambda self, *_: self._election.place())
     with pytest.raises(Violation):
         taken_over_beside_a_master_that_works(server, database, tmp_path / "b", lockers)
 
@@ -288,10 +299,10 @@ def test_the_lock_moves_when_the_last_master_has_left_its_mark(server: Postgres,
     for number, url in enumerate(("", urls[0], urls[1], "")):
         broker, other = Broker(store, url, f"n{number}", clock), Broker(store, urls[url == urls[0]], "other", clock)
         broker.become_master()
-        other.make_store()
+        other.store.make()
         with pytest.raises(StoreError, match="stop all of them in good order"):
             other.locker.check_place()
-        newest = read_newest_epoch(open_vfs(store), store)
+        newest = open_directory(store).epochs.newest()
         assert newest is not None
         assert (newest.number, newest.lock.url) == (number + 1, url)
         broker.locker.release()

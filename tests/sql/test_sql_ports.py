@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from amq.store.files.vfs import Vfs
-from amq.store.open import Store, store_behind
-from amq.store.postgres.locker import SqlLockedVfs
+from amq.store.files.vfs import SystemVfs
+from amq.store.open import locked_in, store_behind, store_in
+from amq.store.port import Store
 from amq.store.postgres.url import SqlUrl
+from amq.store.postgres.vfs import SqlVfs
 from tests.board_contract import check_board
+from tests.election_contract import check_election, check_epochs, check_terms
 from tests.log_contract import check_log
 from tests.postgres import needs_postgres
-from tests.sql.test_sql_vfs import open_store
 
 pytestmark = needs_postgres
 Opened = Callable[[], Store]
 
 
 @pytest.fixture(params=["all of it", "the lock alone"])
-def opened(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> Opened:
+def opened(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> Iterator[Opened]:
+    alone = request.param == "the lock alone"
     directory = str(tmp_path / "store")
 
-    def door() -> Vfs:
-        return open_store(url) if place == url else SqlLockedVfs(directory, SqlUrl.parse(url))
+    doors = []
 
-    place = url if request.param == "all of it" else directory
-    if place == directory:
-        door().mkdir(directory)
-    door().mkdir(f"{place}/journal")
-    return lambda: store_behind(door(), place)
+    def made() -> Store:
+        door = SqlVfs(SqlUrl.parse(url))
+        doors.append(door)
+        store = locked_in(store_behind(SystemVfs(), directory), door) if alone else store_in(door)
+        store.make()
+        return store
+
+    yield made
+    for door in doors:  # the server admits few connections
+        for session in list(door._sessions._made):
+            session.close()
+
+
+def test_the_election(opened: Opened) -> None:
+    check_election(opened)
+
+
+def test_the_epochs(opened: Opened) -> None:
+    check_epochs(opened)
+
+
+def test_terms(opened: Opened) -> None:
+    check_terms(opened)
 
 
 def test_the_board(opened: Opened) -> None:

@@ -17,9 +17,10 @@ from amq.config import BrokerConfig
 from amq.core.errors import StoreError
 from amq.journal.follower import replay
 from amq.journal.recovery import seal
-from amq.store.epoch import read_newest_epoch
+from amq.store.files.epochs import FileEpochs
 from amq.store.files.log import FileLog
-from amq.store.open import open_vfs
+from amq.store.postgres.url import SqlUrl
+from amq.store.postgres.vfs import SqlVfs
 from tests.brokers import Brokers
 from tests.maintenance.damaged import repair, repair_killed_at
 from tests.postgres import Postgres, needs_postgres
@@ -67,7 +68,7 @@ def test_what_can_be_read_is_saved_and_the_old_rows_are_kept(
     assert shown["damages"]
     after = server.ask("SELECT directory, name, file FROM amq_name WHERE directory <> 'brokers'", database=database)
     assert sorted(after) == sorted(before), "without --yes nothing is changed"
-    late = open_vfs(url)
+    late = door_to(url)
     done = amq("journal", "repair", "--store", url, "--yes")
     assert done["repaired"]
     kept = done["kept"].rpartition("/")[2]
@@ -86,12 +87,16 @@ def test_what_can_be_read_is_saved_and_the_old_rows_are_kept(
     assert bodies == sorted(set(bodies))
 
 
+def door_to(url: str) -> SqlVfs:
+    return SqlVfs(SqlUrl.parse(url))
+
+
 def _served(url: str) -> list[bytes] | None:
     """The bodies that the next master would have; None = no broker serves this store."""
-    vfs = open_vfs(url)
+    vfs = door_to(url)
     state = State(BrokerConfig(store=url))
     try:
-        newest = read_newest_epoch(vfs, url)
+        newest = FileEpochs(vfs, url).newest()
         assert newest is not None
         replay(
             FileLog(vfs, url),
@@ -129,19 +134,19 @@ def test_killed_at_any_moment_it_is_simply_run_again(
         server.ask(f"DROP DATABASE {name} WITH (FORCE)")
 
     undisturbed = copied(0)
-    repair(server.url(undisturbed), open_vfs(server.url(undisturbed))).run()
+    repair(server.url(undisturbed), door_to(server.url(undisturbed))).run()
     saved = _served(server.url(undisturbed))
     assert saved
     forgotten(undisturbed)
     nth = 1
     while True:
         name = copied(nth)
-        was_killed = repair_killed_at(server.url(name), open_vfs(server.url(name)), nth)
+        was_killed = repair_killed_at(server.url(name), door_to(server.url(name)), nth)
         server.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
         if not was_killed:
             break
         assert _served(server.url(name)) in (None, saved), "nothing between damaged and repaired is served"
-        repair(server.url(name), open_vfs(server.url(name)), seed=10_000).run()
+        repair(server.url(name), door_to(server.url(name)), seed=10_000).run()
         assert _served(server.url(name)) == saved
         assert amq("journal", "check", "--store", server.url(name))["ok"]
         forgotten(name)

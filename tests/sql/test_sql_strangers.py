@@ -133,7 +133,7 @@ def test_functions_and_operators_of_a_stranger_are_not_called(
     door = claimed(url, b"a")
     lock = door.open(f"{url}/lock", os.O_RDWR | os.O_CREAT)
     assert door.try_lock(lock)
-    assert not door.lock_queue(url)()
+    assert not door.wait_free()
     assert door.identity()
     put(door, f"{url}/journal/x.seg", b"data")
     with Sessions(SqlUrl.parse(f"{url}&options=-c%20search_path%3Dpublic,pg_catalog")).use(url) as session:
@@ -154,7 +154,7 @@ def test_tables_that_come_before_ours_in_the_search_path_are_not_used(
             f"GRANT SELECT, INSERT, UPDATE, DELETE ON {', '.join(map(tables.full, tables.names))} TO run_{database}"
         )
     door = SqlVfs(SqlUrl.parse(server.url(database, "createTablesOnStartup=false", user=f"run_{database}")))
-    url = door._url.text
+    url = door.url.text
     put(door, f"{url}/claim", b"a".ljust(4096))
     eve.execute(f"CREATE SCHEMA run_{database}")  # "$user" stands first in the search path
     eve.execute(f"CREATE TABLE run_{database}.amq_store (version integer)")

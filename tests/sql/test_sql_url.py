@@ -9,7 +9,7 @@ import pytest
 from amq.config import load
 from amq.core.errors import ConfigError
 from amq.store.name import is_directory
-from amq.store.open import open_vfs
+from amq.store.open import open_store
 from amq.store.postgres.url import DEFAULTS, SqlUrl
 
 
@@ -65,7 +65,7 @@ def test_a_password_in_a_url_is_refused_and_not_shown(url: str) -> None:
 @pytest.mark.parametrize("store", ["postgresql//db/amq", "postgresql:/db/amq", "postgres:db/amq", "POSTGRES://db/amq"])
 def test_a_url_with_a_slip_is_no_directory(store: str) -> None:
     with pytest.raises(ConfigError, match="begin with postgresql"):
-        open_vfs(store)
+        open_store(store)
 
 
 def test_a_url_with_a_slip_in_a_configuration_file_is_no_directory_beside_it(tmp_path: Path) -> None:

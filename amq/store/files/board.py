@@ -13,8 +13,7 @@ from contextlib import suppress
 from functools import partial
 
 from amq.store.board import Posted, SeatTakenError
-from amq.store.document import read_all
-from amq.store.files.vfs import Vfs, write_all
+from amq.store.files.vfs import Vfs, read_all, write_all
 from amq.store.segment_log import NotAFileError
 
 BROKERS_DIRECTORY = "brokers"

@@ -12,10 +12,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Self
 
+from amq.core.errors import StoreError
 from amq.doors.clock import Clock
-from amq.store.files.vfs import FULL_ERRNOS, NothingWrittenError, Vfs, listdir_fresh, write_all
+from amq.store.files.others import check_own
+from amq.store.files.vfs import LOCKLESS_ERRNOS, NothingWrittenError, Vfs, listdir_fresh, write_all
 from amq.store.segment_log import (
     CHECKPOINTS_DIRECTORY,
+    FULL_ERRNOS,
     JOURNAL_DIRECTORY,
     RESERVE_NAME,
     RESERVE_STEPS,
@@ -211,6 +214,9 @@ class _FileShelf:
     def size(self, name: str) -> int:
         return self._vfs.stat(f"{self._directory}/{name}").st_size
 
+    def settle(self) -> None:
+        self._vfs.fsync_directory(self._directory)
+
 
 class FileCheckpoints(_FileShelf):
     """See `amq.store.segment_log.Checkpoints`."""
@@ -232,13 +238,36 @@ class FileLog(_FileShelf):
 
     def __init__(self, vfs: Vfs, store: str) -> None:
         super().__init__(vfs, os.path.join(store, JOURNAL_DIRECTORY))
+        self._store = store
         self.checkpoints = FileCheckpoints(vfs, os.path.join(store, CHECKPOINTS_DIRECTORY))
+
+    def make(self) -> None:
+        for path in (self._store, self._directory):
+            try:
+                self._vfs.mkdir(path)
+            except FileExistsError:
+                # It may be new, made by a broker that died before it could make the name durable.
+                if path == self._store:
+                    check_own(self._vfs, path)
+            except FileNotFoundError as error:
+                raise StoreError(
+                    f"{os.path.dirname(os.path.abspath(path))} does not exist: mount the shared file system or "
+                    "make the directory; a store is only made inside an existing one"
+                ) from error
+            try:
+                self._vfs.fsync_directory(os.path.dirname(path) or ".")
+            except PermissionError as error:
+                import structlog  # programs that only read a store do without it
+
+                structlog.get_logger("amq.lock").info(
+                    "cannot make the name of the store durable: left to the file system", reason=str(error)
+                )
 
     def create(self, name: str, head: bytes, size: int, clock: Clock) -> FileWriter:
         vfs, path = self._vfs, f"{self._directory}/{name}"
         fd = vfs.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
-            if not vfs.try_lock(fd):
+            if not self._try_lock(fd):
                 raise OSError(errno.EACCES, "a new segment is locked by somebody else", path)
             writer = FileWriter(vfs, fd, size, clock)
             writer.reserve(0, len(head))
@@ -256,9 +285,6 @@ class FileLog(_FileShelf):
             raise NoRoomError(error.errno, error.strerror, path) from error
         return writer
 
-    def settle(self) -> None:
-        self._vfs.fsync_directory(self._directory)
-
     def hold(self, name: str) -> FileHeld | None:
         """The sync is for what a killed process of this host left in memory. SMB needs the lock: there a deposed
         master's client takes its locks again and writes on, unless we hold them. Elsewhere it is a second belt; a
@@ -268,13 +294,22 @@ class FileLog(_FileShelf):
         held = FileHeld(self._vfs, fd, path)
         try:
             self._vfs.fsync(fd)
-            if self._vfs.try_lock(fd):
+            if self._try_lock(fd):
                 return held
         except BaseException:
             held.close()
             raise
         self._vfs.close(fd)
         return None
+
+    def _try_lock(self, fd: int) -> bool:
+        """The lock of a segment is a second belt: a file system that has no locks does without."""
+        try:
+            return self._vfs.try_lock(fd)
+        except OSError as error:
+            if error.errno not in LOCKLESS_ERRNOS:
+                raise
+            return True
 
     def delete(self, names: Iterable[str]) -> None:
         for name in names:

@@ -13,7 +13,7 @@ import re
 from contextlib import suppress
 
 from amq.core.errors import StoreError
-from amq.store.epoch import EPOCHS_DIRECTORY, epoch_path, newest_number
+from amq.store.files.epochs import EPOCHS_DIRECTORY, epoch_path, newest_number
 from amq.store.files.vfs import Vfs
 from amq.store.segment_log import NotAFileError
 

@@ -13,38 +13,23 @@ import fcntl
 import os
 import stat
 import struct
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from amq.core.errors import CorruptError
 from amq.store.segment_log import NotAFileError
 
 if TYPE_CHECKING:
     from portalocker.portalocker import BaseLocker
 
+DOCUMENT_BYTES_MAX = 16 << 20
 LOCK_OFFSET = 1 << 40  # far beyond any content, so that SMB's mandatory locks leave the content readable
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, len, pid
-# No room: on the disk, in the quota of this user or directory, in a file (`ulimit -f`, or the file system's limit).
-FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 LOCKLESS_ERRNOS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of a file system that has no locks
 _NFS = 0x6969  # NFS_SUPER_MAGIC
 _SMB = (0xFE534D42, 0xFF534D42)  # SMB2_SUPER_MAGIC, CIFS_SUPER_MAGIC
 _HELD_ERRNOS = (errno.EAGAIN, errno.EACCES)  # SMB says EACCES where the others say EAGAIN
-
-
-class LockPlace(NamedTuple):
-    """Where the lock and the claims of a store are: `identity` of a database, and the `url` by which it was reached.
-    Blank: they are files of the store itself."""
-
-    identity: str = ""
-    url: str = ""
-
-    def describe(self) -> str:
-        return f"the database {self.url}" if self.identity else "a file of the store"
-
-
-IN_STORE = LockPlace()
 
 
 class NothingWrittenError(OSError):
@@ -116,13 +101,10 @@ class Vfs(Protocol):
     def lock_held(self, fd: int) -> bool: ...
     def free_bytes(self, path: str) -> int | None: ...
     def frees_names(self, path: str) -> bool: ...
-    def fences(self, path: str) -> bool: ...
-    def lock_place(self, path: str) -> LockPlace: ...
-    def lock_queue(self, path: str) -> Callable[[], bool] | None: ...
 
 
 class ToolVfs(Vfs, Protocol):
-    """The door as `open_vfs` gives it: with the calls that a repair needs and no broker."""
+    """The same, with the calls that a repair needs and no broker."""
 
     def replace(self, source: str, target: str) -> None: ...
     def rmdir(self, path: str) -> None: ...
@@ -238,22 +220,6 @@ class SystemVfs:
         the first one open. On SMB it is free when all have closed it. Raises OSError."""
         return _file_system(path) not in _SMB
 
-    @staticmethod
-    def fences(path: str) -> bool:  # noqa: ARG004
-        """Whether the store at `path` itself refuses whatever a broker writes to journal, checkpoints and epochs once a
-        later claim than its own is durable. No file system does."""
-        return False
-
-    @staticmethod
-    def lock_place(path: str) -> LockPlace:  # noqa: ARG004
-        """Where the lock of the store at `path` is. Raises OSError, StoreError."""
-        return IN_STORE
-
-    @staticmethod
-    def lock_queue(path: str) -> None:
-        """A function that waits, not for long, until nobody holds the lock of the store at `path`: True = so it was at
-        one moment. It raises OSError, StoreError. None where nothing can wait so, as on a file system."""
-
 
 def _is_on_nfs(directory: str) -> bool:
     """False where that cannot be told: the call that follows meets the same error."""
@@ -310,3 +276,27 @@ def listdir_fresh(vfs: Vfs, path: str, probe: str) -> list[str]:
     with suppress(FileNotFoundError):  # a crash of the file server may have taken it
         vfs.unlink(name)
     return [found for found in names if found != probe]
+
+
+def read_file(vfs: Vfs, path: str) -> bytes:
+    """The content of the small file `path`, opened afresh (close-to-open). Raises CorruptError where it is absurdly
+    large."""
+    fd = vfs.open(path, os.O_RDONLY)
+    try:
+        size = vfs.fstat(fd).st_size
+        if size > DOCUMENT_BYTES_MAX:
+            raise CorruptError(path, DOCUMENT_BYTES_MAX, f"file is {size} bytes long, far more than amq writes here")
+        return read_all(vfs, fd, size, 0)
+    finally:
+        vfs.close(fd)
+
+
+def read_all(vfs: Vfs, fd: int, size: int, offset: int) -> bytes:
+    """Read `size` bytes from `offset`, fewer only at the end of the file."""
+    data = b""
+    while len(data) < size:
+        part = vfs.pread(fd, size - len(data), offset + len(data))
+        if not part:
+            break
+        data += part
+    return data

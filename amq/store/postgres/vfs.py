@@ -19,13 +19,12 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
-from amq.store.files.vfs import IN_STORE, LockPlace, NothingWrittenError
+from amq.store.files.vfs import NothingWrittenError
 from amq.store.postgres.schema import IDENTITY, SYNCHRONOUS
 from amq.store.postgres.sessions import CommittedTail, ServerConnection, Sessions, SqlError
 from amq.store.postgres.url import SqlUrl
@@ -109,7 +108,7 @@ class SqlVfs:
     """The store at `url`, whose paths begin with the URL as it was given."""
 
     def __init__(self, url: SqlUrl) -> None:
-        self._url = url
+        self.url = url
         self._sessions = Sessions(url)
         self._tables = self._sessions.tables
         # A few dozen: the texts below, with the names of the tables filled in that a path needs.
@@ -396,16 +395,13 @@ class SqlVfs:
         rows = self._ask(file.path, _HOLDERS, {"id": file.row & _IDS})
         return rows == [(False,)]
 
-    def lock_queue(self, path: str) -> Callable[[], bool]:
-        """Waits in the server's own queue, so that the end of the holder's connection wakes it at once."""
-
-        def wait() -> bool:
-            with self._sessions.use(path) as session:
-                session.execute(self._tables.statement(_QUEUE))
-                row = session.execute("SELECT current_setting('amq.lock')").fetchone()
-            return row is not None and row[0] == "free"
-
-        return wait
+    def wait_free(self) -> bool:
+        """Wait, not for long, until nobody holds the lock of the store: True = so it was at one moment. It waits in the
+        server's own queue, so that the end of the holder's connection ends it at once. Raises OSError, StoreError."""
+        with self._sessions.use(self.url.text) as session:
+            session.execute(self._tables.statement(_QUEUE))
+            row = session.execute("SELECT current_setting('amq.lock')").fetchone()
+        return row is not None and row[0] == "free"
 
     # -- the file system ----------------------------------------------------------------------------------------------
 
@@ -418,18 +414,12 @@ class SqlVfs:
     def frees_names(self, path: str) -> bool:  # noqa: ARG002
         return True
 
-    def fences(self, path: str) -> bool:  # noqa: ARG002
-        return True
-
-    def lock_place(self, path: str) -> LockPlace:  # noqa: ARG002
-        return IN_STORE
-
     def identity(self) -> str:
         """The identity of these tables: server, database and table. A standby has the same, a restored
         backup has not. Raises OSError, StoreError."""
         if not self._identity:
             ((self._identity,),) = self._ask(
-                self._url.text,
+                self.url.text,
                 "SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()), (SELECT oid FROM "
                 "pg_database WHERE datname = current_database()), '{store}'::regclass::oid)",
                 {},
@@ -474,7 +464,7 @@ class SqlVfs:
 
     def _fence_of(self, file: _File) -> tuple[bool, bytes]:
         """Whether a write to `file` takes effect behind the fence only, and with which claim."""
-        if file.path == f"{self._url.text}/{HEARTBEAT}":  # opened before the claim was written
+        if file.path == f"{self.url.text}/{HEARTBEAT}":  # opened before the claim was written
             return True, self._claim
         return file.fenced, file.claim
 
@@ -631,11 +621,11 @@ class SqlVfs:
 
     @property
     def _claim_path(self) -> str:
-        return f"{self._url.text}/{CLAIM}"
+        return f"{self.url.text}/{CLAIM}"
 
     def _place(self, path: str) -> tuple[str, str]:
         """(directory, name) of `path`, both below the store: ("", "") = the store."""
-        below = path.removeprefix(self._url.text)
+        below = path.removeprefix(self.url.text)
         if below == path or (below and not below.startswith("/")):
             raise FileNotFoundError(errno.ENOENT, "is not in the store", path)
         directory, _, name = below.strip("/").rpartition("/")

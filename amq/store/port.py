@@ -1,0 +1,30 @@
+"""The four ports by which a member knows its store. `amq.store.open` makes them out of the name of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from amq.store.board import Board
+from amq.store.election import Election
+from amq.store.epoch import Epochs
+from amq.store.segment_log import SegmentLog
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The store `name`, as one member sees it. The adapters of the ports may be of different kinds: a lock alone in a
+    database is an election and a board there, beside a log and epochs in files. `elsewhere(url)` leads to the election
+    of brokers that have their lock at `url`; it may raise ConfigError."""
+
+    name: str
+    election: Election
+    epochs: Epochs
+    log: SegmentLog
+    board: Board
+    elsewhere: Callable[[str], Election]
+
+    def make(self) -> None:
+        """Make what is missing of the store, inside what exists. Raises StoreError where a person must act, OSError."""
+        self.election.make()
+        self.log.make()

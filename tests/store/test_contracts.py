@@ -1,0 +1,48 @@
+"""Every kind of store keeps the contracts of the ports: here in files and in memory; `tests/sql/test_sql_ports.py` has
+those that are in a database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from amq.store.files.vfs import SystemVfs
+from amq.store.open import store_behind
+from amq.store.port import Store
+from tests.board_contract import check_board
+from tests.election_contract import Stores, check_election, check_epochs, check_terms
+from tests.log_contract import check_log
+from tests.memory_store import Shelves, store_on
+
+
+@pytest.fixture(params=["files", "memory"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Stores:
+    shelves = Shelves()
+
+    def new() -> Store:
+        store = store_behind(SystemVfs(), str(tmp_path)) if request.param == "files" else store_on(shelves)
+        store.make()
+        return store
+
+    return new
+
+
+def test_the_election(opened: Stores) -> None:
+    check_election(opened)
+
+
+def test_the_epochs(opened: Stores) -> None:
+    check_epochs(opened)
+
+
+def test_terms(opened: Stores) -> None:
+    check_terms(opened)
+
+
+def test_the_board(opened: Stores) -> None:
+    check_board(lambda: opened().board)
+
+
+def test_the_log(opened: Stores) -> None:
+    check_log(lambda: opened().log)
