@@ -235,7 +235,7 @@ def test_limits_of_strangers_hold_over_all_members(tmp_path: Path) -> None:
         await world.connect("one")
         assert "maxConnectionsPerAddress" in await world.is_refused("two")
         await asyncio.wait_for(world.node.members["one"].stop(), DEADLINE_S)
-        await until(lambda: not world.node.members["two"].door._addresses)
+        await until(lambda: not world.node.members["two"].door.addresses)
         await world.connect("two")
 
     run(tmp_path, scenario, max_connections_per_address=1)

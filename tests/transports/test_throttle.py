@@ -69,7 +69,7 @@ def test_an_address_that_connects_too_often_is_refused() -> None:
         door.arrive(HERE)
     limits.new_connections_per_minute = 0
     door.arrive(HERE)
-    assert not door._arrivals
+    assert not door.arrivals
 
 
 def test_what_is_known_of_users_and_addresses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_what_is_known_of_users_and_addresses_is_bounded(monkeypatch: pytest.Mon
     for number in range(100):
         door.arrive(f"10.0.0.{number}")
         door.wait_s(f"user{number}", 1, 1)
-    assert len(door._arrivals) == len(door._sent) == 10
+    assert len(door.arrivals) == len(door._sent) == 10
 
 
 @pytest.mark.deep
