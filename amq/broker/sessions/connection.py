@@ -102,7 +102,7 @@ class ClientConnection:
                     session = self.sessions[0]
                 kind = command.__class__
                 if kind is InSession:
-                    session = self._session(command)
+                    session = self.sessions.get(command.session) or self._session(command)  # type: ignore[attr-defined]
                     continue
                 try:
                     if kind in RUNS:

@@ -165,7 +165,10 @@ class OpenWireCodec:
             return commands
         self._session = 0
         frames, left = self._frames, frames_max
-        frames.push(data)
+        if frames.gathers or frames.to_skip or frames.at < len(frames.data):
+            frames.push(data)
+        else:
+            frames.data, frames.at = data, 0
         self.has_more = False
         found: bytes | None = None
         while not self._is_closed:
@@ -187,7 +190,7 @@ class OpenWireCodec:
                 self._fail(error, error.head, commands, error.size)
             except (ValueError, AmqError) as error:
                 self._fail(error, found, commands)
-        self.pending = frames.pending
+        self.pending = bool(frames.gathers or frames.to_skip or frames.at < len(frames.data))
         return commands
 
     def _receive_frequent(self, commands: list[Command], left: int) -> int:
@@ -206,12 +209,26 @@ class OpenWireCodec:
                 if kind in MESSAGE_TYPES:
                     to = start + 27 + (data[start + 9] << 8 | data[start + 10])  # behind the producer's id
                     producer = producers.get(data[start + 6 : to])
-                    if producer is None or not data.startswith(producer.known.prefix, to):
+                    if producer is None or not data.startswith((known := producer.known).prefix, to):
                         break
-                    taken, end = self._send(producer, data, start, to + len(producer.known.prefix), end, commands, left)
-                    if not taken:
+                    to += len(known.prefix)
+                    found = known.read(data, start, to, end, producer.text if self._tolerates_faults else "")
+                    if found is None:
                         break
-                    left -= taken - 1
+                    message, properties = found
+                    receipt: Any = None
+                    if data[start + 5]:
+                        receipt = Answer(INT.unpack_from(data, start + 1)[0])
+                    elif producer.window:
+                        receipt = Windowed(producer, _WINDOWED_BYTES + len(message.body) + properties)
+                    if known.transaction or data.startswith(data[start : start + 1], end + 4):
+                        taken, end = self._send(producer, message, receipt, data, start, to, end, commands, left)
+                        left -= taken
+                    else:
+                        if producer.session != self._session:
+                            self._session = producer.session
+                            commands.append(producer.enters)
+                        commands.append(Send(message, receipt))
                 elif kind == table.MESSAGE_ACK:
                     to = start + 11 + (data[start + 9] << 8 | data[start + 10])  # behind the destination
                     if data[start + 6] != 1 or data[start + 8] != 1 or data[to]:
@@ -229,7 +246,7 @@ class OpenWireCodec:
                     if name in consumer.held:
                         if consumer.session != self._session:
                             self._session = consumer.session
-                            commands.append(InSession(consumer.session))
+                            commands.append(consumer.enters)
                         if receipt is None and data[end + 4 : end + 5] == _ACK and left:
                             names, beyond = acknowledged(data, start, to, end, left)
                             if names and (run := consumer.settle_run([name, *names], data[to])) is not None:
@@ -247,28 +264,25 @@ class OpenWireCodec:
         return left
 
     def _send(
-        self, producer: Producer, data: bytes, start: int, at: int, end: int, commands: list[Command], left: int
+        self,
+        producer: Producer,
+        message: Message,
+        receipt: Any,
+        data: bytes,
+        start: int,
+        at: int,
+        end: int,
+        commands: list[Command],
+        left: int,
     ) -> tuple[int, int]:
-        """A message in the form that is known of its producer, and at most `left` that follow it in the same form. How
-        many they are, 0 = it must be read in general; and where they end. Raises ValueError, struct.error, IndexError,
-        CommandError."""
+        """`message`, and at most `left` that follow it in the same form: how many these are, and where they end. It is
+        in a transaction, or another one stands behind it. Raises CommandError."""
         known, session, transaction = producer.known, producer.session, ""
-        found = known.read(data, start, at, end, producer.text if self._tolerates_faults else "")
-        if found is None:
-            return 0, end
-        message, properties = found
-        receipt: Any = None
-        if data[start + 5]:
-            receipt = Answer(INT.unpack_from(data, start + 1)[0])
-        elif producer.window:
-            receipt = Windowed(producer, _WINDOWED_BYTES + len(message.body) + properties)
         if known.transaction:
             opened, steps = self._transactions.sending(known.transaction, session)
             session, transaction = opened.session, opened.name
             self._take(steps, commands)
-        if session != self._session:
-            self._session = session
-            commands.append(InSession(session))
+        self._in(session, commands)
         if (
             data.startswith(data[start : start + 1], end + 4)  # else nothing follows, or something else
             and left
@@ -280,9 +294,9 @@ class OpenWireCodec:
             more = sends(data, start, at, end, native, left, self._properties_max)
             if more.bodies:
                 commands.append(_run_of(message, receipt, transaction, native, more))
-                return 1 + len(more.bodies), more.end
+                return len(more.bodies), more.end
         commands.append(Send(message, receipt, transaction))
-        return 1, end
+        return 0, end
 
     def _fail(self, error: Exception, found: bytes | None, commands: list[Command], size: int = 0) -> None:
         """The command that begins with `found`, None = the stream itself, is wrong. A command that was understood fails

@@ -19,6 +19,7 @@ from amq.protocols.commands import (
     Command,
     Credit,
     Extend,
+    InSession,
     Invalid,
     Nothing,
     Outcome,
@@ -158,6 +159,7 @@ class Consumer:
         "browses",
         "destination",
         "dispatched",
+        "enters",
         "extension",
         "groups",
         "head",
@@ -181,6 +183,7 @@ class Consumer:
         self.id = id
         self.key = key
         self.session = session
+        self.enters = InSession(session)  # is before its commands in a read
         self.prefetch = prefetch
         self.destination = destination
         self.browses = browses

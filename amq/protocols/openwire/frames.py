@@ -35,30 +35,30 @@ class Frames:
         self.data = b""
         self.at = 0
         self.skips = False
-        self._skip = 0  # bytes of a frame that is thrown away
-        self._size = 0  # of a frame that is gathered in pieces, 0 = none is
+        self.to_skip = 0  # bytes of a frame that are still thrown away
+        self.gathers = 0  # bytes of a frame that is gathered in pieces, 0 = none is
         self._pieces: list[bytes] = []
         self._gathered = 0
 
     @property
     def pending(self) -> bool:
         """Has a frame begun that is not complete?"""
-        return bool(self._size or self._skip or len(self.data) > self.at)
+        return bool(self.gathers or self.to_skip or len(self.data) > self.at)
 
     def push(self, data: bytes) -> None:
         """`data` has come."""
         if not data:
             return
-        if self._size:
+        if self.gathers:
             self._pieces.append(data)
             self._gathered += len(data)
-            if self._gathered < self._size:
+            if self._gathered < self.gathers:
                 return
-            data, self._pieces, self._gathered, self._size = b"".join(self._pieces), [], 0, 0
+            data, self._pieces, self._gathered, self.gathers = b"".join(self._pieces), [], 0, 0
             self.data, self.at = data, 0
-        elif self._skip:
-            self.data, self.at = data, min(self._skip, len(data))
-            self._skip -= self.at
+        elif self.to_skip:
+            self.data, self.at = data, min(self.to_skip, len(data))
+            self.to_skip -= self.at
         elif self.at < len(self.data):
             self.data, self.at = self.data[self.at :] + data, 0
         else:
@@ -82,10 +82,10 @@ class Frames:
                 self._gather(shown)
                 return None
             self.at = min(end, len(data))
-            self._skip = end - self.at
+            self.to_skip = end - self.at
             raise TooLarge(size, self.bytes_max, data[at + INT.size : at + shown])
         if end > len(data):
-            if not self._size:
+            if not self.gathers:
                 self._gather(INT.size + size)
             return None
         self.at = end
@@ -94,9 +94,9 @@ class Frames:
     def _gather(self, size: int) -> None:
         """Go on when that number of bytes is here."""
         data = self.data[self.at :]
-        self._pieces, self._gathered, self._size = [data], len(data), size
+        self._pieces, self._gathered, self.gathers = [data], len(data), size
         self.data, self.at = b"", 0
 
     def clear(self) -> None:
         """Let go of what was buffered."""
-        self.data, self.at, self._skip, self._size, self._pieces, self._gathered = b"", 0, 0, 0, [], 0
+        self.data, self.at, self.to_skip, self.gathers, self._pieces, self._gathered = b"", 0, 0, 0, [], 0
