@@ -239,10 +239,10 @@ class Subscription:
         if len(seqs) == 1:
             message = unacked.pop(seqs[0], None)
             settled = [message] if message is not None else []
-        elif len(seqs) > len(set(seqs)) or not all(seq in unacked for seq in seqs):
+        elif len(seqs) > len(different := set(seqs)) or not unacked.keys() >= different:
             settled = []
         else:
-            settled = [unacked.pop(seq) for seq in seqs]
+            settled = list(map(unacked.pop, seqs))
         self.credit += self.refund * len(settled)
         return settled
 

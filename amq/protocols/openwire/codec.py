@@ -46,6 +46,7 @@ from amq.protocols.commands import (
     SendMany,
     SendRun,
     SendToMany,
+    Settle,
     Subscribe,
     Unsubscribe,
 )
@@ -254,7 +255,12 @@ class OpenWireCodec:
                                 left -= len(names)
                                 at = beyond
                                 continue
-                        commands += consumer.settle_one(name, data[to], receipt)
+                        if data[to] == STANDARD and not (consumer.extension or consumer.is_pulling):  # as that does it
+                            if consumer.in_transactions:
+                                consumer.in_transactions.pop(name, None)
+                            commands.append(Settle(consumer.held.pop(name), consumer.id, receipt))
+                        else:
+                            commands += consumer.settle_one(name, data[to], receipt)
                 else:
                     break
                 at = end
