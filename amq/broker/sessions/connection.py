@@ -29,7 +29,6 @@ from amq.protocols.commands import (
     OpenSession,
     Scope,
     Send,
-    SendMany,
     SendRun,
     SendToMany,
     SettleRun,
@@ -37,7 +36,7 @@ from amq.protocols.commands import (
 
 PRODUCERS_MAX = 10_000  # of one connection, that are remembered
 SESSIONS_MAX = 1000  # of one connection, about 2 KiB each
-SENDS = frozenset((Send, SendToMany, SendMany))
+SENDS = frozenset((Send, SendToMany))
 RUNS = frozenset((SendRun, SettleRun))  # their handlers say whether they took all of it
 LOOK_AFTER = 16  # commands at most between two looks at the clock
 
@@ -118,7 +117,7 @@ class ClientConnection:
                             self.broker.access.let_in(self.client.user, command)
                         handlers[kind](session, command)
                         if kind in SENDS and not session.is_held_up:  # else it has no room, and comes here again
-                            self.traffic.received += len(command.bodies) if command.__class__ is SendMany else 1
+                            self.traffic.received += 1
                 except Exception as error:  # noqa: BLE001 (the peer hears of it, and decides what ends with it)
                     self._failed(session, command, error)
             step = min(2 * step, LOOK_AFTER) if has_end else len(commands)

@@ -278,7 +278,9 @@ class Session:
 
     def _send_many(self, command: SendMany) -> None:
         transaction = self._transaction(command.transaction)
-        if not bulk.add(self._broker, self._broker.routing, transaction, command):
+        if bulk.add(self._broker, self._broker.routing, transaction, command):
+            self._connection.traffic.received += len(command.bodies)
+        else:
             self.carry_out([Send(message, None, command.transaction) for message in command.messages])
 
     def _send_later(self, command: Send, destinations: tuple[str, ...]) -> bool:
