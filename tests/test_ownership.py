@@ -20,6 +20,8 @@ PLAIN = {
     "Connect.exclusive",
     "Connect.login",
     "Connect.passcode",
+    "LoginStep.mechanism",
+    "LoginStep.response",
     "SendToMany.destinations",
     "SendMany.bodies",
     "SendRun.bodies",
