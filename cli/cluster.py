@@ -47,7 +47,7 @@ _EPILOG = examples(
 
 @click.group(epilog=_EPILOG)
 def cluster() -> None:
-    """Several stores, of which each node serves a share and waits for all others.
+    """Make a cluster of several stores, see who serves what, drain a node.
 
     A cluster is a directory with several stores. A node (`amq start --cluster DIR`) runs a broker for each of them:
     master of its share, slave of the others. When a node ends, the others share its stores out among them; when it
