@@ -14,8 +14,7 @@ from brokers import Broker, Brokers
 from traffic import Producer, connect_any, drain
 
 from amq.management.client import ManagementClient
-from amq.store.files.board import FileBoard
-from amq.store.open import open_vfs
+from amq.store.open import open_store
 from amq.store.presence import read_presence
 from bench.wire import WireConnection, encode
 from tests.patience import DEADLINE_S
@@ -178,7 +177,7 @@ def held_back(broker: Broker, producer: WireConnection, number: int, body: bytes
         with suppress(TimeoutError):
             producer.receipt(str(number), 0.2)
             return False
-        (running,) = read_presence(FileBoard(open_vfs(str(broker.store)), str(broker.store)))
+        (running,) = read_presence(open_store(str(broker.store)).board)
         with ManagementClient(running.management) as management:
             if any(each["blocked"] for each in management.ask("GET", "/connections")["items"]):
                 return True
