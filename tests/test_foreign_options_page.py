@@ -132,7 +132,7 @@ def test_what_is_there_is_found() -> None:
     """Else the test above could not fail."""
     for name in ("lockKeepAlivePeriod", "amq status", "amq config check", "--store", "priorityBackup", "retryInterval"):
         assert is_there(name), name
-    for name in ("lockKeepAlive", "amq statuses", "--stores"):
+    for name in ("lockKeepAlive", "amq statuses", "--storing"):
         assert not is_there(name), name
 
 
