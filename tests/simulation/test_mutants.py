@@ -21,7 +21,7 @@ CAUGHT_AT = {
     "damage_taken_for_a_torn_tail": 85,
     "lease_moved_from_the_end_of_the_check": 56,
     "a_repeated_commit_is_rolled_back": 39,
-    "own_period_instead_of_the_old_masters": 35,
+    "own_period_instead_of_the_old_masters": 145,
     "a_candidate_that_hangs_is_left_alone": 33,
     "torn_batch_accepted": 23,
     "a_replaced_lock_file_needs_no_claim": 23,
@@ -54,7 +54,7 @@ CAUGHT_AT = {
     "a_prepared_transaction_gives_back_nothing_when_it_is_rolled_back": 3,
     "what_is_acknowledged_in_a_prepared_transaction_stays_in_its_queue": 3,
     "what_shall_never_time_out_does": 3,
-    "nobody_waits_behind_a_replaced_lock_file": 3,
+    "nobody_waits_behind_a_replaced_lock_file": 81,
     "late_acknowledgements_are_confirmed": 3,
 }
 
