@@ -41,7 +41,7 @@ from tests.sampling import sampled
 from tests.stored import stored_state
 
 WALK_SEEDS = range(15)  # as in test_broker_walks.py, which shows that the code passes them
-DROPPING_SEEDS = range(5)
+DROPPING_SEEDS = range(15)
 MakeWorld = Callable[..., World]
 CAUGHT = (AssertionError, AmqError, OSError, LookupError, ValueError, TypeError)
 

@@ -15,7 +15,6 @@ from stomp.exception import ConnectFailedException  # type: ignore[import-untype
 
 from amq.security.users_edit import add_user
 
-pytestmark = pytest.mark.deep
 versions = pytest.mark.parametrize("version", VERSIONS)
 UNICODE = "Grüße, 世界 🐍"
 
@@ -41,6 +40,7 @@ def test_send_and_receive(broker: Broker, version: str) -> None:
     assert stock.listener.errors == []
 
 
+@pytest.mark.deep
 @versions
 def test_headers_come_back_as_they_were_sent(broker: Broker, version: str) -> None:
     headers = {"plain": "x", "unicode": UNICODE, "correlation-id": "42", "reply-to": "/queue/b", "priority": "7"}
@@ -55,6 +55,7 @@ def test_headers_come_back_as_they_were_sent(broker: Broker, version: str) -> No
         assert message.headers["destination"] == "/queue/a"
 
 
+@pytest.mark.deep
 @versions
 def test_bytes_of_a_mebibyte(broker: Broker, version: str) -> None:
     body = bytes(range(256)) * 4096
@@ -65,6 +66,7 @@ def test_bytes_of_a_mebibyte(broker: Broker, version: str) -> None:
         assert message.body == body
 
 
+@pytest.mark.deep
 @versions
 def test_client_acknowledgement_is_cumulative(broker: Broker, version: str) -> None:
     with Stock([broker], version) as stock:
@@ -79,6 +81,7 @@ def test_client_acknowledgement_is_cumulative(broker: Broker, version: str) -> N
         assert all(frame.headers["redelivered"] == "true" for frame in stock.listener.messages)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
 def test_individual_acknowledgement(broker: Broker, version: str) -> None:
     with Stock([broker], version) as stock:
@@ -94,6 +97,7 @@ def test_individual_acknowledgement(broker: Broker, version: str) -> None:
         assert bodies(stock) == ["0", "2"]
 
 
+@pytest.mark.deep
 @versions
 def test_transactions(broker: Broker, version: str) -> None:
     with Stock([broker], version) as stock:
@@ -116,6 +120,7 @@ def test_transactions(broker: Broker, version: str) -> None:
         assert [frame.body for frame in stock.listener.wait_messages(1)] == ["next"]  # "input" was consumed
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
 def test_heart_beats_both_ways(brokers: Brokers, version: str) -> None:
     broker = brokers.master("a", heartBeatSend="1s", heartBeatReceive="1s")
@@ -128,6 +133,7 @@ def test_heart_beats_both_ways(brokers: Brokers, version: str) -> None:
         broker.thaw()
 
 
+@pytest.mark.deep
 @versions
 def test_a_refused_frame_is_an_error_frame_with_a_reason(broker: Broker, version: str) -> None:
     with Stock([broker], version) as stock:
@@ -140,7 +146,9 @@ def test_a_refused_frame_is_an_error_frame_with_a_reason(broker: Broker, version
         stock.listener.wait(lambda: stock.listener.disconnects == 1, "end of the connection")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("login", "fails"), [(("alice", "right"), False), (("alice", "wrong"), True), (None, True)])
+@pytest.mark.deep
 @versions
 def test_logins(brokers: Brokers, tmp_path: Path, version: str, login: tuple[str, str] | None, fails: bool) -> None:
     users = str(tmp_path / "users")
@@ -160,6 +168,7 @@ def test_logins(brokers: Brokers, tmp_path: Path, version: str, login: tuple[str
     stock.connection.transport.stop()
 
 
+@pytest.mark.deep
 @versions
 def test_several_hosts_with_failover(brokers: Brokers, version: str) -> None:
     """What a user of stomp.py writes: connect again in `on_disconnected`; the list of hosts does the rest."""
