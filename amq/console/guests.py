@@ -90,6 +90,9 @@ class GuestConnection(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
         self._address = self.client[0] if self.client else ""
+        # `pause_writing` at the first byte that the kernel does not take: fewer than the default's 64 KiB would wait
+        # for their reader for ever, and `close` waits for them.
+        transport.set_write_buffer_limits(high=0)
         if self.guests.enter(self, self._address):
             self._wait("head", HEAD_S)
         else:

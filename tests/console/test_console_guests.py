@@ -29,8 +29,8 @@ async def here(request: Request) -> Response:
     return Response(b"here")
 
 
-async def large(_: Request) -> Response:
-    return Response(bytes(4 << 20))
+async def large(request: Request) -> Response:
+    return Response(bytes(int(request.query_params["mebibytes"]) << 20))
 
 
 def served(test: Callable[[Callable[[], Awaitable[Talk]], Guests], Awaitable[None]], **tls: str) -> None:
@@ -165,13 +165,15 @@ def test_slow_bodies_hold_up_nobody_else() -> None:
     served(test)
 
 
-def test_an_answer_that_is_not_read_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mebibytes", [4, 64], ids=["the kernel takes nearly all of it", "far more than it takes"])
+def test_an_answer_that_is_not_read_is_cut(monkeypatch: pytest.MonkeyPatch, mebibytes: int) -> None:
     monkeypatch.setattr(guests, "WRITE_S", 0.2)
+    monkeypatch.setattr(guests, "IDLE_S", 1)
 
     async def test(connect: Callable[[], Awaitable[Talk]], inside: Guests) -> None:
         reader, writer = await connect()
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        writer.write(b"GET /large?mebibytes=%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % mebibytes)
         while not inside:
             await asyncio.sleep(0.01)
         while inside:
