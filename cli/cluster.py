@@ -14,7 +14,7 @@ from amq.cli.orders import OrderError, hand_over
 from amq.cli.output import examples, json_option, print_json, print_table
 from amq.cli.store import store_of
 from amq.cluster.directory import STORES_MAX, Cluster, ClusterNode
-from amq.core.errors import AmqError, ConfigError, StoreError
+from amq.core.errors import AmqError, StoreError
 from amq.store.status import StoreStatus, store_status
 
 STORES = 4  # of a new cluster, where nobody says more
@@ -365,4 +365,4 @@ def _done(
             click.echo(said)
     if refused:
         reasons = "; ".join(f"{store}: {why}" for store, why in refused.items())
-        raise ConfigError(f"not done for {len(refused)} stores: {reasons}", code="ORDER_REFUSED")
+        raise OrderError(f"not done for {len(refused)} stores: {reasons}")

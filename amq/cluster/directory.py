@@ -17,7 +17,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -38,7 +38,6 @@ DOCUMENT_BYTES_MAX = 1 << 20
 NODE_BYTES = 4096  # of a seat: what is written later is never shorter
 ORDER_BYTES = 1024
 READS_MAX = 3  # of a document that is being written
-CREATED_MODE = 0o666
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 NAME_CURE = "use up to 64 letters, digits, '.', '_' and '-', and begin with a letter or a digit"
 
@@ -243,7 +242,7 @@ class Cluster:
                 return node
             with suppress(CorruptError):
                 drained = decode("node-order", data, path).get("drained") is True
-                return ClusterNode(node.name, node.running, node.weight, drained, node.host, node.pid)
+                return replace(node, drained=drained)
         return node
 
     def _path(self, *names: str) -> str:
@@ -336,7 +335,7 @@ def _write_new(path: str, data: bytes) -> None:
     """Write a file that is not there yet, whole or not at all, durably. Raises FileExistsError, OSError."""
     draft = f"{path}.{secrets.token_hex(4)}"
     try:
-        with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, CREATED_MODE)) as file:
+        with open(draft, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -152,7 +152,7 @@ def test_plain_is_checked_by_the_gate(tmp_path: Path, waits_to_be_asked: bool) -
 
 @pytest.mark.parametrize("size", [0, RESPONSE_BYTES_MAX // 3])
 def test_steps_and_their_bytes_have_a_limit(tmp_path: Path, size: int) -> None:
-    """Whatever the mechanism asks for. Who reaches it has guessed."""
+    """Whatever the mechanism asks for. A client that reaches it has guessed."""
     asked: list[int] = []
 
     async def never_content(claim: Claim) -> Login:
