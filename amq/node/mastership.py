@@ -22,6 +22,7 @@ import structlog
 
 from amq.broker.broker import Broker
 from amq.broker.events import Events, StoreFull, StoreHasRoom, StoreLimitLeft, StoreLimitReached
+from amq.broker.queues.redelivery import shown
 from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic
@@ -149,7 +150,7 @@ class Mastership:
         broker.advisories.broker_name = name
         broker.permit(permissions)
         self.committed, self.rejected = broker.committed, broker.rejected
-        self.lend, self.take_back = broker.lend, broker.take_back
+        self.lend, self.take_back, self.shown = broker.lend, broker.take_back, shown
         self.translator = Translator(broker.memory, partial(make_runner, self.loop.call_soon_threadsafe), broker.wake)
 
     def begin(

@@ -1,33 +1,88 @@
-"""Hub and Codecs: the surroundings of a peer."""
+"""Hub, ServedConnection, PeerTurn and Codecs: the surroundings of a peer.
+
+A process that has the broker serves a client by a `ClientConnection`, and its turn is `amq.transports.turn.Turn`. A
+gateway has others: its connections lead to brokers elsewhere.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import deque
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from amq.broker.queues.queue import Queue
-from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.links import Client
+from amq.broker.sessions.traffic import Traffic
 from amq.config.node_options import NodeOptions
 from amq.core.message import Message
 from amq.doors.clock import Clock
 from amq.protocols.codec import Codec
+from amq.protocols.commands import Command
 from amq.security.login import Claim, Login
 from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.parking import Parkable, Parking
 from amq.transports.places import Places
+from amq.transports.shares import Shares
 from amq.transports.translating import Translator
-from amq.transports.turn import Turn
 
 C = TypeVar("C", bound=Parkable)  # the peers
+
+
+class ServedConnection(Protocol):
+    """The part of a client's connection that carries out its commands: `ClientConnection`, or one that leads to it."""
+
+    traffic: Traffic
+    is_closed: bool
+    is_lost: bool  # it has no socket, and its client may come back on another one
+
+    @property
+    def client(self) -> Client: ...
+    def handle(self, commands: list[Command], *, until_s: float = math.inf) -> list[Command]:
+        """Carry out `commands` in order: those of session 0, up to an `InSession`. Returns those that are left at
+        `until_s`, monotonic, for another call. The caller wakes the turn."""
+        ...
+
+    def set_writable(self, writable: bool) -> None:
+        """The socket has room (again), or has not: nothing is delivered then."""
+
+    def lose(self) -> None:
+        """The socket is gone. It keeps what it holds for its client, and nothing is delivered to it."""
+
+    def expire_transactions(self, now: float) -> None:
+        """Roll back what was not used for longer than the limit. `now` = monotonic."""
+
+    def close(self) -> None:
+        """The client is gone: what it held goes back to the queues."""
+
+
+class Sender(Protocol):
+    """A connection that has output."""
+
+    def send_out(self, now: bool = False) -> None: ...
+
+
+class PeerTurn(Protocol):
+    """The end of a round of the event loop, as connections see it.
+
+    is_due   at the end of this round
+    talkers  numbers of connections that sent something lately
+    unsent   connections that have output
+    """
+
+    is_due: bool
+    talkers: deque[int]
+    unsent: dict[Sender, None]
+    shares: Shares
+
+    def wake(self) -> None:
+        """There is something to do at the end of this round."""
 
 
 class Hub(Protocol[C]):
     """The surroundings that a peer needs."""
 
     clock: Clock
-    turn: Turn
     epoch: int
     loop: asyncio.AbstractEventLoop
     door: Doorkeeper
@@ -36,14 +91,24 @@ class Hub(Protocol[C]):
     translator: Translator
 
     @property
+    def turn(self) -> PeerTurn: ...
+    @property
     def config(self) -> NodeOptions: ...
 
-    def admit(self, peer: C, owner: str, client: Client, protocol: str) -> ClientConnection:
+    def admit(self, peer: C, owner: str, client: Client, protocol: str) -> ServedConnection:
         """Serve a client that has logged in by `protocol`. `owner` = what the names of its temporary destinations begin
         with."""
         ...
 
-    def lend(self, queue: Queue, message: Message) -> int: ...
+    # `queue` is that of a `QueueConsumer`.
+    def shown(self, queue: Any, message: Message) -> Message:
+        """`message` for a consumer that gets it again."""
+        ...
+
+    def lend(self, queue: Any, message: Message) -> int:
+        """The large body of `message` is for one consumer. Returns how many bytes to `take_back` once it is written."""
+        ...
+
     def take_back(self, size: int) -> None: ...
     async def authenticate(self, claim: Claim) -> Login: ...
     def brokers(self, loopback: bool, tls: bool = False) -> Sequence[str]:

@@ -24,9 +24,8 @@ from typing import Any, cast
 
 import structlog
 
-from amq.broker.queues.queue import Subscription
-from amq.broker.queues.redelivery import shown
-from amq.broker.sessions.connection import LOOK_AFTER, ClientConnection
+from amq.broker.queues.queue import QueueConsumer
+from amq.broker.sessions.connection import LOOK_AFTER
 from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic
 from amq.core.errors import AccessError, AmqError, ProtocolError
@@ -48,7 +47,7 @@ from amq.protocols.commands import (
 )
 from amq.security.login import Claim, Exchange, Login
 from amq.transports.authenticating import Authenticating
-from amq.transports.hub import Codecs, Hub
+from amq.transports.hub import Codecs, Hub, ServedConnection
 from amq.transports.parking import Lifeline
 from amq.transports.refusals import Refusals
 from amq.transports.shares import FRAMES_MAX
@@ -77,7 +76,7 @@ class Peer:
         self.peer_name = self.peer_address = ""  # of its latest socket
         self.socket: Socket | None = None  # None = it is parked, or has ended
         self.codec: Codec | None = None
-        self.client: ClientConnection | None = None  # from the login on
+        self.client: ServedConnection | None = None  # from the login on
         self._first = b""
         # Commands that came while the login is checked, or that are left when the share of the connection is used up.
         self._held: list[Command] = []
@@ -348,7 +347,7 @@ class Peer:
         assert self.codec is not None
         return self.codec.subscription(command, session)
 
-    def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None:
+    def deliver(self, subscription: QueueConsumer, message: Message, redelivered: int) -> None:
         self._traffic.delivered += 1
         if self._later:  # given out before the client was held back: it waits behind that
             self._deliver_later(subscription, redelivered, message)
@@ -358,7 +357,7 @@ class Peer:
                 self._deliver_large(subscription, message, redelivered)
                 return
             if redelivered:
-                message = shown(subscription.queue, message)
+                message = self._hub.shown(subscription.queue, message)
             frame = self.codec.delivery(subscription.wire, message, redelivered)  # type: ignore[union-attr]
         except CostlyError:
             self._deliver_later(subscription, redelivered, message)
@@ -371,7 +370,7 @@ class Peer:
         if self._out_bytes > self._output_bytes_max:
             self.hold_back()
 
-    def deliver_all(self, subscription: Subscription, messages: list[Message]) -> None:
+    def deliver_all(self, subscription: QueueConsumer, messages: list[Message]) -> None:
         self._traffic.delivered += len(messages)
         frames = [] if self._later else self.codec.deliveries(subscription.wire, messages)  # type: ignore[union-attr]
         if frames:
@@ -379,7 +378,7 @@ class Peer:
         if len(frames) < len(messages):  # the next one takes a thread, and those behind it wait for that
             self._deliver_later(subscription, 0, *messages[len(frames) :])
 
-    def deliver_batch(self, subscription: Subscription, batch: MessageBatch) -> None:
+    def deliver_batch(self, subscription: QueueConsumer, batch: MessageBatch) -> None:
         self._traffic.delivered += len(batch.messages)
         try:
             frames = self.codec.batch(subscription.wire, batch)  # type: ignore[union-attr]
@@ -390,7 +389,7 @@ class Peer:
 
     def deliver_run(
         self,
-        subscription: Subscription,
+        subscription: QueueConsumer,
         destination: str,
         run: RecordRun,
         seq: int,
@@ -408,14 +407,14 @@ class Peer:
         if self._out_bytes > self._output_bytes_max:
             self.hold_back()
 
-    def _deliver_large(self, subscription: Subscription, message: Message, redelivered: int) -> None:
+    def _deliver_large(self, subscription: QueueConsumer, message: Message, redelivered: int) -> None:
         """The body is not copied; where the disk has it too it is in memory for this socket alone, until written."""
-        told = shown(subscription.queue, message) if redelivered else message
+        told = self._hub.shown(subscription.queue, message) if redelivered else message
         pieces = self.codec.large_delivery(subscription.wire, told, redelivered)  # type: ignore[union-attr]
         self._lent_bytes += self._hub.lend(subscription.queue, message)
         self._slice(pieces)
 
-    def _deliver_later(self, subscription: Subscription, redelivered: int, *messages: Message) -> None:
+    def _deliver_later(self, subscription: QueueConsumer, redelivered: int, *messages: Message) -> None:
         """A thread makes them ready; whatever else is for this client waits."""
         if self._later is None:
             self._later = Later(self._hub, self._slice)
@@ -433,7 +432,7 @@ class Peer:
         self._hub.turn.unsent[self] = None
         self.hold_back()
 
-    def browsed(self, subscription: Subscription) -> None:
+    def browsed(self, subscription: QueueConsumer) -> None:
         self._put(self.codec.end_of_browse(subscription.wire))  # type: ignore[union-attr]
 
     def confirm(self, receipt: object, outcome: str = "") -> None:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from amq.broker.memory import Memory
-from amq.broker.queues.queue import Queue, Subscription
+from amq.broker.queues.queue import QueueConsumer
 from amq.core.message import LARGE_BODY_BYTES, THREAD_BYTES_MAX, Content, Message, bare, with_content
 from amq.journal.writer import JobRunner
 from amq.protocols.codec import Codec
@@ -125,13 +125,13 @@ class Lender(Protocol):
 
     @property
     def turn(self) -> Waker: ...
-    def lend(self, queue: Queue, message: Message) -> int: ...
+    def lend(self, queue: Any, message: Message) -> int: ...
     def take_back(self, size: int) -> None: ...
 
 
 class _Waiting(NamedTuple):
     codec: Codec
-    subscription: Subscription
+    subscription: QueueConsumer
     message: Message
     redelivered: int
     lent_bytes: int  # of a large body as it came
@@ -151,7 +151,7 @@ class Later:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, codec: Codec, subscription: Subscription, message: Message, redelivered: int) -> None:
+    def add(self, codec: Codec, subscription: QueueConsumer, message: Message, redelivered: int) -> None:
         """`message` may leave its queue, or its body the memory, before it is ready."""
         if self._is_closed:
             return

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from amq.broker.broker import Broker
 from amq.journal.journal import Journal
+from amq.transports.hub import Sender
 from amq.transports.shares import Shares
 
 LONE_PEERS_MAX = 2  # so few talkers are served with the sync in place of a thread switch
@@ -22,15 +22,9 @@ UNASKED_DELAY_S = 0.002
 ALARM_MIN_S = 0.001  # the loop's timers may go off a little early
 
 
-class Sender(Protocol):
-    """A connection that has output."""
-
-    def send_out(self, now: bool = False) -> None: ...
-
-
 class Turn:
-    """`inline`: for a lone client the event loop itself may sync; not where it serves other stores, too, which a store
-    that hangs must not stop.
+    """Implements `amq.transports.hub.PeerTurn`. `inline`: for a lone client the event loop itself may sync; not where
+    it serves other stores, too, which a store that hangs must not stop.
     """
 
     _valid: Callable[[], bool]

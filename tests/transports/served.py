@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import uvloop
 
+from amq.broker.queues.redelivery import shown
 from amq.broker.sessions.connection import ClientConnection
 from amq.doors.clock import SystemClock
 from amq.node.catalogue import PROTOCOLS, PortCodecs, ServedProtocol, Surroundings
@@ -182,6 +183,7 @@ class Served:
             loop=self._loop,
             admit=lambda peer, owner, client, _: ClientConnection(world.broker, peer, owner, client),
             lend=world.broker.lend,
+            shown=shown,
             take_back=world.broker.take_back,
             translator=Translator(world.broker.memory, lambda: self.world.runner, world.broker.wake),
             authenticate=authenticate,

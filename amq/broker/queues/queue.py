@@ -43,6 +43,21 @@ _NOBODY: deque[Subscription] = deque(maxlen=0)
 _NO_IDS = IdWindow(0)
 
 
+class QueueConsumer(Protocol):
+    """A consumer, as its client's connection sees it: a `Subscription`, or what stands for one of another process.
+
+    wire   the answer of `Recipient.subscribed`
+    queue  its `Queue`, for the broker alone; where the broker is elsewhere, anything
+    """
+
+    wire: Any
+
+    @property
+    def ended(self) -> bool: ...
+    @property
+    def queue(self) -> Any: ...
+
+
 class Recipient(Protocol):
     """A client as the broker sees it: it gets deliveries, answers and errors. Nothing is sent before the end of the
     turn, and then only if the lease is valid.
@@ -51,19 +66,19 @@ class Recipient(Protocol):
     def subscribed(self, command: Subscribe, session: int) -> Any:
         """The facts that `deliver` needs of this subscription; kept as `Subscription.wire`."""
 
-    def deliver(self, subscription: Subscription, message: Message, redelivered: int) -> None: ...
-    def deliver_all(self, subscription: Subscription, messages: list[Message]) -> None:
+    def deliver(self, subscription: QueueConsumer, message: Message, redelivered: int) -> None: ...
+    def deliver_all(self, subscription: QueueConsumer, messages: list[Message]) -> None:
         """`deliver` for each of `messages`, none of them large, for the first time."""
 
-    def browsed(self, subscription: Subscription) -> None:
+    def browsed(self, subscription: QueueConsumer) -> None:
         """A browse has shown everything."""
 
-    def deliver_batch(self, subscription: Subscription, batch: MessageBatch) -> None:
+    def deliver_batch(self, subscription: QueueConsumer, batch: MessageBatch) -> None:
         """Deliver many messages, none of them large, for the first time, to a subscription that needs no credit."""
 
     def deliver_run(
         self,
-        subscription: Subscription,
+        subscription: QueueConsumer,
         destination: str,
         run: RecordRun,
         seq: int,
