@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
-from amq.config.option import OptionScope, Value, ValueKind, scoped_option
+from amq.config.option import OptionScope, Section, Value
 
 TABLE = "destinations"
 
 # All of them apply while the broker runs: a queue has one configuration, which changes as a whole.
-option = partial(scoped_option, OptionScope.DESTINATION, reload=True)
+QUEUES = Section(OptionScope.DESTINATION, "queues", reload=True)
+TOPICS = Section(OptionScope.DESTINATION, "topics", reload=True)
 DELAY_MS_MAX = 30 * 86_400_000
 
 
@@ -36,10 +36,7 @@ class DestinationDefaults:
 
     __slots__ = ()
 
-    prefetch_size: int = option(
-        "queues",
-        "prefetchSize",
-        ValueKind.INTEGER,
+    prefetch_size: int = QUEUES.integer(
         1000,
         "How many unacknowledged messages a consumer gets if its subscription does not say.",
         "Use 1 if messages take long to process: it shares them evenly among consumers.",
@@ -47,10 +44,7 @@ class DestinationDefaults:
         maximum=1_000_000,
         elsewhere=("queuePrefetch", "consumer-window-size", "prefetch-count"),
     )
-    maximum_redeliveries: int = option(
-        "queues",
-        "maximumRedeliveries",
-        ValueKind.INTEGER,
+    maximum_redeliveries: int = QUEUES.integer(
         6,
         "How often a message is delivered again before it goes to the dead-letter queue.",
         "Use 0 to give up after the first attempt.",
@@ -59,10 +53,7 @@ class DestinationDefaults:
         special="-1 = no limit",
         elsewhere=("max-delivery-attempts", "delivery-limit"),
     )
-    redelivery_delay_s: float = option(
-        "queues",
-        "redeliveryDelay",
-        ValueKind.DURATION,
+    redelivery_delay_s: float = QUEUES.duration(
         0,
         "How long a message whose delivery failed waits before it is delivered again; later messages do not wait.",
         "Set it if failures pass with time, such as a service that is down or a lock that somebody holds.",
@@ -71,10 +62,7 @@ class DestinationDefaults:
         special="0 = at once",
         elsewhere=("initialRedeliveryDelay", "redelivery-delay"),
     )
-    redelivery_back_off_multiplier: float = option(
-        "queues",
-        "redeliveryBackOffMultiplier",
-        ValueKind.DECIMAL,
+    redelivery_back_off_multiplier: float = QUEUES.decimal(
         1,
         "Factor by which the delay grows after each further failure.",
         "Use 2 to double the delay each time, so that a service that is down for long is asked less and less often.",
@@ -83,10 +71,7 @@ class DestinationDefaults:
         special="1 = always redeliveryDelay",
         elsewhere=("backOffMultiplier", "useExponentialBackOff", "redelivery-delay-multiplier"),
     )
-    maximum_redelivery_delay_s: float = option(
-        "queues",
-        "maximumRedeliveryDelay",
-        ValueKind.DURATION,
+    maximum_redelivery_delay_s: float = QUEUES.duration(
         "1h",
         "Longest delay before a redelivery, whatever the multiplier says.",
         "Set it with redeliveryBackOffMultiplier to bound how late a message may come once all is well again.",
@@ -94,10 +79,7 @@ class DestinationDefaults:
         maximum=DELAY_MS_MAX,
         elsewhere=("max-redelivery-delay",),
     )
-    rejected_messages: str = option(
-        "queues",
-        "rejectedMessages",
-        ValueKind.CHOICE,
+    rejected_messages: str = QUEUES.choice(
         "dead-letter",
         "A message that a consumer rejects (NACK of STOMP, or a JMS client that gives up) becomes a dead letter at "
         "once, or is delivered again after redeliveryDelay, up to maximumRedeliveries times.",
@@ -105,38 +87,26 @@ class DestinationDefaults:
         choices=("dead-letter", "redeliver"),
         elsewhere=("redeliveryPlugin",),
     )
-    expired_messages: str = option(
-        "queues",
-        "expiredMessages",
-        ValueKind.CHOICE,
+    expired_messages: str = QUEUES.choice(
         "drop",
         "Drop expired messages, or move them to the dead-letter queue.",
         "Use dead-letter if expiry means that something is wrong and somebody should see the message.",
         choices=("drop", "dead-letter"),
         elsewhere=("processExpired", "expiry-address"),
     )
-    expiry_queue: str = option(
-        "queues",
-        "expiryQueue",
-        ValueKind.TEXT,
+    expiry_queue: str = QUEUES.text(
         "",
         "Name of the queue to which expired messages go; blank = see expiredMessages.",
         "Set it to keep expired messages, apart from those that no consumer could process.",
         elsewhere=("expiry-queue", "expiryAddress"),
     )
-    dead_letter_non_persistent: bool = option(
-        "queues",
-        "deadLetterNonPersistent",
-        ValueKind.BOOLEAN,
+    dead_letter_non_persistent: bool = QUEUES.boolean(
         True,
         "Move non-persistent messages to the dead-letter queue too, rather than drop them.",
         "Use false if non-persistent messages are worthless once late.",
         elsewhere=("processNonPersistent",),
     )
-    group_buckets: int = option(
-        "queues",
-        "groupBuckets",
-        ValueKind.INTEGER,
+    group_buckets: int = QUEUES.integer(
         1024,
         "Number of buckets for the message groups (JMSXGroupID) of a queue; each bucket belongs to one consumer. A "
         "change applies when groups are next used anew.",
@@ -145,19 +115,13 @@ class DestinationDefaults:
         maximum=1 << 20,
         elsewhere=("bucketCount", "default-group-buckets"),
     )
-    group_rebalance: bool = option(
-        "queues",
-        "groupRebalance",
-        ValueKind.BOOLEAN,
+    group_rebalance: bool = QUEUES.boolean(
         False,
         "When a consumer joins, assign message groups anew, each when none of its messages is unacknowledged.",
         "Set it if groups live long and later consumers should get their share of them.",
         elsewhere=("default-group-rebalance",),
     )
-    queue_limit_bytes: int = option(
-        "queues",
-        "queueLimit",
-        ValueKind.SIZE,
+    queue_limit_bytes: int = QUEUES.size(
         0,
         "Most bytes of messages in one queue; queueLimitPolicy decides what happens at the limit.",
         "Set it so that an absent consumer cannot fill the store for all others.",
@@ -166,10 +130,7 @@ class DestinationDefaults:
         special="0 = no limit",
         elsewhere=("max-size-bytes", "max-length-bytes", "queueMemoryLimit"),
     )
-    queue_limit_policy: str = option(
-        "queues",
-        "queueLimitPolicy",
-        ValueKind.CHOICE,
+    queue_limit_policy: str = QUEUES.choice(
         "block",
         "At queueLimit: block producers until there is room, reject each send with an error, or move the oldest "
         "messages to the dead-letter queue.",
@@ -177,20 +138,14 @@ class DestinationDefaults:
         choices=("block", "fail", "drop-oldest"),
         elsewhere=("address-full-policy", "overflow", "messageEvictionStrategy"),
     )
-    last_value_key: str = option(
-        "queues",
-        "lastValueKey",
-        ValueKind.TEXT,
+    last_value_key: str = QUEUES.text(
         "",
         "Name of a message property; of messages with the same value of it only the newest waits, blank = all wait.",
         "Set it if only the present state counts, such as the last price of each share. Artemis calls it "
         "`_AMQ_LVQ_NAME`.",
         elsewhere=("last-value-key", "default-last-value-key"),
     )
-    ring_size: int = option(
-        "queues",
-        "ringSize",
-        ValueKind.INTEGER,
+    ring_size: int = QUEUES.integer(
         0,
         "How many messages may wait in one queue, without those that consumers have; the oldest goes.",
         "Set it if only the latest messages count, such as the last 1000 lines of a log.",
@@ -199,20 +154,14 @@ class DestinationDefaults:
         special="0 = any number",
         elsewhere=("ring-size", "default-ring-size"),
     )
-    divert: str = option(
-        "queues",
-        "divert",
-        ValueKind.DIVERTS,
+    divert: str = QUEUES.diverts(
         "",
         "Queues and topics that also get the messages of a destination, blank = none: a name, or a list of diverts, "
         'such as "from queue to topic://news exclusive where price > 100". See divertExclusive.',
         "Set it to audit a destination, or if its messages have moved.",
         elsewhere=("forwarding-address", "forwardTo"),
     )
-    divert_exclusive: bool = option(
-        "queues",
-        "divertExclusive",
-        ValueKind.BOOLEAN,
+    divert_exclusive: bool = QUEUES.boolean(
         False,
         "Send diverted messages to what divert names only, not to the destination itself, unless a divert says "
         "`exclusive` or `copy`.",
@@ -220,10 +169,7 @@ class DestinationDefaults:
         elsewhere=("exclusive", "forwardOnly"),
     )
 
-    pending_message_limit: int = option(
-        "topics",
-        "pendingMessageLimit",
-        ValueKind.INTEGER,
+    pending_message_limit: int = TOPICS.integer(
         10_000,
         "How many messages may wait for one subscription to a topic, without those that its consumer has. Beyond it, "
         "or beyond the subscription's share of memory, slowConsumerPolicy applies.",
@@ -233,10 +179,7 @@ class DestinationDefaults:
         special="0 = any number: producers wait when memory is full",
         elsewhere=("constantPendingMessageLimitStrategy", "pendingMessageLimitStrategy"),
     )
-    slow_consumer_policy: str = option(
-        "topics",
-        "slowConsumerPolicy",
-        ValueKind.CHOICE,
+    slow_consumer_policy: str = TOPICS.choice(
         "discard-oldest",
         "At pendingMessageLimit: discard the oldest messages that wait for the slow consumer, or end its connection "
         "with an error.",
@@ -244,10 +187,7 @@ class DestinationDefaults:
         choices=("discard-oldest", "disconnect"),
         elsewhere=("abortSlowConsumerStrategy", "slow-consumer-policy"),
     )
-    subscription_recovery_count: int = option(
-        "topics",
-        "subscriptionRecoveryCount",
-        ValueKind.INTEGER,
+    subscription_recovery_count: int = TOPICS.integer(
         0,
         "How many of its latest messages a topic keeps in memory for later subscribers that ask for them "
         "(activemq.retroactive:true).",
@@ -261,10 +201,7 @@ class DestinationDefaults:
             "retroactive-message-count",
         ),
     )
-    subscription_recovery_size_bytes: int = option(
-        "topics",
-        "subscriptionRecoverySize",
-        ValueKind.SIZE,
+    subscription_recovery_size_bytes: int = TOPICS.size(
         0,
         "Most memory for the latest messages that a topic keeps for later subscribers.",
         "Set it if messages differ much in size.",
@@ -273,10 +210,7 @@ class DestinationDefaults:
         special="0 = subscriptionRecoveryCount and subscriptionRecoveryDuration say",
         elsewhere=("fixedSizedSubscriptionRecoveryPolicy",),
     )
-    subscription_recovery_duration_s: float = option(
-        "topics",
-        "subscriptionRecoveryDuration",
-        ValueKind.DURATION,
+    subscription_recovery_duration_s: float = TOPICS.duration(
         0,
         "Greatest age of the messages that a topic keeps for later subscribers.",
         "Set it if only recent messages matter to new subscribers.",

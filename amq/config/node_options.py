@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
-from amq.config.option import OptionScope, ValueKind, scoped_option
+from amq.config.option import OptionScope, Section
 from amq.config.security_options import SecurityOptions
 
-option = partial(scoped_option, OptionScope.NODE)
+BROKER = Section(OptionScope.NODE, "broker")
+HA = Section(OptionScope.NODE, "ha")
+LIMITS = Section(OptionScope.NODE, "limits")
+STOMP = Section(OptionScope.NODE, "stomp")
+OPENWIRE = Section(OptionScope.NODE, "openwire")
+LOG = Section(OptionScope.NODE, "log")
 
 
 @dataclass(frozen=True)
@@ -17,49 +21,34 @@ class NodeOptions(SecurityOptions):
 
     __slots__ = ()
 
-    transports: tuple[str, ...] = option(
-        "broker",
-        "transports",
-        ValueKind.TRANSPORTS,
+    transports: tuple[str, ...] = BROKER.transports(
         "stomp://127.0.0.1:61613",
         "URLs on which the broker serves clients while it is master.",
         "Use `stomp://0.0.0.0:61613` if clients run on other hosts, and give them logins (see usersFile).",
         elsewhere=("transportConnectors", "acceptors"),
     )
-    management_socket: str = option(
-        "broker",
-        "managementSocket",
-        ValueKind.TEXT,
+    management_socket: str = BROKER.text(
         "auto",
         "Path of the Unix socket at which `amq queues`, the other commands of operators and the console reach this "
         "broker. Only its own user and root may connect. auto: NAME-….sock in $RUNTIME_DIRECTORY/amq, "
         "$XDG_RUNTIME_DIR/amq or /tmp/amq-UID. none: there is no such socket.",
         "Give a path if programs in other containers must reach the socket.",
     )
-    probe_listen: str = option(
-        "broker",
-        "probeListen",
-        ValueKind.TEXT,
+    probe_listen: str = BROKER.text(
         "",
         "HOST:PORT where the broker itself answers /livez, /readyz and /masterz, without a login and over plain HTTP; "
         "blank = nowhere.",
         "Set it for Kubernetes and load balancers, such as 0.0.0.0:8162: a console could be held up by others.",
     )
 
-    wait_for_activation: bool = option(
-        "ha",
-        "waitForActivation",
-        ValueKind.BOOLEAN,
+    wait_for_activation: bool = HA.boolean(
         False,
         "Whether the broker reports that it is ready only once it is master. Otherwise a slave is as ready as a "
         "master.",
         "Set it if what starts after the broker needs a master on this host (systemd: After=, Type=notify).",
         elsewhere=("wait-for-activation",),
     )
-    advertised_transports: tuple[str, ...] = option(
-        "ha",
-        "advertisedTransports",
-        ValueKind.ADDRESSES,
+    advertised_transports: tuple[str, ...] = HA.addresses(
         "",
         "URLs under which clients reach this broker while it is master; the group tells them to its clients.",
         "Set it if clients do not reach the broker at the address on which it listens: behind NAT or a proxy, in a "
@@ -69,10 +58,7 @@ class NodeOptions(SecurityOptions):
         elsewhere=("publishedAddressPolicy", "connector-ref"),
     )
 
-    max_connections: int = option(
-        "limits",
-        "maxConnections",
-        ValueKind.INTEGER,
+    max_connections: int = LIMITS.integer(
         10_000,
         "Most client connections at a time. At the limit, the oldest connection that has not logged in within a second "
         "gives way; if there is none, the broker tells the new one so and closes it. A process that may open few files "
@@ -83,10 +69,7 @@ class NodeOptions(SecurityOptions):
         reload=True,
         elsewhere=("maximumConnections", "connectionsAllowed"),
     )
-    max_connections_per_address: int = option(
-        "limits",
-        "maxConnectionsPerAddress",
-        ValueKind.INTEGER,
+    max_connections_per_address: int = LIMITS.integer(
         0,
         "Most connections of one address at a time. An IPv6 address counts by its network, a /64.",
         "Set it if one host must not take the connections of all others.",
@@ -95,10 +78,7 @@ class NodeOptions(SecurityOptions):
         special="0 = as many as maxConnections allows",
         reload=True,
     )
-    max_connections_per_user: int = option(
-        "limits",
-        "maxConnectionsPerUser",
-        ValueKind.INTEGER,
+    max_connections_per_user: int = LIMITS.integer(
         0,
         "Most connections of one user at a time.",
         "Set it if one user must not take the connections of all others.",
@@ -107,10 +87,7 @@ class NodeOptions(SecurityOptions):
         special="0 = as many as maxConnections allows",
         reload=True,
     )
-    failed_logins_per_minute: int = option(
-        "limits",
-        "failedLoginsPerMinute",
-        ValueKind.INTEGER,
+    failed_logins_per_minute: int = LIMITS.integer(
         60,
         "So many wrong logins an address, or an IPv6 network (/64), may send within a minute; then the broker refuses "
         "all of its logins for the rest of that minute.",
@@ -120,10 +97,7 @@ class NodeOptions(SecurityOptions):
         special="0 = any number",
         reload=True,
     )
-    new_connections_per_minute: int = option(
-        "limits",
-        "newConnectionsPerMinute",
-        ValueKind.INTEGER,
+    new_connections_per_minute: int = LIMITS.integer(
         0,
         "This many connections an address, or an IPv6 network (/64), may open within a minute; the broker refuses "
         "further ones.",
@@ -134,10 +108,7 @@ class NodeOptions(SecurityOptions):
         special="0 = any number",
         reload=True,
     )
-    throttle_messages: int = option(
-        "limits",
-        "throttleMessages",
-        ValueKind.INTEGER,
+    throttle_messages: int = LIMITS.integer(
         0,
         "Most messages that a user may send in a second, over all connections. The broker reads these connections more "
         "slowly, so that their producers wait; nothing is refused.",
@@ -148,10 +119,7 @@ class NodeOptions(SecurityOptions):
         reload=True,
         elsewhere=("throttle",),
     )
-    throttle_size_bytes: int = option(
-        "limits",
-        "throttleSize",
-        ValueKind.SIZE,
+    throttle_size_bytes: int = LIMITS.size(
         0,
         "Most bytes that the broker reads from a user in a second, over all connections. As throttleMessages.",
         "Set it if one user must not take the disk and the network of all others.",
@@ -160,10 +128,7 @@ class NodeOptions(SecurityOptions):
         special="0 = any number",
         reload=True,
     )
-    max_frame_size_bytes: int = option(
-        "limits",
-        "maxFrameSize",
-        ValueKind.SIZE,
+    max_frame_size_bytes: int = LIMITS.size(
         "100MiB",
         "Largest message body.",
         "Use a lower limit to find mistakes sooner if messages are known to be small.",
@@ -172,10 +137,7 @@ class NodeOptions(SecurityOptions):
         reload=True,
         elsewhere=("wireFormat.maxFrameSize", "max_message_size"),
     )
-    max_header_count: int = option(
-        "limits",
-        "maxHeaderCount",
-        ValueKind.INTEGER,
+    max_header_count: int = LIMITS.integer(
         1000,
         "Most headers of one message or command, and most properties of an OpenWire message.",
         "Rarely needed.",
@@ -183,10 +145,7 @@ class NodeOptions(SecurityOptions):
         maximum=100_000,
         reload=True,
     )
-    max_header_size_bytes: int = option(
-        "limits",
-        "maxHeaderSize",
-        ValueKind.SIZE,
+    max_header_size_bytes: int = LIMITS.size(
         "10KiB",
         "Longest header, name and value together.",
         "Use more if applications carry large tokens in headers.",
@@ -194,10 +153,7 @@ class NodeOptions(SecurityOptions):
         maximum=1 << 20,
         reload=True,
     )
-    max_header_block_size_bytes: int = option(
-        "limits",
-        "maxHeaderBlockSize",
-        ValueKind.SIZE,
+    max_header_block_size_bytes: int = LIMITS.size(
         "64KiB",
         "Most bytes that all headers of one message or command take together.",
         "Use more if applications carry much in headers.",
@@ -205,10 +161,7 @@ class NodeOptions(SecurityOptions):
         maximum=16 << 20,
         reload=True,
     )
-    unfinished_frame_timeout_s: float = option(
-        "limits",
-        "unfinishedFrameTimeout",
-        ValueKind.DURATION,
+    unfinished_frame_timeout_s: float = LIMITS.duration(
         "30s",
         "How long a client may take from the first to the last byte of a command before it is disconnected, and a "
         "second more for each 64 KiB that came.",
@@ -217,10 +170,7 @@ class NodeOptions(SecurityOptions):
         maximum=86_400_000,
         reload=True,
     )
-    connect_timeout_s: float = option(
-        "limits",
-        "connectTimeout",
-        ValueKind.DURATION,
+    connect_timeout_s: float = LIMITS.duration(
         "10s",
         "How long a new connection may take to send its login before the broker closes it. The time that the broker "
         "takes to check the login does not count.",
@@ -230,10 +180,7 @@ class NodeOptions(SecurityOptions):
         reload=True,
         elsewhere=("handshake_timeout",),
     )
-    max_handshakes: int = option(
-        "limits",
-        "maxHandshakes",
-        ValueKind.INTEGER,
+    max_handshakes: int = LIMITS.integer(
         64,
         "How many TLS handshakes are in progress at a time; further clients wait in the kernel. If others wait, a "
         "handshake that has taken a second gives way.",
@@ -242,10 +189,7 @@ class NodeOptions(SecurityOptions):
         maximum=10_000,
         reload=True,
     )
-    handshake_timeout_s: float = option(
-        "limits",
-        "handshakeTimeout",
-        ValueKind.DURATION,
+    handshake_timeout_s: float = LIMITS.duration(
         "10s",
         "How long a TLS handshake may take before the broker closes the connection.",
         "Use more if clients are behind a very slow network.",
@@ -253,10 +197,7 @@ class NodeOptions(SecurityOptions):
         maximum=3_600_000,
         reload=True,
     )
-    connection_ttl_s: float = option(
-        "limits",
-        "connectionTtl",
-        ValueKind.DURATION,
+    connection_ttl_s: float = LIMITS.duration(
         "60s",
         "How long the host of a client may leave TCP without an answer before the broker closes the connection. It "
         "finds hosts that vanish without a word behind clients that send no heart-beats.",
@@ -267,10 +208,7 @@ class NodeOptions(SecurityOptions):
         reload=True,
         elsewhere=("connection-ttl",),
     )
-    reconnect_window_s: float = option(
-        "limits",
-        "reconnectWindow",
-        ValueKind.DURATION,
+    reconnect_window_s: float = LIMITS.duration(
         "1m",
         "How long the broker keeps, at most, what a client held whose connection broke without a word: unacknowledged "
         "messages, open transactions, temporary queues. Only a client that asks for it (`reconnectWindow` of its URL, "
@@ -282,10 +220,7 @@ class NodeOptions(SecurityOptions):
         special="0 = never: all of it goes back at once",
         reload=True,
     )
-    confirmation_window_size_bytes: int = option(
-        "limits",
-        "confirmationWindowSize",
-        ValueKind.SIZE,
+    confirmation_window_size_bytes: int = LIMITS.size(
         "1MiB",
         "How many bytes of what it sent the broker keeps for a client that may come back (reconnectWindow) and has not "
         "confirmed them. A client that lacks more begins anew.",
@@ -295,10 +230,7 @@ class NodeOptions(SecurityOptions):
         special="0 = clients never come back to what they held",
         reload=True,
     )
-    confirmation_window_limit_bytes: int = option(
-        "limits",
-        "confirmationWindowLimit",
-        ValueKind.SIZE,
+    confirmation_window_limit_bytes: int = LIMITS.size(
         "64MiB",
         "Most bytes that the windows of all clients take together (confirmationWindowSize). Beyond it the client that "
         "is sent to loses the oldest of its own.",
@@ -307,10 +239,7 @@ class NodeOptions(SecurityOptions):
         maximum=1 << 40,
         reload=True,
     )
-    consumer_buffer_size_bytes: int = option(
-        "limits",
-        "consumerBufferSize",
-        ValueKind.SIZE,
+    consumer_buffer_size_bytes: int = LIMITS.size(
         "1MiB",
         "Bytes that may wait for the socket of a client that reads slowly. The broker then stops delivering to it. If "
         "as many bytes of answers to its commands wait as well, the broker stops reading from it until it reads.",
@@ -320,10 +249,7 @@ class NodeOptions(SecurityOptions):
         reload=True,
     )
 
-    heart_beat_send_s: float = option(
-        "stomp",
-        "heartBeatSend",
-        ValueKind.DURATION,
+    heart_beat_send_s: float = STOMP.duration(
         "1s",
         "The shortest interval of heart-beats that the broker sends. A client that asks for a longer one gets that.",
         "Use more if thousands of clients ask for short intervals and the broker has little CPU time.",
@@ -332,10 +258,7 @@ class NodeOptions(SecurityOptions):
         special="0 = none",
         reload=True,
     )
-    heart_beat_receive_s: float = option(
-        "stomp",
-        "heartBeatReceive",
-        ValueKind.DURATION,
+    heart_beat_receive_s: float = STOMP.duration(
         "1s",
         "The shortest interval at which the broker expects heart-beats. A client that offers a longer one is expected "
         "at that. The broker closes a connection that is silent for twice the interval.",
@@ -345,19 +268,13 @@ class NodeOptions(SecurityOptions):
         special="0 = none",
         reload=True,
     )
-    stomp_default_persistent: bool = option(
-        "stomp",
-        "stompDefaultPersistent",
-        ValueKind.BOOLEAN,
+    stomp_default_persistent: bool = STOMP.boolean(
         True,
         "Whether a message without a `persistent` header is persistent.",
         "Use false for clients written for ActiveMQ, where it is not, if their messages may be lost: it is faster.",
         reload=True,
     )
-    stomp_strict_destinations: bool = option(
-        "stomp",
-        "stompStrictDestinations",
-        ValueKind.BOOLEAN,
+    stomp_strict_destinations: bool = STOMP.boolean(
         True,
         "Whether a destination must begin with /queue/, /topic/ or another known prefix, and what looks like a slip is "
         "rejected.",
@@ -366,10 +283,7 @@ class NodeOptions(SecurityOptions):
         reload=True,
     )
 
-    rebalance_cluster_clients: bool = option(
-        "openwire",
-        "rebalanceClusterClients",
-        ValueKind.BOOLEAN,
+    rebalance_cluster_clients: bool = OPENWIRE.boolean(
         False,
         "Let clients of OpenWire move to the broker that is first in the list that `updateClusterClients` tells them, "
         "the master, as soon as they hear of it.",
@@ -378,10 +292,7 @@ class NodeOptions(SecurityOptions):
         reload=True,
     )
 
-    audit_log: str = option(
-        "log",
-        "auditLog",
-        ValueKind.CHOICE,
+    audit_log: str = LOG.choice(
         "refusals",
         "The lines of the logger amq.audit: none, of refused logins and commands that permissions forbid, or also of "
         "each login (all).",
@@ -389,10 +300,7 @@ class NodeOptions(SecurityOptions):
         choices=("none", "refusals", "all"),
         reload=True,
     )
-    log_level: str = option(
-        "log",
-        "logLevel",
-        ValueKind.CHOICE,
+    log_level: str = LOG.choice(
         "info",
         "The least important lines to write.",
         "Use debug to look for a fault.",
@@ -400,10 +308,7 @@ class NodeOptions(SecurityOptions):
         reload=True,
         elsewhere=("rootLogger",),
     )
-    log_format: str = option(
-        "log",
-        "logFormat",
-        ValueKind.CHOICE,
+    log_format: str = LOG.choice(
         "auto",
         "Lines for people or JSON for machines; auto means console on a terminal, else JSON.",
         "Use json if a collector reads the terminal's output, and console if people read a file.",

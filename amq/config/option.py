@@ -10,6 +10,7 @@ import dataclasses
 import enum
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from amq.config.diverts import diverts_text, parse_diverts
@@ -119,6 +120,11 @@ class Option:
         """The attribute of BrokerConfig, unit last: `lock_keep_alive_period_s`."""
         return self.words + self.kind.suffix
 
+    def named(self, attribute: str) -> Option:
+        """This option as `attribute` of BrokerConfig declares it."""
+        first, *words = attribute.removesuffix(self.kind.suffix).split("_")
+        return dataclasses.replace(self, key=self.key or first + "".join(map(str.capitalize, words)))
+
     @property
     def variable(self) -> str:
         """The environment variable: `AMQ_LOCK_KEEP_ALIVE_PERIOD`."""
@@ -196,19 +202,28 @@ class Option:
         return word
 
 
-def scoped_option(
-    scope: OptionScope,
-    section: str,
-    key: str,
-    kind: ValueKind,
-    default: str | int | bool,
-    help: str,
-    why: str,
-    **more: Any,
-) -> Any:
-    """A dataclass field described by an `Option`; the field's default is the option's default, parsed."""
-    made = Option(scope, section, key, kind, default, help, why, **more)
-    return dataclasses.field(default=made.parse(default), metadata={"option": made})
+class Section:
+    """Declares the options of one section and scope: a dataclass field for each, whose default is the option's default,
+    parsed. The field's name says the key; `key` is for the one that does not follow from it."""
+
+    def __init__(self, scope: OptionScope, name: str, **common: Any) -> None:
+        self._common = {"scope": scope, "section": name, "key": "", **common}
+        self.duration = partial(self._field, ValueKind.DURATION)
+        self.size = partial(self._field, ValueKind.SIZE)
+        self.integer = partial(self._field, ValueKind.INTEGER)
+        self.decimal = partial(self._field, ValueKind.DECIMAL)
+        self.boolean = partial(self._field, ValueKind.BOOLEAN)
+        self.choice = partial(self._field, ValueKind.CHOICE)
+        self.text = partial(self._field, ValueKind.TEXT)
+        self.path = partial(self._field, ValueKind.PATH)
+        self.destination = partial(self._field, ValueKind.DESTINATION)
+        self.diverts = partial(self._field, ValueKind.DIVERTS)
+        self.transports = partial(self._field, ValueKind.TRANSPORTS)
+        self.addresses = partial(self._field, ValueKind.ADDRESSES)
+
+    def _field(self, kind: ValueKind, default: str | int | bool, help: str, why: str, **more: Any) -> Any:
+        made = Option(kind=kind, default=default, help=help, why=why, **self._common | more)
+        return dataclasses.field(default=made.parse(default), metadata={"option": made})
 
 
 def _number(raw: object, kind: ValueKind, parse: units.Parser) -> int:

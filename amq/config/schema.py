@@ -53,7 +53,7 @@ def _collect() -> tuple[Option, ...]:
     found: list[Option] = []
     for field in dataclasses.fields(BrokerConfig):
         if "option" in field.metadata:
-            made: Option = field.metadata["option"]
+            made: Option = field.metadata["option"].named(field.name)
             assert made.attribute == field.name, f"{made.key}: call the field {made.attribute}, not {field.name}"
             assert made.section in SECTIONS, made.section
             found.append(made)
