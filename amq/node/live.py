@@ -30,10 +30,11 @@ _log = structlog.get_logger("amq.process")
 class Files(NamedTuple):
     """Files that are read together. `keys` = the options that name them, or say how they are read; `read(config,
     current)` reads and uses them: it raises ConfigError where they cannot be used, and does nothing where `current()`
-    is false after its reads."""
+    is false after its reads. `paths(config)` = where they are."""
 
     keys: frozenset[str]
     read: Callable[[BrokerConfig, Callable[[], bool]], None]
+    paths: Callable[[BrokerConfig], tuple[str, ...]] = lambda _: ()
 
 
 class Live:

@@ -1,8 +1,7 @@
 """Node: this process, with a member for each store in which it takes part, and with all that its members share.
 
-The node owns signals, the service manager, garbage collection, logins, certificates, permissions, the limits of
-strangers, the files that are read again, the management sockets, the log context, and the end of the process. A member
-owns nothing of that (`amq.node.member`).
+Besides what every service has (`amq.node.service`), the node owns garbage collection, permissions, the management
+sockets, the log context, and the end of the process. A member owns nothing of that (`amq.node.member`).
 
 With one member the node does for it what the safety argument wants: where a thread hangs in the store, or fails by a
 bug, the whole process ends, and with it every lock. Invariant with several: no member ends another one. Where a thread
@@ -14,69 +13,41 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from contextvars import Context, copy_context
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
 from amq.broker.events import JournalRead, RoleChanged
 from amq.config.option import OptionScope
-from amq.config.reload import Reload
 from amq.config.schema import OPTIONS, BrokerConfig
-from amq.config.watch import FileWatcher
 from amq.core.errors import AmqError, ConfigError
-from amq.doors.clock import SystemClock
 from amq.doors.threads import SystemThreads
-from amq.node import certificate, logins, permissions, process
-from amq.node.certificate import OwnCertificate
-from amq.node.entrance import Entrance
-from amq.node.live import Files, Live
-from amq.node.logins import OwnLogins
+from amq.node import permissions, process
+from amq.node.live import Files
 from amq.node.management import OwnManagement
 from amq.node.member import Member, Role
 from amq.node.permissions import OwnPermissions
 from amq.node.probes import OwnProbes
-from amq.security import LoginGate, Users
+from amq.node.service import PLAIN, Readers, Service, Source
 from amq.security.permissions import Permissions
 from amq.store.name import full_name
 
 _log = structlog.get_logger("amq.process")
 
 
-class Source(NamedTuple):
-    """How the configuration of one member is read again. `path` = the file that is watched for it, "" = none."""
-
-    read: Callable[[], BrokerConfig]
-    path: str = ""
-
-
-class Readers(NamedTuple):
-    """How files of the node are read. Both raise ConfigError; `permissions(path, generation)`."""
-
-    users: Callable[[str], Users] = Users.read
-    permissions: Callable[[str, int], Permissions] = Permissions.read
-
-
-PLAIN: Final = Readers()
-
-
-@dataclass(frozen=True, slots=True)
-class _Resident:
-    """A member, and what the node keeps for it alone. Its log context names its store, where there are several."""
+class _Resident(NamedTuple):
+    """A member, and its log context, which names its store where there are several."""
 
     member: Member
     context: Context
-    live: Live | None
-    path: str
 
 
-class Node:
+class Node(Service):
     """`members` by the names of their stores, from the first to the last one. Used on one event loop.
 
     A test may give `doors`: by name of the store, those of its member.
@@ -94,19 +65,12 @@ class Node:
     ) -> None:
         """The options of the node are those of the first of `configs`. Raises ConfigError."""
         check_shared(configs)
-        self.config = configs[0]
+        super().__init__(configs[0], readers, configure_log)
         self.members: dict[str, Member] = {}
-        self._configure_log = configure_log
-        self._gate = LoginGate(self.config.users_file, self.config.anonymous, readers.users)
-        self._certificate = OwnCertificate(self.config, self._gate)
-        self._logins = OwnLogins(self.config, self._gate)
         self._permissions = OwnPermissions(self.config, self._post_permit, readers.permissions)
-        self._files = {
-            "certificates": Files(certificate.KEYS, self._certificate.read),
-            "logins": Files(logins.KEYS, self._logins.read),
-            "permissions": Files(permissions.KEYS, self._permissions.read),
-        }
-        self._entrance = Entrance(SystemClock(), lambda: self.config)
+        self._files["permissions"] = Files(
+            permissions.KEYS, self._permissions.read, lambda config: (config.permissions_file,)
+        )
         self._residents: list[_Resident] = []
         self._hung: dict[Member, None] = {}
         for config, name in zip(configs, store_names(configs), strict=True):
@@ -116,9 +80,6 @@ class Node:
             self.config, self.members, environment, self._gate.authenticate, lambda: self._gate.names
         )
         self._probes = OwnProbes(self.config, tuple(self.members.values()))
-        self._watchers = ExitStack()
-        self._watched: set[str] = set()
-        self._stop: asyncio.Task[None] | None = None
         self._ready = False
 
     def _add(
@@ -149,37 +110,17 @@ class Node:
         context = copy_context()
         if not alone:
             context.run(structlog.contextvars.bind_contextvars, store=config.store, broker=config.name)
-        index, live = len(self._residents), None
-        if source is not None:
-            live = Live(Reload(config, source.read), self._gate, partial(self._post_apply, index), self._files)
-        self._residents.append(_Resident(member, context, live, source.path if source else ""))
+        self._read_again(config, source, partial(self._post_apply, len(self._residents)))
+        self._residents.append(_Resident(member, context))
         self.members[name] = member
 
     # -- from start to end --------------------------------------------------------------------------------------------
-
-    async def until_stopped(self, leash: BinaryIO | None = None) -> AmqError | None:
-        """Serve until a signal asks to stop (None), or until the members have given up (why the first one did). The end
-        of `leash`, a pipe, asks to stop as well."""
-        self._loop = loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_stop, number)
-        loop.add_signal_handler(signal.SIGHUP, self._on_hang_up)
-        if leash is not None:
-            await loop.connect_read_pipe(lambda: _Leash(self._slip), leash)
-        self._feed_watchdog(process.watchdog_interval_s())
-        with self._watchers:
-            self._watch()
-            await self.start()
-            return await self.ended()
 
     async def start(self) -> None:
         """Every member begins to compete for its store."""
         self._loop = asyncio.get_running_loop()
         rights = self._permissions.current
-        mine = rights.warnings if rights is not None else ()
-        for warning in (*self._gate.warnings, *self._certificate.warnings(self.config), *mine):
-            _log.warning(warning)
-        self._certificate.watch_expiry(self._loop)
+        self._warn(rights.warnings if rights is not None else ())
         await self._probes.start()
         await self.management.start()
         for each in self._residents:
@@ -187,10 +128,10 @@ class Node:
 
     async def stop(self) -> None:
         """Every member hands its store over."""
-        await self._stop_members()
+        await self._begin_to_stop()
         await self.ended()
 
-    async def _stop_members(self) -> None:
+    async def _begin_to_stop(self) -> None:
         await asyncio.gather(*(member.stop() for member in self.members.values()))
 
     async def ended(self) -> AmqError | None:
@@ -200,20 +141,6 @@ class Node:
         await self.management.close()
         self._gate.close()
         return next((member.failure for member in self.members.values() if member.failure is not None), None)
-
-    def _on_stop(self, number: int) -> None:
-        for other in (signal.SIGTERM, signal.SIGINT):
-            self._loop.remove_signal_handler(other)
-            signal.signal(other, signal.SIG_DFL)  # works also where the event loop is stuck
-        _log.info("told to stop: handing over; a second signal ends the process", signal=signal.Signals(number).name)
-        process.notify("STOPPING=1\nSTATUS=handing over")
-        self._stop = self._loop.create_task(self._stop_members())
-
-    def _slip(self) -> None:
-        if self._stop is None:
-            _log.info("the node stops or has ended: handing over")
-            process.notify("STOPPING=1\nSTATUS=handing over")
-            self._stop = self._loop.create_task(self._stop_members())
 
     # -- what members do to the process -------------------------------------------------------------------------------
 
@@ -275,51 +202,7 @@ class Node:
         left = f"about {event.left_s:.0f} s left"
         process.notify(f"STATUS={whose}taking over: {percent} % of the journal is read, {left}")
 
-    def _feed_watchdog(self, interval_s: float | None) -> None:
-        """An event loop that pauses feeds nobody: the service manager then ends a master that serves no one."""
-        if interval_s is not None:
-            process.notify("WATCHDOG=1")
-            asyncio.get_running_loop().call_later(interval_s, self._feed_watchdog, interval_s)
-
     # -- files that are read again ------------------------------------------------------------------------------------
-
-    def _watch(self) -> None:
-        """Watch the files that there are, also one that came with a reload, until the end."""
-        named = (
-            *(each.path for each in self._residents),
-            self.config.users_file,
-            self.config.permissions_file,
-            *self._certificate.paths(self.config),
-            *self._logins.paths(self.config),
-        )
-        paths = [path for path in dict.fromkeys(named) if path and path not in self._watched]
-        if not paths:
-            return
-        try:
-            self._watchers.enter_context(FileWatcher(paths, self._changed))
-            self._watched.update(paths)
-        except (ConfigError, OSError) as error:
-            _log.warning("changed files are not noticed here; SIGHUP makes the broker look", reason=str(error))
-
-    def _on_hang_up(self) -> None:
-        _log.info("SIGHUP: reading configuration, users, certificates, logins and permissions again")
-        for each in self._residents[1:]:
-            _ask(each, "configuration", by_hand=True)
-        _ask(self._residents[0], "configuration", "users", *self._files, by_hand=True)
-
-    def _changed(self, path: str) -> None:
-        """Take note of a changed file, in a thread of the watcher."""
-        for each in self._residents:
-            if path == each.path:
-                _ask(each, "configuration")
-        shared = {
-            "users": (self.config.users_file,),
-            "certificates": self._certificate.paths(self.config),
-            "logins": self._logins.paths(self.config),
-            "permissions": (self.config.permissions_file,),
-        }
-        if wanted := [what for what, paths in shared.items() if path in paths]:
-            _ask(self._residents[0], *wanted)
 
     def _post_permit(self, permissions: Permissions | None) -> None:
         with suppress(RuntimeError):  # as below
@@ -332,25 +215,8 @@ class Node:
 
     def _apply(self, index: int, config: BrokerConfig) -> None:
         if index == 0:
-            self.config = config
-            self._configure_log(config)
+            self._take(config)
         self._residents[index].member.reconfigure(config)
-        self._watch()
-
-
-class _Leash(asyncio.Protocol):
-    """The pipe from the process that watches over this one."""
-
-    def __init__(self, ended: Callable[[], None]) -> None:
-        self._ended = ended
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._ended()
-
-
-def _ask(resident: _Resident, *what: str, by_hand: bool = False) -> None:
-    if resident.live is not None:
-        resident.live.ask(*what, by_hand=by_hand)
 
 
 def check_shared(configs: Sequence[BrokerConfig]) -> None:
