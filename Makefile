@@ -90,7 +90,7 @@ docs: $(VENV)/.installed-docs
 	@rm -rf build/pages build/site && mkdir -p build/pages/docs
 	@ln -s ../../README.md build/pages/index.md
 	@ln -s ../../CHANGELOG.md ../../CONTRIBUTING.md ../../SECURITY.md ../../conf ../../examples build/pages/
-	@ln -s $(CURDIR)/docs/* build/pages/docs/ && rm build/pages/docs/cli.md build/pages/docs/configuration.md
+	@ln -s $(CURDIR)/docs/* build/pages/docs/
 	@$(BIN)/python -m amq.cli.reference build/pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "build/site/index.html"

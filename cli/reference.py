@@ -1,5 +1,5 @@
 """Generates the second half of docs/cli.md from the commands. `make docs` runs this module: it writes the pages of the
-site that are generated, this one and docs/configuration.md.
+site that end in something generated: commands, or options of brokers, of broker URLs and of Spark.
 
 Invariant: the page and the program say the same about each command, option, default and exit code.
 """
@@ -15,14 +15,21 @@ import click
 
 from amq.cli.exits import EXIT_CODES
 from amq.cli.main import COMMANDS, main
+from amq.client import options as url_options
 from amq.config import reference as options_reference
+from pyspark_amq import options as spark_options
 
 PAGE_PATH = "docs/cli.md"
 
 
 def pages(root: Path = Path()) -> dict[str, str]:
     """Path below `root`, the top of the repository -> text, of each page of the site that is partly generated."""
-    generated = {PAGE_PATH: commands_text(), options_reference.PAGE_PATH: options_reference.options_text()}
+    generated = {
+        PAGE_PATH: commands_text(),
+        options_reference.PAGE_PATH: options_reference.options_text(),
+        url_options.PAGE_PATH: "\n".join(url_options.tables()) + "\n",
+        spark_options.PAGE_PATH: "\n".join(spark_options.tables()),
+    }
     return {
         path: options_reference.complete((root / path).read_text(encoding="utf-8"), text)
         for path, text in generated.items()
@@ -97,6 +104,7 @@ def _row(option: click.Option) -> str:
 def write(site: str) -> None:
     """Write the pages below the directory `site`, from those of the repository in the working directory."""
     for path, text in pages().items():
+        Path(site, path).unlink(missing_ok=True)  # a link to the page of the repository, which stays as it is
         Path(site, path).write_text(text, encoding="utf-8")
 
 

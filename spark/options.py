@@ -1,5 +1,5 @@
 """Every option of `format("amq")` and `format("amq-journal")`: one declaration gives name, type, default, bounds,
-example and its row in docs/spark.md.
+example and its row in the tables with which docs/spark.md ends in the site.
 
 Invariant: `read` returns only usable options. It rejects all others with the name of the option, its value and an
 example. No text made here holds a secret, nor does the `repr` of the options. `python -m pyspark_amq.options` prints
@@ -22,6 +22,7 @@ from amq.core.destination import REST_TEXT, WORD_TEXT
 from amq.core.errors import AmqError, ConfigError, ProtocolError
 from amq.protocols.stomp.destination import full_name
 
+PAGE_PATH: Final = "docs/spark.md"
 EXACTLY_ONCE, DEDUP, AT_LEAST_ONCE = "exactly-once", "dedup", "at-least-once"
 BY_CONTENT, BY_POSITION = "content", "position"
 EARLIEST, LATEST = "earliest", "latest"
@@ -615,7 +616,7 @@ _TITLES = {BrokerOptions: "Common", SinkOptions: "Sink", SourceOptions: "Source"
 
 
 def tables() -> Iterator[str]:
-    """The lines of all tables in docs/spark.md."""
+    """The lines of all tables of docs/spark.md."""
     common = declared(BrokerOptions)
     for kind, title in _TITLES.items():
         yield f"### {title} options"

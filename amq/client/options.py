@@ -1,6 +1,7 @@
 """Every option of a broker URL: one declaration gives name, type, default, meaning and its row in docs/failover-url.md.
 
-The names are those of ActiveMQ's failover transport. `python -m amq.client.options` prints the tables of the reference.
+The names are those of ActiveMQ's failover transport. `python -m amq.client.options` prints the tables with
+which docs/failover-url.md ends in the site.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
+
+PAGE_PATH: Final = "docs/failover-url.md"
 
 
 def _option(name: str, default: Any, activemq: str, meaning: str, least: int = 0) -> Any:
@@ -253,14 +256,20 @@ def reference(options: Options) -> Iterator[str]:
 
 def tables() -> Iterator[str]:
     """Lines of all tables of docs/failover-url.md."""
-    for options in (FailoverOptions, TransportOptions):
+    for options, title in (
+        (FailoverOptions, "Options of `failover:`"),
+        (TransportOptions, "Options of one broker's URI"),
+    ):
+        yield f"## {title}\n"
         yield from reference(options)
         yield ""
+    yield "## Options that change nothing\n"
     yield "| accepted, with a warning | why it changes nothing |"
     yield "|---|---|"
     for name, why in IGNORED.items():
         yield f"| `{name}{'=true' if name in IGNORED_IF_TRUE else ''}` | {why} |"
     yield ""
+    yield "## Refused on purpose\n"
     yield "| refused | why, and what to write |"
     yield "|---|---|"
     for name, why in REFUSED.items():

@@ -22,12 +22,14 @@ LEAVES = {name: command for name, command in COMMANDS.items() if not isinstance(
 EXAMPLES = [(name, example) for name, command in COMMANDS.items() for example in reference.examples(command)]
 
 
-def test_the_site_gets_both_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_site_gets_its_generated_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is what the repository has, with the generated part in place of the hint where to find it."""
     monkeypatch.chdir(ROOT)
     (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/cli.md").symlink_to(Path(ROOT, "docs/cli.md"))
     reference.write(str(tmp_path))
-    assert sorted(path.name for path in (tmp_path / "docs").iterdir()) == ["cli.md", "configuration.md"]
+    names = ["cli.md", "configuration.md", "failover-url.md", "spark.md"]
+    assert sorted(path.name for path in (tmp_path / "docs").iterdir()) == names
     for path, text in reference.pages(Path(ROOT)).items():
         assert (tmp_path / path).read_text(encoding="utf-8") == text
         assert "make docs" not in text

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from amq.cli import reference
 from pyspark_amq import options
 from pyspark_amq.options import JournalOptions, OptionError, SinkOptions, SourceOptions
 
@@ -198,8 +199,9 @@ def test_no_secret_is_shown() -> None:
 
 
 def test_the_tables_are_in_the_docs() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text()
-    assert "\n".join(options.tables()).strip() in page, "paste what `python -m pyspark_amq.options` prints"
+    page = reference.pages(Path(__file__).resolve().parents[2])[options.PAGE_PATH]
+    assert page.endswith("\n".join(options.tables()))
+    assert "## Options\n" in page
 
 
 @pytest.mark.parametrize(
