@@ -35,7 +35,8 @@ from amq.node.candidacy import (
 )
 from amq.node.following import Following, Loading
 from amq.node.group import MEET_S, Group, Probe
-from amq.node.mastership import LISTEN_PATIENCE_S, Doors
+from amq.node.mastership import Doors
+from amq.node.reception import LISTEN_PATIENCE_S
 from amq.node.reign import Loop, Reign, Role, Stage
 from amq.node.succession import Succession
 from amq.node.takeover import Takeover

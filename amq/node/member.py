@@ -31,7 +31,8 @@ from amq.node.contender import Contender
 from amq.node.entrance import Entrance
 from amq.node.following import Lag, Loading
 from amq.node.group import Probe
-from amq.node.mastership import Doors, MakeRunner, Mastership, Shared
+from amq.node.mastership import Doors, MakeRunner, Mastership
+from amq.node.reception import Shared
 from amq.node.reign import Loop, Role, Won
 from amq.security.credentials import Credentials
 from amq.security.login import Authenticate
