@@ -32,8 +32,8 @@ BURST_CALLS_MAX = {
     "deliver": 4.7,
     "acknowledge": 1.1,
     "not persistent": 3.9,
-    "transaction": 7.0,
-    "acknowledging transaction": 3.6,
+    "transaction": 5.4,
+    "acknowledging transaction": 2.1,
 }
 
 

@@ -99,7 +99,7 @@ from amq.protocols.openwire.names import destinations, full_names, nested_destin
 from amq.protocols.openwire.producers import Producer
 from amq.protocols.openwire.repeated import Sends, acknowledged, sends
 from amq.protocols.openwire.table import Structure, decode, frame, nested, structure
-from amq.protocols.openwire.transactions import BEGIN, END, FORGET, PREPARE, RECOVER, Step, Transactions
+from amq.protocols.openwire.transactions import BEGIN, END, FORGET, PREPARE, RECOVER, Step, Transactions, read_local
 from amq.protocols.openwire.wire import INT, Reader, storable
 
 STRANGER_BYTES_MAX: Final = 64 << 10  # of a frame before the login
@@ -354,6 +354,10 @@ class OpenWireCodec:
             self._message(data, commands)
         elif type == table.MESSAGE_ACK and self._connection is not None:
             self._acknowledge(read_ack(data, self._version), commands)
+        elif (
+            type == table.TRANSACTION_INFO and self._connection is not None and (local := read_local(data)) is not None
+        ):
+            self._transact_in(local.kind, local.key, local.id, local.command_id, local.responds, commands)
         elif type == table.RESPONSE:  # a client's own notes, that it sends along after a failover
             return
         else:
@@ -701,10 +705,17 @@ class OpenWireCodec:
             self._take(Transactions.recover(RecoveredXa(command_id, responds)), commands)
             return
         id = table.part(id, table.LOCAL_TRANSACTION_ID, table.XA_TRANSACTION_ID)
+        self._transact_in(kind, nested(id), id, command_id, responds, commands)
+
+    def _transact_in(
+        self, kind: int, key: bytes, id: Structure, command_id: int, responds: bool, commands: list[Command]
+    ) -> None:
+        """A step of the transaction `id`; `key` = the same as a field of commands."""
         if kind == BEGIN:
-            self._transactions.begin(nested(id), id)
+            self._transactions.begin(key, id)
         if kind in (BEGIN, END):
-            self._done(found, commands)
+            if responds:
+                commands.append(Nothing(Answer(command_id)))
             return
         answer: EndAnswer
         read_only: Answer | None = None
@@ -717,9 +728,9 @@ class OpenWireCodec:
             answer = Committed(command_id, responds)
         try:
             if kind == FORGET:
-                steps = self._transactions.forget(nested(id), id, answer)
+                steps = self._transactions.forget(key, id, answer)
             else:
-                steps = self._transactions.end(kind, nested(id), id, answer, read_only, answer.taken)
+                steps = self._transactions.end(kind, key, id, answer, read_only, answer.taken)
             self._take(steps, commands)
         except CommandError as error:
             commands.append(Invalid(error.with_traceback(None), answer))
@@ -770,7 +781,7 @@ class OpenWireCodec:
 
     def receipt(self, receipt: Any, outcome: str = "") -> bytes:
         """The command with that token is done."""
-        if receipt.__class__ is Answer:
+        if receipt.__class__ is Answer or receipt.__class__ is Committed:
             return _RESPONSE + INT.pack(receipt.command_id) if receipt.responds else b""
         assert isinstance(receipt, Answer)
         return encoded(receipt.done(outcome), self._version)

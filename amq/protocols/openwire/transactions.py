@@ -7,7 +7,8 @@ overtakes there.
 
 from __future__ import annotations
 
-from typing import Final
+import struct
+from typing import Final, NamedTuple
 
 from amq.core.errors import CommandError, TransactionRolledBackError
 from amq.core.xid import Xid
@@ -26,11 +27,44 @@ from amq.protocols.commands import (
 from amq.protocols.openwire import table
 from amq.protocols.openwire.consumers import Consumer
 from amq.protocols.openwire.table import Structure
-from amq.protocols.openwire.wire import storable
+from amq.protocols.openwire.wire import INT, LONG, UNSIGNED_SHORT, decode_text, storable
 
 BEGIN, PREPARE, COMMIT_ONE, COMMIT_TWO, ROLLBACK, RECOVER, FORGET, END = range(8)
 READ_ONLY: Final = 3  # what XA's prepare answers where there is nothing to commit
 OPEN_MAX: Final = 1000  # of one connection
+_CONNECTION: Final = bytes((1, table.CONNECTION_ID, 1))  # a connection's id with its text, up to the length of that
+_LOCAL: Final = bytes((1, table.LOCAL_TRANSACTION_ID))
+
+
+class Local(NamedTuple):
+    """A TransactionInfo of a local transaction. `key` = its id as a field of commands."""
+
+    command_id: int
+    responds: bool
+    kind: int
+    key: bytes
+    id: Structure
+
+
+def read_local(data: bytes) -> Local | None:
+    """The TransactionInfo that `data` is, a frame without its size; None = read it in general.
+
+    A transaction has two, and each took 75 calls of the general reader.
+    """
+    try:
+        at = 11 + UNSIGNED_SHORT.unpack_from(data, 9)[0]  # behind the connection
+        end = at + 15 + UNSIGNED_SHORT.unpack_from(data, at + 13)[0]  # and behind the transaction
+        if not (data.startswith(_CONNECTION, 6) and data.startswith(_LOCAL, at) and len(data) == end + 1):
+            return None
+        if not data.startswith(_CONNECTION, at + 10) or data[end] > END:
+            return None
+        connection = Structure(table.CONNECTION_ID, {"value": decode_text(data[at + 15 : end])})
+        id = Structure(
+            table.LOCAL_TRANSACTION_ID, {"value": LONG.unpack_from(data, at + 2)[0], "connection": connection}
+        )
+        return Local(INT.unpack_from(data, 1)[0], data[5] != 0, data[end], data[at:end], id)
+    except (struct.error, ValueError):
+        return None
 
 
 class Open:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from functools import partial
 from typing import Any
 
 import pytest
@@ -45,7 +46,8 @@ from amq.protocols.openwire.primitives import (
     encode_stream,
     properties_of,
 )
-from amq.protocols.openwire.table import Structure, decode, encode, frame, read_nested, structure
+from amq.protocols.openwire.table import Structure, decode, encode, frame, nested, read_nested, structure
+from amq.protocols.openwire.transactions import END, Local, read_local
 from amq.protocols.openwire.wire import INT, Reader, encode_text
 from tests.sampling import only
 
@@ -304,6 +306,56 @@ def test_an_acknowledgement_is_read_as_the_table_reads_it(version: int, data: st
         found.fields.update(consumer=CONSUMER, destination=QUEUE, cause=None)
     whole = encode(found, version)
     assert read_ack(whole, version) == _read_any(whole, version)
+
+
+CONNECTIONS = structures(table.CONNECTION_ID, table.VERSION_MAX)
+TRANSACTIONS = st.builds(
+    partial(structure, table.TRANSACTION_INFO),
+    command_id=st.integers(0, 2**31 - 1),
+    response_required=st.booleans(),
+    connection=st.none() | CONNECTIONS,
+    transaction=st.none()
+    | structures(table.XA_TRANSACTION_ID, table.VERSION_MAX)
+    | st.builds(
+        partial(structure, table.LOCAL_TRANSACTION_ID),
+        value=st.integers(-(2**63), 2**63 - 1),
+        connection=st.none() | CONNECTIONS,
+    ),
+    kind=st.integers(-128, 127),
+)
+
+
+def usual(data: bytes) -> Local | None:
+    """The reference for `read_local`: what the table reads, where it is of a local transaction with all its names."""
+    found = decode(data)
+    id, connection = found.get("transaction"), found.get("connection")
+    if connection is None or connection.get("value") is None or id is None or id.type != table.LOCAL_TRANSACTION_ID:
+        return None
+    if (
+        id.get("connection") is None
+        or id.get("connection").get("value") is None
+        or not 0 <= found.get("kind", 0) <= END
+    ):
+        return None
+    return Local(
+        found.get("command_id", 0), found.get("response_required", False), found.get("kind", 0), nested(id), id
+    )
+
+
+@given(TRANSACTIONS)
+def test_a_local_transaction_is_read_as_the_table_reads_it(found: Structure) -> None:
+    whole = encode(found)
+    assert read_local(whole) == usual(whole)
+
+
+@given(TRANSACTIONS, st.data())
+def test_any_bytes_as_a_transaction(found: Structure, data: st.DataObject) -> None:
+    whole = bytearray(encode(found))
+    whole[data.draw(st.integers(6, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    whole = whole[: data.draw(st.integers(1, len(whole)))] + data.draw(st.binary(max_size=2))
+    local = read_local(bytes(whole))
+    if local is not None:  # else the table reads it, or refuses it
+        assert local == usual(bytes(whole))
 
 
 @given(st.binary(max_size=120).map(lambda data: bytes((table.MESSAGE_ACK,)) + data))
