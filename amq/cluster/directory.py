@@ -1,6 +1,7 @@
 """The directory of a cluster: which stores it has, and which nodes take part in it.
 
     cluster.json      made once, with the id of the cluster
+    secret            made once, for its own user alone: by it gateways and members know each other (`amq.link`)
     tables/N.json     the stores; the highest N counts. A change makes N + 1: of two at the same time one fails
     stores/NAME/      an ordinary store, which `amq start --store` could serve as well
     brokers/NODE.json the seat of a node: its weight, and whether it runs (see `amq.store.board`)
@@ -19,9 +20,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from amq.cluster.preference import preferences, priorities
+from amq.config.addresses import bounded, stated
 from amq.core.errors import AmqError, ConfigError, CorruptError, NewerFormatError, StoreError
 from amq.store.board import Board, Posted, Seat, SeatTakenError
 from amq.store.document import decode, encode, field
@@ -29,13 +31,16 @@ from amq.store.name import full_name, is_directory
 from amq.store.open import open_directory
 
 CLUSTER_FILE: Final = "cluster.json"
+SECRET_FILE: Final = "secret"
+SECRET_BYTES: Final = 32
 TABLES_DIRECTORY: Final = "tables"
 STORES_DIRECTORY: Final = "stores"
 STORES_MAX = 256
 NODES_MAX = 128
 WEIGHT_MAX = 1000.0
 DOCUMENT_BYTES_MAX = 1 << 20
-NODE_BYTES = 4096  # of a seat: what is written later is never shorter
+NODE_BYTES = 16 << 10  # of a seat: what is written later is never shorter
+GATEWAYS_MAX = 64  # of one node
 ORDER_BYTES = 1024
 READS_MAX = 3  # of a document that is being written
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -50,6 +55,15 @@ class StoreTable:
     stores: Mapping[str, str]
 
 
+class GatewaySeen(NamedTuple):
+    """A gateway, as its node last said: its process, 0 = it does not run; how many clients it has, and to how many
+    stores it has a link."""
+
+    pid: int
+    connections: int = 0
+    links: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
     """A node as the directory shows it.
@@ -58,6 +72,8 @@ class ClusterNode:
     weight    its share of the masterships, relative to those of the others
     drained   an operator wants it to be master of no store
     host, pid of its process, as it last said
+    addresses where clients find its gateways, () = it has not said
+    gateways  its processes that hold clients' connections
     """
 
     name: str
@@ -66,6 +82,8 @@ class ClusterNode:
     drained: bool = False
     host: str = ""
     pid: int = 0
+    addresses: tuple[str, ...] = ()
+    gateways: tuple[GatewaySeen, ...] = ()
 
     @property
     def effective_weight(self) -> float:
@@ -108,11 +126,33 @@ class Cluster:
         with suppress(FileExistsError):
             _write_new(os.path.join(path, CLUSTER_FILE), encode("cluster", {"id": secrets.token_hex(8)}))
         made = cls(path)
+        made.secret()
         if made.table().stores != dict(stores):
             raise StoreError(f"{path} was made at the same time with other stores", code="CLUSTER_EXISTS")
         for name in stores:
             _make_store(made.location(name))
         return made
+
+    def secret(self) -> bytes:
+        """The secret of the cluster; one of an older version, which has none, gets it now. Raises StoreError."""
+        path = self._path(SECRET_FILE)
+        try:
+            if not os.path.exists(path):
+                with suppress(FileExistsError):  # another node was quicker
+                    _write_new(path, secrets.token_hex(SECRET_BYTES).encode(), 0o600)
+            found = _read(path)
+            if os.stat(path).st_mode & 0o077:
+                raise StoreError(
+                    f"{path} can be read by others, who could then act as a gateway: chmod 600 {path}",
+                    code="SECRET_SHARED",
+                )
+        except OSError as error:
+            raise StoreError(
+                f"{path}: {error.strerror}: the secret of the cluster cannot be read; let all nodes run as one user"
+            ) from error
+        if len(found) < SECRET_BYTES:
+            raise CorruptError(path, 0, "the secret is too short: remove the file while no node runs")
+        return found
 
     # -- stores -------------------------------------------------------------------------------------------------------
 
@@ -179,7 +219,7 @@ class Cluster:
                 f"{error.filename or self.directory}: {error.strerror}: cannot join the cluster"
             ) from error
         try:
-            seat.write(encode("node", {"weight": weight, "host": host, "pid": pid}, NODE_BYTES))
+            seat.write(node_document(ClusterNode(node, True, weight, host=host, pid=pid)))
         except BaseException:
             seat.close()
             raise
@@ -249,6 +289,13 @@ class Cluster:
         return os.path.join(self.directory, *names)
 
 
+def node_document(node: ClusterNode) -> bytes:
+    """What `node` writes to its seat."""
+    gateways = [each._asdict() for each in node.gateways[:GATEWAYS_MAX]]
+    body = {"weight": node.weight, "host": node.host, "pid": node.pid, "gateways": gateways}
+    return encode("node", {**body, "addresses": list(bounded(node.addresses))}, NODE_BYTES)
+
+
 class NodeTakenError(AmqError):
     """A running node has this name."""
 
@@ -316,8 +363,21 @@ def _node_of(posted: Posted, running: bool) -> ClusterNode:
             _weight(body.get("weight")),
             host=host if isinstance(host, str) else "",
             pid=pid if isinstance(pid, int) else 0,
+            addresses=stated(found, "") if isinstance(found := body.get("addresses"), list) else (),
+            gateways=_gateways(body.get("gateways")),
         )
     return ClusterNode(posted.name, running)
+
+
+def _gateways(found: object) -> tuple[GatewaySeen, ...]:
+    each = found[:GATEWAYS_MAX] if isinstance(found, list) else []
+    return tuple(
+        GatewaySeen(*(_count(one.get(key)) for key in GatewaySeen._fields)) for one in each if isinstance(one, dict)
+    )
+
+
+def _count(found: object) -> int:
+    return found if isinstance(found, int) else 0
 
 
 def _weight(found: object) -> float:
@@ -331,11 +391,11 @@ def _read(path: str) -> bytes:
         return file.read(DOCUMENT_BYTES_MAX)
 
 
-def _write_new(path: str, data: bytes) -> None:
+def _write_new(path: str, data: bytes, mode: int = 0o666) -> None:
     """Write a file that is not there yet, whole or not at all, durably. Raises FileExistsError, OSError."""
     draft = f"{path}.{secrets.token_hex(4)}"
     try:
-        with open(draft, "xb") as file:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -1,20 +1,25 @@
-"""The process of a node: it starts and watches one process for each store, which is that store's member.
+"""The process of a node: it starts and watches one process for each store, its member there, and the gateways.
 
-It is to its members what a service manager is to a broker, and speaks the same protocol with them: each has a socket
-to which it says READY, STATUS and WATCHDOG (`amq.node.process.notify`). A member that ends is started again, after a
-pause that grows. A member that was silent for `SILENT_S` is killed first: its event loop hangs, and another node took
-its store over long before.
+It is to its processes what a service manager is to a broker, and speaks the same protocol with them: each has a socket
+to which it says READY, STATUS and WATCHDOG (`amq.node.process.notify`). A process that ends is started again, after a
+pause that grows. One that was silent for `SILENT_S` is killed first: its event loop hangs; another node took the store
+of such a member over long before.
 
-A member holds the read end of a pipe as its standard input. When that closes, because the node stops or has died, the
-member hands its store over and ends; so no member outlives its node, however the node ends.
+A process holds the read end of a pipe as its standard input. When that closes, because the node stops or has died, the
+process ends in good order; so none outlives its node, however the node ends. At a stop the gateways end first, while
+the members still answer.
 
-Invariants: a member that hangs, fails or restarts touches no other one; the event loop never waits for the cluster's
-file system, which one thread reads.
+The node holds the sockets at which its gateways listen, too. So clients that connect while a gateway is started again
+wait in the kernel, and none is refused.
+
+Invariants: a process that hangs, fails or restarts touches no other one; the event loop never waits for the cluster's
+file system, which one thread reads and writes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -22,35 +27,50 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import structlog
 
-from amq.cluster.directory import Cluster
+from amq.cluster.directory import Cluster, ClusterNode, GatewaySeen, node_document
 from amq.core.errors import AmqError
 from amq.node import process
 from amq.store.board import Seat, SeatTakenError
 
 LOOK_S = 2.0  # between two looks at the directory of the cluster
 SILENT_S = 30.0
-PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 30.0  # before a member is started again; twice as long each time
-STEADY_S = 60.0  # a member that ran for so long is started again after the shortest pause
+PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 30.0  # before a process is started again; twice as long each time
+STEADY_S = 60.0  # a process that ran for so long is started again after the shortest pause
+GATEWAYS_END_S = 10.0  # at a stop: then the members end, too
 DATAGRAM_BYTES_MAX = 4096
-_OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")  # of the node, and of no member
+COUNTS = "X_AMQ_COUNTS"  # what a gateway says of itself, as JSON
+SOCKETS = "AMQ_GATEWAY_SOCKETS"  # in the environment of a gateway: its sockets, see `Program`
+_OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")  # of the node, and of no process that it starts
 _log = structlog.get_logger("amq.cluster")
 
 
-@dataclass(slots=True)
-class _Member:
-    """The member of one store. `status` and `ready` are what it last said, `code` how its last process ended."""
+class Program(NamedTuple):
+    """How a process is started: by `words`. It inherits `sockets`, those of each transport together."""
 
-    store: str
+    words: Sequence[str]
+    sockets: Sequence[Sequence[socket.socket]] = ()
+
+
+@dataclass(slots=True)
+class _Process:
+    """The member of a store, or a gateway: `facts` name it in the log, `name` in the status. `status`, `ready` and
+    `counts` are what it last said, `code` how its last process ended."""
+
+    name: str
+    facts: Mapping[str, str | int]
+    program: Program
     door: socket.socket
     path: str
     pause_s: float
     child: asyncio.subprocess.Process | None = None
     status: str = "starting"
     ready: bool = False
+    counts: Mapping[str, int] = field(default_factory=dict)
     heard_s: float = 0.0
     code: int = 0
     task: asyncio.Task[None] | None = None
@@ -65,48 +85,65 @@ class _Seen:
 
 
 class Supervisor:
-    """Node `name` of `cluster`, whose seat is `seat`. `directory` is for sockets, and of this node alone;
-    `command(store)` = the words that start a member."""
+    """`node` of `cluster`, whose seat is `seat`. `directory` is for sockets, and of this node alone; `command(store)` =
+    the words that start a member."""
 
     def __init__(
         self,
         cluster: Cluster,
-        name: str,
+        node: ClusterNode,
         seat: Seat,
         directory: str,
         command: Callable[[str], Sequence[str]],
         environment: Mapping[str, str],
+        gateways: Sequence[Program] = (),
     ) -> None:
         self._environment = environment
         self._cluster = cluster
-        self._name = name
+        self._node = node  # as its seat shall say
+        self._written: ClusterNode | None = None
         self._seat = seat
         self._directory = directory
         self._command = command
-        self._members: dict[str, _Member] = {}
+        self._programs = gateways
+        self._gateways: list[_Process] = []
+        self._members: dict[str, _Process] = {}
         self._seen = _Seen()
         self._trouble = ""
         self._stopped = threading.Event()
         self._is_ready = False
 
     async def until_stopped(self) -> int:
-        """Run until a signal asks to stop. Returns the exit code: that of the first member that failed to hand over."""
+        """Run until a signal asks to stop. Returns the exit code: that of the first process that failed to end well."""
         self._loop = loop = asyncio.get_running_loop()
         self._end: asyncio.Future[None] = loop.create_future()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop, number)
         loop.add_signal_handler(signal.SIGHUP, self._hang_up)
         self._feed_watchdog(process.watchdog_interval_s())
+        for index, program in enumerate(self._programs, start=1):
+            self._gateways.append(self._open(f"gateway {index}", {"gateway": index}, program))
         threading.Thread(target=self._look_on, name="amq-cluster", daemon=True).start()
         try:
             await self._end
-            tasks = [member.task for member in self._members.values() if member.task is not None]
-            await asyncio.gather(*tasks)
+            await self._stop(self._gateways, GATEWAYS_END_S)
+            await self._stop(list(self._members.values()))
         finally:
             self._stopped.set()
-            for member in self._members.values():
-                self._close(member)
-        return next((member.code for member in self._members.values() if member.code), 0)
+            for each in self._processes():
+                self._close(each)
+        return next((each.code for each in self._processes() if each.code), 0)
+
+    def _processes(self) -> list[_Process]:
+        return [*self._gateways, *self._members.values()]
+
+    async def _stop(self, processes: list[_Process], patience_s: float | None = None) -> None:
+        """Ask them to end, and wait for that."""
+        for each in processes:
+            if each.child is not None and each.child.stdin is not None:
+                each.child.stdin.close()
+        if tasks := [each.task for each in processes if each.task is not None]:
+            await asyncio.wait(tasks, timeout=patience_s)
 
     # -- the directory, in its own thread -----------------------------------------------------------------------------
 
@@ -115,8 +152,13 @@ class Supervisor:
             try:
                 if self._seat.keep():
                     _log.warning("the file that says that this node runs was removed: it is there again")
+                    self._written = None
+                node = self._node
+                if node != self._written:
+                    self._seat.write(node_document(node))
+                    self._written = node
                 table = self._cluster.table()
-                seen = _Seen(tuple(table.stores), self._cluster.priorities(self._name))
+                seen = _Seen(tuple(table.stores), self._cluster.priorities(self._node.name))
                 trouble = ""
             except (AmqError, OSError, SeatTakenError) as error:
                 seen, trouble = None, str(error)
@@ -134,93 +176,106 @@ class Supervisor:
         before, self._seen = self._seen, seen
         for store in seen.stores:
             if store not in self._members:
-                self._members[store] = member = self._open(store)
-                member.task = self._loop.create_task(self._run(member))
+                self._members[store] = self._open(store, {"store": store}, Program(self._command(store)))
             elif before.priorities.get(store) != seen.priorities.get(store):
                 self._signal(self._members[store], signal.SIGHUP)  # it computes its own priority
         if before.stores:
             _log.info("the cluster has changed", stores=list(seen.stores), priorities=dict(seen.priorities))
 
-    # -- members ------------------------------------------------------------------------------------------------------
+    # -- processes ----------------------------------------------------------------------------------------------------
 
-    def _open(self, store: str) -> _Member:
-        path = os.path.join(self._directory, f"{len(self._members)}.sock")
+    def _open(self, name: str, facts: Mapping[str, str | int], program: Program) -> _Process:
+        path = os.path.join(self._directory, f"{len(self._processes())}.sock")
         door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         door.setblocking(False)
         door.bind(path)
-        member = _Member(store, door, path, PAUSE_S_MIN)
-        self._loop.add_reader(door, self._hear, member)
-        return member
+        made = _Process(name, facts, program, door, path, PAUSE_S_MIN)
+        self._loop.add_reader(door, self._hear, made)
+        made.task = self._loop.create_task(self._run(made))
+        return made
 
-    def _close(self, member: _Member) -> None:
-        self._loop.remove_reader(member.door)
-        member.door.close()
+    def _close(self, each: _Process) -> None:
+        self._loop.remove_reader(each.door)
+        each.door.close()
 
-    async def _run(self, member: _Member) -> None:
-        """Start the member, and start it again whenever it ends, until the node stops."""
+    async def _run(self, each: _Process) -> None:
+        """Start the process, and start it again whenever it ends, until the node stops."""
         while not self._end.done():
-            started_s = member.heard_s = self._loop.time()
-            member.status, member.ready = "starting", False
+            started_s = each.heard_s = self._loop.time()
+            each.status, each.ready, each.counts = "starting", False, {}
             try:
-                member.child = child = await self._start(member)
+                each.child = child = await self._start(each)
             except OSError as error:
                 why = str(error)
             else:
                 if self._end.done() and child.stdin is not None:
                     child.stdin.close()
-                watch = self._loop.create_task(self._watch(member, child))
-                member.code = await child.wait()
+                watch = self._loop.create_task(self._watch(each, child))
+                each.code = await child.wait()
                 watch.cancel()
-                why = _ended(member.code)
-            member.child, member.ready = None, False
-            member.status = why
+                why = _ended(each.code)
+            each.child, each.ready = None, False
+            each.status = why
             if self._end.done():
                 return
             if self._loop.time() - started_s >= STEADY_S:
-                member.pause_s = PAUSE_S_MIN
-            _log.error("a member has ended: starting it again", store=member.store, how=why, pause_s=member.pause_s)
+                each.pause_s = PAUSE_S_MIN
+            _log.error(
+                "a process of the node has ended: starting it again", **each.facts, how=why, pause_s=each.pause_s
+            )
             self._report()
-            await asyncio.wait([self._end], timeout=member.pause_s)
-            member.pause_s = min(2 * member.pause_s, PAUSE_S_MAX)
+            await asyncio.wait([self._end], timeout=each.pause_s)
+            each.pause_s = min(2 * each.pause_s, PAUSE_S_MAX)
 
-    async def _start(self, member: _Member) -> asyncio.subprocess.Process:
+    async def _start(self, each: _Process) -> asyncio.subprocess.Process:
         environment = {key: value for key, value in self._environment.items() if key not in _OURS}
-        environment |= {"NOTIFY_SOCKET": member.path, "WATCHDOG_USEC": str(int(SILENT_S * 1e6))}
+        environment |= {"NOTIFY_SOCKET": each.path, "WATCHDOG_USEC": str(int(SILENT_S * 1e6))}
+        inherited = [[sock.fileno() for sock in sockets] for sockets in each.program.sockets]
+        if inherited:
+            environment[SOCKETS] = json.dumps(inherited)
         # Its own process group: Ctrl-C is for the node, which tells its members. Two signals would end them at once.
         child = await asyncio.create_subprocess_exec(
-            *self._command(member.store), stdin=subprocess.PIPE, env=environment, process_group=0
+            *each.program.words,
+            stdin=subprocess.PIPE,
+            env=environment,
+            process_group=0,
+            pass_fds=[number for numbers in inherited for number in numbers],
         )
-        _log.info("member started", store=member.store, member_pid=child.pid)
+        _log.info("process of the node started", **each.facts, process=child.pid)
         return child
 
-    async def _watch(self, member: _Member, child: asyncio.subprocess.Process) -> None:
+    async def _watch(self, each: _Process, child: asyncio.subprocess.Process) -> None:
         while True:
-            left_s = member.heard_s + SILENT_S - self._loop.time()
+            left_s = each.heard_s + SILENT_S - self._loop.time()
             if left_s <= 0:
-                _log.error("a member is silent: killing it", store=member.store, member_pid=child.pid, after_s=SILENT_S)
-                self._signal(member, signal.SIGKILL)
+                _log.error(
+                    "a process of the node is silent: killing it", **each.facts, process=child.pid, after_s=SILENT_S
+                )
+                self._signal(each, signal.SIGKILL)
                 return
             await asyncio.sleep(left_s)
 
-    def _hear(self, member: _Member) -> None:
+    def _hear(self, each: _Process) -> None:
         while True:
             try:
-                text = member.door.recv(DATAGRAM_BYTES_MAX).decode(errors="replace")
+                text = each.door.recv(DATAGRAM_BYTES_MAX).decode(errors="replace")
             except OSError:  # nothing more is there
                 break
-            member.heard_s = self._loop.time()
+            each.heard_s = self._loop.time()
             for line in text.split("\n"):
                 key, _, value = line.partition("=")
                 if key == "READY":
-                    member.ready = True
+                    each.ready = True
                 elif key == "STATUS":
-                    member.status = value
+                    each.status = value
+                elif key == COUNTS:
+                    each.counts = json.loads(value)
         self._report()
 
-    def _signal(self, member: _Member, number: signal.Signals) -> None:
-        if member.child is not None:
+    def _signal(self, each: _Process, number: signal.Signals) -> None:
+        if each.child is not None:
             with suppress(ProcessLookupError):
-                member.child.send_signal(number)
+                each.child.send_signal(number)
 
     # -- the node as a whole ------------------------------------------------------------------------------------------
 
@@ -232,25 +287,30 @@ class Supervisor:
             "told to stop: the members hand over; a second signal ends the node", signal=signal.Signals(number).name
         )
         process.notify("STOPPING=1\nSTATUS=handing over")
+        for program in self._programs:
+            for sock in (each for sockets in program.sockets for each in sockets):
+                sock.close()
         self._end.set_result(None)
-        for member in self._members.values():
-            if member.child is not None and member.child.stdin is not None:
-                member.child.stdin.close()
 
     def _hang_up(self) -> None:
-        _log.info("SIGHUP: the members read their configuration again")
-        for member in self._members.values():
-            self._signal(member, signal.SIGHUP)
+        _log.info("SIGHUP: all processes of the node read their configuration again")
+        for each in self._processes():
+            self._signal(each, signal.SIGHUP)
 
     def _report(self) -> None:
+        processes = self._processes()
         if self._end.done() or not self._members:
             return
-        status = "STATUS=" + "; ".join(f"{member.store}: {member.status}" for member in self._members.values())
-        ready = not self._is_ready and all(member.ready for member in self._members.values())
+        seen = tuple(
+            GatewaySeen(each.child.pid if each.child is not None else 0, **each.counts) for each in self._gateways
+        )
+        self._node = replace(self._node, gateways=seen)
+        status = "STATUS=" + "; ".join(f"{each.name}: {each.status}" for each in processes)
+        ready = not self._is_ready and all(each.ready for each in processes)
         process.notify(f"READY=1\n{status}" if ready else status)
         if ready:
             self._is_ready = True
-            _log.info("all members run", stores=list(self._members))
+            _log.info("all processes of the node run", stores=list(self._members), gateways=len(self._gateways))
 
     def _feed_watchdog(self, interval_s: float | None) -> None:
         if interval_s is not None:

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from amq.cluster import supervisor
-from amq.cluster.directory import Cluster
+from amq.cluster.directory import Cluster, ClusterNode
 from amq.cluster.supervisor import Supervisor
 from tests.patience import DEADLINE_S
 
@@ -61,7 +61,7 @@ class Node:
         (notes.parent / "sockets").mkdir(exist_ok=True)
         self._supervisor = Supervisor(
             cluster,
-            name,
+            ClusterNode(name, True, host="host", pid=os.getpid()),
             self._seat,
             str(notes.parent / "sockets"),
             lambda store: [sys.executable, "-S", "-c", program, str(notes), store],
@@ -108,7 +108,7 @@ def test_every_store_has_a_member_and_all_end_with_the_node(cluster: Cluster, sh
     async def run() -> None:
         with capture_logs() as lines:
             async with Node(cluster, shown) as node:
-                await until(lambda: [line for line in lines if line["event"] == "all members run"])
+                await until(lambda: [line for line in lines if line["event"] == "all processes of the node run"])
             assert node.code == 0
         assert {line.split()[0] for line in await node.until("s", 4)} == {"s1", "s2"}
         assert len(await node.until("s1 ended")) == len(await node.until("s2 ended")) == 1
@@ -138,7 +138,7 @@ def test_a_member_that_always_fails_is_started_after_longer_and_longer_pauses(
             async with Node(cluster, shown, BROKEN) as node:
                 await node.until("began", 10)
             failed = [
-                line for line in lines if line["event"].startswith("a member has ended") and line["store"] == "s1"
+                line for line in lines if line["event"].startswith("a process of the node has ended") and line["store"] == "s1"
             ]
         pauses = [line["pause_s"] for line in failed]
         assert pauses[:3] == [0.01, 0.02, 0.04]
@@ -156,7 +156,7 @@ def test_a_member_that_says_nothing_is_killed(cluster: Cluster, shown: Path, mon
     async def run() -> None:
         with capture_logs() as lines:
             async with Node(cluster, shown, SILENT):
-                killed = await until(lambda: [line for line in lines if line["event"].startswith("a member has ended")])
+                killed = await until(lambda: [line for line in lines if line["event"].startswith("a process of the node has ended")])
             assert killed[0]["how"] == "by signal SIGKILL"
 
     asyncio.run(run())
