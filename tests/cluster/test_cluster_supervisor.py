@@ -138,7 +138,9 @@ def test_a_member_that_always_fails_is_started_after_longer_and_longer_pauses(
             async with Node(cluster, shown, BROKEN) as node:
                 await node.until("began", 10)
             failed = [
-                line for line in lines if line["event"].startswith("a process of the node has ended") and line["store"] == "s1"
+                line
+                for line in lines
+                if line["event"].startswith("a process of the node has ended") and line["store"] == "s1"
             ]
         pauses = [line["pause_s"] for line in failed]
         assert pauses[:3] == [0.01, 0.02, 0.04]
@@ -156,7 +158,9 @@ def test_a_member_that_says_nothing_is_killed(cluster: Cluster, shown: Path, mon
     async def run() -> None:
         with capture_logs() as lines:
             async with Node(cluster, shown, SILENT):
-                killed = await until(lambda: [line for line in lines if line["event"].startswith("a process of the node has ended")])
+                killed = await until(
+                    lambda: [line for line in lines if line["event"].startswith("a process of the node has ended")]
+                )
             assert killed[0]["how"] == "by signal SIGKILL"
 
     asyncio.run(run())
