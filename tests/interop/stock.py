@@ -29,7 +29,6 @@ class Listener(stomp.ConnectionListener):  # type: ignore[misc]
         self.errors: list[Any] = []
         self.receipts: list[str] = []
         self.connects: list[Any] = []
-        self.disconnects = 0
         self.heartbeats = 0
         self.heartbeat_timeouts = 0
         self._changed = threading.Condition()
@@ -41,13 +40,6 @@ class Listener(stomp.ConnectionListener):  # type: ignore[misc]
     def wait_messages(self, count: int, timeout_s: float = DEADLINE_S) -> list[Any]:
         self.wait(lambda: len(self.messages) >= count, f"{count} messages", timeout_s)
         return self.messages
-
-    def wait_disconnect(self) -> None:
-        """Until there were as many ends as beginnings."""
-        self.wait(lambda: self.disconnects == len(self.connects), "word of the disconnect")
-
-    def wait_connect(self) -> None:
-        self.wait(lambda: self.disconnects < len(self.connects), "new connection")
 
     @contextlib.contextmanager
     def _note(self) -> Iterator[None]:
@@ -71,10 +63,6 @@ class Listener(stomp.ConnectionListener):  # type: ignore[misc]
         with self._note():
             self.receipts.append(frame.headers["receipt-id"])
 
-    def on_disconnected(self) -> None:
-        with self._note():
-            self.disconnects += 1
-
     def on_heartbeat(self) -> None:
         with self._note():
             self.heartbeats += 1
@@ -87,27 +75,13 @@ class Listener(stomp.ConnectionListener):  # type: ignore[misc]
 class Stock:
     """A connection of stomp.py and its listener. `version` is the protocol's."""
 
-    def __init__(
-        self,
-        brokers: Sequence[Broker],
-        version: str = "1.2",
-        login: tuple[str, str] | None = None,
-        client_id: str = "",
-        **options: Any,
-    ) -> None:
+    def __init__(self, brokers: Sequence[Broker], version: str = "1.2", **options: Any) -> None:
         self.version = version
         self.listener = Listener()
         options = {"try_loopback_connect": False, "prefer_localhost": False, "reconnect_attempts_max": 100} | options
         hosts = [("127.0.0.1", broker.port) for broker in brokers]
         self.connection = VERSIONS[version](hosts, **options)
         self.connection.set_listener("test", self.listener)
-        self._login = login
-        self._headers = {"client-id": client_id} if client_id else {}
-
-    def connect(self) -> Stock:
-        name, password = self._login or (None, None)
-        self.connection.connect(name, password, wait=True, headers=self._headers)
-        return self
 
     def confirmed(self, act: Callable[..., Any], *words: Any, **headers: Any) -> None:
         """Call a method of the connection with a receipt, and wait for that."""
@@ -121,27 +95,16 @@ class Stock:
     def send(self, body: str | bytes, queue: str = "/queue/a", **headers: Any) -> None:
         self.confirmed(self.connection.send, queue, body, **headers)
 
-    def subscribe(
-        self, queue: str = "/queue/a", ack: str = "auto", number: str = "1", headers: dict[str, str] | None = None
-    ) -> None:
-        self.connection.subscribe(queue, id=number, ack=ack, headers=headers)
+    def subscribe(self, queue: str = "/queue/a", ack: str = "auto", number: str = "1") -> None:
+        self.connection.subscribe(queue, id=number, ack=ack)
 
     def ack(self, frame: Any, **options: Any) -> None:
-        self._settle(self.connection.ack, frame, **options)
-
-    def nack(self, frame: Any, **options: Any) -> None:
-        self._settle(self.connection.nack, frame, **options)
-
-    def _settle(self, settle: Callable[..., Any], frame: Any, **options: Any) -> None:
-        if self.version == "1.2":
-            self.confirmed(settle, frame.headers["ack"], **options)
-        elif self.version == "1.1":
-            self.confirmed(settle, frame.headers["message-id"], frame.headers["subscription"], **options)
-        else:
-            self.confirmed(settle, frame.headers["message-id"], **options)
+        names = {"1.2": ["ack"], "1.1": ["message-id", "subscription"], "1.0": ["message-id"]}[self.version]
+        self.confirmed(self.connection.ack, *(frame.headers[name] for name in names), **options)
 
     def __enter__(self) -> Stock:
-        return self.connect()
+        self.connection.connect(wait=True)
+        return self
 
     def __exit__(self, *_: object) -> None:
         # After an error the broker closes the connection, and stomp.py learns of that at any moment.
