@@ -102,17 +102,3 @@ def test_with_asyncio(brokers: Brokers) -> None:
             assert (await connection.lease("/topic/t", "c")).number == 0
 
     asyncio.run(asyncio.wait_for(scenario(), DEADLINE_S))
-
-
-def test_a_browse_takes_all_that_has_come(brokers: Brokers) -> None:
-    """More than the prefetch, in order; nothing comes twice, and it ends."""
-    with amq.connect(url(brokers.master("a"))) as connection, connection.session() as session:
-        bodies = send(connection, 1000)
-        browser, found = session.browser(QUEUE, prefetch=30), []
-        while some := browser.receive_many(DEADLINE_S):
-            found += [message.body for message in some]
-            some[-1].ack()  # was only shown: nothing
-        assert browser.finished
-        assert browser.receive_many(0) == []
-        assert found == bodies
-        assert drain(connection, "a") == bodies

@@ -1,10 +1,12 @@
-"""Our client and a real broker, whose connection breaks again and again: the application notices nothing."""
+"""Our client and a real broker, whose connection breaks again and again: the application notices nothing.
+
+tests/transports/test_transports_reattach.py cuts at any byte, and the simulation at any moment.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -51,59 +53,8 @@ def only_reattached(told: list[EventKind]) -> bool:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("seed", range(3))
-def test_everything_counts_once_wherever_the_connection_breaks(brokers: Brokers, seed: int) -> None:
-    """A producer with a window, a consumer that acknowledges, one that answers in transactions, and the replies."""
-    broker = brokers.master("a")
-    count = 300
-    with cut(broker, *cuts(seed, 40)) as (cutter, url), amq.connect(url) as connection:
-        told = kinds(connection)
-        plain, transacted = connection.session(), connection.session(transacted=True)
-        replies = plain.consumer("/temp-queue/replies", prefetch=7)
-        source = transacted.consumer("/queue/source", prefetch=5)
-        sink = plain.consumer("/queue/sink", prefetch=10)
-        producer, answers = plain.producer("/queue/source"), transacted.producer("/queue/sink")
-        notes = plain.producer("/temp-queue/replies")
-
-        def work() -> None:
-            for _ in range(0, count, 3):
-                with transacted.transaction():
-                    for _ in range(3):
-                        message = source.receive(DEADLINE_S)
-                        assert message is not None
-                        assert not message.redelivered
-                        answers.send(message.body)
-
-        worker = threading.Thread(target=work)
-        worker.start()
-        got: list[int] = []
-        for number in range(count):
-            producer.send(str(number).ljust(200), wait=number % 7 == 0)
-            if number % 10 == 0:
-                notes.send(str(number))
-        for _ in range(count):
-            message = sink.receive(DEADLINE_S)
-            assert message is not None
-            assert not message.redelivered
-            got.append(int(message.text))
-            message.ack(wait=len(got) % 9 == 0)
-        worker.join(DEADLINE_S)
-        assert not worker.is_alive()
-        assert got == list(range(count)), "in their order, each once"
-        for number in range(0, count, 10):
-            reply = replies.receive(DEADLINE_S)
-            assert reply is not None
-            assert reply.text == str(number)
-            reply.ack()
-        assert sink.receive(0.05) is None
-        producer.flush()
-    assert cutter.broken >= 10
-    assert only_reattached(told), told
-    assert len(told) // 2 >= 10  # others broke before they were accepted
-
-
-@pytest.mark.deep
-def test_the_same_with_asyncio(brokers: Brokers) -> None:
+def test_everything_counts_once_wherever_the_connection_breaks(brokers: Brokers) -> None:
+    """A producer with a window, a consumer that answers in transactions, and one that asks for each answer."""
     broker = brokers.master("a")
     count = 150
 

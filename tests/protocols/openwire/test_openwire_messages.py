@@ -52,6 +52,10 @@ from amq.protocols.openwire.wire import INT, Reader, encode_text
 from tests.sampling import only
 
 TYPES = sorted(set(range(table.MESSAGE, table.BLOB_MESSAGE)))
+TRACE = {  # W3C Trace Context
+    "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+    "tracestate": "congo=t61rcWkgMzE,rojo@v1=00f067aa0ba902b7:\\n;x, empty=",
+}
 
 
 @st.composite
@@ -191,11 +195,12 @@ def test_what_other_protocols_see() -> None:
         group_id="g",
         group_sequence=3,
         user_id="alice",
-        properties=encode_map({"color": "red", "count": Int16(5)}),
+        properties=encode_map({"color": "red", "count": Int16(5), **TRACE}),
     )
     seen = neutral(received(found))
     assert (seen.content, seen.body.decode(), seen.priority) == (TEXT, "😀", 7)
-    assert seen.properties == {"color": "red", "count": 5, "JMSXGroupID": "g", "JMSXGroupSeq": 3, "JMSXUserID": "alice"}
+    own = {"JMSXGroupID": "g", "JMSXGroupSeq": 3, "JMSXUserID": "alice"}
+    assert seen.properties == {"color": "red", "count": 5, **TRACE, **own}
     assert seen.envelope is not None
     assert seen.envelope[:5] == Envelope("ID:host-1-1:1:1:1:1", "c-1", "temp-queue://ID:1:1", "order", 123)[:5]
 
@@ -278,7 +283,7 @@ def test_texts_of_other_protocols(body: str, properties: dict[str, str]) -> None
 
 
 def test_headers_of_other_protocols() -> None:
-    properties: dict[str, Any] = {"JMSXGroupID": "g", "type": "order", "reply-to": "temp-queue://ID:1:1", "x": "y"}
+    properties: dict[str, Any] = {"JMSXGroupID": "g", "type": "order", "reply-to": "temp-queue://ID:1:1", **TRACE}
     stored = Message(
         "topic://t", b"\0\1", properties, "", 3, False, 10, 99, "", BYTES, 5, Envelope("", "c-1", "", "", 8)
     )
@@ -287,7 +292,7 @@ def test_headers_of_other_protocols() -> None:
     names = "content", "group_id", "type", "correlation_id", "priority", "persistent", "expiration", "timestamp"
     assert [found.get(name) for name in names] == [b"\0\1", "g", "order", "c-1", 3, False, 99, 8]
     assert found.get("reply_to") == structure(table.TEMP_QUEUE, name="ID:1:1")
-    assert decode_map(found.get("properties")) == {"x": "y"}
+    assert decode_map(found.get("properties")) == TRACE, "these pass as they came"
 
 
 # -- acknowledgements and dispatches ----------------------------------------------------------------------------------
