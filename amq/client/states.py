@@ -1,6 +1,6 @@
 """The life of a client connection: one table of states × events. Everything else is illegal.
 
-    python -m amq.client.states      prints the diagram of docs/client.md (Mermaid)
+    python -m amq.client.states      prints it as a diagram (Mermaid)
 
 `Lifecycle.on` raises `IllegalEventError` on an illegal event and leaves the state unchanged.
 """

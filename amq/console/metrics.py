@@ -84,7 +84,7 @@ TOTALS: Final[list[Figure]] = [
     (
         "amq_messages_enqueued_total",
         "counter",
-        "Messages that came to queues." + ANEW,
+        "Messages that came to queues: they count when they are stored, as their producers hear." + ANEW,
         lambda row: row["enqueued"] + row["forgotten_enqueued"],
     ),
     (
@@ -146,9 +146,19 @@ TOTALS: Final[list[Figure]] = [
 ]
 
 TRAFFIC: Final = {  # by protocol
-    "amq_messages_received_total": ("received", "Messages that clients sent."),
-    "amq_messages_delivered_total": ("delivered", "Messages that went to clients, each time."),
-    "amq_messages_acknowledged_total": ("acknowledged", "Messages that consumers acknowledged."),
+    "amq_messages_received_total": (
+        "received",
+        "Messages that clients sent; refused ones do not count, one to several destinations counts once.",
+    ),
+    "amq_messages_delivered_total": (
+        "delivered",
+        "Messages that went to clients: each time, also to browsers, but not those that Spark reads from the store.",
+    ),
+    "amq_messages_acknowledged_total": (
+        "acknowledged",
+        "Messages that consumers acknowledged: in a transaction at once, and those of leases that Spark settled. "
+        "Consumers that need not (ack:auto) do not count.",
+    ),
 }
 
 
@@ -221,7 +231,9 @@ def _process(text: MetricsText, found: Row) -> None:
     began_ms = found.get("began_wall_ms")
     text.one("process_cpu_seconds_total", "counter", "Processor time of the broker.", found.get("cpu_s"))
     text.one("process_resident_memory_bytes", "gauge", "Memory of the broker.", found.get("resident_bytes"))
-    text.one("process_open_fds", "gauge", "Open files of the broker.", found.get("open_files"))
+    text.one(
+        "process_open_fds", "gauge", "Open files of the broker. Missing on Linux before 6.2.", found.get("open_files")
+    )
     text.one("process_max_fds", "gauge", "How many files the broker may open.", found.get("files_limit"))
     text.one(
         "process_start_time_seconds",
@@ -232,7 +244,12 @@ def _process(text: MetricsText, found: Row) -> None:
 
 
 def _store(text: MetricsText, seen: Seen) -> None:
-    text.one("amq_disk_free_bytes", "gauge", "Free space of the store's file system.", seen.disk_free_bytes)
+    text.one(
+        "amq_disk_free_bytes",
+        "gauge",
+        "Free space of the store's file system. Missing for a store in a database.",
+        seen.disk_free_bytes,
+    )
     text.one("amq_group_brokers", "gauge", "Brokers that run on the store.", len(seen.status.brokers))
     text.one("amq_group_has_master", "gauge", "1 = a broker of the group serves.", int(seen.status.master is not None))
     shown = [each.facts.get("certificate") for each in seen.status.brokers]
@@ -269,7 +286,11 @@ TOPICS: Final[dict[str, tuple[str, str, Callable[[Row], Any]]]] = {
         "Durable subscriptions by that name.",
         lambda row: row["durable_subscriptions"],
     ),
-    "amq_topic_enqueued_total": ("counter", "Messages that came." + ANEW, lambda row: row["enqueued"]),
+    "amq_topic_enqueued_total": (
+        "counter",
+        "Messages that came. Begins anew with each mastership, and when the topic was forgotten (unused for a minute).",
+        lambda row: row["enqueued"],
+    ),
 }
 
 
