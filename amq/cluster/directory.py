@@ -2,13 +2,15 @@
 
     cluster.json      made once, with the id of the cluster
     secret            made once, for its own user alone: by it gateways and members know each other (`amq.link`)
-    tables/N.json     the stores; the highest N counts. A change makes N + 1: of two at the same time one fails
+    tables/N.json     the stores, and which destination lives in which (see `amq.cluster.placement`); the highest N
+                      counts. A change makes N + 1: of two at the same time one fails
     stores/NAME/      an ordinary store, which `amq start --store` could serve as well
     brokers/NODE.json the seat of a node: its weight, and whether it runs (see `amq.store.board`)
     orders/NODE.json  what an operator wants of a node
 
-Invariant: nothing here is needed for safety. Each store decides alone which broker is its master, so a lost or an old
-table, or two nodes that see different ones, cost a preference and no message.
+Invariant: nothing here is needed for safety. Each store decides alone which broker is its master, and keeps in its
+journal the table that it obeys, so a lost or an old table, or two nodes that see different ones, cost a preference or
+an answer that comes later, and no message.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from amq.cluster.placement import SPREAD, Naming, Placement
 from amq.cluster.preference import preferences, priorities
 from amq.config.addresses import bounded, stated
 from amq.core.errors import AmqError, ConfigError, CorruptError, NewerFormatError, StoreError
@@ -49,10 +52,14 @@ NAME_CURE = "use up to 64 letters, digits, '.', '_' and '-', and begin with a le
 
 @dataclass(frozen=True, slots=True)
 class StoreTable:
-    """The stores of a cluster: name → path or URL, in the order in which they were added."""
+    """The stores of a cluster: name → path or URL, in the order in which they were added; and what lives in which."""
 
-    number: int
     stores: Mapping[str, str]
+    placement: Placement
+
+    @property
+    def number(self) -> int:
+        return self.placement.number
 
 
 class GatewaySeen(NamedTuple):
@@ -110,7 +117,7 @@ class Cluster:
         self._board: Board = open_directory(self.directory).board
 
     @classmethod
-    def create(cls, directory: str, stores: Mapping[str, str]) -> Cluster:
+    def create(cls, directory: str, stores: Mapping[str, str], naming: Naming | None = None) -> Cluster:
         """Make a cluster of `stores`, name → path or URL; "" = in the directory itself. Raises ConfigError, StoreError
         where there is one already, OSError."""
         path = full_name(_checked(directory))
@@ -122,7 +129,8 @@ class Cluster:
         for each in (path, *(os.path.join(path, name) for name in (TABLES_DIRECTORY, STORES_DIRECTORY))):
             os.makedirs(each, exist_ok=True)
         with suppress(FileExistsError):  # somebody makes it at the same time: the first table counts
-            _write_new(os.path.join(path, TABLES_DIRECTORY, "1.json"), _encode_table(StoreTable(1, stores)))
+            first = StoreTable(stores, Placement.even(1, stores, naming))
+            _write_new(os.path.join(path, TABLES_DIRECTORY, "1.json"), _encode_table(first))
         with suppress(FileExistsError):
             _write_new(os.path.join(path, CLUSTER_FILE), encode("cluster", {"id": secrets.token_hex(8)}))
         made = cls(path)
@@ -167,21 +175,31 @@ class Cluster:
             body = decode("cluster-table", _read(path), path)
         except OSError as error:
             raise StoreError(f"{error.filename}: {error.strerror}: the cluster cannot be read") from error
-        stores: dict[str, Any] = field(body, "stores", dict, path)
+        stores: dict[str, str] = field(body, "stores", dict, path)
         try:
             _check_stores(stores)
-        except ConfigError as error:
-            raise CorruptError(path, 0, error.description) from error
-        return StoreTable(max(numbers), MappingProxyType(stores))
+            placement = _placement(max(numbers), body.get("placement"), stores)
+        except (ConfigError, ValueError) as error:
+            raise CorruptError(path, 0, str(error)) from error
+        return StoreTable(MappingProxyType({name: stores[name] for name in placement.stores}), placement)
 
     def add_store(self, name: str, location: str = "") -> StoreTable:
-        """The table with one store more. Raises ConfigError, StoreError where another change was quicker, OSError."""
+        """The table with one store more, in which nothing lives yet. Raises ConfigError, StoreError where another
+        change was quicker, OSError."""
         before = self.table()
         if name in before.stores:
             raise ConfigError(f"the cluster has a store {name!r} already", code="STORE_EXISTS")
-        after = StoreTable(before.number + 1, {**before.stores, name: location})
+        after = StoreTable({**before.stores, name: location}, before.placement.with_store(name))
         _check_stores(after.stores)
         _make_store(location or self._path(STORES_DIRECTORY, name))
+        return self._change(after)
+
+    def place(self, placement: Placement) -> StoreTable:
+        """The table with `placement`, which was made of the newest one. Raises StoreError where another change was
+        quicker, OSError."""
+        return self._change(StoreTable(self.table().stores, placement))
+
+    def _change(self, after: StoreTable) -> StoreTable:
         try:
             _write_new(self._path(TABLES_DIRECTORY, f"{after.number}.json"), _encode_table(after))
         except FileExistsError as error:
@@ -326,6 +344,8 @@ def _check_stores(stores: Mapping[str, Any]) -> None:
     for name, location in stores.items():
         if not NAME.fullmatch(name):
             raise ConfigError(f"{name!r} is not a name for a store: {NAME_CURE}")
+        if name == SPREAD:
+            raise ConfigError(f"{SPREAD!r} is not a name for a store: rules use it for all stores")
         if not isinstance(location, str) or (location and is_directory(location) and not os.path.isabs(location)):
             raise ConfigError(f"store {name!r}: {location!r} is neither an absolute path nor the URL of a database")
     given = [location for location in stores.values() if location]
@@ -340,7 +360,17 @@ def _make_store(location: str) -> None:
 
 
 def _encode_table(table: StoreTable) -> bytes:
-    return encode("cluster-table", {"stores": dict(table.stores)})
+    return encode("cluster-table", {"stores": dict(table.stores), "placement": table.placement.to_json()})
+
+
+def _placement(number: int, found: object, stores: Mapping[str, str]) -> Placement:
+    """A table without one is of an amq that had none: its slots are shared out evenly. Raises ValueError."""
+    if found is None:
+        return Placement.even(number, stores)
+    placement = Placement.from_json(number, found)
+    if sorted(placement.stores) != sorted(stores):
+        raise ValueError("the placement is of other stores than the table")
+    return placement
 
 
 def _weights(nodes: list[ClusterNode]) -> dict[str, float]:

@@ -10,7 +10,9 @@ import pytest
 
 from amq.cluster import directory
 from amq.cluster.directory import Cluster, NodeTakenError
+from amq.cluster.placement import Naming, Placement
 from amq.core.errors import AmqError, ConfigError, CorruptError, StoreError
+from amq.store.document import encode
 
 
 @pytest.fixture
@@ -59,7 +61,9 @@ def test_two_who_make_it_at_the_same_time_get_one_cluster(tmp_path: Path) -> Non
     assert Cluster(str(tmp_path / "c")).table().number == 1
 
 
-@pytest.mark.parametrize("stores", [{}, {"": ""}, {"../s": ""}, {"s": "relative"}, {"a": "/x", "b": "/x"}, {"-x": ""}])
+@pytest.mark.parametrize(
+    "stores", [{}, {"": ""}, {"../s": ""}, {"s": "relative"}, {"a": "/x", "b": "/x"}, {"-x": ""}, {"spread": ""}]
+)
 def test_a_table_that_makes_no_sense_is_refused(tmp_path: Path, stores: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
         Cluster.create(str(tmp_path / "c"), stores)
@@ -73,12 +77,54 @@ def test_a_database_cannot_be_a_cluster_but_its_stores_can_be_in_one(tmp_path: P
     assert made.location("s1") == "postgresql://amq@db/amq"
 
 
+def test_stores_stay_in_the_order_in_which_they_were_added(cluster: Cluster) -> None:
+    """Their ports follow it."""
+    cluster.add_store("archive")
+    assert list(cluster.table().stores) == ["s1", "s2", "archive"]
+
+
+def test_a_new_store_has_no_slots(cluster: Cluster) -> None:
+    before = cluster.table().placement
+    after = cluster.add_store("s3").placement
+    assert cluster.table().placement == after == before.with_store("s3")
+
+
+def test_a_table_of_an_amq_without_placement_is_read(cluster: Cluster) -> None:
+    path = Path(cluster.directory, "tables", "2.json")
+    path.write_bytes(encode("cluster-table", {"stores": {"s1": "", "s2": "", "s3": ""}}))
+    assert cluster.table().placement == Placement.even(2, ["s1", "s2", "s3"])
+    changed = cluster.place(cluster.table().placement.placed("a", "s2"))
+    assert cluster.table() == changed
+    assert changed.number == 3
+
+
+def test_a_placement_is_changed_by_one_at_a_time(cluster: Cluster) -> None:
+    before = cluster.table().placement
+    cluster.place(before.placed("a", "s1"))
+    with pytest.raises(StoreError, match="at the same time"):
+        cluster.place(before.placed("b", "s1"))
+
+
+def test_a_placement_of_other_stores_is_damage(cluster: Cluster) -> None:
+    body = {"stores": {"s1": "", "s2": ""}, "placement": Placement.even(2, ["s1", "s3"]).to_json()}
+    Path(cluster.directory, "tables", "2.json").write_bytes(encode("cluster-table", body))
+    with pytest.raises(CorruptError, match="of other stores"):
+        cluster.table()
+
+
+def test_the_naming_is_that_with_which_it_was_made(tmp_path: Path) -> None:
+    naming = Naming(dead_letter_prefix="dead.")
+    made = Cluster.create(str(tmp_path / "c"), {"s1": ""}, naming)
+    assert made.table().placement.naming == naming
+
+
 def test_a_store_is_added_by_one_at_a_time(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     table = cluster.add_store("s3")
     assert (table.number, list(table.stores)) == (2, ["s1", "s2", "s3"])
     with pytest.raises(ConfigError, match="already"):
         cluster.add_store("s3")
-    monkeypatch.setattr(cluster, "table", lambda: directory.StoreTable(1, {"s1": "", "s2": ""}))
+    first = directory.StoreTable({"s1": "", "s2": ""}, Placement.even(1, ["s1", "s2"]))
+    monkeypatch.setattr(cluster, "table", lambda: first)
     with pytest.raises(StoreError, match="at the same time"):
         cluster.add_store("s4")
     assert list(Cluster(cluster.directory).table().stores) == ["s1", "s2", "s3"]

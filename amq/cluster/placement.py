@@ -1,0 +1,332 @@
+"""Placement: which store of a cluster is the home of a destination.
+
+A name leads to a *key*, and the key to a store: by the most specific rule whose pattern matches the key, else by the
+slot of the key, CRC-32C modulo 1,024. Names with one key have one home in every table, whatever its rules are, because
+rules match keys. So these are kept together:
+
+- a queue and a topic of one name: messages of both are dead-lettered to the queue `DLQ.NAME`, and a composite or a
+  divert from one to the other needs no other store;
+- the queues of a virtual topic (`Consumer.NAME.VirtualTopic.X`), and their topic;
+- `DLQ.NAME`, and NAME;
+- all names with the same `{tag}`. A tag in one of the beginnings that are cut off above does not count.
+
+A temporary destination has its full name as key, and no rule holds for it. The shared dead-letter queue, advisories and
+what else belongs to the broker itself live in every store.
+
+A change of the rules makes two tables, one after the other. In the first one, which has `before`, a destination that
+gets another home belongs to no store; the second one exists only when every store has recorded the first. So of the
+tables that are in force at one moment, no two give a destination to different stores (docs/master-slave.md,
+"One home for each destination").
+
+Pure: no file, no clock. Every process computes the same from the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import groupby
+from typing import Any, Final
+
+from amq.config.patterns import parse_pattern
+from amq.core.destination import (
+    ANY_REST,
+    TEMPORARY_QUEUE_SCHEME,
+    TEMPORARY_TOPIC_SCHEME,
+    matches,
+    pattern_words,
+    plain_name,
+    specificity,
+)
+from amq.core.errors import ConfigError
+
+SLOTS: Final = 1024
+SPREAD: Final = "spread"  # as a home: the destination lives in every store
+RULES_MAX: Final = 256
+# Destinations of the broker itself: each store has them, and tells there of itself alone.
+_OWN_PREFIXES: Final = ("ActiveMQ.Advisory.", "ActiveMQ.Scheduler.")
+_OWN_NAMES: Final = ("AMQ.Prepared",)
+_TEMPORARY: Final = (TEMPORARY_QUEUE_SCHEME, TEMPORARY_TOPIC_SCHEME)
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How the names of a cluster lead to keys: options that all of its members must have alike. They belong to the
+    table, since two members that read names in two ways would give one destination two homes."""
+
+    virtual_topics: str = "VirtualTopic.>"
+    virtual_topic_consumers: str = "Consumer.*."
+    dead_letter_prefix: str = "DLQ."
+    shared_dead_letter_queue: str = "ActiveMQ.DLQ"
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The home of one destination, and why. `rule` = the pattern of the rule that decides, "" = none does: then the
+    slot does. `slot` is -1 where every store is its home by nature."""
+
+    name: str
+    home: str
+    key: str
+    slot: int
+    rule: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Rules, pattern → store or SPREAD in the order in which they were made, and the store of each slot."""
+
+    rules: Mapping[str, str] = field(default_factory=dict)
+    slots: tuple[str, ...] = ()
+
+    @cached_property
+    def _sorted(self) -> list[tuple[tuple[str, ...], str, str]]:
+        found = [(pattern_words(pattern), pattern, store) for pattern, store in self.rules.items()]
+        return sorted(found, key=lambda rule: specificity(rule[0]))
+
+    def rule_of(self, key: str) -> tuple[str, str]:
+        """The pattern and the store of the most specific rule for `key`, two empty texts = none."""
+        if self.rules:
+            words = key.split(".")
+            for pattern_, pattern, store in self._sorted:
+                if matches(pattern_, words):
+                    return pattern, store
+        return "", ""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A table: the homes of all destinations of a cluster.
+
+    number  of the table
+    since   number of the first table with the same homes: a later one with the same number here changes no home
+    stores  names, in the order in which they were added
+    before  the homes that those replace, while not every store has recorded this table; None = nothing moves
+    """
+
+    number: int
+    since: int
+    stores: tuple[str, ...]
+    naming: Naming
+    layout: Layout
+    before: Layout | None = None
+
+    @classmethod
+    def even(cls, number: int, stores: Iterable[str], naming: Naming | None = None) -> Placement:
+        """No rules, and the slots in equal shares: the first of them to the first store, and so on."""
+        names = tuple(stores)
+        slots = tuple(names[slot * len(names) // SLOTS] for slot in range(SLOTS))
+        return cls(number, number, names, naming or Naming(), Layout({}, slots))
+
+    # -- where ----------------------------------------------------------------------------------------------------
+
+    def home_of(self, name: str) -> str:
+        """The store in which the destination of that full name lives, or SPREAD. While it moves: its next home."""
+        return self.where(name).home
+
+    def where(self, name: str) -> Where:
+        """The home of the destination of that full name, and why."""
+        return self._where(name, self.layout)
+
+    def is_home(self, store: str, name: str) -> bool:
+        """May the member of `store` serve the destination of that full name? Nobody may while it moves."""
+        layouts = (self.layout,) if self.before is None else (self.layout, self.before)
+        return all(self._where(name, layout).home in (store, SPREAD) for layout in layouts)
+
+    def _where(self, name: str, layout: Layout) -> Where:
+        plain = plain_name(name)
+        if name.startswith(_TEMPORARY):
+            return self._by_slot(name, name, layout)
+        if self.lives_everywhere(plain):
+            return Where(name, SPREAD, plain, -1, "")
+        key = self.key_of(plain)
+        rule, store = layout.rule_of(key)
+        return Where(name, store, key, slot_of(key), rule) if rule else self._by_slot(name, key, layout)
+
+    def _by_slot(self, name: str, key: str, layout: Layout) -> Where:
+        slot = slot_of(key)
+        return Where(name, layout.slots[slot], key, slot, "")
+
+    def lives_everywhere(self, plain: str) -> bool:
+        """Is the destination of that name, without its scheme, in every store by nature?"""
+        return plain == self.naming.shared_dead_letter_queue or plain in _OWN_NAMES or plain.startswith(_OWN_PREFIXES)
+
+    def key_of(self, plain: str) -> str:
+        """The placement key of a name without its scheme."""
+        rest = self._cut(plain)
+        start = rest.find("{")
+        end = rest.find("}", start + 2) if start >= 0 else -1
+        return rest[start : end + 1] if end > 0 else rest
+
+    def _cut(self, plain: str) -> str:
+        """`plain` without what a queue of dead letters, or of a virtual topic, has before the name that it belongs to;
+        that name may have such a beginning itself."""
+        prefix, (consumers, topics) = self.naming.dead_letter_prefix, self._virtual
+        words, first = plain.split("."), 0
+        while True:
+            if prefix and plain.startswith(prefix) and len(plain) > len(prefix):
+                plain = plain[len(prefix) :]
+                first += prefix.count(".")
+                if not prefix.endswith("."):  # it ended within a word
+                    words, first = plain.split("."), 0
+                continue
+            rest = first + len(consumers)
+            if topics and rest < len(words) and matches(consumers, words[first:rest]) and _is_of(topics, words, rest):
+                plain = plain[sum(map(len, words[first:rest])) + len(consumers) :]
+                first = rest
+                continue
+            return plain
+
+    @cached_property
+    def _virtual(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        naming = self.naming
+        topics = pattern_words(naming.virtual_topics) if naming.virtual_topics else ()
+        return pattern_words(naming.virtual_topic_consumers.removesuffix(".")), topics
+
+    # -- changes: each makes the next table -----------------------------------------------------------------------
+
+    def with_store(self, name: str) -> Placement:
+        """One store more, without a slot: no destination moves."""
+        return replace(self, number=self.number + 1, stores=(*self.stores, name))
+
+    def placed(self, pattern: str, store: str) -> Placement:
+        """The destinations of `pattern` go to `store`, or to all for SPREAD; "" = its rule goes. While the table is on
+        its way to the stores, no store has what moves. Raises ConfigError."""
+        rules = dict(self.layout.rules)
+        if not store:
+            if pattern not in rules:
+                known = ", ".join(rules) or "none"
+                raise ConfigError(f"the cluster has no rule for {pattern!r}; rules: {known}", code="RULE_UNKNOWN")
+            del rules[pattern]
+        else:
+            self._check_rule(pattern, store)
+            rules[pattern] = store
+            if len(rules) > RULES_MAX:
+                raise ConfigError(f"a cluster has up to {RULES_MAX} rules: remove some, or name tags that hold more")
+        number = self.number + 1
+        return replace(self, number=number, since=number, layout=Layout(rules, self.layout.slots), before=self.layout)
+
+    def settled(self) -> Placement:
+        """All stores have recorded this table, and hold nothing of what moves: its new homes have it from now on."""
+        return replace(self, number=self.number + 1, since=self.number + 1, before=None)
+
+    def reverted(self) -> Placement:
+        """The change does not take place: what was to move stays where it was."""
+        assert self.before is not None, "nothing moves"
+        return replace(self, number=self.number + 1, since=self.number + 1, layout=self.before, before=None)
+
+    def _check_rule(self, pattern: str, store: str) -> None:
+        try:
+            words = parse_pattern(pattern)
+        except ValueError as error:
+            raise ConfigError(f"pattern {pattern!r} {error}") from None
+        if store != SPREAD and store not in self.stores:
+            raise ConfigError(
+                f"the cluster has no store {store!r}; it has {', '.join(self.stores)}, and {SPREAD} stands for all",
+                code="STORE_UNKNOWN",
+            )
+        if self.lives_everywhere(pattern):
+            raise ConfigError(f"{pattern} lives in every store: it takes no rule", code="RULE_WITHOUT_EFFECT")
+        key = self.key_of(pattern)
+        consumers, topics = self._virtual
+        rest = words[len(consumers) :]
+        if key == pattern and topics and rest and matches(consumers, words[: len(consumers)]) and matches(topics, rest):
+            key = ".".join(word.removeprefix("\0") for word in rest)
+        if key != pattern:
+            raise ConfigError(
+                f"{pattern} goes where {key} goes, because they have one placement key: place {key}",
+                code="RULE_WITHOUT_EFFECT",
+            )
+
+    # -- as JSON --------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """The table for `from_json`. JSON objects lose their order: lists keep it."""
+        naming = self.naming
+        return {
+            "since": self.since,
+            "order": list(self.stores),
+            "naming": {
+                "virtual_topics": naming.virtual_topics,
+                "virtual_topic_consumers": naming.virtual_topic_consumers,
+                "dead_letter_prefix": naming.dead_letter_prefix,
+                "shared_dead_letter_queue": naming.shared_dead_letter_queue,
+            },
+            **_layout_to_json(self.layout),
+            **({"before": _layout_to_json(self.before)} if self.before is not None else {}),
+        }
+
+    @classmethod
+    def from_json(cls, number: int, found: Any) -> Placement:
+        """Raises ValueError, which says what is wrong."""
+        try:
+            naming = Naming(**found["naming"])
+            stores = tuple(found["order"])
+            before = found.get("before")
+            made = cls(
+                number,
+                found["since"],
+                stores,
+                naming,
+                _layout_from_json(found, stores),
+                _layout_from_json(before, stores) if before is not None else None,
+            )
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"a placement is damaged: {error!r}") from error
+        texts = (*stores, *(getattr(naming, name) for name in Naming.__slots__))
+        if type(made.since) is not int or not all(type(text) is str for text in texts):
+            raise ValueError("a placement is damaged: a field is of the wrong type")
+        return made
+
+
+def slot_of(key: str) -> int:
+    """The slot of a placement key."""
+    return crc32c(key.encode()) % SLOTS
+
+
+def _is_of(topics: tuple[str, ...], words: list[str], first: int) -> bool:
+    """Do `words` from `first` on match `topics`? It looks at no more of them than the pattern has."""
+    if topics[-1] == ANY_REST:
+        return matches(topics, words[first : first + len(topics)])
+    return len(words) - first == len(topics) and matches(topics, words[first:])
+
+
+def _layout_to_json(layout: Layout) -> dict[str, Any]:
+    runs = [[store, len(list(run))] for store, run in groupby(layout.slots)]
+    return {"rules": [list(rule) for rule in layout.rules.items()], "slots": runs}
+
+
+def _layout_from_json(found: Any, stores: Sequence[str]) -> Layout:
+    rules = dict(found["rules"])
+    slots = tuple(store for store, count in found["slots"] for _ in range(count))
+    if len(slots) != SLOTS:
+        raise ValueError(f"{len(slots)} slots, not {SLOTS}")
+    for store in {*slots, *rules.values()} - {SPREAD}:
+        if store not in stores:
+            raise ValueError(f"the store {store!r}, which is not one of the cluster")
+    for pattern in rules:
+        parse_pattern(pattern)
+    if SPREAD in slots:
+        raise ValueError("a slot is at no store")
+    return Layout(rules, slots)
+
+
+def _table() -> tuple[int, ...]:
+    found = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+        found.append(byte)
+    return tuple(found)
+
+
+_CRC = _table()
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C (Castagnoli)."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ _CRC[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
