@@ -40,6 +40,7 @@ BENCHES = {
     "logins --clients 10 --users 2": "storms",
     "waited --attack none --attack 'records of one byte, TLS' --seconds 0.5": "rows",
     "profile --row 'non-persistent 4/4' --quick": "calls",
+    "steps --quick": "steps",
     "subscriptions --subscriptions 50 --messages 300": "subscriptions",
     "transactions --kind plain --messages 30": "transactions",
     "scheduling --messages 300 --near 45 --span 0.3": "scheduling",
