@@ -82,7 +82,7 @@ BANS = (
         "os._exit os.umask signal.signal",
         f"{REPLAYED} amq/transports/ amq/security/ amq/config/",
         "leave the process to its node: a member may share it with others",
-        "amq/node/process.py amq/node/node.py",
+        "amq/node/process.py amq/node/service.py",
     ),
     _ban(
         "logging.getLogger logging.basicConfig",

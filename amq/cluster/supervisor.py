@@ -134,6 +134,11 @@ class Supervisor:
                 self._close(each)
         return next((each.code for each in self._processes() if each.code), 0)
 
+    @property
+    def is_serving(self) -> bool:
+        """Is a gateway there for clients?"""
+        return not self._end.done() and any(each.ready for each in self._gateways)
+
     def _processes(self) -> list[_Process]:
         return [*self._gateways, *self._members.values()]
 

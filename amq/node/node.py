@@ -32,7 +32,7 @@ from amq.node.live import Files
 from amq.node.management import OwnManagement
 from amq.node.member import Member, Role
 from amq.node.permissions import OwnPermissions
-from amq.node.probes import OwnProbes
+from amq.node.probes import OwnProbes, worst
 from amq.node.service import PLAIN, Readers, Service, Source
 from amq.security.permissions import Permissions
 from amq.store.name import full_name
@@ -79,7 +79,7 @@ class Node(Service):
         self.management = OwnManagement(
             self.config, self.members, environment, self._gate.authenticate, lambda: self._gate.names
         )
-        self._probes = OwnProbes(self.config, tuple(self.members.values()))
+        self._probes = OwnProbes(self.config.probe_listen, partial(worst, tuple(self.members.values())))
         self._ready = False
 
     def _add(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
-from amq.config import BrokerConfig
 from amq.config.transport_url import host_and_port
 from amq.core.errors import ConfigError
 from amq.management.probes import Health, ProbeServer
@@ -17,11 +16,12 @@ _log = structlog.get_logger("amq.management")
 
 
 class OwnProbes:
-    """A broker whose port cannot be had goes on without: clients come first."""
+    """`listen` = HOST:PORT, "" = nowhere; `condition()` = that of the process now. One whose port cannot be had goes on
+    without: clients come first."""
 
-    def __init__(self, config: BrokerConfig, members: Sequence[Member]) -> None:
-        self._listen = config.probe_listen
-        self._members = members
+    def __init__(self, listen: str, condition: Callable[[], Health]) -> None:
+        self._listen = listen
+        self._condition = condition
         self._server: ProbeServer | None = None
 
     async def start(self) -> None:
@@ -40,7 +40,9 @@ class OwnProbes:
         if self._server is not None:
             await self._server.close()
 
-    def _condition(self) -> Health:
-        """That of the member that is worst off: a starting one, a slave that could not take over, a slave, a master."""
-        worst = min(self._members, key=lambda each: (_ORDER.index(each.role), not each.not_ready))
-        return Health(worst.role.value, worst.not_ready)
+
+def worst(members: Sequence[Member]) -> Health:
+    """The condition of the member that is worst off: a starting one, a slave that could not take over, a slave, a
+    master."""
+    found = min(members, key=lambda each: (_ORDER.index(each.role), not each.not_ready))
+    return Health(found.role.value, found.not_ready)

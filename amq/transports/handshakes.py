@@ -266,8 +266,11 @@ def reason_of(error: ssl.SSLError) -> str:
     return reason or str(error)
 
 
-async def listening_sockets(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[socket.socket]:
-    """Bound to all addresses of `host`. Raises OSError."""
+async def listening_sockets(
+    loop: asyncio.AbstractEventLoop, host: str, port: int, *, shares: bool = False
+) -> list[socket.socket]:
+    """Bound to all addresses of `host`. `shares`: others that share may be bound to them, too, and the kernel deals
+    connections out to them. Raises OSError."""
     found: list[socket.socket] = []
     infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     try:
@@ -278,6 +281,7 @@ async def listening_sockets(loop: asyncio.AbstractEventLoop, host: str, port: in
                 continue
             found.append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shares)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind(address)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from structlog.testing import capture_logs
 
 from amq.cluster import supervisor
 from amq.cluster.directory import Cluster, ClusterNode
-from amq.cluster.supervisor import Supervisor
+from amq.cluster.supervisor import Program, Supervisor
 from tests.patience import DEADLINE_S
 
 # It says that it is ready, notes each SIGHUP, and ends when its standard input does: with code 7 where a file says so.
@@ -33,6 +34,27 @@ while os.read(0, 1):
     pass
 note("ended")
 sys.exit(7 if os.path.exists(f"{notes}.{store}.fails") else 0)
+"""
+# It answers each connection with its process id, and says how many it had.
+GATEWAY = """
+import json, os, select, signal, socket, sys
+notes = sys.argv[1]
+def note(what):
+    with open(notes, "a") as file:
+        file.write(f"gateway {what} {os.getpid()}\\n")
+door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+def say(text):
+    door.sendto(text.encode(), os.environ["NOTIFY_SOCKET"])
+((number,),) = json.loads(os.environ["AMQ_GATEWAY_SOCKETS"])
+listener, had = socket.socket(fileno=number), 0
+say("READY=1\\nSTATUS=serving")
+note("began")
+while 0 not in (ready := select.select([0, listener], [], [])[0]):
+    with listener.accept()[0] as client:
+        client.sendall(str(os.getpid()).encode())
+    had += 1
+    say('X_AMQ_COUNTS={"connections": %d, "links": 1}' % had)
+note("ended")
 """
 SILENT = "import sys; open(sys.argv[1], 'a').write('began\\n'); sys.stdin.read()"
 BROKEN = "import sys; open(sys.argv[1], 'a').write('began\\n'); sys.exit(3)"
@@ -54,7 +76,14 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Node:
     """A supervisor in this process. A context manager: it has stopped when its block is left, and `code` is its own."""
 
-    def __init__(self, cluster: Cluster, notes: Path, program: str = MEMBER, name: str = "a") -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        notes: Path,
+        program: str = MEMBER,
+        name: str = "a",
+        listener: socket.socket | None = None,
+    ) -> None:
         self.notes = notes
         self.code: int | None = None
         self._seat = cluster.join(name, 1.0, "host", os.getpid())
@@ -66,6 +95,7 @@ class Node:
             str(notes.parent / "sockets"),
             lambda store: [sys.executable, "-S", "-c", program, str(notes), store],
             os.environ,
+            [Program([sys.executable, "-S", "-c", GATEWAY, str(notes)], [[listener]])] if listener is not None else [],
         )
 
     async def __aenter__(self) -> Node:
@@ -204,5 +234,69 @@ def test_the_exit_code_is_that_of_a_member_that_could_not_hand_over(cluster: Clu
             await node.until("s1 began")
             await node.until("s2 began")
         assert node.code == 7
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        yield opened
+
+
+async def answer(port: int) -> int:
+    """The process id of the gateway that answers there."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(DEADLINE_S):
+        told = await reader.read()
+    writer.close()
+    return int(told)
+
+
+def test_a_client_that_comes_while_its_gateway_is_dead_is_answered_by_the_next_one(
+    cluster: Cluster, shown: Path, listener: socket.socket
+) -> None:
+    async def run() -> None:
+        port = listener.getsockname()[1]
+        async with Node(cluster, shown, listener=listener) as node:
+            (began,) = await node.until("gateway began")
+            assert await answer(port) == pid_of(began)
+            os.kill(pid_of(began), signal.SIGKILL)
+            assert await answer(port) == pid_of((await node.until("gateway began", 2))[1])
+            assert len(await node.until("s1 began")) == len(await node.until("s2 began")) == 1, "it is alone"
+
+    asyncio.run(run())
+
+
+def test_gateways_end_before_members_and_their_port_is_closed_first(
+    cluster: Cluster, shown: Path, listener: socket.socket
+) -> None:
+    async def run() -> None:
+        port = listener.getsockname()[1]
+        async with Node(cluster, shown, listener=listener) as node:
+            for what in ("gateway", "s1", "s2"):
+                await node.until(f"{what} began")
+        assert node.code == 0
+        with pytest.raises(ConnectionRefusedError):
+            await answer(port)
+        ended = [line.split()[0] for line in shown.read_text().split("\n") if " ended " in line]
+        assert ended[0] == "gateway"
+        assert sorted(ended) == ["gateway", "s1", "s2"]
+
+    asyncio.run(run())
+
+
+def test_the_seat_of_a_node_shows_its_gateways(cluster: Cluster, shown: Path, listener: socket.socket) -> None:
+    async def run() -> None:
+        async with Node(cluster, shown, listener=listener) as node:
+            (began,) = await node.until("gateway began")
+            await node.until("s1 began")
+            await answer(listener.getsockname()[1])
+
+            def seen() -> list[Any]:
+                (found,) = cluster.nodes()
+                return [each for each in found.gateways if each.connections]
+
+            assert await until(seen) == [(pid_of(began), 1, 1)]
 
     asyncio.run(run())
