@@ -79,24 +79,24 @@ class Xids(Collection[AnyXid]):
     out before they are needed: a few bytes may stand for 100,000."""
 
     def __init__(self, listed: Sequence[str] = (), series: Sequence[tuple[str, int]] = ()) -> None:
-        self._listed = listed
-        self._series = series
+        self.listed = listed
+        self.series = series
         self._known: frozenset[AnyXid] | None = None
         self._counts: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return len(self._listed) + sum(count for _, count in self._series)
+        return len(self.listed) + sum(count for _, count in self.series)
 
     def __iter__(self) -> Iterator[AnyXid]:
-        yield from map(parse, self._listed)
-        for name, count in self._series:
+        yield from map(parse, self.listed)
+        for name, count in self.series:
             for number in range(count):
                 yield f"{name}.{number}"
 
     def __contains__(self, xid: object) -> bool:
         if self._known is None:
-            self._known = frozenset(map(parse, self._listed))
-            for name, count in self._series:
+            self._known = frozenset(map(parse, self.listed))
+            for name, count in self.series:
                 self._counts[name] = max(count, self._counts.get(name, 0))
         if xid in self._known:
             return True

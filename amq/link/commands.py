@@ -1,0 +1,330 @@
+"""Commands on a link: each as one frame, and back.
+
+A receipt is a number of the gateway, 0 = it wants no answer; the client's own token stays there, and so does the token
+of a `Subscribe`, in whose place the number of the consumer crosses. The most frequent commands have frames of their
+own; all others are a number and a list of values. `Connect` and the steps of a login never cross: a gateway lets its
+clients in itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from amq.core import values
+from amq.link.forms import (
+    ERROR,
+    NUMBER,
+    NUMBERS,
+    SOURCES,
+    TEXT,
+    TRUTH,
+    XID,
+    XIDS,
+    Form,
+    choice,
+    optional,
+    pair,
+    row,
+)
+from amq.link.framing import Frame, Kind, LinkError
+from amq.link.messages import (
+    column_of,
+    head_of,
+    message_at,
+    numbers_at,
+    packed_headers,
+    read_headers,
+    run_at,
+    run_of,
+)
+from amq.protocols.commands import (
+    Abort,
+    AbortBatch,
+    Begin,
+    Browse,
+    CloseProducer,
+    CloseSession,
+    Command,
+    Commit,
+    CommitBatch,
+    Credit,
+    DeleteDestination,
+    Disconnect,
+    Extend,
+    Filter,
+    Finish,
+    Flow,
+    ForgetOutcome,
+    Invalid,
+    LeaseMessages,
+    LeaseReading,
+    ListPrepared,
+    MakeTemporary,
+    Malformed,
+    Mode,
+    Nothing,
+    OpenProducer,
+    OpenSession,
+    Outcome,
+    Prepare,
+    Range,
+    RemoveTemporary,
+    Send,
+    SendMany,
+    SendRun,
+    SendToMany,
+    Settle,
+    SettleAgain,
+    SettleLeases,
+    SettleRun,
+    SettleSet,
+    Subscribe,
+    Unsubscribe,
+)
+
+Fields = Mapping[str, Form]
+_OUTCOMES: Final = list(Outcome)
+_OUTCOME: Final = choice(Outcome)
+_PLACE: Final = optional(row(pair, NUMBER, NUMBER))
+_READING: Final = row(LeaseReading, NUMBER, TEXT, NUMBER, NUMBER, optional(NUMBER))
+_BROWSE: Final = row(Browse, optional(_READING), optional(row(Range, _PLACE, _PLACE)), TRUTH, TRUTH, TRUTH)
+_TRANSACTION: Final = {"transaction": TEXT}
+_NAME: Final = {"name": TEXT}
+_LEASES: Final = {"sources": SOURCES, "cursor": TEXT, "epoch": NUMBER}
+# The fields of a command, beside its receipt. Its number is its place here: new ones come last.
+_COMMANDS: Final[list[tuple[type[Command], Fields]]] = [
+    (OpenSession, {"session": NUMBER}),
+    (CloseSession, {"session": NUMBER}),
+    (
+        Subscribe,
+        {
+            "id": TEXT,
+            "sources": SOURCES,
+            "mode": row(Mode, TRUTH, TRUTH, TRUTH, NUMBER, TRUTH),
+            "flow": row(Flow, NUMBER, optional(NUMBER), NUMBER),
+            "filter": row(Filter, TEXT, TRUTH, TRUTH),
+            "token": NUMBER,
+            "subscription_name": TEXT,
+            "browse": optional(_BROWSE),
+        },
+    ),
+    (Credit, {"id": TEXT, "credit": NUMBER, "drain": TRUTH, "wait_ms": NUMBER}),
+    (Extend, {"id": TEXT, "change": NUMBER}),
+    (Unsubscribe, {"id": TEXT, "subscription_name": TEXT}),
+    (
+        SettleSet,
+        {"seq": NUMBER, "consumer": TEXT, "outcome": _OUTCOME, "first": optional(NUMBER), "reason": TEXT}
+        | {"seqs": NUMBERS}
+        | _TRANSACTION,
+    ),
+    (Begin, _TRANSACTION),
+    (Commit, {"outcome_id": TEXT} | _TRANSACTION),
+    (Abort, _TRANSACTION),
+    (
+        Prepare,
+        {"xid": XID, "timeout_ms": optional(NUMBER), "owner": TEXT, "batch": NUMBER, "may_be_read_only": TRUTH}
+        | _TRANSACTION,
+    ),
+    (Finish, {"xid": XID, "commit": TRUTH}),
+    (
+        CommitBatch,
+        {"owner": TEXT, "batch": NUMBER, "xids": XIDS, "content": optional(row(pair, NUMBER, NUMBER))},
+    ),
+    (AbortBatch, {"owner": TEXT, "batch": optional(NUMBER), "xids": optional(XIDS)}),
+    (ForgetOutcome, {"xid": XID}),
+    (ListPrepared, {}),
+    (MakeTemporary, _NAME),
+    (RemoveTemporary, _NAME),
+    (OpenProducer, {"id": TEXT, "destination": TEXT}),
+    (CloseProducer, {"id": TEXT}),
+    (DeleteDestination, _NAME),
+    (Nothing, {}),
+    (
+        LeaseMessages,
+        {"after": NUMBER, "messages": NUMBER, "size": NUMBER, "timeout_ms": NUMBER, "take": TRUTH, "places": TRUTH}
+        | {"skip": NUMBER, "reads": row(pair, NUMBER, NUMBER)}
+        | _LEASES,
+    ),
+    (SettleLeases, {"through": NUMBER, "commit": TRUTH} | _LEASES),
+    (Disconnect, {}),
+    (Malformed, {"error": ERROR}),
+    (Invalid, {"error": ERROR} | _TRANSACTION),
+]
+_NUMBERS: Final = {kind: number for number, (kind, _) in enumerate(_COMMANDS)}
+_HEAD: Final = struct.Struct("<IQB")  # connection, receipt, number of the command
+_SEND: Final = struct.Struct("<IQI")  # connection, receipt, bytes of the name of the transaction
+_RUN: Final = struct.Struct("<IQ")  # connection, receipt of the first, or 0 = none has one
+_MANY: Final = struct.Struct("<III")  # connection, bytes of the name of the transaction, of the headers
+_SETTLE: Final = struct.Struct("<IQQQBII")  # connection, receipt, seq, first, what, bytes of consumer, of transaction
+_RANGE, _AGAIN = 0x40, 0x80  # beside the outcome
+_ACKS: Final = struct.Struct("<II")  # connection, bytes of the name of the consumer
+_UNREADABLE = (ValueError, struct.error, RecursionError, OverflowError)
+UNWRITABLE: Final = (ValueError, struct.error, OverflowError)
+
+
+class Written(NamedTuple):
+    """A command as a frame will have it: `data` begins with the number of its connection."""
+
+    kind: int
+    data: bytes
+    body: bytes = b""
+
+
+def written(number: int, command: Command, receipt: int, token: int = 0) -> Written:
+    """`command` of connection `number`. `receipt` = the number that its answer has, for a run that of its first
+    message; `token` = the number of the consumer that it begins. Raises `UNWRITABLE`."""
+    kind = command.__class__
+    if kind is Send:
+        assert isinstance(command, Send)
+        name = _text(command.transaction)
+        lead = _SEND.pack(number, receipt, len(name))
+        return Written(Kind.SEND, lead + name + head_of(command.message), command.message.body)
+    if kind is Settle or kind is SettleAgain:
+        assert isinstance(command, Settle)
+        return Written(Kind.SETTLE, _settle(number, command, receipt))
+    if kind is SendRun:
+        assert isinstance(command, SendRun)
+        head, bodies = run_of(command.like, command.bodies, command.natives)
+        return Written(Kind.SEND_RUN, _RUN.pack(number, receipt) + head, bodies)
+    if kind is SettleRun:
+        assert isinstance(command, SettleRun)
+        name = _text(command.consumer)
+        seqs = column_of("Q", command.seqs)
+        return Written(Kind.SETTLE_RUN, b"".join((_ACKS.pack(number, len(name)), name, seqs)))
+    if kind is SendMany:
+        assert isinstance(command, SendMany)
+        name, headers = _text(command.transaction), packed_headers(command.headers)
+        head, bodies = run_of(command.like, command.bodies, command.natives)
+        lead = _MANY.pack(number, len(name), len(headers))
+        return Written(Kind.SEND_MANY, b"".join((lead, name, headers, head)), bodies)
+    if kind is SendToMany:
+        assert isinstance(command, SendToMany)
+        name = values.encode([command.transaction, *command.destinations])
+        lead = _SEND.pack(number, receipt, len(name))
+        return Written(Kind.SEND_TO_MANY, lead + name + head_of(command.message), command.message.body)
+    index = _NUMBERS[kind]
+    fields = _COMMANDS[index][1]
+    found = [form.put(token if name == "token" else getattr(command, name)) for name, form in fields.items()]
+    return Written(Kind.COMMAND, _HEAD.pack(number, receipt, index) + values.encode(found))
+
+
+def _settle(number: int, command: Settle, receipt: int) -> bytes:
+    what = _OUTCOMES.index(command.outcome)
+    if command.first is not None:
+        what |= _RANGE
+    if command.__class__ is SettleAgain:
+        what |= _AGAIN
+    consumer, transaction = _text(command.consumer), _text(command.transaction)
+    lead = _SETTLE.pack(number, receipt, command.seq, command.first or 0, what, len(consumer), len(transaction))
+    return b"".join((lead, consumer, transaction, _text(command.reason)))
+
+
+def read(frame: Frame) -> Command:
+    """The command of a frame. Its receipt is a number, or None where it has none; of a run the receipts are. Raises
+    LinkError."""
+    kind, data, body = frame
+    try:
+        reader = _READERS.get(kind)
+        if reader is None:
+            raise ValueError(f"frames of kind {kind} are unknown")
+        return reader(data, body or None)
+    except _UNREADABLE as error:
+        raise LinkError(f"a command cannot be read: {error}") from error
+
+
+def _read_send(data: bytes, body: bytes | None) -> Command:
+    _, receipt, size = _SEND.unpack_from(data)
+    at = _SEND.size + size
+    name = _name(data, _SEND.size, at) if size else ""
+    return Send(message_at(data, at, body), receipt or None, name)
+
+
+def _read_send_to_many(data: bytes, body: bytes | None) -> Command:
+    _, receipt, size = _SEND.unpack_from(data)
+    at = _SEND.size + size
+    transaction, *destinations = map(TEXT.take, _listed(data[_SEND.size : at]))
+    return SendToMany(message_at(data, at, body), tuple(destinations), receipt or None, transaction)
+
+
+def _read_run(data: bytes, body: bytes | None) -> Command:
+    _, first = _RUN.unpack_from(data)
+    like, bodies, natives = run_at(data, _RUN.size, body)
+    receipts: list[object] | None = [*range(first, first + len(bodies))] if first else None
+    return SendRun(like, bodies, receipts, natives)
+
+
+def _read_many(data: bytes, body: bytes | None) -> Command:
+    _, size, headers_bytes = _MANY.unpack_from(data)
+    at = _MANY.size + size
+    name, stop = _name(data, _MANY.size, at), at + headers_bytes
+    like, bodies, natives = run_at(data, stop, body)
+    return SendMany(like, bodies, name, read_headers(data[at:stop], len(bodies)), natives)
+
+
+def _read_settle(data: bytes, body: bytes | None) -> Command:
+    _, receipt, seq, first, what, consumer_bytes, transaction_bytes = _SETTLE.unpack_from(data)
+    at = _SETTLE.size + consumer_bytes
+    stop = at + transaction_bytes
+    number = what & ~(_RANGE | _AGAIN)
+    if number >= len(_OUTCOMES) or stop > len(data) or body is not None:
+        raise ValueError("an acknowledgement is cut off, or has an unknown outcome")
+    consumer = str(data[_SETTLE.size : at], "utf-8", "surrogatepass") if consumer_bytes else ""
+    transaction = str(data[at:stop], "utf-8", "surrogatepass") if transaction_bytes else ""
+    reason = str(data[stop:], "utf-8", "surrogatepass") if stop < len(data) else ""
+    kind = SettleAgain if what & _AGAIN else Settle
+    outcome, begin = _OUTCOMES[number], first if what & _RANGE else None
+    return kind(seq, consumer, receipt or None, transaction, outcome, begin, reason)
+
+
+def _read_settle_run(data: bytes, body: bytes | None) -> Command:
+    _, size = _ACKS.unpack_from(data)
+    at = _ACKS.size + size
+    if body is not None:
+        data += body
+    return SettleRun(numbers_at(data, at), _name(data, _ACKS.size, at))
+
+
+def _read_other(data: bytes, body: bytes | None) -> Command:
+    _, receipt, index = _HEAD.unpack_from(data)
+    if index >= len(_COMMANDS) or body is not None:
+        raise ValueError(f"there is no command {index}")
+    kind, fields = _COMMANDS[index]
+    found = _listed(data[_HEAD.size :])
+    if len(found) != len(fields):
+        raise ValueError(f"{kind.__name__} has {len(fields)} fields")
+    command: Any = kind.__new__(kind)
+    command.receipt = receipt or None
+    for (name, form), value in zip(fields.items(), found, strict=True):
+        setattr(command, name, form.take(value))
+    return command  # type: ignore[no-any-return]
+
+
+def _listed(data: bytes) -> list[values.Nested]:
+    found = values.decode(data)
+    if not isinstance(found, list):
+        raise ValueError("a command is a list of values")
+    return found
+
+
+def _text(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _name(data: bytes, at: int, stop: int) -> str:
+    if stop > len(data):
+        raise ValueError("a name is cut off")
+    return str(data[at:stop], "utf-8", "surrogatepass")
+
+
+_READERS: Final = {
+    Kind.SEND: _read_send,
+    Kind.SEND_TO_MANY: _read_send_to_many,
+    Kind.SEND_RUN: _read_run,
+    Kind.SEND_MANY: _read_many,
+    Kind.SETTLE: _read_settle,
+    Kind.SETTLE_RUN: _read_settle_run,
+    Kind.COMMAND: _read_other,
+}
+COMMANDS: Final = frozenset(_READERS)

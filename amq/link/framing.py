@@ -1,0 +1,113 @@
+"""Frames of a link: bytes in, frames out.
+
+A frame is framed as a record of the journal is: the number of its bytes, a checksum over its kind and its bytes, its
+kind. Its first four bytes are the number of the client's connection, 0 = the frame is about the link itself.
+
+Invariants: a frame is at most `FRAME_BYTES_MAX` long, which is known before any memory is taken; garbage is a
+`LinkError`, and nothing else.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from amq.core.errors import ProtocolError
+from amq.journal.format import RECORD, RECORD_BYTES, crc32
+
+SLICE_BYTES: Final = 64 << 10  # more goes in parts, so that other connections have their turn
+FRAME_BYTES_MAX: Final = SLICE_BYTES + 64
+NUMBER: Final = struct.Struct("<I")
+NUMBER_BYTES: Final = NUMBER.size
+LINK: Final = 0  # the number of what is about the link itself
+
+
+class LinkError(ProtocolError):
+    """The other end of a link broke the protocol, is of another version, or has not proved that it knows the secret."""
+
+    code = "LINK_BROKEN"
+
+
+class Kind(IntEnum):
+    """The kinds of frames: of both ends, of the gateway, of the home."""
+
+    BEAT = 1  # nothing but a sign of life
+    GRANT = 2  # the other end may send so many bytes more
+    LARGE = 3  # what follows comes in parts: its kind, and the bytes of its head and of its body
+    PART = 4
+    CLOSE = 5  # the connection has ended at this end; the last frame of it from here
+
+    OPEN = 16
+    LOST = 17  # the client has no socket, or has one again
+    SESSION = 18  # the commands behind it are those of that session
+    COMMAND = 19
+    SEND = 20
+    SEND_TO_MANY = 21
+    SEND_RUN = 22
+    SEND_MANY = 23
+    SETTLE = 24
+    SETTLE_RUN = 25
+
+    WELCOME = 32
+    DELIVER = 33
+    DELIVER_MANY = 34
+    DELIVER_RECORDS = 35
+    BROWSED = 36
+    CONFIRM = 37
+    CONFIRM_MANY = 38
+    FAIL = 39
+
+
+class Frame(NamedTuple):
+    """One frame, or all parts of a large one. `data` begins with the number of the connection. `body` is the end of it
+    where that came apart from the rest."""
+
+    kind: int
+    data: bytes
+    body: bytes = b""
+
+
+def framed(kind: int, data: bytes) -> bytes:
+    """The bytes of a frame."""
+    assert len(data) <= FRAME_BYTES_MAX
+    return RECORD.pack(len(data), crc32(data, kind), kind) + data
+
+
+class Frames:
+    """Cuts what is read into frames."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of a frame that is not complete."""
+        return len(self._rest)
+
+    def receive(self, data: bytes) -> list[Frame]:
+        """The frames that `data` completes. Raises LinkError."""
+        rest = self._rest
+        whole: bytes | bytearray = data
+        if rest:
+            rest += data
+            whole = rest
+        found: list[Frame] = []
+        at, end = 0, len(whole)
+        while end - at >= RECORD_BYTES:
+            size, crc, kind = RECORD.unpack_from(whole, at)
+            if not NUMBER_BYTES <= size <= FRAME_BYTES_MAX:
+                raise LinkError(f"a frame of a link has {size} bytes: the other end does not speak this protocol")
+            stop = at + RECORD_BYTES + size
+            if stop > end:
+                break
+            body = bytes(whole[at + RECORD_BYTES : stop])
+            if crc32(body, kind) != crc:
+                raise LinkError("a frame of a link fails its checksum: the network or a proxy damaged it")
+            found.append(Frame(kind, body))
+            at = stop
+        if whole is rest:
+            del rest[:at]
+        elif at < end:
+            rest += data[at:] if at else data
+        return found

@@ -1,0 +1,82 @@
+"""Hello: how a link begins. Both ends say their version and a nonce, then prove that they know the secret.
+
+    gateway → home   MAGIC, version, nonce
+    home → gateway   MAGIC, version, nonce
+    gateway → home   HMAC-SHA256 over both nonces
+    home → gateway   HMAC-SHA256 over both nonces, and frames from then on
+
+Invariants: an end proves nothing to one of another version; the home proves itself only to a gateway that has; nobody
+can use the proof of one end as that of the other. Until then `Hello` holds at most `HELLO_BYTES` + `PROOF_BYTES`. After
+it frames have checksums and no proofs: between hosts use TLS.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from typing import Final
+
+from amq.link.framing import LinkError
+
+VERSION: Final = 1
+MAGIC: Final = b"AMQLINK\n"
+NONCE_BYTES: Final = 32
+PROOF_BYTES: Final = 32
+SECRET_BYTES_MIN: Final = 16
+_HELLO: Final = struct.Struct(f"<{len(MAGIC)}sH{NONCE_BYTES}s")
+HELLO_BYTES: Final = _HELLO.size
+
+
+class Hello:
+    """One end's part. `is_home` tells which end; `nonce` is 32 random bytes of this end."""
+
+    def __init__(self, is_home: bool, secret: bytes, nonce: bytes) -> None:
+        assert len(nonce) == NONCE_BYTES
+        assert len(secret) >= SECRET_BYTES_MIN
+        self._is_home = is_home
+        self._secret = secret
+        self._nonce = nonce
+        self._their_nonce = b""
+        self._rest = b""
+        self.is_done = False
+
+    def begin(self) -> bytes:
+        """What the gateway says first, and the home when it has heard that."""
+        return _HELLO.pack(MAGIC, VERSION, self._nonce)
+
+    def receive(self, data: bytes) -> tuple[bytes, bytes]:
+        """What to answer, and what has come behind the hello once `is_done`. Where it raises LinkError, `begin` may
+        have to be sent before the end, so that the other one learns the version."""
+        self._rest += data
+        answer = b""
+        if not self._their_nonce:
+            if not MAGIC.startswith(self._rest[: len(MAGIC)]):
+                raise LinkError("the other end is not one of a link: look at linkListen", code="LINK_REFUSED")
+            if len(self._rest) < HELLO_BYTES:
+                return b"", b""
+            _, version, nonce = _HELLO.unpack(self._rest[:HELLO_BYTES])
+            if version != VERSION:
+                raise LinkError(
+                    f"this end of the link speaks version {VERSION} and the other one version {version}: run the same "
+                    "version of amq on all nodes of the cluster",
+                    code="LINK_VERSION",
+                )
+            self._rest, self._their_nonce = self._rest[HELLO_BYTES:], nonce
+            answer = self.begin() if self._is_home else self._proof(self._is_home)
+        if len(self._rest) < PROOF_BYTES:
+            return answer, b""
+        if not hmac.compare_digest(self._rest[:PROOF_BYTES], self._proof(not self._is_home)):
+            raise LinkError(
+                "the other end of the link does not know the secret: give all nodes of the cluster the same "
+                "linkSecretFile",
+                code="LINK_REFUSED",
+            )
+        self.is_done = True
+        rest, self._rest = self._rest[PROOF_BYTES:], b""
+        return answer + (self._proof(True) if self._is_home else b""), rest
+
+    def _proof(self, of_home: bool) -> bytes:
+        """The proof of the home, or that of the gateway."""
+        mine, theirs = self._nonce, self._their_nonce
+        nonces = theirs + mine if self._is_home else mine + theirs  # the gateway's first
+        return hmac.digest(self._secret, (b"home" if of_home else b"gateway") + nonces, "sha256")
