@@ -11,7 +11,7 @@ from amq.core.message import Message
 from amq.journal.reader import RecordRun
 from amq.link.forms import ERROR, NUMBER, TEXT, TRUTH, Form, choice, many, row
 from amq.link.framing import NUMBER as CONNECTION
-from amq.link.framing import NUMBER_BYTES, Frame, LinkError
+from amq.link.framing import NUMBER_BYTES, LinkError, LinkFrame
 from amq.link.messages import column_at, column_of, head_of, message_at, messages_at, numbers_at
 from amq.protocols.commands import Failure, Scope
 
@@ -25,7 +25,7 @@ _UNREADABLE: Final = (ValueError, struct.error, RecursionError, OverflowError)
 _SCOPES: Final = many(choice(Scope))
 
 
-class Opening(NamedTuple):
+class ClientOpening(NamedTuple):
     """A connection as its gateway opens it. `owner` = what the names of its temporary destinations begin with;
     `survives` = errors of these scopes leave it open."""
 
@@ -49,7 +49,7 @@ class Home(NamedTuple):
     newest_seq: int = 0
 
 
-OPENING: Final = row(Opening, TEXT, many(TEXT), TEXT, TEXT, TRUTH, TEXT, TEXT, TEXT, _SCOPES)
+OPENING: Final = row(ClientOpening, TEXT, many(TEXT), TEXT, TEXT, TRUTH, TEXT, TEXT, TEXT, _SCOPES)
 HOME: Final = row(Home, TEXT, NUMBER, TEXT, NUMBER)
 FAILURE: Final = row(Failure, ERROR, choice(Scope), NUMBER, NUMBER, TEXT)
 
@@ -74,7 +74,7 @@ def stated(number: int, form: Form, value: Any) -> bytes:
     return CONNECTION.pack(number) + values.encode(form.put(value))
 
 
-def statement(frame: Frame, form: Form) -> Any:
+def statement(frame: LinkFrame, form: Form) -> Any:
     """What `stated` was given. Raises LinkError."""
     try:
         return form.take(values.decode(frame.data[NUMBER_BYTES:] + frame.body))
@@ -87,7 +87,7 @@ def delivery(number: int, consumer: int, message: Message, redelivered: int) -> 
     return _DELIVERY.pack(number, consumer, redelivered) + head_of(message)
 
 
-def read_delivery(frame: Frame) -> tuple[int, Message, int]:
+def read_delivery(frame: LinkFrame) -> tuple[int, Message, int]:
     """Consumer, message, deliveries before. Raises LinkError."""
     try:
         _, consumer, redelivered = _DELIVERY.unpack_from(frame.data)
@@ -101,7 +101,7 @@ def of_consumer(number: int, consumer: int, rest: bytes = b"") -> bytes:
     return _CONSUMER.pack(number, consumer) + rest
 
 
-def read_deliveries(frame: Frame) -> tuple[int, list[Message]]:
+def read_deliveries(frame: LinkFrame) -> tuple[int, list[Message]]:
     """Consumer and messages. Raises LinkError."""
     try:
         _, consumer = _CONSUMER.unpack_from(frame.data)
@@ -110,7 +110,7 @@ def read_deliveries(frame: Frame) -> tuple[int, list[Message]]:
         raise LinkError(f"deliveries cannot be read: {error}") from error
 
 
-def read_consumer(frame: Frame) -> int:
+def read_consumer(frame: LinkFrame) -> int:
     """Raises LinkError."""
     if len(frame.data) != _CONSUMER.size:
         raise LinkError("the number of a consumer is cut off")
@@ -127,7 +127,7 @@ def records(
     return b"".join((lead, name, column_of("I", run.sizes), again))
 
 
-def read_records(frame: Frame) -> Records:
+def read_records(frame: LinkFrame) -> Records:
     """Raises LinkError."""
     data = frame.data
     try:
@@ -155,7 +155,7 @@ def confirmation(number: int, receipt: int, outcome: str) -> bytes:
     return _CONFIRM.pack(number, receipt) + outcome.encode("utf-8", "surrogatepass")
 
 
-def read_confirmation(frame: Frame) -> tuple[int, str]:
+def read_confirmation(frame: LinkFrame) -> tuple[int, str]:
     """Receipt and outcome. Raises LinkError."""
     data = frame.data + frame.body
     try:
@@ -169,7 +169,7 @@ def confirmations(number: int, receipts: Sequence[int]) -> bytes:
     return CONNECTION.pack(number) + column_of("Q", receipts)
 
 
-def read_confirmations(frame: Frame) -> list[int]:
+def read_confirmations(frame: LinkFrame) -> list[int]:
     """Raises LinkError."""
     try:
         return numbers_at(frame.data + frame.body, NUMBER_BYTES)
@@ -182,7 +182,7 @@ def of_size(number: int, size: int) -> bytes:
     return _SIZE.pack(number, size)
 
 
-def read_size(frame: Frame) -> int:
+def read_size(frame: LinkFrame) -> int:
     """Raises LinkError."""
     if len(frame.data) != _SIZE.size:
         raise LinkError("a number of bytes is cut off")
@@ -194,7 +194,7 @@ def large(number: int, kind: int, head_bytes: int, body_bytes: int) -> bytes:
     return _LARGE.pack(number, kind, head_bytes, body_bytes)
 
 
-def read_large(frame: Frame) -> tuple[int, int, int]:
+def read_large(frame: LinkFrame) -> tuple[int, int, int]:
     """Kind, bytes of its head, of its body. Raises LinkError."""
     if len(frame.data) != _LARGE.size:
         raise LinkError("the beginning of a large frame is cut off")

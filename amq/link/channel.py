@@ -17,7 +17,7 @@ from typing import Final
 
 from amq.journal.format import RECORD_BYTES_MAX
 from amq.link import calls
-from amq.link.framing import NUMBER_BYTES, SLICE_BYTES, Frame, Kind, LinkError, framed
+from amq.link.framing import NUMBER_BYTES, SLICE_BYTES, Kind, LinkError, LinkFrame, framed
 
 WINDOW_BYTES: Final = 512 << 10
 LARGE_BYTES_MAX: Final = RECORD_BYTES_MAX  # no store has a larger message
@@ -89,7 +89,7 @@ class Inlet:
         self._parts: tuple[list[bytes], list[bytes]] = ([], [])
         self.taken_bytes = 0  # and not yet granted
 
-    def take(self, frame: Frame) -> Frame | None:
+    def take(self, frame: LinkFrame) -> LinkFrame | None:
         """The frame, or the large one that it completes; None = parts are missing. Raises LinkError."""
         self.taken_bytes += len(frame.data)
         kind = frame.kind
@@ -108,7 +108,7 @@ class Inlet:
         self._kind, self._sizes = found, [head_bytes, body_bytes]
         return None
 
-    def _part(self, data: bytes) -> Frame | None:
+    def _part(self, data: bytes) -> LinkFrame | None:
         at = 0 if self._sizes[0] else 1
         if not self._kind or not 0 < len(data) <= self._sizes[at]:
             raise LinkError("a part of a large frame is not one")
@@ -117,7 +117,7 @@ class Inlet:
         if any(self._sizes):
             return None
         head, body = map(b"".join, self._parts)
-        frame = Frame(self._kind, head, body)
+        frame = LinkFrame(self._kind, head, body)
         self.close()
         return frame
 

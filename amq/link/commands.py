@@ -9,7 +9,7 @@ clients in itself.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from amq.core import values
@@ -28,7 +28,7 @@ from amq.link.forms import (
     pair,
     row,
 )
-from amq.link.framing import Frame, Kind, LinkError
+from amq.link.framing import Kind, LinkError, LinkFrame
 from amq.link.messages import (
     column_of,
     head_of,
@@ -164,7 +164,7 @@ _UNREADABLE = (ValueError, struct.error, RecursionError, OverflowError)
 UNWRITABLE: Final = (ValueError, struct.error, OverflowError)
 
 
-class Written(NamedTuple):
+class Outgoing(NamedTuple):
     """A command as a frame will have it: `data` begins with the number of its connection."""
 
     kind: int
@@ -172,7 +172,7 @@ class Written(NamedTuple):
     body: bytes = b""
 
 
-def written(number: int, command: Command, receipt: int, token: int = 0) -> Written:
+def written(number: int, command: Command, receipt: int, token: int = 0) -> Outgoing:
     """`command` of connection `number`. `receipt` = the number that its answer has, for a run that of its first
     message; `token` = the number of the consumer that it begins. Raises `UNWRITABLE`."""
     kind = command.__class__
@@ -180,34 +180,34 @@ def written(number: int, command: Command, receipt: int, token: int = 0) -> Writ
         assert isinstance(command, Send)
         name = _text(command.transaction)
         lead = _SEND.pack(number, receipt, len(name))
-        return Written(Kind.SEND, lead + name + head_of(command.message), command.message.body)
+        return Outgoing(Kind.SEND, lead + name + head_of(command.message), command.message.body)
     if kind is Settle or kind is SettleAgain:
         assert isinstance(command, Settle)
-        return Written(Kind.SETTLE, _settle(number, command, receipt))
+        return Outgoing(Kind.SETTLE, _settle(number, command, receipt))
     if kind is SendRun:
         assert isinstance(command, SendRun)
         head, bodies = run_of(command.like, command.bodies, command.natives)
-        return Written(Kind.SEND_RUN, _RUN.pack(number, receipt) + head, bodies)
+        return Outgoing(Kind.SEND_RUN, _RUN.pack(number, receipt) + head, bodies)
     if kind is SettleRun:
         assert isinstance(command, SettleRun)
         name = _text(command.consumer)
         seqs = column_of("Q", command.seqs)
-        return Written(Kind.SETTLE_RUN, b"".join((_ACKS.pack(number, len(name)), name, seqs)))
+        return Outgoing(Kind.SETTLE_RUN, b"".join((_ACKS.pack(number, len(name)), name, seqs)))
     if kind is SendMany:
         assert isinstance(command, SendMany)
         name, headers = _text(command.transaction), packed_headers(command.headers)
         head, bodies = run_of(command.like, command.bodies, command.natives)
         lead = _MANY.pack(number, len(name), len(headers))
-        return Written(Kind.SEND_MANY, b"".join((lead, name, headers, head)), bodies)
+        return Outgoing(Kind.SEND_MANY, b"".join((lead, name, headers, head)), bodies)
     if kind is SendToMany:
         assert isinstance(command, SendToMany)
         name = values.encode([command.transaction, *command.destinations])
         lead = _SEND.pack(number, receipt, len(name))
-        return Written(Kind.SEND_TO_MANY, lead + name + head_of(command.message), command.message.body)
+        return Outgoing(Kind.SEND_TO_MANY, lead + name + head_of(command.message), command.message.body)
     index = _NUMBERS[kind]
     fields = _COMMANDS[index][1]
     found = [form.put(token if name == "token" else getattr(command, name)) for name, form in fields.items()]
-    return Written(Kind.COMMAND, _HEAD.pack(number, receipt, index) + values.encode(found))
+    return Outgoing(Kind.COMMAND, _HEAD.pack(number, receipt, index) + values.encode(found))
 
 
 def _settle(number: int, command: Settle, receipt: int) -> bytes:
@@ -221,7 +221,7 @@ def _settle(number: int, command: Settle, receipt: int) -> bytes:
     return b"".join((lead, consumer, transaction, _text(command.reason)))
 
 
-def read(frame: Frame) -> Command:
+def read(frame: LinkFrame) -> Command:
     """The command of a frame. Its receipt is a number, or None where it has none; of a run the receipts are. Raises
     LinkError."""
     kind, data, body = frame
@@ -318,7 +318,7 @@ def _name(data: bytes, at: int, stop: int) -> str:
     return str(data[at:stop], "utf-8", "surrogatepass")
 
 
-_READERS: Final = {
+_READERS: Final[dict[int, Callable[[bytes, bytes | None], Command]]] = {
     Kind.SEND: _read_send,
     Kind.SEND_TO_MANY: _read_send_to_many,
     Kind.SEND_RUN: _read_run,

@@ -69,10 +69,10 @@ def _put_number(value: int) -> Nested:
 
 def _take_number(found: Nested) -> int:
     if found.__class__ is int:
-        return found  # type: ignore[return-value]
-    if found.__class__ is not str or len(found) > _DIGITS_MAX:  # type: ignore[arg-type]
+        return found
+    if found.__class__ is not str or len(found) > _DIGITS_MAX:
         raise ValueError(f"{found!r:.50} is not a whole number")
-    return int(found)  # type: ignore[arg-type]
+    return int(found)
 
 
 TEXT: Final = Form(str, _is(str))
@@ -132,9 +132,9 @@ def choice(kind: type[Enum]) -> Form:
 
 
 def _sized(found: Nested, size: int) -> list[Nested]:
-    if found.__class__ is not list or len(found) != size:  # type: ignore[arg-type]
+    if found.__class__ is not list or len(found) != size:
         raise ValueError(f"{found!r:.50} is not a list of {size}")
-    return found  # type: ignore[return-value]
+    return found
 
 
 def _put_source(source: Source) -> Nested:

@@ -59,7 +59,7 @@ class Kind(IntEnum):
     FAIL = 39
 
 
-class Frame(NamedTuple):
+class LinkFrame(NamedTuple):
     """One frame, or all parts of a large one. `data` begins with the number of the connection. `body` is the end of it
     where that came apart from the rest."""
 
@@ -74,7 +74,7 @@ def framed(kind: int, data: bytes) -> bytes:
     return RECORD.pack(len(data), crc32(data, kind), kind) + data
 
 
-class Frames:
+class LinkFrames:
     """Cuts what is read into frames."""
 
     def __init__(self) -> None:
@@ -85,14 +85,14 @@ class Frames:
         """The bytes of a frame that is not complete."""
         return len(self._rest)
 
-    def receive(self, data: bytes) -> list[Frame]:
+    def receive(self, data: bytes) -> list[LinkFrame]:
         """The frames that `data` completes. Raises LinkError."""
         rest = self._rest
         whole: bytes | bytearray = data
         if rest:
             rest += data
             whole = rest
-        found: list[Frame] = []
+        found: list[LinkFrame] = []
         at, end = 0, len(whole)
         while end - at >= RECORD_BYTES:
             size, crc, kind = RECORD.unpack_from(whole, at)
@@ -104,7 +104,7 @@ class Frames:
             body = bytes(whole[at + RECORD_BYTES : stop])
             if crc32(body, kind) != crc:
                 raise LinkError("a frame of a link fails its checksum: the network or a proxy damaged it")
-            found.append(Frame(kind, body))
+            found.append(LinkFrame(kind, body))
             at = stop
         if whole is rest:
             del rest[:at]

@@ -6,8 +6,8 @@
     home → gateway   HMAC-SHA256 over both nonces, and frames from then on
 
 Invariants: an end proves nothing to one of another version; the home proves itself only to a gateway that has; nobody
-can use the proof of one end as that of the other. Until then `Hello` holds at most `HELLO_BYTES` + `PROOF_BYTES`. After
-it frames have checksums and no proofs: between hosts use TLS.
+can use the proof of one end as that of the other. Until then a hello holds `HELLO_BYTES` and `PROOF_BYTES`, and what
+one read brings. Behind it frames have checksums and no proofs: between hosts use TLS.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HELLO: Final = struct.Struct(f"<{len(MAGIC)}sH{NONCE_BYTES}s")
 HELLO_BYTES: Final = _HELLO.size
 
 
-class Hello:
+class LinkHello:
     """One end's part. `is_home` tells which end; `nonce` is 32 random bytes of this end."""
 
     def __init__(self, is_home: bool, secret: bytes, nonce: bytes) -> None:

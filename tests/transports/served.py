@@ -147,6 +147,8 @@ class TlsPeer(Peer):
 class Served:
     """A broker that serves. `authenticate` lets everybody in unless a test replaces it."""
 
+    quiet_rounds = QUIET_ROUNDS
+
     def __init__(self, world: World, protocols: Sequence[ServedProtocol]) -> None:
         self.world = world
         self._protocols = protocols
@@ -198,6 +200,9 @@ class Served:
         world.on_wake = self._turn.wake
         self._turn.serve(world.broker, world.journal, lambda: True)
 
+    async def _ready(self) -> None:
+        """Before a client comes."""
+
     def _brokers(self, loopback: bool, tls: bool) -> tuple[str, ...]:
         return tuple(url for url in self.brokers if (loopback or "127.0.0.1" not in url) and ("ssl://" in url) == tls)
 
@@ -211,6 +216,7 @@ class Served:
 
     async def connect(self, *frames: bytes, tls: Tls | None = None, tcp: bool = False) -> Peer:
         """A client that has said `frames`, over TCP or TLS where that is asked for."""
+        await self._ready()
         self._count += 1
         ours, theirs = _tcp() if tcp or tls is not None else socket.socketpair()
         connection = Connection(self.hub, self._count, self._codecs)
@@ -252,7 +258,7 @@ class Served:
     async def rest(self) -> None:
         """Until everything has been done that can be."""
         quiet = 0
-        while quiet < QUIET_ROUNDS:
+        while quiet < self.quiet_rounds:
             quiet = 0 if await self._round() else quiet + 1
 
     async def _round(self) -> bool:
@@ -276,6 +282,9 @@ class Served:
         self._turn.stop()
 
 
+KIND = Served  # a test may put another one here
+
+
 def serve(
     path: Path,
     test: Callable[[Served], Awaitable[None]],
@@ -287,7 +296,7 @@ def serve(
     world = World(path, journal_segment_size_bytes=64 << 20, **config)
 
     async def main() -> None:
-        served = Served(world, protocols)
+        served = KIND(world, protocols)
         try:
             await test(served)
         finally:
