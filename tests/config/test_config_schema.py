@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import tomllib
 from pathlib import Path
 
@@ -138,3 +139,10 @@ def test_each_scope_has_a_class_of_its_own() -> None:
 
 def test_what_safety_rests_on_never_changes_live() -> None:
     assert not [option.key for option in OPTIONS if option.section in ("broker", "lock", "store") and option.reload]
+
+
+def test_each_option_is_read_somewhere() -> None:
+    files = (path for folder in ("amq", "cli") for path in (ROOT / folder).rglob("*.py"))
+    code = "\n".join(path.read_text() for path in files if not path.name.endswith("_options.py"))
+    unread = [option.key for option in OPTIONS if not re.search(rf"""[.'"]{option.attribute}\b""", code)]
+    assert not unread, "no code obeys these options"
