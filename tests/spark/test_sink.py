@@ -1,4 +1,7 @@
-"""The exactly-once sink under Spark, with real brokers, hurt at each step. Always the whole set is compared."""
+"""The exactly-once sink under Spark, with real brokers, hurt at each step. Always the whole set is compared.
+
+`test_staging.py` has what tasks and drivers do, without Spark, and `test_columns.py` what becomes of rows.
+"""
 
 from __future__ import annotations
 
@@ -68,8 +71,7 @@ def test_a_stream_and_what_spark_shows_of_it(
         assert SECRET not in text
 
 
-@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once", "dedup"])
-def test_a_batch_with_all_columns(spark: Any, brokers: Brokers, delivery: str) -> None:
+def test_a_batch_with_all_columns(spark: Any, brokers: Brokers) -> None:
     port = brokers.master().port
     frame = spark.range(200).selectExpr(
         "CAST(CAST(id AS STRING) AS BINARY) AS value",
@@ -78,9 +80,8 @@ def test_a_batch_with_all_columns(spark: Any, brokers: Brokers, delivery: str) -
         "IF(id < 50, map('a:b', 'c\\n', 'gone', NULL), NULL) AS headers",
     )
     with logged(spark) as metrics:
-        frame.write.format("amq").mode("append").options(url=url(port), delivery=delivery, windowRows="30").save()
-    outcome = "committed" if delivery == "exactly-once" else "sent"
-    assert [(each["rows"], each["batch"], each["outcome"]) for each in metrics] == [("200", "0", outcome)]
+        frame.write.format("amq").mode("append").options(url=url(port), windowRows="30").save()
+    assert [(each["rows"], each["batch"], each["outcome"]) for each in metrics] == [("200", "0", "committed")]
     for name, rest in (("even", 0), ("odd", 1)):
         with amq.connect(url(port)) as connection, connection.session() as session:
             browser, found = session.browser(f"/queue/{name}"), {}
@@ -125,19 +126,6 @@ def test_a_task_that_fails_is_run_again_whole(spark: Any, brokers: Brokers, tmp_
     assert stored(port) == Counter(str(number) for number in range(200))
     attempts = {xid.split("/")[3].split("-")[0] for xid in staged if xid.split("/")[2] == "1"}
     assert "1" in attempts
-    assert prepared(port) == []
-
-
-def test_a_job_of_more_than_a_thousand_tasks(spark: Any, brokers: Brokers) -> None:
-    """Each task stages a separate transaction, and the driver commits all of them in one step."""
-    port, tasks = brokers.master().port, 1_020
-    frame = spark.range(0, 10 * tasks, 1, tasks).selectExpr("CAST(id AS STRING) AS value")
-    named = {"txnAppId": "large", "txnVersion": "0", "url": url(port), "destination": f"/queue/{QUEUE}"}
-    with logged(spark) as metrics:
-        frame.write.format("amq").mode("append").options(**named).save()
-    found = [(each["tasks"], each["transactions"], each["outcome"]) for each in metrics]
-    assert found == [(str(tasks), str(tasks), "committed")]
-    assert stored(port) == Counter(str(number) for number in range(10 * tasks))
     assert prepared(port) == []
 
 
@@ -201,18 +189,6 @@ def test_the_master_is_killed_during_a_batch(spark: Any, brokers: Brokers, tmp_p
     last = next(broker for broker in (slave, third) if broker.alive)
     assert stored(last.port) == expected(0, 1, 2)
     assert prepared(last.port) == []
-
-
-def test_a_checkpoint_older_than_the_broker_is_refused(spark: Any, brokers: Brokers, tmp_path: Path) -> None:
-    port = brokers.master().port
-    make_files(tmp_path, range(1))
-    Pipeline(tmp_path, url(port)).run(spark)
-    shutil.copytree(tmp_path / "checkpoint", tmp_path / "old")
-    make_files(tmp_path, range(1, 3))
-    Pipeline(tmp_path, url(port)).run(spark)
-    with pytest.raises(Exception, match="older than"):
-        Pipeline(tmp_path, url(port), checkpoint="old").run(spark)
-    assert stored(port) == expected(0, 1, 2)
 
 
 def kill_driver(proxy: Proxy, driver: Driver, batch: int, fate: Fate) -> None:
@@ -344,13 +320,3 @@ def test_a_checkpoint_that_is_one_batch_behind_fails(spark: Any, brokers: Broker
         Pipeline(tmp_path, url(port), checkpoint="old").run(spark)
     assert stored(port) == expected(0, 1)
     assert prepared(port) == []
-
-
-def test_a_batch_that_foreach_batch_writes_twice_is_there_once(spark: Any, brokers: Brokers) -> None:
-    port = brokers.master().port
-    for version in (0, 1):
-        frame = spark.range(10 * version, 10 * version + 10, 1, 2).selectExpr("CAST(id AS STRING) AS value")
-        for parts in (1, 3):
-            named = {"txnAppId": "etl", "txnVersion": str(version), "url": url(port), "destination": f"/queue/{QUEUE}"}
-            frame.repartition(parts).write.format("amq").mode("append").options(**named).save()
-    assert stored(port) == Counter(str(number) for number in range(20))

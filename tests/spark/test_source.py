@@ -266,28 +266,6 @@ def test_a_batch_read_of_a_pattern(brokers: Brokers) -> None:
     assert sorted(int(row["value"]) for row in rows) == list(range(20))
 
 
-def test_a_second_query_of_a_subscription_fences_the_first(spark: Any, brokers: Brokers, tmp_path: Path) -> None:
-    """Also on the next master, which knows the epoch from the journal."""
-    master, slave = brokers.master("a"), brokers.slave("b")
-    where = url(master, slave)
-    send(where, range(100))
-    first = Stream(spark, tmp_path / "first", where, maxOffsetsPerTrigger="50")
-    second = Stream(spark, tmp_path / "second", where)
-
-    def work(_frame: Any, batch: int) -> None:
-        if batch == 0:
-            second.run(available_now=True)
-            master.kill()
-
-    first.work = work
-    with pytest.raises(Exception, match="another query, started later, reads /queue/a with the subscription 'c'"):
-        first.run()
-    assert first.read() == list(range(50)), "its first batch was read before"
-    second.run()
-    assert second.read() == list(range(100))
-    assert left(where) == []
-
-
 def test_what_a_batch_read_or_a_stream_cannot_do_is_refused(spark: Any) -> None:
     given = {"url": "stomp://127.0.0.1:1", "destination": QUEUE}
 
