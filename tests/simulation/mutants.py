@@ -61,9 +61,6 @@ FOCUS: dict[str, tuple[str, ...]] = {
     "memory_trusted_after_a_failed_sync": ("fail_sync", "crash_server"),
     "the_lease_is_not_looked_at_inside_a_group": ("restart_all",),
     "a_replaced_lock_file_needs_no_claim": ("late link", "hang"),
-    "an_error_is_silence": ("blind",),
-    "a_repeated_commit_is_rolled_back": ("cut_store", "kill"),
-    "what_a_consumer_left_comes_again_under_its_id": ("cut_network",),
 }
 
 

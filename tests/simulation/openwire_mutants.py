@@ -8,8 +8,6 @@ from unittest.mock import patch
 
 from amq.protocols.commands import Command, Nothing, Outcome, SettleSet
 from amq.protocols.openwire import codec
-from amq.protocols.openwire.answers import Committed
-from amq.protocols.openwire.codec import OpenWireCodec
 from amq.protocols.openwire.consumers import Ack, Consumer
 from amq.protocols.openwire.ids import MessageIds
 from amq.protocols.openwire.table import Structure
@@ -20,19 +18,8 @@ __all__ = ["MUTANTS"]  # with these
 
 
 @mutant_of("openwire")
-def messages_have_no_ids() -> AbstractContextManager[object]:
-    never = property(lambda _server: False, lambda *_: None)
-    return patch.object(OpenWireCodec, "_tolerates_faults", never, create=True)
-
-
-@mutant_of("openwire")
 def a_message_comes_again_under_its_id() -> AbstractContextManager[object]:
     return patch.object(MessageIds, "may_know", lambda *_: False)
-
-
-@mutant_of("openwire")
-def what_a_consumer_left_comes_again_under_its_id() -> AbstractContextManager[object]:
-    return patch.object(Consumer, "newest_seen", property(lambda _consumer: -1, lambda *_: None))
 
 
 @mutant_of("openwire")
@@ -41,11 +28,6 @@ def late_acknowledgements_are_confirmed() -> AbstractContextManager[object]:
         return Nothing(receipt)
 
     return patch.object(codec, "late", late)
-
-
-@mutant_of("openwire")
-def transactions_commit_without_what_is_not_held() -> AbstractContextManager[object]:
-    return patch.object(Transactions, "spoil", lambda *_: None)
 
 
 @mutant_of("openwire")
@@ -60,11 +42,6 @@ def a_commit_in_doubt_took_place() -> AbstractContextManager[object]:
         return real(transactions, kind, key, id, receipt, *more)
 
     return patch.object(Transactions, "end", end)
-
-
-@mutant_of("openwire")
-def a_repeated_commit_is_rolled_back() -> AbstractContextManager[object]:
-    return patch.object(Committed, "is_repeated", lambda *_: False)
 
 
 @mutant_of("openwire")
