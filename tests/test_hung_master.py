@@ -15,7 +15,6 @@ PERIOD_S = 0.2
 TIMEOUT_S = 3.0
 HANGS = {"lockKeepAlivePeriod": "200ms", "hungMasterTimeout": "3s"}
 LEAVES = HANGS | {"hungMasterTimeout": 0}  # it replaces no master that is only slow
-REPLACING = "the master gives no sign of life"
 
 
 def url(*brokers: Broker, **options: object) -> str:
@@ -66,27 +65,3 @@ def test_the_woken_master_confirms_nothing(brokers: Brokers) -> None:
         old.thaw()
         with pytest.raises((WireError, OSError)):
             raw.receipt("late", DEADLINE_S)
-
-
-@pytest.mark.deep
-def test_zero_leaves_a_stopped_master_alone(brokers: Brokers) -> None:
-    old, new = brokers.master("a", **LEAVES), brokers.slave("b", **LEAVES)
-    old.freeze()
-    third = brokers.slave("c", **HANGS | {"hungMasterTimeout": "1500ms"})
-    third.wait_serving()
-    assert not new.said(REPLACING)
-    old.thaw()
-
-
-@pytest.mark.deep
-def test_a_slave_that_could_not_listen_beside_it_leaves_it_alone(brokers: Brokers) -> None:
-    """The port of a stopped process does not become free."""
-    old = brokers.master("a", **HANGS)
-    same = brokers.add("b", **HANGS)
-    same.port = old.port
-    same.start().wait_slave()
-    old.freeze()
-    other = brokers.slave("c", **HANGS | {"hungMasterTimeout": "2s"})
-    other.wait_serving()
-    assert not same.said(REPLACING)
-    old.thaw()

@@ -7,7 +7,6 @@ copy of a body cannot hide.
 from __future__ import annotations
 
 import json
-import select
 import socket
 import subprocess
 import sys
@@ -31,14 +30,14 @@ CHUNK = BLOCK[:MIB]
 class Peer:
     """A STOMP client that never has a whole body in memory."""
 
-    def __init__(self, broker: Broker, receive_buffer_bytes: int = 0, heart_beat: str = "0,0") -> None:
+    def __init__(self, broker: Broker, receive_buffer_bytes: int = 0) -> None:
         self._socket = socket.socket()
         if receive_buffer_bytes:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self._socket.settimeout(DEADLINE_S)
         self._socket.connect(("127.0.0.1", broker.port))
         self._buffer = bytearray()
-        self.command("CONNECT", {"accept-version": "1.2", "host": "x", "heart-beat": heart_beat})
+        self.command("CONNECT", {"accept-version": "1.2", "host": "x"})
         assert self.head()[0] == "CONNECTED"
 
     def __enter__(self) -> Peer:
@@ -113,10 +112,6 @@ class Peer:
         assert data
         self._buffer += data
 
-    def hears_nothing(self, seconds: float) -> bool:
-        """For so long nothing comes, and the connection stays."""
-        return not select.select([self._socket], [], [], seconds)[0]
-
     def _fill(self) -> None:
         data = self._socket.recv(MIB)
         assert data, "the broker closed the connection"
@@ -184,17 +179,6 @@ def test_one_copy_in_and_one_copy_out(broker: Broker) -> None:
 
 
 @pytest.mark.deep
-def test_ten_that_wait_cost_nothing(broker: Broker) -> None:
-    size = 34 * MIB  # what is larger than 32 MiB the C library gives back to the system at once
-    memory = Memory(broker.pid)
-    with Peer(broker) as producer:
-        for number in range(10):
-            producer.send("a", size, number)
-    assert memory.growth() < GROWTH_MAX * size
-    assert memory.now() < 0.3 * size
-
-
-@pytest.mark.deep
 def test_slow_consumers_hold_one_body_each_and_nobody_back(broker: Broker) -> None:
     """One reads a few bytes now and then; others take what comes, large and small, at their own pace."""
     with Peer(broker) as producer, Peer(broker, 64 << 10) as slow, Peer(broker) as quick:
@@ -245,38 +229,6 @@ def test_given_back_refused_and_in_a_transaction(broker: Broker) -> None:
         peer.ask("ACK", {"id": headers["ack"]})
         assert memory.growth() < GROWTH_MAX * BODY_BYTES
         assert memory.now() < 0.1 * BODY_BYTES
-
-
-@pytest.mark.deep
-def test_who_is_held_up_is_not_late(tmp_path: Path) -> None:
-    """The broker does not read from a producer while its memory is full: no heart-beat and no end of a frame can come,
-    and none is missed. A frame of which bytes do come has time; one that pauses has not."""
-    limits = {"memoryLimit": "2MiB", "maxFrameSize": "2MiB", "maxTransactionSize": "2MiB"}
-    times = {"heartBeatReceive": "200ms", "unfinishedFrameTimeout": "300ms"}
-    with Brokers(tmp_path, **limits, **times) as brokers:
-        broker = brokers.master()
-        with Peer(broker, heart_beat="200,0") as producer, Peer(broker) as consumer:
-            frame = {"destination": "/queue/a", "persistent": "false", "content-length": str(MIB)}
-            for number in range(4):
-                producer.write(_head("SEND", {**frame, "receipt": str(number)}) + CHUNK[: MIB // 2])
-                producer.write(CHUNK[MIB // 2 :] + b"\0")
-            producer.receipt("0")
-            producer.receipt("1")
-            assert producer.hears_nothing(1.5)
-            consumer.subscribe("a", ack="auto")
-            for _ in range(4):
-                consumer.delivery()
-            producer.receipt("2")
-            producer.receipt("3")
-            producer.write(_head("SEND", frame))
-            for start in range(0, MIB, MIB // 8):
-                producer.write(CHUNK[start : start + MIB // 8])
-                assert producer.hears_nothing(0.1)
-            producer.write(b"\0")
-            consumer.delivery()
-            producer.write(_head("SEND", frame))
-            command, headers = producer.head()
-            assert (command, headers["code"]) == ("ERROR", "FRAME_TIMEOUT")
 
 
 CLIENT = """

@@ -399,18 +399,6 @@ def test_slaves_stay_passive_after_a_stop_that_forbids_it(brokers: Brokers) -> N
 
 
 @pytest.mark.deep
-def test_a_start_ends_the_passive_time_and_a_crash_begins_none(brokers: Brokers) -> None:
-    options = {"failoverOnShutdown": "false"}
-    a, b = brokers.master("a", **options), brokers.slave("b", **options)
-    assert a.stop() == 0
-    b.wait_event("the last master forbade a failover")
-    a.start().wait_serving()
-    assert not b.said(SERVING)
-    a.kill()
-    b.wait_serving()
-
-
-@pytest.mark.deep
 def test_the_preferred_broker_becomes_master_after_its_start(brokers: Brokers) -> None:
     a = brokers.master("a", failbackDelay="300ms")
     b = brokers.add("b", priority=10, failbackDelay="300ms").start()
@@ -421,40 +409,3 @@ def test_the_preferred_broker_becomes_master_after_its_start(brokers: Brokers) -
     a.wait_serving(after=released)
     b.start().wait_serving()
     a.wait_event("failback waits longer")
-
-
-@pytest.mark.deep
-def test_kills_in_the_middle_of_hand_overs_lose_nothing(brokers: Brokers) -> None:
-    """Of both brokers, at any moment of a hand-over, while a producer sends."""
-    dice = Random(7)
-    members = [brokers.master("a"), brokers.slave("b"), brokers.slave("c")]
-    sent = 0
-    with amq.connect(url(*members)) as connection:
-        producer = connection.session().producer("/queue/q")
-        for _ in range(12):
-            ready_or_master = [each.name for each in read_presence(FileBoard(SystemVfs(), str(brokers.store)))]
-            assert len(ready_or_master) == 3
-            command = subprocess.Popen(
-                [sys.executable, "-m", "amq.cli.main", "handover", "--store", str(brokers.store), "--wait", "5"],
-                cwd=ROOT,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            for _ in range(dice.randrange(1, 60)):
-                producer.send(str(sent).encode())
-                sent += 1
-            victim = dice.choice(members)
-            victim.kill()
-            command.wait()
-            producer.send(str(sent).encode())
-            sent += 1
-            victim.start()
-            victim.wait_line(lambda line: line.get("role") in ("slave", "master"), "a role")
-        consumer = connection.session().consumer("/queue/q")
-        found = []
-        while len(found) < sent:
-            message = consumer.receive(DEADLINE_S)
-            assert message is not None, f"{len(found)} of {sent}"
-            found.append(int(message.body))
-            message.ack(wait=True)
-        assert found == list(range(sent))

@@ -274,6 +274,28 @@ def test_a_client_is_not_cut_for_what_the_broker_has_not_read(tmp_path: Path, mo
     serve(tmp_path, test)
 
 
+def test_a_frame_has_time_for_the_bytes_that_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that pauses has none."""
+    head, part = b"SEND\ndestination:/queue/a\ncontent-length:104857600\n\n", bytes(MIB)
+
+    async def test(served: Served) -> None:
+        clock = served.hub.clock = Clock()
+        peer = await served.connect(CONNECT)
+        limit_s = served.hub.config.unfinished_frame_timeout_s
+        await served.say(peer, head)
+        for megabytes in range(1, 9):
+            await served.say(peer, part)
+            clock.now_s += limit_s / 8 + MIB / socket_module.FRAME_RATE_BYTES_MIN - 0.1
+            peer.connection.socket.tick()
+            assert not peer.connection.socket.seems_silent, f"after {megabytes} MiB"
+        clock.now_s += 1.0
+        peer.connection.socket.tick()
+        await served.until(lambda: b"FRAME_TIMEOUT" in peer.read(), "a frame that is not finished is given up")
+
+    monkeypatch.setattr(socket_module, "SECOND_LOOK_S", 0.001)
+    serve(tmp_path, test, **GENEROUS)
+
+
 # -- its turn ----------------------------------------------------------------------------------------------------------
 
 
