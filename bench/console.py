@@ -283,7 +283,7 @@ def main() -> None:
     args = _parser().parse_args()
     cli.terminate_on_signal()
     rows = [dataclasses.replace(ROWS[name], target=TARGET) for name in args.row or NAMES]
-    scale = QUICK if args.quick else Effort(args.repeat, args.seconds)
+    scale = QUICK if args.quick else Effort(args.repeat, args.seconds, args.warm_up)
     try:
         options = cli.amq_options(args)
         idle_s = 3.0 if args.quick else IDLE_S

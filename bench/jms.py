@@ -159,7 +159,7 @@ def main() -> None:
     if args.peer not in (None, "activemq"):
         target = throughput.VERSIONS_TARGET if args.peer not in brokers.KINDS else None
         rows = [dataclasses.replace(row, target=target, drain_target=target) for row in rows]
-    scale = QUICK if args.quick else Effort(args.repeat, args.seconds, backlog=args.backlog)
+    scale = QUICK if args.quick else Effort(args.repeat, args.seconds, args.warm_up, args.backlog)
     try:
         report = throughput.measure(
             kinds, rows, scale, args.size, args.dir, cli.amq_options(args), cli.progress, JmsBench

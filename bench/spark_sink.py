@@ -29,6 +29,7 @@ from tests.spark.session import environment, start, stop_jvm, why_no_spark
 
 EXAMPLES = ("--quick", "--rows 1000000 --json spark.json")
 WARM_UP_ROWS = 20_000
+QUICK_JVM = False  # one that starts soon and compiles little, for tests
 BODY_BYTES = 100
 TIMEOUT_S = 600
 READ_TIMEOUT_S = 30.0
@@ -170,7 +171,7 @@ def measure(rows: int, directory: str | None, options: dict[str, str]) -> list[d
     results = []
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))
-        os.environ.update(environment(home, quick=False))
+        os.environ.update(environment(home, quick=QUICK_JVM))
         cli.progress("starting Spark")
         spark = start(home, "local[2]")
         stack.callback(stop_jvm)
@@ -201,7 +202,7 @@ def measure(rows: int, directory: str | None, options: dict[str, str]) -> list[d
             columns = next(kind for kind in (HEADERS, KEY, VALUE) if kind in name)
             cli.progress(name)
             stored = name != "socket only"
-            for part, count in enumerate((min(WARM_UP_ROWS, rows), rows)):
+            for part, count in enumerate(filter(None, (min(WARM_UP_ROWS, rows), rows))):
                 queue = f"/queue/bench.{number}.{part}"
                 before_s = broker.cpu_s()
                 seconds = run(spark, way, queue, count, columns)

@@ -39,6 +39,7 @@ from pyspark_amq.pipelines import frame
 from tests.spark.session import environment, start, stop_jvm, why_no_spark
 
 EXAMPLES = ("--quick", "--rows 1000000 --trials 5 --json spark_source.json", "--only direct")
+QUICK_JVM = False  # one that starts soon and compiles little, for tests
 QUEUE, WARM_UP_QUEUE = "/queue/bench.rows", "/queue/bench.warmup"
 CURSOR, LEASES_ALL = "bench", (1 << 63) - 1
 WARM_UP_ROWS = 100_000  # with fewer the JVM compiles during the first trials, which read a quarter less
@@ -298,7 +299,7 @@ def run(
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))
         given = {"directReads": "*", **options}
         broker = stack.enter_context(brokers.BrokerGroup("amq", directory=directory, options=given)).wait_master()
-        os.environ.update(environment(home, quick=False))
+        os.environ.update(environment(home, quick=QUICK_JVM))
         cli.progress("starting Spark")
         spark = start(home, "local[2]")
         stack.callback(stop_jvm)

@@ -106,7 +106,7 @@ def main() -> None:
     SqlBroker.url = JdbcBroker.url = args.url
     brokers.KINDS |= {SqlBroker.kind: SqlBroker, JdbcBroker.kind: JdbcBroker}
     rows = [ROWS[name] for name in args.row or ("1/1 window 1", "4/4 window 256")]
-    scale = Effort(args.repeat, args.seconds, backlog=args.backlog)
+    scale = Effort(args.repeat, args.seconds, args.warm_up, args.backlog)
     if args.takeover:
         takeovers(args, kinds)
         return

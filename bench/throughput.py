@@ -304,6 +304,8 @@ def add_turns(parser: argparse.ArgumentParser, rows: Iterable[str]) -> None:
     parser.add_argument("--row", action="append", choices=sorted(rows), help="only this row (repeatable)")
     parser.add_argument("--repeat", type=int, default=scale.repeat, help="turns on each row (default %(default)s)")
     parser.add_argument("--seconds", type=float, default=scale.seconds, help="length of a turn (default %(default)s)")
+    warm_up = "for each broker before the first turn (default %(default)s)"
+    parser.add_argument("--warm-up", type=float, default=scale.warm_up_s, metavar="SECONDS", help=warm_up)
     parser.add_argument("--size", type=int, default=1024, metavar="BYTES", help="of a body (default %(default)s)")
 
 
@@ -323,7 +325,7 @@ def main() -> None:
     rows = [ROWS[name] for name in args.row or (QUICK_ROWS if args.quick else ROWS)]
     if args.peer not in (None, *brokers.KINDS):
         rows = [dataclasses.replace(row, target=VERSIONS_TARGET, drain_target=VERSIONS_TARGET) for row in rows]
-    scale = QUICK if args.quick else Effort(args.repeat, args.seconds, backlog=args.backlog)
+    scale = QUICK if args.quick else Effort(args.repeat, args.seconds, args.warm_up, args.backlog)
     try:
         report = measure(kinds, rows, scale, args.size, args.dir, cli.amq_options(args), cli.progress)
     except (LoadError, brokers.BrokerProcessError) as error:

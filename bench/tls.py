@@ -129,7 +129,7 @@ def main() -> None:
     args = _parser().parse_args()
     cli.terminate_on_signal()
     rows = [dataclasses.replace(ROWS[name], target=TARGET) for name in args.row or NAMES]
-    scale = QUICK if args.quick else Effort(args.repeat, args.seconds)
+    scale = QUICK if args.quick else Effort(args.repeat, args.seconds, args.warm_up)
     try:
         report = measure(rows, scale, args.size, args.dir, cli.amq_options(args), cli.progress)
     except (LoadError, brokers.BrokerProcessError) as error:

@@ -23,7 +23,7 @@ from tests.processes import naming
 from tests.sampling import only
 from tests.spark.conftest import need_spark
 
-SHORT = "--repeat 1 --seconds 0.2"
+SHORT = "--repeat 1 --seconds 0.2 --warm-up 0"
 ROWS = "--row '4/4 window 256' --row 'send only, 4 producers' --row 'topic, 1/100' --backlog 400"
 # A bench and its words → the figures of its report.
 BENCHES = {
@@ -36,7 +36,7 @@ BENCHES = {
     "scale takeover memory --messages 300 --repeat 1 --output OUTPUT": "points",
     "soak --minutes 0.1 --round 4 --every 0.8 --seed 20": "totals",
     "churn --connections 200 --subscriptions 1000 --queues 200 --broken 5": "samples",
-    "console --row '4/4 window 256' --queues 1200 --viewers 2 --repeat 1 --seconds 1": "pages",
+    "console --row '4/4 window 256' --queues 1200 --viewers 2 --repeat 1 --seconds 1 --warm-up 0": "pages",
     "logins --clients 10 --users 2": "storms",
     "waited --attack none --attack 'records of one byte, TLS' --seconds 0.5": "rows",
     "profile --row 'non-persistent 4/4' --quick": "calls",
@@ -53,7 +53,8 @@ CONSTANTS = {
     "churn": {"ROUNDS": 20, "SETTLE_S": 0.1},
     "console": {"IDLE_S": 3.0},
     "soak": {"DRAIN_IDLE_S": DEADLINE_S, "SERVICE_TIMEOUT_S": DEADLINE_S, "JOIN_S": DEADLINE_S},
-    "spark_source": {"WARM_UP_ROWS": 500},
+    "spark_sink": {"WARM_UP_ROWS": 0, "QUICK_JVM": True},
+    "spark_source": {"WARM_UP_ROWS": 500, "QUICK_JVM": True},
     "transactions": {"SETTLE_S": 0.1},
 }
 PROGRAM = """
