@@ -1,0 +1,115 @@
+"""Answers on their way: the tokens that the homes of a connection get instead of those of its client.
+
+Invariant: the client hears of a command once, and only when each home that has a part in it has answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from amq.core.message import Message
+from amq.protocols.commands import Command, Failure, Send, SendRun
+
+TOKEN, BYTES, SENT, PLACE, SESSION, AGAIN = range(6)
+KEPT_BYTES: Final = 256  # of a message that is on its way, beside its body
+_UNKNOWN: Final = "UNKNOWN_"  # codes of errors that say "not here" begin so
+
+
+class Kept(tuple[Any, ...]):
+    """The token of a message in no transaction, with all that is needed to send it again elsewhere: TOKEN of the
+    client, BYTES that it takes here, what was SENT (a message, or a run of them and the PLACE in it), its SESSION, and
+    whether it was sent AGAIN already. A tuple is made without a call of Python."""
+
+    __slots__ = ()
+
+    def command(self) -> Send:
+        """The command, as its client gave it."""
+        sent: Message | SendRun = self[SENT]
+        if isinstance(sent, Message):
+            return Send(sent, self[TOKEN])
+        at = slice(self[PLACE], self[PLACE] + 1)
+        alone = SendRun(sent.like, sent.bodies[at], [self[TOKEN]], None if sent.natives is None else sent.natives[at])
+        return cast(Send, alone.one_by_one()[0])
+
+
+def first_outcome(outcomes: list[str]) -> str:
+    return outcomes[0]
+
+
+def all_lines(outcomes: list[str]) -> str:
+    return "\n".join(filter(None, outcomes))
+
+
+def in_all(outcomes: list[str]) -> str:
+    return str(sum(map(int, outcomes)))
+
+
+class Joined:
+    """The token of a command in which several homes have a part, or of which something must be noted here.
+
+    token, session  of the client's command; `is_asked` = the client waits for an answer
+    waits           homes that have not answered
+    outcome         makes one outcome of those of the homes
+    is_question     it has succeeded where one home carried it out: the others did not know of it
+    again           the command, for the other home that its destination may have now; None = it is not repeated
+    ended           is called before the client hears, with the error or None
+    """
+
+    __slots__ = (
+        "again",
+        "ended",
+        "failure",
+        "is_asked",
+        "is_question",
+        "outcome",
+        "outcomes",
+        "session",
+        "token",
+        "waits",
+    )
+
+    def __init__(
+        self,
+        token: object,
+        session: int,
+        waits: int = 1,
+        *,
+        outcome: Callable[[list[str]], str] = first_outcome,
+        is_question: bool = False,
+        again: Command | None = None,
+        ended: Callable[[Exception | None], None] | None = None,
+    ) -> None:
+        self.token = token
+        self.session = session
+        self.is_asked = token is not None
+        self.waits = waits
+        self.outcome = outcome
+        self.is_question = is_question
+        self.again = again
+        self.ended = ended
+        self.outcomes: list[str] = []
+        self.failure: Failure | None = None
+
+    def confirmed(self, outcome: str) -> bool:
+        """One home has carried it out. True: all have answered."""
+        self.outcomes.append(outcome)
+        self.waits -= 1
+        return not self.waits
+
+    def failed(self, failure: Failure) -> bool:
+        """One home has not. True: all have answered. The first error counts; of a question, one that knows more."""
+        before = self.failure
+        if before is None or (self.is_question and _is_unknown(before) and not _is_unknown(failure)):
+            self.failure = failure
+        self.waits -= 1
+        return not self.waits
+
+    @property
+    def error(self) -> Failure | None:
+        """The failure of all of it, None = it has succeeded."""
+        return None if self.is_question and self.outcomes else self.failure
+
+
+def _is_unknown(failure: Failure) -> bool:
+    return str(getattr(failure.error, "code", "")).startswith(_UNKNOWN)

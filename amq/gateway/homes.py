@@ -1,0 +1,231 @@
+"""Home: one of the stores in which a client's connection has something, as the connection sees it.
+
+It gives what comes from there the numbers by which the client knows it: the number of a message in its store, and
+behind that the index of the store. So nothing is looked up when the client settles a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from amq.broker.queues.queue import QueueConsumer, Recipient
+from amq.broker.sessions.links import Client
+from amq.core.errors import AmqError
+from amq.core.message import Message, MessageBatch
+from amq.doors.clock import Clock
+from amq.gateway.answers import BYTES, TOKEN, Joined, Kept
+from amq.gateway.consumers import Consumer, HomeBranch
+from amq.journal.reader import RecordRun
+from amq.protocols.commands import Command, Failure, InSession, OpenSession, Subscribe
+from amq.transports.hub import ServedConnection
+
+INDEX_BITS: Final = 10  # of a message's number: the place of its store in the table
+INDEX_MASK: Final = (1 << INDEX_BITS) - 1
+
+
+class HomeTable(Protocol):
+    """A table of the homes of all destinations. `stores` = names, of which the places never change."""
+
+    @property
+    def stores(self) -> Sequence[str]: ...
+    def home_of(self, name: str) -> str:
+        """The store in which the destination of that full name lives; anything that is not a store = in each."""
+        ...
+
+
+class GatewayCluster(Protocol):
+    """The surroundings of routed connections."""
+
+    clock: Clock
+
+    @property
+    def placement(self) -> HomeTable:
+        """The newest table that is known here."""
+        ...
+
+    def open_home(self, store: str, home: Home, client: Client, owner: str, protocol: str) -> ServedConnection:
+        """A connection of `client` to the master of `store`, which may have to be found first. `home` gets what comes
+        from there: each message belongs to it, and gets another number. Raises AmqError."""
+        ...
+
+    def renew(self, done: Callable[[bool], None]) -> None:
+        """Read the table again. `done` is called once: is there a newer one?"""
+
+    def later(self, call: Callable[[], None]) -> None:
+        """Call that soon, but not now."""
+
+
+class HomesOwner(Protocol):
+    """The client's connection, as its homes see it: see `amq.gateway.router`."""
+
+    peer: Recipient
+    touched: list[Home]
+    waits: bool
+
+    def subscribed(self, home: Home, command: Subscribe, session: int) -> HomeBranch: ...
+    def balance(self, consumer: Consumer) -> None: ...
+    def answer(self, joined: Joined) -> None: ...
+    def answered(self, home: Home) -> None: ...
+    def failed(self, home: Home, failure: Failure) -> None: ...
+    def ends(self) -> None: ...
+    def pause(self, home: Home) -> None: ...
+    def resume(self, home: Home) -> None: ...
+    def lost(self, home: Home, error: AmqError) -> None: ...
+
+
+class Home:
+    """Implements `amq.broker.queues.queue.Recipient` for one connection to a store.
+
+    out             commands that go there together, of which the last ones are of session `session`
+    asked, answered how many answers were asked for, and have come
+    unsure_at       `asked` after the last message that was sent without asking: it is there when more is answered
+    kept_bytes      of messages that are on their way
+    made            temporary destinations there that the client has named
+    """
+
+    def __init__(self, router: HomesOwner, store: str, index: int) -> None:
+        self._router = router
+        self.store = store
+        self.index = index
+        self.connection: ServedConnection | None = None
+        self.out: list[Command] = []
+        self.session = 0
+        self.sessions: set[int] = {0}
+        self.asked = self.answered = 0
+        self.unsure_at = -1
+        self.kept_bytes = 0
+        self.made: set[str] = set()
+
+    @property
+    def unanswered(self) -> int:
+        return self.asked - self.answered
+
+    def put(self, session: int, command: Command) -> None:
+        """`command` of that session goes there with the others of this read."""
+        if not self.out:
+            self._router.touched.append(self)
+            self.session = 0
+        if session != self.session:
+            if session not in self.sessions:
+                self.sessions.add(session)
+                self.out.append(OpenSession(session))
+            self.out.append(InSession(session))
+            self.session = session
+        self.out.append(command)
+
+    def ask(self, session: int, command: Command) -> None:
+        """The same of a command with a receipt."""
+        self.asked += 1
+        self.put(session, command)
+
+    def end(self) -> None:
+        """The client's connection has ended: what it holds there goes back."""
+        connection, self.connection = self.connection, None
+        self.out.clear()
+        if connection is not None:
+            connection.close()
+
+    def lost(self, error: AmqError) -> None:
+        """The way to the master of the store is broken."""
+        self._router.lost(self, error)
+
+    # -- what comes from there ----------------------------------------------------------------------------------------
+
+    def subscribed(self, command: Subscribe, session: int) -> HomeBranch:
+        return self._router.subscribed(self, command, session)
+
+    def deliver(self, subscription: QueueConsumer, message: Message, redelivered: int) -> None:
+        branch: HomeBranch = subscription.wire
+        message.seq = seq = message.seq << INDEX_BITS | self.index
+        if branch.acknowledges:
+            branch.unsettled += 1
+            branch.newest = seq
+        if branch.counts and branch.consumer.delivered(branch, seq):
+            self._router.balance(branch.consumer)
+        self._router.peer.deliver(branch, message, redelivered)
+
+    def deliver_all(self, subscription: QueueConsumer, messages: list[Message]) -> None:
+        branch: HomeBranch = subscription.wire
+        self._number(branch, messages)
+        self._router.peer.deliver_all(branch, messages)
+
+    def deliver_batch(self, subscription: QueueConsumer, batch: MessageBatch) -> None:
+        branch: HomeBranch = subscription.wire
+        self._number(branch, batch.messages)
+        self._router.peer.deliver_batch(branch, batch)
+
+    def _number(self, branch: HomeBranch, messages: list[Message]) -> None:
+        index = self.index
+        for message in messages:
+            message.seq = message.seq << INDEX_BITS | index
+        if branch.acknowledges:
+            branch.unsettled += len(messages)
+            branch.newest = messages[-1].seq
+        if branch.counts:
+            consumer = branch.consumer
+            used = [consumer.delivered(branch, message.seq) for message in messages]  # all of them
+            if any(used):
+                self._router.balance(consumer)
+
+    def deliver_run(
+        self,
+        subscription: QueueConsumer,
+        destination: str,
+        run: RecordRun,
+        seq: int,
+        redelivered: Sequence[tuple[int, int]],
+    ) -> None:
+        branch: HomeBranch = subscription.wire
+        self._router.peer.deliver_run(branch, destination, run, seq << INDEX_BITS | self.index, redelivered)
+
+    def browsed(self, subscription: QueueConsumer) -> None:
+        branch: HomeBranch = subscription.wire
+        consumer = branch.consumer
+        consumer.shows -= 1
+        if not consumer.shows:
+            self._router.peer.browsed(branch)
+
+    def confirm(self, receipt: Any, outcome: str = "") -> None:
+        self.answered += 1
+        kind = receipt.__class__
+        if kind is Kept:
+            self.kept_bytes -= receipt[BYTES]
+            self._router.peer.confirm(receipt[TOKEN])
+        elif kind is Joined:
+            if receipt.confirmed(outcome):
+                self._router.answer(receipt)
+        else:
+            self._router.peer.confirm(receipt, outcome)
+        if self._router.waits:
+            self._router.answered(self)
+
+    def confirm_all(self, receipts: list[Any]) -> None:
+        if {receipt.__class__ for receipt in receipts} != {Kept}:
+            for receipt in receipts:
+                self.confirm(receipt)
+            return
+        self.answered += len(receipts)
+        self.kept_bytes -= sum([receipt[BYTES] for receipt in receipts])
+        self._router.peer.confirm_all([receipt[TOKEN] for receipt in receipts])
+        if self._router.waits:
+            self._router.answered(self)
+
+    def fail(self, failure: Failure) -> None:
+        receipt: Any = failure.receipt
+        if receipt is not None:
+            self.answered += 1
+        if receipt.__class__ is Kept:
+            self.kept_bytes -= receipt[BYTES]
+        self._router.failed(self, failure)
+        if self._router.waits:
+            self._router.answered(self)
+
+    def close(self) -> None:
+        self._router.ends()
+
+    def pause_reading(self) -> None:
+        self._router.pause(self)
+
+    def resume_reading(self) -> None:
+        self._router.resume(self)

@@ -1,0 +1,1096 @@
+"""RoutedConnection: one client's connection over several homes. It takes the commands of all its sessions, and gives
+each to the home of its destination.
+
+Pure: no socket, no event loop; the connections to the homes come from a function. Invariants: the commands for one home
+keep their order; the client hears of a command only when each home that has a part in it has answered, so nothing is
+confirmed here that no home has confirmed; a command in which no home has a part is answered at once.
+
+A session, a transaction and a consumer begin in a home when something of theirs is first needed there. A transaction
+lives in one home. Every table here is bounded: by what the homes allow, or by a limit below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from copy import copy
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from amq.broker.names import PREPARED_NAME, check_sent_to, is_temporary
+from amq.broker.queues.queue import Recipient
+from amq.broker.sessions.links import Client
+from amq.broker.sessions.traffic import Traffic
+from amq.core.destination import TOPIC_SCHEME, Pattern, Source, told, wire_name
+from amq.core.errors import AmqError, CommandError, TransactionRolledBackError
+from amq.gateway.answers import AGAIN, BYTES, KEPT_BYTES, SESSION, TOKEN, Joined, Kept, all_lines, in_all
+from amq.gateway.consumers import Consumer, ConsumerHome, HomeBranch, in_homes
+from amq.gateway.homes import INDEX_BITS, INDEX_MASK, GatewayCluster, Home
+from amq.protocols.commands import (
+    OLDEST,
+    Abort,
+    AbortBatch,
+    Begin,
+    Browse,
+    CloseProducer,
+    CloseSession,
+    Command,
+    Commit,
+    CommitBatch,
+    Credit,
+    DeleteDestination,
+    Disconnect,
+    Extend,
+    Failure,
+    Finish,
+    ForgetOutcome,
+    InSession,
+    Invalid,
+    LeaseMessages,
+    ListPrepared,
+    MakeTemporary,
+    Malformed,
+    Nothing,
+    OpenProducer,
+    OpenSession,
+    Outcome,
+    Prepare,
+    RemoveTemporary,
+    Scope,
+    Send,
+    SendMany,
+    SendRun,
+    SendToMany,
+    Settle,
+    SettleAgain,
+    SettleLeases,
+    SettleRun,
+    SettleSet,
+    Subscribe,
+    Unsubscribe,
+)
+
+SESSIONS_MAX: Final = 1000
+TRANSACTIONS_MAX: Final = 10_000
+PRODUCERS_MAX: Final = 10_000  # that are remembered
+NAMES_MAX: Final = 1000  # of destinations whose home is known without a look at the table
+UNANSWERED_MAX: Final = 10_000  # commands in one home; the client is not read until half of them are answered
+KEPT_BYTES_MAX: Final = 32 << 20  # of messages on their way to one home; more than may wait there for room
+LOOK_AFTER: Final = 16  # commands at most between two looks at the clock
+MOVED: Final = "MOVED"  # code: the destination has another home
+_CURE: Final = "place these destinations in one store (amq cluster place), or use a connection for each"
+_EVERYWHERE: Final = frozenset((PREPARED_NAME,))
+
+
+class RoutedSession:
+    """A session of the client; `consumers` by id."""
+
+    __slots__ = ("consumers", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.consumers: dict[str, Consumer] = {}
+
+
+class RoutedWork:
+    """A transaction of the client, begun in `session`. `home` None = nothing was done in it."""
+
+    __slots__ = ("home", "session")
+
+    def __init__(self, session: int) -> None:
+        self.session = session
+        self.home: Home | None = None
+
+
+class Move:
+    """A destination has another home than the table here says. `repeated` = commands that come again when there is a
+    newer table, with their sessions and errors; `homes` = where they were; `held` = what came behind them."""
+
+    def __init__(self) -> None:
+        self.homes: set[Home] = set()
+        self.repeated: list[tuple[int, Command, Failure]] = []
+        self.held: list[Command] = []
+        self.is_known = False  # the table has come, or there is none
+
+
+class RoutedConnection:
+    """Implements `amq.transports.hub.ServedConnection`."""
+
+    def __init__(self, cluster: GatewayCluster, peer: Recipient, owner: str, client: Client, protocol: str) -> None:
+        """`owner` = what the names of its temporary destinations begin with; no other connection of the cluster ever
+        has it. Raises AmqError where the client may not connect."""
+        self.peer = peer
+        self.traffic = Traffic()
+        self.is_closed = False
+        self.touched: list[Home] = []  # which get something of what is being carried out
+        self.waits = False  # answers are waited for: see `answered`
+        self._move: Move | None = None
+        self._is_repeating = False
+        self._cluster = cluster
+        self._client = client
+        self._owner = owner
+        self._protocol = protocol
+        self._is_lost = False
+        self._is_writable = True
+        self._homes: dict[int, Home] = {}  # by index
+        self._by_name: dict[str, Home] = {}  # homes of single destinations
+        self._sessions: dict[int, RoutedSession] = {0: RoutedSession(0)}
+        self._works: dict[str, RoutedWork] = {}
+        self._producers: dict[str, tuple[Home, str]] = {}  # id → home, destination
+        self._unbalanced: dict[Consumer, None] = {}
+        self._pausing: set[object] = set()  # why the client is not read
+        self._is_ending = False  # its Disconnect is on the way
+        if client.id:  # the other connections of that client meet it there
+            self._anchor(client.id)
+
+    @property
+    def client(self) -> Client:
+        return self._client
+
+    @property
+    def is_lost(self) -> bool:
+        return self._is_lost
+
+    @is_lost.setter
+    def is_lost(self, lost: bool) -> None:
+        self._is_lost = lost
+        for connection in self._connections():
+            connection.is_lost = lost
+
+    def _connections(self) -> list[Any]:
+        return [home.connection for home in list(self._homes.values()) if home.connection is not None]
+
+    def set_writable(self, writable: bool) -> None:
+        self._is_writable = writable
+        for connection in self._connections():
+            connection.set_writable(writable)
+
+    def lose(self) -> None:
+        self._is_lost, self._is_writable = True, False
+        for connection in self._connections():
+            connection.lose()
+
+    def expire_transactions(self, now: float) -> None:
+        for connection in self._connections():
+            connection.expire_transactions(now)
+
+    def close(self) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        homes = list(self._homes.values())
+        self._homes.clear()
+        self._by_name.clear()
+        for home in homes:
+            home.end()
+        for session in self._sessions.values():
+            for consumer in session.consumers.values():
+                consumer.end()
+        self._sessions.clear()
+        self._works.clear()
+        self._producers.clear()
+        self._unbalanced.clear()
+        self.touched.clear()
+        self._move = None
+        self.waits = False
+
+    # -- commands -----------------------------------------------------------------------------------------------------
+
+    def handle(self, commands: list[Command], *, until_s: float = math.inf) -> list[Command]:
+        if self._move is not None:
+            commands = self._hold(commands)
+        if until_s == math.inf:
+            self._route(commands, 0)
+            self._flush()
+            return []
+        at, step, number = 0, 1, 0
+        while at < len(commands):
+            number = self._route(commands[at : at + step], number)
+            self._flush()
+            at, step = at + step, min(2 * step, LOOK_AFTER)
+            if self.is_closed:
+                return []
+            if self._move is not None:
+                self._hold([InSession(number), *commands[at:]])
+                return []
+            if at < len(commands) and self._cluster.clock.monotonic() >= until_s:
+                return [InSession(number), *commands[at:]] if number else commands[at:]
+        return []
+
+    def _route(self, commands: list[Command], number: int) -> int:
+        """Give each command to its home; they go there with the next `_flush`. `number` = of the session of the first
+        ones. Returns that of the last ones."""
+        names, homes, handlers = self._by_name, self._homes, self._HANDLERS
+        session = self._sessions.get(number)
+        for command in commands:
+            if self.is_closed:
+                break
+            kind = command.__class__
+            if kind is InSession:
+                number = command.session  # type: ignore[attr-defined]
+                session = self._sessions.get(number)
+                continue
+            try:
+                if session is None:
+                    handlers[OpenSession if kind is OpenSession else Command](self, number, command)
+                elif kind is Send and not command.transaction:  # type: ignore[attr-defined]
+                    message = command.message  # type: ignore[attr-defined]
+                    home = names.get(message.destination) or self._home_to(message.destination)
+                    if message.envelope is not None and self._owner in message.envelope.reply_to:
+                        self._home_to(message.envelope.reply_to)  # or the answer would find nobody there
+                    receipt = command.receipt
+                    if receipt is None:
+                        home.unsure_at = home.asked
+                    else:
+                        size = KEPT_BYTES + len(message.body)
+                        command.receipt = Kept((receipt, size, message, 0, number, self._is_repeating))
+                        home.asked += 1
+                        home.kept_bytes += size
+                    self.traffic.received += 1
+                    if home.out and home.session == number:
+                        home.out.append(command)
+                    else:
+                        home.put(number, command)
+                elif kind is Settle and command.first is None and not command.transaction:  # type: ignore[attr-defined]
+                    seq: int = command.seq  # type: ignore[attr-defined]
+                    consumer = session.consumers.get(command.consumer)  # type: ignore[attr-defined]
+                    found = homes.get(seq & INDEX_MASK)
+                    branch = None if consumer is None else consumer.branches.get(seq & INDEX_MASK)
+                    if found is None or branch is None or consumer.is_divided:  # type: ignore[union-attr]
+                        self._settle(session, command)  # type: ignore[arg-type]
+                        continue
+                    command.seq = seq >> INDEX_BITS  # type: ignore[attr-defined]
+                    if branch.unsettled:
+                        branch.unsettled -= 1
+                    self.traffic.acknowledged += command.outcome is Outcome.ACCEPTED  # type: ignore[attr-defined]
+                    if command.receipt is not None:
+                        found.asked += 1
+                    if found.out and found.session == number:
+                        found.out.append(command)
+                    else:
+                        found.put(number, command)
+                else:
+                    handlers[kind](self, session, command)
+            except AmqError as error:
+                self._spoil(command)
+                self.peer.fail(Failure(error, Scope.COMMAND, command.receipt, number))
+        return number
+
+    def _flush(self) -> None:
+        """Hand what was routed to the homes."""
+        while self.touched:
+            touched, self.touched = self.touched, []
+            for home in touched:
+                out, home.out = home.out, []
+                if out and home.connection is not None:
+                    home.connection.handle(out)
+                if home.asked - home.answered > UNANSWERED_MAX or home.kept_bytes > KEPT_BYTES_MAX:
+                    self.waits = True
+                    self._pause(home.index)
+
+    def _answer_now(self, command: Command) -> None:
+        """No home has a part in it."""
+        if command.receipt is not None:
+            self.peer.confirm(command.receipt)
+
+    def _unopened(self, number: int, command: Command) -> None:
+        """Its session is not open."""
+        error = CommandError(f"session {number} is not open", code="UNKNOWN_SESSION")
+        self.peer.fail(Failure(error, Scope.SESSION, command.receipt, number))
+
+    # -- homes --------------------------------------------------------------------------------------------------------
+
+    def _home(self, index: int) -> Home:
+        """The home with that index, which is opened where that is needed. Raises AmqError."""
+        home = self._homes.get(index)
+        if home is None:
+            home = Home(self, self._cluster.placement.stores[index], index)
+            self._open(home)
+            self._homes[index] = home
+        return home
+
+    def _open(self, home: Home) -> None:
+        connection = self._cluster.open_home(home.store, home, self._client, self._owner, self._protocol)
+        home.connection = connection
+        if self._is_lost:
+            connection.lose()
+        elif not self._is_writable:
+            connection.set_writable(False)
+
+    def _indices(self, name: str) -> list[int]:
+        """Those of the homes of the destination of that full name."""
+        stores = self._cluster.placement.stores
+        home = self._cluster.placement.home_of(name)
+        return [stores.index(home)] if home in stores and name not in _EVERYWHERE else [*range(len(stores))]
+
+    def _home_to(self, name: str) -> Home:
+        """The home for what is sent to the destination of that full name: of one that lives in each store always the
+        same for this connection, so that what it sends stays in order. Raises AmqError."""
+        home = self._by_name.get(name)
+        if home is None:
+            indices = self._indices(name)
+            if len(indices) > 1:
+                indices = [self._own_place(len(indices))]
+            home = self._home(indices[0])
+            if len(self._by_name) >= NAMES_MAX:
+                self._by_name.clear()
+            self._by_name[name] = home
+        return home
+
+    def _own_place(self, count: int) -> int:
+        digits = "".join(filter(str.isdigit, self._owner))
+        return int(digits or "0") % count
+
+    def _anchor(self, name: str) -> Home:
+        """The home where what concerns no destination is known by `name`: the same for all connections."""
+        return self._home(self._indices(TOPIC_SCHEME + name)[0])
+
+    def _all_homes(self) -> list[Home]:
+        """Each store of the cluster. Raises AmqError."""
+        return [self._home(index) for index in range(len(self._cluster.placement.stores))]
+
+    def _parts(self, sources: Iterable[Source]) -> dict[Home, tuple[Source, ...]]:
+        """The homes of what a consumer names, and the part that each has."""
+        parts: dict[int, list[Source]] = {}
+        for source in sources:
+            everywhere = range(len(self._cluster.placement.stores))
+            for index in everywhere if isinstance(source, Pattern) else self._indices(source):
+                parts.setdefault(index, []).append(source)
+        return {self._home(index): tuple(found) for index, found in parts.items()}
+
+    def _only_home(self, sources: tuple[Source, ...]) -> Home:
+        """Raises CommandError where they have several."""
+        parts = self._parts(sources)
+        if len(parts) > 1:
+            raise CommandError(
+                f"{wire_name(told(sources))} lives in {len(parts)} stores, and this is possible in one: connect to the "
+                "port of one store, or name a destination that has one home",
+                code="SOURCES_OVER_STORES",
+            )
+        return next(iter(parts))
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def _to_all(self, session: int, homes: Iterable[ConsumerHome], command: Command, **joined: Any) -> None:
+        """`command` goes to these homes, and the client hears when all have answered."""
+        found = list(homes)
+        if not found:
+            self._answer_now(command)
+            return
+        receipt = Joined(command.receipt, session, len(found), **joined)
+        for home in found:
+            home.ask(session, _asking(command, receipt))
+
+    def _pass(self, session: int, home: ConsumerHome, command: Command) -> None:
+        """`command` goes to one home as it is."""
+        if command.receipt is not None:
+            home.asked += 1
+        home.put(session, command)
+
+    def answer(self, joined: Joined) -> None:
+        """All homes have answered."""
+        failure = joined.error
+        if joined.ended is not None:
+            joined.ended(None if failure is None else failure.error)
+        if failure is not None:
+            self.peer.fail(failure._replace(receipt=joined.token))
+        elif joined.is_asked:
+            outcomes = joined.outcomes
+            self.peer.confirm(joined.token, joined.outcome(outcomes))
+
+    def failed(self, home: Home, failure: Failure) -> None:
+        """Something has failed in that home."""
+        receipt: Any = failure.receipt
+        kind = receipt.__class__
+        is_moved = getattr(failure.error, "code", "") == MOVED
+        if kind is Kept:
+            if is_moved and not receipt[AGAIN]:
+                self._repeat(home, receipt[SESSION], receipt.command(), failure._replace(receipt=receipt[TOKEN]))
+            else:
+                self.peer.fail(failure._replace(receipt=receipt[TOKEN]))
+            return
+        if kind is Joined and failure.scope is not Scope.CONNECTION:
+            if is_moved and receipt.again is not None:
+                command = receipt.again
+                if receipt.ended is not None:
+                    receipt.ended(failure.error)
+                self._repeat(home, receipt.session, command, failure._replace(receipt=receipt.token))
+            elif receipt.failed(failure):
+                self.answer(receipt)
+            return
+        if failure.scope is Scope.CONSUMER:
+            consumer = self._end_consumer(failure.session, failure.consumer, home)
+            if is_moved and consumer is not None:
+                self._repeat(home, failure.session, _asking(consumer.command, None), failure)
+                return
+        token = receipt.token if kind is Joined else receipt
+        self.peer.fail(failure._replace(receipt=token))
+
+    def ends(self) -> None:
+        """A home ends the connection: what the client asked for at its end is answered first."""
+        if not self._is_ending:
+            self.peer.close()
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def pause(self, home: Home) -> None:
+        """The home has no room for more of this client."""
+        self._pause(home)
+
+    def resume(self, home: Home) -> None:
+        self._resume(home)
+
+    def _pause(self, reason: object) -> None:
+        if not self._pausing:
+            self.peer.pause_reading()
+        self._pausing.add(reason)
+
+    def _resume(self, reason: object) -> None:
+        if reason in self._pausing:
+            self._pausing.discard(reason)
+            if not self._pausing:
+                self.peer.resume_reading()
+
+    def answered(self, home: Home) -> None:
+        """An answer has come from that home, and something waits for answers."""
+        if home.asked - home.answered <= UNANSWERED_MAX // 2 and home.kept_bytes <= KEPT_BYTES_MAX // 2:
+            self._resume(home.index)
+        self._go_on()
+        self.waits = self._move is not None or any(index in self._pausing for index in self._homes)
+
+    # -- destinations that have moved ---------------------------------------------------------------------------------
+
+    def _repeat(self, home: Home, session: int, command: Command, failure: Failure) -> None:
+        """`command` comes again when a newer table is there, or fails so. Meanwhile its home answers for all messages
+        that are on their way there, and what the client says waits: so what goes to one destination stays in order."""
+        move = self._move
+        if move is None:
+            move = self._move = Move()
+            self.waits = True
+            self._pause(MOVED)
+            self._cluster.renew(self._renewed)
+        move.homes.add(home)
+        move.repeated.append((session, command, failure))
+
+    def _renewed(self, is_newer: bool) -> None:
+        move = self._move
+        if move is None:
+            return
+        move.is_known = True
+        self._by_name.clear()
+        if not is_newer:
+            for _, _, failure in move.repeated:
+                self.peer.fail(failure)
+            move.repeated.clear()
+        self._cluster.later(self._go_on)
+
+    def _go_on(self) -> None:
+        move = self._move
+        if move is None or not move.is_known or any(home.kept_bytes for home in move.homes):
+            return
+        self._move = None
+        self._is_repeating = True
+        for session, command, _ in move.repeated:
+            self._route([command], session)
+        self._is_repeating = False
+        self._flush()
+        self._resume(MOVED)
+        if move.held and not self.is_closed:
+            self.handle(move.held)
+
+    def _hold(self, commands: list[Command]) -> list[Command]:
+        """Keep those of `commands` that must wait for the newer table. Returns the others: settlements outside
+        transactions, and the room of consumers."""
+        passing: list[Command] = []
+        number, held, passed = 0, -1, 0
+        assert self._move is not None
+        for command in commands:
+            if isinstance(command, InSession):
+                number = command.session
+                continue
+            is_passing = isinstance(command, Settle | SettleRun | Credit | Extend)
+            if is_passing and not getattr(command, "transaction", ""):
+                if passed != number:
+                    passing.append(InSession(number))
+                    passed = number
+                passing.append(command)
+            else:
+                if held != number:
+                    self._move.held.append(InSession(number))
+                    held = number
+                self._move.held.append(command)
+        return passing
+
+    # -- a home that is lost ------------------------------------------------------------------------------------------
+
+    def lost(self, home: Home, error: AmqError) -> None:
+        """The way to that home is broken. Where the client has nothing there that is unanswered, unsettled or open, it
+        begins there anew, and does not notice. Otherwise its connection ends, so that it begins everywhere anew."""
+        if self.is_closed or home.connection is None:
+            return
+        home.end()
+        self._resume(home)
+        self._resume(home.index)
+        consumers = [(session, each) for session in self._sessions.values() for each in session.consumers.values()]
+        mine = [
+            (session, each, each.branches[home.index]) for session, each in consumers if home.index in each.branches
+        ]
+        try:
+            if self._is_ending or not self._is_idle(home, [branch for _, _, branch in mine]):
+                raise error
+            home.sessions = {0}
+            self._open(home)
+            for session, consumer, branch in mine:
+                command = branch.subscribe(None)
+                if consumer.has_credit:
+                    command.flow = command.flow._replace(credit=max(0, branch.share))
+                elif consumer.is_divided and consumer.is_limited:
+                    command.flow = command.flow._replace(prefetch=max(1, branch.share))
+                home.put(session.number, command)
+            for id, (where, destination) in self._producers.items():
+                if where is home:
+                    home.put(0, OpenProducer(id, destination))
+            self._flush()
+        except AmqError as failed:
+            why = f"the store {home.store} that this connection uses is not reached any more: connect again. {failed}"
+            self.peer.fail(Failure(AmqError(why, code="STORE_LOST"), Scope.CONNECTION))
+
+    def _is_idle(self, home: Home, branches: list[HomeBranch]) -> bool:
+        if home.asked > home.answered or home.answered <= home.unsure_at or home.made:
+            return False
+        if any(work.home is home for work in self._works.values()):
+            return False
+        return not any(
+            branch.unsettled or branch.command.browse is not None or any(map(is_temporary, branch.command.sources))
+            for branch in branches
+        )
+
+    # -- sends --------------------------------------------------------------------------------------------------------
+
+    def _send(self, session: RoutedSession, command: Send) -> None:
+        """In a transaction."""
+        home = self._home_in(command.transaction, [command.message.destination])
+        self.traffic.received += 1
+        self._pass(session.number, home, command)
+
+    def _send_run(self, session: RoutedSession, command: SendRun) -> None:
+        home, bodies, receipts = self._home_to(command.like.destination), command.bodies, command.receipts
+        self.traffic.received += len(bodies)
+        if receipts is None:
+            home.unsure_at = home.asked
+            home.put(session.number, command)
+            return
+        number, again = session.number, self._is_repeating
+        kept: list[object] = [
+            None if receipt is None else Kept((receipt, KEPT_BYTES + len(body), command, place, number, again))
+            for place, (receipt, body) in enumerate(zip(receipts, bodies, strict=True))
+        ]
+        asked = [each for each in kept if each is not None]
+        home.asked += len(asked)
+        home.kept_bytes += sum([each[BYTES] for each in asked])  # type: ignore[index]
+        if len(asked) < len(kept):
+            home.unsure_at = home.asked
+        home.put(number, SendRun(command.like, bodies, kept, command.natives))
+
+    def _send_many(self, session: RoutedSession, command: SendMany) -> None:
+        home = self._home_in(command.transaction, [command.like.destination])
+        self.traffic.received += len(command.bodies)
+        self._pass(session.number, home, command)
+
+    def _send_to_many(self, session: RoutedSession, command: SendToMany) -> None:
+        self.traffic.received += 1
+        if command.transaction:
+            home = self._home_in(command.transaction, command.destinations)
+            self._pass(session.number, home, command)
+            return
+        parts: dict[Home, list[str]] = {}
+        for name in command.destinations:
+            check_sent_to(name)  # an error in one is none of the others: what can be known is known before
+            parts.setdefault(self._home_to(name), []).append(name)
+        if command.receipt is None:
+            for home in parts:
+                home.unsure_at = home.asked
+        receipt = Joined(command.receipt, session.number, len(parts), again=self._once(command, len(parts)))
+        for home, names in parts.items():
+            message = copy(command.message) if len(parts) > 1 else command.message
+            home.ask(session.number, SendToMany(message, tuple(names), receipt))
+
+    def _once(self, command: Command, parts: int = 1) -> Command | None:
+        """The command to be given again where its destination has moved: only once, and where one home had it."""
+        return None if self._is_repeating or parts > 1 else command
+
+    # -- consumers ----------------------------------------------------------------------------------------------------
+
+    def _subscribe(self, session: RoutedSession, command: Subscribe) -> None:
+        if command.id in session.consumers:
+            raise CommandError(f"this connection has a subscription {command.id!r} already: use another id")
+        sources, browse = command.sources, command.browse
+        parts = self._parts(sources)
+        if browse is not None and browse != Browse():
+            home = self._only_home(sources)
+            command = copy(command)
+            command.browse = browse._replace(range=_range_at(home, browse.range))
+        if len(parts) == 1:
+            own: dict[ConsumerHome, Subscribe] = {home: _asking(command, None) for home in parts}
+        else:
+            own = {home: _part(command, found) for home, found in parts.items()}
+        consumer = session.consumers[command.id] = Consumer(command, session.number)
+        consumer.open_in(own)
+        ended = partial(self._subscribed, consumer)
+        receipt = Joined(command.receipt, session.number, len(own), again=self._once(command, len(own)), ended=ended)
+        for branch in consumer.branches.values():
+            branch.home.ask(session.number, branch.subscribe(receipt))
+
+    def _subscribed(self, consumer: Consumer, error: Exception | None) -> None:
+        """All homes have answered. It is in all of them, or in none."""
+        session = self._sessions.get(consumer.session)
+        if error is None or session is None or session.consumers.get(consumer.id) is not consumer:
+            return
+        del session.consumers[consumer.id]
+        for branch in consumer.branches.values():
+            if branch.home in consumer.begun:
+                branch.home.put(session.number, Unsubscribe(consumer.id))
+        consumer.end()
+        self._cluster.later(self._flush)
+
+    def subscribed(self, home: Home, command: Subscribe, session: int) -> HomeBranch:
+        """A consumer begins in that home. The client's codec is asked once for each."""
+        branch: HomeBranch = command.token  # type: ignore[assignment]
+        consumer = branch.consumer
+        if not consumer.has_wire:
+            consumer.has_wire, consumer.wire = True, self.peer.subscribed(consumer.command, session)
+        branch.wire = consumer.wire
+        consumer.begun.add(home)
+        return branch
+
+    def _consumer(self, session: RoutedSession, id: str) -> Consumer:
+        consumer = session.consumers.get(id)
+        if consumer is None:
+            raise CommandError(f"this connection has no subscription {id!r}", code="UNKNOWN_SUBSCRIPTION")
+        return consumer
+
+    def _end_consumer(self, number: int, id: str, home: Home) -> Consumer | None:
+        """That consumer has ended in one home: so it ends in all. None = it has ended already."""
+        session = self._sessions.get(number)
+        consumer = None if session is None else session.consumers.pop(id, None)
+        if consumer is not None:
+            for branch in consumer.branches.values():
+                if branch.home is not home:
+                    branch.home.put(number, Unsubscribe(id))
+            consumer.end()
+            self._cluster.later(self._flush)
+        return consumer
+
+    def _unsubscribe(self, session: RoutedSession, command: Unsubscribe) -> None:
+        consumer = session.consumers.get(command.id)
+        if consumer is None and command.subscription_name:
+            self._to_all(session.number, self._all_homes(), command, is_question=True)
+            return
+        homes = [branch.home for branch in self._consumer(session, command.id).branches.values()]
+        if not command.subscription_name:
+            session.consumers.pop(command.id).end()
+            self._to_all(session.number, homes, command)
+            return
+
+        def ended(error: Exception | None) -> None:
+            found = None if error is not None else session.consumers.pop(command.id, None)
+            if found is not None:
+                found.end()
+
+        self._to_all(session.number, homes, command, ended=ended)
+
+    def balance(self, consumer: Consumer) -> None:
+        """A home has used its share of that consumer's room."""
+        if not self._unbalanced:
+            self._cluster.later(self._balance)
+        self._unbalanced[consumer] = None
+
+    def _balance(self) -> None:
+        unbalanced, self._unbalanced = self._unbalanced, {}
+        for consumer in unbalanced:
+            for branch, command in consumer.balance():
+                branch.home.put(consumer.session, command)
+        self._flush()
+
+    def _credit(self, session: RoutedSession, command: Credit) -> None:
+        consumer = self._consumer(session, command.id)
+        if not consumer.is_divided:
+            consumer.grant(command.credit)
+            self._pass(session.number, next(iter(consumer.branches.values())).home, command)
+            return
+        if not consumer.has_credit:
+            raise CommandError(f"subscription {command.id!r} did not begin with credit: subscribe with a credit of 0")
+        consumer.is_drained = command.drain
+        consumer.asks += 1
+        if command.drain and command.credit:
+            consumer.grant(0)
+            consumer.credit = command.credit
+            self._drain(consumer, command, [*consumer.branches.values()], consumer.asks)
+            return
+        shares = consumer.grant(command.credit)
+        receipt = Joined(command.receipt, session.number, len(shares))
+        for branch, share in shares:
+            branch.home.ask(session.number, Credit(command.id, share, receipt, command.drain, command.wait_ms))
+
+    def _drain(self, consumer: Consumer, command: Credit, left: list[HomeBranch], number: int) -> None:
+        """The homes are asked one after the other for what is there, until the credit is used. Only then does the
+        consumer wait, and in each of them."""
+        credit = consumer.credit - consumer.used
+        if consumer.asks != number or not consumer.branches or credit <= 0:
+            self._answer_now(command)
+        elif left:
+            branch, *others = left
+            next_one = partial(self._drained, consumer, command, others, number)
+            receipt = Joined(None, consumer.session, ended=next_one)
+            branch.share = credit
+            branch.home.ask(consumer.session, Credit(consumer.id, credit, receipt, drain=True))
+        elif command.wait_ms and not consumer.used:
+            shares = consumer.grant(consumer.credit)
+            receipt = Joined(command.receipt, consumer.session, len(shares))
+            for branch, share in shares:
+                again = Credit(consumer.id, share, receipt, drain=True, wait_ms=command.wait_ms)
+                branch.home.ask(consumer.session, again)
+        else:
+            self._answer_now(command)
+
+    def _drained(self, consumer: Consumer, command: Credit, left: list[HomeBranch], number: int, _: object) -> None:
+        """One home has no more for it now."""
+        self._cluster.later(partial(self._drain_on, consumer, command, left, number))
+
+    def _drain_on(self, consumer: Consumer, command: Credit, left: list[HomeBranch], number: int) -> None:
+        if not self.is_closed:
+            self._drain(consumer, command, left, number)
+            self._flush()
+
+    def _extend(self, session: RoutedSession, command: Extend) -> None:
+        consumer = self._consumer(session, command.id)
+        branches = [*consumer.branches.values()]
+        if not consumer.is_divided:
+            self._pass(session.number, branches[0].home, command)
+            return
+        changes = consumer.extend(command.change) if consumer.is_limited else []
+        if not changes:
+            self._answer_now(command)
+            return
+        receipt = Joined(command.receipt, session.number, len(changes))
+        for branch, change in changes:
+            branch.home.ask(session.number, Extend(command.id, change, receipt))
+
+    # -- settlements --------------------------------------------------------------------------------------------------
+
+    def _settle(self, session: RoutedSession, command: Settle) -> None:
+        consumer = session.consumers.get(command.consumer)
+        if consumer is None and not command.consumer:
+            consumer = next((each for each in session.consumers.values() if command.seq in each.held), None)
+        if isinstance(command, SettleSet):
+            self._settle_set(session, command, consumer, command.seqs)
+        elif consumer is not None and consumer.is_divided:
+            covered = consumer.covered(command.first, command.seq)
+            if not covered:
+                raise _not_held(command)
+            self._settle_set(session, command, consumer, covered)
+        else:
+            self._settle_range(session, command, consumer)
+
+    def _settle_range(self, session: RoutedSession, command: Settle, consumer: Consumer | None) -> None:
+        """In one home; whether the deliveries are there is that home's word."""
+        index, first = command.seq & INDEX_MASK, command.first
+        home = self._homes.get(index)
+        if home is None or (first not in (None, OLDEST) and first & INDEX_MASK != index):
+            raise _not_held(command)
+        if command.transaction:
+            home = self._work_in(command.transaction, home)
+        branch = None if consumer is None else consumer.branches.get(index)
+        if branch is not None and first is None:
+            branch.unsettled = max(0, branch.unsettled - 1)
+        elif branch is not None and first == OLDEST and command.seq == branch.newest:
+            branch.unsettled = 0
+        self.traffic.acknowledged += command.outcome is Outcome.ACCEPTED
+        command.seq >>= INDEX_BITS
+        command.first = first and first >> INDEX_BITS
+        self._pass(session.number, home, command)
+
+    def _settle_set(
+        self, session: RoutedSession, command: Settle, consumer: Consumer | None, seqs: Iterable[int]
+    ) -> None:
+        """All of `seqs`, each in its home."""
+        parts: list[tuple[Home, list[int]]] = []
+        for index, found in in_homes(seqs, INDEX_MASK).items():
+            home = self._homes.get(index)
+            if home is None:
+                raise _not_held(command)
+            if command.transaction:
+                home = self._work_in(command.transaction, home)
+            parts.append((home, found))
+        receipt = command.receipt
+        if receipt is not None and len(parts) > 1:
+            receipt = Joined(receipt, session.number, len(parts))
+        for home, found in parts:
+            branch = None if consumer is None else consumer.branches.get(home.index)
+            if consumer is not None and branch is not None:
+                branch.unsettled = max(0, branch.unsettled - len(found))
+                for seq in found:
+                    consumer.held.pop(seq, None)
+            if command.outcome is Outcome.ACCEPTED:
+                self.traffic.acknowledged += len(found)
+            own = [seq >> INDEX_BITS for seq in found]
+            part = SettleSet(own, command.consumer, receipt, command.transaction, command.outcome, command.reason)
+            self._pass(session.number, home, part)
+
+    def _settle_run(self, session: RoutedSession, command: SettleRun) -> None:
+        consumer, seqs = session.consumers.get(command.consumer), command.seqs
+        index = seqs[0] & INDEX_MASK
+        branch = None if consumer is None or consumer.is_divided else consumer.branches.get(index)
+        if branch is None or {seq & INDEX_MASK for seq in seqs} != {index}:
+            for each in command.one_by_one():
+                self._route([each], session.number)
+            return
+        branch.unsettled = max(0, branch.unsettled - len(seqs))
+        self.traffic.acknowledged += len(seqs)
+        command.seqs = [seq >> INDEX_BITS for seq in seqs]
+        branch.home.put(session.number, command)
+
+    def _settle_again(self, session: RoutedSession, command: SettleAgain) -> None:
+        if command.seq & INDEX_MASK >= len(self._cluster.placement.stores):
+            raise _not_held(command)
+        home = self._home(command.seq & INDEX_MASK)
+        command.seq >>= INDEX_BITS
+        self._pass(session.number, home, command)
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def _begin(self, session: RoutedSession, command: Begin) -> None:
+        work = self._works.get(command.transaction)
+        if work is not None and work.home is not None:  # it may have ended there
+            self._pass(session.number, work.home, command)
+            return
+        if work is not None:
+            raise CommandError(f"transaction {command.transaction!r} is open already")
+        if len(self._works) >= TRANSACTIONS_MAX:
+            raise CommandError(
+                f"this connection has {TRANSACTIONS_MAX} open transactions already: end some of them",
+                code="TRANSACTIONS_TOO_MANY",
+            )
+        self._works[command.transaction] = RoutedWork(session.number)
+        self._answer_now(command)
+
+    def _work(self, name: str) -> RoutedWork:
+        work = self._works.get(name)
+        if work is None:
+            raise CommandError(f"there is no open transaction {name!r} on this connection", code="UNKNOWN_TRANSACTION")
+        return work
+
+    def _work_in(self, name: str, home: Home) -> Home:
+        """The home of that transaction, of which a part is in `home`. Raises CommandError where that is another."""
+        work = self._work(name)
+        if work.home is None:
+            work.home = home
+            home.put(work.session, Begin(name))
+        if work.home is not home:
+            raise CommandError(
+                f"transaction {name!r} is in store {work.home.store}, and this part of it belongs to store "
+                f"{home.store}: a transaction has one store. {_CURE}",
+                code="TRANSACTION_OVER_STORES",
+            )
+        return home
+
+    def _home_in(self, transaction: str, names: Iterable[str]) -> Home:
+        """The home where messages for `names` become a part of that transaction."""
+        work = self._work(transaction)
+        for name in names:
+            indices = self._indices(name)
+            home = self._home_to(name)
+            if work.home is not None and work.home.index in indices:
+                home = work.home
+            self._work_in(transaction, home)
+        assert work.home is not None
+        return work.home
+
+    def _spoil(self, command: Command) -> None:
+        """`command` failed: a transaction of which it would have been a part never commits without it."""
+        if not isinstance(command, Send | SendMany | Settle | Invalid) or not command.transaction:
+            return
+        work = self._works.pop(command.transaction, None)
+        if work is not None and work.home is not None:
+            work.home.put(work.session, Abort(command.transaction))
+
+    def _end_work(self, session: RoutedSession, command: Commit | Prepare | Abort) -> None:
+        name = command.transaction
+        work = self._works.get(name)
+        if work is None:
+            if isinstance(command, Abort) or (isinstance(command, Commit) and not command.outcome_id):
+                self._work(name)
+            self._to_all(session.number, self._all_homes(), command, is_question=True)
+            return
+        if work.home is None and (isinstance(command, Prepare) or (isinstance(command, Commit) and command.outcome_id)):
+            self._work_in(name, self._anchor(name))
+        if work.home is None:
+            del self._works[name]
+            self._answer_now(command)
+            return
+        del self._works[name]  # the next command may begin another one of that name
+
+        def ended(error: Exception | None) -> None:
+            if error is not None and not isinstance(error, TransactionRolledBackError):
+                self._works.setdefault(name, work)  # it goes on, or its home knows better
+
+        self._to_all(session.number, [work.home], command, ended=ended)
+
+    def _finish(self, session: RoutedSession, command: Command) -> None:
+        """Ask each store: it is not known here which of them has what was prepared."""
+        self._to_all(session.number, self._all_homes(), command, is_question=True)
+
+    def _abort_batch(self, session: RoutedSession, command: AbortBatch) -> None:
+        self._to_all(session.number, self._all_homes(), command, outcome=in_all)
+
+    def _list_prepared(self, session: RoutedSession, command: ListPrepared) -> None:
+        self._to_all(session.number, self._all_homes(), command, outcome=all_lines)
+
+    # -- the rest -----------------------------------------------------------------------------------------------------
+
+    def _open_session(self, session: RoutedSession | int, command: OpenSession) -> None:  # noqa: ARG002
+        number = command.session
+        if number in self._sessions:
+            raise CommandError(f"session {number} is open already: give each a number of its own")
+        if len(self._sessions) >= SESSIONS_MAX:
+            raise CommandError(
+                f"this connection has {SESSIONS_MAX} sessions already: use one for each thread",
+                code="SESSIONS_TOO_MANY",
+            )
+        self._sessions[number] = RoutedSession(number)
+        self._answer_now(command)
+
+    def _close_session(self, session: RoutedSession, command: CloseSession) -> None:
+        number = command.session
+        if number not in self._sessions or not number:
+            raise CommandError(f"session {number} is not open", code="UNKNOWN_SESSION")
+        for consumer in self._sessions.pop(number).consumers.values():
+            consumer.end()
+        for name in [name for name, work in self._works.items() if work.session == number]:
+            del self._works[name]
+        homes = [home for home in self._homes.values() if number in home.sessions]
+        self._to_all(session.number, homes, command)
+        for home in homes:
+            home.sessions.discard(number)
+
+    def _make_temporary(self, session: RoutedSession, command: MakeTemporary) -> None:
+        home = self._home_to(command.name)
+        if isinstance(command, RemoveTemporary):
+            home.made.discard(command.name)
+        else:
+            home.made.add(command.name)
+        self._to_all(session.number, [home], command)
+
+    def _open_producer(self, session: RoutedSession, command: OpenProducer) -> None:
+        home = self._home_to(command.destination)
+        if len(self._producers) < PRODUCERS_MAX and command.id not in self._producers:
+            self._producers[command.id] = home, command.destination
+            self._pass(session.number, home, command)
+        else:
+            self._answer_now(command)
+
+    def _close_producer(self, session: RoutedSession, command: CloseProducer) -> None:
+        found = self._producers.pop(command.id, None)
+        if found is None:
+            self._answer_now(command)
+        else:
+            self._pass(session.number, found[0], command)
+
+    def _delete_destination(self, session: RoutedSession, command: DeleteDestination) -> None:
+        homes = [self._home(index) for index in self._indices(command.name)]
+        self._to_all(session.number, homes, command, again=self._once(command, len(homes)))
+
+    def _lease(self, session: RoutedSession, command: LeaseMessages | SettleLeases) -> None:
+        self._to_all(session.number, [self._only_home(command.sources)], command, again=self._once(command))
+
+    def _nothing(self, session: RoutedSession, command: Nothing) -> None:
+        self._to_all(session.number, self._homes.values(), command)
+
+    def _disconnect(self, session: RoutedSession, command: Disconnect) -> None:
+        self._is_ending = True
+
+        def ended(error: Exception | None) -> None:
+            if error is None and command.receipt is not None:
+                self.peer.confirm(command.receipt)
+            self.peer.close()
+
+        if not self._homes:
+            ended(None)
+            return
+        self._to_all(session.number, [*self._homes.values()], _asking(command, None), ended=ended)
+
+    def _invalid(self, session: RoutedSession, command: Invalid) -> None:  # noqa: ARG002
+        raise command.error if isinstance(command.error, AmqError) else CommandError(str(command.error))
+
+    def _malformed(self, session: RoutedSession, command: Malformed) -> None:  # noqa: ARG002
+        self.peer.fail(Failure(command.error, Scope.CONNECTION, command.receipt))
+
+    _HANDLERS: ClassVar[dict[type, Callable[[Any, Any, Any], None]]] = {
+        Command: _unopened,
+        Send: _send,
+        SendRun: _send_run,
+        SendMany: _send_many,
+        SendToMany: _send_to_many,
+        Settle: _settle,
+        SettleSet: _settle,
+        SettleRun: _settle_run,
+        SettleAgain: _settle_again,
+        Subscribe: _subscribe,
+        Unsubscribe: _unsubscribe,
+        Credit: _credit,
+        Extend: _extend,
+        Begin: _begin,
+        Commit: _end_work,
+        Prepare: _end_work,
+        Abort: _end_work,
+        Finish: _finish,
+        CommitBatch: _finish,
+        ForgetOutcome: _finish,
+        AbortBatch: _abort_batch,
+        ListPrepared: _list_prepared,
+        OpenSession: _open_session,
+        CloseSession: _close_session,
+        MakeTemporary: _make_temporary,
+        RemoveTemporary: _make_temporary,
+        OpenProducer: _open_producer,
+        CloseProducer: _close_producer,
+        DeleteDestination: _delete_destination,
+        LeaseMessages: _lease,
+        SettleLeases: _lease,
+        Nothing: _nothing,
+        Disconnect: _disconnect,
+        Invalid: _invalid,
+        Malformed: _malformed,
+    }
+
+
+def _asking(command: Any, receipt: object) -> Any:
+    """The same command with another receipt."""
+    other = copy(command)
+    other.receipt = receipt
+    return other
+
+
+def _part(command: Subscribe, sources: tuple[Source, ...]) -> Subscribe:
+    part = _asking(command, None)
+    part.sources = sources
+    return part  # type: ignore[no-any-return]
+
+
+def _range_at(home: Home, range: Any) -> Any:
+    """The part of a browse as that home knows it."""
+    if range is None:
+        return None
+    places = [None if place is None else (place[0], place[1] >> INDEX_BITS) for place in range]
+    if any(place is not None and place[1] & INDEX_MASK != home.index for place in range):
+        raise CommandError("this place is in another store: take those of a browse of this queue", code="PLACE_UNKNOWN")
+    return range._replace(after=places[0], until=places[1])
+
+
+def _not_held(command: Settle) -> CommandError:
+    name = "acknowledgement" if command.outcome is Outcome.ACCEPTED else "refusal"
+    return CommandError(
+        f"{name} of a message that this connection does not hold: it was acknowledged before, its subscription ended "
+        "or does not acknowledge, or it was delivered on an earlier connection",
+        code="UNKNOWN_DELIVERY",
+    )

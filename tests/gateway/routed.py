@@ -1,0 +1,300 @@
+"""Brokers in this process as the homes of routed connections: clients over sockets, or by commands.
+
+Invariant: a home's messages are handed over as a link does it: each its own object, and shown as a consumer gets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from amq.broker.queues.redelivery import shown
+from amq.broker.sessions.connection import ClientConnection
+from amq.broker.sessions.links import Client as Who
+from amq.core.destination import plain_name
+from amq.core.errors import AmqError
+from amq.core.message import Message, MessageBatch
+from amq.gateway.homes import Home
+from amq.gateway.router import RoutedConnection
+from amq.journal.reader import RecordRun
+from amq.node.catalogue import ServedProtocol
+from amq.protocols.commands import Failure, Subscribe
+from amq.transports.turn import Turn
+from tests.broker.world import Client, World
+from tests.transports.served import Served
+
+
+class Handed:
+    """A home, as its broker sees it."""
+
+    def __init__(self, home: Home, wake: Callable[[], None]) -> None:
+        self.home = home
+        self._wake = wake
+        self.is_cut = False  # the way to the home is broken
+
+    def subscribed(self, command: Subscribe, session: int) -> Any:
+        return self.home.subscribed(command, session)
+
+    def deliver(self, subscription: Any, message: Message, redelivered: int) -> None:
+        message = shown(subscription.queue, message) if redelivered else message
+        if not self.is_cut:
+            self.home.deliver(subscription, copy(message), redelivered)
+            self._wake()
+
+    def deliver_all(self, subscription: Any, messages: list[Message]) -> None:
+        if not self.is_cut:
+            self.home.deliver_all(subscription, [*map(copy, messages)])
+            self._wake()
+
+    def deliver_batch(self, subscription: Any, batch: MessageBatch) -> None:
+        if not self.is_cut:
+            self.home.deliver_batch(subscription, MessageBatch([*map(copy, batch.messages)]))
+            self._wake()
+
+    def deliver_run(
+        self, subscription: Any, destination: str, run: RecordRun, seq: int, redelivered: Sequence[tuple[int, int]]
+    ) -> None:
+        self.home.deliver_run(subscription, destination, run, seq, redelivered)
+        self._wake()
+
+    def browsed(self, subscription: Any) -> None:
+        self.home.browsed(subscription)
+        self._wake()
+
+    def confirm(self, receipt: object, outcome: str = "") -> None:
+        if not self.is_cut:
+            self.home.confirm(receipt, outcome)
+            self._wake()
+
+    def confirm_all(self, receipts: list[object]) -> None:
+        if not self.is_cut:
+            self.home.confirm_all(receipts)
+            self._wake()
+
+    def fail(self, failure: Failure) -> None:
+        if not self.is_cut:
+            self.home.fail(failure)
+            self._wake()
+
+    def close(self) -> None:
+        if not self.is_cut:
+            self.home.close()
+            self._wake()
+
+    def pause_reading(self) -> None:
+        self.home.pause_reading()
+
+    def resume_reading(self) -> None:
+        self.home.resume_reading()
+
+
+class Woken(ClientConnection):
+    """It wakes its own broker."""
+
+    def handle(self, *args: Any, **options: Any) -> Any:
+        rest = super().handle(*args, **options)
+        self.broker.wake()
+        return rest
+
+
+class Table:
+    """A destination's home is that of its slot, unless a rule names another one; "" = each store."""
+
+    def __init__(self, stores: Sequence[str], rules: dict[str, str] | None = None) -> None:
+        self.stores = stores
+        self.rules = rules or {}
+
+    def home_of(self, name: str) -> str:
+        plain = plain_name(name)
+        if name in self.rules:
+            return self.rules[name]
+        if plain.startswith("ActiveMQ.Advisory."):
+            return ""
+        return self.stores[crc32(plain.removeprefix("DLQ.").encode()) % len(self.stores)]
+
+
+class Brokers:
+    """The stores of a cluster: implements `amq.gateway.homes.Cluster`."""
+
+    def __init__(self, worlds: Sequence[World], later: Callable[[Callable[[], None]], object]) -> None:
+        self.worlds = worlds
+        self.clock = worlds[0].clock
+        self.placement = Table([f"s{n}" for n in range(len(worlds))])
+        self.opened: list[str] = []
+        self.newer: Table | None = None  # that is there when somebody asks for it
+        self.asked: list[Callable[[bool], None]] = []  # for a newer table
+        self.refuses = False  # no home opens
+        self.wake = lambda: None
+        self.later: Any = later
+
+    def open_home(self, store: str, home: Home, client: Who, owner: str, protocol: str) -> ClientConnection:  # noqa: ARG002
+        if self.refuses:
+            raise AmqError("no master", code="HOME_UNAVAILABLE")
+        handed = Handed(home, self.wake)
+        self.opened.append(store)
+        return Woken(self.world_of_store(store).broker, handed, owner, client)  # type: ignore[arg-type]
+
+    def world_of_store(self, store: str) -> World:
+        return self.worlds[self.placement.stores.index(store)]
+
+    def world_of(self, name: str) -> World:
+        return self.world_of_store(self.placement.home_of(name))
+
+    def renew(self, done: Callable[[bool], None]) -> None:
+        if self.newer is None:
+            self.asked.append(done)
+        else:
+            self.placement, self.newer = self.newer, None
+            done(True)
+
+    def cut(self, client: RoutedConnection, store: str) -> None:
+        """The link of that client's connection to a store breaks: both ends learn of it."""
+        index = self.placement.stores.index(store)
+        home = client._homes[index]
+        home.connection.peer.is_cut = True  # type: ignore[union-attr]
+        home.lost(AmqError("the link is broken", code="LINK_LOST"))
+
+
+class Worlds:
+    """Several worlds in the place of one: what a test asks of a queue is answered by its home."""
+
+    def __init__(self, worlds: Sequence[World]) -> None:
+        self.worlds = worlds
+        self.brokers: Brokers
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.worlds[0], name)
+
+    def stored(self, queue: str = "a") -> list[bytes]:
+        return self.brokers.world_of("queue://" + queue).stored(queue)
+
+    def check(self) -> None:
+        for world in self.worlds:
+            world.check()
+
+    def close(self) -> None:
+        for world in self.worlds:
+            world.close()
+
+
+class RoutedServed(Served):
+    """A gateway and its brokers, in the place of one broker that serves."""
+
+    def __init__(self, world: Any, protocols: Sequence[ServedProtocol]) -> None:
+        self._turns: list[Turn] = []
+        super().__init__(world, protocols)
+
+    def _serve(self) -> None:
+        super()._serve()
+        worlds = self.world.worlds  # type: ignore[attr-defined]
+        self.brokers_of = Brokers(worlds, self._loop.call_soon)
+        self.world.brokers = self.brokers_of  # type: ignore[attr-defined]
+        self.brokers_of.wake = self._turn.wake
+        self._turns = []
+        worlds[0].on_wake = self._turn.wake
+        for world in worlds[1:]:
+            turn = Turn(self._loop)
+            world.on_wake = turn.wake
+            turn.serve(world.broker, world.journal, lambda: True)
+            self._turns.append(turn)
+        self.hub.admit = lambda peer, owner, client, protocol: RoutedConnection(
+            self.brokers_of, peer, owner, client, protocol
+        )
+        self.hub.shown = lambda _, message: message
+        self.hub.lend = lambda *_: 0
+        self.hub.take_back = lambda _: None
+
+    async def _round(self) -> bool:
+        worked = any([*(world.runner.step() for world in self.world.worlds[1:])])  # type: ignore[attr-defined]
+        return await super()._round() or worked
+
+    def stop(self) -> None:
+        super().stop()
+        for turn in self._turns:
+            turn.stop()
+
+
+def worlds_of(count: int) -> Callable[..., Worlds]:
+    """Makes as many worlds, in the place of `World`."""
+
+    def make(path: Path, **config: Any) -> Worlds:
+        worlds = []
+        for n in range(count):
+            (path / f"s{n}").mkdir(exist_ok=True)
+            worlds.append(World(path / f"s{n}", **config))
+        return Worlds(worlds)
+
+    return make
+
+
+class RoutedClient(Client):
+    """A client whose commands go through a router. It is one of the clients of the first world, for that shows its
+    output when it comes to rest."""
+
+    def __init__(self, brokers: Brokers, number: str, user: str = "", client_id: str = "") -> None:
+        self.brokers = brokers
+        super().__init__(brokers.worlds[0], client_id, user=user, number=number)
+        self.session.close()
+        who = self.session.client
+        self.session = RoutedConnection(brokers, self, f"{self.number}.", who, "stomp")  # type: ignore[assignment]
+
+    def subscribed(self, command: Subscribe, session: int) -> object:  # noqa: ARG002
+        return command.id
+
+    def deliver(self, subscription: Any, message: Message, redelivered: int) -> None:
+        consumer = subscription.consumer
+        super().deliver(Shown(consumer.id), message, redelivered)  # type: ignore[arg-type]
+
+    def deliver_batch(self, subscription: Any, batch: MessageBatch) -> None:
+        for message in batch.messages:
+            self.deliver(subscription, message, 0)
+
+    def browsed(self, subscription: Any) -> None:
+        super().browsed(Shown(subscription.consumer.id))  # type: ignore[arg-type]
+
+    def do(self, *commands: Any) -> None:
+        super().do(*commands)
+        for world in self.brokers.worlds:
+            world.broker.wake()
+
+
+class Shown:
+    def __init__(self, id: str) -> None:
+        self.id = id
+
+
+class Cluster(Brokers):
+    """Brokers that take a step when the test says so, and clients of theirs."""
+
+    def __init__(self, path: Path, stores: int = 3, **config: Any) -> None:
+        self._soon: list[Callable[[], None]] = []
+        super().__init__(worlds_of(stores)(path, **config).worlds, self._soon.append)
+        self.clients: list[RoutedClient] = []
+
+    def connect(self, user: str = "", client_id: str = "") -> RoutedClient:
+        client = RoutedClient(self, f"1-{len(self.clients) + 1}", user, client_id)
+        self.clients.append(client)
+        self.worlds[0].clients.append(client)
+        return client
+
+    def settle(self) -> None:
+        """Until nothing happens any more."""
+        while True:
+            for world in self.worlds:
+                world.settle()
+            soon, self._soon[:] = [*self._soon], []
+            for call in soon:
+                call()
+            busy = any(client._out for client in self.clients) or any(world.woken for world in self.worlds)
+            if not soon and not busy:
+                return
+
+    def stored(self, queue: str = "a") -> list[bytes]:
+        return self.world_of("queue://" + queue).stored(queue)
+
+    def close(self) -> None:
+        for world in self.worlds:
+            world.close()
