@@ -1,5 +1,5 @@
 """Generates the second half of docs/cli.md from the commands. `make docs` runs this module: it writes the pages of the
-site that end in something generated: commands, or options of brokers, of broker URLs and of Spark.
+site that have something generated: commands, options of brokers, of broker URLs and of Spark, tables of states.
 
 Invariant: the page and the program say the same about each command, option, default and exit code.
 """
@@ -16,10 +16,13 @@ import click
 from amq.cli.exits import EXIT_CODES
 from amq.cli.main import COMMANDS, main
 from amq.client import options as url_options
+from amq.client import states
 from amq.config import reference as options_reference
+from amq.node import candidacy
 from pyspark_amq import options as spark_options
 
 PAGE_PATH = "docs/cli.md"
+_PLACE = "<!-- `make docs` puts it here. -->\n"  # the table or diagram that the page speaks of
 
 
 def pages(root: Path = Path()) -> dict[str, str]:
@@ -30,10 +33,16 @@ def pages(root: Path = Path()) -> dict[str, str]:
         url_options.PAGE_PATH: "\n".join(url_options.tables()) + "\n",
         spark_options.PAGE_PATH: "\n".join(spark_options.tables()),
     }
-    return {
-        path: options_reference.complete((root / path).read_text(encoding="utf-8"), text)
-        for path, text in generated.items()
+    inserted = {
+        candidacy.PAGE_PATH: candidacy.table() + "\n",
+        states.PAGE_PATH: f"```mermaid\n{states.diagram()}\n```\n",
     }
+    ended = {path: options_reference.complete(_read(root, path), text) for path, text in generated.items()}
+    return ended | {path: _read(root, path).replace(_PLACE, text) for path, text in inserted.items()}
+
+
+def _read(root: Path, path: str) -> str:
+    return (root / path).read_text(encoding="utf-8")
 
 
 def commands_text() -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from amq.cli.reference import pages
 from amq.config.schema import BrokerConfig
 from amq.node import candidacy
 from amq.node.candidacy import (
@@ -24,6 +25,7 @@ from amq.node.candidacy import (
     FREE_INTERVALS,
     FREE_PATIENCE_S,
     HOLD_BACK_S,
+    PAGE_PATH,
     PAUSE_S_MAX,
     Agree,
     Candidacy,
@@ -49,11 +51,11 @@ from amq.node.candidacy import (
     View,
     Wait,
     Withdraw,
+    table,
 )
 from amq.store.election import RETRY_DELAYS_S
 from amq.store.orders import FAILBACK, HAND_OVER, OPERATOR, STOP, TAKE_OVER, WITHDRAWN, Order
 
-PAGE = Path(__file__).parents[1] / "docs" / "master-slave.md"
 INTERVAL_S, PERIOD_S = 1.0, 3.0
 DEAF = Listening(can_listen=False, beside=False, another=True)
 DEAF_AND_FREE = replace(DEAF, free=True)
@@ -374,23 +376,10 @@ def test_passive_is_what_a_mark_makes_of_a_slave() -> None:
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def table() -> str:
-    """`CASES` as the page shows it."""
-    rows = ["| state | input | if | decision | state then |", "|---|---|---|---|---|"]
-    state = given = None
-    for case in CASES:
-        heads = (
-            f"**{case.state.value}**" if case.state is not state else "",
-            case.given.value if (case.state, case.given) != (state, given) else "",
-        )
-        state, given = case.state, case.given
-        rows.append(f"| {heads[0]} | {heads[1]} | {case.condition.text} | {case.decided} | {case.then.value} |")
-    return "\n".join(rows)
-
-
-def test_the_table_of_the_page_is_the_one_of_the_code() -> None:
-    begin, end = "tests/test_candidacy.py -->\n", "\n<!-- end of the table of candidacy -->"
-    assert PAGE.read_text().partition(begin)[2].partition(end)[0] == table()
+def test_the_page_of_the_site_has_the_table() -> None:
+    rows = table().split("\n")
+    assert len(rows) == len(CASES) + 2
+    assert f"\n{table()}\n" in pages(Path(__file__).parents[1])[PAGE_PATH]
 
 
 def test_a_row_says_what_it_decides() -> None:

@@ -1,6 +1,6 @@
 """The life of a client connection: one table of states × events. Everything else is illegal.
 
-    python -m amq.client.states      prints it as a diagram (Mermaid)
+    python -m amq.client.states      prints it as a diagram (Mermaid), which docs/client.md shows in the site
 
 `Lifecycle.on` raises `IllegalEventError` on an illegal event and leaves the state unchanged.
 """
@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import sys
 from enum import Enum
+from typing import Final
 
 from amq.client.errors import IllegalEventError
+
+PAGE_PATH: Final = "docs/client.md"
 
 
 class State(Enum):

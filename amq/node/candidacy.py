@@ -1,7 +1,8 @@
 """Candidacy: the one answer to "may this broker try for the lock now, and must a master let go of it?".
 
 The member looks (`View`), asks `Candidacy.step`, and does what the decision says. This module has no I/O, no clock
-and no log, so the table `CASES` is all that can happen. docs/master-slave.md shows it ("Who may try for the lock").
+and no log, so the table `CASES` is all that can happen. docs/master-slave.md shows it in
+the site ("Who may try for the lock"), and `python -m amq.node.candidacy` prints it.
 
 Invariants: an input that the table does not allow in a state raises and changes nothing. Nothing here is needed for
 safety: to hold back is to try for the lock less often, and each reason to hold back but an operator's ends by itself.
@@ -10,16 +11,18 @@ safety: to hold back is to try for the lock less often, and each reason to hold 
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from amq.config.store_options import StoreOptions
 from amq.store.election import RETRY_DELAYS_S
 from amq.store.orders import HAND_OVER, OPERATOR, STOP, TAKE_OVER, Order
 
+PAGE_PATH: Final = "docs/master-slave.md"
 ASK_S = 0.05  # between two looks of a master for the answer of a slave
 CALLED_S = 5.0  # how long a slave that said "ready" tries for the lock every `CALLED_POLL_S`
 CALLED_POLL_S = 0.02
@@ -569,3 +572,20 @@ CASES: tuple[Case, ...] = (
     Case(_S, _LOOK, ALWAYS, "Stop", _stop, _S),
     Case(_S, _FAILED, ALWAYS, "Stop", _stop, _S),
 )
+
+
+def table() -> str:
+    """`CASES` as docs/master-slave.md shows it in the site."""
+    rows = ["| state | input | if | decision | state then |", "|---|---|---|---|---|"]
+    before: Case | None = None
+    for case in CASES:
+        state = before is None or before.state is not case.state
+        given = state or (before is not None and before.given is not case.given)
+        heads = f"**{case.state.value}**" if state else "", case.given.value if given else ""
+        rows.append(f"| {heads[0]} | {heads[1]} | {case.condition.text} | {case.decided} | {case.then.value} |")
+        before = case
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table() + "\n")

@@ -28,7 +28,7 @@ def test_the_site_gets_its_generated_pages(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/cli.md").symlink_to(Path(ROOT, "docs/cli.md"))
     reference.write(str(tmp_path))
-    names = ["cli.md", "configuration.md", "failover-url.md", "spark.md"]
+    names = ["cli.md", "client.md", "configuration.md", "failover-url.md", "master-slave.md", "spark.md"]
     assert sorted(path.name for path in (tmp_path / "docs").iterdir()) == names
     for path, text in reference.pages(Path(ROOT)).items():
         assert (tmp_path / path).read_text(encoding="utf-8") == text
