@@ -277,6 +277,8 @@ def _node_facts(node: ClusterNode, stores: list[_Store]) -> dict[str, Any]:
         "pid": node.pid,
         "weight": node.weight,
         "drained": node.drained,
+        "addresses": list(node.addresses),
+        "gateways": [each._asdict() for each in node.gateways] if node.running else [],
         "serves": [store.name for store in stores if store.master == node.name],
         "should_serve": [store.name for store in stores if store.order[:1] == [node.name]],
     }
@@ -298,14 +300,16 @@ def _print(facts: Mapping[str, Any]) -> None:
     )
     click.echo()
     print_table(
-        ("node", "state", "weight", "serves", "host"),
+        ("node", "state", "weight", "serves", "gateways", "clients", "where"),
         [
             (
                 node["node"],
                 "drained" if node["drained"] else "runs" if node["running"] else "gone",
                 f"{node['weight']:g}",
                 ", ".join(node["serves"]) or "-",
-                node["host"] or "-",
+                sum(each["pid"] > 0 for each in node["gateways"]),
+                sum(each["connections"] for each in node["gateways"]),
+                ", ".join(node["addresses"]) or node["host"] or "-",
             )
             for node in facts["nodes"]
         ],

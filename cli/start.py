@@ -14,11 +14,12 @@ import amq
 from amq.cli import exits, logs, start_cluster, store_check
 from amq.cli.foreign import properties_of, property_option, read_foreign, read_permissions, read_users
 from amq.cli.output import examples
-from amq.cluster.directory import WEIGHT_MAX
+from amq.cluster.directory import GATEWAYS_MAX, WEIGHT_MAX
 from amq.config import BrokerConfig, load
 from amq.core.errors import AmqError, ConfigError
 from amq.node import process
-from amq.node.node import Node, Readers, Source
+from amq.node.node import Node
+from amq.node.service import Readers, Service, Source
 from amq.transports.places import FILES_MIN, files_warning
 
 _log = structlog.get_logger("amq.process")
@@ -52,7 +53,14 @@ _EPILOG = examples(
     type=click.FloatRange(0, WEIGHT_MAX),
     help="With --cluster: the share of the stores that this node should serve, beside those of others. Default: 1.",
 )
+@click.option(
+    "--gateways",
+    metavar="NUMBER",
+    type=click.IntRange(1, GATEWAYS_MAX),
+    help="With --cluster: the processes that hold the connections of clients. Default: 2, 1 on a host with one core.",
+)
 @click.option("--member", metavar="STORE", hidden=True, help="For the processes that a node starts.")
+@click.option("--gateway", is_flag=True, hidden=True, help="For the processes that a node starts.")
 @click.option("--name", metavar="NAME", help="Name of this broker, unique on the store. Default: the host name.")
 @click.option(
     "--transport",
@@ -82,7 +90,9 @@ def start(
     store: str | None,
     cluster: str | None,
     weight: float | None,
+    gateways: int | None,
     member: str | None,
+    gateway: bool,
     name: str | None,
     transports: tuple[str, ...],
     options: tuple[str, ...],
@@ -104,9 +114,9 @@ def start(
     again. The broker also watches these files.
 
     With --cluster this process is a node: it starts a process for each store of the cluster, its member there, and
-    starts one that ends again. Each port that the configuration names is that of the first store; the ports of the
-    second one are higher by 1, and so on. The nodes share the stores out (`amq cluster status`), so the option priority
-    must not be given.
+    gateways, and starts one that ends again. The gateways listen at the ports that the configuration names, and lead
+    clients to all stores; the ports of the first store are higher by 1, and so on. The nodes share the stores out
+    (`amq cluster status`), so the option priority must not be given.
 
     Under systemd (Type=notify) it reports which role it has, and that it is
     ready: as soon as it competes for the store, as slave or master, or with --wait-for-activation when it is master.
@@ -116,8 +126,8 @@ def start(
     given = properties_of(properties)
     if cluster is not None and store is not None:
         raise click.UsageError("give one of --store and --cluster")
-    if cluster is None and (weight is not None or member is not None):
-        raise click.UsageError("--weight is for a node of a cluster: give --cluster DIR, too")
+    if cluster is None and (weight, gateways, member) != (None, None, None):
+        raise click.UsageError("--weight and --gateways are for a node of a cluster: give --cluster DIR, too")
     if cluster is not None and wait_for_activation:
         raise click.UsageError("--wait-for-activation: a node of a cluster is never master of all its stores")
 
@@ -135,12 +145,16 @@ def start(
             read_foreign=read_foreign,
         )
 
-    if cluster is not None and member is None:
-        start_cluster.run(cluster, read, 1.0 if weight is None else weight)
+    if cluster is not None and member is None and not gateway:
+        start_cluster.run(cluster, read, 1.0 if weight is None else weight, gateways)
         return
     leash = None
     if cluster is not None and member is not None:
-        read, leash = partial(start_cluster.member_config, cluster, member, read), start_cluster.leash()
+        read = partial(start_cluster.member_config, cluster, member, read)
+    elif cluster is not None:
+        read = partial(read, cluster)
+    if cluster is not None:
+        leash = start_cluster.leash()
     config = read()
     configure_log = partial(logs.configure, store=member or "")
     configure_log(config)
@@ -151,17 +165,20 @@ def start(
         _log.warning(warning)
     if told := files_warning(config.max_connections, files):
         _log.warning(told)
-    failure = _too_few(files) or store_check.refusal(config)
+    failure = _too_few(files) or (None if gateway else store_check.refusal(config))
     if failure is None:
         readers = Readers(
             lambda file: read_users(file, config_file, given),
             lambda file, generation: read_permissions(file, config_file, given, generation),
         )
-        node = Node(
-            [config], [Source(read, config_file or "")], readers, environment=os.environ, configure_log=configure_log
-        )
+        source = Source(read, config_file or "")
+        service: Service
+        if cluster is not None and gateway:
+            service = start_cluster.gateway(cluster, config, source, readers, configure_log)
+        else:
+            service = Node([config], [source], readers, environment=os.environ, configure_log=configure_log)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            failure = runner.run(node.until_stopped(leash))
+            failure = runner.run(service.until_stopped(leash))
     if failure is not None:
         code = exits.exit_code(failure)
         _log.error("stopped", reason=exits.told(failure), code=failure.code, exit_code=code)

@@ -1,9 +1,10 @@
-"""`amq start --cluster`: the process of a node, and the configuration of its members."""
+"""`amq start --cluster`: the process of a node, its gateways, and the configuration of its members."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import os
 import shutil
 import socket
@@ -18,39 +19,109 @@ import structlog
 
 import amq
 from amq.cli import logs
-from amq.cluster.directory import Cluster
-from amq.cluster.supervisor import Supervisor
+from amq.cluster.directory import Cluster, ClusterNode
+from amq.cluster.supervisor import SOCKETS, Program, Supervisor
 from amq.config import BrokerConfig
-from amq.config.addresses import ports, shifted
-from amq.core.errors import ConfigError
+from amq.config.addresses import of_broker, ports, shifted
+from amq.config.transport_url import TransportUrl, parse_transport_url, reachable
+from amq.core.errors import ConfigError, TransportError
+from amq.gateway.process import Gateway
+from amq.management.probes import Health
 from amq.node import process
 from amq.node.management import AUTO, NONE, make_directory, socket_path
+from amq.node.probes import OwnProbes
+from amq.node.reception import LISTEN_PATIENCE_S, LISTEN_RETRY_S
+from amq.node.service import Readers, Source
+from amq.store.board import Seat
+from amq.transports.handshakes import listening_sockets
+from amq.transports.probe import refusals
 
+GATEWAYS = 2  # where nobody says more
 _log = structlog.get_logger("amq.cluster")
 
 
-def run(directory: str, read: Callable[[str], BrokerConfig], weight: float) -> None:
+def run(directory: str, read: Callable[[str], BrokerConfig], weight: float, gateways: int | None) -> None:
     """Be a node until a signal comes. `read(store)` = the configuration of a member, but for what belongs to the
-    cluster. Raises AmqError; the command's exit code is that of the member that failed to stop."""
+    cluster; `gateways` = how many there are, None = as many as are good for this host. Raises AmqError; the command's
+    exit code is that of the process that failed to stop."""
     config = read(directory)
     logs.configure(config)
     process.raise_file_limit()
     if config.sources.get("priority", "default") != "default":
         raise ConfigError("priority: a cluster shares its stores out by itself: give --weight, or drain a node")
     cluster = Cluster(directory)
+    cluster.secret()
     _check_ports(config, len(cluster.table().stores))
-    seat = cluster.join(config.name, weight, socket.gethostname(), os.getpid())
+    count = gateways or min(GATEWAYS, len(os.sched_getaffinity(0)))
+    node = ClusterNode(config.name, True, weight, host=socket.gethostname(), pid=os.getpid())
+    seat = cluster.join(node.name, node.weight, node.host, node.pid)
     _log.info("node starting", version=amq.__version__, pid=os.getpid(), cluster=cluster.directory, weight=weight)
     try:
         with _own_directory(config) as place:
-            code = asyncio.run(
-                Supervisor(cluster, config.name, seat, place, _member_command, os.environ).until_stopped()
-            )
+            code = asyncio.run(_be_node(cluster, config, node, seat, place, count))
     finally:
         seat.close()
     _log.info("stopped", exit_code=code)
     if code:
         raise click.exceptions.Exit(code)
+
+
+async def _be_node(
+    cluster: Cluster, config: BrokerConfig, node: ClusterNode, seat: Seat, place: str, gateways: int
+) -> int:
+    shares = await _open_ports(config, gateways)
+    urls = [
+        reachable(str(TransportUrl(parse_transport_url(text).scheme, *each.getsockname()[:2])), node.host)
+        for text, sockets in zip(config.transports, shares[0], strict=True)
+        for each in sockets
+    ]
+    node = dataclasses.replace(node, addresses=of_broker(config, urls, node.host))
+    programs = [Program([*_words(), "--gateway"], sockets) for sockets in shares]
+    supervisor = Supervisor(cluster, node, seat, place, _member_command, os.environ, programs)
+    probes = OwnProbes(config.probe_listen, lambda: Health("master" if supervisor.is_serving else "starting"))
+    await probes.start()
+    _log.info("the ports are open", urls=urls, gateways=gateways)
+    try:
+        return await supervisor.until_stopped()
+    finally:
+        await probes.close()
+
+
+async def _open_ports(config: BrokerConfig, gateways: int) -> list[list[list[socket.socket]]]:
+    """For each gateway the sockets of each transport. Raises TransportError."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + LISTEN_PATIENCE_S
+    while refused := await loop.run_in_executor(None, refusals, config.transports):
+        if loop.time() >= until_s:  # until then a node that was killed may have left them
+            raise TransportError(
+                f"{refused[0]}; another program has the port, perhaps another node on this host, or the address is not "
+                "of this host"
+            )
+        await asyncio.sleep(LISTEN_RETRY_S)
+    shares: list[list[list[socket.socket]]] = [[] for _ in range(gateways)]
+    for text in config.transports:
+        url = parse_transport_url(text)
+        shares[0].append(await listening_sockets(loop, url.host, url.port, shares=True))
+        for share in shares[1:]:
+            ports = [await listening_sockets(loop, *each.getsockname()[:2], shares=True) for each in shares[0][-1]]
+            share.append([each for sockets in ports for each in sockets])
+    return shares
+
+
+def gateway(
+    directory: str,
+    config: BrokerConfig,
+    source: Source,
+    readers: Readers,
+    configure_log: Callable[[BrokerConfig], None],
+) -> Gateway:
+    """A gateway of the node that has started this process. Raises AmqError."""
+    try:
+        numbers = json.loads(os.environ[SOCKETS])
+        sockets = [[socket.socket(fileno=number) for number in each] for each in numbers]
+    except (KeyError, ValueError, TypeError, OSError) as error:
+        raise ConfigError(f"--gateway is for the processes that a node starts ({error})") from error
+    return Gateway(config, source, readers, Cluster(directory), sockets, configure_log)
 
 
 def member_config(directory: str, store: str, read: Callable[[str], BrokerConfig]) -> BrokerConfig:
@@ -60,7 +131,7 @@ def member_config(directory: str, store: str, read: Callable[[str], BrokerConfig
     config = read(cluster.location(store, table))
     priority = cluster.priorities(config.name).get(store, 0)
     return dataclasses.replace(
-        shifted(config, list(table.stores).index(store)),
+        shifted(config, list(table.stores).index(store) + 1),
         priority=priority,
         management_socket=own if (own := config.management_socket) in (NONE, AUTO) else f"{own}.{store}",
     )
@@ -86,17 +157,18 @@ def _own_directory(config: BrokerConfig) -> Iterator[str]:
 
 
 def _check_ports(config: BrokerConfig, stores: int) -> None:
-    """Raises ConfigError where two members of this node would listen at the same port."""
-    taken: dict[int, int] = {}
-    for index in range(stores):
+    """Raises ConfigError where two processes of this node would listen at the same port."""
+    taken: dict[int, str] = {}
+    for index in range(stores + 1):
+        whose = f"store number {index}" if index else "the gateways"
         for port in ports(shifted(config, index)):
             if port in taken:
                 raise ConfigError(
-                    f"port {port} would be that of store number {taken[port] + 1} and of number {index + 1}: the ports "
-                    "of each store are higher by one than those of the store before; give one --transport, such as "
-                    f"auto://0.0.0.0:61616, or ports that are at least {stores} apart"
+                    f"port {port} would be that of {taken[port]} and of {whose}: the ports of each store are higher by "
+                    "its number; give one --transport, such as auto://0.0.0.0:61616, or ports that are at least "
+                    f"{stores + 1} apart"
                 )
-            taken[port] = index
+            taken[port] = whose
 
 
 def leash() -> BinaryIO:
@@ -105,4 +177,9 @@ def leash() -> BinaryIO:
 
 
 def _member_command(store: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "amq", *sys.argv[1:], "--member", store]
+    return [*_words(), "--member", store]
+
+
+def _words() -> list[str]:
+    """This command, as a process of the node."""
+    return [sys.executable, "-P", "-m", "amq", *sys.argv[1:]]

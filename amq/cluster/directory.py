@@ -141,9 +141,13 @@ class Cluster:
             _make_store(made.location(name))
         return made
 
+    @property
+    def secret_file(self) -> str:
+        return self._path(SECRET_FILE)
+
     def secret(self) -> bytes:
         """The secret of the cluster; one of an older version, which has none, gets it now. Raises StoreError."""
-        path = self._path(SECRET_FILE)
+        path = self.secret_file
         try:
             if not os.path.exists(path):
                 with suppress(FileExistsError):  # another node was quicker

@@ -44,7 +44,7 @@ STEADY_S = 60.0  # a process that ran for so long is started again after the sho
 GATEWAYS_END_S = 10.0  # at a stop: then the members end, too
 DATAGRAM_BYTES_MAX = 4096
 COUNTS = "X_AMQ_COUNTS"  # what a gateway says of itself, as JSON
-SOCKETS = "AMQ_GATEWAY_SOCKETS"  # in the environment of a gateway: its sockets, see `Program`
+SOCKETS = "GATEWAY_SOCKETS"  # in the environment of a gateway: its sockets, see `Program`
 _OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")  # of the node, and of no process that it starts
 _log = structlog.get_logger("amq.cluster")
 

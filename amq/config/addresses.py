@@ -76,5 +76,5 @@ def _shifted_url(text: str, by: int) -> str:
 
 def _shifted(port: int, by: int) -> int:
     if port and port + by > PORT_MAX:
-        raise ConfigError(f"port {port} + {by} is more than {PORT_MAX}: the stores of a cluster have consecutive ports")
+        raise ConfigError(f"port {port} + {by} is more than {PORT_MAX}: the ports of a cluster are consecutive")
     return port + by if port else 0

@@ -98,6 +98,11 @@ class Home:
         self.made: set[str] = set()
 
     @property
+    def peer(self) -> Recipient:
+        """The client."""
+        return self._router.peer
+
+    @property
     def unanswered(self) -> int:
         return self.asked - self.answered
 

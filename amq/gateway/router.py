@@ -144,6 +144,11 @@ class RoutedConnection:
             self._anchor(client.id)
 
     @property
+    def owes_answers(self) -> bool:
+        """Is there something asked for that no home has answered?"""
+        return any(home.unanswered for home in self._homes.values())
+
+    @property
     def client(self) -> Client:
         return self._client
 

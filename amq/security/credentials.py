@@ -180,6 +180,30 @@ def server_context(settings: CredentialSettings) -> ssl.SSLContext:
     return context
 
 
+def link_context(settings: CredentialSettings) -> ssl.SSLContext:
+    """A context with which a process of a cluster reaches another one. It shows the certificate of its own ports, and
+    trusts `trust`; without that, the CAs of the host, and its own certificate as that of every node. Raises ConfigError
+    that names the file."""
+    context = new_context(ssl.PROTOCOL_TLS_CLIENT, settings.tls_minimum_version)
+    if settings.trust:
+        _trust(context, settings.trust, settings.revoked_certificates)
+    else:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    if settings.certificate:
+        key, password = (
+            settings.certificate_key or settings.certificate,
+            _password(settings.certificate_key_password_file),
+        )
+        try:
+            context.load_cert_chain(settings.certificate, key, lambda: password)
+            if not settings.trust:
+                context.load_verify_locations(settings.certificate)
+                context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        except (ssl.SSLError, OSError, ValueError) as error:
+            raise ConfigError(_pair_trouble(settings.certificate, key, error), code="CERTIFICATE_INVALID") from error
+    return context
+
+
 def _trust(context: ssl.SSLContext, trust: str, revoked: str) -> None:
     for path, what in ((trust, "trusted CAs"), (revoked, "revocation list")):
         if not path:

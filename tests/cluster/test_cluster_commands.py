@@ -70,6 +70,8 @@ def test_status_tells_stores_that_nobody_serves(cluster: Path, node: str) -> Non
             "pid": 4711,
             "weight": 1.0,
             "drained": False,
+            "addresses": [],
+            "gateways": [],
             "serves": [],
             "should_serve": ["s1", "s2", "s3"],
         }
@@ -105,7 +107,7 @@ def test_what_cannot_be_done_is_one_line_with_the_cure(cluster: Path, node: str,
                 *("--transport", "stomp://h:61613", "--transport", "tcp://h:61615"),
             ),
             3,
-            "at least 3 apart",
+            "at least 4 apart",
         ),
         (("start", "--cluster", cluster, "--name", "b", "--transport", "stomp://h:65535"), 3, "more than 65535"),
     ):

@@ -45,7 +45,7 @@ def note(what):
 door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 def say(text):
     door.sendto(text.encode(), os.environ["NOTIFY_SOCKET"])
-((number,),) = json.loads(os.environ["AMQ_GATEWAY_SOCKETS"])
+((number,),) = json.loads(os.environ["GATEWAY_SOCKETS"])
 listener, had = socket.socket(fileno=number), 0
 say("READY=1\\nSTATUS=serving")
 note("began")

@@ -1,0 +1,117 @@
+"""GatewayHub: the clients of a gateway. A reception without a broker, whose connections lead to the stores' masters.
+
+Invariant: it keeps nothing that must survive it, and confirms nothing itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from random import Random
+from socket import socket
+from typing import Any
+
+import structlog
+
+from amq.broker.memory import Memory
+from amq.broker.sessions.links import Client
+from amq.config.schema import BrokerConfig
+from amq.core.message import Message
+from amq.doors.clock import Clock
+from amq.doors.threads import Threads
+from amq.gateway.homes import GatewayCluster
+from amq.gateway.router import RoutedConnection
+from amq.gateway.turn import GatewayTurn
+from amq.journal.writer import JournalThread
+from amq.node.catalogue import Surroundings
+from amq.node.reception import POLL_S, Reception, Shared
+from amq.transports.hub import ServedConnection
+from amq.transports.peer import Peer
+from amq.transports.translating import Translator
+
+UPKEEP_S = 1.0
+ANSWERS_S = 5.0  # how long a stop waits for answers that clients wait for
+EPOCH_BITS = 48  # as good as unique among all gateways of a cluster, and their restarts
+_log = structlog.get_logger("amq.gateway")
+
+
+class GatewayHub(Reception):
+    """The reception of one gateway."""
+
+    turn: GatewayTurn
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        entropy: Random,
+        threads: Threads,
+        shared: Shared,
+        name: str,
+        host_name: str,
+        cluster: str,
+        ways: GatewayCluster,
+    ) -> None:
+        """`name` is the node's, `cluster` the id of the cluster, `ways` lead to its stores."""
+        super().__init__(config, clock, entropy, shared, name, host_name)
+        self.epoch = entropy.getrandbits(EPOCH_BITS)
+        self.turn = GatewayTurn(self.loop)
+        self.memory = Memory(config.memory_limit_bytes)
+        self._message_id_prefix = f"ID:{cluster[:12]}-"
+        make_runner = partial(JournalThread, threads, self.loop.call_soon_threadsafe)
+        self.translator = Translator(self.memory, make_runner, self.turn.wake)
+        self.lend, self.take_back, self.shown = self._lend, self.memory.take_back, _as_it_is
+        self._ways = ways
+        self._upkeep: asyncio.TimerHandle | None = None
+
+    async def listen(self, neighbours: tuple[str, ...] = (), given: Sequence[Sequence[socket]] = ()) -> None:
+        await super().listen(neighbours, given)
+        self._keep_up()
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.memory.set_limit(config.memory_limit_bytes)
+        self.meet(self._neighbours)
+
+    async def stop(self) -> None:
+        """No new input; answers that are due go out; clients hear where the other nodes are, and have time to go."""
+        self._close_servers()
+        for connection in list(self.connections.values()):
+            connection.pause_reading()
+        self.parking.close()
+        until_s = self.clock.monotonic() + ANSWERS_S
+        while self._owes_answers() and self.clock.monotonic() < until_s:
+            await asyncio.sleep(POLL_S)
+        self._announce(*self._neighbours)
+        await self._close_connections()
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+        self.turn.stop()
+        self._leave()
+
+    def _owes_answers(self) -> bool:
+        clients = [connection.client for connection in self.connections.values()]
+        routed = [each for each in clients if isinstance(each, RoutedConnection)]
+        return bool(self.turn.unsent) or any(each.owes_answers for each in routed)
+
+    def admit(self, peer: Peer, owner: str, client: Client, protocol: str) -> ServedConnection:
+        return RoutedConnection(self._ways, peer, owner, client, protocol)
+
+    def _lend(self, queue: Any, message: Message) -> int:  # noqa: ARG002
+        size = len(message.body)
+        self.memory.take(size)
+        self.memory.lend(size)
+        return size
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(self.config, self._name, self.epoch, self._message_id_prefix)
+
+    def _keep_up(self) -> None:
+        self.translator.step()
+        self._upkeep = self.loop.call_later(UPKEEP_S, self._keep_up)
+
+
+def _as_it_is(queue: Any, message: Message) -> Message:  # noqa: ARG001
+    """A message that is delivered again comes from its home as it is to be shown."""
+    return message

@@ -1,0 +1,175 @@
+"""Links: those of a gateway, at most one to each store, and who waits for one.
+
+A link is made when a client first needs its store. It takes the commands of clients before it is connected: they wait
+in it, each connection bounded by its window, while a lookout finds the master. When no master answers within
+`PATIENCE_S` the link is given up, and all who wait hear so. A link that breaks, or whose store has another master now,
+is lost; the next client that needs the store makes another one.
+
+Lives on the event loop. Invariant: a store without a master, or one that hangs, keeps nobody who needs another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import cast
+
+import structlog
+
+from amq.broker.sessions.links import Client
+from amq.core.errors import AmqError, StoreError
+from amq.doors.threads import Threads
+from amq.gateway.homes import Home
+from amq.gateway.lookout import Lookout, Master, find_master
+from amq.link.link import Link
+from amq.transports.hub import ServedConnection
+from amq.transports.peer import Peer
+
+PATIENCE_S = 30.0  # a takeover of a large store may take longer: clients then try again
+CONNECT_S = 3.0  # for a socket to it, and its welcome
+_log = structlog.get_logger("amq.gateway")
+
+
+class HomeUnavailableError(StoreError):
+    """No master of the store that a destination lives in answers."""
+
+    code = "HOME_UNAVAILABLE"
+    fatal = False
+
+
+class _Store:
+    """One store of the cluster. `link` None = nobody needs it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lookout: Lookout | None = None
+        self.link: Link | None = None
+        self.connecting: asyncio.Task[None] | None = None
+        self.master: Master | None = None  # as was last seen
+        self.linked: Master | None = None  # to which the link is connected, None = to none
+        self.seen = asyncio.Event()  # the lookout has looked
+
+
+class Links:
+    """`make_link` makes one that has no socket; `connect(link, address)` gives it one; `locate(store)` = where that is,
+    path or URL. All may raise AmqError."""
+
+    def __init__(
+        self,
+        threads: Threads,
+        make_link: Callable[[], Link],
+        connect: Callable[[Link, str], Awaitable[object]],
+        locate: Callable[[str], str],
+        find: Callable[[str], Master | None] = find_master,
+    ) -> None:
+        self._threads = threads
+        self._make_link = make_link
+        self._connect_link = connect
+        self._locate = locate
+        self._find = find
+        self._loop = asyncio.get_running_loop()
+        self._stores: dict[str, _Store] = {}
+        self._is_closed = False
+
+    @property
+    def linked(self) -> list[str]:
+        """The stores to which there is a link."""
+        return [each.name for each in self._stores.values() if each.linked is not None]
+
+    @property
+    def waiting(self) -> list[str]:
+        """The stores for whose master clients wait."""
+        return [each.name for each in self._stores.values() if each.link is not None and each.linked is None]
+
+    def open(self, name: str, home: Home, client: Client, owner: str, protocol: str) -> ServedConnection:
+        """Serve a client at the store of that name. Raises HomeUnavailableError."""
+        if self._is_closed:
+            raise HomeUnavailableError("the gateway stops: connect again")
+        store = self._stores.get(name)
+        if store is None:
+            self._stores[name] = store = _Store(name)
+        link = store.link
+        if link is None or link.is_lost:
+            store.link = link = self._make_link()
+            link.lost = partial(self._lost, store)
+            store.connecting = self._loop.create_task(self._connect(store, link))
+        peer = cast(Peer, home.peer)
+        assert peer.codec is not None
+        survives = peer.codec.survives
+        connection = link.open(home, client, owner, protocol, peer_name=peer.peer_name, survives=survives)
+        connection.lost = lambda _, error: home.lost(error)
+        return connection
+
+    async def _connect(self, store: _Store, link: Link) -> None:
+        """Connect `link` to the master of `store`, as soon as there is one."""
+        reason = "no broker serves it"
+        store.seen.clear()  # what was seen before may be the master that is gone
+        self._want(store, True)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not link.is_lost:
+                    await store.seen.wait()
+                    store.seen.clear()
+                    master = store.master
+                    if master is None:
+                        continue
+                    try:
+                        async with asyncio.timeout(CONNECT_S):
+                            await self._connect_link(link, master.address)
+                    except (AmqError, OSError) as error:  # also where it does not answer in time
+                        reason = f"{master.broker} at {master.address}: {error or 'no answer'}"
+                    else:
+                        self._linked(store, link, master)
+                        return
+        except TimeoutError:
+            link.lose(
+                HomeUnavailableError(
+                    f"no master of store {store.name} has answered for {PATIENCE_S:g} s ({reason}): connect again, and "
+                    "look at `amq cluster status`"
+                )
+            )
+        finally:
+            self._want(store, False)
+
+    def _linked(self, store: _Store, link: Link, master: Master) -> None:
+        if store.link is link and not link.is_lost:
+            store.linked = master
+            _log.info("linked to the master", store=store.name, broker=master.broker, address=master.address)
+
+    def _want(self, store: _Store, wanted: bool) -> None:
+        if store.lookout is None:
+            store.lookout = Lookout(self._threads, f"store {store.name}", partial(self._look, store))
+        store.lookout.want(wanted)
+
+    def _look(self, store: _Store) -> None:
+        """In the thread of its lookout."""
+        found = self._find(self._locate(store.name))
+        with suppress(RuntimeError):  # the event loop has ended meanwhile
+            self._loop.call_soon_threadsafe(self._found, store, found)
+
+    def _found(self, store: _Store, master: Master | None) -> None:
+        store.master = master
+        store.seen.set()
+        link, linked = store.link, store.linked
+        if link is not None and linked is not None and master is not None and master != linked:
+            link.lose(HomeUnavailableError(f"{master.broker} is the master of store {store.name} now: connect again"))
+
+    def _lost(self, store: _Store, link: Link, error: AmqError) -> None:
+        if store.link is not link:
+            return
+        if store.linked is not None:
+            _log.warning("link lost", store=store.name, broker=store.linked.broker, reason=str(error))
+        store.link = store.linked = None
+
+    def close(self) -> None:
+        """The gateway ends."""
+        self._is_closed = True
+        for each in self._stores.values():
+            if each.connecting is not None:
+                each.connecting.cancel()
+            if each.lookout is not None:
+                each.lookout.stop()
+            if each.link is not None:
+                each.link.lose(HomeUnavailableError("the gateway stops: connect again"))

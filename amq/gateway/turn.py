@@ -1,0 +1,40 @@
+"""GatewayTurn: the end of a round of the event loop in a process without a broker. Every socket is written once.
+
+There is no lease gate: a gateway says what the master of a store has let out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from amq.transports.hub import Sender
+from amq.transports.shares import Shares
+
+
+class GatewayTurn:
+    """Implements `amq.transports.hub.PeerTurn`. Its senders are clients' connections and links."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.is_due = False
+        self.talkers: deque[int] = deque(maxlen=1)  # nothing depends on them here
+        self.unsent: dict[Sender, None] = {}
+        self.shares = Shares(loop)
+
+    def wake(self) -> None:
+        if not self.is_due:
+            self.is_due = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self.shares.round_until_s = 0.0
+        self.is_due = False
+        unsent = self.unsent
+        while unsent:
+            unsent.popitem()[0].send_out()
+
+    def stop(self) -> None:
+        """Nothing is sent through this turn any more."""
+        self.unsent.clear()
+        self.shares.stop()

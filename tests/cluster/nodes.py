@@ -1,0 +1,118 @@
+"""Nodes of a cluster as real processes, for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from amq.config.transport_url import parse_transport_url
+from tests.cli.amq_process import ROOT, amq
+from tests.patience import DEADLINE_S
+from tests.processes import LEASH, naming
+
+STORES = 4
+
+
+class Node:
+    """`amq start --cluster` as a process; its log is in a file."""
+
+    def __init__(self, cluster: Path, name: str) -> None:
+        self.name = name
+        self.cluster = cluster
+        self.log = cluster.parent / f"{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Node:
+        words = ["start", "--cluster", str(self.cluster), "--name", self.name, "--transport", "auto://127.0.0.1:0"]
+        options = ["-o", "logFormat=json", "-o", "failbackDelay=200ms", "-o", "lockAcquireSleepInterval=100ms"]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-SEc", LEASH, sys.executable, "-m", "amq", *words, *options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+            )
+        return self
+
+    def kill(self) -> None:
+        """kill -9 of the node alone: its members notice it."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> int:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(DEADLINE_S)
+
+    @property
+    def ports(self) -> list[int]:
+        """Those of its gateways, in the order of its transports, as it said when it started last."""
+        lines = [json.loads(line) for line in self.log.read_text().split("\n") if '"the ports are open"' in line]
+        return [parse_transport_url(url).port for url in lines[-1]["urls"]] if lines else []
+
+    @property
+    def port(self) -> int:
+        if not self.ports:
+            raise ConnectionRefusedError(f"{self.name} does not listen yet")
+        return self.ports[0]
+
+    def log_text(self) -> str:
+        return self.log.read_text()[-4000:]
+
+    @property
+    def gateways(self) -> list[int]:
+        return [pid for pid, words in naming(self.cluster) if "--gateway" in words and self.name in words]
+
+    @property
+    def members(self) -> list[int]:
+        return [pid for pid, words in naming(self.cluster) if "--member" in words and self.name in words]
+
+    def members_of(self, store: str) -> list[int]:
+        found = naming(self.cluster)
+        return [pid for pid, words in found if words[-3:-1] == ["--member", store] and self.name in words]
+
+
+class Nodes:
+    def __init__(self, directory: Path, stores: int = STORES) -> None:
+        self.cluster = directory / "c"
+        amq("cluster", "init", "--cluster", str(self.cluster), "--stores", str(stores)).check_returncode()
+        self.nodes = {name: Node(self.cluster, name) for name in "ab"}
+
+    def kill(self) -> None:
+        """kill -9 of everything."""
+        for pid, _ in naming(self.cluster):
+            if pid != os.getpid():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(amq("cluster", "status", "--cluster", str(self.cluster), "--json").stdout)
+        return found
+
+    def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        until = time.monotonic() + DEADLINE_S
+        while not wanted(found := self.status()):
+            assert time.monotonic() < until, f"{json.dumps(found)}\n{self.logs()}"
+            time.sleep(0.1)
+        return found
+
+    def logs(self) -> str:
+        return "\n".join(node.log.read_text()[-4000:] for node in self.nodes.values() if node.log.exists())
+
+
+def each_as_it_should_be(found: dict[str, Any]) -> bool:
+    return all(store["master"] == store["preferred"] is not None for store in found["stores"])
+
+
+def served_by(*names: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda found: {store["master"] for store in found["stores"]} == set(names)

@@ -1,0 +1,153 @@
+"""Gateways as processes: one port serves all stores of a cluster, and answers whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+import amq
+from amq.cluster.directory import Cluster
+from amq.core.destination import QUEUE_SCHEME
+from bench.wire import WireConnection
+from tests.cluster.nodes import Node, Nodes, each_as_it_should_be, served_by
+from tests.patience import DEADLINE_S
+from tests.traffic import Producer, drain, send
+
+pytestmark = pytest.mark.deep
+PROBE_S = 0.005  # between two connections of a prober
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Nodes]]:
+    """Start nodes of a cluster of `stores` stores; when it returns, each store is served by the node that should."""
+    made: list[Nodes] = []
+
+    def run(*names: str, stores: int = 2) -> Nodes:
+        nodes = Nodes(tmp_path, stores)
+        made.append(nodes)
+        for name in names:
+            nodes.nodes[name].start()
+        nodes.until(each_as_it_should_be)
+        return nodes
+
+    yield run
+    for nodes in made:
+        nodes.kill()
+
+
+def queue_in(nodes: Nodes, store: str) -> str:
+    """The name of a queue whose home is `store`."""
+    placement = Cluster(str(nodes.cluster)).table().placement
+    return next(name for number in count() if placement.home_of(QUEUE_SCHEME + (name := f"q{number}")) == store)
+
+
+def until(wanted: Callable[[], object], why: Callable[[], str]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not wanted():
+        assert time.monotonic() < deadline, why()
+        time.sleep(0.02)
+
+
+class Prober(threading.Thread):
+    """Connects to a port again and again, and notes whether it was refused."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(name="prober", daemon=True)
+        self.connected = 0
+        self.refused = 0
+        self._port = port
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopping.wait(PROBE_S):
+            try:
+                with socket.create_connection(("127.0.0.1", self._port), DEADLINE_S):
+                    self.connected += 1
+            except ConnectionRefusedError:
+                self.refused += 1
+
+    def stop(self) -> int:
+        """How often it was refused."""
+        self._stopping.set()
+        self.join()
+        assert self.connected
+        return self.refused
+
+
+def test_one_port_serves_the_queues_of_all_stores(start: Callable[..., Nodes]) -> None:
+    nodes = start("a")
+    port = nodes.nodes["a"].port
+    first, second = (queue_in(nodes, store) for store in ("s1", "s2"))
+    with WireConnection(port, timeout_s=DEADLINE_S) as wire:
+        for queue in (first, second):
+            send(wire, b"by hand", queue=f"/queue/{queue}")
+            assert drain(wire, 1, f"/queue/{queue}") == [b"by hand"]
+    with (
+        amq.connect(f"failover:(stomp://127.0.0.1:{port})") as connection,
+        connection.session() as session,
+        connection.session(transacted=True) as transacted,
+    ):
+        for queue in (first, second):
+            producer = transacted.producer(f"/queue/{queue}")
+            for number in range(20):
+                producer.send(f"message {number}", wait=False)
+            transacted.commit()
+            consumer = session.consumer(f"/queue/{queue}")
+            for number in range(20):
+                message = consumer.receive(DEADLINE_S)
+                assert message is not None
+                assert message.text == f"message {number}"
+                message.ack()
+    found = nodes.until(lambda found: sum(each["links"] for each in found["nodes"][0]["gateways"]) >= 2)
+    assert all(each["pid"] for each in found["nodes"][0]["gateways"])
+    assert nodes.nodes["a"].stop() == 0
+
+
+def test_a_living_node_answers_always_and_nothing_confirmed_is_lost(start: Callable[..., Nodes]) -> None:
+    nodes = start("a", "b", stores=2)
+    a, b = nodes.nodes["a"], nodes.nodes["b"]
+    prober = Prober(b.port)
+    prober.start()
+    producers = [Producer([b], queue=f"/queue/{queue_in(nodes, store)}") for store in ("s1", "s2")]  # type: ignore[list-item]
+    for producer in producers:
+        producer.start()
+
+    def progress() -> None:
+        for producer in producers:
+            producer.wait_confirmed(50)
+
+    progress()
+    of_b = next(store["store"] for store in nodes.status()["stores"] if store["master"] == "b")
+    _kill(b, "member", of_b)
+    progress()
+    _kill(b, "gateway")
+    progress()
+    a.kill()
+    nodes.until(served_by("b"))
+    progress()
+
+    assert prober.stop() == 0, nodes.logs()
+    for producer, store in zip(producers, ("s1", "s2"), strict=True):
+        confirmed = producer.stop()
+        queue = f"/queue/{queue_in(nodes, store)}"
+        with WireConnection(b.port, timeout_s=DEADLINE_S) as wire:
+            bodies = [int(body.split()[1]) for body in drain(wire, len(confirmed) + 50, queue)]
+        assert bodies == sorted(set(bodies)), "stored twice, or out of order"
+        assert set(confirmed) <= set(bodies)
+    assert b.stop() == 0
+
+
+def _kill(node: Node, kind: str, store: str = "") -> None:
+    """kill -9 of one gateway, or of the member of `store`."""
+    before = node.gateways if kind == "gateway" else node.members_of(store)
+    os.kill(before[0], signal.SIGKILL)
+    after = (lambda: node.gateways) if kind == "gateway" else (lambda: node.members_of(store))
+    until(lambda: len(after()) == len(before) and before[0] not in after(), node.log_text)
