@@ -312,7 +312,7 @@ class Cluster:
 
 
 def node_document(node: ClusterNode) -> bytes:
-    """What `node` writes to its seat."""
+    """The document of `node` in its seat."""
     gateways = [each._asdict() for each in node.gateways[:GATEWAYS_MAX]]
     body = {"weight": node.weight, "host": node.host, "pid": node.pid, "gateways": gateways}
     return encode("node", {**body, "addresses": list(bounded(node.addresses))}, NODE_BYTES)

@@ -52,7 +52,7 @@ class _Store:
         self.seen = asyncio.Event()  # the lookout has looked
 
 
-class Links:
+class StoreLinks:
     """`make_link` makes one that has no socket; `connect(link, address)` gives it one; `locate(store)` = where that is,
     path or URL. All may raise AmqError."""
 

@@ -29,7 +29,7 @@ from amq.doors.clock import Clock, SystemClock
 from amq.doors.threads import SystemThreads
 from amq.gateway.homes import Home
 from amq.gateway.hub import GatewayHub
-from amq.gateway.links import Links
+from amq.gateway.links import StoreLinks
 from amq.gateway.lookout import Lookout
 from amq.link.link import Link
 from amq.node import process
@@ -73,7 +73,7 @@ class Gateway(Service):
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._warn()
-        self.links = Links(self._threads, self._make_link, self._connect, self._locate)
+        self.links = StoreLinks(self._threads, self._make_link, self._connect, self._locate)
         shared = Shared(Events(), self._entrance, self._gate.authenticate, self._certificate.credentials)
         host_name = SystemHost().name()
         self.hub = GatewayHub(

@@ -14,7 +14,7 @@ from amq.broker.sessions.links import NOBODY
 from amq.core.errors import AmqError, StoreError
 from amq.doors.threads import SystemThreads
 from amq.gateway import links, lookout
-from amq.gateway.links import HomeUnavailableError, Links
+from amq.gateway.links import HomeUnavailableError, StoreLinks
 from amq.gateway.lookout import Master
 from amq.link.link import Link
 from tests.patience import DEADLINE_S
@@ -62,7 +62,7 @@ class World:
         self.made: list[SomeLink] = []
         self.tried: list[str] = []
         self.refuse: Callable[[str], Awaitable[object]] | None = None
-        self.links = Links(SystemThreads(), self._make, self._connect, str, self._find)
+        self.links = StoreLinks(SystemThreads(), self._make, self._connect, str, self._find)
 
     def _make(self) -> Link:
         self.made.append(SomeLink())
@@ -171,7 +171,7 @@ def test_a_master_that_refuses_or_hangs_is_tried_again(play: Play, monkeypatch: 
             if len(world.tried) == 2:
                 raise ConnectionRefusedError
             if len(world.tried) == 3:
-                await asyncio.sleep(DEADLINE_S)
+                await asyncio.Event().wait()  # for ever
 
         world.refuse = refuse
         world.masters["s1"] = ONE
