@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from brokers import ROOT as HERE
-from brokers import SHORT, WAITING, Broker, Brokers
+from brokers import WAITING, Broker, Brokers
 from older import run
 from traffic import QUEUE, Producer, drain, send
 
@@ -118,17 +118,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it does not come true"
         time.sleep(0.005)
-
-
-def depose(master: Broker, successor: Broker, producer: Producer) -> int:
-    """`successor` takes over while `master` pauses, since somebody removes the lock file; `producer` goes on.
-    Returns how many lines of its log the old master had written."""
-    mark = len(master.log)
-    master.freeze()
-    (master.store / "lock").unlink()
-    successor.wait_serving()
-    producer.wait_confirmed(100)
-    return mark
 
 
 # -- a store of 0.1 ----------------------------------------------------------------------------------------------------
@@ -323,26 +312,6 @@ def test_an_old_slave_of_a_new_master_never_takes_over(brokers: Brokers, old_amq
     assert set(epochs(brokers.store)) == {2}
 
 
-def test_a_new_slave_takes_over_where_an_old_one_waits_as_well(brokers: Brokers, old_amq: Path) -> None:
-    """Both want the lock. A new broker becomes master at once, also where the old one is first."""
-    group = [brokers.master("a"), brokers.slave("b"), brokers.slave("old", old_amq)]
-    first, second, old = group
-    producer = Producer(group)
-    producer.start()
-    for _ in range(3):
-        producer.wait_confirmed(100)
-        mark = len(second.log)
-        first.kill()
-        second.wait_serving(after=mark)
-        if not old.alive:
-            assert_refused(old)
-            old.start().wait_slave()
-        first.start().wait_slave()
-        first, second = second, first
-    assert_all_there(first, producer.stop())
-    assert set(epochs(brokers.store)) == {2}
-
-
 # -- from an old master to a new one -----------------------------------------------------------------------------------
 
 
@@ -372,74 +341,7 @@ def test_a_new_slave_follows_an_old_master_and_takes_over_from_it(brokers: Broke
     assert epochs(brokers.store) == [1, 2, 2, 2]
 
 
-def test_an_old_master_that_was_deposed_while_it_stood_still_is_refused(brokers: Brokers, old_amq: Path) -> None:
-    """It loses its lock (somebody removes the file), a new broker takes over, and then it goes on."""
-    old = brokers.master("a", old_amq, **SHORT)
-    new = brokers.slave("b")
-    producer = Producer([old, new], patience_s=PATIENCE_S)
-    producer.start()
-    producer.wait_confirmed(200)
-    mark = depose(old, new, producer)
-    claim = (brokers.store / "claim").read_bytes()
-    old.thaw()
-    old.wait_event(WAITING, after=mark)
-    taken_by(new, old, mark)
-    producer.wait_confirmed(100)
-    assert (brokers.store / "claim").read_bytes() == claim
-    assert len(new.said("master: serving")) == 1, "the new master noticed nothing"
-    new.kill()
-    assert_refused(old)
-    assert (brokers.store / "claim").read_bytes() == claim
-    new.start().wait_serving()
-    assert_all_there(new, producer.stop())
-    assert epochs(brokers.store) == [1, 2, 2]
-
-
 # -- the other way round -----------------------------------------------------------------------------------------------
-
-
-def test_a_new_master_that_stood_still_keeps_its_store_from_an_old_broker(brokers: Brokers, old_amq: Path) -> None:
-    """Its lock is lost, an old broker gets it and is refused. So nobody has claimed the store: the master goes on."""
-    new = brokers.master("a", **SHORT)
-    old = brokers.slave("b", old_amq)
-    producer = Producer([new, old], patience_s=PATIENCE_S)
-    producer.start()
-    producer.wait_confirmed(200)
-    new.freeze()
-    before = content(brokers.store)
-    (brokers.store / "lock").unlink()
-    assert_refused(old)
-    assert {name: data for name, data in content(brokers.store).items() if name != "lock"} == {
-        name: data for name, data in before.items() if name != "lock"
-    }
-    new.thaw()
-    producer.wait_confirmed(100)
-    assert_all_there(new, producer.stop())
-    assert epochs(brokers.store) == [2], "the same mastership"
-
-
-def test_a_new_master_that_was_deposed_follows_its_successor_beside_an_old_broker(
-    brokers: Brokers, old_amq: Path
-) -> None:
-    """As above with a second new broker, whom the refused one leaves the lock."""
-    first, old, second = brokers.master("a", **SHORT), brokers.slave("old", old_amq), brokers.slave("b")
-    producer = Producer([first, second, old], patience_s=PATIENCE_S)
-    producer.start()
-    producer.wait_confirmed(200)
-    mark = depose(first, second, producer)
-    first.thaw()
-    first.wait_event(DEPOSED, after=mark)
-    first.wait_event(WAITING, after=mark)
-    second.kill()
-    first.wait_serving(after=mark)
-    if old.alive:
-        first.kill()
-        assert_refused(old)
-        first.start().wait_serving()
-    else:
-        assert_refused(old)
-    assert_all_there(first, producer.stop())
-    assert set(epochs(brokers.store)) == {2}
 
 
 def test_a_new_broker_that_claimed_and_stood_still_loses_to_an_old_one(brokers: Brokers, old_amq: Path) -> None:
