@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from amq.broker.actions import Action
-from amq.core.xid import AnyXid, Xid
+from amq.core.xid import Xid
 from amq.journal.inspect import inspect
 from amq.journal.records import Prepared
-from amq.protocols.commands import Command, Finish, ForgetOutcome, ListPrepared, Prepare
+from amq.protocols.commands import Command, ForgetOutcome, ListPrepared, Prepare
 from amq.protocols.stomp.subscribing import ACK_AUTO
-from tests.broker.test_broker_two_phase import commit_batch, drain, finish, listed, prepare, prepared
+from tests.broker.test_broker_two_phase import drain, finish, listed, prepared
 from tests.broker.world import Client, World
 
 MakeWorld = Callable[..., World]
@@ -59,43 +59,6 @@ def test_the_text_that_writes_it_is_no_id(make_world: MakeWorld) -> None:
         client.do(Prepare("t", xid, receipt="r"))
         world.settle()
         assert (client.codes, "r" in client.confirmed) == (["XID_INVALID"], False)
-
-
-def test_questions_and_repetitions(make_world: MakeWorld) -> None:
-    world = make_world()
-    asker = world.connect()
-    asker.do(Prepare("lost", XID, receipt="q"))
-    world.settle()
-    assert asker.codes == ["TRANSACTION_ROLLED_BACK"]
-    late = world.connect()
-    late.begin()
-    late.do(Prepare("t", XID, receipt="r"))
-    world.settle()
-    assert late.codes == ["TRANSACTION_ROLLED_BACK"], "it was declared not prepared"
-    other = Xid(XID.format, XID.global_id, b"other")
-    prepared(world, other, b"1")
-    again = world.connect()
-    again.begin()
-    again.do(Prepare("t", other, receipt="r"))
-    again.do(Finish(XID, True, "f"))
-    world.settle()
-    assert again.codes[:1] == ["XID_IN_USE"]
-    world.crash_and_recover()
-    assert finish(world, other).errors == []
-
-
-def test_branches_of_one_batch(make_world: MakeWorld) -> None:
-    world = make_world()
-    branches: list[AnyXid] = ["text", *(Xid(1, b"global", bytes([i])) for i in range(2))]
-    for i, xid in enumerate(branches):
-        client = world.connect()
-        client.begin()
-        client.send(b"%d" % i, transaction="t")
-        prepare(client, xid, owner="job", batch=1)
-    assert commit_batch(world, 1, *branches).outcomes == ["committed"]
-    world.crash_and_recover()
-    assert commit_batch(world, 1, *branches).outcomes == ["duplicate"]
-    assert drain(world) == [(b"0", 0), (b"1", 0), (b"2", 0)]
 
 
 @pytest.mark.parametrize("how", ["xa committed: ", "xa rolled back: "])

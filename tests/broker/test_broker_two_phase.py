@@ -11,13 +11,15 @@ import pytest
 
 from amq.broker.names import PREPARED_NAME
 from amq.config.destination_options import DestinationOptions
-from amq.core.xid import AnyXid
+from amq.core.xid import AnyXid, Xid
 from amq.protocols.commands import CommitBatch, Finish, Prepare
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.world import Client, World
 from tests.sampling import sampled
 
 MakeWorld = Callable[..., World]
+BINARY = Xid(1, b"global", b"branch")  # tests/broker/test_broker_binary_xids.py has what differs
+XIDS = pytest.mark.parametrize(("xid", "other"), [("x", "y"), (BINARY, Xid(1, b"global", b"other"))])
 
 
 def prepare(client: Client, xid: AnyXid = "x", transaction: str = "t", **fields: Any) -> str:
@@ -201,34 +203,36 @@ def test_an_unknown_one_is_an_error(make_world: MakeWorld) -> None:
         assert finish(world, commit=commit).codes == ["UNKNOWN_TRANSACTION"]
 
 
-def test_an_xid_is_used_once(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize("xid", ["x", BINARY])
+def test_an_xid_is_used_once(make_world: MakeWorld, xid: AnyXid) -> None:
     world = make_world()
-    prepared(world)
+    prepared(world, xid)
     for end in (None, True):
         if end is not None:
-            finish(world)
+            finish(world, xid)
         client = world.connect()
         client.begin()
         client.send(b"2", transaction="t")
-        prepare(client)
+        prepare(client, xid)
         assert client.codes == ["XID_IN_USE"]
     assert world.stored() == [b"1"]
     world.check_at_rest()
 
 
-def test_the_question_of_a_client_that_lost_the_connection(make_world: MakeWorld) -> None:
+@XIDS
+def test_the_question_of_a_client_that_lost_the_connection(make_world: MakeWorld, xid: AnyXid, other: AnyXid) -> None:
     """Prepared, or never: what was told stays true."""
     world = make_world()
-    prepared(world, "known")
+    prepared(world, xid)
     world.crash_and_recover()
-    client, other = world.connect(), world.connect()
-    token = prepare(client, "known", transaction="gone")
+    client, asker = world.connect(), world.connect()
+    token = prepare(client, xid, transaction="gone")
     assert client.confirmed == [token]
-    prepare(other, "unknown", transaction="gone")
-    assert other.codes == ["TRANSACTION_ROLLED_BACK"]
+    prepare(asker, other, transaction="gone")
+    assert asker.codes == ["TRANSACTION_ROLLED_BACK"]
     late = world.connect()
     late.begin()
-    prepare(late, "unknown")
+    prepare(late, other)
     assert late.codes == ["TRANSACTION_ROLLED_BACK"]
 
 
@@ -402,22 +406,24 @@ def test_no_commit_is_named_as_the_end_of_a_prepared_transaction(make_world: Mak
     world.check_at_rest()
 
 
-def test_a_batch_is_committed_once(make_world: MakeWorld) -> None:
+@XIDS
+def test_a_batch_is_committed_once(make_world: MakeWorld, xid: AnyXid, other: AnyXid) -> None:
     world = make_world()
-    for i in (1, 2):
-        prepared(world, f"x{i}", b"%d" % i, owner="job", batch=7)
+    parts = [xid, other]
+    for i, part in enumerate(parts, 1):
+        prepared(world, part, b"%d" % i, owner="job", batch=7)
     prepared(world, "speculative", b"3", owner="job", batch=7)
     prepared(world, "other", b"4", owner="other", batch=7)
     world.crash_and_recover()
-    client = commit_batch(world, 7, "x1", "x2")
+    client = commit_batch(world, 7, *parts)
     assert (client.outcomes, client.errors) == (["committed"], [])
     assert world.stored() == [b"1", b"2"]
     assert [each["xid"] for each in listed(world)] == ["other"]
     for _ in range(2):
-        assert commit_batch(world, 7, "x1", "x2").outcomes == ["duplicate"]
+        assert commit_batch(world, 7, *parts).outcomes == ["duplicate"]
         world.check_at_rest()
         world.crash_and_recover()
-    assert commit_batch(world, 6, "x1").codes == ["BATCH_TOO_OLD"]
+    assert commit_batch(world, 6, xid).codes == ["BATCH_TOO_OLD"]
     zombie = world.connect()
     zombie.begin()
     zombie.send(b"5", transaction="t")
