@@ -35,7 +35,6 @@ from amq.store.presence import BrokerPresence, Presence, read_presence
 from amq.transports.peer import Peer
 from tests.fakes import FaultyVfs, open_files
 from tests.patience import DEADLINE_S
-from tests.ports import free_port
 from tests.service_world import Services, services, until
 
 Scenario = Callable[[Services], Coroutine[Any, Any, None]]
@@ -224,31 +223,6 @@ def test_a_client_that_breaks_the_protocol_costs_the_others_nothing(tmp_path: Pa
     run(tmp_path, scenario)
 
 
-@pytest.mark.deep
-def test_deleted_lock_file_never_makes_two_masters(tmp_path: Path) -> None:
-    async def scenario(world: Services) -> None:
-        world.period_s = 0.3
-        first, _ = await world.master("a")
-        second, _ = await world.start("b")
-        await asyncio.wait_for(second.wait_for(Role.SLAVE), DEADLINE_S)
-        for _ in range(5):
-            os.unlink(world.store / "lock")
-            await until(lambda: (world.store / "lock").exists())
-            until_s = time.monotonic() + 2 * world.period_s
-            while time.monotonic() < until_s:
-                # The first is asked once more: the machine may pause between two questions for longer than a lease.
-                first_was, second_is, first_is = (is_master(each) for each in (first, second, first))
-                assert not (first_was and second_is and first_is)
-                await asyncio.sleep(0.005)
-        await until(lambda: Role.MASTER in (first.role, second.role))
-
-    run(tmp_path, scenario)
-
-
-def is_master(member: Member) -> bool:
-    return member.master is not None and member.master.turn._valid()
-
-
 def test_what_is_due_does_not_wait_for_the_upkeep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The alarm wakes the broker: here the upkeep never would."""
     monkeypatch.setattr(amq.node.mastership, "UPKEEP_S", 3600.0)
@@ -260,17 +234,6 @@ def test_what_is_due_does_not_wait_for_the_upkeep(tmp_path: Path, monkeypatch: p
         delayed = (("destination", "/queue/a"), ("AMQ_SCHEDULED_DELAY", "100"))
         await client.send("SEND", *delayed, body=b"later")
         assert (await client.receive()).body == b"later"
-
-    run(tmp_path, scenario)
-
-
-def test_replaced_lock_file_ends_in_one_master(tmp_path: Path) -> None:
-    async def scenario(world: Services) -> None:
-        first, _ = await world.master("a")
-        other = world.store / "other"
-        other.write_bytes(b"")
-        os.replace(other, world.store / "lock")
-        await until(lambda: first.role is Role.MASTER and first.master is not None and first.master.turn._valid())
 
     run(tmp_path, scenario)
 
@@ -298,45 +261,6 @@ def _foreign(store: Path) -> None:
     (store / "journal").mkdir(parents=True)
     (store / "journal" / "00000001-00000001.seg").write_bytes(b"MZ not ours" * 50)
     (store / "epochs").mkdir()
-
-
-def test_name_in_use_is_refused(tmp_path: Path) -> None:
-    async def scenario(world: Services) -> None:
-        await world.master("a")
-        twin, _ = await world.start("a")
-        await asyncio.wait_for(twin.wait_for(Role.STOPPED), DEADLINE_S)
-        assert twin.failure is not None
-        assert twin.failure.code == "NAME_IN_USE"
-
-    run(tmp_path, scenario)
-
-
-def test_port_in_use_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amq.node.contender.LISTEN_PATIENCE_S", 0.1)
-
-    async def scenario(world: Services) -> None:
-        server = await asyncio.start_server(lambda _r, _w: None, "127.0.0.1", free_port())
-        port = server.sockets[0].getsockname()[1]
-        service, _ = await world.start(port=port)
-        await asyncio.wait_for(service.wait_for(Role.STOPPED), DEADLINE_S)
-        assert service.failure is not None
-        assert service.failure.code == "TRANSPORT_UNAVAILABLE"
-        server.close()
-        successor, _ = await world.master("b")
-        assert successor.role is Role.MASTER
-
-    run(tmp_path, scenario)
-
-
-def test_parent_directory_must_exist(tmp_path: Path) -> None:
-    async def scenario(world: Services) -> None:
-        world.store = tmp_path / "not mounted" / "store"
-        service, _ = await world.start()
-        await asyncio.wait_for(service.wait_for(Role.STOPPED), DEADLINE_S)
-        assert service.failure is not None
-        assert "mount" in service.failure.description
-
-    run(tmp_path, scenario)
 
 
 def test_store_that_fails_for_a_while_is_tried_again(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from typing import Any
 
@@ -107,44 +106,6 @@ def test_listeners_hear_of_every_failover_and_of_the_end(face: Any, brokers: Bro
         assert [event.kind for event in events[2:]] == [EventKind.INTERRUPTED, EventKind.DISCONNECT]
         assert events[3].old_uri.port == slave.port
         assert isinstance(events[3].error, ConnectError)
-
-    run(scenario)
-
-
-@pytest.mark.deep
-def test_exactly_once_through_many_deaths(face: Any, brokers: Brokers) -> None:
-    """Masters die at random moments; every message is moved once, and in order."""
-    master, slave = brokers.master("a"), brokers.slave("b")
-    group, count, kills = [master, slave], 400, 5
-    rng = random.Random(1)
-    moments = rng.sample(range(10, count), kills)
-
-    async def scenario() -> None:
-        async with await face.connect(url(*group)) as connection:
-            source = connection.session().producer(IN)
-            for number in range(count):
-                await source.send(str(number), wait=False)
-            await source.flush()
-            session = connection.session(transacted=True)
-            consumer, target = await session.consumer(IN, prefetch=5), session.producer(OUT)
-
-            async def move(_: Any) -> None:
-                await target.send((await received(consumer)).text)
-
-            death: threading.Timer | None = None
-            for moved in range(count):
-                if moved in moments:
-                    if death is not None:
-                        death.join()
-                        group[0].start().wait_slave()  # the dead one comes back, behind the other
-                        group.reverse()
-                    death = threading.Timer(rng.random() * 0.01, group[0].kill)
-                    death.start()
-                await session.exactly_once(move)
-            assert death is not None
-            death.join()
-        assert bodies(group[1], OUT) == [str(number) for number in range(count)]
-        assert bodies(group[1], IN) == []
 
     run(scenario)
 

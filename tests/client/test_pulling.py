@@ -10,7 +10,7 @@ from brokers import Brokers
 from faces import AsyncFace, SyncFace
 from fake_broker import IGNORE, Broker, Conversation, Store
 from test_faces import Group, failover, run
-from test_failure_semantics import bodies, received, url
+from test_failure_semantics import received, url
 
 import amq
 from amq.client import ConnectionClosedError
@@ -81,33 +81,6 @@ def test_in_transactions(face: Any) -> None:
                 assert (await received(consumer)).text == "2"
                 await session.commit()
             assert group.store.bodies(Q) == [b"3"]
-
-    run(scenario)
-
-
-def test_with_a_real_broker_that_dies_while_somebody_waits(face: Any, brokers: Brokers) -> None:
-    master, slave = brokers.master("a"), brokers.slave("b")
-
-    async def scenario() -> None:
-        async with await face.connect(url(master, slave)) as connection:
-            await filled(connection, 3)
-            session = connection.session()
-            consumer = await session.consumer(Q, prefetch=0)
-            message = await received(consumer)
-            assert message.text == "0"
-            await message.ack(wait=True)
-            master.kill()
-            message = await received(consumer)
-            assert message.text == "1"
-            await message.ack(wait=True)
-            assert bodies(slave, Q) == ["2"]
-            message = await consumer.receive(0)  # it waits on disk alone, and is there
-            assert message.text == "2"
-            await message.ack(wait=True)
-            assert await consumer.receive(0) is None
-            await filled(connection, 1)
-            other = await session.consumer(Q)
-            assert (await received(other)).text == "0", "nobody waits any longer on the other one"
 
     run(scenario)
 
