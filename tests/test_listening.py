@@ -232,7 +232,7 @@ def test_a_slave_that_cannot_listen_says_so_and_lets_another_take_over(tmp_path:
 
 
 def test_a_group_without_a_better_broker_waits_for_the_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amq.node.mastership.LISTEN_PATIENCE_S", 0.1)
+    monkeypatch.setattr("amq.node.reception.LISTEN_PATIENCE_S", 0.1)
     monkeypatch.setattr("amq.node.group.PROBE_S", PROBE_S / 20)
 
     async def scenario(world: Services) -> None:

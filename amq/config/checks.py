@@ -98,6 +98,7 @@ def contradictions(config: BrokerConfig) -> list[str]:
         except ValueError as error:
             found.append(f"{_told(config, 'probeListen')}: {error}")
     found += _lock_contradictions(config)
+    found += _link_contradictions(config)
     return found + _tls_contradictions(config) + _token_contradictions(config) + _ldap_contradictions(config)
 
 
@@ -136,6 +137,28 @@ def _token_contradictions(config: BrokerConfig) -> list[str]:
         found.append(
             f"{_told(config, 'tokenAlgorithms')} must be one or several of {', '.join(TOKEN_ALGORITHMS)}; those that "
             "need a shared secret are not safe here"
+        )
+    return found
+
+
+def _link_contradictions(config: BrokerConfig) -> list[str]:
+    if not config.link_listen:
+        return []
+    found = []
+    try:
+        url = parse_transport_url(config.link_listen)
+    except ValueError as error:
+        return [f"{_told(config, 'linkListen')} {error}"]
+    if url.scheme not in ("tcp", "ssl"):
+        found.append(f"{_told(config, 'linkListen')} is neither tcp://HOST:PORT nor ssl://HOST:PORT")
+    if not config.link_secret_file:
+        found.append(f"{_told(config, 'linkListen')} without linkSecretFile: anybody could act as a gateway; set it")
+    if url.tls and not config.certificate:
+        found.append(f"{_told(config, 'linkListen')} needs a certificate: set certificate")
+    if not (url.tls or url.loopback):
+        found.append(
+            f"{_told(config, 'linkListen')} can be reached from other hosts without TLS; write ssl://HOST:PORT, or "
+            "listen on 127.0.0.1"
         )
     return found
 

@@ -40,6 +40,18 @@ class NodeOptions(SecurityOptions):
         "blank = nowhere.",
         "Set it for Kubernetes and load balancers, such as 0.0.0.0:8162: a console could be held up by others.",
     )
+    link_listen: str = BROKER.text(
+        "",
+        "URL on which the gateways of a cluster reach this broker while it is master: tcp://HOST:PORT, or "
+        "ssl://HOST:PORT with the certificate of the transports; port 0 = any. Blank = nowhere.",
+        "`amq start --cluster` sets it.",
+    )
+    link_secret_file: str = BROKER.path(
+        "",
+        "File with the secret that gateways must know at linkListen, at least 16 bytes, which only the broker's user "
+        "may read.",
+        "Set it with linkListen, to the file `secret` of the cluster's directory.",
+    )
 
     wait_for_activation: bool = HA.boolean(
         False,

@@ -77,6 +77,11 @@ class Outlet:
     def close(self) -> None:
         """Nothing is sent any more."""
         self._waiting.clear()
+        self._emptied = _nothing  # it refers to the owner of this
+
+
+def _nothing() -> None:
+    """There is nobody any more who waits."""
 
 
 class Inlet:

@@ -32,9 +32,9 @@ class LinkHello:
 
     def __init__(self, is_home: bool, secret: bytes, nonce: bytes) -> None:
         assert len(nonce) == NONCE_BYTES
-        assert len(secret) >= SECRET_BYTES_MIN
+        assert len(secret.strip()) >= SECRET_BYTES_MIN
         self._is_home = is_home
-        self._secret = secret
+        self._secret = secret.strip()
         self._nonce = nonce
         self._their_nonce = b""
         self._rest = b""

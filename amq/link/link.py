@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import deque
 from collections.abc import Callable, Collection
 from random import Random, SystemRandom
 from typing import Any, Final, NamedTuple
@@ -20,7 +21,7 @@ from amq.broker.sessions.traffic import Traffic
 from amq.core.errors import AmqError, CommandError
 from amq.link import calls, commands
 from amq.link.calls import HOME, OPENING, ClientOpening, Home
-from amq.link.channel import Inlet, Outlet
+from amq.link.channel import WINDOW_BYTES, Inlet, Outlet
 from amq.link.framing import LINK, NUMBER, Kind, LinkError, LinkFrame, framed
 from amq.link.hello import NONCE_BYTES, LinkHello
 from amq.link.socket import LinkHub, LinkSocket
@@ -75,6 +76,9 @@ class RemoteConnection:
         self._outlet = Outlet(number, link.write, self._flow)
         self._inlet = Inlet()
         self._is_writable = True
+        self._kept: deque[LinkFrame] = deque()  # that the home says while the client does not read
+        self._kept_bytes = 0
+        self._is_catching_up = False
         self._is_paused = False
         self._session = 0  # of the command that was sent last
         self._receipts: dict[int, object] = {}  # by number: tokens of the client, and `_Asked`
@@ -147,8 +151,10 @@ class RemoteConnection:
 
     def set_writable(self, writable: bool) -> None:
         self._is_writable = writable
-        if writable:
+        if writable and not self.is_closed:
+            self._catch_up()
             self._grant()
+            self._flow()
 
     @property
     def is_lost(self) -> bool:
@@ -180,6 +186,7 @@ class RemoteConnection:
         self._consumers.clear()
         self._names.clear()
         self._receipts.clear()
+        self._kept.clear()
         self._inlet.close()
 
     def end(self, error: AmqError) -> None:
@@ -193,7 +200,7 @@ class RemoteConnection:
 
     def _flow(self) -> None:
         """Read the client, or not: as the home keeps up."""
-        must_pause = self._outlet.is_full or self._link.is_full
+        must_pause = self._outlet.is_full or self._link.is_full or self._kept_bytes > 2 * WINDOW_BYTES
         if must_pause == self._is_paused or self.is_closed:
             return
         self._is_paused = must_pause
@@ -223,13 +230,39 @@ class RemoteConnection:
         if self.is_closed:
             return
         whole = self._inlet.take(frame)
-        if whole is not None:
-            taker = _TAKERS.get(whole.kind)
-            if taker is None:
-                raise LinkError(f"the home sent a frame of kind {whole.kind}, which is not known")
-            taker(self, whole)
+        if whole is None:
+            if self._is_writable:
+                self._grant()
+            return
+        if whole.kind not in _TAKERS:
+            raise LinkError(f"the home sent a frame of kind {whole.kind}, which is not known")
+        if whole.kind == Kind.FAIL:  # it may end the connection, whether the client reads or not
+            self._catch_up(at_any_rate=True)
+        elif self._kept or (not self._is_writable and whole.kind not in _ANSWERS):
+            self._kept.append(whole)
+            self._kept_bytes += _weight(whole)
+            self._flow()
+            return
+        _TAKERS[whole.kind](self, whole)
         if self._is_writable:
             self._grant()
+
+    def _catch_up(self, at_any_rate: bool = False) -> None:
+        """Pass on what was kept, as long as the client reads."""
+        kept = self._kept
+        if not kept or self._is_catching_up:
+            return
+        self._is_catching_up = True
+        try:
+            while kept and (self._is_writable or at_any_rate) and not self.is_closed:
+                frame = kept.popleft()
+                self._kept_bytes -= _weight(frame)
+                _TAKERS[frame.kind](self, frame)
+        except LinkError as error:
+            self._link.fail(error)
+        finally:
+            self._is_catching_up = False
+        self._link.wake()
 
     def _consumer_of(self, number: int) -> RemoteConsumer | None:
         consumer = self._consumers.get(number)
@@ -314,13 +347,19 @@ class RemoteConnection:
             consumer.ended = True
 
     def end_by_home(self) -> None:
-        """The home has ended it, and all that it said before is here."""
+        """The home has ended it, and all that it said before is here. The last call."""
+        if not self.is_closed:
+            self._catch_up(at_any_rate=True)
         if not self.is_closed:
             self.close()
             self._recipient.close()
+        self._outlet.close()
 
 
 _UNWRITABLE: Final = commands.UNWRITABLE
+# A client that sends on is not read before it reads these.
+_ANSWERS: Final = frozenset((Kind.CONFIRM, Kind.CONFIRM_MANY))
+_ANSWER_WEIGHT: Final = 16  # a receipt takes so many times the bytes that it has on a link
 _TAKERS: Final[dict[int, Callable[[RemoteConnection, LinkFrame], None]]] = {
     Kind.DELIVER: RemoteConnection._deliver,
     Kind.DELIVER_MANY: RemoteConnection._deliver_many,
@@ -330,6 +369,12 @@ _TAKERS: Final[dict[int, Callable[[RemoteConnection, LinkFrame], None]]] = {
     Kind.CONFIRM_MANY: RemoteConnection._confirm_many,
     Kind.FAIL: RemoteConnection._fail,
 }
+
+
+def _weight(frame: LinkFrame) -> int:
+    """Bytes that a frame takes which is kept."""
+    size = len(frame.data) + len(frame.body)
+    return size * _ANSWER_WEIGHT if frame.kind in _ANSWERS else size
 
 
 def _tell(connection: RemoteConnection, error: AmqError) -> None:
@@ -423,6 +468,15 @@ class Link:
                 self._early.append(data)
             return
         self._socket.write(data)
+
+    def wake(self) -> None:
+        """There is something for clients at the end of this round."""
+        self._hub.turn.wake()
+
+    def fail(self, error: AmqError) -> None:
+        """The home broke the protocol."""
+        if self._socket is not None:
+            self._socket.fail(error)
 
     def wait(self, connection: RemoteConnection) -> None:
         """`connection` goes on when the socket has room."""

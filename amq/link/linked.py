@@ -347,11 +347,14 @@ class LinkedClient:
 
     def _emptied(self) -> None:
         """Large bodies are written."""
+        self._return_memory()
+        if self._is_held_back:
+            self.flow()
+
+    def _return_memory(self) -> None:
         if self._lent_bytes:
             self._hub.take_back(self._lent_bytes)
             self._lent_bytes = 0
-        if self._is_held_back:
-            self.flow()
 
     # -- as a connection of this broker --------------------------------------------------------------------------------
 
@@ -383,8 +386,12 @@ class LinkedClient:
         hub.door.leave(self.number)
         self._link.over(self)
         if silent:
-            self._outlet.close()
-            self._emptied()
+            self.release()
+
+    def release(self) -> None:
+        """Both ends have closed it, or there is no link any more."""
+        self._outlet.close()
+        self._return_memory()
 
     @property
     def is_over(self) -> bool:

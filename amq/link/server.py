@@ -221,3 +221,4 @@ class HomeLink:
 
     def _forget(self, client: LinkedClient) -> None:
         self.clients.pop(client.on_link, None)
+        client.release()

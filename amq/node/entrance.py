@@ -17,10 +17,13 @@ from ssl import SSLContext
 
 from amq.config.schema import BrokerConfig
 from amq.doors.clock import Clock
+from amq.link.linked import LinkedClient
 from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.handshakes import Handshakes, TlsPort
 from amq.transports.peer import Peer
 from amq.transports.places import Places
+
+Served = Peer | LinkedClient  # a client: with a socket here, or at a gateway
 
 
 class Entrance:
@@ -31,7 +34,7 @@ class Entrance:
         self.door = Doorkeeper(clock, config)
         self.places = Places(clock, lambda: config().max_connections)
         self.numbers = itertools.count(1)
-        self._served: list[MutableMapping[int, Peer]] = []  # the connections of each mastership, by number
+        self._served: list[MutableMapping[int, Served]] = []  # the connections of each mastership, by number
 
     @cached_property
     def _handshakes(self) -> Handshakes:
@@ -46,15 +49,15 @@ class Entrance:
         """A port that is open from now on. `context()` = for new handshakes; `make()` a protocol for a connection."""
         return TlsPort(sockets, context, make, self._handshakes, self.door.arrive, self.places.is_reserved)
 
-    def serve(self, connections: MutableMapping[int, Peer]) -> None:
+    def serve(self, connections: MutableMapping[int, Served]) -> None:
         """From now on `connections` take places."""
         self._served.append(connections)
 
-    def leave(self, connections: MutableMapping[int, Peer]) -> None:
+    def leave(self, connections: MutableMapping[int, Served]) -> None:
         """That mastership is over."""
         self._served = [each for each in self._served if each is not connections]
 
-    def enter(self, peer: Peer) -> None:
+    def enter(self, peer: Served) -> None:
         """`peer` takes a place, perhaps that of another one. Raises PlacesTakenError."""
         gone = self.places.enter(peer, sum(map(len, self._served)))
         if gone is not None:

@@ -59,6 +59,7 @@ class Facts:
     addresses      where clients find it while it is master
     management     path of its management socket on its host, "" = it has none
     console        URL of its console, as that announced it lately; "" = unknown
+    link           where gateways reach it while it is master, "" = nowhere
     certificate    of its TLS ports: `subject`, `not_after_s` (seconds since 1970); {} = it has none
     """
 
@@ -73,6 +74,7 @@ class Facts:
     addresses: tuple[str, ...] = ()
     management: str = ""
     console: str = ""
+    link: str = ""
     certificate: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -88,6 +90,7 @@ class Facts:
             "addresses": list(self.addresses),
             **({"management": self.management} if self.management else {}),
             **({"console": self.console} if self.console else {}),
+            **({"link": self.link} if self.link else {}),
             **({"certificate": dict(self.certificate)} if self.certificate else {}),
         }
 

@@ -31,13 +31,16 @@ from amq.doors.threads import Threads
 from amq.journal.journal import Journal
 from amq.journal.recovery import Recovered
 from amq.journal.writer import JobRunner
+from amq.link.calls import Home
+from amq.link.server import LinkServer
 from amq.node.catalogue import Surroundings
+from amq.node.entrance import Served
+from amq.node.linking import link_secret
 from amq.node.reception import POLL_S, Reception, Shared
 from amq.security.permissions import Permissions
 from amq.store.epoch import Epoch
 from amq.store.host import Host
 from amq.store.port import Store
-from amq.transports.peer import Peer
 from amq.transports.translating import Translator
 from amq.transports.turn import Turn
 
@@ -80,6 +83,8 @@ class Mastership(Reception):
         super().__init__(config, clock, entropy, shared, name, doors.host.name())
         self.turn = Turn(self.loop, inline=shared.alone)
         self.full = False  # the store's disk
+        self.link = ""  # its address for gateways, "" = it has none
+        self._links: LinkServer | None = None
         self._entropy = entropy
         self._upkeep: asyncio.TimerHandle | None = None
         self._runner = make_runner(self.loop.call_soon_threadsafe)
@@ -111,7 +116,16 @@ class Mastership(Reception):
 
     async def listen(self, neighbours: tuple[str, ...] = (), given: Sequence[Sequence[socket]] = ()) -> None:
         await super().listen(neighbours, given)
+        if self.config.link_listen:
+            await self._listen_for_links(self.config.link_listen)
         self._upkeep = self.loop.call_later(UPKEEP_S, self._keep_up)
+
+    async def _listen_for_links(self, text: str) -> None:
+        """Open the port of gateways. Raises TransportError."""
+        secret = link_secret(self.config.link_secret_file)
+        home = Home(self._name, self.epoch, self.message_id_prefix, self.broker.newest_seq)
+        self._links = links = LinkServer(self, secret, home, self._entropy, self._shared.entrance.numbers)
+        self.link = (await self.open_port(text, links.make))[0]
 
     def meet(self, neighbours: tuple[str, ...]) -> None:
         super().meet(neighbours)
@@ -121,6 +135,8 @@ class Mastership(Reception):
     async def stop(self, timeout_s: float = 30.0) -> bool:
         """End in good order: no new input, what came in is committed and confirmed. False where that took too long."""
         self._close_servers()
+        if self._links is not None:
+            self._links.pause()
         for connection in list(self.connections.values()):
             connection.pause_reading()
         self.parking.close()
@@ -130,6 +146,11 @@ class Mastership(Reception):
                 return False
             self.turn.wake()
             await asyncio.sleep(POLL_S)
+        if self._links is not None:
+            self._links.close()
+            while self.turn.unsent and self.clock.monotonic() < deadline:
+                self.turn.wake()
+                await asyncio.sleep(POLL_S)
         await self._close_connections()
         while not self.journal.idle():  # connections that closed gave messages back
             if self.clock.monotonic() > deadline:
@@ -145,8 +166,16 @@ class Mastership(Reception):
 
     def fence(self) -> None:
         """Ownership is lost or in doubt for too long: be gone. Writes nothing, waits for nothing."""
+        if self._links is not None:
+            self._links.abort()
         self._close_at_once()
         self._end()
+
+    def cut(self) -> None:
+        super().cut()
+        links = self._links
+        if links is not None:
+            links.cut()
 
     def _end(self) -> None:
         self.turn.stop()
@@ -192,7 +221,7 @@ class Mastership(Reception):
     def _surroundings(self) -> Surroundings:
         return Surroundings(self.config, self._name, self.epoch, self.message_id_prefix, self.broker.newest_seq)
 
-    def admit(self, peer: Peer, owner: str, client: Client, protocol: str) -> ClientConnection:
+    def admit(self, peer: Served, owner: str, client: Client, protocol: str) -> ClientConnection:
         """Serve a client that has logged in by `protocol`. `owner` = what the names of its temporary destinations begin
         with."""
         return ClientConnection(self.broker, peer, owner, client, self.traffic[protocol])

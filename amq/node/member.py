@@ -182,7 +182,7 @@ class Member:
         if shown is not None:
             found["certificate"] = {"subject": shown.subject[:SUBJECT_CHARS_MAX], "not_after_s": shown.not_after_s}
         if master is not None:
-            found |= {"urls": tuple(master.urls), "store_full": master.full}
+            found |= {"urls": tuple(master.urls), "store_full": master.full, "link": master.link}
         return found
 
     def cut(self) -> None:

@@ -28,7 +28,7 @@ from amq.core.errors import TransportError
 from amq.core.message import Message
 from amq.doors.clock import Clock
 from amq.node.catalogue import PROTOCOLS, PortCodecs, ServedProtocol, Surroundings, served_at
-from amq.node.entrance import Entrance
+from amq.node.entrance import Entrance, Served
 from amq.security.credentials import Credentials
 from amq.security.login import Authenticate, Claim, Login
 from amq.transports.announcer import Announcer
@@ -88,7 +88,7 @@ class Reception(ABC):
         self.config = config
         self.clock = clock
         self.loop = asyncio.get_running_loop()
-        self.connections: dict[int, Peer] = {}
+        self.connections: dict[int, Served] = {}
         self.parking: Parking[Peer] = Parking(entropy, lambda: self.config)
         self.urls: list[str] = []  # as clients write them
         self.traffic: defaultdict[str, Traffic] = defaultdict(Traffic)  # by protocol
@@ -115,15 +115,26 @@ class Reception(ABC):
         """Open the transports: `given` = the sockets of each, where they listen already. See `meet`. Raises
         TransportError where an address cannot be had."""
         for number, port in enumerate(self._ports):
-            for server in await (self._serve(port, given[number]) if given else self._open(port)):
-                self._servers.append(server)
-                for opened in server.sockets:
-                    at = opened.getsockname()[:2]
-                    if at == (port.url.host, port.url.port):
-                        self.urls.append(port.known)
-                    else:
-                        self.urls.append(reachable(str(TransportUrl(port.url.scheme, *at)), self._host_name))
+            self.urls += self._listening(port, await (self._serve(port, given[number]) if given else self._open(port)))
         self.meet(neighbours)
+
+    async def open_port(self, text: str, make: Callable[[], asyncio.Protocol]) -> list[str]:
+        """Open a further port, of something else than clients: its addresses as others write them. Raises
+        TransportError."""
+        url = parse_transport_url(text)
+        port = _Port(text, url, make, reachable(str(url), self._host_name))
+        return self._listening(port, await self._open(port))
+
+    def _listening(self, port: _Port, servers: Sequence[asyncio.Server | TlsPort]) -> list[str]:
+        """The addresses at which these listen."""
+        self._servers += servers
+        places = [opened.getsockname()[:2] for server in servers for opened in server.sockets]
+        return [
+            port.known
+            if place == (port.url.host, port.url.port)
+            else reachable(str(TransportUrl(port.url.scheme, *place)), self._host_name)
+            for place in places
+        ]
 
     async def _open(self, port: _Port) -> Sequence[asyncio.Server | TlsPort]:
         url = port.url
@@ -226,7 +237,7 @@ class Reception(ABC):
         """Where a client finds the group; () = it is not told."""
         return self._announcer.brokers(loopback, tls)
 
-    def opened(self, peer: Peer) -> bool:
+    def opened(self, peer: Served) -> bool:
         try:
             self._shared.entrance.enter(peer)
         except PlacesTakenError:
@@ -238,7 +249,8 @@ class Reception(ABC):
         """It has a socket again: that of a peer which is closed now."""
         self.connections[peer.number] = peer
 
-    def closed(self, peer: Peer) -> None:
+    def closed(self, peer: Served) -> None:
         self.connections.pop(peer.number, None)
         self.places.leave(peer)
-        self.turn.unsent.pop(peer, None)
+        if isinstance(peer, Peer):
+            self.turn.unsent.pop(peer, None)
