@@ -15,13 +15,13 @@ from amq.broker.queues.redelivery import shown
 from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.links import Client as Who
 from amq.core.destination import plain_name
-from amq.core.errors import AmqError
+from amq.core.errors import AmqError, CommandError
 from amq.core.message import Message, MessageBatch
 from amq.gateway.homes import Home
 from amq.gateway.router import RoutedConnection
 from amq.journal.reader import RecordRun
 from amq.node.catalogue import ServedProtocol
-from amq.protocols.commands import Failure, Subscribe
+from amq.protocols.commands import Command, Failure, InSession, Scope, Send, SendRun, SendToMany, Subscribe
 from amq.transports.turn import Turn
 from tests.broker.world import Client, World
 from tests.transports.served import Served
@@ -92,12 +92,38 @@ class Handed:
 
 
 class Woken(ClientConnection):
-    """It wakes its own broker."""
+    """It wakes its own broker, and refuses what is not its own."""
 
-    def handle(self, *args: Any, **options: Any) -> Any:
-        rest = super().handle(*args, **options)
+    is_own: Callable[[str], bool]
+
+    def handle(self, commands: list[Command], *args: Any, **options: Any) -> Any:
+        number, own = 0, list[Command]()
+        for command in commands:
+            number = command.session if isinstance(command, InSession) else number
+            if all(map(self.is_own, named(command))):
+                own.append(command)
+                continue
+            rest = super().handle(own, *args, **options)
+            assert rest == []
+            own = [InSession(number)] if number else []
+            receipts = command.receipts or [None] if isinstance(command, SendRun) else [command.receipt]
+            for receipt in receipts:
+                error = CommandError("it has another home: read the table", code="MOVED")
+                self.peer.fail(Failure(error, Scope.COMMAND, receipt, number))
+        rest = super().handle(own, *args, **options)
         self.broker.wake()
         return rest
+
+
+def named(command: Command) -> list[str]:
+    """The destinations of which a home must be asked whether it has them."""
+    if isinstance(command, SendToMany):
+        return [*command.destinations]
+    if isinstance(command, Send):
+        return [command.message.destination]
+    if isinstance(command, SendRun):
+        return [command.like.destination]
+    return [name for name in command.sources if isinstance(name, str)] if isinstance(command, Subscribe) else []
 
 
 class Table:
@@ -124,7 +150,7 @@ class Brokers:
         self.clock = worlds[0].clock
         self.placement = Table([f"s{n}" for n in range(len(worlds))])
         self.opened: list[str] = []
-        self.newer: Table | None = None  # that is there when somebody asks for it
+        self.newer: Table | None = None  # that the brokers have, and gateways have not
         self.asked: list[Callable[[bool], None]] = []  # for a newer table
         self.refuses = False  # no home opens
         self.wake = lambda: None
@@ -135,7 +161,9 @@ class Brokers:
             raise AmqError("no master", code="HOME_UNAVAILABLE")
         handed = Handed(home, self.wake)
         self.opened.append(store)
-        return Woken(self.world_of_store(store).broker, handed, owner, client)  # type: ignore[arg-type]
+        connection = Woken(self.world_of_store(store).broker, handed, owner, client)  # type: ignore[arg-type]
+        connection.is_own = lambda name: (self.newer or self.placement).home_of(name) in (store, "")
+        return connection
 
     def world_of_store(self, store: str) -> World:
         return self.worlds[self.placement.stores.index(store)]
@@ -144,11 +172,19 @@ class Brokers:
         return self.world_of_store(self.placement.home_of(name))
 
     def renew(self, done: Callable[[bool], None]) -> None:
-        if self.newer is None:
-            self.asked.append(done)
-        else:
+        self.asked.append(done)
+
+    def tell(self, is_newer: bool = True) -> None:
+        """Those who asked for a newer table hear of it."""
+        if self.newer is not None and is_newer:
             self.placement, self.newer = self.newer, None
-            done(True)
+        asked, self.asked = self.asked, []
+        for done in asked:
+            done(is_newer)
+
+    def move(self, name: str, store: str) -> None:
+        """That destination has another home from now on. Gateways have yet to learn it."""
+        self.newer = Table(self.placement.stores, {**self.placement.rules, name: store})
 
     def cut(self, client: RoutedConnection, store: str) -> None:
         """The link of that client's connection to a store breaks: both ends learn of it."""
@@ -174,6 +210,11 @@ class Worlds:
     def check(self) -> None:
         for world in self.worlds:
             world.check()
+
+    def crash_and_recover(self) -> None:
+        for world in self.worlds:
+            world.on_wake = lambda: None
+            world.crash_and_recover()
 
     def close(self) -> None:
         for world in self.worlds:

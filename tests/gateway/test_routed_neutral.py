@@ -15,4 +15,4 @@ def routed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     if request.param > 1 and request.node.originalname == "test_sessions_are_apart_and_end_apart":
         pytest.skip("its transactions have parts in two homes")
     monkeypatch.setattr(served, "World", worlds_of(request.param))
-    monkeypatch.setattr(served, "Served", RoutedServed)
+    monkeypatch.setattr(served, "KIND", RoutedServed)

@@ -43,4 +43,4 @@ def routed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     if request.param > 1 and request.node.originalname in OF_ONE_STORE:
         pytest.skip("counts what one store has")
     monkeypatch.setattr(served, "World", worlds_of(request.param))
-    monkeypatch.setattr(served, "Served", RoutedServed)
+    monkeypatch.setattr(served, "KIND", RoutedServed)

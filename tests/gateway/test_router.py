@@ -77,6 +77,7 @@ def says(cluster: Cluster, client: RoutedClient, *commands: Any) -> None:
 
 def sent(cluster: Cluster, client: RoutedClient, *names: str) -> None:
     """A message to each of these, whose body is its number."""
+    client.confirmed.clear()
     says(cluster, client, *(Send(Message(name, b"%d" % n), f"s{n}") for n, name in enumerate(names)))
     assert sorted(client.confirmed) == sorted(f"s{n}" for n in range(len(names)))
     client.confirmed.clear()
@@ -459,3 +460,71 @@ def test_a_home_that_is_lost_with_something_ends_the_connection(cluster: Cluster
     assert client.codes == ["STORE_LOST"]
     assert client.refused
     assert cluster.opened == ["s1"]
+
+
+def test_what_has_moved_is_sent_again_in_order_when_the_table_is_there(cluster: Cluster) -> None:
+    client, name, other = cluster.connect(), name_in(cluster, 0), name_in(cluster, 2)
+    sent(cluster, client, other)
+    client.session.handle([Send(Message(other, b"on its way"), "o")])
+    cluster.move(name, "s1")
+    run = SendRun(Message(name, b""), [b"1", b"2"], ["r1", "r2"])
+    client.session.handle([Send(Message(name, b"0"), "r0"), run])
+    assert not client.reading
+    client.session.handle([Send(Message(name, b"3"), "r3"), Send(Message(other, b"behind"), "b")])
+    cluster.settle()
+    assert client.confirmed == ["o"]
+    cluster.tell()
+    cluster.settle()
+    assert client.reading
+    assert client.errors == []
+    assert sorted(client.confirmed) == ["b", "o", "r0", "r1", "r2", "r3"]
+    assert cluster.worlds[1].stored(name[8:]) == [b"0", b"1", b"2", b"3"]
+    assert cluster.worlds[0].stored(name[8:]) == []
+    assert cluster.stored(other[8:]) == [b"0", b"on its way", b"behind"]
+
+
+def test_settlements_pass_what_waits_for_a_table(cluster: Cluster) -> None:
+    client, name, other = cluster.connect(), name_in(cluster, 0), name_in(cluster, 2)
+    says(cluster, client, subscribe("c", other, acknowledges=True))
+    sent(cluster, client, other)
+    cluster.move(name, "s1")
+    client.session.handle([Send(Message(name, b"m"), "r")])
+    client.session.handle([Settle(client.deliveries[0].seq, "c", "a"), Nothing("n")])
+    cluster.settle()
+    assert client.confirmed == ["a"]
+    cluster.tell()
+    cluster.settle()
+    assert sorted(client.confirmed) == ["a", "n", "r"]
+
+
+def test_a_consumer_follows_to_another_home(cluster: Cluster) -> None:
+    client, name = cluster.connect(), name_in(cluster, 0)
+    cluster.move(name, "s1")
+    says(cluster, client, subscribe("c", name, "s"))
+    cluster.tell()
+    cluster.settle()
+    assert client.confirmed == ["s"]
+    assert cluster.opened == ["s0", "s1"]
+    sent(cluster, client, name)
+    assert client.bodies == [b"0"]
+
+
+@pytest.mark.parametrize("is_newer", [False, True])
+def test_what_has_moved_is_repeated_once(cluster: Cluster, is_newer: bool) -> None:
+    """The table that comes does not say what the home says."""
+    client, name = cluster.connect(), name_in(cluster, 0)
+    cluster.move(name, "s1")
+    client.session.handle([Send(Message(name, b"m"), "r")])
+    asked, cluster.asked = cluster.asked, []
+    for done in asked:
+        done(is_newer)  # and the table is the older one
+    cluster.settle()
+    assert client.errors == [("MOVED", "r")]
+    assert cluster.asked == []
+
+
+def test_a_message_that_moved_and_asks_for_no_answer_is_an_error(cluster: Cluster) -> None:
+    client, name = cluster.connect(), name_in(cluster, 0)
+    cluster.move(name, "s1")
+    says(cluster, client, Send(Message(name, b"m")))
+    assert client.codes == ["MOVED"]
