@@ -173,7 +173,6 @@ def _offsets(text: str) -> str | Mapping[str, Any]:
 
 
 def _option(
-    name: str,
     parse: Parser,
     default: str | None,
     meaning: str,
@@ -181,8 +180,10 @@ def _option(
     *,
     required: bool = False,
     secret: bool = False,
+    name: str = "",
 ) -> Any:
-    """A field that the option `name` sets. `default` is text, as users write it; None = not set."""
+    """A field that an option sets: the field's name without its unit, or `name`. `default` is text, as users write it;
+    None = not set."""
     metadata = {
         "name": name,
         "parse": parse,
@@ -200,17 +201,14 @@ class BrokerOptions:
     """The way to the broker, for sink and source. Durations are in seconds."""
 
     url: str = _option(
-        "url",
         _url,
         None,
         "any URL of the [client](failover-url.md); no password in it",
         "failover:(stomp://a:61613,stomp://b:61613)",
         required=True,
     )
-    user: str | None = _option("user", _text, None, "login of all connections, of driver and executors", "etl")
-    password: str | None = _option(
-        "password", _text, None, "its password. Spark redacts options of this name", "…", secret=True
-    )
+    user: str | None = _option(_text, None, "login of all connections, of driver and executors", "etl")
+    password: str | None = _option(_text, None, "its password. Spark redacts options of this name", "…", secret=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -218,35 +216,30 @@ class SinkOptions(BrokerOptions):
     """Options of `df.write` and `df.writeStream`."""
 
     destination: str | None = _option(
-        "destination",
         _target,
         None,
         "destination of all rows. Without it each row needs a column `destination`, which it overrides",
         "/queue/orders",
     )
     delivery: str = _option(
-        "delivery",
         _one_of(EXACTLY_ONCE, DEDUP, AT_LEAST_ONCE),
         EXACTLY_ONCE,
         f"`{EXACTLY_ONCE}`, `{DEDUP}` or `{AT_LEAST_ONCE}`: see [guarantees](#guarantees)",
         EXACTLY_ONCE,
     )
     id_column: str | None = _option(
-        "idColumn",
         _text,
         None,
         f"column whose text identifies a row for duplicate detection (`{DEDUP}` only)",
         "orderId",
     )
     id_strategy: str = _option(
-        "idStrategy",
         _one_of(BY_CONTENT, BY_POSITION),
         BY_CONTENT,
         f"what identifies a row without `idColumn` (`{DEDUP}` only): `{BY_CONTENT}` or `{BY_POSITION}`",
         BY_CONTENT,
     )
     window_rows: int = _option(
-        "windowRows",
         _count,
         "10000",
         "rows that a task may have sent before they are safe; it keeps them in memory to send them again. "
@@ -254,14 +247,12 @@ class SinkOptions(BrokerOptions):
         "10000",
     )
     send_timeout_s: float = _option(
-        "sendTimeout",
         _seconds,
         "120s",
         "how long a task waits for the broker, takeovers included, before it fails",
         "120s",
     )
     tx_timeout_s: float = _option(
-        "txTimeout",
         _seconds,
         "1h",
         f"after that time the broker drops staged rows that were not committed (`{EXACTLY_ONCE}`). Must be longer than "
@@ -269,7 +260,6 @@ class SinkOptions(BrokerOptions):
         "1h",
     )
     txn_app_id: str | None = _option(
-        "txnAppId",
         _app_id,
         None,
         "with `txnVersion`: name of an application whose `df.write` jobs are written once "
@@ -277,27 +267,23 @@ class SinkOptions(BrokerOptions):
         "nightly-load",
     )
     txn_version: int | None = _option(
-        "txnVersion",
         _number,
         None,
         "number of this job of the application, which grows, such as the number of the micro-batch",
         "7",
     )
     fail_on_data_loss: bool = _option(
-        "failOnDataLoss",
         _truth,
         "true",
         "fail if a batch that was committed before comes again with other rows, or "
         f"skip these rows with a warning (`{EXACTLY_ONCE}`)",
         "false",
     )
-    persistent: bool = _option("persistent", _truth, "true", "are messages kept on disk?", "true")
-    priority: int = _option("priority", _priority, "4", "of the messages, 0 to 9", "4")
-    time_to_live_s: float = _option(
-        "timeToLive", _seconds_or_none, "0", "after that time a message expires; 0 = never", "24h"
-    )
+    persistent: bool = _option(_truth, "true", "are messages kept on disk?", "true")
+    priority: int = _option(_priority, "4", "of the messages, 0 to 9", "4")
+    time_to_live_s: float = _option(_seconds_or_none, "0", "after that time a message expires; 0 = never", "24h")
     log_metrics: bool = _option(
-        "logMetrics", _truth, "false", "write a line of JSON for each batch to the driver's standard error", "true"
+        _truth, "false", "write a line of JSON for each batch to the driver's standard error", "true"
     )
 
     def check(self) -> None:
@@ -331,7 +317,6 @@ class SourceOptions(BrokerOptions):
     """Options of `spark.read` and `spark.readStream`."""
 
     destination: str = _option(
-        "destination",
         _destination,
         None,
         "destinations to read, with commas between; one topic at most",
@@ -339,7 +324,6 @@ class SourceOptions(BrokerOptions):
         required=True,
     )
     starting_offsets: str | Mapping[str, Any] | None = _option(
-        "startingOffsets",
         _offsets,
         None,
         "where a new query begins: `earliest` (the default), `latest` (only streams of topics) or JSON: for a stream "
@@ -347,52 +331,45 @@ class SourceOptions(BrokerOptions):
         EARLIEST,
     )
     ending_offsets: str | Mapping[str, Any] = _option(
-        "endingOffsets",
         _offsets,
         LATEST,
         "where a batch read ends: `latest`, or JSON: numbers by destination, which it includes",
         LATEST,
     )
     starting_timestamp_ms: int | None = _option(
-        "startingTimestamp",
         _count,
         None,
         "for a batch read: only messages from this time on, milliseconds since 1970; instead of `startingOffsets`",
         "1767225600000",
     )
     ending_timestamp_ms: int | None = _option(
-        "endingTimestamp",
         _count,
         None,
         "for a batch read: only messages before this time, milliseconds since 1970; instead of `endingOffsets`",
         "1767312000000",
     )
     max_offsets_per_trigger: int | None = _option(
-        "maxOffsetsPerTrigger",
         _count,
         None,
         "for a stream: most messages of a micro-batch; without it a million",
         "10000",
     )
     max_bytes_per_trigger: int | None = _option(
-        "maxBytesPerTrigger",
         _bytes,
         None,
         "for a stream: about this many bytes in a micro-batch, as the journal stores messages; at least one message",
         "64MiB",
     )
     min_offsets_per_trigger: int | None = _option(
-        "minOffsetsPerTrigger",
         _count,
         None,
         "for a stream: a micro-batch begins when this many messages wait, or `maxTriggerDelay` after the one before",
         "1000",
     )
     max_trigger_delay_s: float = _option(
-        "maxTriggerDelay", _seconds, "15m", "for a stream with `minOffsetsPerTrigger`: no longer pause than that", "1m"
+        _seconds, "15m", "for a stream with `minOffsetsPerTrigger`: no longer pause than that", "1m"
     )
     min_partitions: int | None = _option(
-        "minPartitions",
         _count,
         None,
         "number of partitions of a micro-batch, or of a batch read of queues; without "
@@ -400,7 +377,6 @@ class SourceOptions(BrokerOptions):
         "8",
     )
     store: str | None = _option(
-        "store",
         _text,
         None,
         "for queues: directory where executors have mounted the store of the broker. "
@@ -409,30 +385,27 @@ class SourceOptions(BrokerOptions):
         "/mnt/amq",
     )
     subscription: str | None = _option(
-        "subscription", _text, None, "name of the cursor of a stream, and of its durable subscription to a topic", "etl"
+        _text, None, "name of the cursor of a stream, and of its durable subscription to a topic", "etl"
     )
     ack: str = _option(
-        "ack",
         _one_of("onCommit", "none"),
         "onCommit",
         "`onCommit`: acknowledge the messages of a micro-batch when the next one begins; `none`: they stay leased, "
         "and another program settles them",
         "none",
     )
-    fail_on_data_loss: bool = _option(
-        "failOnDataLoss", _truth, "true", "fail if messages that a query has not read are gone", "true"
-    )
-    include_headers: bool = _option("includeHeaders", _truth, "false", "a column `headers`", "true")
+    fail_on_data_loss: bool = _option(_truth, "true", "fail if messages that a query has not read are gone", "true")
+    include_headers: bool = _option(_truth, "false", "a column `headers`", "true")
     prefetch_messages: int = _option(
-        "prefetch",
         _count,
         "2000",
         "messages that the broker sends to a task in advance. Twice as many may be in its "
         "memory: use fewer if they are large",
         "50",
+        name="prefetch",
     )
     poll_interval_s: float = _option(
-        "pollInterval", _seconds, "200ms", "how often an idle query asks the broker for new messages", "200ms"
+        _seconds, "200ms", "how often an idle query asks the broker for new messages", "200ms"
     )
 
     def check(self) -> None:
@@ -488,42 +461,35 @@ def _meet(one: str, other: str) -> bool:
 class JournalOptions:
     """Options of `format("amq-journal")`. Starts are inclusive, ends are not."""
 
-    path: str = _option("path", _text, None, "directory of the store; also `.load(path)`", "/mnt/amq", required=True)
+    path: str = _option(_text, None, "directory of the store; also `.load(path)`", "/mnt/amq", required=True)
     kinds: frozenset[str] = _option(
-        "kinds",
         _kinds,
         "message",
         "kinds of rows: some of `message`, `consumed`, `redelivered`, `moved` with commas between, or `all`",
         "all",
     )
     destination: frozenset[str] | None = _option(
-        "destination", full_names, None, "only these destinations, with commas between", "/queue/orders"
+        full_names, None, "only these destinations, with commas between", "/queue/orders"
     )
-    starting_offset: int | None = _option(
-        "startingOffset", _number, None, "only messages from this offset on", "17592186044417"
-    )
-    ending_offset: int | None = _option(
-        "endingOffset", _number, None, "only messages before this offset", "17592186054417"
-    )
+    starting_offset: int | None = _option(_number, None, "only messages from this offset on", "17592186044417")
+    ending_offset: int | None = _option(_number, None, "only messages before this offset", "17592186054417")
     starting_timestamp_ms: int | None = _option(
-        "startingTimestamp", _number, None, "only rows from this time on, milliseconds since 1970", "1767225600000"
+        _number, None, "only rows from this time on, milliseconds since 1970", "1767225600000"
     )
     ending_timestamp_ms: int | None = _option(
-        "endingTimestamp", _number, None, "only rows before this time, milliseconds since 1970", "1767312000000"
+        _number, None, "only rows before this time, milliseconds since 1970", "1767312000000"
     )
     include_value: bool = _option(
-        "includeValue", _truth, "true", "a column `value`, the bodies; the column `bodyBytes` is always there", "false"
+        _truth, "true", "a column `value`, the bodies; the column `bodyBytes` is always there", "false"
     )
-    include_headers: bool = _option("includeHeaders", _truth, "false", "a column `headers`", "true")
+    include_headers: bool = _option(_truth, "false", "a column `headers`", "true")
     fail_on_data_loss: bool = _option(
-        "failOnDataLoss",
         _truth,
         "true",
         "fail if a segment was trimmed between planning and reading, or continue without it",
         "false",
     )
     pushdown: bool = _option(
-        "pushdown",
         _truth,
         "false",
         "let the reader skip what filters exclude; needs `spark.sql.python.filterPushdown.enabled=true`",
@@ -540,21 +506,21 @@ _USES: dict[type[Any], str] = {SinkOptions: "writing", SourceOptions: "reading",
 
 def read(kind: type[_Options], given: Mapping[str, str]) -> _Options:
     """The options that Spark passes on, as `kind`. Spark converts their names to lower case. Raises OptionError."""
-    fields = {name.lower(): field for name, field in declared(kind).items()}
+    known = {name.lower(): name for name in declared(kind)}
     values: dict[str, Any] = {}
     for name, text in given.items():
-        field = fields.get(name.lower())
-        if field is None:
-            if name.lower() not in SPARK_OPTIONS:
+        lower = name.lower()
+        if lower not in known:
+            if lower not in SPARK_OPTIONS:
                 raise _unknown(kind, name)
             continue
+        field = declared(kind)[known[lower]]
         try:
             values[field.name] = field.metadata["parse"](str(text))
         except ValueError as error:
-            raise refusal(kind, field.metadata["name"], str(text), str(error)) from error
-    for field in fields.values():
+            raise refusal(kind, known[lower], str(text), str(error)) from error
+    for name, field in declared(kind).items():
         if field.metadata["required"] and field.name not in values:
-            name = field.metadata["name"]
             raise OptionError(f"option '{name}' is missing: write {_call(name, field.metadata['example'])}")
     options = kind(**values)
     options.check()
@@ -563,7 +529,7 @@ def read(kind: type[_Options], given: Mapping[str, str]) -> _Options:
 
 def declared(kind: type[Any]) -> dict[str, dataclasses.Field[Any]]:
     """The fields by the name of the option, in the order of their declaration."""
-    return {field.metadata["name"]: field for field in dataclasses.fields(kind)}
+    return {field.metadata["name"] or units.option_name(field.name): field for field in dataclasses.fields(kind)}
 
 
 def refusal(kind: type[Any], name: str, value: str, why: str) -> OptionError:

@@ -13,9 +13,12 @@ from typing import Any, Final
 
 PAGE_PATH: Final = "docs/failover-url.md"
 
+from amq.core.units import option_name
 
-def _option(name: str, default: Any, activemq: str, meaning: str, least: int = 0) -> Any:
-    """A field that is set by URL option `name`; `activemq` is the default there ("–" = unknown there)."""
+
+def _option(default: Any, activemq: str, meaning: str, least: int = 0, name: str = "") -> Any:
+    """A field that a URL option sets: the field's name without its unit, or `name`. `activemq` is the default there
+    ("–" = unknown there)."""
     return dataclasses.field(
         default=default, metadata={"name": name, "activemq": activemq, "meaning": meaning, "least": least}
     )
@@ -26,14 +29,12 @@ class TransportOptions:
     """Options of one broker URI. Durations in milliseconds, as in the URL."""
 
     connect_timeout_ms: int = _option(
-        "connectTimeout",
         3000,
         "30000 (soTimeout)",
         "time to look up the host and to connect, and again for the broker's answer to CONNECT",
         least=1,
     )
     heart_beat_ms: int = _option(
-        "heartBeat",
         2000,
         "30000 (maxInactivityDuration)",
         "heart-beats that the client offers and asks for. A broker that is silent for twice this time counts as lost; "
@@ -41,49 +42,42 @@ class TransportOptions:
         "vanishes",
     )
     max_frame_size: int = _option(
-        "maxFrameSize",
         100 << 20,
         "104857600 (wireFormat.maxFrameSize)",
         "largest message body in bytes that the client takes from a broker; a larger one ends the connection with "
         "`ProtocolError`. Not less than the `maxFrameSize` of the brokers",
         least=1024,
     )
-    tcp_no_delay: bool = _option("tcpNoDelay", True, "true", "do not hold back small packets")
-    keep_alive: bool = _option("keepAlive", True, "false", "TCP keep-alive probes")
-    virtual_host: str = _option("virtualHost", "", "–", "`host` header of CONNECT; empty = the host of the URI")
+    tcp_no_delay: bool = _option(True, "true", "do not hold back small packets")
+    keep_alive: bool = _option(True, "false", "TCP keep-alive probes")
+    virtual_host: str = _option("", "–", "`host` header of CONNECT; empty = the host of the URI")
     trust: str = _option(
-        "trust",
         "",
         "JVM option javax.net.ssl.trustStore",
         "PEM file with the CAs of the brokers, for `stomp+ssl://`; empty = those of the operating system",
     )
     certificate: str = _option(
-        "certificate",
         "",
         "JVM option javax.net.ssl.keyStore",
         "PEM file with the certificate that this client shows to brokers that ask for one",
     )
     certificate_key: str = _option(
-        "certificateKey",
         "",
         "JVM option javax.net.ssl.keyStore",
         "PEM file with its key; empty = the file of the certificate holds it",
     )
     certificate_key_password_file: str = _option(
-        "certificateKeyPasswordFile",
         "",
         "JVM option javax.net.ssl.keyStorePassword",
         "file whose first line is the passphrase of that key",
     )
     server_name: str = _option(
-        "serverName",
         "",
         "–",
         "the name that the broker's certificate must have; empty = the host of the URI. Set it where the URI has an "
         "address and the certificate a name",
     )
     tls_minimum_version: str = _option(
-        "tlsMinimumVersion",
         "1.3",
         "socket.enabledProtocols",
         "the oldest version of TLS that the client speaks: 1.3, or 1.2 for older brokers and proxies",
@@ -94,11 +88,8 @@ class TransportOptions:
 class FailoverOptions:
     """Options of `failover:(…)`. Durations in milliseconds, as in the URL."""
 
-    initial_reconnect_delay_ms: int = _option(
-        "initialReconnectDelay", 10, "10", "wait before the first attempt after a connection broke"
-    )
+    initial_reconnect_delay_ms: int = _option(10, "10", "wait before the first attempt after a connection broke")
     max_reconnect_delay_ms: int = _option(
-        "maxReconnectDelay",
         200,
         "30000",
         "longest wait between two rounds of attempts. Short, so that the new master is found in a blink "
@@ -106,36 +97,30 @@ class FailoverOptions:
         least=1,
     )
     use_exponential_back_off: bool = _option(
-        "useExponentialBackOff", True, "true", "lengthen the wait after every round; false = always the initial one"
+        True, "true", "lengthen the wait after every round; false = always the initial one"
     )
-    reconnect_delay_exponent: float = _option(
-        "reconnectDelayExponent", 2.0, "2.0", "factor by which the wait grows, at least 1", least=1
-    )
+    reconnect_delay_exponent: float = _option(2.0, "2.0", "factor by which the wait grows, at least 1", least=1)
     max_reconnect_attempts: int = _option(
-        "maxReconnectAttempts",
         -1,
         "-1",
         "rounds through the list before the connection gives up; -1 = never, 0 = no failover once connected",
         least=-1,
     )
     startup_max_reconnect_attempts: int = _option(
-        "startupMaxReconnectAttempts",
         -1,
         "-1",
         "the same for the very first connection; -1 = as maxReconnectAttempts",
         least=-1,
     )
     warn_after_reconnect_attempts: int = _option(
-        "warnAfterReconnectAttempts", 10, "10", "log a warning each time this number of rounds has failed; 0 = never"
+        10, "10", "log a warning each time this number of rounds has failed; 0 = never"
     )
     randomize: bool = _option(
-        "randomize",
         True,
         "true",
         "try the brokers in random order, vary each wait between its half and its whole; false = in the order given",
     )
     timeout_ms: int = _option(
-        "timeout",
         120_000,
         "-1",
         "longest time that a call waits (send, commit, subscribe, …) unless the call names its own; then it raises. "
@@ -143,7 +128,6 @@ class FailoverOptions:
         least=-1,
     )
     reconnect_window_ms: int = _option(
-        "reconnectWindow",
         0,
         "–",
         "how long the broker keeps the unacknowledged messages, open transactions and temporary queues of this client "
@@ -152,7 +136,6 @@ class FailoverOptions:
         "broker is the longest",
     )
     confirmation_window_size: int = _option(
-        "confirmationWindowSize",
         4 << 20,
         "-1 (in Artemis)",
         "bytes that were sent and that the broker has not confirmed, which the client keeps to send them again when it "
@@ -161,29 +144,30 @@ class FailoverOptions:
         least=-1,
     )
     priority_backup: bool = _option(
-        "priorityBackup",
         False,
         "false",
         "while connected to another broker keep trying those of priorityURIs and move to the first that answers",
     )
     priority_uris: str = _option(
-        "priorityURIs", "", "first URI", "comma-separated URIs out of the list; empty = its first URI"
+        "",
+        "first URI",
+        "comma-separated URIs out of the list; empty = its first URI",
+        name="priorityURIs",
     )
     update_uris_supported: bool = _option(
-        "updateURIsSupported",
         True,
         "true",
         "also try the brokers of the group that the URL does not name, as the master tells them; false = only those of "
         "the URL",
+        name="updateURIsSupported",
     )
     update_uris_url: str = _option(
-        "updateURIsURL",
         "",
         "none",
         "path or URL (`file:`, `http:`, `https:`) of a list of further brokers, read whenever the client connects",
+        name="updateURIsURL",
     )
     known_brokers_file: str = _option(
-        "knownBrokersFile",
         "",
         "–",
         "file in which the client keeps the brokers that the master tells, for its next start",
@@ -237,7 +221,7 @@ Options = type[TransportOptions] | type[FailoverOptions]
 
 def declared(options: Options) -> dict[str, dataclasses.Field[Any]]:
     """URL name → field, in the order of the declaration."""
-    return {field.metadata["name"]: field for field in dataclasses.fields(options)}
+    return {field.metadata["name"] or option_name(field.name): field for field in dataclasses.fields(options)}
 
 
 def text(value: object) -> str:

@@ -122,8 +122,7 @@ class Option:
 
     def named(self, attribute: str) -> Option:
         """This option as `attribute` of BrokerConfig declares it."""
-        first, *words = attribute.removesuffix(self.kind.suffix).split("_")
-        return dataclasses.replace(self, key=self.key or first + "".join(map(str.capitalize, words)))
+        return dataclasses.replace(self, key=self.key or units.option_name(attribute))
 
     @property
     def variable(self) -> str:

@@ -34,6 +34,12 @@ _DECIMAL = re.compile(rf"\s*([+-]?[0-9]{{1,15}}(?:\.[0-9]{{1,{DECIMALS_MAX}}}0*)
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
+def option_name(attribute: str) -> str:
+    """The option that an attribute holds, whose unit is its last word: `send_timeout_s` → `sendTimeout`."""
+    first, *words = re.sub(r"_(s|ms|bytes)$", "", attribute).split("_")
+    return first + "".join(map(str.capitalize, words))
+
+
 def parse_duration_ms(text: str) -> int:
     """`"2s"`, `"500ms"`, `"1.5m"`, `"1h"`, or a bare number of milliseconds."""
     number, unit = _quantity(text, 'a duration such as "2s", "500ms" or 2000 (milliseconds)')
