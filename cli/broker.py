@@ -10,7 +10,6 @@ import click
 
 from amq.cli.management import (
     asks_broker,
-    confirm,
     limit_option,
     report,
     show,
@@ -18,8 +17,8 @@ from amq.cli.management import (
     some,
     texts,
     watch_option,
-    yes_option,
 )
+from amq.cli.options import confirm, store_of_group_option, valued, yes_option
 from amq.cli.orders import WAIT_S, OrderError, hand_over
 from amq.cli.output import examples, json_option, print_json, print_table, size_text
 from amq.cli.queues import print_message
@@ -214,19 +213,11 @@ def _told(key: str, value: Any) -> str:
     "drain",
     epilog=examples("amq broker drain --store /mnt/amq --name a", "amq broker drain --store /mnt/amq --name a --to b"),
 )
-@click.option(
-    "--store", metavar="DIR|URL", envvar="AMQ_STORE", required=True, help="Store of the group; or $AMQ_STORE."
-)
+@store_of_group_option
 @click.option("--name", metavar="NAME", required=True, help="The broker that is to be drained.")
 @click.option("--to", metavar="NAME", default="", help="The broker that shall be master. Default: the best slave.")
-@click.option(
-    "--wait",
-    "wait_s",
-    metavar="SECONDS",
-    type=click.FloatRange(0.1, 86_400),
-    default=WAIT_S,
-    show_default=True,
-    help="How long to wait until it is done.",
+@valued(
+    "--wait", "wait_s", type=click.FloatRange(0.1, 86_400), default=WAIT_S, help="How long to wait until it is done."
 )
 @json_option
 def drain(store: str, name: str, to: str, wait_s: float, as_json: bool) -> None:

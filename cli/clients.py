@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from amq.cli.exits import is_refusal
+from amq.cli.options import valued
 from amq.cli.output import console, is_terminal
 from amq.client import Connection, ConnectionEvent, EventKind
 from amq.client.connection import begin
@@ -66,24 +67,20 @@ persistent_option = click.option(
     default=True,
     help="Store messages so that they survive a takeover, or not. Default: persistent.",
 )
-prefetch_option = click.option(
+prefetch_option = valued(
     "--prefetch",
-    metavar="N",
     type=click.IntRange(min=1),
     default=1000,
-    show_default=True,
     help="Let the broker send at most N messages ahead of acknowledgements.",
 )
 
 
 def window_option(default: int) -> Callable[[_Command], _Command]:
     """--window"""
-    return click.option(
+    return valued(
         "--window",
-        metavar="N",
         type=click.IntRange(min=1),
         default=default,
-        show_default=True,
         help="Let each producer send at most N messages ahead of their confirmations.",
     )
 

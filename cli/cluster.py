@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from amq.cli import exits
+from amq.cli.options import valued
 from amq.cli.orders import OrderError, hand_over
 from amq.cli.output import examples, json_option, print_json, print_table
 from amq.cli.store import store_of
@@ -28,13 +29,11 @@ _cluster = click.option(
     required=True,
     help="Directory of the cluster, on a file system that all nodes see; or $AMQ_CLUSTER.",
 )
-_wait = click.option(
+_wait = valued(
     "--wait",
     "wait_s",
-    metavar="SECONDS",
     type=click.FloatRange(0, 86_400),
     default=WAIT_S,
-    show_default=True,
     help="How long to wait until it is done; 0 = do not wait.",
 )
 _EPILOG = examples(

@@ -7,6 +7,7 @@ import os
 import click
 
 from amq.cli import logs
+from amq.cli.options import store_of_group_option
 from amq.cli.output import examples
 from amq.cli.store import check_store, store_of
 from amq.config import BrokerConfig
@@ -28,9 +29,7 @@ _MISSING = (
         "amq console --store /mnt/shared/amq --public-url https://amq-a.example/ --trusted-proxy 127.0.0.1",
     )
 )
-@click.option(
-    "--store", metavar="DIR|URL", envvar="AMQ_STORE", required=True, help="Store of the group; or $AMQ_STORE."
-)
+@store_of_group_option
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8161", show_default=True, help="Where to serve.")
 @click.option("--name", metavar="NAME", default="", help="The broker to ask. Default: that of this host.")
 @click.option("--certificate", metavar="FILE", type=click.Path(), help="Serve HTTPS with this certificate chain (PEM).")

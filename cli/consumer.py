@@ -26,6 +26,7 @@ from amq.cli.clients import (
     rate,
     say_nothing,
 )
+from amq.cli.options import valued
 from amq.cli.output import counted, examples
 from amq.client import Consumer, DeliveryLostError, Message, Session
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
@@ -68,11 +69,10 @@ _EPILOG = examples(
     help="Stop if no message arrives for so long. Default: never.",
 )
 @prefetch_option
-@click.option(
+@valued(
     "--ack",
     type=click.Choice([ACK_INDIVIDUAL, ACK_CLIENT, ACK_AUTO]),
     default=ACK_INDIVIDUAL,
-    show_default=True,
     help="client-individual: acknowledge each message; client: all up to one; auto: on delivery (not safe).",
 )
 @click.option(

@@ -19,6 +19,7 @@ from amq.cli.demo_common import STALL_S, DemoGroup
 from amq.cli.demo_console import DemoConsole
 from amq.cli.demo_traffic import LineSender, Receiver
 from amq.cli.demo_view import REFRESH_S, Picture, PlainView
+from amq.cli.options import valued
 from amq.cli.output import console as terminal
 from amq.cli.output import examples, json_option
 from amq.core.errors import AmqError
@@ -37,23 +38,8 @@ _EPILOG = examples(
 
 
 @click.command(epilog=_EPILOG)
-@click.option(
-    "--brokers",
-    "count",
-    metavar="N",
-    type=click.IntRange(2, 9),
-    default=3,
-    show_default=True,
-    help="Start N brokers.",
-)
-@click.option(
-    "--kills",
-    metavar="N",
-    type=click.IntRange(0, 1000),
-    default=3,
-    show_default=True,
-    help="FileKill the master N times.",
-)
+@valued("--brokers", "count", type=click.IntRange(2, 9), default=3, help="Start N brokers.")
+@valued("--kills", type=click.IntRange(0, 1000), default=3, help="Kill the master N times.")
 @click.option(
     "--file",
     "path",

@@ -28,6 +28,7 @@ from amq.cli import demo_common
 from amq.cli.demo_brokers import leashed
 from amq.cli.demo_common import DemoGroup
 from amq.cli.demo_view import REFRESH_S, Picture, PlainView
+from amq.cli.options import valued
 from amq.cli.output import examples, json_option
 from amq.core.errors import AmqError
 from pyspark_amq.pipelines.drain import written_files
@@ -49,23 +50,8 @@ _EPILOG = examples("amq demo-spark", "amq demo-spark --rows 1000000 --json", "am
 
 
 @click.command("demo-spark", epilog=_EPILOG)
-@click.option(
-    "--rows",
-    metavar="N",
-    type=click.IntRange(min=10 * BATCHES),
-    default=ROWS,
-    show_default=True,
-    help="Send N rows of 100 bytes.",
-)
-@click.option(
-    "--brokers",
-    "count",
-    metavar="N",
-    type=click.IntRange(2, 9),
-    default=3,
-    show_default=True,
-    help="Start N brokers.",
-)
+@valued("--rows", type=click.IntRange(min=10 * BATCHES), default=ROWS, help="Send N rows of 100 bytes.")
+@valued("--brokers", "count", type=click.IntRange(2, 9), default=3, help="Start N brokers.")
 @click.option(
     "--master",
     metavar="URL",

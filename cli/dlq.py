@@ -22,7 +22,8 @@ from click.core import ParameterSource
 from amq.cli import dlq_store, exits
 from amq.cli.clients import Failovers, Seconds, connection_options, open_connection, progress, rate
 from amq.cli.management import asks_broker, open_working_client, show, texts
-from amq.cli.output import examples, is_terminal, json_option, print_json, print_listing, size_text, wall_text
+from amq.cli.options import confirm, limit_option, most_option, valued, yes_option
+from amq.cli.output import examples, json_option, print_json, print_listing, size_text, wall_text
 from amq.client import Connection, Message, Session
 from amq.core.errors import AccessError, CommandError, TransactionRolledBackError
 from amq.management.client import ManagementClient
@@ -112,18 +113,8 @@ def _selection(command: Callable[..., None]) -> Callable[..., None]:
 
 def _working(command: Callable[..., None]) -> Callable[..., None]:
     """Options of what takes messages from queues."""
-    command = click.option(
-        "--timeout",
-        metavar="SECONDS",
-        type=Seconds(),
-        default=1.0,
-        show_default=True,
-        help="A queue is done when nothing comes for so long.",
-    )(command)
-    limit = click.option(
-        "--limit", metavar="N", type=click.IntRange(min=1), help="Take at most N messages. Default: all."
-    )
-    return limit(command)
+    timeout = valued("--timeout", type=Seconds(), default=1.0, help="A queue is done when nothing comes for so long.")
+    return most_option(timeout(command))
 
 
 @dlq.command(
@@ -135,14 +126,7 @@ def _working(command: Callable[..., None]) -> Callable[..., None]:
     ),
 )
 @_selection
-@click.option(
-    "--limit",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=LIST_LIMIT,
-    show_default=True,
-    help="Show at most N.",
-)
+@limit_option(LIST_LIMIT)
 @click.option("--body", "with_body", is_flag=True, help=f"Show the first {BODY_CHARS_SHOWN} characters of each body.")
 @json_option
 def list_(
@@ -273,7 +257,7 @@ def retry(
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @_selection
 @_working
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
 def purge(
     ids: tuple[str, ...],
@@ -295,12 +279,9 @@ def purge(
     queue: nothing is deleted (exit code 7).
     """
     selector = _selector(queue, reason)
-    if not yes:
-        if not is_terminal():
-            raise click.UsageError("not a terminal, cannot ask for confirmation; use --yes")
-        which = f" for which {selector}" if selector else ""
-        what = f"{len(ids)} messages with the given ids" if ids else "messages"
-        click.confirm(f"Delete the {what} of {', '.join(queues)}{which} for good?", abort=True, err=True)
+    which = f" for which {selector}" if selector else ""
+    what = f"{len(ids)} messages with the given ids" if ids else "messages"
+    confirm(yes, f"Delete the {what} of {', '.join(queues)}{which} for good?")
     run = _Run("deleted", url, login, passcode, timeout, limit, as_json)
     if store:
         run.work_in_store(store, "purge", queues, selector, ids)

@@ -10,7 +10,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from amq.cli.output import console, is_terminal, print_json, print_table, size_text
+from amq.cli import options
+from amq.cli.output import console, print_json, print_table, size_text
 from amq.cli.store import read_status
 from amq.core.errors import AmqError, TransportError
 from amq.management.client import ManagementClient
@@ -71,15 +72,7 @@ def broker_options(command: _Command) -> _Command:
     return command
 
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
-limit_option = click.option(
-    "--limit",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=LIST_LIMIT,
-    show_default=True,
-    help="Show at most N.",
-)
+limit_option = options.limit_option(LIST_LIMIT)
 watch_option = click.option("--watch", is_flag=True, help=f"Show it again every {WATCH_S:g} seconds, until Ctrl-C.")
 
 
@@ -191,15 +184,6 @@ def _narrowed(titles: Sequence[str], rows: list[list[object]], columns: int) -> 
 def some(client: ManagementClient, path: str, limit: int, **query: object) -> list[Row]:
     """One row more than `limit`, where there are more."""
     return list(client.all(path, limit + 1, **query))
-
-
-def confirm(yes: bool, question: str) -> None:
-    """Ask, unless `yes`. Raises UsageError where nobody can be asked."""
-    if yes:
-        return
-    if not is_terminal():
-        raise click.UsageError("not a terminal, cannot ask for confirmation; use --yes")
-    click.confirm(question, abort=True, err=True)
 
 
 def report(found: Row, text: str, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from amq.cli.options import store_of_group_option, valued
 from amq.cli.output import examples, json_option, print_json
 from amq.cli.store import read_status, store_of
 from amq.core.errors import AmqError
@@ -22,16 +23,12 @@ from amq.store.status import StoreStatus
 POLL_S = 0.05
 T = TypeVar("T")
 WAIT_S = 30.0
-_store = click.option(
-    "--store", metavar="DIR|URL", envvar="AMQ_STORE", required=True, help="Store of the group; or $AMQ_STORE."
-)
-_wait = click.option(
+_store = store_of_group_option
+_wait = valued(
     "--wait",
     "wait_s",
-    metavar="SECONDS",
     type=click.FloatRange(0.1, 86_400),
     default=WAIT_S,
-    show_default=True,
     help="How long to wait until it is done; then the order is withdrawn.",
 )
 

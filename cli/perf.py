@@ -20,6 +20,7 @@ from amq.cli.clients import (
     window_option,
 )
 from amq.cli.load import ACKS, HEAD_BYTES, MODES, Load, LoadResult, drain, run
+from amq.cli.options import valued
 from amq.cli.output import counted, examples, json_option, print_json, print_table
 from amq.cli.status import ask
 from amq.client import ConnectError
@@ -37,64 +38,17 @@ _EPILOG = examples(
 
 @click.command(epilog=_EPILOG)
 @connection_options
-@click.option(
-    "--producers",
-    metavar="N",
-    type=click.IntRange(1, 1000),
-    default=1,
-    show_default=True,
-    help="Start N processes that send.",
-)
-@click.option(
-    "--consumers",
-    metavar="N",
-    type=click.IntRange(1, 1000),
-    default=1,
-    show_default=True,
-    help="Start N processes that receive.",
-)
-@click.option(
-    "--count",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=50_000,
-    show_default=True,
-    help="Send N messages in all.",
-)
-@click.option(
-    "--size",
-    metavar="N",
-    type=click.IntRange(min=HEAD_BYTES),
-    default=1024,
-    show_default=True,
-    help="Size of a body in bytes.",
-)
+@valued("--producers", type=click.IntRange(1, 1000), default=1, help="Start N processes that send.")
+@valued("--consumers", type=click.IntRange(1, 1000), default=1, help="Start N processes that receive.")
+@valued("--count", type=click.IntRange(min=1), default=50_000, help="Send N messages in all.")
+@valued("--size", type=click.IntRange(min=HEAD_BYTES), default=1024, help="Size of a body in bytes.")
 @window_option(256)
 @prefetch_option
 @persistent_option
-@click.option(
-    "--ack",
-    type=click.Choice(ACKS),
-    default="client-individual",
-    show_default=True,
-    help="Acknowledgement mode of the consumers.",
-)
-@click.option(
-    "--mode",
-    type=click.Choice(MODES),
-    default="both",
-    show_default=True,
-    help="Send and receive, or only one of them.",
-)
+@valued("--ack", type=click.Choice(ACKS), default="client-individual", help="Acknowledgement mode of the consumers.")
+@valued("--mode", type=click.Choice(MODES), default="both", help="Send and receive, or only one of them.")
 @click.option("--destination", metavar="NAME", help="Use this queue, which must be empty. Default: a new queue.")
-@click.option(
-    "--timeout",
-    metavar="SECONDS",
-    type=Seconds(min=0.001),
-    default=60.0,
-    show_default=True,
-    help="Fail after so long without progress.",
-)
+@valued("--timeout", type=Seconds(min=0.001), default=60.0, help="Fail after so long without progress.")
 @json_option
 def perf(
     url: str,

@@ -23,6 +23,7 @@ from amq.cli.clients import (
     rate,
     window_option,
 )
+from amq.cli.options import valued
 from amq.cli.output import counted, examples, json_option, print_json
 from amq.client import FlushError, Producer
 from amq.core.errors import AmqError
@@ -61,14 +62,7 @@ _EPILOG = examples(
     help="Add this header to every message. May be repeated.",
 )
 @persistent_option
-@click.option(
-    "--priority",
-    metavar="N",
-    type=click.IntRange(0, 9),
-    default=4,
-    show_default=True,
-    help="Priority of the messages, 0 (lowest) to 9.",
-)
+@valued("--priority", type=click.IntRange(0, 9), default=4, help="Priority of the messages, 0 (lowest) to 9.")
 @click.option(
     "--ttl",
     metavar="SECONDS",

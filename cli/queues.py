@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
+from amq.cli import options
 from amq.cli.management import (
     asks_broker,
-    confirm,
     limit_option,
     report,
     show,
@@ -19,8 +19,8 @@ from amq.cli.management import (
     texts,
     watch_option,
     with_marks,
-    yes_option,
 )
+from amq.cli.options import confirm, most_option, valued, yes_option
 from amq.cli.output import counted, examples, json_option, print_json, print_table, size_text, wall_text
 from amq.management.client import ManagementClient, part
 from amq.management.listing import Row
@@ -45,7 +45,6 @@ PAGE = 100
 BODY_CHARS_SHOWN = 60
 _selector = click.option("--selector", metavar="TEXT", default="", help="Only messages that this selector selects.")
 _ids = click.option("--id", "ids", metavar="ID", multiple=True, help="Only this message. May be repeated.")
-_most = click.option("--limit", metavar="N", type=click.IntRange(min=1), help="Take at most N messages. Default: all.")
 _name = click.argument("name", metavar="NAME")
 
 
@@ -57,9 +56,7 @@ _name = click.argument("name", metavar="NAME")
     )
 )
 @click.argument("pattern", metavar="[PATTERN]", default="")
-@click.option(
-    "--sort", type=click.Choice(list(SORTS)), default="name", show_default=True, help="The order of the queues."
-)
+@valued("--sort", type=click.Choice(list(SORTS)), default="name", help="The order of the queues.")
 @click.option("--filter", "condition", metavar="TEXT", default="", help="Such as consumers=0,messages>100.")
 @limit_option
 @watch_option
@@ -133,9 +130,7 @@ def why(client: ManagementClient, name: str, as_json: bool) -> None:
 )
 @_name
 @_selector
-@click.option(
-    "--limit", metavar="N", type=click.IntRange(min=1), default=PAGE, show_default=True, help="Show at most N."
-)
+@options.limit_option(PAGE)
 @asks_broker
 @json_option
 def browse(client: ManagementClient, name: str, selector: str, limit: int, as_json: bool) -> None:
@@ -203,7 +198,7 @@ def export(client: ManagementClient, name: str, selector: str) -> None:
 @_name
 @_selector
 @_ids
-@_most
+@most_option
 @yes_option
 @asks_broker
 @json_option
@@ -246,7 +241,7 @@ def delete(client: ManagementClient, name: str, yes: bool, as_json: bool) -> Non
 @click.argument("to", metavar="TO")
 @_selector
 @_ids
-@_most
+@most_option
 @yes_option
 @asks_broker
 @json_option
@@ -273,7 +268,7 @@ def move(
 @click.argument("to", metavar="TO")
 @_selector
 @_ids
-@_most
+@most_option
 @asks_broker
 @json_option
 def copy(

@@ -13,10 +13,10 @@ import click
 
 from amq.cli import exits
 from amq.cli.clients import Failovers, connection_options, open_connection, progress
+from amq.cli.options import confirm, limit_option
 from amq.cli.output import (
     counted,
     examples,
-    is_terminal,
     json_option,
     print_json,
     print_listing,
@@ -56,14 +56,7 @@ def schedule() -> None:
 )
 @connection_options
 @_destination
-@click.option(
-    "--limit",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=LIST_LIMIT,
-    show_default=True,
-    help="Show at most N messages.",
-)
+@limit_option(LIST_LIMIT, " messages")
 @json_option
 def list_(url: str, login: str, passcode: str, destination: str | None, limit: int, as_json: bool) -> None:
     """Show scheduled messages: destination, next due time, and whether they repeat.
@@ -129,11 +122,8 @@ def remove(
     jobs = {id: _job_id(id) for id in ids}
     conditions = [_selects(job) for job in jobs.values()]
     selectors = [" OR ".join(conditions[at : at + IDS_MAX]) for at in range(0, len(jobs), IDS_MAX)] or [""]
-    if not ids and not yes:
-        if not is_terminal():
-            raise click.UsageError("not a terminal, cannot ask for confirmation; use --yes")
-        which = f"for {destination}" if destination else "for all destinations"
-        click.confirm(f"Remove all scheduled messages {which}?", abort=True, err=True)
+    if not ids:
+        confirm(yes, f"Remove all scheduled messages for {destination or 'all destinations'}?")
     with (
         open_connection(url, login, passcode, Failovers()) as connection,
         progress("removed", None) as show,

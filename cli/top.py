@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from amq.cli.management import WATCH_S, broker_options, open_client
+from amq.cli.options import valued
 from amq.cli.output import console, examples, json_option, print_json, size_text, wall_text
 from amq.cli.store import read_status
 from amq.cli.text import visible
@@ -33,20 +34,11 @@ RATED = ("enqueued", "dequeued")
 
 
 @click.command(epilog=examples("amq top --store /mnt/shared/amq", "amq top --store /mnt/shared/amq --rounds 1 --json"))
-@click.option(
-    "--rows", metavar="N", type=click.IntRange(1, 500), default=ROWS, show_default=True, help="Queues to show."
-)
+@valued("--rows", type=click.IntRange(1, 500), default=ROWS, help="Queues to show.")
 @click.option(
     "--rounds", metavar="N", type=click.IntRange(min=1), help="End after this many rounds. Default: at Ctrl-C."
 )
-@click.option(
-    "--every",
-    metavar="SECONDS",
-    type=click.FloatRange(0.1, 3600),
-    default=WATCH_S,
-    show_default=True,
-    help="Time between two rounds.",
-)
+@valued("--every", type=click.FloatRange(0.1, 3600), default=WATCH_S, help="Time between two rounds.")
 @broker_options
 @json_option
 def top(rows: int, rounds: int | None, every: float, store: str, url: str, broker: str, as_json: bool) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import click
 
 from amq.cli.clients import Failovers, connection_options, open_connection
-from amq.cli.output import examples, is_terminal, json_option, print_json, print_table, wall_text
+from amq.cli.options import check_can_ask, confirm, yes_option
+from amq.cli.output import examples, json_option, print_json, print_table, wall_text
 from amq.client import Connection, PreparedTransaction
 
 SHOWN_MAX = 20  # transactions that are listed before the question
@@ -76,7 +77,7 @@ def commit(url: str, login: str, passcode: str, xids: tuple[str, ...], as_json: 
 @connection_options
 @click.argument("xids", nargs=-1, metavar="[XID...]")
 @click.option("--owner", metavar="NAME", help="All that is prepared for this pipeline, query or job, after a question.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @json_option
 def rollback(
     url: str, login: str, passcode: str, xids: tuple[str, ...], owner: str | None, yes: bool, as_json: bool
@@ -97,14 +98,13 @@ def rollback(
 
 
 def _roll_back_owner(url: str, login: str, passcode: str, owner: str, yes: bool, as_json: bool) -> None:
-    if not yes and not is_terminal():
-        raise click.UsageError("not a terminal, cannot ask for confirmation; use --yes")
+    check_can_ask(yes)
     began, failovers = time.monotonic(), Failovers()
     with open_connection(url, login, passcode, failovers) as connection:
         found = [each for each in connection.recover() if each.owner == owner]
         if found and not yes:
             _preview(found)
-            click.confirm(f"Roll back these {len(found):,} transactions of {owner}?", abort=True, err=True)
+            confirm(yes, f"Roll back these {len(found):,} transactions of {owner}?")
         count = 0
         for batch in sorted({each.batch for each in found}):
             xids = [each.xid for each in found if each.batch == batch]

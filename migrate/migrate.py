@@ -10,6 +10,7 @@ import click
 
 from amq.cli import exits
 from amq.cli.clients import Seconds, progress, rate
+from amq.cli.options import valued
 from amq.cli.output import counted, examples, json_option, print_json, print_table, size_text
 from amq.core.errors import AmqError
 from amq.doors.clock import SystemClock
@@ -84,36 +85,23 @@ def _login_options(which: str, prefix: str, variable: str) -> Callable[[_Command
 @click.option("--dry-run", is_flag=True, help="Show the queues and how many messages each holds; move nothing.")
 @_login_options("old", "", "AMQ_FROM")
 @_login_options("new", "to-", "AMQ_TO")
-@click.option(
-    "--window",
-    metavar="N",
-    type=click.IntRange(1, WINDOW_MAX),
-    default=1000,
-    show_default=True,
-    help="Have at most N messages on their way.",
-)
-@click.option(
+@valued("--window", type=click.IntRange(1, WINDOW_MAX), default=1000, help="Have at most N messages on their way.")
+@valued(
     "--window-bytes",
-    metavar="N",
     type=click.IntRange(min=1),
     default=64 << 20,
-    show_default=True,
     help="Have at most this many bytes on their way, or one message.",
 )
-@click.option(
+@valued(
     "--timeout",
-    metavar="SECONDS",
     type=Seconds(),
     default=60.0,
-    show_default=True,
     help="Give up when a broker does not answer, or the new one confirms nothing, for so long.",
 )
-@click.option(
+@valued(
     "--idle",
-    metavar="SECONDS",
     type=Seconds(),
     default=5.0,
-    show_default=True,
     help="Leave a queue whose messages are held by other consumers when nothing comes for so long.",
 )
 @json_option
