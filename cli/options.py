@@ -12,7 +12,7 @@ from amq.cli.output import is_terminal
 C = TypeVar("C", bound=Callable[..., Any])
 
 
-def valued(*names: str, type: click.ParamType, default: object, help: str) -> Callable[[C], C]:
+def valued(*names: str, type: click.ParamType[Any], default: object, help: str) -> Callable[[C], C]:
     """An option with a value and a default, which `--help` shows: N, SECONDS or one of several words."""
     metavar = None if isinstance(type, click.Choice) else "SECONDS" if isinstance(type, click.FloatRange) else "N"
     return click.option(*names, metavar=metavar, type=type, default=default, show_default=True, help=help)

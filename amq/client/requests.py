@@ -6,6 +6,7 @@ Nothing here waits. A caller puts a function that wakes it into a `Gate`; the st
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 
 from amq.client.uri import BrokerUri
@@ -58,6 +59,7 @@ AFTER_LOSS = {
 }
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Request:
     """A frame that asks for a receipt.
 
@@ -74,62 +76,35 @@ class Request:
     refused   of a COMMIT: the broker's answer to something that was sent in its transaction, if that broke the link
     """
 
-    __slots__ = (
-        "body",
-        "done",
-        "error",
-        "frame",
-        "gate",
-        "kind",
-        "outcome",
-        "outcome_id",
-        "owner",
-        "receipt",
-        "refused",
-        "replayed",
-        "subject",
-    )
-
-    def __init__(
-        self,
-        kind: RequestKind,
-        receipt: bytes,
-        frame: bytes,
-        subject: str,
-        owner: SendOwner | None = None,
-        body: bytes = b"",
-    ) -> None:
-        self.kind = kind
-        self.receipt = receipt
-        self.frame = frame
-        self.body = body
-        self.subject = subject
-        self.owner = owner
-        self.outcome = ""
-        self.outcome_id = ""
-        self.replayed = False
-        self.done = False
-        self.error: AmqError | None = None
-        self.refused: AmqError | None = None
-        self.gate: Gate = []
+    kind: RequestKind
+    receipt: bytes
+    frame: bytes
+    subject: str
+    owner: SendOwner | None = None
+    body: bytes = b""
+    outcome: str = field(init=False, default="")
+    outcome_id: str = field(init=False, default="")
+    replayed: bool = field(init=False, default=False)
+    done: bool = field(init=False, default=False)
+    error: AmqError | None = field(init=False, default=None)
+    refused: AmqError | None = field(init=False, default=None)
+    gate: Gate = field(init=False, default_factory=list)
 
     def __repr__(self) -> str:
         state = "open" if not self.done else self.error or "confirmed"
         return f"<{self.kind.value} {self.subject} {state}>"
 
 
+@dataclass(slots=True, eq=False)
 class SendOwner:
     """Book-keeping of one producer of `session`: how many of its sends with `wait=False` are unconfirmed, and which
     failed without anybody being told."""
 
-    __slots__ = ("destination", "failures", "gate", "session", "unconfirmed")
-
-    def __init__(self, session: object, destination: str) -> None:
-        self.session = session
-        self.destination = destination
-        self.unconfirmed = 0
-        self.failures: list[tuple[str, AmqError]] = []
-        self.gate: Gate = []  # opened when nothing is unconfirmed
+    session: object
+    destination: str
+    unconfirmed: int = field(init=False, default=0)
+    failures: list[tuple[str, AmqError]] = field(init=False, default_factory=list)
+    gate: Gate = field(init=False, default_factory=list)  # opened when nothing is unconfirmed
 
 
 class EventKind(Enum):
@@ -141,6 +116,7 @@ class EventKind(Enum):
     DISCONNECT = "disconnect"  # the connection is gone for good, without the application's wish
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ConnectionEvent:
     """An event of the connection.
 
@@ -149,21 +125,11 @@ class ConnectionEvent:
     error       why it broke or was given up (INTERRUPTED, DISCONNECT)
     """
 
-    __slots__ = ("duration_s", "error", "kind", "new_uri", "old_uri")
-
-    def __init__(
-        self,
-        kind: EventKind,
-        old_uri: BrokerUri | None,
-        new_uri: BrokerUri | None = None,
-        duration_s: float = 0.0,
-        error: AmqError | None = None,
-    ) -> None:
-        self.kind = kind
-        self.old_uri = old_uri
-        self.new_uri = new_uri
-        self.duration_s = duration_s
-        self.error = error
+    kind: EventKind
+    old_uri: BrokerUri | None
+    new_uri: BrokerUri | None = None
+    duration_s: float = 0.0
+    error: AmqError | None = None
 
     def __repr__(self) -> str:
         uris = f"{self.old_uri} → {self.new_uri}" if self.new_uri else str(self.old_uri)

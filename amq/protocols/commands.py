@@ -12,6 +12,7 @@ client's name for an open transaction of its connection ("" = none): all session
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -93,43 +94,30 @@ class Reattachable(NamedTuple):
     received: int | None = None
 
 
+@dataclass(slots=True, eq=False)
 class LoginStep(Command):
     """One step of a login that takes several: `response` to the last challenge; the first one names the `mechanism`.
     `Connect` comes after the last one, and shows nothing then."""
 
-    __slots__ = ("mechanism", "response")
-
-    def __init__(self, response: bytes, mechanism: str = "", receipt: object = None) -> None:
-        self.receipt = receipt
-        self.response = response
-        self.mechanism = mechanism
+    response: bytes
+    mechanism: str = ""
+    receipt: object = None
 
 
+@dataclass(slots=True, eq=False)
 class Connect(Command):
     """Open the conversation. `instance` is the same for all connections that one client object makes, one after the
     other, and for no others; "" = it does not say. `reattach` None = the connection ends with its socket. `exclusive` =
     no other client may have this client id at the same time; and a message to a temporary destination that is not there
     is an error for this one."""
 
-    __slots__ = ("client_id", "exclusive", "instance", "login", "passcode", "reattach")
-
-    def __init__(
-        self,
-        login: str = "",
-        passcode: str = "",
-        client_id: str = "",
-        instance: str = "",
-        reattach: Reattach | None = None,
-        receipt: object = None,
-        exclusive: bool = False,
-    ) -> None:
-        self.receipt = receipt
-        self.exclusive = exclusive
-        self.reattach = reattach
-        self.instance = instance
-        self.login = login
-        self.passcode = passcode
-        self.client_id = client_id
+    login: str = ""
+    passcode: str = ""
+    client_id: str = ""
+    instance: str = ""
+    reattach: Reattach | None = None
+    receipt: object = None
+    exclusive: bool = False
 
 
 class Send(Command):
@@ -210,25 +198,21 @@ class SendMany(Command):
         return alike(self.like, self.bodies, rows, self.natives)
 
 
+@dataclass(slots=True, eq=False)
 class InSession(Command):
     """The commands behind this one are those of session `session`, up to the next such command, or the end of what was
     read."""
 
-    __slots__ = ("session",)
-
-    def __init__(self, session: int) -> None:
-        self.receipt = None
-        self.session = session
+    session: int
+    receipt: None = field(init=False, default=None)
 
 
+@dataclass(slots=True, eq=False)
 class OpenSession(Command):
     """A session `session` begins on this connection. Session 0 is there from the beginning to the end."""
 
-    __slots__ = ("session",)
-
-    def __init__(self, session: int, receipt: object = None) -> None:
-        self.session = session
-        self.receipt = receipt
+    session: int
+    receipt: object = None
 
 
 class CloseSession(OpenSession):
@@ -356,43 +340,37 @@ class Subscribe(Command):
         self.browse = browse
 
 
+@dataclass(slots=True, eq=False)
 class Credit(Command):
     """Consumer `id`, which began with credit, may get `credit` more messages from now on, instead of as many as before.
     With `drain`: of those that are there within `wait_ms`; what is left of the credit then is taken back, and that is
     the answer. A later Credit of the same consumer ends the wait."""
 
-    __slots__ = ("credit", "drain", "id", "wait_ms")
-
-    def __init__(self, id: str, credit: int, receipt: object = None, drain: bool = False, wait_ms: int = 0) -> None:
-        self.id = id
-        self.credit = credit
-        self.receipt = receipt
-        self.drain = drain
-        self.wait_ms = wait_ms
+    id: str
+    credit: int
+    receipt: object = None
+    drain: bool = False
+    wait_ms: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Extend(Command):
     """Consumer `id`, which has a prefetch and acknowledges, may have this many more deliveries outstanding from now on;
     fewer, where `change` is negative."""
 
-    __slots__ = ("change", "id")
-
-    def __init__(self, id: str, change: int, receipt: object = None) -> None:
-        self.id = id
-        self.change = change
-        self.receipt = receipt
+    id: str
+    change: int
+    receipt: object = None
 
 
+@dataclass(slots=True, eq=False)
 class Unsubscribe(Command):
     """Consumer `id` of this session ends. With `subscription_name`: that durable subscription ends for good, which
     `id`, where there is such a one, consumes."""
 
-    __slots__ = ("id", "subscription_name")
-
-    def __init__(self, id: str, receipt: object = None, subscription_name: str = "") -> None:
-        self.id = id
-        self.subscription_name = subscription_name
-        self.receipt = receipt
+    id: str
+    receipt: object = None
+    subscription_name: str = ""
 
 
 class Settle(Command):
@@ -463,14 +441,13 @@ class SettleAgain(Settle):
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False)
 class Begin(Command):
-    __slots__ = ("transaction",)
-
-    def __init__(self, transaction: str, receipt: object = None) -> None:
-        self.transaction = transaction
-        self.receipt = receipt
+    transaction: str
+    receipt: object = None
 
 
+@dataclass(slots=True, eq=False)
 class Commit(Begin):
     """Commit `transaction`. `outcome_id`, if given, names this commit for ever.
 
@@ -478,12 +455,9 @@ class Commit(Begin):
     It is confirmed if it did; if not, it never will and the answer is TRANSACTION_ROLLED_BACK.
     """
 
-    __slots__ = ("outcome_id",)
-
-    def __init__(self, transaction: str, receipt: object = None, outcome_id: str = "") -> None:
-        self.transaction = transaction
-        self.receipt = receipt
-        self.outcome_id = outcome_id
+    transaction: str
+    receipt: object = None
+    outcome_id: str = ""
 
 
 class Abort(Begin):
@@ -520,17 +494,16 @@ class Prepare(Begin):
         self.batch = batch
 
 
+@dataclass(slots=True, eq=False)
 class Finish(Command):
     """Second phase: commit or roll back the prepared transaction `xid`, which the user owns or may manage."""
 
-    __slots__ = ("commit", "xid")
-
-    def __init__(self, xid: AnyXid, commit: bool, receipt: object = None) -> None:
-        super().__init__(receipt)
-        self.xid = xid
-        self.commit = commit
+    xid: AnyXid
+    commit: bool
+    receipt: object = None
 
 
+@dataclass(slots=True, eq=False)
 class CommitBatch(Command):
     """Commit the prepared transactions `xids` as batch `batch` of `owner`, all or none, once. A repeated request is
     answered "duplicate"; an older batch is rejected.
@@ -539,47 +512,31 @@ class CommitBatch(Command):
     repeated request of other content.
     """
 
-    __slots__ = ("batch", "content", "owner", "xids")
-
-    def __init__(
-        self,
-        owner: str,
-        batch: int,
-        xids: Collection[AnyXid],
-        receipt: object = None,
-        content: tuple[int, int] | None = None,
-    ) -> None:
-        super().__init__(receipt)
-        self.owner = owner
-        self.batch = batch
-        self.xids = xids
-        self.content = content
+    owner: str
+    batch: int
+    xids: Collection[AnyXid]
+    receipt: object = None
+    content: tuple[int, int] | None = None
 
 
+@dataclass(slots=True, eq=False)
 class AbortBatch(Command):
     """Roll back the prepared transactions of `owner`: all, or those of batch `batch`, or of that batch only `xids`. A
     transaction that has ended stays as it is. The answer says how many transactions are rolled back."""
 
-    __slots__ = ("batch", "owner", "xids")
-
-    def __init__(
-        self, owner: str, batch: int | None = None, xids: Collection[AnyXid] | None = None, receipt: object = None
-    ) -> None:
-        super().__init__(receipt)
-        self.owner = owner
-        self.batch = batch
-        self.xids = xids
+    owner: str
+    batch: int | None = None
+    xids: Collection[AnyXid] | None = None
+    receipt: object = None
 
 
+@dataclass(slots=True, eq=False)
 class ForgetOutcome(Command):
     """Nobody is going to ask any more how the prepared transaction `xid` ended. An error where it has not, or where the
     broker does not know of it."""
 
-    __slots__ = ("xid",)
-
-    def __init__(self, xid: AnyXid, receipt: object = None) -> None:
-        super().__init__(receipt)
-        self.xid = xid
+    xid: AnyXid
+    receipt: object = None
 
 
 class ListPrepared(Command):
@@ -589,15 +546,13 @@ class ListPrepared(Command):
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False)
 class MakeTemporary(Command):
     """The temporary destination `name`, a full name that the client chose, is there from now on, as long as this
     connection. Only it may consume from there, and everybody send. Again = nothing."""
 
-    __slots__ = ("name",)
-
-    def __init__(self, name: str, receipt: object = None) -> None:
-        self.name = name
-        self.receipt = receipt
+    name: str
+    receipt: object = None
 
 
 class RemoveTemporary(MakeTemporary):
@@ -606,37 +561,31 @@ class RemoveTemporary(MakeTemporary):
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False)
 class OpenProducer(Command):
     """A producer `id` begins, of messages for `destination`, a full name. For those who want to know: the broker serves
     those that say nothing as well."""
 
-    __slots__ = ("destination", "id")
-
-    def __init__(self, id: str, destination: str, receipt: object = None) -> None:
-        self.id = id
-        self.destination = destination
-        self.receipt = receipt
+    id: str
+    destination: str
+    receipt: object = None
 
 
+@dataclass(slots=True, eq=False)
 class CloseProducer(Command):
     """Producer `id` ends. Another than those that began = nothing."""
 
-    __slots__ = ("id",)
-
-    def __init__(self, id: str, receipt: object = None) -> None:
-        self.id = id
-        self.receipt = receipt
+    id: str
+    receipt: object = None
 
 
+@dataclass(slots=True, eq=False)
 class DeleteDestination(Command):
     """The queue or topic `name` is forgotten, and the messages that wait in the queue are thrown away. It must have no
     consumers, and the topic no durable subscriptions."""
 
-    __slots__ = ("name",)
-
-    def __init__(self, name: str, receipt: object = None) -> None:
-        self.name = name
-        self.receipt = receipt
+    name: str
+    receipt: object = None
 
 
 class Nothing(Command):
@@ -645,6 +594,7 @@ class Nothing(Command):
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False)
 class LeaseMessages(Command):
     """Set the next waiting messages of what `sources` name apart for `cursor`: up to `messages`, and about up to `size`
     bytes in all, but at least one. They wait there for a SettleLeases of anybody, as a prepared transaction does, for
@@ -662,93 +612,50 @@ class LeaseMessages(Command):
     which queues hold messages or leases.
     """
 
-    __slots__ = (
-        "after",
-        "cursor",
-        "epoch",
-        "messages",
-        "places",
-        "reads",
-        "size",
-        "skip",
-        "sources",
-        "take",
-        "timeout_ms",
-    )
-
-    def __init__(
-        self,
-        sources: Source | tuple[Source, ...],
-        cursor: str,
-        after: int,
-        messages: int,
-        size: int = 0,
-        timeout_ms: int = 0,
-        receipt: object = None,
-        take: bool = False,
-        epoch: int = 0,
-        places: bool = False,
-        skip: int = 0,
-        reads: tuple[int, int] = (0, 0),
-    ) -> None:
-        super().__init__(receipt)
-        self.places = places
-        self.skip = skip
-        self.reads = reads
-        self.sources: tuple[Source, ...] = (sources,) if isinstance(sources, str | Pattern) else sources
-        self.cursor = cursor
-        self.after = after
-        self.messages = messages
-        self.size = size
-        self.timeout_ms = timeout_ms
-        self.take = take
-        self.epoch = epoch
+    sources: tuple[Source, ...]
+    cursor: str
+    after: int
+    messages: int
+    size: int = 0
+    timeout_ms: int = 0
+    receipt: object = None
+    take: bool = False
+    epoch: int = 0
+    places: bool = False
+    skip: int = 0
+    reads: tuple[int, int] = (0, 0)
 
 
+@dataclass(slots=True, eq=False)
 class SettleLeases(Command):
     """All leases of `cursor` there up to number `through` end: their messages are acknowledged, or go back
     where they were. There need not be any. `epoch` as in Lease."""
 
-    __slots__ = ("commit", "cursor", "epoch", "sources", "through")
-
-    def __init__(
-        self,
-        sources: Source | tuple[Source, ...],
-        cursor: str,
-        through: int,
-        commit: bool,
-        receipt: object = None,
-        epoch: int = 0,
-    ) -> None:
-        super().__init__(receipt)
-        self.epoch = epoch
-        self.sources: tuple[Source, ...] = (sources,) if isinstance(sources, str | Pattern) else sources
-        self.cursor = cursor
-        self.through = through
-        self.commit = commit
+    sources: tuple[Source, ...]
+    cursor: str
+    through: int
+    commit: bool
+    receipt: object = None
+    epoch: int = 0
 
 
 class Disconnect(Command):
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False)
 class Malformed(Command):
     """The peer broke the protocol. Always the last command of a connection: report `error`, close."""
 
-    __slots__ = ("error",)
-
-    def __init__(self, error: Exception, receipt: object = None) -> None:
-        self.error = error
-        self.receipt = receipt
+    error: Exception
+    receipt: object = None
 
 
+@dataclass(slots=True, eq=False)
 class Invalid(Command):
     """A command that the protocol has understood, and that cannot be carried out: it fails with `error`, and those
     behind it go on. A transaction of which it would have been a part never commits without it."""
 
-    __slots__ = ("error", "transaction")
-
-    def __init__(self, error: Exception, receipt: object = None, transaction: str = "") -> None:
-        self.error = error
-        self.receipt = receipt
-        self.transaction = transaction
+    error: Exception
+    receipt: object = None
+    transaction: str = ""

@@ -75,8 +75,8 @@ CASES: list[tuple[Command, list[tuple[Action, str]]]] = [
     (DeleteDestination("topic://t"), [(Action.DELETE, "topic://t")]),
     (CommitBatch("o", 1, ["x1"]), [(Action.FINISH_BATCH, "o")]),
     (AbortBatch("o"), [(Action.FINISH_BATCH, "o")]),
-    (LeaseMessages(A, "c", 0, 1), [(Action.LEASE, A)]),
-    (SettleLeases(A, "c", 1, True), [(Action.LEASE, A)]),
+    (LeaseMessages((A,), "c", 0, 1), [(Action.LEASE, A)]),
+    (SettleLeases((A,), "c", 1, True), [(Action.LEASE, A)]),
 ]
 
 

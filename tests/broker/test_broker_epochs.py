@@ -30,7 +30,7 @@ def take(world: World, queue: str = "a", **fields: Any) -> int:
 
 def settle(world: World, epoch: int, through: int = 1 << 62) -> Client:
     client = world.connect()
-    client.do(SettleLeases(full_name("a"), "c", through, True, world.next_receipt(), epoch))
+    client.do(SettleLeases((full_name("a"),), "c", through, True, world.next_receipt(), epoch))
     world.settle()
     return client
 

@@ -147,19 +147,19 @@ def test_a_cursor_stays_with_its_client_where_a_request_to_take_it_fails(tmp_pat
 
     def epoch() -> int:
         client.outcomes.clear()
-        client.do(LeaseMessages("queue://a", "c", 0, 0, receipt=world.next_receipt()))
+        client.do(LeaseMessages(("queue://a",), "c", 0, 0, receipt=world.next_receipt()))
         world.settle()
         found: int = json.loads(client.outcomes[0])["epoch"]
         return found
 
     assert epoch() == 0
     failed = world.next_receipt()
-    client.do(LeaseMessages("queue://a", "c", 0, 10, receipt=failed, take=True))
+    client.do(LeaseMessages(("queue://a",), "c", 0, 10, receipt=failed, take=True))
     world.settle()
     assert client.errors == [("QUEUE_IN_USE", failed)]
     assert epoch() == 0
     client.unsubscribe("only")
-    client.do(LeaseMessages("queue://a", "c", 0, 10, receipt=world.next_receipt(), take=True))
+    client.do(LeaseMessages(("queue://a",), "c", 0, 10, receipt=world.next_receipt(), take=True))
     world.settle()
     assert epoch() > 0
     assert len(client.errors) == 1

@@ -88,7 +88,7 @@ def test_a_browse_that_comes_from_another_queue_shows_all_that_moves(world: Worl
 def test_a_lease_gets_all_of_it(world: World) -> None:
     hold(world)
     client = world.connect()
-    client.do(LeaseMessages("queue://bulk", "cursor", 0, 100, receipt=world.next_receipt()))
+    client.do(LeaseMessages(("queue://bulk",), "cursor", 0, 100, receipt=world.next_receipt()))
     world.settle()
     assert f'"messages": {len(BODIES)}' in client.outcomes[0]
     world.check_at_rest()

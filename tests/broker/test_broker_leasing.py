@@ -287,7 +287,7 @@ def test_a_durable_subscription_to_another_topic(make_world: MakeWorld) -> None:
         world.settle()
         assert client.codes == ["SUBSCRIPTION_DIFFERS"]
     client = world.connect()
-    client.do(SettleLeases("topic://other", "c", number, True, "r"))
+    client.do(SettleLeases(("topic://other",), "c", number, True, "r"))
     world.settle()
     assert client.codes == ["SUBSCRIPTION_DIFFERS"]
     client = world.connect()

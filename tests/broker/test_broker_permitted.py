@@ -158,7 +158,7 @@ TABLE: list[tuple[str, Callable[[], Command], set[str]]] = [
     ("delete a queue", lambda: DeleteDestination("queue://orders.eu"), {"root"}),
     ("delete a queue with an entry of its own", lambda: DeleteDestination("queue://orders.audit"), set()),
     ("list prepared transactions", lambda: ListPrepared("r"), set(USERS)),
-    ("lease", lambda: LeaseMessages("queue://orders.eu", "cursor", 0, 1), {"bob"}),
+    ("lease", lambda: LeaseMessages(("queue://orders.eu",), "cursor", 0, 1), {"bob"}),
 ]
 
 
@@ -241,7 +241,7 @@ def test_a_lease_is_read_by_those_who_may_read_its_queue(ruled: World, tmp_path:
     alice, bob = ruled.connect("a", user="alice"), ruled.connect("b", user="bob")
     alice.do(send("queue://orders.eu"))
     ruled.settle()
-    bob.do(LeaseMessages("queue://orders.eu", "cursor", 0, 1, receipt="r"))
+    bob.do(LeaseMessages(("queue://orders.eu",), "cursor", 0, 1, receipt="r"))
     ruled.settle()
     assert not bob.errors
     reading = LeaseReading(lease_numbers(ruled)[0], "cursor")
@@ -423,7 +423,7 @@ OTHERS = st.one_of(
     st.builds(lambda durable: Unsubscribe("", None, durable), st.sampled_from("de")),
     st.builds(lambda name: LeaseMessages(source(name), "cursor", 0, 1, receipt="lease", places=True), OF_QUEUES),
     st.builds(
-        lambda through, commit, name: SettleLeases(name, "cursor", through, commit),
+        lambda through, commit, name: SettleLeases((name,), "cursor", through, commit),
         st.integers(0, 40),
         st.booleans(),
         st.sampled_from(QUEUES),

@@ -296,29 +296,29 @@ def test_a_cursor_belongs_to_a_user(ruled: World) -> None:
     for body in (b"1", b"2"):
         ruled.connect(user="alice").send(body, "both", persistent=True)
     ruled.settle()
-    alice = ask(ruled, "alice", LeaseMessages("queue://both", "cur", 0, 1, take=True, receipt="l"))
+    alice = ask(ruled, "alice", LeaseMessages(("queue://both",), "cur", 0, 1, take=True, receipt="l"))
     ((key, _),) = [(each.key, each) for each, _ in ruled.broker.state.prepared.values()]
     number = ruled.broker.state.prepared[key][0].seq
     assert f'"lease": {number}' in alice.outcomes[0]
-    eve = ask(ruled, "eve", LeaseMessages("queue://both", "cur", 0, 1, take=True, receipt="l"))
+    eve = ask(ruled, "eve", LeaseMessages(("queue://both",), "cur", 0, 1, take=True, receipt="l"))
     assert '"messages": 1' in eve.outcomes[0], "the next message, in a lease of her own"
     assert f'"lease": {number}' not in eve.outcomes[0]
     reader = ask(ruled, "eve", Subscribe("1", "queue://both", browse=Browse(reading=LeaseReading(number, "cur"))))
     assert (reader.codes, reader.bodies) == (["UNKNOWN_LEASE"], [])
-    ask(ruled, "eve", SettleLeases("queue://both", "cur", 2**62, True, receipt="s"))
+    ask(ruled, "eve", SettleLeases(("queue://both",), "cur", 2**62, True, receipt="s"))
     assert ask(ruled, "eve", Finish(f"{LEASE}cur:{number}", False)).codes == ["UNKNOWN_TRANSACTION"]
     assert list(ruled.broker.state.prepared) == [key]
     reader = ask(ruled, "alice", Subscribe("1", "queue://both", browse=Browse(reading=LeaseReading(number, "cur", 0))))
     assert (reader.codes, reader.bodies) == ([], [b"1"])
-    again = ask(ruled, "alice", LeaseMessages("queue://both", "cur", 0, 1, receipt="l"))
+    again = ask(ruled, "alice", LeaseMessages(("queue://both",), "cur", 0, 1, receipt="l"))
     assert f'"lease": {number}' in again.outcomes[0]
 
 
 def test_an_epoch_of_eve_does_not_stop_alice(ruled: World) -> None:
-    first = ask(ruled, "alice", LeaseMessages("queue://both", "cur", 0, 0, take=True, receipt="l"))
+    first = ask(ruled, "alice", LeaseMessages(("queue://both",), "cur", 0, 0, take=True, receipt="l"))
     epoch = json.loads(first.outcomes[0])["epoch"]
     for _ in range(2):
-        assert not ask(ruled, "eve", LeaseMessages("queue://both", "cur", 0, 0, take=True, receipt="l")).codes
-    assert not ask(ruled, "alice", LeaseMessages("queue://both", "cur", 0, 0, epoch=epoch, receipt="l")).codes
-    ask(ruled, "alice", LeaseMessages("queue://both", "cur", 0, 0, take=True, receipt="l"))
-    assert ask(ruled, "alice", LeaseMessages("queue://both", "cur", 0, 0, epoch=epoch)).codes == ["CURSOR_TAKEN"]
+        assert not ask(ruled, "eve", LeaseMessages(("queue://both",), "cur", 0, 0, take=True, receipt="l")).codes
+    assert not ask(ruled, "alice", LeaseMessages(("queue://both",), "cur", 0, 0, epoch=epoch, receipt="l")).codes
+    ask(ruled, "alice", LeaseMessages(("queue://both",), "cur", 0, 0, take=True, receipt="l"))
+    assert ask(ruled, "alice", LeaseMessages(("queue://both",), "cur", 0, 0, epoch=epoch)).codes == ["CURSOR_TAKEN"]

@@ -118,7 +118,7 @@ def _serve(process: Process, number: int) -> list[Effect]:
             (queue,), number_of_lease = branch.acks, int(xid.rpartition(":")[2])
             receipts.append(process.next_receipt())
             cursor = branch.owner.removeprefix(LEASE)
-            client.do(LeaseMessages(full_name(queue), cursor, number_of_lease - 1, 0, receipt=receipts[-1]))
+            client.do(LeaseMessages((full_name(queue),), cursor, number_of_lease - 1, 0, receipt=receipts[-1]))
             answers.append(f'"lease": {number_of_lease},')
     receipts.append(client.send(PROBE, "probe"))
     resending = {xid: process.connect() for xid in found.prepared}

@@ -105,7 +105,7 @@ class Coordinator:
         leasing, receipt = script.broker.broker.leasing, script.broker.next_receipt()
         owner = LeaseOwner(CURSOR.removeprefix(LEASE), name, "")
         there = leasing._leases(owner)
-        script.client.do(LeaseMessages(name, CURSOR.removeprefix(LEASE), after, len(names), receipt=receipt))
+        script.client.do(LeaseMessages((name,), CURSOR.removeprefix(LEASE), after, len(names), receipt=receipt))
         if there and there[-1].seq > after:
             script.expect(receipt)
             return there[-1].seq
@@ -117,7 +117,9 @@ class Coordinator:
     def settle(self, *numbers: int, commit: bool) -> None:
         """All that the cursor has leased up to the last of these `numbers`."""
         receipt = self._script.broker.next_receipt()
-        self._script.client.do(SettleLeases(full_name("a"), CURSOR.removeprefix(LEASE), numbers[-1], commit, receipt))
+        self._script.client.do(
+            SettleLeases((full_name("a"),), CURSOR.removeprefix(LEASE), numbers[-1], commit, receipt)
+        )
         kind = COMMIT if commit else ROLL_BACK
         self._script.expect(receipt, *((kind, f"{CURSOR}:{number}", "") for number in numbers))
 

@@ -257,7 +257,7 @@ def test_a_lease_is_given_back(old: World, tmp_path: Path) -> None:
     """Its number says nothing in another store."""
     old.connect().send(b"1", "a")
     old.settle()
-    old.connect().do(LeaseMessages("queue://a", "cursor", 0, 10))
+    old.connect().do(LeaseMessages(("queue://a",), "cursor", 0, 10))
     old.settle()
     assert len(listed(old)) == 1
     assert bodies(exported(old), "held_by") == [(b"1", "")]

@@ -300,12 +300,12 @@ CASES = [
     Case(
         "lease",
         b"LEASE\ndestination:/queue/a\ncursor:c\nafter:7\nmessages:5\nbytes:9\ntimeout:3\nreceipt:r\n\n\0",
-        [LeaseMessages("queue://a", "c", 7, 5, 9, 3, "r")],
+        [LeaseMessages(("queue://a",), "c", 7, 5, 9, 3, "r")],
     ),
     Case(
         "lease, no more said",
         b"LEASE\ndestination:/topic/a\ncursor:c\nmessages:0\nreceipt:r\n\n\0",
-        [LeaseMessages("topic://a", "c", 0, 0, receipt="r")],
+        [LeaseMessages(("topic://a",), "c", 0, 0, receipt="r")],
     ),
     *(
         Case(
@@ -326,7 +326,7 @@ CASES = [
         Case(
             f"{command} of leases",
             f"{command}\ndestination:/queue/a\ncursor:c\nthrough:7\nreceipt:r\n\n\0".encode(),
-            [SettleLeases("queue://a", "c", 7, command == "COMMIT", "r")],
+            [SettleLeases(("queue://a",), "c", 7, command == "COMMIT", "r")],
         )
         for command in ("COMMIT", "ABORT")
     ),
@@ -510,17 +510,17 @@ CASES = [
     Case(
         "take a cursor",
         b"LEASE\ndestination:/queue/a\ncursor:c\nmessages:0\ntake:true\nreceipt:r\n\n\0",
-        [LeaseMessages("queue://a", "c", 0, 0, 0, 0, "r", True)],
+        [LeaseMessages(("queue://a",), "c", 0, 0, 0, 0, "r", True)],
     ),
     Case(
         "lease with an epoch",
         b"LEASE\ndestination:/queue/a\ncursor:c\nmessages:9\nepoch:7\nreceipt:r\n\n\0",
-        [LeaseMessages("queue://a", "c", 0, 9, 0, 0, "r", False, 7)],
+        [LeaseMessages(("queue://a",), "c", 0, 9, 0, 0, "r", False, 7)],
     ),
     Case(
         "settle with an epoch",
         b"COMMIT\ndestination:/queue/a\ncursor:c\nthrough:9\nepoch:7\n\n\0",
-        [SettleLeases("queue://a", "c", 9, True, None, 7)],
+        [SettleLeases(("queue://a",), "c", 9, True, None, 7)],
     ),
     *(
         Case(

@@ -136,10 +136,10 @@ def _leave(client: Connected, name: str, body: bytes) -> None:  # noqa: ARG001
 def _lease(client: Connected, name: str, body: bytes) -> None:
     """Of the user's own queue, and then of the topic: both users have the same cursors there."""
     client.tell(
-        Send(Message(client.own_name, body)), LeaseMessages(client.own_name, name, 0, 5, receipt="l", take=True)
+        Send(Message(client.own_name, body)), LeaseMessages((client.own_name,), name, 0, 5, receipt="l", take=True)
     )
     _read(client, name, client.own_name)
-    client.tell(LeaseMessages(TOPIC_NAME, name, 0, 5, receipt="l", take=True))
+    client.tell(LeaseMessages((TOPIC_NAME,), name, 0, 5, receipt="l", take=True))
     _read(client, name, TOPIC_NAME)
 
 
@@ -154,7 +154,7 @@ def _lease_shared(client: Connected, name: str, body: bytes) -> None:
     after = client.leases.get(name, 0)
     client.tell(Send(Message(SHARED_LEASES, body)))
     client.world.settle()
-    client.tell(LeaseMessages(SHARED_LEASES, name, after, 1, receipt="l"))
+    client.tell(LeaseMessages((SHARED_LEASES,), name, after, 1, receipt="l"))
     reading = LeaseReading(client.learn_lease(name), name)
     client.tell(Subscribe("read", SHARED_LEASES, receipt="u", browse=Browse(reading=reading)))
 
@@ -164,7 +164,7 @@ def _ask(take: bool = False) -> Action:
 
     def act(client: Connected, name: str, body: bytes) -> None:  # noqa: ARG001
         epoch = 0 if take else client.epochs.get(name, 0)
-        client.tell(LeaseMessages(QUEUE_SCHEME + EMPTY, name, 0, 0, receipt="l", take=take, epoch=epoch))
+        client.tell(LeaseMessages((QUEUE_SCHEME + EMPTY,), name, 0, 0, receipt="l", take=take, epoch=epoch))
         client.learn_epoch(name)
 
     return act
@@ -172,7 +172,7 @@ def _ask(take: bool = False) -> Action:
 
 def _settle_leases(commit: bool) -> Action:
     return lambda client, name, _: client.tell(
-        *(SettleLeases(source, name, THROUGH, commit, "s") for source in (client.own_name, TOPIC_NAME))
+        *(SettleLeases((source,), name, THROUGH, commit, "s") for source in (client.own_name, TOPIC_NAME))
     )
 
 
@@ -212,7 +212,7 @@ ACTIONS: Mapping[str, Action] = {
     "lease of a shared queue": _lease_shared,
     "take a cursor": _ask(take=True),
     "use a cursor": _ask(),
-    "commit shared leases": _does(lambda name: SettleLeases(SHARED_LEASES, name, THROUGH, True, "s")),
+    "commit shared leases": _does(lambda name: SettleLeases((SHARED_LEASES,), name, THROUGH, True, "s")),
     "commit leases": _settle_leases(True),
     "return leases": _settle_leases(False),
     "browse": lambda client, name, _: client.tell(Subscribe(name, client.own_name, receipt="u", browse=Browse())),
