@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import click
@@ -48,9 +47,7 @@ class PlainView(AbstractContextManager["PlainView"]):
         if self._broken is not None:
             raise self._broken
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return None
 
 
@@ -72,9 +69,7 @@ class LiveView(PlainView):
     def show(self, picture: Picture) -> None:
         self._live.update(_draw(picture))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
 

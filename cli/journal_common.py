@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from amq.cli.output import console, is_terminal
+from amq.cli.output import console, facts, is_terminal
 from amq.cli.store import check_store, read_sealing, store_of
 from amq.config import BrokerConfig, load
 from amq.core.errors import StoreError
@@ -76,35 +76,15 @@ def told_missing() -> Iterator[None]:
 
 
 def segment_json(report: SegmentReport) -> dict[str, Any]:
-    return {
-        "name": report.name,
-        "state": report.state,
-        "epoch": report.epoch,
-        "number": report.number,
-        "file_bytes": report.file_bytes,
-        "bytes": report.end,
-        "batches": report.batches,
-        "records": report.records,
-        "torn_bytes": report.torn_bytes,
-        "version": report.version,
-    }
+    return facts(report, end="bytes")
 
 
 def problem_json(problem: Problem) -> dict[str, Any]:
-    return {"code": problem.code, "file": problem.path, "offset": problem.offset, "why": problem.why}
+    return facts(problem, path="file")
 
 
 def checkpoint_json(report: CheckpointReport) -> dict[str, Any]:
-    return {
-        "name": report.name,
-        "epoch": report.epoch,
-        "number": report.number,
-        "offset": report.offset,
-        "file_bytes": report.file_bytes,
-        "written_wall_ms": report.written_wall_ms,
-        "messages": report.messages,
-        "problem": report.problem,
-    }
+    return {"name": report.name, **facts(report, path="")}
 
 
 def tell_problems(inspection: Inspection) -> None:

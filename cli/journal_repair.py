@@ -11,7 +11,7 @@ import click
 
 from amq.cli import exits
 from amq.cli.journal_common import options_option, read_config, store_option
-from amq.cli.output import counted, examples, json_option, print_json, print_table, size_text
+from amq.cli.output import counted, examples, facts, json_option, print_json, print_table, size_text
 from amq.cli.store import check_store
 from amq.core.errors import StoreError
 from amq.doors.clock import SystemClock
@@ -143,20 +143,7 @@ def _facts(
 ) -> dict[str, Any]:
     return {
         "damages": [
-            {
-                "code": damage.code,
-                "file": damage.path,
-                "offset": damage.offset,
-                "bytes": damage.bytes,
-                "why": damage.why,
-                "counts": damage.counts,
-                "batches": damage.batches,
-                "records_lost": damage.records_lost,
-                "records_saved": damage.records_saved,
-                "messages_lost": dict(damage.messages),
-                "messages_lost_max": damage.messages_max,
-            }
-            for damage in damages
+            facts(damage, path="file", messages="messages_lost", messages_max="messages_lost_max") for damage in damages
         ],
         "live": live,
         "surely_lost": surely_lost,

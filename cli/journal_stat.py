@@ -18,19 +18,21 @@ from amq.cli.journal_common import (
     store_option,
     tell_problems,
 )
-from amq.cli.output import duration_text, examples, json_option, print_json, print_table, size_text
+from amq.cli.output import duration_text, examples, facts, json_option, print_json, print_table, size_text
 from amq.cli.store import store_of, store_version
 from amq.doors.clock import SystemClock
 from amq.journal.compaction_plan import COPY, FREE, Step, counting, ids_by_segment, plan
 from amq.journal.hidden import told_name
 from amq.journal.inspect import Inspection
 from amq.journal.liveness import Liveness, Pin, Tally
+from amq.journal.records import REASONS
 
 if TYPE_CHECKING:
     from amq.maintenance.checkpoints import CheckpointReport
 
 PINS_SHOWN = 2
 MESSAGES, OLDER, NEWEST, NOTHING = "messages", "older", "newest", "nothing"
+_LEFT = tuple(reason.replace("-", "_") for reason in REASONS)
 _KEPT = {
     OLDER: "an older segment: this one holds its acknowledgements",
     NEWEST: "it is the newest segment",
@@ -113,33 +115,18 @@ def compact(store: str, dry_run: bool, as_json: bool, options: tuple[str, ...]) 
     inspection, liveness = look(store, config)
     steps = plan(inspection.segments, liveness, config.journal_segment_size_bytes)
     totals = _totals(steps)
+    rows = [{**facts(step), "freed_bytes": step.freed_bytes} for step in steps]
     if as_json:
         print_json(
             {
-                "segments": [_step_json(step) for step in steps],
+                "segments": rows,
                 **totals,
                 "problems": [problem_json(problem) for problem in inspection.problems],
             }
         )
     else:
         names = ("segment", "action", "bytes", "file", "live", "live bytes", "ids", "id bytes", "frees")
-        print_table(
-            names,
-            [
-                (
-                    step.segment,
-                    step.action,
-                    step.bytes,
-                    step.file_bytes,
-                    step.copy_messages,
-                    step.copy_bytes,
-                    step.copy_ids,
-                    step.copy_id_bytes,
-                    step.freed_bytes,
-                )
-                for step in steps
-            ],
-        )
+        print_table(names, [tuple(row.values()) for row in rows])
         click.echo(
             f"{totals['segments_gone']} of {len(steps)} segments would go: copies {size_text(totals['copy_bytes'])}, "
             f"frees {size_text(max(0, totals['freed_bytes']))}"
@@ -155,20 +142,6 @@ def _totals(steps: list[Step]) -> dict[str, int]:
         "segments_gone": len(going),
         "copy_bytes": sum(step.copy_bytes + step.copy_id_bytes for step in going),
         "freed_bytes": sum(step.freed_bytes for step in going),
-    }
-
-
-def _step_json(step: Step) -> dict[str, Any]:
-    return {
-        "segment": step.segment,
-        "action": step.action,
-        "bytes": step.bytes,
-        "file_bytes": step.file_bytes,
-        "copy_messages": step.copy_messages,
-        "copy_bytes": step.copy_bytes,
-        "copy_ids": step.copy_ids,
-        "copy_id_bytes": step.copy_id_bytes,
-        "freed_bytes": step.freed_bytes,
     }
 
 
@@ -197,16 +170,7 @@ def _segments_json(inspection: Inspection, liveness: Liveness, pins: list[Pin]) 
                 "older": older,
                 "ids_to_copy": messages,
                 "outcomes_to_copy": outcomes,
-                "pins": [
-                    {
-                        "destination": pin.destination,
-                        "name": told_name(pin.destination),
-                        "messages": pin.messages,
-                        "record_bytes": pin.record_bytes,
-                        "oldest_seq": pin.oldest_seq,
-                    }
-                    for pin in mine
-                ],
+                "pins": [{**facts(pin, segment=""), "name": told_name(pin.destination)} for pin in mine],
             }
         )
     return found
@@ -282,30 +246,8 @@ def _ids_text(segment: dict[str, Any]) -> str:
 
 
 def _print_destinations(destinations: list[dict[str, Any]]) -> None:
-    counts = (
-        "messages",
-        "live",
-        "dead",
-        "live_record_bytes",
-        "dead_record_bytes",
-        "acked",
-        "expired",
-        "dead_lettered",
-        "purged",
-        "fired",
-    )
-    names = (
-        "messages",
-        "live",
-        "dead",
-        "live bytes",
-        "dead bytes",
-        "acked",
-        "expired",
-        "dead-lettered",
-        "purged",
-        "fired",
-    )
+    counts = ("messages", "live", "dead", "live_record_bytes", "dead_record_bytes", *_LEFT)
+    names = (*counts[:3], "live bytes", "dead bytes", *REASONS)
     print_table(
         ("destination", *names, "segments kept", "oldest"),
         [

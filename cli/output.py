@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,12 @@ def examples(*lines: str) -> str:
 def print_json(value: Any, indent: int | None = 2) -> None:
     """ASCII alone: the same whatever the locale, and for names of files that are no text."""
     click.echo(json.dumps(value, indent=indent))
+
+
+def facts(item: Any, **renamed: str) -> dict[str, Any]:
+    """The fields of a dataclass for JSON, some under another name; "" = left out."""
+    named = ((renamed.get(each.name, each.name), getattr(item, each.name)) for each in fields(item))
+    return {name: value for name, value in named if name}
 
 
 def console(stderr: bool = False) -> Console:

@@ -214,23 +214,12 @@ def _numbers(broker: BrokerPresence, key: str, *names: str) -> dict[str, Any] | 
 
 
 def _broker(broker: BrokerPresence) -> dict[str, Any]:
-    if broker.owner is None:  # it is just writing who it is
-        return {
-            "name": broker.name,
-            "host": "",
-            "pid": None,
-            "urls": [],
-            "addresses": [],
-            "priority": 0,
-            "certificate": None,
-            "console": None,
-        }
     owner = broker.owner
     return {
-        "name": owner.name,
-        "host": owner.host,
-        "pid": owner.pid,
-        "urls": _urls(broker, owner),
+        "name": broker.name if owner is None else owner.name,  # None: it is just writing who it is
+        "host": "" if owner is None else owner.host,
+        "pid": None if owner is None else owner.pid,
+        "urls": [] if owner is None else _urls(broker, owner),
         "addresses": broker.addresses,
         "priority": broker.priority,
         "certificate": _certificate(broker),

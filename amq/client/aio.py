@@ -21,7 +21,6 @@ import random
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import TypeVar, Unpack
 
 from amq.client import bulk, leases
@@ -233,9 +232,7 @@ class Connection:
     async def __aenter__(self) -> Connection:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             await self.close()
         elif not self._closed:
@@ -451,9 +448,7 @@ class Session:
     async def __aenter__(self) -> Session:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None or not self.connection.closed:
             await self.close()
 

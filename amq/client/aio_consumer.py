@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from amq.client.core import PULL_ANSWER_S_MAX, Delivery, Subscription
@@ -73,9 +72,7 @@ class Consumer:
     async def __aenter__(self) -> Consumer:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if not self._session.connection.closed:
             await self.close()
 

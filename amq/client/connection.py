@@ -14,7 +14,6 @@ import os
 import random
 import warnings
 from collections.abc import Callable, Iterable
-from types import TracebackType
 
 from amq.client import leases
 from amq.client.core import SessionCore, resolve_timed_out, timed_out
@@ -268,9 +267,7 @@ class Connection:
     def __enter__(self) -> Connection:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None or self._driver.forked:
             self.close()
         elif not self._closed:

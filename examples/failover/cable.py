@@ -7,7 +7,6 @@ connections; new ones pass.
 import contextlib
 import socket
 import threading
-from types import TracebackType
 
 from amq.client.uri import BrokerUri, BrokerUrl
 
@@ -40,9 +39,7 @@ class Cable:
             thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for listener in self._listeners:
             shut(listener)
         for thread in self._threads:
