@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
-PAGE_PATH: Final = "docs/failover-url.md"
-
 from amq.core.units import option_name
+
+PAGE_PATH: Final = "docs/failover-url.md"
 
 
 def _option(default: Any, activemq: str, meaning: str, least: int = 0, name: str = "") -> Any:
