@@ -21,7 +21,7 @@ import structlog
 from amq.broker.sessions.links import Client
 from amq.core.errors import AmqError, StoreError
 from amq.doors.threads import Threads
-from amq.gateway.homes import Home
+from amq.gateway.homes import RoutedHome
 from amq.gateway.lookout import Lookout, Master, find_master
 from amq.link.link import Link
 from amq.transports.hub import ServedConnection
@@ -83,7 +83,7 @@ class StoreLinks:
         """The stores for whose master clients wait."""
         return [each.name for each in self._stores.values() if each.link is not None and each.linked is None]
 
-    def open(self, name: str, home: Home, client: Client, owner: str, protocol: str) -> ServedConnection:
+    def open(self, name: str, home: RoutedHome, client: Client, owner: str, protocol: str) -> ServedConnection:
         """Serve a client at the store of that name. Raises HomeUnavailableError."""
         if self._is_closed:
             raise HomeUnavailableError("the gateway stops: connect again")

@@ -27,7 +27,7 @@ from amq.config.schema import BrokerConfig
 from amq.core.errors import AmqError
 from amq.doors.clock import Clock, SystemClock
 from amq.doors.threads import SystemThreads
-from amq.gateway.homes import Home
+from amq.gateway.homes import RoutedHome
 from amq.gateway.hub import GatewayHub
 from amq.gateway.links import StoreLinks
 from amq.gateway.lookout import Lookout
@@ -150,7 +150,7 @@ class Gateway(Service):
     def placement(self) -> Placement:
         return self._table.placement
 
-    def open_home(self, store: str, home: Home, client: Client, owner: str, protocol: str) -> ServedConnection:
+    def open_home(self, store: str, home: RoutedHome, client: Client, owner: str, protocol: str) -> ServedConnection:
         return self.links.open(store, home, client, owner, protocol)
 
     def renew(self, done: Callable[[bool], None]) -> None:

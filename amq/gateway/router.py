@@ -25,7 +25,7 @@ from amq.core.destination import TOPIC_SCHEME, Pattern, Source, told, wire_name
 from amq.core.errors import AmqError, CommandError, TransactionRolledBackError
 from amq.gateway.answers import AGAIN, BYTES, KEPT_BYTES, SESSION, TOKEN, Joined, Kept, all_lines, in_all
 from amq.gateway.consumers import Consumer, ConsumerHome, HomeBranch, in_homes
-from amq.gateway.homes import INDEX_BITS, INDEX_MASK, GatewayCluster, Home
+from amq.gateway.homes import INDEX_BITS, INDEX_MASK, GatewayCluster, RoutedHome
 from amq.protocols.commands import (
     OLDEST,
     Abort,
@@ -99,7 +99,7 @@ class RoutedWork:
 
     def __init__(self, session: int) -> None:
         self.session = session
-        self.home: Home | None = None
+        self.home: RoutedHome | None = None
 
 
 class Move:
@@ -107,7 +107,7 @@ class Move:
     newer table, with their sessions and errors; `homes` = where they were; `held` = what came behind them."""
 
     def __init__(self) -> None:
-        self.homes: set[Home] = set()
+        self.homes: set[RoutedHome] = set()
         self.repeated: list[tuple[int, Command, Failure]] = []
         self.held: list[Command] = []
         self.is_known = False  # the table has come, or there is none
@@ -122,7 +122,7 @@ class RoutedConnection:
         self.peer = peer
         self.traffic = Traffic()
         self.is_closed = False
-        self.touched: list[Home] = []  # which get something of what is being carried out
+        self.touched: list[RoutedHome] = []  # which get something of what is being carried out
         self.waits = False  # answers are waited for: see `answered`
         self._move: Move | None = None
         self._is_repeating = False
@@ -132,11 +132,11 @@ class RoutedConnection:
         self._protocol = protocol
         self._is_lost = False
         self._is_writable = True
-        self._homes: dict[int, Home] = {}  # by index
-        self._by_name: dict[str, Home] = {}  # homes of single destinations
+        self._homes: dict[int, RoutedHome] = {}  # by index
+        self._by_name: dict[str, RoutedHome] = {}  # homes of single destinations
         self._sessions: dict[int, RoutedSession] = {0: RoutedSession(0)}
         self._works: dict[str, RoutedWork] = {}
-        self._producers: dict[str, tuple[Home, str]] = {}  # id → home, destination
+        self._producers: dict[str, tuple[RoutedHome, str]] = {}  # id → home, destination
         self._unbalanced: dict[Consumer, None] = {}
         self._pausing: set[object] = set()  # why the client is not read
         self._is_ending = False  # its Disconnect is on the way
@@ -305,16 +305,16 @@ class RoutedConnection:
 
     # -- homes --------------------------------------------------------------------------------------------------------
 
-    def _home(self, index: int) -> Home:
+    def _home(self, index: int) -> RoutedHome:
         """The home with that index, which is opened where that is needed. Raises AmqError."""
         home = self._homes.get(index)
         if home is None:
-            home = Home(self, self._cluster.placement.stores[index], index)
+            home = RoutedHome(self, self._cluster.placement.stores[index], index)
             self._open(home)
             self._homes[index] = home
         return home
 
-    def _open(self, home: Home) -> None:
+    def _open(self, home: RoutedHome) -> None:
         connection = self._cluster.open_home(home.store, home, self._client, self._owner, self._protocol)
         home.connection = connection
         if self._is_lost:
@@ -328,7 +328,7 @@ class RoutedConnection:
         home = self._cluster.placement.home_of(name)
         return [stores.index(home)] if home in stores and name not in _EVERYWHERE else [*range(len(stores))]
 
-    def _home_to(self, name: str) -> Home:
+    def _home_to(self, name: str) -> RoutedHome:
         """The home for what is sent to the destination of that full name: of one that lives in each store always the
         same for this connection, so that what it sends stays in order. Raises AmqError."""
         home = self._by_name.get(name)
@@ -346,15 +346,15 @@ class RoutedConnection:
         digits = "".join(filter(str.isdigit, self._owner))
         return int(digits or "0") % count
 
-    def _anchor(self, name: str) -> Home:
+    def _anchor(self, name: str) -> RoutedHome:
         """The home where what concerns no destination is known by `name`: the same for all connections."""
         return self._home(self._indices(TOPIC_SCHEME + name)[0])
 
-    def _all_homes(self) -> list[Home]:
+    def _all_homes(self) -> list[RoutedHome]:
         """Each store of the cluster. Raises AmqError."""
         return [self._home(index) for index in range(len(self._cluster.placement.stores))]
 
-    def _parts(self, sources: Iterable[Source]) -> dict[Home, tuple[Source, ...]]:
+    def _parts(self, sources: Iterable[Source]) -> dict[RoutedHome, tuple[Source, ...]]:
         """The homes of what a consumer names, and the part that each has."""
         parts: dict[int, list[Source]] = {}
         for source in sources:
@@ -363,7 +363,7 @@ class RoutedConnection:
                 parts.setdefault(index, []).append(source)
         return {self._home(index): tuple(found) for index, found in parts.items()}
 
-    def _only_home(self, sources: tuple[Source, ...]) -> Home:
+    def _only_home(self, sources: tuple[Source, ...]) -> RoutedHome:
         """Raises CommandError where they have several."""
         parts = self._parts(sources)
         if len(parts) > 1:
@@ -403,7 +403,7 @@ class RoutedConnection:
             outcomes = joined.outcomes
             self.peer.confirm(joined.token, joined.outcome(outcomes))
 
-    def failed(self, home: Home, failure: Failure) -> None:
+    def failed(self, home: RoutedHome, failure: Failure) -> None:
         """Something has failed in that home."""
         receipt: Any = failure.receipt
         kind = receipt.__class__
@@ -438,11 +438,11 @@ class RoutedConnection:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def pause(self, home: Home) -> None:
+    def pause(self, home: RoutedHome) -> None:
         """The home has no room for more of this client."""
         self._pause(home)
 
-    def resume(self, home: Home) -> None:
+    def resume(self, home: RoutedHome) -> None:
         self._resume(home)
 
     def _pause(self, reason: object) -> None:
@@ -456,7 +456,7 @@ class RoutedConnection:
             if not self._pausing:
                 self.peer.resume_reading()
 
-    def answered(self, home: Home) -> None:
+    def answered(self, home: RoutedHome) -> None:
         """An answer has come from that home, and something waits for answers."""
         if home.asked - home.answered <= UNANSWERED_MAX // 2 and home.kept_bytes <= KEPT_BYTES_MAX // 2:
             self._resume(home.index)
@@ -465,7 +465,7 @@ class RoutedConnection:
 
     # -- destinations that have moved ---------------------------------------------------------------------------------
 
-    def _repeat(self, home: Home, session: int, command: Command, failure: Failure) -> None:
+    def _repeat(self, home: RoutedHome, session: int, command: Command, failure: Failure) -> None:
         """`command` comes again when a newer table is there, or fails so. Meanwhile its home answers for all messages
         that are on their way there, and what the client says waits: so what goes to one destination stays in order."""
         move = self._move
@@ -528,7 +528,7 @@ class RoutedConnection:
 
     # -- a home that is lost ------------------------------------------------------------------------------------------
 
-    def lost(self, home: Home, error: AmqError) -> None:
+    def lost(self, home: RoutedHome, error: AmqError) -> None:
         """The way to that home is broken. Where the client has nothing there that is unanswered, unsettled or open, it
         begins there anew, and does not notice. Otherwise its connection ends, so that it begins everywhere anew."""
         if self.is_closed or home.connection is None:
@@ -560,7 +560,7 @@ class RoutedConnection:
             why = f"the store {home.store} that this connection uses is not reached any more: connect again. {failed}"
             self.peer.fail(Failure(AmqError(why, code="STORE_LOST"), Scope.CONNECTION))
 
-    def _is_idle(self, home: Home, branches: list[HomeBranch]) -> bool:
+    def _is_idle(self, home: RoutedHome, branches: list[HomeBranch]) -> bool:
         if home.asked > home.answered or home.answered <= home.unsure_at or home.made:
             return False
         if any(work.home is home for work in self._works.values()):
@@ -608,7 +608,7 @@ class RoutedConnection:
             home = self._home_in(command.transaction, command.destinations)
             self._pass(session.number, home, command)
             return
-        parts: dict[Home, list[str]] = {}
+        parts: dict[RoutedHome, list[str]] = {}
         for name in command.destinations:
             check_sent_to(name)  # an error in one is none of the others: what can be known is known before
             parts.setdefault(self._home_to(name), []).append(name)
@@ -658,7 +658,7 @@ class RoutedConnection:
         consumer.end()
         self._cluster.later(self._flush)
 
-    def subscribed(self, home: Home, command: Subscribe, session: int) -> HomeBranch:
+    def subscribed(self, home: RoutedHome, command: Subscribe, session: int) -> HomeBranch:
         """A consumer begins in that home. The client's codec is asked once for each."""
         branch: HomeBranch = command.token  # type: ignore[assignment]
         consumer = branch.consumer
@@ -674,7 +674,7 @@ class RoutedConnection:
             raise CommandError(f"this connection has no subscription {id!r}", code="UNKNOWN_SUBSCRIPTION")
         return consumer
 
-    def _end_consumer(self, number: int, id: str, home: Home) -> Consumer | None:
+    def _end_consumer(self, number: int, id: str, home: RoutedHome) -> Consumer | None:
         """That consumer has ended in one home: so it ends in all. None = it has ended already."""
         session = self._sessions.get(number)
         consumer = None if session is None else session.consumers.pop(id, None)
@@ -819,7 +819,7 @@ class RoutedConnection:
         self, session: RoutedSession, command: Settle, consumer: Consumer | None, seqs: Iterable[int]
     ) -> None:
         """All of `seqs`, each in its home."""
-        parts: list[tuple[Home, list[int]]] = []
+        parts: list[tuple[RoutedHome, list[int]]] = []
         for index, found in in_homes(seqs, INDEX_MASK).items():
             home = self._homes.get(index)
             if home is None:
@@ -885,7 +885,7 @@ class RoutedConnection:
             raise CommandError(f"there is no open transaction {name!r} on this connection", code="UNKNOWN_TRANSACTION")
         return work
 
-    def _work_in(self, name: str, home: Home) -> Home:
+    def _work_in(self, name: str, home: RoutedHome) -> RoutedHome:
         """The home of that transaction, of which a part is in `home`. Raises CommandError where that is another."""
         work = self._work(name)
         if work.home is None:
@@ -899,7 +899,7 @@ class RoutedConnection:
             )
         return home
 
-    def _home_in(self, transaction: str, names: Iterable[str]) -> Home:
+    def _home_in(self, transaction: str, names: Iterable[str]) -> RoutedHome:
         """The home where messages for `names` become a part of that transaction."""
         work = self._work(transaction)
         for name in names:
@@ -1082,7 +1082,7 @@ def _part(command: Subscribe, sources: tuple[Source, ...]) -> Subscribe:
     return part  # type: ignore[no-any-return]
 
 
-def _range_at(home: Home, range: Any) -> Any:
+def _range_at(home: RoutedHome, range: Any) -> Any:
     """The part of a browse as that home knows it."""
     if range is None:
         return None

@@ -17,7 +17,7 @@ from amq.broker.sessions.links import Client as Who
 from amq.core.destination import plain_name
 from amq.core.errors import AmqError, CommandError
 from amq.core.message import Message, MessageBatch
-from amq.gateway.homes import Home
+from amq.gateway.homes import RoutedHome
 from amq.gateway.router import RoutedConnection
 from amq.journal.reader import RecordRun
 from amq.node.catalogue import ServedProtocol
@@ -30,7 +30,7 @@ from tests.transports.served import Served
 class Handed:
     """A home, as its broker sees it."""
 
-    def __init__(self, home: Home, wake: Callable[[], None]) -> None:
+    def __init__(self, home: RoutedHome, wake: Callable[[], None]) -> None:
         self.home = home
         self._wake = wake
         self.is_cut = False  # the way to the home is broken
@@ -156,7 +156,7 @@ class Brokers:
         self.wake = lambda: None
         self.later: Any = later
 
-    def open_home(self, store: str, home: Home, client: Who, owner: str, protocol: str) -> ClientConnection:  # noqa: ARG002
+    def open_home(self, store: str, home: RoutedHome, client: Who, owner: str, protocol: str) -> ClientConnection:  # noqa: ARG002
         if self.refuses:
             raise AmqError("no master", code="HOME_UNAVAILABLE")
         handed = Handed(home, self.wake)
