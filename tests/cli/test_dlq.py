@@ -140,7 +140,7 @@ def test_retry_while_the_master_is_killed(brokers: Brokers) -> None:
     count = 3000
     refuse(first, "orders", count)
     url = f"failover:({url_of(first)},{url_of(second)})"
-    with running("dlq", "retry", "--url", url, "--json", "--timeout", 3) as process:
+    with running("dlq", "retry", "--url", url, "--json", "--timeout", 15) as process:
         with client.connect(url_of(first)) as connection, connection.session() as session:
             assert session.consumer("/queue/orders", prefetch=1).receive(DEADLINE_S) is not None
             first.kill()
