@@ -126,11 +126,6 @@ class Node(Service):
         for each in self._residents:
             await self._loop.create_task(each.member.start(), context=each.context)
 
-    async def stop(self) -> None:
-        """Every member hands its store over."""
-        await self._begin_to_stop()
-        await self.ended()
-
     async def _begin_to_stop(self) -> None:
         await asyncio.gather(*(member.stop() for member in self.members.values()))
 

@@ -90,7 +90,7 @@ class Service(ABC):
         self._loop = loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop, number)
-        loop.add_signal_handler(signal.SIGHUP, self._on_hang_up)
+        loop.add_signal_handler(signal.SIGHUP, self.read_files_again)
         if leash is not None:
             await loop.connect_read_pipe(lambda: _Leash(self._slip), leash)
         self._feed_watchdog(process.watchdog_interval_s())
@@ -103,9 +103,18 @@ class Service(ABC):
     async def start(self) -> None:
         """Begin to serve."""
 
+    async def stop(self) -> None:
+        """End in good order, as a signal asks for."""
+        self._say_goodbye()
+        await self.ended()
+
     @abstractmethod
     async def ended(self) -> AmqError | None:
         """Wait until it serves no more. Returns why it has given up, None = it was asked to stop."""
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop is not None
 
     @abstractmethod
     async def _begin_to_stop(self) -> None: ...
@@ -168,7 +177,8 @@ class Service(ABC):
         except (ConfigError, OSError) as error:
             _log.warning("changed files are not noticed here; SIGHUP makes the broker look", reason=str(error))
 
-    def _on_hang_up(self) -> None:
+    def read_files_again(self) -> None:
+        """As SIGHUP asks for."""
         _log.info("SIGHUP: reading the configuration and the files that it names again")
         for each in self._configurations[1:]:
             each.ask("configuration", by_hand=True)

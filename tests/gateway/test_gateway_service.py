@@ -1,0 +1,128 @@
+"""A gateway in this process: its ports, logins and files, the addresses that clients hear, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amq.cluster.directory import Cluster, ClusterNode, node_document
+from amq.config.schema import BrokerConfig
+from amq.gateway import lookout
+from amq.gateway.process import Gateway
+from amq.node.service import PLAIN, Source
+from amq.security.users_edit import add_user
+from tests.patience import DEADLINE_S
+from tests.service_world import Client, until
+
+OTHER = "stomp://127.0.0.1:4711"
+
+
+class World:
+    """A gateway of node `a` at a port of its own, in a cluster of two stores that nobody serves."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cluster = Cluster.create(str(folder / "c"), {"s1": "", "s2": ""})
+        self.users = folder / "users"
+        add_user(str(self.users), "alice", "first")
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.config = BrokerConfig(
+            name="a",
+            store=self.cluster.directory,
+            transports=("stomp://127.0.0.1:0",),
+            users_file=str(self.users),
+            anonymous="no",
+        )
+        self.gateway = Gateway(self.config, Source(lambda: self.config), PLAIN, self.cluster, [[self.listener]])
+
+    async def log_in(self, passcode: str) -> Client:
+        return await Client.connect(
+            self.port, ("login", "alice"), ("passcode", passcode), ("amq-brokers-receipt", "group")
+        )
+
+
+@asynccontextmanager
+async def serving(folder: Path) -> AsyncIterator[World]:
+    world = World(folder)
+    await world.gateway.start()
+    try:
+        yield world
+    finally:
+        if not world.gateway.is_stopping:
+            await world.gateway.stop()
+        world.listener.close()
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookout, "LOOK_S", 0.02)
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[[Callable[[World], Coroutine[Any, Any, None]]], None]:
+    def run(story: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+        async def whole() -> None:
+            async with serving(tmp_path) as world:
+                await story(world)
+
+        asyncio.run(asyncio.wait_for(whole(), DEADLINE_S))
+
+    return run
+
+
+Play = Callable[[Callable[[World], Coroutine[Any, Any, None]]], None]
+
+
+def test_it_knows_the_users_of_the_file_as_it_is_now(play: Play) -> None:
+    async def story(world: World) -> None:
+        await (await world.log_in("first")).close()
+        with pytest.raises(AssertionError):  # an ERROR instead
+            await world.log_in("second")
+        add_user(str(world.users), "alice", "second", replace=True)
+        world.gateway.read_files_again()
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                try:
+                    await (await world.log_in("second")).close()
+                except AssertionError:
+                    await asyncio.sleep(0.01)
+                else:
+                    return
+
+    play(story)
+
+
+def test_clients_hear_where_other_nodes_are_and_of_no_others_at_the_end(play: Play) -> None:
+    async def story(world: World) -> None:
+        client = await world.log_in("first")
+        seat = world.cluster.join("b", 1.0, "there", 1)
+        try:
+            seat.write(node_document(ClusterNode("b", True, addresses=(OTHER,))))
+            own = f"stomp://127.0.0.1:{world.port}"
+            assert (await client.receive()).headers["brokers"] == f"{own},{OTHER}"
+            await world.gateway.stop()
+            assert (await client.receive()).headers["brokers"] == OTHER
+            with pytest.raises(EOFError):
+                await client.receive()
+        finally:
+            seat.close()
+
+    play(story)
+
+
+def test_a_client_waits_for_a_store_without_a_master_and_the_gateway_says_so(play: Play) -> None:
+    async def story(world: World) -> None:
+        client = await world.log_in("first")
+        await client.send("SEND", ("destination", "/queue/q"), ("receipt", "r"), body=b"")
+        await until(lambda: bool(world.gateway.links.waiting))
+        await world.gateway.stop()
+        error = await client.receive()
+        assert error.command == "ERROR" or "brokers" in error.headers
+
+    play(story)
