@@ -58,6 +58,7 @@ def shifted(config: BrokerConfig, by: int) -> BrokerConfig:
         transports=tuple(_shifted_url(url, by) for url in config.transports),
         advertised_transports=tuple(_shifted_url(url, by) for url in config.advertised_transports),
         probe_listen=probes,
+        link_listen=_shifted_url(config.link_listen, by) if config.link_listen else "",
     )
 
 
@@ -66,6 +67,8 @@ def ports(config: BrokerConfig) -> list[int]:
     found = [parse_transport_url(url).port for url in config.transports]
     if config.probe_listen:
         found.append(host_and_port(config.probe_listen)[1])
+    if config.link_listen:
+        found.append(parse_transport_url(config.link_listen).port)
     return [port for port in found if port]
 
 

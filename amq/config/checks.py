@@ -155,10 +155,11 @@ def _link_contradictions(config: BrokerConfig) -> list[str]:
         found.append(f"{_told(config, 'linkListen')} without linkSecretFile: anybody could act as a gateway; set it")
     if url.tls and not config.certificate:
         found.append(f"{_told(config, 'linkListen')} needs a certificate: set certificate")
-    if not (url.tls or url.loopback):
+    protected = all(each.tls or each.loopback for each in map(parse_transport_url, config.transports))
+    if protected and not (url.tls or url.loopback):
         found.append(
-            f"{_told(config, 'linkListen')} can be reached from other hosts without TLS; write ssl://HOST:PORT, or "
-            "listen on 127.0.0.1"
+            f"{_told(config, 'linkListen')} can be reached from other hosts without TLS, and no transport can; write "
+            "ssl://HOST:PORT, or listen on 127.0.0.1"
         )
     return found
 

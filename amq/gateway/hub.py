@@ -84,6 +84,8 @@ class GatewayHub(Reception):
         while self._owes_answers() and self.clock.monotonic() < until_s:
             await asyncio.sleep(POLL_S)
         self._announce(*self._neighbours)
+        while self._announcer.is_telling:
+            await asyncio.sleep(0)
         await self._close_connections()
         if self._upkeep is not None:
             self._upkeep.cancel()

@@ -59,6 +59,11 @@ class Announcer:
         if self._untold and not is_due:
             self._loop.call_soon(self._tell_some)
 
+    @property
+    def is_telling(self) -> bool:
+        """Has somebody still to hear of the last change?"""
+        return bool(self._untold)
+
     def stop(self) -> None:
         """Nobody is told any more."""
         self._untold.clear()
