@@ -318,18 +318,6 @@ def a_resend_is_stored_twice() -> AbstractContextManager[object]:
 
 
 @mutant
-def duplicate_ids_forgotten_at_takeover() -> AbstractContextManager[object]:
-    real = Broker.begin
-
-    def start(broker: Broker, *arguments: Any) -> None:
-        real(broker, *arguments)
-        for queue in broker.state.queues.values():
-            queue.duplicates.clear()
-
-    return _patch(Broker, "begin", start)
-
-
-@mutant
 def acknowledgements_not_in_the_journal() -> AbstractContextManager[object]:
     def consumed(broker: Broker, queue: Any, message: Message) -> None:
         broker.state.remove(queue, message)
@@ -404,16 +392,6 @@ def nothing_waits_for_the_lease_to_be_sent() -> AbstractContextManager[object]:
 
 
 # -- compaction, limits ------------------------------------------------------------------------------------------------
-
-
-@mutant
-def what_is_on_its_way_does_not_count_for_the_limit() -> AbstractContextManager[object]:
-    return _patch(Queue, "taken_bytes", property(lambda queue: queue.stored_bytes))
-
-
-@mutant
-def the_oldest_is_dropped_for_good() -> AbstractContextManager[object]:
-    return _patch(Queue, "is_dead_letter_queue", property(lambda _queue: True))
 
 
 @mutant

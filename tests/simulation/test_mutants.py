@@ -23,7 +23,6 @@ CAUGHT_AT = {
     "own_period_instead_of_the_old_masters": 145,
     "torn_batch_accepted": 23,
     "a_replaced_lock_file_needs_no_claim": 23,
-    "the_oldest_is_dropped_for_good": 19,
     "the_youngest_is_dropped": 19,
     "claim_written_after_the_wait": 17,
     "the_lease_is_not_looked_at_inside_a_group": 16,
