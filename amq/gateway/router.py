@@ -208,7 +208,7 @@ class RoutedConnection:
             self._route(commands, 0)
             self._flush()
             return []
-        at, step, number = 0, 1, 0
+        at, step, number = 0, 2, 0  # two: where the first one is an InSession, something is done all the same
         while at < len(commands):
             number = self._route(commands[at : at + step], number)
             self._flush()
@@ -615,7 +615,7 @@ class RoutedConnection:
         if command.receipt is None:
             for home in parts:
                 home.unsure_at = home.asked
-        receipt = Joined(command.receipt, session.number, len(parts), again=self._once(command, len(parts)))
+        receipt = Joined(command.receipt, session.number, len(parts))
         for home, names in parts.items():
             message = copy(command.message) if len(parts) > 1 else command.message
             home.ask(session.number, SendToMany(message, tuple(names), receipt))

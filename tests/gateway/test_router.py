@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from amq.core.destination import ANY_REST, Pattern
+from amq.core.errors import CommandError
 from amq.core.message import Envelope, Message
 from amq.core.xid import Xid
 from amq.gateway import router
@@ -321,9 +322,9 @@ def test_a_batch_is_committed_once(cluster: Cluster) -> None:
 def test_a_lease_has_one_home(cluster: Cluster) -> None:
     client, name = cluster.connect(), name_in(cluster, 2)
     sent(cluster, client, name)
-    says(cluster, client, LeaseMessages(name, "cursor", 0, 10, receipt="l"))
-    assert client.confirmed == ["l"]
-    says(cluster, client, LeaseMessages(ALL, "cursor", 0, 10, receipt="m"))
+    says(cluster, client, LeaseMessages((name,), "cursor", 0, 10, receipt="l"))
+    assert (client.errors, client.confirmed) == ([], ["l"])
+    says(cluster, client, LeaseMessages((ALL,), "cursor", 0, 10, receipt="m"))
     assert client.errors == [("SOURCES_OVER_STORES", "m")]
 
 
@@ -528,3 +529,69 @@ def test_a_message_that_moved_and_asks_for_no_answer_is_an_error(cluster: Cluste
     cluster.move(name, "s1")
     says(cluster, client, Send(Message(name, b"m")))
     assert client.codes == ["MOVED"]
+
+
+def test_a_consumer_whose_destination_moves_away_begins_anew(cluster: Cluster) -> None:
+    client, name = cluster.connect(), name_in(cluster, 0)
+    says(cluster, client, subscribe("c", name, "s", acknowledges=True))
+    cluster.move(name, "s1")
+    home = client.session._homes[0]  # type: ignore[attr-defined]
+    home.connection.sessions[0].end_with(  # as a member does that has read the table
+        next(home.connection.sessions[0].consumers()), CommandError("it has another home", code="MOVED")
+    )
+    cluster.tell()
+    cluster.settle()
+    assert client.errors == []
+    assert client.confirmed == ["s"], "the client has its answer"
+    sent(cluster, client, name)
+    assert client.bodies == [b"0"]
+    assert cluster.opened == ["s0", "s1"]
+
+
+# -- shares of the event loop, and reading -----------------------------------------------------------------------------
+
+
+def test_what_is_left_at_the_end_of_a_share_is_for_another_call(cluster: Cluster) -> None:
+    client = cluster.connect()
+    commands = [InSession(1), *(Send(Message(NAMES[n % 3], b"%d" % n), f"r{n}") for n in range(100))]
+    says(cluster, client, OpenSession(1))
+    rounds = 0
+    while commands:
+        before = len(commands)
+        commands = client.session.handle(commands, until_s=cluster.clock.monotonic())
+        rounds += 1
+        assert len(commands) < before
+    cluster.settle()
+    assert rounds > 10
+    assert len(client.confirmed) == 100
+    assert [body for n in range(3) for body in cluster.stored(NAMES[n][8:])] == [
+        b"%d" % each for n in range(3) for each in range(n, 100, 3)
+    ]
+
+
+def test_the_client_is_read_when_no_home_lacks_room(cluster: Cluster) -> None:
+    client = cluster.connect()
+    sent(cluster, client, name_in(cluster, 0), name_in(cluster, 1))
+    first, second = client.session._homes.values()  # type: ignore[attr-defined]
+    first.pause_reading()
+    second.pause_reading()
+    first.resume_reading()
+    assert not client.reading
+    second.resume_reading()
+    assert client.reading
+    first.pause_reading()
+    cluster.cut(client.session, "s0")  # type: ignore[arg-type]
+    assert client.reading, "a home that is lost holds nothing back"
+
+
+def test_a_slow_client_gets_nothing_from_any_home(cluster: Cluster) -> None:
+    client, sender = cluster.connect(), cluster.connect()
+    says(cluster, client, subscribe("c", ALL))
+    client.session.set_writable(False)
+    sent(cluster, sender, *NAMES)
+    assert client.bodies == []
+    client.session.lose()
+    client.session.is_lost = False
+    client.session.set_writable(True)
+    cluster.settle()
+    assert len(client.bodies) == len(NAMES)
