@@ -21,6 +21,7 @@ from amq.store.epoch import Epoch
 from amq.store.files.log import FileLog
 from amq.store.files.vfs import Vfs
 from amq.store.open import store_behind
+from amq.store.segment_log import SegmentLog
 from tests.fakes import FakeClock
 
 NOTHING = Trimmed()
@@ -32,6 +33,11 @@ def with_files(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def stored(state: State, queue: Queue, vfs: Vfs, store: str) -> dict[int, Message]:
+    """As `stored_in`, of the store in a directory."""
+    return stored_in(state, queue, FileLog(vfs, store))
+
+
+def stored_in(state: State, queue: Queue, log: SegmentLog) -> dict[int, Message]:
     """{seq: message} of everything that has not left `queue`, oldest first."""
     segments = dict(state.segments)
     places = [place for rows in (queue.backlogs, queue.leaving) for backlog in rows.values() for place in backlog]
@@ -40,7 +46,7 @@ def stored(state: State, queue: Queue, vfs: Vfs, store: str) -> dict[int, Messag
             assert isinstance(stripped.segment, Segment)
             segments[stripped.segment.code] = stripped.segment
             places.append(Place(stripped.seq, stripped.segment.code, stripped.offset, stripped.size))
-    waiting = read_messages(FileLog(vfs, store), [(place, queue.name) for place in places])
+    waiting = read_messages(log, [(place, queue.name) for place in places])
     for message, place in zip(waiting, places, strict=True):
         assert message.seq == place.seq
         message.segment = segments[place.segment]

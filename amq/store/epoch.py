@@ -7,11 +7,13 @@ history and may be removed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from amq.store.document import FORMATS
+from amq.core.errors import CorruptError
+from amq.store.document import FORMATS, decode_any, encode, field
 from amq.store.election import IN_STORE, LockPlace
 from amq.store.host import Owner
 
@@ -19,6 +21,7 @@ KIND = "epoch"
 STORE_VERSION = FORMATS[KIND]  # the version of a store is the format of its newest epoch: here the newest that is read
 EPOCHS_KEPT = 64
 EPOCH_MAX = (1 << 20) - 2  # a message's seq has the epoch in its upper 20 bits: one more must still find room there
+_NAME = re.compile(r"([0-9]{10})\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,63 @@ class Epoch:
     reason: str
     format: int = STORE_VERSION
     lock: LockPlace = IN_STORE
+
+
+def epoch_name(number: int) -> str:
+    """The name under which a store keeps the document of that epoch."""
+    return f"{number:010d}.json"
+
+
+def epoch_numbers(names: Iterable[str]) -> list[int]:
+    """Those of all epochs among the names of documents, the oldest first."""
+    return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
+
+
+def epoch_json(epoch: Epoch) -> dict[str, Any]:
+    """The body of its document."""
+    return {
+        "number": epoch.number,
+        "owner": epoch.owner.to_json(),
+        "sealed": dict(epoch.sealed),
+        "started_wall_ms": epoch.started_wall_ms,
+        "reason": epoch.reason,
+        **({"lock": epoch.lock._asdict()} if epoch.lock.identity else {}),
+    }
+
+
+def encode_epoch(epoch: Epoch, attempt: str = "") -> bytes:
+    """Its document. `attempt` makes it unlike that of every other broker."""
+    return encode(KIND, {**epoch_json(epoch), **({"attempt": attempt} if attempt else {})})
+
+
+def epoch_of(body: Mapping[str, Any], path: str, version: int = STORE_VERSION) -> Epoch:
+    """The epoch of which `epoch_json` is `body`, in a document of format `version`. Raises CorruptError."""
+    sealed = field(body, "sealed", dict, path)
+    for name in sealed:
+        if field(sealed, name, int, path) < 0:
+            raise CorruptError(path, 0, f"sealed length of {name!r} is negative")
+    lock = field(body, "lock", dict, path) if "lock" in body else {}
+    place = LockPlace(*(field(lock, name, str, path) for name in LockPlace._fields)) if lock else IN_STORE
+    return Epoch(
+        field(body, "number", int, path),
+        Owner.from_json(field(body, "owner", dict, path), path),
+        sealed,
+        field(body, "started_wall_ms", int, path),
+        field(body, "reason", str, path),
+        version,
+        place,
+    )
+
+
+def decode_epoch(number: int, data: bytes, path: str) -> Epoch:
+    """The epoch `number`, whose document at `path` is `data`. Raises CorruptError, NewerFormatError."""
+    version, body = decode_any(KIND, data, path)
+    epoch = epoch_of(body, path, version)
+    if epoch.number != number:
+        raise CorruptError(path, 0, f"file says that it is epoch {epoch.number}")
+    if number > EPOCH_MAX:
+        raise CorruptError(path, 0, f"no store has had more than {EPOCH_MAX} epochs: no broker has written this file")
+    return epoch
 
 
 class Epochs(Protocol):

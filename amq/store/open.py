@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from amq.core.errors import AmqError, ConfigError
+from amq.store.election import Election
 from amq.store.files.board import FileBoard
 from amq.store.files.election import FileElection
 from amq.store.files.epochs import FileEpochs
@@ -24,7 +25,7 @@ from amq.store.port import Store
 from amq.store.workshop import Workshop
 
 if TYPE_CHECKING:
-    from amq.store.postgres.vfs import SqlVfs
+    from amq.store.postgres.database import Database
 
 
 def open_store(store: str, locker: str | None = None) -> Store:
@@ -47,30 +48,37 @@ def open_workshop(store: str) -> tuple[Store, Workshop]:
     door that has claimed it. Raises ConfigError."""
     if is_directory(store):
         return open_store(store), FileWorkshop(SystemVfs(), store)
-    door = _tables(store)
-    return store_in(door), FileWorkshop(door, door.url.text)
+    from amq.store.postgres.workshop import SqlWorkshop
+
+    database = _tables(store)
+    return store_in(database), SqlWorkshop(database)
 
 
 def store_behind(vfs: Vfs, store: str) -> Store:
     """The store in directory `store`, to which the door `vfs` leads."""
-    elsewhere = partial(_election_at, vfs, store)
+    elsewhere = partial(_election_at, FileElection(vfs, store))
     return Store(
         store, FileElection(vfs, store), FileEpochs(vfs, store), FileLog(vfs, store), FileBoard(vfs, store), elsewhere
     )
 
 
-def store_in(door: SqlVfs) -> Store:
-    """The store in the tables of `door`."""
+def store_in(database: Database) -> Store:
+    """The store in the tables of `database`."""
+    from amq.store.postgres.board import SqlBoard
+    from amq.store.postgres.election import SqlElection
+    from amq.store.postgres.epochs import SqlEpochs
+    from amq.store.postgres.log import SqlLog
+
+    election, elsewhere = SqlElection(database), partial(_election_at, SqlElection(database))
+    return Store(database.url.text, election, SqlEpochs(database), SqlLog(database), SqlBoard(database), elsewhere)
+
+
+def locked_in(files: Store, database: Database) -> Store:
+    """The store `files`, whose lock is in the tables of `database`, and what brokers say to each other."""
+    from amq.store.postgres.board import SqlBoard
     from amq.store.postgres.election import SqlElection
 
-    return replace(store_behind(door, door.url.text), election=SqlElection(door))
-
-
-def locked_in(files: Store, door: SqlVfs) -> Store:
-    """The store `files`, whose lock is in the tables of `door`, and what brokers say to each other."""
-    from amq.store.postgres.election import SqlElection
-
-    return replace(files, election=SqlElection(door, alone=True), board=FileBoard(door, door.url.text))
+    return replace(files, election=SqlElection(database, alone=True), board=SqlBoard(database))
 
 
 def locker_of(store: str) -> str:
@@ -95,21 +103,21 @@ def check_directory(store: str) -> None:
     check_own(SystemVfs(), store)
 
 
-def _election_at(vfs: Vfs, store: str, url: str) -> FileElection:
-    """The election of brokers of the directory `store` that have their lock at `url`; "" = in the store."""
+def _election_at(in_store: Election, url: str) -> Election:
+    """The election of brokers that have their lock at `url`; "" = in the store itself."""
     if not url:
-        return FileElection(vfs, store)
+        return in_store
     from amq.store.postgres.election import SqlElection
 
     return SqlElection(_tables(url), alone=True)
 
 
-def _tables(url: str) -> SqlVfs:
+def _tables(url: str) -> Database:
     try:
+        from amq.store.postgres.database import Database
         from amq.store.postgres.url import SqlUrl  # not for everybody: psycopg takes time to load
-        from amq.store.postgres.vfs import SqlVfs
     except ImportError as error:
         raise ConfigError(
             f"{url} needs psycopg, which cannot be loaded ({error}): pip install 'amq[sql]'", code="STORE_URL_INVALID"
         ) from error
-    return SqlVfs(SqlUrl.parse(url))
+    return Database(SqlUrl.parse(url))

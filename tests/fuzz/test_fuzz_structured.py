@@ -18,8 +18,9 @@ from amq.journal.format import BATCH, RECORD_BYTES, SegmentHeader, crc32, frame_
 from amq.journal.records import Previous
 from amq.store.document import encode
 from amq.store.election import RECORD_BYTES as LOCK_RECORD_BYTES
+from amq.store.epoch import epoch_json
 from amq.store.files.election import RELEASE_OFFSET
-from amq.store.files.epochs import FileEpochs, epoch_json
+from amq.store.files.epochs import FileEpochs
 from amq.store.host import SystemHost
 from tests.fuzz import corpus
 from tests.fuzz.targets import STORE, TARGETS, recover, store

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from amq.core.errors import CorruptError, NewerFormatError
 from amq.store.document import decode, decode_any, encode
-from amq.store.epoch import Epoch
-from amq.store.files.epochs import FileEpochs, epoch_json, epoch_of, epoch_path
+from amq.store.epoch import Epoch, epoch_json, epoch_of
+from amq.store.files.epochs import FileEpochs, epoch_path
 from amq.store.files.vfs import SystemVfs, listdir_fresh
 from amq.store.host import Owner
 

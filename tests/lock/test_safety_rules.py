@@ -20,9 +20,9 @@ from lock_world import PERIOD_S, Broker, never_pause, segment
 from amq.core.errors import OwnershipLostError
 from amq.store import locker
 from amq.store.document import encode
-from amq.store.epoch import Epoch
+from amq.store.epoch import Epoch, epoch_json
 from amq.store.files.election import CLAIM_FILE, LOCK_FILE, FileElection
-from amq.store.files.epochs import FileEpochs, epoch_json
+from amq.store.files.epochs import FileEpochs
 from amq.store.files.vfs import SystemVfs
 from amq.store.lease import Lease
 from amq.store.locker import Locker

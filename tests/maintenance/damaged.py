@@ -21,6 +21,10 @@ from amq.store.files.log import FileLog
 from amq.store.files.vfs import Vfs
 from amq.store.files.workshop import FileWorkshop
 from amq.store.open import store_behind, store_in
+from amq.store.port import Store
+from amq.store.postgres.database import Database
+from amq.store.postgres.workshop import SqlWorkshop
+from amq.store.workshop import Workshop
 from tests.fakes import FakeClock, FakeHost, FaultyVfs
 from tests.maintenance.test_moving import VFS, load_all, replayed, sealing
 from tests.stored import started
@@ -43,12 +47,17 @@ class Patience(threading.Event):
 
 
 def repair(store: Path | str, vfs: Any = VFS, seed: int = 1, **options: Any) -> Repair:
+    """Of the store behind `vfs`, or in that database."""
     config = BrokerConfig(
         store=str(store), **{"journal_segment_size_bytes": 16 << 10, "journal_reserve_bytes": 4096, **options}
     )
     clock = FakeClock()
-    behind = store_behind if isinstance(store, Path) or "://" not in store else lambda door, _url: store_in(door)
-    ports, workshop = behind(vfs, str(store)), FileWorkshop(vfs, str(store))
+    ports: Store
+    workshop: Workshop
+    if isinstance(vfs, Database):
+        ports, workshop = store_in(vfs), SqlWorkshop(vfs)
+    else:
+        ports, workshop = store_behind(vfs, str(store)), FileWorkshop(vfs, str(store))
     return Repair(ports, workshop, clock, HOST, random.Random(seed), Patience(clock), config, lambda _sentence: None)
 
 
@@ -71,10 +80,10 @@ WRITES = (
 )
 
 
-def repair_killed_at(store: Path | str, inner: Vfs, nth: int) -> bool:
+def repair_killed_at(store: Path | str, inner: Vfs | Database, nth: int) -> bool:
     """Run a repair that dies just before its `nth` call that may change something. False = it got to its end."""
-    vfs, left = FaultyVfs(inner), nth
-    vfs.url = getattr(inner, "url", None)  # type: ignore[attr-defined]  # of a database
+    vfs: Any = inner
+    left = nth
 
     def count() -> None:
         nonlocal left
@@ -82,8 +91,19 @@ def repair_killed_at(store: Path | str, inner: Vfs, nth: int) -> bool:
         if left == 0:
             raise Killed
 
-    for method in WRITES:
-        vfs.before(method, count, times=0)
+    if isinstance(inner, Database):
+        ask = inner.ask
+
+        def counted(text: str, *arguments: Any) -> list[Any]:
+            if not text.lstrip().startswith("SELECT"):
+                count()
+            return ask(text, *arguments)
+
+        inner.ask = counted  # type: ignore[method-assign]
+    else:
+        vfs = FaultyVfs(inner)
+        for method in WRITES:
+            vfs.before(method, count, times=0)
     try:
         repair(store, vfs, seed=nth).run()
     except Killed:

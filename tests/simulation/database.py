@@ -1,4 +1,4 @@
-"""Worlds whose store is in a database: the whole broker, on the real `SqlVfs`, on a model of PostgreSQL.
+"""Worlds whose store is in a database: the whole broker, on the real adapter, on a model of PostgreSQL.
 
 The database has one standby, synchronous in half of the worlds; in the others it lags. Faults strike, beside those of
 all worlds, at a statement: before the server has it, while it holds its locks, or when it is committed and its answer

@@ -1,14 +1,15 @@
 """The client's side of the modelled PostgreSQL: what `amq/store/postgres` uses of psycopg, and a broker's door.
 
-The code under test is `SqlVfs` and `Sessions` as they are: `connecting` puts `SimSession` in the place of a connection.
+The code under test is `Database` and `Sessions` as they are: `connecting` puts `SimSession` in place of a connection.
 """
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import lru_cache, wraps
+from contextlib import contextmanager
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -17,9 +18,9 @@ import psycopg
 
 from amq.store.open import store_in
 from amq.store.port import Store
+from amq.store.postgres.database import EPOCHS, Database
 from amq.store.postgres.sessions import ServerConnection
 from amq.store.postgres.url import SqlUrl
-from amq.store.postgres.vfs import SqlVfs
 from tests.simulation.hosts import HostCache
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.sql_server import Backend, Reply, Request, SqlServer, lost
@@ -182,35 +183,35 @@ def connecting(
         server.clients.setdefault(process, []).append(session)
         return session
 
+    numbers = itertools.count(1 << 40)
     green = SimpleNamespace(Lock=lambda: GreenLock(scheduler))
-    with patch.object(ServerConnection, "connect", connect), patch("amq.store.postgres.vfs.threading", green):
+    fresh = SimpleNamespace(randbits=lambda _bits: next(numbers))
+    module = "amq.store.postgres.database"
+    with (
+        patch.object(ServerConnection, "connect", connect),
+        patch(f"{module}.threading", green),
+        patch(f"{module}.secrets", fresh),
+    ):
         yield
 
 
-_METHODS = (
-    "open",
-    "close",
-    "pread",
-    "pwrite",
-    "fdatasync",
-    "fsync",
-    "fsync_directory",
-    "drop_cache",
-    "fstat",
-    "stat",
-    "listdir",
-    "mkdir",
-    "link",
-    "unlink",
-    "ftruncate",
-    "allocate",
-    "try_lock",
-    "free_bytes",
+# What a statement is for the faults and the log of a world, which know the calls of a file system.
+_MOMENTS = (
+    ("INSERT INTO {chunk} (file, start, data) SELECT f.id", "fdatasync"),
+    ("SELECT %(extent)s FROM fence", "open"),
+    ("UPDATE {name} SET name", "link"),
+    ("DELETE FROM {name} n USING fence", "unlink"),
+    ("SELECT name FROM {name}", "listdir"),
+    ("pg_try_advisory_lock", "try_lock"),
+    ("WITH claimed AS", "fsync"),
+    ("SELECT start, substring", "pread"),
+    ("SELECT n.file, c.data", "pread"),
+    ("SELECT (SELECT string_agg", "pread"),
 )
 
 
-class SqlDoor(SqlVfs):
-    """The door of one simulated process: the real one, at each of whose calls faults may strike."""
+class SqlDoor(Database):
+    """The database of one simulated process: the real one, at each of whose statements faults may strike."""
 
     def __init__(self, store: str, process: Process, server: SqlServer) -> None:
         super().__init__(SqlUrl(store, {"dbname": "amq"}, "", True, 0, ""))
@@ -227,33 +228,26 @@ class SqlDoor(SqlVfs):
         for session in self._server.clients.pop(self.process, ()):
             session.close()
 
-    def moment(self, method: str, target: Any, after: bool, detail: str = "") -> None:
-        path = target if isinstance(target, str) else ""
-        with suppress(KeyError):
-            path = path or self._files[target].path
+    def ask(
+        self,
+        text: str,
+        asked: dict[str, Any],
+        directory: str = "",
+        name: str = "",
+        session: ServerConnection | None = None,
+    ) -> list[Any]:
+        method = next((method for part, method in _MOMENTS if part in text), "stat")
+        path = self.place(directory, name)
+        data = asked.get("data", b"")
+        self._moment(method, path, False, f"{len(data)} bytes, CRC {zlib.crc32(data):08x}" if data else "")
+        rows = super().ask(text, asked, directory, name, session)
+        if directory == EPOCHS and method == "open" and rows:
+            method = "link"  # it has its name, and is there
+        self._moment(method, path, True)
+        return rows
+
+    def _moment(self, method: str, path: str, after: bool, detail: str = "") -> None:
         self.process.check()
         self.on_call(method, path, after, detail)
         self.process.check()
         self.process.stall()
-
-
-def _told(method: str) -> Callable[..., Any]:
-    real = getattr(SqlVfs, method)
-
-    @wraps(real)
-    def call(door: SqlDoor, *arguments: Any) -> Any:
-        target = arguments[1 if method == "link" else 0]
-        detail = ""
-        if method == "pwrite":
-            detail = f"{len(arguments[1])} at {arguments[2]}, CRC {zlib.crc32(arguments[1]):08x}"
-        place = door._files[target].path if method == "close" and target in door._files else target
-        door.moment(method, target, False, detail)
-        result = real(door, *arguments)
-        door.moment(method, place, True)
-        return result
-
-    return call
-
-
-for _method in _METHODS:
-    setattr(SqlDoor, _method, _told(_method))

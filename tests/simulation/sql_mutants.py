@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any
 from unittest.mock import patch
 
-from amq.store.postgres import vfs as sql_vfs
+from amq.store.postgres import database as tables
+from amq.store.postgres.database import CLAIM, Database
 from amq.store.postgres.sessions import ServerConnection, Sessions
-from amq.store.postgres.vfs import SqlVfs
 from tests.simulation.database import NAME
 from tests.simulation.mutants import Mutant
 from tests.simulation.sql_client import SimSession
@@ -29,51 +29,52 @@ def _mutant(*focus: str) -> Any:
 
 
 def _fence(text: str) -> AbstractContextManager[object]:
-    return patch.object(sql_vfs, "_FENCE", text)
+    return patch.object(tables, "_FENCE", text)
 
 
 @_mutant("old master", "late insert")
 def no_fence_in_the_database() -> AbstractContextManager[object]:
-    return _fence(sql_vfs._OPEN)
+    return _fence(tables._OPEN)
 
 
 @_mutant("late insert")
 def a_fence_that_locks_nothing() -> AbstractContextManager[object]:
     """Variant A."""
-    return _fence(sql_vfs._FENCE.replace(" FOR SHARE", ""))
+    return _fence(tables._FENCE.replace(" FOR SHARE", ""))
 
 
 @_mutant("late insert")
 def a_fence_that_locks_the_key() -> AbstractContextManager[object]:
     """Variant C."""
-    return _fence(sql_vfs._FENCE.replace("FOR SHARE", "FOR KEY SHARE"))
+    return _fence(tables._FENCE.replace("FOR SHARE", "FOR KEY SHARE"))
 
 
 @_mutant("old master", "late insert")
 def a_claim_is_not_the_fence() -> AbstractContextManager[object]:
-    """It is written as any other file."""
-    return patch.object(SqlVfs, "_claim_path", property(lambda _vfs: ""))
+    return patch.object(Database, "claim", claim_as_any_record)
+
+
+def claim_as_any_record(database: Database, data: bytes) -> None:
+    """The fence stays where it is."""
+    with suppress(FileExistsError):
+        database.create("", CLAIM)
+    database.put(database.find("", CLAIM), data)
 
 
 @_mutant("old master", "late insert")
 def journal_without_the_fence() -> AbstractContextManager[object]:
-    real = SqlVfs._change
-
-    def change(vfs: SqlVfs, path: str, fenced: bool, *rest: Any) -> list[Any]:
-        return real(vfs, path, fenced and "/journal/" not in path, *rest)
-
-    return patch.object(SqlVfs, "_change", change)
+    return patch.object(tables, "FENCED", tables.FENCED - {tables.JOURNAL})
 
 
 @_mutant("insert in doubt", "crash_server")
 def an_error_of_a_commit_passed_over() -> AbstractContextManager[object]:
-    real = SqlVfs._write
+    real = Database.append
 
-    def write(vfs: SqlVfs, file: Any) -> None:
+    def append(database: Database, *arguments: Any) -> None:
         with suppress(OSError):
-            real(vfs, file)
+            real(database, *arguments)
 
-    return patch.object(SqlVfs, "_write", write)
+    return patch.object(Database, "append", append)
 
 
 @_mutant("cancelled commit")
@@ -89,10 +90,10 @@ def any_server_is_as_good() -> AbstractContextManager[object]:
 
 @_mutant("stopped at a lock")
 def a_transaction_stays_open_between_two_statements() -> AbstractContextManager[object]:
-    real = sql_vfs._run
+    real = tables._run
 
     def run(session: ServerConnection, statement: bytes, asked: dict[str, Any]) -> list[Any]:
         with session.transaction():
             return real(session, statement, asked)
 
-    return patch.object(sql_vfs, "_run", run)
+    return patch.object(tables, "_run", run)

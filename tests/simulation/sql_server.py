@@ -18,6 +18,7 @@ from typing import Any
 import psycopg
 from psycopg import errors
 
+from amq.store.postgres.database import IDS
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.sql_tables import Call, Effect, Key, Plan, Rows, SqlTables
 from tests.simulation.storage import Inode, Server, fail
@@ -324,7 +325,7 @@ class SqlServer(Server):
         inode = Inode(file, False)
         inode.data = inode.durable = self.tables.data(file)
         inode.links = 1
-        inode.holder = self.advisory.get(file)
+        inode.holder = self.advisory.get(file & IDS)
         return inode
 
     def _directory(self, place: str) -> Inode:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import errors
 
+from amq.store.postgres.database import IDS
+
 if TYPE_CHECKING:
     from tests.simulation.sql_server import Backend, SqlServer
 
@@ -154,6 +156,10 @@ def _name_key(asked: Any) -> list[Key]:
     return [("name", asked["directory"], asked["name"])]
 
 
+def _name_keys(asked: Any) -> list[Key]:
+    return [("name", asked["directory"], name) for name in asked["names"]]
+
+
 def _chunk_keys(asked: Any) -> list[Key]:
     starts = asked["starts"] if "starts" in asked else [asked["start"]]
     return [("chunk", asked["file"], start) for start in starts]
@@ -186,8 +192,12 @@ def _still_there(call: Call) -> Rows:
     return [("",) for other in call.server.backends if (other.pid, other.began) == tuple(call.asked)]
 
 
-@_statement(r"SELECT pg_try_advisory_lock\('amq_name'::regclass::oid::int, %\(id\)s\)")
+@_statement(r"SELECT pg_try_advisory_lock\('amq_name'::regclass::oid::int, %\(id\)s\)$")
 def _try_lock(call: Call) -> Rows:
+    return _lock(call)
+
+
+def _lock(call: Call) -> Rows:
     holder = call.server.advisory.setdefault(call.asked["id"], call.backend)
     return [(holder is call.backend,)]
 
@@ -200,10 +210,30 @@ def _unlock(call: Call) -> Rows:
     return [(held,)]
 
 
-@_statement(r"SELECT bool_and\(l.pid IS NULL OR ")
-def _held_by_strangers(call: Call) -> Rows:
+@_statement(r"SELECT n.name, \(SELECT bool_and\(l.pid IS NULL OR ")
+def _held(call: Call) -> Rows:
     """Only brokers are in this world."""
-    return [(False if call.asked["id"] in call.server.advisory else None,)]
+    asked = call.asked
+    return [
+        (name, False if file & IDS in call.server.advisory else None)
+        for (directory, name), file in sorted(call.seen.names.items())
+        if directory == asked["directory"] and name == (asked["name"] or name) and file is not None
+    ]
+
+
+@_statement(r"WITH named AS \(INSERT INTO amq_name AS n ", "name", _name_key)
+def _take(call: Call) -> Rows:
+    place, fresh, old = call.place, call.asked["fresh"], call.asked["old"]
+    if place in call.now.names and (old is None or call.now.names[place] != old):
+        return []
+
+    def take_place(tables: SqlTables) -> None:
+        tables.files.pop(old, None)
+        tables.chunks.pop(old, None)
+        tables.names[place], tables.files[fresh] = fresh, 0
+
+    call.effects.append(take_place)
+    return _lock(call)
 
 
 # -- the row of the store ----------------------------------------------------------------------------------------------
@@ -308,34 +338,33 @@ def _first_row(call: Call) -> None:
     call.effects.append(take_place)
 
 
-@_statement(
-    r"WITH fence AS \(UPDATE amq_store SET fence = %\(digest\)s, server = .*"
-    r"INSERT INTO amq_chunk AS c \(file, start, data\) VALUES",
-    "claim",
-    lambda asked: [STORE_ROW, *_chunk_keys(asked)],
-)
-def _claim(call: Call) -> None:
+@_statement(r"WITH claimed AS \(UPDATE amq_store SET fence = %\(digest\)s, server = ", "claim", lambda _: [STORE_ROW])
+def _claim(call: Call) -> Rows:
     asked, identity, synchronous = call.asked, call.server.identity, call.server.synchronous
+    file = call.seen.names.get(("", "claim"))
+    if file is None:
+        return []
 
     def take_place(tables: SqlTables) -> None:
         tables.fence, tables.server, tables.synchronous = asked["digest"], identity, synchronous
-        tables.chunks.setdefault(asked["file"], {})[asked["start"]] = asked["data"]
+        tables.chunks.setdefault(file, {})[0] = asked["data"]
 
     call.effects.append(take_place)
+    return [(1,)]
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
 
 
-def _is_there(call: Call) -> bool:
-    """Whether the directory of the name exists."""
-    above = (call.asked["above"], call.asked["parent"])
-    return not call.place[0] or (above in call.seen.names and call.seen.names[above] is None)
+@_statement(r"SELECT file FROM amq_name WHERE directory = %\(directory\)s AND name = %\(name\)s AND file IS NOT NULL$")
+def _find(call: Call) -> Rows:
+    file = call.seen.names.get(call.place)
+    return [] if file is None else [(file,)]
 
 
-@_statement(r"SELECT file FROM amq_name WHERE directory = %\(directory\)s AND name = %\(name\)s")
-def _row(call: Call) -> Rows:
-    return [(call.seen.names[call.place],)] if call.place in call.seen.names else []
+@_statement(r"SELECT 1 FROM amq_name WHERE directory = %\(directory\)s AND name = %\(name\)s$")
+def _is_there(call: Call) -> Rows:
+    return [(1,)] if call.place in call.seen.names else []
 
 
 @_statement(r"SELECT name FROM amq_name WHERE directory = %\(directory\)s")
@@ -349,59 +378,81 @@ def _one(_call: Call) -> Rows:
     return [(1,)]
 
 
-@_statement(r"INSERT INTO amq_name \(directory, name\) SELECT .* ON CONFLICT DO NOTHING RETURNING 1", "name", _name_key)
-def _mkdir(call: Call) -> Rows:
+@_statement(r"INSERT INTO amq_name \(directory, name\) VALUES .* ON CONFLICT DO NOTHING RETURNING 1", "name", _name_key)
+def _make_directory(call: Call) -> Rows:
     place = call.place
-    if place in call.now.names or not _is_there(call):
+    if place in call.now.names:
         return []
     call.effects.append(lambda tables: tables.names.update({place: None}))
     return [(1,)]
 
 
-@_statement(r"made AS \(INSERT INTO amq_file \(extent\) SELECT 0 FROM fence ", "name", _name_key)
-def _make(call: Call) -> Rows:
-    place = call.place
-    if not call.passed or not _is_there(call):
+@_statement(
+    r"made AS \(INSERT INTO amq_file \(extent\) SELECT %\(extent\)s FROM fence .* FROM made RETURNING",
+    "name",
+    _name_key,
+)
+def _create(call: Call) -> Rows:
+    place, data, extent = call.place, call.asked["data"], call.asked["extent"]
+    if not call.passed:
         return []
     if place in call.now.names:
-        raise errors.UniqueViolation("duplicate key value violates unique constraint of amq_name")
+        raise _duplicate("amq_name")
+    call.server.need_room(len(data))
     number = call.server.next_id()
 
     def take_place(tables: SqlTables) -> None:
-        tables.names[place], tables.files[number] = number, 0
+        tables.names[place], tables.files[number] = number, extent
+        if data:
+            tables.chunks[number] = {0: data}
 
     call.effects.append(take_place)
     return [(number,)]
 
 
-@_statement(r"INSERT INTO amq_name \(directory, name, file\) SELECT .* FROM amq_name n, fence", "name", _name_key)
-def _link(call: Call) -> Rows:
-    place, source = call.place, (call.asked["from_directory"], call.asked["from_name"])
-    if not call.passed or source not in call.seen.names or not _is_there(call):
+@_statement(
+    r"UPDATE amq_name SET name = %\(target\)s FROM fence ", "name", lambda asked: [*_name_key(asked), _target(asked)]
+)
+def _rename(call: Call) -> Rows:
+    place, target = call.place, (call.asked["directory"], call.asked["target"])
+    if not call.passed or place not in call.now.names:
         return []
-    if place in call.now.names:
-        raise errors.UniqueViolation("duplicate key value violates unique constraint of amq_name")
-    file = call.seen.names[source]
-    call.effects.append(lambda tables: tables.names.update({place: file}))
+    if target in call.now.names:
+        raise _duplicate("amq_name")
+
+    def take_place(tables: SqlTables) -> None:
+        tables.names[target] = tables.names.pop(place)
+
+    call.effects.append(take_place)
     return [(1,)]
 
 
-@_statement(r"gone AS \(DELETE FROM amq_name USING fence ", "name", _name_key)
-def _unlink(call: Call) -> Rows:
-    place = call.place
-    file = call.now.names.get(place)
-    if not call.passed or file is None:
+def _target(asked: Any) -> Key:
+    return ("name", asked["directory"], asked["target"])
+
+
+def _duplicate(table: str) -> errors.UniqueViolation:
+    return errors.UniqueViolation(f"duplicate key value violates unique constraint of {table}")
+
+
+@_statement(r"gone AS \(DELETE FROM amq_name n USING fence ", "name", _name_keys)
+def _delete(call: Call) -> Rows:
+    """The bytes go, too: a second name has only what a repair keeps, and none is here."""
+    directory = call.asked["directory"]
+    places = [(directory, name) for name in call.asked["names"] if (directory, name) in call.now.names]
+    if not call.passed:
         return []
-    is_last = not any(other == file and name != place for name, other in call.seen.names.items())
 
     def take_place(tables: SqlTables) -> None:
-        tables.names.pop(place, None)
-        if is_last:
-            tables.files.pop(file, None)
-            tables.chunks.pop(file, None)
+        for place in places:
+            file = tables.names.pop(place, None)
+            if file is not None:
+                tables.files.pop(file, None)
+                tables.chunks.pop(file, None)
 
-    call.effects.append(take_place)
-    return [(file,)]
+    if places:
+        call.effects.append(take_place)
+    return [(name,) for _, name in places]
 
 
 # -- bytes -------------------------------------------------------------------------------------------------------------
@@ -424,66 +475,56 @@ def _extent(call: Call) -> Rows:
     return [(extent,) for file, extent in call.seen.files.items() if file == call.asked["file"]]
 
 
-@_statement(r"SELECT id, greatest\(f.extent, ")
-def _fstat(call: Call) -> Rows:
-    file = call.asked["file"]
-    if file not in call.seen.files:
-        return []
-    return [(file, call.seen.size(file), MADE, sum(other == file for other in call.seen.names.values()))]
+@_statement(r"SELECT greatest\(f.extent, .*\), f.made FROM amq_name n JOIN amq_file f ")
+def _size(call: Call) -> Rows:
+    file = call.seen.names.get(call.place)
+    return [] if file is None else [(call.seen.size(file), MADE)]
 
 
-@_statement(r"SELECT n.file, coalesce\(greatest\(f.extent, ")
-def _stat(call: Call) -> Rows:
+@_statement(r"SELECT n.file, c.data FROM amq_name n LEFT JOIN amq_chunk c ")
+def _record(call: Call) -> Rows:
     if call.place not in call.seen.names:
         return []
     file = call.seen.names[call.place]
-    return [(None, 0, None, 1)] if file is None else [(file, call.seen.size(file), MADE, 1)]
+    return [(file, call.seen.chunks.get(file or 0, {}).get(call.asked["start"]))]
 
 
-@_statement(r"UPDATE amq_file SET extent = greatest\(extent, ", "chunk", lambda asked: [("file", asked["file"])])
-def _extend(call: Call) -> Rows:
-    file, extent = call.asked["file"], call.asked["extent"]
-    if not call.passed or file not in call.now.files:
+@_statement(r"SELECT \(SELECT string_agg\(c.data, ''::bytea ORDER BY c.start\) FROM amq_chunk c ")
+def _load(call: Call) -> Rows:
+    file = call.seen.names.get(call.place)
+    if file is None:
         return []
-
-    def take_place(tables: SqlTables) -> None:
-        if file in tables.files:
-            tables.files[file] = max(tables.files[file], extent)
-
-    call.effects.append(take_place)
-    return [(1,)]
-
-
-@_statement(r"sized AS \(UPDATE amq_file SET extent = ", "chunk", lambda asked: [("file", asked["file"])])
-def _truncate(call: Call) -> Rows:
-    file, size = call.asked["file"], call.asked["size"]
-    if not call.passed or file not in call.now.files:
-        return []
-
-    def take_place(tables: SqlTables) -> None:
-        tables.files[file] = size
-        rows = tables.chunks.get(file, {})
-        tables.chunks[file] = {start: data[: size - start] for start, data in rows.items() if start < size}
-
-    call.effects.append(take_place)
-    return [(file,)]
+    rows = call.seen.chunks.get(file, {})
+    return [(b"".join(rows[start] for start in sorted(rows)) or None,)]
 
 
 @_statement(
-    r"INSERT INTO amq_chunk AS c \(file, start, data\) SELECT f.id, .* FROM fence, amq_file f", "chunk", _chunk_keys
+    r"INSERT INTO amq_chunk \(file, start, data\) SELECT f.id, .* FROM fence, amq_file f .* ON CONFLICT",
+    "record",
+    _chunk_keys,
 )
-def _write(call: Call) -> Rows:
+def _put(call: Call) -> Rows:
+    file, start, data = call.asked["file"], call.asked["start"], call.asked["data"]
+    if not call.passed or file not in call.seen.files:
+        return []
+    if not (call.records and start in call.now.chunks.get(file, {})):  # that goes into the page of the old version
+        call.server.need_room(len(data))
+    call.effects.append(lambda tables: tables.chunks.setdefault(file, {}).update({start: data}))
+    return [(1,)]
+
+
+@_statement(r"INSERT INTO amq_chunk \(file, start, data\) SELECT f.id, .* FROM fence, amq_file f", "chunk", _chunk_keys)
+def _append(call: Call) -> Rows:
     asked, file = call.asked, call.asked["file"]
     if not call.passed or file not in call.seen.files:
         return []
     pairs = list(zip(asked["starts"], asked["parts"], strict=True)) if "starts" in asked else []
     pairs = pairs or [(asked["start"], asked["data"])]
-    there = call.now.chunks.get(file, {})
-    if not (call.records and all(start in there for start, _ in pairs)):  # that goes into the page of the old version
-        call.server.need_room(sum(len(data) for _, data in pairs))
-    fit = [(start, data) for start, data in pairs if len(there.get(start, data)) == len(data)]
-    call.effects.append(lambda tables: tables.chunks.setdefault(file, {}).update(fit))
-    return [(1,)] * len(fit)
+    if any(start in call.now.chunks.get(file, {}) for start, _ in pairs):
+        raise _duplicate("amq_chunk")
+    call.server.need_room(sum(len(data) for _, data in pairs))
+    call.effects.append(lambda tables: tables.chunks.setdefault(file, {}).update(pairs))
+    return [(1,)] * len(pairs)
 
 
 @_statement(r"INSERT INTO amq_chunk \(file, start, data\) VALUES \(-1, 0, %b\)", "", lambda _: [("chunk", -1, 0)])

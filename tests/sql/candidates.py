@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
 from fakes import FakeClock, FakeHost
 
 from amq.journal.segment import list_segments
@@ -11,9 +12,19 @@ from amq.store.epoch import Epoch
 from amq.store.host import Owner
 from amq.store.locker import Locker
 from amq.store.port import Store
+from amq.store.postgres.database import Database, EntryLock
 
 PERIOD_S = 3.0
 BATCH = b"batch of ours\n"
+
+
+def grant_all_locks(patch: pytest.MonkeyPatch) -> None:
+    """Every broker gets every lock of a database."""
+
+    def granted(database: Database, directory: str, name: str) -> EntryLock:
+        return EntryLock(database.find(directory, name), database._session_of_locks())
+
+    patch.setattr(Database, "try_lock", granted)
 
 
 class Violation(AssertionError):

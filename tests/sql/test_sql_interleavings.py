@@ -9,7 +9,6 @@ seal, and nothing of the old master may take effect behind it.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -20,12 +19,13 @@ from fakes import FakeClock
 
 from amq.core.errors import OwnershipLostError
 from amq.store.open import store_in
-from amq.store.postgres import vfs as sql_vfs
+from amq.store.postgres import database as tables
+from amq.store.postgres.database import Database
 from amq.store.postgres.sessions import ServerConnection
 from amq.store.postgres.url import SqlUrl
-from amq.store.postgres.vfs import SqlVfs
 from tests.postgres import Postgres, needs_postgres
-from tests.sql.candidates import BATCH, Candidate, Violation
+from tests.simulation.sql_mutants import claim_as_any_record
+from tests.sql.candidates import BATCH, Candidate, Violation, grant_all_locks
 
 pytestmark = needs_postgres
 _prefixes = (f"t{number}_" for number in itertools.count(1))
@@ -35,8 +35,8 @@ class Broker(Candidate):
     """Writes what a master writes."""
 
     def __init__(self, url: str, name: str) -> None:
-        self.vfs, self.url = SqlVfs(SqlUrl.parse(url)), url
-        super().__init__(store_in(self.vfs), name, FakeClock())
+        self.database = Database(SqlUrl.parse(url))
+        super().__init__(store_in(self.database), name, FakeClock())
 
     def pause(self, _seconds: float) -> bool:
         raise AssertionError("a database needs no wait")
@@ -45,15 +45,19 @@ class Broker(Candidate):
         """Two segments of two batches, a check, and one segment that is no longer needed. Ends at the first error."""
         for number in (1, 2):
             name = f"{self.epoch:08d}-{number:08d}.seg"
-            fd = self.vfs.open(f"{self.url}/journal/{name}", os.O_RDWR | os.O_CREAT | os.O_EXCL)
-            for batch in range(2):
-                self.vfs.pwrite(fd, BATCH, batch * len(BATCH))
-                self.vfs.fdatasync(fd)
+            writer = self.store.log.create(name, BATCH, 1 << 16, self.clock)
+            for batch in range(1, 3):
+                end = (batch + 1) * len(BATCH)
+                writer.append(batch * len(BATCH), end, [BATCH])
                 if self.lease.valid():
-                    self.confirmed[name] = (batch + 1) * len(BATCH)
+                    self.confirmed[name] = end
+            writer.finish(end)
             self.lease.check()
+        draft = self.store.log.checkpoints.draft("1.tmp")
+        draft.write(b"all of it")
+        draft.publish("1.ckpt")
         del self.confirmed[f"{self.epoch:08d}-00000001.seg"]  # its messages are copied: nobody needs it
-        self.vfs.unlink(f"{self.url}/journal/{self.epoch:08d}-00000001.seg")
+        self.store.log.delete([f"{self.epoch:08d}-00000001.seg"])
 
 
 # -- faults: called instead of the statement ---------------------------------------------------------------------------
@@ -101,8 +105,8 @@ class World:
         self._working = False
         self._fault = fault
         self._succeeded = False
-        self._real = sql_vfs._run
-        monkeypatch.setattr(sql_vfs, "_run", self._run)
+        self._real = tables._run
+        monkeypatch.setattr(tables, "_run", self._run)
 
     def play(self) -> bool:
         """True where the old master made that many statements."""
@@ -134,6 +138,12 @@ class World:
                 return self._fault(session, lambda: self._real(session, statement, asked), self._succeed)
         return self._real(session, statement, asked)
 
+    def close(self) -> None:
+        """The server admits few connections at a time."""
+        for broker in (self.old, self.new):
+            for session in list(broker.database.sessions._made):
+                session.close()
+
     def check(self) -> None:
         for name, length in self.old.confirmed.items():
             if length > self.new.sealed.get(name, 0):
@@ -146,19 +156,19 @@ class World:
             raise Violation("the successor lost the store to a broker that it had shut out")
 
     def _journal(self) -> list[tuple[str, bytes]]:
-        vfs = self.new.vfs
-        found = []
-        for name in sorted(vfs.listdir(f"{self.url}/journal")):
-            fd = vfs.open(f"{self.url}/journal/{name}", os.O_RDONLY)
-            found.append((name, vfs.pread(fd, 1 << 16, 0)))
-            vfs.close(fd)
+        log, found = self.new.store.log, []
+        for shelf in (log, log.checkpoints):
+            with suppress(FileNotFoundError):
+                for name in sorted(shelf.names()):
+                    with shelf.open(name) as each:
+                        found.append((name, each.read(0, 1 << 16)))
         return found
 
 
 @pytest.fixture
 def lying(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every broker gets every lock."""
-    monkeypatch.setattr(SqlVfs, "try_lock", lambda _self, _fd: True)
+    grant_all_locks(monkeypatch)
 
 
 def histories(
@@ -169,9 +179,12 @@ def histories(
         for at in itertools.count(1):
             with monkeypatch.context() as patch:
                 world = World(server.url(database, f"tablePrefix={next(_prefixes)}"), patch, fault, at)
-                if not world.play():
+                played = world.play()
+                if played:
+                    yield world
+                world.close()
+                if not played:
                     break
-                yield world
 
 
 @pytest.mark.deep
@@ -185,28 +198,26 @@ def test_every_fault_before_every_statement(server: Postgres, database: str, mon
 
 
 def no_fence(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sql_vfs, "_FENCE", sql_vfs._OPEN)
+    patch.setattr(tables, "_FENCE", tables._OPEN)
 
 
 def claim_without_fence(patch: pytest.MonkeyPatch) -> None:
-    """The claim is written as any file, and the digest stays."""
-    patch.setattr(SqlVfs, "_claim_path", property(lambda _self: ""))
-    patch.setattr(sql_vfs, "_FENCE", sql_vfs._FENCE.replace("fence = %(claim)s", "fence = '' OR fence = %(claim)s"))
+    patch.setattr(Database, "claim", claim_as_any_record)
 
 
 def names_not_fenced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sql_vfs, "_is_fenced", lambda directory, name: directory == "epochs" and name[0] != ".")
+    patch.setattr(tables, "FENCED", frozenset(("epochs",)))
 
 
 def lost_answer_is_success(patch: pytest.MonkeyPatch) -> None:
     """An error of a commit is passed over."""
-    real = SqlVfs._write
+    real = Database.append
 
-    def write(self: SqlVfs, file: Any) -> None:
+    def append(self: Database, *arguments: Any) -> None:
         with suppress(OSError):
-            real(self, file)
+            real(self, *arguments)
 
-    patch.setattr(SqlVfs, "_write", write)
+    patch.setattr(Database, "append", append)
 
 
 MUTANTS = [no_fence, claim_without_fence, names_not_fenced, lost_answer_is_success]

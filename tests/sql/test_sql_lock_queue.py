@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +11,13 @@ import pytest
 
 from amq.doors.threads import SystemThreads
 from amq.store.postgres import election
-from amq.store.postgres.election import waiting
-from amq.store.postgres.vfs import _QUEUE
+from amq.store.postgres.election import _QUEUE, waiting
 from tests.brokers import Brokers
+from tests.election_contract import no
 from tests.patience import DEADLINE_S
 from tests.postgres import Postgres, needs_postgres
 from tests.sampling import sampled
-from tests.sql.test_sql_vfs import open_store
+from tests.sql.test_sql_database import open_store
 
 pytestmark = needs_postgres
 
@@ -35,11 +34,10 @@ def test_all_who_wait_wake_when_the_holders_connection_ends_and_none_of_them_kee
     server: Postgres, database: str
 ) -> None:
     url = server.url(database)
-    holder, others = open_store(url), [open_store(url) for _ in range(3)]
-    queues = [door.wait_free for door in others]
+    holder, others = open_store(url).election, [open_store(url).election for _ in range(3)]
+    queues = [other.wait_free for other in others]
     assert all(wait() for wait in queues), "there is no lock yet"
-    lock = holder.open(f"{url}/lock", os.O_RDWR | os.O_CREAT)
-    assert holder.try_lock(lock)
+    assert holder.try_acquire(no)
     assert not any(wait() for wait in queues), "somebody holds it"
     threads = [threading.Thread(target=wait_free, args=[wait]) for wait in queues]
     for thread in threads:
@@ -52,35 +50,34 @@ def test_all_who_wait_wake_when_the_holders_connection_ends_and_none_of_them_kee
         thread.join(DEADLINE_S)
         assert not thread.is_alive()
     assert server.ask(f"SELECT count(*) {here}", [database]) == [(0,)]
-    theirs = others[0].open(f"{url}/lock", os.O_RDWR)
-    assert others[0].try_lock(theirs)
+    assert others[0].try_acquire(no)
     assert not queues[1]()
-    others[0].close(theirs)  # a clean end
+    others[0].let_go()  # a clean end
     wait_free(queues[1])
 
 
 def test_a_lock_that_was_replaced_is_waited_for_under_its_new_number(server: Postgres, database: str) -> None:
     url = server.url(database)
-    door, other = open_store(url), open_store(url)
+    one, other = open_store(url).election, open_store(url).election
     for _ in range(2):
-        lock = door.open(f"{url}/lock", os.O_RDWR | os.O_CREAT)
-        assert door.try_lock(lock)
+        assert one.replace("one")
         assert not other.wait_free()
-        door.unlink(f"{url}/lock")
-        assert other.wait_free()
+    one.let_go()
+    assert other.wait_free()
 
 
 def test_the_lock_ends_with_the_transaction(server: Postgres, database: str) -> None:
     """A broker that waited kept it where the time ran out just when the master had died: no rollback takes a lock of
     the session back. It locked itself out until `hungMasterTimeout`."""
     url = server.url(database)
-    door = open_store(url)
-    door.close(door.open(f"{url}/lock", os.O_RDWR | os.O_CREAT))
+    opened = open_store(url)
+    assert opened.election.try_acquire(no)
+    opened.election.let_go()
     mine = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
     with psycopg.connect(server.conninfo(database), autocommit=True) as session:
         for end in ("COMMIT", "ROLLBACK"):
             session.execute("BEGIN")
-            session.execute(door._tables.statement(_QUEUE))
+            session.execute(opened.database.sessions.tables.statement(_QUEUE))
             assert session.execute(mine).fetchone() == (1,)
             session.execute(end)
             assert session.execute(mine).fetchone() == (0,)

@@ -10,12 +10,15 @@ from random import Random
 from typing import Any
 
 import pytest
-from test_sql_vfs import FENCES, answer, conversation
+from test_sql_database import FENCES, Opened, S, T, answer
 
 from amq.core.errors import StoreError
-from amq.store.postgres import vfs as sql_vfs
+from amq.store.election import HEARTBEAT, RECORD_BYTES
+from amq.store.epoch import Epoch
+from amq.store.postgres import database as tables
 from amq.store.postgres.url import SqlUrl
-from amq.store.postgres.vfs import SqlVfs
+from amq.store.segment_log import RESERVE_NAME
+from tests.election_contract import OWNER, no
 from tests.postgres import Postgres, needs_postgres
 from tests.simulation import sql_client, sql_tables
 from tests.simulation.database import POSTGRES, DatabaseHost
@@ -25,7 +28,7 @@ from tests.simulation.sql_server import SqlServer
 from tests.simulation.storage import PlainVfs
 
 STORE = "/store"
-Open = Callable[[], SqlVfs]
+Open = Callable[[], Opened]
 
 
 class Lab:
@@ -85,81 +88,104 @@ def used_statements() -> Iterator[set[str]]:
         sql_client._plan.cache_clear()
 
 
-def claim(door: SqlVfs, store: str, who: bytes) -> None:
-    fd = door.open(f"{store}/claim", os.O_RDWR | os.O_CREAT)
-    door.pwrite(fd, who.ljust(4096), 0)
-    door.fsync(fd)
-    door.close(fd)
+def claim(opened: Opened, who: bytes) -> None:
+    opened.election.claim(who.ljust(RECORD_BYTES))
 
 
-def dialogue(make: Open, store: str, promote: Callable[[], Any]) -> list[Any]:
-    """Answers of two doors, of which the second claims the store of the first; at the end `promote` is called."""
+def dialogue(make: Open, promote: Callable[[], Any]) -> list[Any]:
+    """Answers of two members, of which the second claims the store of the first; at the end `promote` is called."""
     old, new = make(), make()
-    said: list[Any] = [answer(lambda: old.mkdir(store)), answer(lambda: new.mkdir(store))]
-    claim(old, store, b"old")
-    for name in ("journal", "epochs", "brokers"):
-        old.mkdir(f"{store}/{name}")
-    segment = old.open(f"{store}/journal/s", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    said: list[Any] = []
 
-    def write(door: SqlVfs, fd: int, *pieces: tuple[bytes, int]) -> Any:
-        for data, offset in pieces:
-            door.pwrite(fd, data, offset)
-        return answer(lambda: door.fdatasync(fd))
+    def ask(*calls: Callable[[], Any]) -> None:
+        said.extend(answer(call) for call in calls)
 
-    said += [write(old, segment, (b"first", 0)), write(old, segment, (b"second", 5), (b"far", 100))]
-    said += [write(old, segment, (b"\0" * 50, 200)), old.fstat(segment).st_size, old.pread(segment, 300, 3)]
-    other = new.open(f"{store}/journal/s", os.O_RDWR)
-    said += [write(old, segment, (b"no", 1)), old.pread(segment, 10, 0)]
-    temporary = old.open(f"{store}/epochs/.t", os.O_RDWR | os.O_CREAT)
-    said += [write(old, temporary, (b"epoch", 0)), answer(lambda: old.link(f"{store}/epochs/.t", f"{store}/epochs/1"))]
-    said += [answer(lambda: old.link(f"{store}/epochs/.t", f"{store}/epochs/1"))]
-    said += [write(new, other, (b"not mine", 250)), answer(lambda: new.unlink(f"{store}/journal/s"))]
-    lock, theirs = (door.open(f"{store}/lock", os.O_RDWR | os.O_CREAT) for door in (old, new))
-    said += [old.try_lock(lock), new.try_lock(theirs), new.lock_held(theirs), old.lock_held(lock)]
-    assert old._locks is not None
-    old._locks.close()  # as if it were lost
-    said += [answer(lambda: old.pwrite(lock, b"beat", 0)), answer(lambda: old.fsync(lock)), old.close(lock)]
-    again = old.open(f"{store}/lock", os.O_RDWR)
-    said += [old.try_lock(again), new.try_lock(theirs), old.close(again), new.try_lock(theirs)]
-    claim(new, store, b"new")
-    said += [
-        write(old, segment, (b"late", 250)),
-        answer(lambda: old.ftruncate(segment, 3)),
-        answer(lambda: old.unlink(f"{store}/journal/s")),
-        answer(lambda: old.open(f"{store}/journal/t", os.O_RDWR | os.O_CREAT | os.O_EXCL)),
-        answer(lambda: old.link(f"{store}/epochs/.t", f"{store}/epochs/2")),
-        sorted(old.listdir(f"{store}/journal")),
-    ]
-    said += [answer(lambda: old.ftruncate(temporary, 3)), old.stat(f"{store}/epochs/1").st_size]
-    mine = new.open(f"{store}/journal/s", os.O_RDWR)
-    said += [write(new, mine, (b"mine", 250)), new.pread(mine, 400, 240), answer(lambda: new.ftruncate(mine, 103))]
-    said += [answer(lambda: old.fdatasync(segment)), old.fstat(segment).st_size]
-    said += [answer(lambda: new.unlink(f"{store}/journal/s"))]
-    said += [answer(lambda: old.pread(segment, 5, 0)), answer(lambda: write(new, mine, (b"x", 103)))]
-    new._full = True
-    said += [new.free_bytes(store)]
-    with new._sessions.use(store) as session:
-        new._sessions.accept(session)
-        said += [new._tables.upgrade(session)]  # type: ignore[arg-type]
-        said += [new._sessions.servers(session)[0] == new._sessions.servers(session)[1]]
-    left = new.open(f"{store}/journal/u", os.O_RDWR | os.O_CREAT | os.O_EXCL)
-    said += [write(new, left, (b"seen", 0)), _connected(new, store)]
-    said += [answer(lambda: old.pread(old.open(f"{store}/journal/u", os.O_RDONLY), 9, 0))]
-    new.unlink(f"{store}/journal/u")
-    said += [_connected(new, store), _connected(old, store)]  # the old one misses it
-    old._sessions._seen = None
-    new._sessions.close()
+    ask(old.store.make, new.store.make, old.epochs.make, old.election.look, old.election.read_claim)
+    claim(old, b"old")
+    ask(old.election.read_claim, old.log.names, lambda: old.log.checkpoints.names(), lambda: old.log.size(S))
+    writer = old.segment(S, b"first")
+    ask(lambda: new.segment(S, b"other"), lambda: new.segment(T, b"not its claim"))
+    large = bytes(range(256)) * (tables.ROW_BYTES_MAX // 200)
+    writer.append(5, 5 + len(large), [b"", large])
+    writer.append(5 + len(large), 9 + len(large), [b"last"])
+    said += [old.content(S) == b"first" + large + b"last", new.log.size(S)]
+    with new.log.open(S) as segment:
+        said += [segment.read(3, 9), segment.read(tables.ROW_BYTES_MAX, 30), segment.read(9 + len(large), 5)]
+    entry = old.database.find("journal", S)
+    ask(lambda: old.database.append(entry, 5, [b"twice"]), lambda: old.log.set_aside(1000))
+    said += [old.log.size(RESERVE_NAME), old.content(RESERVE_NAME).strip(b"\0")]
+    ask(old.log.give_back, old.log.give_back, lambda: sorted(old.log.names()))
+    for name in ("1.ckpt", "1.ckpt", "2.ckpt"):
+        draft = old.log.checkpoints.draft("1.tmp")
+        draft.write(b"of")
+        draft.write(name.encode())
+        draft.publish(name)
+        said += [sorted(new.log.checkpoints.names()), new.log.checkpoints.size("1.ckpt")]
+    first = Epoch(1, OWNER, {"s": 1}, 2, "")
+    ask(lambda: old.epochs.link(first, "a"), lambda: old.epochs.link(first, "b"), lambda: new.epochs.newest() == first)
+    ask(lambda: old.epochs.prune(Epoch(99, OWNER, {}, 0, "")), lambda: old.epochs.link(first, "c"))
+
+    # The lock, and what is written through it.
+    ask(new.election.is_held, lambda: old.election.try_acquire(lambda: True), lambda: old.election.try_acquire(no))
+    ask(
+        lambda: new.election.try_acquire(no),
+        new.election.is_held,
+        old.election.holds,
+        lambda: new.election.read("heartbeat"),
+    )
+    ask(lambda: old.election.write(HEARTBEAT, b"beat"), lambda: old.database.record("", "lock")[1])
+    ask(lambda: old.election.write(HEARTBEAT, b"again"), lambda: old.database.record("", "lock")[1])
+    seat = old.board.take("a")
+    seat.write(b"here")
+    said += [[(each.name, each.read()) for each in new.board.seats(held=True)], list(new.board.seats(held=False))]
+    ask(lambda: new.board.write_slot("a", b"x"), lambda: old.board.read_slot("a"))
+    ask(lambda: new.board.write_slot("a", b"x"), lambda: old.board.read_slot("a"))
+    assert old.database._holder is not None
+    old.database._holder.close()  # as if it were lost
+    ask(old.election.holds, lambda: old.election.write(HEARTBEAT, b"late"), lambda: seat.write(b"late"))
+    old.election.let_go()
+    ask(seat.keep, seat.keep, lambda: old.election.try_acquire(no), lambda: new.election.replace("new"))
+    ask(old.election.holds, lambda: old.election.write(HEARTBEAT, b"late"), new.election.holds, old.election.let_go)
+    ask(lambda: old.election.try_acquire(no), new.election.let_go, lambda: old.election.try_acquire(no), seat.close)
+
+    # The fence.
+    claim(new, b"new")
+    draft = new.log.checkpoints.draft("3.tmp")
+    ask(lambda: writer.append(9 + len(large), 13 + len(large), [b"late"]), lambda: old.log.delete([S]))
+    ask(lambda: old.segment(T, b"late"), lambda: old.epochs.link(Epoch(2, OWNER, {}, 0, ""), "d"))
+    ask(lambda: old.election.write(HEARTBEAT, b"late"), lambda: old.log.checkpoints.delete(["1.ckpt"]))
+    ask(
+        lambda: draft.write(b"mine"),
+        lambda: draft.publish("3.ckpt"),
+        lambda: new.log.checkpoints.delete(["1.ckpt", "x"]),
+    )
+    with old.log.open(S) as segment:
+        ask(lambda: new.log.delete([S]), lambda: new.log.delete([S]), lambda: segment.read(0, 5), segment.size)
+    new.database._full = True
+    said += [new.log.free_bytes()]
+    sessions = new.database.sessions
+    with sessions.use(STORE) as session:
+        sessions.accept(session)
+        said += [sessions.tables.upgrade(session), sessions.servers(session)[0] == sessions.servers(session)[1]]
+
+    # A server that lacks what was seen.
+    new.segment(T, b"seen")
+    said += [_connected(new), old.content(T)]
+    new.log.delete([T])
+    said += [_connected(new), _connected(old)]  # the old one misses it
+    old.database.sessions._seen = None
+    sessions.close()
     promote()
     with pytest.raises(StoreError) as told:
-        new.listdir(store)
-    said += [told.value.code, write(old, temporary, (b"more", 5))]
-    return said
+        new.log.names()
+    return [*said, told.value.code]
 
 
-def _connected(door: SqlVfs, store: str) -> Any:
+def _connected(opened: Opened) -> Any:
     """What a new connection says."""
+    sessions = opened.database.sessions
     try:
-        door._sessions.drop(door._sessions.connect(store))
+        sessions.drop(sessions.connect(STORE))
     except StoreError as error:
         return error.code
     return "connected"
@@ -167,25 +193,22 @@ def _connected(door: SqlVfs, store: str) -> Any:
 
 @needs_postgres
 def test_the_model_answers_as_a_server_does(server: Postgres, database: str) -> None:
-    """The same calls of the same doors, on both. They use every statement that the model knows."""
+    """The same calls on both. They use every statement that the model knows."""
     url = server.url(database)
 
     def promote() -> None:
         server.ask("UPDATE amq_store SET server = 'another'", database=database)
 
-    right = conversation(SqlVfs(SqlUrl.parse(url)), url), dialogue(lambda: SqlVfs(SqlUrl.parse(url)), url, promote)
-    labs = Lab(), Lab()
-    with used_statements() as used:
-        with labs[0].connected():
-            talked = labs[0].do(lambda: conversation(_door(), STORE))
-        with labs[1].connected():
-            answered = labs[1].do(lambda: dialogue(_door, STORE, labs[1].promote))
-    assert (talked, answered) == right
+    right = dialogue(lambda: Opened(url), promote)
+    lab = Lab()
+    with used_statements() as used, lab.connected():
+        answered = lab.do(lambda: dialogue(_opened, lab.promote))
+    assert answered == right
     assert used == sql_tables.known()
 
 
-def _door() -> SqlVfs:
-    return SqlVfs(SqlUrl(STORE, {"dbname": "amq"}, "", True, 0, ""))
+def _opened() -> Opened:
+    return Opened(SqlUrl(STORE, {"dbname": "amq"}, "", True, 0, ""))
 
 
 @pytest.mark.parametrize(("fence", "is_hole"), FENCES.values(), ids=FENCES)
@@ -193,33 +216,30 @@ def test_a_write_of_the_model_meets_a_claim_in_flight(
     monkeypatch: pytest.MonkeyPatch, fence: str, is_hole: bool
 ) -> None:
     """As `test_a_write_that_meets_a_claim_in_flight` sees it on a real server."""
-    monkeypatch.setattr(sql_vfs, "_FENCE", fence)
+    monkeypatch.setattr(tables, "_FENCE", fence)
     lab = Lab()
     with lab.connected():
-        old, new = _door(), _door()
+        old, new = _opened(), _opened()
 
-        def prepare() -> int:
-            with pytest.raises(FileExistsError):
-                old.mkdir(STORE)
-            claim(old, STORE, b"old")
-            old.mkdir(f"{STORE}/journal")
-            return old.open(f"{STORE}/journal/s", os.O_RDWR | os.O_CREAT)
+        def prepare() -> Any:
+            old.store.make()
+            claim(old, b"old")
+            return old.segment(S, b"1")
 
         segment = lab.do(prepare)
         said: list[Any] = []
 
         def write() -> None:
-            old.pwrite(segment, b"2", 0)
-            said.append(answer(lambda: old.fdatasync(segment)))
+            said.append(answer(lambda: segment.append(1, 2, [b"2"])))
 
         lab.server.slow_s = 5.0
-        lab.begin(lambda: claim(new, STORE, b"new"))
+        lab.begin(lambda: claim(new, b"new"))
         lab.go_on(2.0)
         lab.begin(write)
         lab.go_on(2.0)
         assert bool(said) is is_hole
         lab.go_on(9.0)
-    assert said == ([None] if is_hole else ["EIO"])
+    assert (said == ["EIO"]) is not is_hole
 
 
 def test_what_a_lagging_standby_of_the_model_lacks() -> None:
@@ -229,21 +249,19 @@ def test_what_a_lagging_standby_of_the_model_lacks() -> None:
         lab = Lab()
         lab.server.synchronous, lab.server.lag_s = synchronous, 0.5
         with lab.connected():
-            door = _door()
+            opened = _opened()
 
-            def prepare(door: SqlVfs = door) -> int:
-                with pytest.raises(FileExistsError):
-                    door.mkdir(STORE)
-                claim(door, STORE, b"a")
-                door.mkdir(f"{STORE}/journal")
-                return door.open(f"{STORE}/journal/s", os.O_RDWR | os.O_CREAT)
+            def prepare(opened: Opened = opened) -> Any:
+                opened.store.make()
+                claim(opened, b"a")
+                return opened.segment(S, b"1")
 
             segment = lab.do(prepare)
+            lab.go_on(1.0)
             said: list[Any] = []
 
-            def write(door: SqlVfs = door, segment: int = segment, said: list[Any] = said) -> None:
-                door.pwrite(segment, b"1", 0)
-                said.append(answer(lambda: door.fdatasync(segment)))
+            def write(segment: Any = segment, said: list[Any] = said) -> None:
+                said.append(answer(lambda: segment.append(1, 2, [b"2"])))
 
             lab.server.hung_until = lab.scheduler.now + (5.0 if cancelled else 0.0)
             lab.begin(write)
@@ -254,8 +272,7 @@ def test_what_a_lagging_standby_of_the_model_lacks() -> None:
             lab.go_on(0.1 if not synchronous or cancelled else 1.0)
             lab.server.fail_over()
             reader = PlainVfs(lab.server)
-            stored = reader.pread(reader.open(f"{STORE}/journal/s", os.O_RDONLY), 9, 0)
-            assert (said, stored) == (
-                [errno.errorcode[errno.EIO] if cancelled else None],
-                b"1" if synchronous and not cancelled else b"",
-            )
+            stored = reader.pread(reader.open(f"{STORE}/journal/{S}", os.O_RDONLY), 9, 0)
+            assert stored == (b"12" if synchronous and not cancelled else b"1")
+            assert len(said) == 1
+            assert (said == [errno.errorcode[errno.EIO]]) is cancelled

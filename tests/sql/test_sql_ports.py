@@ -10,8 +10,8 @@ import pytest
 from amq.store.files.vfs import SystemVfs
 from amq.store.open import locked_in, store_behind, store_in
 from amq.store.port import Store
+from amq.store.postgres.database import Database
 from amq.store.postgres.url import SqlUrl
-from amq.store.postgres.vfs import SqlVfs
 from tests.board_contract import check_board
 from tests.election_contract import check_election, check_epochs, check_terms
 from tests.log_contract import check_log
@@ -26,18 +26,18 @@ def opened(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> Iterator
     alone = request.param == "the lock alone"
     directory = str(tmp_path / "store")
 
-    doors = []
+    databases = []
 
     def made() -> Store:
-        door = SqlVfs(SqlUrl.parse(url))
-        doors.append(door)
-        store = locked_in(store_behind(SystemVfs(), directory), door) if alone else store_in(door)
+        database = Database(SqlUrl.parse(url))
+        databases.append(database)
+        store = locked_in(store_behind(SystemVfs(), directory), database) if alone else store_in(database)
         store.make()
         return store
 
     yield made
-    for door in doors:  # the server admits few connections
-        for session in list(door._sessions._made):
+    for database in databases:  # the server admits few connections
+        for session in list(database.sessions._made):
             session.close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,10 +16,10 @@ from amq.doctor.finding import Level
 from amq.store.postgres.schema import STEPS, Tables
 from amq.store.postgres.sessions import Sessions
 from amq.store.postgres.url import SqlUrl
-from amq.store.postgres.vfs import SqlVfs
 from tests.brokers import Brokers
+from tests.election_contract import no
 from tests.postgres import Postgres, needs_postgres
-from tests.sql.test_sql_vfs import claimed, open_store, put
+from tests.sql.test_sql_database import Opened, S, claimed, number_of, open_store
 
 pytestmark = needs_postgres
 KEY = "'amq_name'::regclass::oid::int"
@@ -48,37 +47,35 @@ def take_all_locks(eve: psycopg.Connection) -> list[int]:
     return [row[0] for row in eve.execute("SELECT objid::int FROM pg_locks WHERE locktype = 'advisory' AND granted")]
 
 
-@pytest.mark.parametrize("name", ["lock", "brokers/a.json"])
-def test_a_stranger_keeps_no_lock_of_a_store(url: str, eve: psycopg.Connection, name: str) -> None:
-    door = open_store(url)
-    door.mkdir(f"{url}/brokers")
-    first = put(door, f"{url}/{name}", b"content")
+@pytest.mark.parametrize("place", [("", "lock"), ("brokers", "a.json")])
+def test_a_stranger_keeps_no_lock_of_a_store(url: str, eve: psycopg.Connection, place: tuple[str, str]) -> None:
+    """Made by an older version: its number can be known."""
+    database, other = open_store(url).database, open_store(url).database
+    database.put(database.create(*place), b"content")
     take_all_locks(eve)
-    assert not door.lock_held(first), "a lock that no broker has"
-    assert door.try_lock(first)
-    assert door.pread(first, 7, 0) == b"content"
-    other = open_store(url)
-    theirs = other.open(f"{url}/{name}", os.O_RDWR)
-    assert other.fstat(theirs).st_ino == door.fstat(first).st_ino, "the name leads to the file that is locked"
-    assert other.lock_held(theirs)
-    assert not other.try_lock(theirs), "a broker keeps its lock"
-    assert other.fstat(theirs).st_ino == door.fstat(first).st_ino
+    assert database.held(*place) == {place[1]: False}, "a lock that no broker has"
+    lock = database.try_lock(*place)
+    assert lock is not None
+    assert database.record(*place)[1] == b"content"
+    assert number_of(other, *place) == lock.entry.number, "the name leads to the entry that is locked"
+    assert other.held(*place) == {place[1]: True}
+    assert other.try_lock(*place) is None, "a broker keeps its lock"
+    assert number_of(other, *place) == lock.entry.number
 
 
 def test_a_stranger_that_waits_for_the_lock_does_not_stop_the_next_broker(
     server: Postgres, database: str, url: str, eve: psycopg.Connection
 ) -> None:
     """It sees the number in `pg_locks`, as everybody does, and waits in the server's queue."""
-    door = open_store(url)
-    lock = door.open(f"{url}/lock", os.O_RDWR | os.O_CREAT)
-    assert door.try_lock(lock)
+    election = open_store(url).election
+    assert election.try_acquire(no)
     for _ in range(3):
         ((number,),) = eve.execute(HELD)
         with closing(psycopg.connect(server.conninfo(database, eve.info.user), autocommit=True)) as waiting:
             waiting.pgconn.send_query(f"SELECT pg_advisory_lock({KEY}, {number})".encode())
             while server.ask("SELECT 1 FROM pg_locks WHERE NOT granted AND pid = %s", [waiting.info.backend_pid]) == []:
                 continue
-            door.close(lock)  # a clean end, or a kill: the stranger is next
+            election.let_go()  # a clean end, or a kill: the stranger is next
             while (
                 server.ask(
                     "SELECT 1 FROM pg_locks WHERE granted AND locktype = 'advisory' AND pid = %s",
@@ -87,9 +84,8 @@ def test_a_stranger_that_waits_for_the_lock_does_not_stop_the_next_broker(
                 == []
             ):
                 continue
-            door = open_store(url)
-            lock = door.open(f"{url}/lock", os.O_RDWR)
-            assert door.try_lock(lock)
+            election = open_store(url).election
+            assert election.try_acquire(no)
 
 
 @pytest.mark.deep
@@ -130,12 +126,13 @@ def test_functions_and_operators_of_a_stranger_are_not_called(
     server.ask("GRANT CREATE ON SCHEMA public TO PUBLIC", database=database)
     for statement in SHADOWS:
         eve.execute(statement)
-    door = claimed(url, b"a")
-    lock = door.open(f"{url}/lock", os.O_RDWR | os.O_CREAT)
-    assert door.try_lock(lock)
-    assert not door.wait_free()
-    assert door.identity()
-    put(door, f"{url}/journal/x.seg", b"data")
+    opened = claimed(url, b"a")
+    assert opened.election.try_acquire(no)
+    assert not opened.election.wait_free()
+    assert opened.database.identity()
+    opened.segment(S, b"data").append(4, 5, [b"x"])
+    assert opened.election.replace("a")
+    assert opened.election.is_held()
     with Sessions(SqlUrl.parse(f"{url}&options=-c%20search_path%3Dpublic,pg_catalog")).use(url) as session:
         assert session.execute("SHOW search_path").fetchone() == ("pg_catalog, pg_temp",)
 
@@ -153,14 +150,13 @@ def test_tables_that_come_before_ours_in_the_search_path_are_not_used(
         owner.execute(
             f"GRANT SELECT, INSERT, UPDATE, DELETE ON {', '.join(map(tables.full, tables.names))} TO run_{database}"
         )
-    door = SqlVfs(SqlUrl.parse(server.url(database, "createTablesOnStartup=false", user=f"run_{database}")))
-    url = door.url.text
-    put(door, f"{url}/claim", b"a".ljust(4096))
+    opened = Opened(server.url(database, "createTablesOnStartup=false", user=f"run_{database}"))
+    opened.election.claim(b"a")
     eve.execute(f"CREATE SCHEMA run_{database}")  # "$user" stands first in the search path
     eve.execute(f"CREATE TABLE run_{database}.amq_store (version integer)")
     eve.execute(f"GRANT ALL ON SCHEMA run_{database} TO PUBLIC")
-    door._sessions.close()
-    assert door.listdir(url) == ["claim"]
+    opened.database.sessions.close()
+    assert opened.database.names("") == ["claim"]
 
 
 NOT_PERMITTED = (
@@ -186,8 +182,7 @@ NOT_PERMITTED = (
 
 @pytest.mark.parametrize("statement", NOT_PERMITTED)
 def test_what_the_server_refuses_a_stranger(url: str, eve: psycopg.Connection, statement: str) -> None:
-    door = claimed(url, b"a")
-    put(door, f"{url}/journal/x.seg", b"secret")
+    claimed(url, b"a").segment(S, b"secret")
     with pytest.raises(psycopg.Error) as caught:
         eve.execute(statement)
     assert isinstance(caught.value, errors.InsufficientPrivilege), caught.value
@@ -195,8 +190,7 @@ def test_what_the_server_refuses_a_stranger(url: str, eve: psycopg.Connection, s
 
 def test_what_a_stranger_sees_of_the_content(url: str, eve: psycopg.Connection) -> None:
     """Statistics and running statements of others: the server hides both."""
-    door = claimed(url, b"a")
-    put(door, f"{url}/journal/x.seg", b"a secret of some length" * 50)
+    claimed(url, b"a").segment(S, b"a secret of some length" * 50)
     told = "".join(str(eve.execute(f"SELECT * FROM {view}").fetchall()) for view in ("pg_stats", "pg_stat_activity"))
     assert "secret" not in told
     assert "amq_chunk" not in told

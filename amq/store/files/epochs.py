@@ -8,67 +8,19 @@ never the work of a crash.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
-from amq.core.errors import CorruptError, StoreError
-from amq.store.document import decode_any, encode, field
-from amq.store.election import IN_STORE, LockPlace
-from amq.store.epoch import EPOCH_MAX, EPOCHS_KEPT, KIND, STORE_VERSION, Epoch
+from amq.core.errors import StoreError
+from amq.store.epoch import EPOCHS_KEPT, Epoch, decode_epoch, encode_epoch, epoch_name, epoch_numbers
 from amq.store.files.vfs import Vfs, listdir_fresh, read_file, write_all
-from amq.store.host import Owner
 from amq.store.name import full_name
 
 EPOCHS_DIRECTORY = "epochs"
-_NAME = re.compile(r"([0-9]{10})\.json")
 _TEMPORARY = ".tmp"
 
 
 def epoch_path(store: str, number: int) -> str:
-    return os.path.join(store, EPOCHS_DIRECTORY, f"{number:010d}.json")
-
-
-def newest_number(names: list[str]) -> int:
-    """The highest epoch number among the file names of the epochs directory, 0 = none."""
-    return max(epoch_numbers(names), default=0)
-
-
-def epoch_numbers(names: list[str]) -> list[int]:
-    """Those of all epochs among the file names of the epochs directory, the oldest first."""
-    return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
-
-
-def epoch_json(epoch: Epoch) -> dict[str, Any]:
-    """The body of its file."""
-    return {
-        "number": epoch.number,
-        "owner": epoch.owner.to_json(),
-        "sealed": dict(epoch.sealed),
-        "started_wall_ms": epoch.started_wall_ms,
-        "reason": epoch.reason,
-        **({"lock": epoch.lock._asdict()} if epoch.lock.identity else {}),
-    }
-
-
-def epoch_of(body: Mapping[str, Any], path: str, version: int = STORE_VERSION) -> Epoch:
-    """The epoch of which `epoch_json` is `body`, in a file of format `version`. Raises CorruptError."""
-    sealed = field(body, "sealed", dict, path)
-    for name in sealed:
-        if field(sealed, name, int, path) < 0:
-            raise CorruptError(path, 0, f"sealed length of {name!r} is negative")
-    lock = field(body, "lock", dict, path) if "lock" in body else {}
-    place = LockPlace(*(field(lock, name, str, path) for name in LockPlace._fields)) if lock else IN_STORE
-    return Epoch(
-        field(body, "number", int, path),
-        Owner.from_json(field(body, "owner", dict, path), path),
-        sealed,
-        field(body, "started_wall_ms", int, path),
-        field(body, "reason", str, path),
-        version,
-        place,
-    )
+    return os.path.join(store, EPOCHS_DIRECTORY, epoch_name(number))
 
 
 class FileEpochs:
@@ -106,15 +58,7 @@ class FileEpochs:
 
     def read(self, number: int) -> Epoch:
         path = self.place(number)
-        version, body = decode_any(KIND, read_file(self._vfs, path), path)
-        epoch = epoch_of(body, path, version)
-        if epoch.number != number:
-            raise CorruptError(path, 0, f"file says that it is epoch {epoch.number}")
-        if number > EPOCH_MAX:
-            raise CorruptError(
-                path, 0, f"no store has had more than {EPOCH_MAX} epochs: no broker has written this file"
-            )
-        return epoch
+        return decode_epoch(number, read_file(self._vfs, path), path)
 
     def newest(self, asker: str = "") -> Epoch | None:
         try:
@@ -124,8 +68,8 @@ class FileEpochs:
                 names = self._vfs.listdir(self._directory)
         except FileNotFoundError:
             return None
-        number = newest_number(names)
-        return self.read(number) if number else None
+        numbers = epoch_numbers(names)
+        return self.read(numbers[-1]) if numbers else None
 
     def all(self) -> list[Epoch]:
         try:
@@ -158,7 +102,7 @@ class FileEpochs:
     def link(self, epoch: Epoch, attempt: str) -> bool:
         vfs, path, directory = self._vfs, self.place(epoch.number), self._directory
         temporary = os.path.join(directory, f".{attempt}{_TEMPORARY}")
-        data = encode(KIND, {**epoch_json(epoch), "attempt": attempt})
+        data = encode_epoch(epoch, attempt)
         fd = vfs.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             try:
@@ -184,8 +128,8 @@ class FileEpochs:
     def prune(self, own: Epoch, keep: int = EPOCHS_KEPT) -> int:
         removed = 0
         for name in self._vfs.listdir(self._directory):
-            match = _NAME.fullmatch(name)
-            if (match and int(match[1]) <= own.number - keep) or (name.startswith(".") and name.endswith(_TEMPORARY)):
+            old = any(number <= own.number - keep for number in epoch_numbers([name]))
+            if old or (name.startswith(".") and name.endswith(_TEMPORARY)):
                 self._vfs.unlink(os.path.join(self._directory, name))
                 removed += 1
         return removed

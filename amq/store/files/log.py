@@ -15,7 +15,7 @@ from typing import Self
 from amq.core.errors import StoreError
 from amq.doors.clock import Clock
 from amq.store.files.others import check_own
-from amq.store.files.vfs import LOCKLESS_ERRNOS, NothingWrittenError, Vfs, listdir_fresh, write_all
+from amq.store.files.vfs import LOCKLESS_ERRNOS, Vfs, listdir_fresh, write_all
 from amq.store.segment_log import (
     CHECKPOINTS_DIRECTORY,
     FULL_ERRNOS,
@@ -111,8 +111,6 @@ class FileWriter:
         began = self._clock.monotonic()
         try:
             vfs.fdatasync(fd)
-        except NothingWrittenError as error:
-            raise NoRoomError(error.errno, error.strerror) from error
         except OSError as error:
             raise SyncError(error.errno, error.strerror) from error
         return self._clock.monotonic() - began

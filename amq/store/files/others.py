@@ -13,7 +13,8 @@ import re
 from contextlib import suppress
 
 from amq.core.errors import StoreError
-from amq.store.files.epochs import EPOCHS_DIRECTORY, epoch_path, newest_number
+from amq.store.epoch import epoch_numbers
+from amq.store.files.epochs import EPOCHS_DIRECTORY, epoch_path
 from amq.store.files.vfs import Vfs
 from amq.store.segment_log import NotAFileError
 
@@ -36,8 +37,8 @@ def check_own(vfs: Vfs, store: str) -> None:
         return
     product, newest = found[0][0], max(found, key=lambda each: each[2])
     with suppress(FileNotFoundError):
-        number = newest_number(vfs.listdir(os.path.join(store, EPOCHS_DIRECTORY)))
-        if number and newest[2] <= vfs.stat(epoch_path(store, number)).st_mtime:
+        numbers = epoch_numbers(vfs.listdir(os.path.join(store, EPOCHS_DIRECTORY)))
+        if numbers and newest[2] <= vfs.stat(epoch_path(store, numbers[-1])).st_mtime:
             return
     raise StoreError(
         f"{store} is the {product}, see {newest[1]}: amq does not read it and must not write there, where the other "

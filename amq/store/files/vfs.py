@@ -32,11 +32,6 @@ _SMB = (0xFE534D42, 0xFF534D42)  # SMB2_SUPER_MAGIC, CIFS_SUPER_MAGIC
 _HELD_ERRNOS = (errno.EAGAIN, errno.EACCES)  # SMB says EACCES where the others say EAGAIN
 
 
-class NothingWrittenError(OSError):
-    """A sync found no room, and surely nothing is stored of what was written since the one before. A file system cannot
-    tell that; a database, which undoes the whole statement, can."""
-
-
 def _try_lock(fd: int) -> bool:
     """Lock the open file `fd` without waiting. False = somebody else holds the lock."""
     import portalocker  # only brokers lock: programs that read a store do without it

@@ -7,9 +7,8 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 
-from amq.store.document import encode
-from amq.store.epoch import KIND, Epoch
-from amq.store.files.epochs import FileEpochs, epoch_json
+from amq.store.epoch import Epoch, encode_epoch
+from amq.store.files.epochs import FileEpochs
 from amq.store.files.log import FileLog
 from amq.store.files.others import check_own
 from amq.store.files.vfs import ToolVfs, read_file, write_all
@@ -100,7 +99,7 @@ class FileWorkshop:
         with suppress(FileExistsError):
             self._vfs.mkdir(os.path.dirname(path))
         temporary = f"{path}.{attempt}"
-        write_file(self._vfs, temporary, encode(KIND, epoch_json(epoch)))
+        write_file(self._vfs, temporary, encode_epoch(epoch))
         self._vfs.replace(temporary, path)
         self._vfs.fsync_directory(os.path.dirname(path))
 

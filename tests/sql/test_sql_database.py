@@ -1,4 +1,4 @@
-"""A file system in tables: it answers as a directory does, and refuses what a deposed broker writes."""
+"""A store in tables: what a deposed broker writes is refused, and a commit whose end is in doubt is never confirmed."""
 
 from __future__ import annotations
 
@@ -15,25 +15,50 @@ import psycopg
 import pytest
 
 from amq.core.errors import ConfigError, NewerFormatError, StoreError
-from amq.store.files.vfs import NothingWrittenError, SystemVfs, ToolVfs, Vfs
-from amq.store.postgres import vfs as sql_vfs
+from amq.store.election import HEARTBEAT, RECORD_BYTES
+from amq.store.epoch import Epoch
+from amq.store.open import store_in
+from amq.store.postgres import database as tables
+from amq.store.postgres.database import ROW_BYTES_MAX, STATEMENT_BYTES_MAX, Database, SqlError
 from amq.store.postgres.schema import STEPS, Tables
 from amq.store.postgres.sessions import failure
 from amq.store.postgres.url import SqlUrl
-from amq.store.postgres.vfs import ROW_BYTES_MAX, SqlVfs
-from amq.store.segment_log import NotAFileError
+from amq.store.segment_log import NoRoomError, SyncError
+from tests.election_contract import OWNER, no
+from tests.fakes import FakeClock
 from tests.patience import DEADLINE_S
 from tests.postgres import PASSWORD, Postgres, needs_postgres
 
 pytestmark = needs_postgres
+S = "00000001-00000001.seg"
+T = "00000001-00000002.seg"
 
 
-def open_store(url: str) -> SqlVfs:
-    """A door, with the tables made, as a broker does."""
-    door = SqlVfs(SqlUrl.parse(url))
-    with pytest.raises(FileExistsError):
-        door.mkdir(url)
-    return door
+class Opened:
+    """The store at `url`, as one broker sees it, with the tables made."""
+
+    def __init__(self, url: str | SqlUrl) -> None:
+        self.database = Database(SqlUrl.parse(url) if isinstance(url, str) else url)
+        self.store = store_in(self.database)
+        self.election, self.epochs, self.log, self.board = (
+            self.store.election,
+            self.store.epochs,
+            self.store.log,
+            self.store.board,
+        )
+
+    def segment(self, name: str, head: bytes) -> Any:
+        return self.log.create(name, head, 1 << 16, FakeClock())
+
+    def content(self, name: str) -> bytes:
+        with self.log.open(name) as segment:
+            return segment.read(0, 1 << 26)
+
+
+def open_store(url: str) -> Opened:
+    opened = Opened(url)
+    opened.store.make()
+    return opened
 
 
 def in_public() -> Tables:
@@ -43,20 +68,11 @@ def in_public() -> Tables:
     return tables
 
 
-def put(door: Vfs, path: str, data: bytes, flags: int = os.O_RDWR | os.O_CREAT) -> int:
-    fd = door.open(path, flags)
-    door.pwrite(fd, data, 0)
-    door.fsync(fd)
-    return fd
-
-
-def claimed(url: str, who: bytes) -> SqlVfs:
-    """The door of a broker whose claim is the newest."""
-    door = open_store(url)
-    door.close(put(door, f"{url}/claim", who.ljust(4096)))
-    if "journal" not in door.listdir(url):
-        door.mkdir(f"{url}/journal")
-    return door
+def claimed(url: str, who: bytes) -> Opened:
+    """The store of a broker whose claim is the newest."""
+    opened = open_store(url)
+    opened.election.claim(who.ljust(RECORD_BYTES))
+    return opened
 
 
 def answer(call: Callable[[], Any]) -> Any:
@@ -64,118 +80,52 @@ def answer(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except OSError as error:
-        return type(error).__name__ if isinstance(error, NotAFileError) else errno.errorcode[error.errno or 0]
+        return errno.errorcode[error.errno or 0]
 
 
-def conversation(door: Vfs, store: str) -> list[Any]:
-    """The answers to every kind of call: both kinds of stores must give the same."""
-    said: list[Any] = []
-
-    def ask(call: Callable[[], Any]) -> None:
-        said.append(answer(call))
-
-    ask(lambda: door.mkdir(store))
-    ask(lambda: door.open(f"{store}/deep/a", os.O_RDWR | os.O_CREAT))
-    door.mkdir(f"{store}/deep")
-    ask(lambda: door.mkdir(f"{store}/deep"))
-    ask(lambda: door.open(f"{store}/deep", os.O_RDONLY))
-    ask(lambda: door.open(f"{store}/deep/a", os.O_RDONLY))
-    ask(lambda: door.listdir(f"{store}/nowhere"))
-    fd = put(door, f"{store}/deep/a", b"first")
-    ask(lambda: door.open(f"{store}/deep/a", os.O_RDWR | os.O_CREAT | os.O_EXCL))
-    door.pwrite(fd, b"\0" * 3000, 5)
-    door.pwrite(fd, b"last", 4000)
-    door.fdatasync(fd)
-    said.append(door.fstat(fd).st_size)
-    ask(lambda: door.pread(fd, 10_000, 0))
-    ask(lambda: door.pread(fd, 20, 3990))
-    ask(lambda: door.pread(fd, 4, 9000))
-    other = door.open(f"{store}/deep/a", os.O_RDWR)
-    door.pwrite(other, b"FIRST", 0)
-    door.fsync(other)
-    ask(lambda: door.pread(fd, 7, 0))
-    door.link(f"{store}/deep/a", f"{store}/deep/b")
-    ask(lambda: door.link(f"{store}/deep/a", f"{store}/deep/b"))
-    ask(lambda: door.link(f"{store}/none", f"{store}/c"))
-    ask(lambda: door.link(f"{store}/deep/a", f"{store}/nowhere/a"))
-    ask(lambda: door.mkdir(f"{store}/nowhere/inner"))
-    ask(lambda: door.mkdir(f"{store}/deep/b"))
-    said.append(door.stat(f"{store}/deep/b").st_ino == door.fstat(fd).st_ino)
-    door.unlink(f"{store}/deep/a")
-    ask(lambda: door.unlink(f"{store}/deep/a"))
-    ask(lambda: door.stat(f"{store}/deep/a"))
-    ask(lambda: door.pread(fd, 5, 0))
-    for size in (4002, 3000, 5000, 3, 0):
-        door.ftruncate(fd, size)
-        said.append((door.stat(f"{store}/deep/b").st_size, door.pread(fd, 9999, 0)))
-    large = bytes(range(256)) * (ROW_BYTES_MAX // 64)  # several rows
-    door.pwrite(fd, large, 0)
-    door.fsync(fd)
-    ask(lambda: door.pread(fd, len(large) + 1, 0) == large)
-    ask(lambda: door.pread(fd, 700, ROW_BYTES_MAX - 333) == large[ROW_BYTES_MAX - 333 : ROW_BYTES_MAX + 367])
-    said.append(sorted(door.listdir(store)))
-    said += [door.try_lock(fd), door.try_lock(other), door.lock_held(fd), door.lock_held(other)]
-    door.close(fd)
-    said += [door.lock_held(other), door.try_lock(other)]
-    door.close(other)
-    ask(lambda: door.pread(fd, 1, 0))
-    return said
+def number_of(database: Database, directory: str, name: str) -> int:
+    return database.find(directory, name).number
 
 
-def conversation_of_tools(door: ToolVfs, store: str) -> list[Any]:
-    """The answers to what no broker asks, but the commands that work on a store."""
-    said: list[Any] = []
-
-    def ask(call: Callable[[], Any]) -> None:
-        said.append(answer(call))
-
-    door.mkdir(f"{store}/tools")
-    fd = put(door, f"{store}/tools/a", b"first")
-    moved = put(door, f"{store}/tools/c", b"moved")
-    door.replace(f"{store}/tools/c", f"{store}/tools/a")
-    said.append(sorted(door.listdir(f"{store}/tools")))
-    said += [door.stat(f"{store}/tools/a").st_ino == door.fstat(moved).st_ino, door.pread(moved, 9, 0)]
-    door.close(moved)
-    door.close(fd)
-    ask(lambda: door.replace(f"{store}/tools/c", f"{store}/tools/a"))
-    ask(lambda: door.replace(f"{store}/tools/a", f"{store}/nowhere/a"))
-    ask(lambda: door.replace(f"{store}/tools/a", f"{store}/tools/a"))
-    ask(lambda: door.rmdir(f"{store}/tools"))
-    ask(lambda: door.rmdir(f"{store}/tools/a"))
-    ask(lambda: door.rmdir(f"{store}/nowhere"))
-    door.unlink(f"{store}/tools/a")
-    ask(lambda: door.rmdir(f"{store}/tools"))
-    ask(lambda: door.listdir(f"{store}/tools"))
-    return said
-
-
-def test_a_database_answers_as_a_directory_does(server: Postgres, database: str, tmp_path: Path) -> None:
+def test_bytes_in_many_rows_and_bytes_in_none(server: Postgres, database: str) -> None:
+    """Older versions wrote no rows for zeros: what is in no row is zeros, up to the end."""
     url = server.url(database)
-    for talk in (conversation, conversation_of_tools):
-        assert talk(open_store(url), url) == talk(SystemVfs(), str(tmp_path))
+    opened = claimed(url, b"a")
+    large = bytes(range(256)) * (STATEMENT_BYTES_MAX // 200)  # several statements of several rows
+    writer = opened.segment(S, b"head")
+    writer.append(4, 4 + 2 * len(large), [large, memoryview(large)])
+    assert opened.content(S) == b"head" + large + large
+    with opened.log.open(S) as segment:
+        assert segment.read(4 + ROW_BYTES_MAX - 333, 700) == large[ROW_BYTES_MAX - 333 : ROW_BYTES_MAX + 367]
+        assert segment.size() == 4 + 2 * len(large)
+    opened.segment(T, b"first")
+    file = number_of(opened.database, "journal", T)
+    server.ask("INSERT INTO amq_chunk VALUES (%s, 100, 'far')", [file], database=database)
+    server.ask("UPDATE amq_file SET extent = 200 WHERE id = %s", [file], database=database)
+    assert opened.content(T) == b"first".ljust(100, b"\0") + b"far".ljust(100, b"\0")
+    with opened.log.open(T) as segment:
+        assert segment.read(98, 4) == b"\0\0fa"
+        assert segment.read(150, 100) == bytes(50)
+        assert segment.read(200, 4) == b""
 
 
-def test_writes_that_are_not_synced_are_seen_by_nobody_else_and_overlaps_are_refused(
-    server: Postgres, database: str
-) -> None:
+def test_an_append_is_seen_when_it_returns_and_never_written_twice(server: Postgres, database: str) -> None:
     url = server.url(database)
-    door = claimed(url, b"a")
-    fd = door.open(f"{url}/journal/s", os.O_RDWR | os.O_CREAT)
-    door.pwrite(fd, b"0123456789", 0)
-    other = open_store(url)
-    reader = other.open(f"{url}/journal/s", os.O_RDONLY)
-    assert other.pread(reader, 10, 0) == b""
-    door.fdatasync(fd)
-    assert other.pread(reader, 10, 0) == b"0123456789"
-    door.pwrite(fd, b"x", 5)
-    with pytest.raises(OSError, match="at the end of a file"):
-        door.fdatasync(fd)
-    door.unlink(f"{url}/journal/s")
+    opened, other = claimed(url, b"a"), open_store(url)
+    writer = opened.segment(S, b"01")
+    writer.append(2, 10, [b"23456789"])
+    reader = other.log.open(S)
+    assert reader.read(0, 99) == b"0123456789"
+    with pytest.raises(SqlError, match="duplicate key"):
+        opened.database.append(opened.database.find("journal", S), 2, [b"x"])
+    opened.log.delete([S])
     with pytest.raises(OSError) as told:
-        other.pread(reader, 1, 0)
+        reader.read(0, 1)
     assert told.value.errno == errno.ESTALE
+    with pytest.raises(SyncError, match="deleted"):
+        writer.append(10, 11, [b"x"])
     assert server.ask(
-        "SELECT (SELECT count(*) FROM amq_chunk WHERE file > 1), (SELECT count(*) FROM amq_file)", database=database
+        "SELECT (SELECT count(*) FROM amq_chunk), (SELECT count(*) FROM amq_file)", database=database
     ) == [(0, 1)]
 
 
@@ -185,44 +135,50 @@ def test_writes_that_are_not_synced_are_seen_by_nobody_else_and_overlaps_are_ref
 def test_nothing_of_an_older_claim_takes_effect(server: Postgres, database: str) -> None:
     url = server.url(database)
     old = claimed(url, b"old")
-    for name in ("checkpoints", "epochs", "brokers"):
-        old.mkdir(f"{url}/{name}")
-    segment = put(old, f"{url}/journal/s", b"confirmed")
-    temporary = f"{url}/epochs/.t"
-    old.close(put(old, temporary, b"epoch"))
+    old.epochs.make()
+    seat = old.board.take("old")
+    segment = old.segment(S, b"confirmed")
+    draft, unused = old.log.checkpoints.draft("1.tmp"), old.log.checkpoints.draft("2.tmp")
+    draft.write(b"all")
+    assert old.election.try_acquire(no)
     claimed(url, b"new")
-    old.pwrite(segment, b"late", 9)
     attempts: list[Callable[[], Any]] = [
-        lambda: old.fdatasync(segment),
-        lambda: old.ftruncate(segment, 3),
-        lambda: old.unlink(f"{url}/journal/s"),
-        lambda: old.open(f"{url}/journal/t", os.O_RDWR | os.O_CREAT | os.O_EXCL),
-        lambda: old.open(f"{url}/checkpoints/c", os.O_RDWR | os.O_CREAT),
-        lambda: old.link(temporary, f"{url}/epochs/7.json"),
+        lambda: segment.append(9, 13, [b"late"]),
+        lambda: old.log.delete([S]),
+        lambda: old.segment(T, b"head"),
+        lambda: draft.write(b"more"),
+        lambda: draft.publish("1.ckpt"),
+        lambda: draft.discard(),
+        lambda: unused.write(b"c"),
+        lambda: old.epochs.link(Epoch(7, OWNER, {}, 0, ""), "old-1"),
+        lambda: old.election.write(HEARTBEAT, b"beat".ljust(RECORD_BYTES)),
     ]
     for attempt in attempts:
         with pytest.raises(OSError, match="another broker claimed the store"):
             attempt()
-    assert old.pread(segment, 99, 0) == b"confirmed"  # reading is free
-    old.close(put(old, f"{url}/brokers/old.json", b"I am a slave again"))
+    assert old.content(S) == b"confirmed"  # reading is free
+    assert old.log.checkpoints.names() == ["1.tmp"]
+    seat.write(b"I am a slave again")
 
 
-def test_a_descriptor_keeps_the_claim_under_which_it_was_opened(server: Postgres, database: str) -> None:
+def test_an_entry_keeps_the_claim_under_which_it_was_made(server: Postgres, database: str) -> None:
     """A thread of an old mastership that hung goes on when this broker is master again."""
     url = server.url(database)
-    door = claimed(url, b"first")
-    old = put(door, f"{url}/journal/s", b"1")
-    door.close(put(door, f"{url}/claim", b"second".ljust(4096)))
-    door.pwrite(old, b"2", 1)
-    with pytest.raises(OSError, match="another broker claimed the store"):
-        door.fdatasync(old)
-    door.close(put(door, f"{url}/journal/t", b"3"))
+    opened = claimed(url, b"first")
+    segment = opened.segment(S, b"1")
+    draft = opened.log.checkpoints.draft("1.tmp")
+    draft.write(b"1")
+    opened.election.claim(b"second".ljust(RECORD_BYTES))
+    for attempt in (lambda: segment.append(1, 2, [b"2"]), lambda: draft.write(b"2"), lambda: draft.publish("1.ckpt")):
+        with pytest.raises(OSError, match="another broker claimed the store"):
+            attempt()
+    opened.segment(T, b"3")
 
 
 FENCES = {
-    "for share": (sql_vfs._FENCE, False),
-    "no lock": (sql_vfs._FENCE.replace(" FOR SHARE", ""), True),
-    "for key share": (sql_vfs._FENCE.replace("FOR SHARE", "FOR KEY SHARE"), True),
+    "for share": (tables._FENCE, False),
+    "no lock": (tables._FENCE.replace(" FOR SHARE", ""), True),
+    "for key share": (tables._FENCE.replace("FOR SHARE", "FOR KEY SHARE"), True),
 }
 
 
@@ -234,15 +190,13 @@ def test_a_write_that_meets_a_claim_in_flight(
 
     Only `FOR SHARE` waits for it. The other two commit what no seal holds.
     """
-    monkeypatch.setattr(sql_vfs, "_FENCE", fence)
+    monkeypatch.setattr(tables, "_FENCE", fence)
     url = server.url(database)
-    door = claimed(url, b"old")
-    segment = put(door, f"{url}/journal/s", b"1")
+    segment = claimed(url, b"old").segment(S, b"1")
     results: list[Any] = []
 
     def write() -> None:
-        door.pwrite(segment, b"2", 1)
-        results.append(answer(lambda: door.fdatasync(segment)))
+        results.append(answer(lambda: segment.append(1, 2, [b"2"])))
 
     with psycopg.connect(server.conninfo(database)) as claim:
         claim.execute("UPDATE amq_store SET fence = 'new'")
@@ -254,7 +208,7 @@ def test_a_write_that_meets_a_claim_in_flight(
         assert bool(results) is is_hole
         claim.commit()
     writer.join()
-    assert results == ([None] if is_hole else ["EIO"])
+    assert (results == ["EIO"]) is not is_hole
 
 
 def test_a_claim_waits_for_a_write_in_flight_and_gives_up(server: Postgres, database: str) -> None:
@@ -264,14 +218,61 @@ def test_a_claim_waits_for_a_write_in_flight_and_gives_up(server: Postgres, data
     other = open_store(url)
     with psycopg.connect(server.conninfo(database)) as writer:
         writer.execute("SELECT 1 FROM amq_store FOR SHARE")
-        other._sessions.close()
-        with other._sessions.use(url) as session:
+        other.database.sessions.close()
+        with other.database.sessions.use(url) as session:
             session.execute("SET lock_timeout = '50ms'")
-        claim = other.open(f"{url}/claim", os.O_RDWR)
-        other.pwrite(claim, b"new".ljust(4096), 0)
         with pytest.raises(OSError, match="lock timeout") as told:
-            other.fsync(claim)
+            other.election.claim(b"new".ljust(RECORD_BYTES))
         assert told.value.errno == errno.ETIMEDOUT
+
+
+def test_a_claim_that_was_removed_is_made_again(server: Postgres, database: str) -> None:
+    opened = claimed(server.url(database), b"a")
+    server.ask("DELETE FROM amq_name WHERE name = 'claim'", database=database)
+    with pytest.raises(FileNotFoundError):
+        opened.election.read_claim()
+    opened.election.claim(b"b".ljust(RECORD_BYTES))
+    assert opened.election.read_claim() == b"b".ljust(RECORD_BYTES)
+    opened.segment(S, b"1")
+
+
+def test_a_lock_is_replaced_once_for_all_who_saw_the_same_holder(server: Postgres, database: str) -> None:
+    url = server.url(database)
+    holder, first, second = (open_store(url).database for _ in range(3))
+    assert holder.take("", "lock")
+    assert not first.take("", "lock"), "it is there"
+    seen = first.find("", "lock")
+    taken = first.take("", "lock", seen)
+    assert taken is not None
+    assert second.take("", "lock", seen) is None
+    assert number_of(second, "", "lock") == taken.entry.number
+    assert second.try_lock("", "lock") is None
+    assert server.ask("SELECT count(*) FROM amq_file", database=database) == [(1,)]
+
+
+def test_no_room_leaves_nothing_of_an_append(server: Postgres, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where an earlier statement of it was stored."""
+    url = server.url(database)
+    opened = claimed(url, b"a")
+    segment = opened.segment(S, b"head")
+    real, calls = tables._run, []
+
+    def full(session: Any, statement: bytes, asked: dict[str, Any]) -> list[Any]:
+        calls.append(statement)
+        if b"unnest" in statement and len([call for call in calls if b"unnest" in call]) == 2:
+            raise psycopg.errors.DiskFull("no room")
+        return real(session, statement, asked)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "_run", full)
+        piece = b"x" * (STATEMENT_BYTES_MAX + 1)
+        with pytest.raises(NoRoomError):
+            segment.append(4, 4 + 2 * len(piece), [piece, piece])
+    assert opened.content(S) == b"head"
+    assert opened.database._full
+    assert opened.log.free_bytes() is None, "there is room again"
+    segment.append(4, 5, [b"x"])
+    assert opened.content(S) == b"headx"
 
 
 def _waits(server: Postgres, database: str) -> bool:
@@ -289,32 +290,23 @@ def test_a_commit_that_was_not_waited_for_counts_as_failed(server: Postgres, dat
     though its connection is lost: neither is confirmed, and its row is there for the next master.
     """
     url = server.url(database, "options=-c%20synchronous_commit%3Don")
-    door = claimed(url, b"a")
-    segment = put(door, f"{url}/journal/s", b"1")
+    segment = claimed(url, b"a").segment(S, b"1")
     _set(server, "synchronous_standby_names", "'nobody'")
     try:
         results: list[Any] = []
-        door.pwrite(segment, b"2", 1)
-        writer = threading.Thread(target=lambda: results.append(answer(lambda: door.fdatasync(segment))))
+        writer = threading.Thread(target=lambda: results.append(answer(lambda: segment.append(1, 2, [b"2"]))))
         writer.start()
         until = time.monotonic() + DEADLINE_S
         waiting = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND wait_event = 'SyncRep'"
         while not (found := server.ask(waiting, [database])):
             assert time.monotonic() < until
-        assert open_store_unseen(server, database) == b"1"
+        assert Opened(server.url(database)).content(S) == b"1"
         server.ask(f"SELECT {how}(%s)", [found[0][0]])
         writer.join()
     finally:
         _set(server, "synchronous_standby_names", "''")
     assert results == ["EIO"]
-    assert open_store_unseen(server, database) == b"12"
-
-
-def open_store_unseen(server: Postgres, database: str) -> bytes:
-    """What is in the segment, as another broker reads it."""
-    url = server.url(database)
-    door = SqlVfs(SqlUrl.parse(url))
-    return door.pread(door.open(f"{url}/journal/s", os.O_RDONLY), 9, 0)
+    assert Opened(server.url(database)).content(S) == b"12"
 
 
 def _set(server: Postgres, name: str, value: str) -> None:
@@ -327,79 +319,75 @@ def _set(server: Postgres, name: str, value: str) -> None:
 
 def test_a_lost_connection_ends_the_lock_and_what_is_written_through_it(server: Postgres, database: str) -> None:
     url = server.url(database)
-    door, other = open_store(url), open_store(url)
-    lock = door.open(f"{url}/lock", os.O_RDWR | os.O_CREAT)
-    assert door.try_lock(lock)
-    theirs = other.open(f"{url}/lock", os.O_RDWR)
-    assert not other.try_lock(theirs)
+    one, other = open_store(url).election, open_store(url).election
+    assert one.try_acquire(no)
+    assert not other.try_acquire(no)
     server.ask(
         "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND database = "
         "(SELECT oid FROM pg_database WHERE datname = %s)",
         [database],
     )
     until = time.monotonic() + DEADLINE_S
-    while not other.try_lock(theirs):
+    while not other.try_acquire(no):
         assert time.monotonic() < until
     for _ in range(2):  # also when it is asked again: a lost lock stays lost
-        door.pwrite(lock, b"heartbeat", 0)
-        with pytest.raises(OSError) as told:
-            door.fsync(lock)
-        assert told.value.errno == errno.EIO
-    door.close(lock)
-    assert not door.try_lock(door.open(f"{url}/lock", os.O_RDWR))
+        for proof in (lambda: one.write(HEARTBEAT, bytes(RECORD_BYTES)), one.holds):
+            with pytest.raises(OSError) as told:
+                proof()
+            assert told.value.errno == errno.EIO
+    one.let_go()
+    assert not one.try_acquire(no)
 
 
 def test_a_lost_lock_is_taken_again_though_the_server_has_not_noticed_yet(server: Postgres, database: str) -> None:
     """As behind a firewall that forgot the connection: a broker must not find its own name in use."""
     url = server.url(database)
-    door = open_store(url)
-    fd = door.open(f"{url}/lock", os.O_RDWR | os.O_CREAT)
-    assert door.try_lock(fd)
-    assert door._locks is not None
+    opened = open_store(url)
+    seat = opened.board.take("a")
+    assert opened.election.try_acquire(no)
+    assert opened.database._holder is not None
     with socket.socket() as nowhere:
-        number = door._locks.fileno()
+        number = opened.database._holder.fileno()
         kept = os.dup(number)  # the server's side stays open
         os.dup2(nowhere.fileno(), number)
-        door.pwrite(fd, b"heartbeat", 0)
         with pytest.raises(OSError):
-            door.fsync(fd)
-        door.close(fd)
-        again = door.open(f"{url}/lock", os.O_RDWR)
-        assert door.lock_held(again)
-        assert door.try_lock(again)
+            opened.election.write(HEARTBEAT, bytes(RECORD_BYTES))
+        opened.election.let_go()
+        assert opened.election.is_held()
+        assert opened.election.try_acquire(no)
+        assert seat.keep(), "it went with the connection"
+        assert not seat.keep()
+        seat.write(b"I am there again")
         os.close(kept)
 
 
 def test_what_is_written_in_place_again_and_again_needs_no_more_room(server: Postgres, database: str) -> None:
     """No vacuum runs here. On a full disk a heartbeat finds no other room than what the one before it left."""
     url = server.url(database)
-    door = claimed(url, b"a")
-    door.mkdir(f"{url}/brokers")
-    files = [door.open(f"{url}/{name}", os.O_RDWR | os.O_CREAT) for name in ("lock", "claim", "brokers/a.json")]
+    opened = claimed(url, b"a")
+    seat = opened.board.take("a")
+    opened.board.make_slot("a")
+    assert opened.election.try_acquire(no)
 
     def room() -> list[tuple[int, ...]]:
         tables = ", ".join(f"pg_total_relation_size('{name}')" for name in in_public().names)
         return server.ask(f"SELECT {tables}", database=database)
 
     def write(number: int) -> None:
-        for fd, size in zip(files, (4096, 4096, 16 << 10), strict=True):
-            said = b"".join(b"%08x" % (number * 7919 * at % (1 << 32)) for at in range(150))  # hard to make shorter
-            door.pwrite(fd, said.ljust(size), 0)
-            door.fsync(fd)
+        said = b"".join(b"%08x" % (number * 7919 * at % (1 << 32)) for at in range(150))  # hard to make shorter
+        opened.election.claim(said.ljust(RECORD_BYTES))
+        opened.election.write(HEARTBEAT, said.ljust(RECORD_BYTES))
+        seat.write(said.ljust(16 << 10))
+        assert opened.board.write_slot("a", said.ljust(RECORD_BYTES))
 
     write(0)
     before = room()
     for number in range(1, 100):
         write(number)
     assert room() == before
-    with pytest.raises(OSError) as told:  # what is linked keeps its table
-        door.link(f"{url}/lock", f"{url}/journal/lock")
-    assert told.value.errno == errno.EXDEV
 
 
 def test_errors_of_the_server_have_numbers() -> None:
-    full = sql_vfs.SqlError(errno.ENOSPC, "full")
-    assert isinstance(NothingWrittenError(full.errno, ""), OSError)
     for number, kind in ((errno.ENOSPC, "DiskFull"), (errno.EROFS, "ReadOnlySqlTransaction"), (errno.EIO, "DataError")):
         assert failure(getattr(psycopg.errors, kind)("x"), "/p").errno == number
 
@@ -409,26 +397,24 @@ def test_errors_of_the_server_have_numbers() -> None:
 
 def test_two_groups_in_one_database_do_not_meet(server: Postgres, database: str) -> None:
     urls = server.url(database), server.url(database, "tablePrefix=shop_")
-    doors = [claimed(url, b"x") for url in urls]
-    for door, url in zip(doors, urls, strict=True):
-        fd = door.open(f"{url}/lock", os.O_RDWR | os.O_CREAT)
-        assert door.try_lock(fd)
-        door.close(put(door, f"{url}/journal/s", url.encode()))
-    first, second = (door.open(f"{url}/journal/s", os.O_RDONLY) for door, url in zip(doors, urls, strict=True))
-    assert doors[0].pread(first, 999, 0) != doors[1].pread(second, 999, 0)
+    groups = [claimed(url, b"x") for url in urls]
+    for group, url in zip(groups, urls, strict=True):
+        assert group.election.try_acquire(no)
+        group.segment(S, url.encode())
+    assert [group.content(S) for group in groups] == [url.encode() for url in urls]
 
 
 def test_tables_of_another_version_are_refused(server: Postgres, database: str) -> None:
     url = server.url(database)
     with pytest.raises(StoreError, match="amq store init"):
-        SqlVfs(SqlUrl.parse(url)).listdir(url)
+        Opened(url).log.names()
     claimed(url, b"a")
     server.ask("UPDATE amq_store SET version = version + 1", database=database)
     with pytest.raises(NewerFormatError, match="upgrade this broker"):
-        SqlVfs(SqlUrl.parse(url)).listdir(url)
+        Opened(url).log.names()
     server.ask("UPDATE amq_store SET version = 0", database=database)
     with pytest.raises(StoreError, match="amq store"):
-        SqlVfs(SqlUrl.parse(url)).listdir(url)
+        Opened(url).log.names()
 
 
 def test_an_upgrade_takes_place_wholly_or_not_at_all(server: Postgres, database: str) -> None:
@@ -455,13 +441,13 @@ def test_tables_of_version_1_are_upgraded_with_all_that_stands_in_them(server: P
             connection.execute("INSERT INTO amq_name VALUES (%s, %s, %s)", [directory, name, number])
             connection.execute("INSERT INTO amq_chunk VALUES (%s, 0, %s)", [number, name.encode()])
         with pytest.raises(StoreError, match="amq store upgrade"):
-            SqlVfs(SqlUrl.parse(url)).listdir(url)
+            Opened(url).log.names()
         assert in_public().upgrade(connection) == (1, len(STEPS))
         assert connection.execute("SELECT file FROM amq_chunk").fetchall() == [(2,)]
-    door = SqlVfs(SqlUrl.parse(url))
-    for path in ("lock", "journal/s", "brokers/a.json"):
-        fd = door.open(f"{url}/{path}", os.O_RDONLY)
-        assert door.pread(fd, 99, 0) == path.rpartition("/")[2].encode()
+    opened = Opened(url)
+    assert opened.database.record("", "lock")[1] == b"lock"
+    assert opened.content("s") == b"s"
+    assert [(each.name, each.read()) for each in opened.board.seats(held=False)] == [("a", b"a.json")]
 
 
 def test_a_broker_needs_no_more_than_its_rights_on_four_tables(server: Postgres, database: str) -> None:
@@ -471,63 +457,58 @@ def test_a_broker_needs_no_more_than_its_rights_on_four_tables(server: Postgres,
         in_public().upgrade(connection)
         connection.execute(f"CREATE ROLE run_{database} LOGIN")
         with pytest.raises(OSError, match="permission denied") as told:
-            SqlVfs(SqlUrl.parse(runtime)).listdir(runtime)
+            Opened(runtime).log.names()
         assert told.value.errno == errno.EACCES
         connection.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {', '.join(in_public().names)} TO run_{database}")
-    door = claimed(runtime, b"a")
-    door.close(put(door, f"{runtime}/journal/s", b"1"))
-    door.unlink(f"{runtime}/journal/s")
-    lock = door.open(f"{runtime}/lock", os.O_RDWR | os.O_CREAT)
-    assert door.try_lock(lock)
-    other = open_store(owner)
-    assert other.lock_held(other.open(f"{owner}/lock", os.O_RDONLY))
+    opened = claimed(runtime, b"a")
+    opened.segment(S, b"1")
+    opened.log.delete([S])
+    assert opened.election.try_acquire(no)
+    assert opened.election.replace("a")
+    opened.election.write(HEARTBEAT, bytes(RECORD_BYTES))
+    assert open_store(owner).election.is_held()
 
 
 def test_a_server_that_takes_no_writes_is_refused(server: Postgres, database: str) -> None:
     url = server.url(database)
     claimed(url, b"a")
     read_only = server.url(database, "options=-c%20default_transaction_read_only%3Don")
-    door = SqlVfs(SqlUrl.parse(read_only))
     with pytest.raises(OSError, match="read-only") as told:
-        door.open(f"{read_only}/brokers", os.O_RDWR | os.O_CREAT)
+        Opened(read_only).board.take("a")
     assert told.value.errno == errno.EROFS
 
 
 def test_another_server_is_refused_until_a_person_accepts_it(server: Postgres, database: str) -> None:
     url = server.url(database)
-    door = claimed(url, b"a")
+    opened = claimed(url, b"a")
     server.ask("UPDATE amq_store SET server = '1/00000001'", database=database)  # as a restored backup has it
     with pytest.raises(StoreError, match="amq store accept") as told:
-        SqlVfs(SqlUrl.parse(url)).listdir(url)
+        Opened(url).log.names()
     assert told.value.code == "STORE_INCOMPLETE"
     server.ask("UPDATE amq_store SET synchronous = true", database=database)  # it had all that was confirmed
-    SqlVfs(SqlUrl.parse(url)).listdir(url)
+    Opened(url).log.names()
     server.ask("UPDATE amq_store SET synchronous = false", database=database)
-    with door._sessions.use(url) as session:
-        door._sessions.accept(session)
-    SqlVfs(SqlUrl.parse(url)).listdir(url)
+    with opened.database.sessions.use(url) as session:
+        opened.database.sessions.accept(session)
+    Opened(url).log.names()
 
 
 def test_a_server_that_lacks_what_was_seen_is_refused(server: Postgres, database: str) -> None:
     """Whether this broker wrote it or read it, whatever the store's row says; trimmed files are not missed."""
     url = server.url(database)
     writer = claimed(url, b"a")
-    for number, data in ((1, b"header"), (1, b"batch of a master"), (2, b"header")):
-        fd = writer.open(f"{url}/journal/{number}.seg", os.O_RDWR | os.O_CREAT)
-        at = writer.fstat(fd).st_size
-        writer.pwrite(fd, data, at)
-        writer.fdatasync(fd)
-    reader = SqlVfs(SqlUrl.parse(url))
-    reader.pread(reader.open(f"{url}/journal/2.seg", os.O_RDONLY), 3, 3)
-    behind = SqlVfs(SqlUrl.parse(url))
-    behind.pread(behind.open(f"{url}/journal/1.seg", os.O_RDONLY), 99, 0)
+    writer.segment("1.seg", b"header").append(6, 23, [b"batch of a master"])
+    writer.segment("2.seg", b"header")
+    reader, behind = Opened(url), Opened(url)
+    reader.content("2.seg")
+    behind.content("1.seg")
 
     def connect() -> list[str]:
         said = []
-        for door in (writer, reader, behind, SqlVfs(SqlUrl.parse(url))):
-            door._sessions.close()
+        for opened in (writer, reader, behind, Opened(url)):
+            opened.database.sessions.close()
             try:
-                door.listdir(url)
+                opened.log.names()
                 said.append("")
             except StoreError as error:
                 said.append(error.code)
@@ -538,10 +519,10 @@ def test_a_server_that_lacks_what_was_seen_is_refused(server: Postgres, database
     assert connect() == [""] * 4  # trimmed: there is a later one
     server.ask("UPDATE amq_store SET server = '1/00000001', synchronous = true", database=database)
     server.ask("DELETE FROM amq_chunk WHERE file = (SELECT file FROM amq_name WHERE name = '2.seg')", database=database)
-    behind._sessions.close()
-    behind.listdir(url)  # it cannot know
+    behind.database.sessions.close()
+    behind.log.names()  # it cannot know
     assert connect() == ["STORE_INCOMPLETE"] * 4  # whoever noticed tells the others
-    sessions = SqlVfs(SqlUrl.parse(url))._sessions
+    sessions = Opened(url).database.sessions
     sessions.accept(sessions.open(url))
     assert connect() == ["STORE_INCOMPLETE", "STORE_INCOMPLETE", "", ""]  # until they are started again
     server.ask("DELETE FROM amq_name WHERE name = '2.seg'", database=database)
@@ -556,7 +537,7 @@ def test_a_password_comes_from_a_file(server: Postgres, database: str, tmp_path:
     secret.write_text("wrong")
     url = f"{base}&passwordFile={secret}"
     with pytest.raises(OSError, match="password authentication failed"):
-        SqlVfs(SqlUrl.parse(url)).listdir(url)
+        Opened(url).log.names()
     url = f"{base}&passwordFile={secret}.none"
     with pytest.raises(ConfigError, match="cannot read passwordFile"):
-        SqlVfs(SqlUrl.parse(url)).listdir(url)
+        Opened(url).log.names()
