@@ -2,7 +2,7 @@
 
 `python -m tests.prose DIR`, a part of `make lint`, fails where a sentence of a document, or of a text in the code,
 begins with a relative clause. It writes the prose of every document below DIR, line for line, for linters that know no
-Markdown: `make lint` runs proselint on it.
+Markdown: `make lint` runs proselint on it. DIR must be below build/, because the documents keep their names there.
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ def complaints() -> Iterator[str]:
 
 
 def main(directory: Path) -> str | None:
+    if ROOT / "build" not in directory.resolve().parents:
+        return f"{directory} is not below build/: it would overwrite documents there"
     for page in PAGES:
         copy = directory / page.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests import prose
@@ -88,3 +90,10 @@ def test_a_room_without_contract_is_seen() -> None:
 )
 def test_relative_sentences_are_found(text: str, found: list[str]) -> None:
     assert [sentence for _, sentence in prose.relative_sentences(prose.of_document(text))] == found
+
+
+def test_the_prose_of_documents_is_written_below_build_alone(tmp_path: Path) -> None:
+    complaint = prose.main(tmp_path)
+    assert complaint is not None
+    assert "is not below build/" in complaint
+    assert list(tmp_path.iterdir()) == []
