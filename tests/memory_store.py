@@ -1,7 +1,7 @@
 """A store in memory: adapters of all ports, for tests that need a store and no files.
 
 A `Shelves` is what the members of a group share; `store_on` gives the ports of one more member. Nothing hangs and
-nothing fails here: failures of a store are tested below the adapters.
+nothing fails here: `tests/store/test_port_faults.py` wraps its ports, the simulation fails real adapters from below.
 """
 
 from __future__ import annotations
