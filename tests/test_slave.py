@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,18 @@ from amq.journal.follower import DivergedError, Follower
 from amq.journal.recovery import seal
 from amq.node.following import LIST_EVERY_S, PAUSE_S_MAX, Following
 from amq.store.epoch import Epoch
+from amq.store.files.board import FileBoard
 from amq.store.files.epochs import EPOCHS_DIRECTORY
 from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs
 from amq.store.open import store_behind
+from amq.store.presence import read_presence
 from amq.store.segment_log import CHECKPOINTS_DIRECTORY, JOURNAL_DIRECTORY
 from tests.broker.world import World
-from tests.brokers import Brokers
+from tests.brokers import Broker, Brokers
 from tests.fakes import FaultyVfs
 from tests.files import OWNER, flip, write_epoch
+from tests.patience import DEADLINE_S
 from tests.stored import stored_state
 from tests.traffic import drain, send
 
@@ -249,6 +253,12 @@ def test_queues_that_come_and_go_leave_nothing_behind(world: World) -> None:
 # -- real processes
 
 
+def followed(slave: Broker) -> int:
+    """How many messages it knows, by its own account."""
+    details = {each.name: each.details for each in read_presence(FileBoard(SystemVfs(), str(slave.store)))}
+    return int(details.get(slave.name, {}).get("followed", {}).get("messages", 0))
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("follows", [False, True])
 def test_kill_9_with_a_backlog(brokers: Brokers, follows: bool) -> None:
@@ -257,8 +267,10 @@ def test_kill_9_with_a_backlog(brokers: Brokers, follows: bool) -> None:
     with master.connect() as connection:
         for number in range(50):
             send(connection, b"%d" % number)
-    if follows:
-        slave.wait_ready()
+    deadline = time.monotonic() + DEADLINE_S
+    while follows and not followed(slave):
+        assert time.monotonic() < deadline, slave.log_text()
+        time.sleep(0.01)
     master.kill()
     slave.wait_serving()
     (read,) = slave.said("journal read")

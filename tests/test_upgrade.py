@@ -22,12 +22,11 @@ import amq
 from amq.journal.checkpoint import list_checkpoints
 from amq.journal.format import HEADER
 from amq.security.users_edit import add_user
-from amq.store.files.board import FileBoard
 from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs
-from amq.store.presence import read_presence
 from bench.wire import WireConnection
 from tests.patience import DEADLINE_S
+from tests.test_slave import followed
 
 pytestmark = pytest.mark.deep
 STORE_UNUSABLE = 4
@@ -105,12 +104,6 @@ def taken_by(master: Broker, old: Broker, after: int = 0) -> None:
     line = old.wait_event(NOT_FOLLOWED, after=after)
     assert CURE in line["reason"]
     assert master.alive
-
-
-def followed(slave: Broker) -> int:
-    """How many messages it knows, by its own account."""
-    found = [each for each in read_presence(FileBoard(VFS, str(slave.store))) if each.name == slave.name]
-    return int(found[0].details.get("followed", {}).get("messages", 0)) if found else 0
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
