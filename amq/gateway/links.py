@@ -92,6 +92,7 @@ class StoreLinks:
             self._stores[name] = store = _Store(name)
         link = store.link
         if link is None or link.is_lost:
+            store.linked = None  # of the one that was lost a moment ago
             store.link = link = self._make_link()
             link.lost = partial(self._lost, store)
             store.connecting = self._loop.create_task(self._connect(store, link))
@@ -157,11 +158,11 @@ class StoreLinks:
             link.lose(HomeUnavailableError(f"{master.broker} is the master of store {store.name} now: connect again"))
 
     def _lost(self, store: _Store, link: Link, error: AmqError) -> None:
-        if store.link is not link:
-            return
-        if store.linked is not None:
-            _log.warning("link lost", store=store.name, broker=store.linked.broker, reason=str(error))
-        store.link = store.linked = None
+        """All its connections have heard: some may have begun another link by now."""
+        if link.home is not None:
+            _log.warning("link lost", store=store.name, broker=link.home.broker, reason=str(error))
+        if store.link is link:
+            store.link = store.linked = None
 
     def close(self) -> None:
         """The gateway ends."""

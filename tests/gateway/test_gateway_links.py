@@ -27,10 +27,12 @@ class Guest:
 
     def __init__(self) -> None:
         self.why = ""
+        self.then: Callable[[], object] = lambda: None
         self.peer = SimpleNamespace(codec=SimpleNamespace(survives=frozenset()), peer_name="somewhere")
 
     def lost(self, error: AmqError) -> None:
         self.why = error.code
+        self.then()
 
 
 class SomeLink:
@@ -39,6 +41,7 @@ class SomeLink:
     def __init__(self) -> None:
         self.is_lost = False
         self.address = ""
+        self.home = None
         self.lost: Callable[[Any, AmqError], None]
         self.connections: list[Any] = []
 
@@ -193,6 +196,22 @@ def test_a_link_is_lost_when_its_store_has_another_master_and_the_next_client_re
         world.guest("s1")
         await until(lambda: world.links.linked == ["s1"])
         assert [link.address for link in world.made] == [ONE.address, TWO.address]
+
+    play(story)
+
+
+def test_a_client_may_begin_another_link_while_the_lost_one_is_still_ending(play: Play) -> None:
+    async def story(world: World) -> None:
+        world.masters["s1"] = ONE
+        guest = world.guest("s1")
+        guest.then = lambda: world.guest("s1")
+        await until(lambda: world.links.linked == ["s1"])
+        del world.masters["s1"]
+        world.made[0].lose(StoreError("the master has gone"))
+        assert (world.links.linked, world.links.waiting) == ([], ["s1"])
+        world.masters["s1"] = TWO
+        await until(lambda: world.links.linked == ["s1"])
+        assert [link.is_lost for link in world.made] == [True, False]
 
     play(story)
 

@@ -1,0 +1,139 @@
+"""A gateway and the masters of two stores in this process: one client at one port uses both, also after a takeover."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from amq.cluster.directory import Cluster
+from amq.config.schema import BrokerConfig
+from amq.core.destination import QUEUE_SCHEME
+from amq.gateway import lookout
+from amq.gateway.process import Gateway
+from amq.node.member import Role
+from amq.node.node import Node
+from amq.node.service import PLAIN, Source
+from tests.certificates import Authority, needs_openssl
+from tests.patience import DEADLINE_S
+from tests.service_world import Client, until
+
+STORES = ("s1", "s2")
+
+
+class World:
+    """A node with a member for each store, each a `Node` of its own, and a gateway at `port`."""
+
+    def __init__(self, folder: Path, tls: bool) -> None:
+        self.cluster = Cluster.create(str(folder / "c"), dict.fromkeys(STORES, ""))
+        self._options: dict[str, Any] = {"name": "a", "management_socket": "none", "lock_acquire_sleep_interval_s": 0.1}
+        if tls:
+            authority = Authority(folder / "ca")
+            pair = authority.pair("node")
+            self._options |= {
+                "certificate": str(pair.certificate),
+                "certificate_key": str(pair.key),
+                "trust": str(authority.trust),
+            }
+        self._scheme = "ssl" if tls else "tcp"
+        self.members: dict[str, Node] = {}
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        config = BrokerConfig(store=self.cluster.directory, transports=("stomp://127.0.0.1:0",), **self._options)
+        self.gateway = Gateway(config, Source(lambda: config), PLAIN, self.cluster, [[self.listener]])
+        self.clients: list[Client] = []
+
+    async def serve(self, store: str) -> None:
+        """A new master of `store`."""
+        config = BrokerConfig(
+            store=self.cluster.location(store),
+            transports=("stomp://127.0.0.1:0",),
+            link_listen=f"{self._scheme}://127.0.0.1:0",
+            link_secret_file=self.cluster.secret_file,
+            **self._options,
+        )
+        self.members[store] = node = Node([config])
+        await node.start()
+        (member,) = node.members.values()
+        assert await member.wait_for(Role.MASTER) is Role.MASTER, member.failure
+
+    async def connect(self) -> Client:
+        self.clients.append(await Client.connect(self.listener.getsockname()[1]))
+        return self.clients[-1]
+
+    def queue_in(self, store: str) -> str:
+        home_of = self.gateway.placement.home_of
+        return next(f"/queue/{name}" for n in count() if home_of(QUEUE_SCHEME + (name := f"q{n}")) == store)
+
+    async def close(self) -> None:
+        await self.gateway.stop()
+        for node in self.members.values():
+            await node.stop()
+        for client in self.clients:
+            await client.close()
+        self.listener.close()
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookout, "WANTED_LOOK_S", 0.02)
+
+
+def run(folder: Path, story: Callable[[World], Coroutine[Any, Any, None]], tls: bool = False) -> None:
+    async def whole() -> None:
+        world = World(folder, tls)
+        await world.gateway.start()
+        try:
+            for store in STORES:
+                await world.serve(store)
+            await story(world)
+        finally:
+            await world.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(whole(), DEADLINE_S))
+
+
+async def use_both(world: World) -> None:
+    client = await world.connect()
+    for store in STORES:
+        await client.store(store.encode(), name=world.queue_in(store))
+    for number, store in enumerate(STORES):
+        words = ("id", str(number)), ("destination", world.queue_in(store)), ("ack", "client-individual")
+        await client.send("SUBSCRIBE", *words)
+        message = await client.receive()
+        assert (message.command, message.body) == ("MESSAGE", store.encode())
+        await client.ack(message)
+    assert sorted(world.gateway.links.linked) == sorted(STORES)
+
+
+def test_one_client_uses_the_queues_of_both_stores(tmp_path: Path) -> None:
+    run(tmp_path, use_both)
+
+
+@needs_openssl
+def test_links_speak_tls_where_the_node_has_a_certificate(tmp_path: Path) -> None:
+    run(tmp_path, use_both, tls=True)
+
+
+def test_a_takeover_costs_a_client_a_pause_and_not_its_connection(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        client = await world.connect()
+        queues = [world.queue_in(store) for store in STORES]
+        for queue in queues:
+            await client.store(b"before", name=queue)
+        await world.members.pop("s1").stop()
+        await until(lambda: world.gateway.links.linked == ["s2"])
+        await client.store(b"meanwhile", name=queues[1])
+        await client.send("SEND", ("destination", queues[0]), ("receipt", "waits"), body=b"after")
+        await until(lambda: world.gateway.links.waiting == ["s1"])
+        await client.store(b"also meanwhile", name=queues[1])
+        await world.serve("s1")
+        assert (await client.receive()).headers["receipt-id"] == "waits"
+
+    run(tmp_path, story)
