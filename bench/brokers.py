@@ -26,6 +26,7 @@ from amq.store.open import open_store
 from amq.store.presence import read_presence
 from bench import floor
 from bench.wire import WireConnection, WireError
+from tests.processes import naming
 
 ROOT = Path(__file__).resolve().parent.parent
 START_TIMEOUT_S = 180.0  # a JVM starts in that time on a busy machine
@@ -44,6 +45,16 @@ class BrokerProcessError(Exception):
 
 def die_with_parent() -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _memory_bytes(pid: int) -> int:
+    match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(match[1]) * 1024 if match else 0
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class BrokerProcess:
@@ -147,13 +158,11 @@ class BrokerProcess:
 
     def memory_bytes(self) -> int:
         """Resident memory now."""
-        match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())
-        return int(match[1]) * 1024 if match else 0
+        return _memory_bytes(self.pid)
 
     def cpu_s(self) -> float:
         """Processor time used since the start, all threads."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return _cpu_s(self.pid)
 
 
 class AmqBroker(BrokerProcess):
@@ -191,6 +200,37 @@ class AmqBroker(BrokerProcess):
             *self.more,
             *pairs,
         ]
+
+
+class ClusterNode(AmqBroker):
+    """A node of a cluster with one store, whose clients meet its one gateway. Its port is followed by the store's."""
+
+    kind = "cluster"
+    PARTS = ("--member", "--gateway")  # words of the command lines of its processes
+
+    def start(self) -> None:
+        if not any(self.store.iterdir()):
+            made = [str(self.python), "-m", "amq.cli.main", "cluster", "init", "--cluster", str(self.store)]
+            subprocess.run([*made, "--stores", "1"], cwd=self.root, check=True, stdout=subprocess.DEVNULL)
+        super().start()
+
+    def command(self) -> list[str]:
+        words = super().command()
+        at = words.index("--store")
+        return [*words[:at], "--cluster", *words[at + 1 :], "--gateways", "1"]
+
+    def cpu_s(self) -> float:
+        return sum(self.cpu_s_of(part) for part in ("", *self.PARTS))
+
+    def cpu_s_of(self, part: str) -> float:
+        """Processor time of the member or the gateway, one of `PARTS`; "" = of the node's own process."""
+        return sum(map(_cpu_s, [self.pid] if not part else self._running(part)))
+
+    def memory_bytes_of(self, part: str) -> int:
+        return sum(map(_memory_bytes, self._running(part)))
+
+    def _running(self, part: str) -> list[int]:
+        return [pid for pid, words in naming(self.store) if part in words]
 
 
 ACTIVEMQ_XML = """<?xml version="1.0" encoding="UTF-8"?>
@@ -343,7 +383,9 @@ class FloorServer(BrokerProcess):
         return [str(program), str(self.port), str(self.store)]
 
 
-KINDS: dict[str, type[BrokerProcess]] = {broker.kind: broker for broker in (AmqBroker, ActiveMqBroker, FloorServer)}
+KINDS: dict[str, type[BrokerProcess]] = {
+    broker.kind: broker for broker in (AmqBroker, ClusterNode, ActiveMqBroker, FloorServer)
+}
 ARCHIVES: dict[str, tuple[type[BrokerProcess], str, str]] = {  # by kind: class, a file of the archive, how to get it
     "activemq6": (
         ActiveMq6Broker,

@@ -94,7 +94,9 @@ def abort_batch(machine: Machine, owner: str, batch: int | None, xids: Iterable[
 def rolled_back(outcome: str) -> int:
     """How many transactions a broker has rolled back. Raises ProtocolError."""
     if not outcome.isdecimal():
-        raise ProtocolError("this broker does not know how to roll back what an owner has prepared: roll back each xid")
+        raise ProtocolError(
+            "this broker does not know how to roll back what an owner has prepared: roll back each xid by itself"
+        )
     return int(outcome)
 
 

@@ -58,7 +58,7 @@ BROKER = table(
         "broker@advisorySupport": only(
             "true",
             "advisories are sent while somebody subscribes to them",
-            "advisories cannot be switched off; they cost nothing without subscribers",
+            "advisories cannot be switched off; they cost nothing while nobody subscribes to them",
         ),
         "broker@deleteAllMessagesOnStartup": only(
             "false", "messages stay", "amq deletes no messages at a start: remove the store directory instead"
@@ -92,7 +92,7 @@ BROKER = table(
         "broker@useLoggingForShutdownErrors": natural("errors are logged"),
         "broker@start": ignored("`amq start` starts the broker"),
         "broker@startAsync": ignored("`amq start` starts the broker"),
-        "broker@brokerId": ignored("each broker has another id"),
+        "broker@brokerId": ignored("each broker has an id of its own"),
         "broker@id": ignored(),
     },
     each_of(
@@ -290,8 +290,8 @@ def read(root: Element, path: str, placeholders: Placeholders, roles: Mapping[st
         "transportConnector@rebalanceClusterClients": carry("rebalanceClusterClients", boolean),
         "transportConnector@updateClusterClientsOnRemove": natural("clients are told of brokers that go, too"),
         "transportConnector@updateClusterFilter": unsupported("clients are told of all brokers of the group"),
-        "transportConnector@maximumProducersAllowedPerConnection": natural("amq has other limits"),
-        "transportConnector@maximumConsumersAllowedPerConnection": natural("amq has other limits"),
+        "transportConnector@maximumProducersAllowedPerConnection": natural("amq has limits of its own"),
+        "transportConnector@maximumConsumersAllowedPerConnection": natural("amq has limits of its own"),
         **each_of(
             ignored(_JAVA),
             "transportConnector@disableAsyncDispatch transportConnector@enableStatusMonitor "

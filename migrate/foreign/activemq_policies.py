@@ -129,7 +129,7 @@ class PolicyEntries:
 
     def _individual(self, part: FilePart) -> None:
         prefix = part.element.attributes.get("queuePrefix", "ActiveMQ.DLQ.Queue.")
-        self._strategies.append(_Strategy(part, True, prefix, "each queue has a separate dead-letter queue"))
+        self._strategies.append(_Strategy(part, True, prefix, "each queue has a dead-letter queue of its own"))
         part.tell(Status.CARRIED, "")
 
     def _shared(self, part: FilePart) -> None:
@@ -318,7 +318,7 @@ _ENTRY = table(
         "policyEntry@allowTempDestinationStealing": natural("temporary destinations belong to their connection"),
     },
     each_of(
-        natural("the broker of amq decides"),
+        natural("the broker of amq decides by itself"),
         "policyEntry@lazyDispatch policyEntry@optimizedDispatch policyEntry@useCache policyEntry@maxPageSize "
         "policyEntry@maxBrowsePageSize policyEntry@maxExpirePageSize policyEntry@enableAudit policyEntry@maxAuditDepth "
         "policyEntry@maxProducersToAudit policyEntry@maxQueueAuditDepth policyEntry@cursorMemoryHighWaterMark "

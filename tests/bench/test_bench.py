@@ -41,6 +41,7 @@ BENCHES = {
     "waited --attack none --attack 'records of one byte, TLS' --seconds 0.5": "rows",
     "profile --row 'non-persistent 4/4' --quick": "calls",
     "steps --quick": "steps",
+    f"gateway --row '4/4 window 256' --idle 20 {SHORT}": "gateway",
     "subscriptions --subscriptions 50 --messages 300": "subscriptions",
     "transactions --kind plain --messages 30": "transactions",
     "scheduling --messages 300 --near 45 --span 0.3": "scheduling",
