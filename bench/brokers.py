@@ -202,7 +202,7 @@ class AmqBroker(BrokerProcess):
         ]
 
 
-class ClusterNode(AmqBroker):
+class OneStoreCluster(AmqBroker):
     """A node of a cluster with one store, whose clients meet its one gateway. Its port is followed by the store's."""
 
     kind = "cluster"
@@ -384,7 +384,7 @@ class FloorServer(BrokerProcess):
 
 
 KINDS: dict[str, type[BrokerProcess]] = {
-    broker.kind: broker for broker in (AmqBroker, ClusterNode, ActiveMqBroker, FloorServer)
+    broker.kind: broker for broker in (AmqBroker, OneStoreCluster, ActiveMqBroker, FloorServer)
 }
 ARCHIVES: dict[str, tuple[type[BrokerProcess], str, str]] = {  # by kind: class, a file of the archive, how to get it
     "activemq6": (

@@ -23,7 +23,7 @@ from bench.throughput import QUICK, ROWS, Bench, Effort, RowRun, add_turns, summ
 from bench.wire import WireConnection, WireError
 
 EXAMPLES = ("--quick", "--repeat 5 --json gateway.json", "--row '4/4 window 256' --idle 1000")
-KINDS = (brokers.ClusterNode.kind, brokers.AmqBroker.kind)
+KINDS = (brokers.OneStoreCluster.kind, brokers.AmqBroker.kind)
 MEASURED = ("4/4 window 256", "32/32 window 1", "1/1 window 1", "4/4 window 256 non-persistent")
 RATE_TARGET, MEMBER_TARGET = 0.85, 0.6  # of the broker alone, at the first row: messages/s, processor time
 IDLE, IDLE_QUICK = 10_000, 200
@@ -40,7 +40,7 @@ class NodeRun(RowRun):
 class GatewayBench(Bench):
     def _run(self, name: str, kind: str, load: Load, run: Callable[[Load], LoadResult]) -> RowRun:
         node = self.masters[kind]
-        if not isinstance(node, brokers.ClusterNode):
+        if not isinstance(node, brokers.OneStoreCluster):
             return super()._run(name, kind, load, run)
         before = {part: node.cpu_s_of(part) for part in node.PARTS}
         found = super()._run(name, kind, load, run)
@@ -48,7 +48,7 @@ class GatewayBench(Bench):
         return NodeRun(**vars(found), parts=parts)
 
 
-def idle(node: brokers.ClusterNode, count: int) -> dict[str, float]:
+def idle(node: brokers.OneStoreCluster, count: int) -> dict[str, float]:
     """Bytes that each of `count` connections takes which have logged in and say nothing, by process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, count + FILES_BESIDE)), hard))
@@ -76,7 +76,7 @@ def table(lines: list[dict[str, Any]], bytes_each: dict[str, float], count: int)
             line["row"],
             *[f"{rate.median:,.0f} ({rate.low:,.0f}–{rate.high:,.0f})" for rate in rates],
             f"{line['ratio']['median']:.2f}",
-            *[f"{line['parts'][part]['median']:.1f}" for part in brokers.ClusterNode.PARTS],
+            *[f"{line['parts'][part]['median']:.1f}" for part in brokers.OneStoreCluster.PARTS],
             f"{line['broker_cpu_us'][brokers.AmqBroker.kind]:.1f}",
         )
     return shown
@@ -101,7 +101,7 @@ def main() -> None:
             bench.warm_up(scale.warm_up_s, cli.progress)
             bench.measure(rows, scale.repeat, cli.progress)
             node = masters[KINDS[0]]
-            assert isinstance(node, brokers.ClusterNode)
+            assert isinstance(node, brokers.OneStoreCluster)
             cli.progress(f"{count:,} connections that say nothing")
             bytes_each = idle(node, count)
     except (LoadError, WireError, OSError, brokers.BrokerProcessError) as error:
@@ -109,7 +109,7 @@ def main() -> None:
     lines = summarise(bench.turns, rows, KINDS)
     for line in lines:
         runs = [run.parts for run in bench.turns if isinstance(run, NodeRun) and run.row == line["row"]]
-        line["parts"] = {part: spread([run[part] for run in runs])._asdict() for part in brokers.ClusterNode.PARTS}
+        line["parts"] = {part: spread([run[part] for run in runs])._asdict() for part in brokers.OneStoreCluster.PARTS}
     cli.show(
         args,
         {"host": host.describe(args.dir), "gateway": lines, "idle_bytes": bytes_each},
@@ -117,7 +117,7 @@ def main() -> None:
     )
     first = next((line for line in lines if line["row"] == MEASURED[0]), None)
     if first is not None:
-        alone, member = first["broker_cpu_us"][brokers.AmqBroker.kind], first["parts"][brokers.ClusterNode.PARTS[0]]
+        alone, member = first["broker_cpu_us"][brokers.AmqBroker.kind], first["parts"][brokers.OneStoreCluster.PARTS[0]]
         if first["ratio"]["median"] < RATE_TARGET or member["median"] > MEMBER_TARGET * alone:
             sys.exit(f"a target was missed: {RATE_TARGET} of the rate, {MEMBER_TARGET} of the processor time")
 
