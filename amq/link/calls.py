@@ -65,7 +65,7 @@ class Records(NamedTuple):
 
 
 def numbered(number: int, rest: bytes = b"") -> bytes:
-    """What a frame of that connection has."""
+    """The content of a frame of that connection."""
     return CONNECTION.pack(number) + rest
 
 
@@ -75,7 +75,7 @@ def stated(number: int, form: Form, value: Any) -> bytes:
 
 
 def statement(frame: LinkFrame, form: Form) -> Any:
-    """What `stated` was given. Raises LinkError."""
+    """The value that `stated` was given. Raises LinkError."""
     try:
         return form.take(values.decode(frame.data[NUMBER_BYTES:] + frame.body))
     except _UNREADABLE as error:

@@ -1,9 +1,9 @@
 """The two directions of one connection on a link: `Outlet` sends, `Inlet` receives.
 
-The window: `Outlet.flight_bytes` are sent and not yet granted back. What an end has to say in small frames it says at
-once, and its owner stops asking for more while the window is full; a large frame goes in parts as the window allows,
-and what follows it waits behind it. So a connection whose other end is slow holds itself back, and a large body lets
-other connections pass.
+The window: `Outlet.flight_bytes` are sent and not yet granted back. An end sends small frames at once, and its owner
+stops asking for more while the window is full; a large frame goes in parts as the window allows, and what follows it
+waits behind it. So a connection whose other end is slow holds itself back, and a large body lets other connections
+pass.
 
 Invariants: frames of one connection arrive in the order in which they were put; an end holds of a connection what its
 window allows, what was put while it was full, and one large frame of at most `LARGE_BYTES_MAX`.

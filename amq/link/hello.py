@@ -41,11 +41,11 @@ class LinkHello:
         self.is_done = False
 
     def begin(self) -> bytes:
-        """What the gateway says first, and the home when it has heard that."""
+        """The first bytes of the gateway, and the answer of the home to those."""
         return _HELLO.pack(MAGIC, VERSION, self._nonce)
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
-        """What to answer, and what has come behind the hello once `is_done`. Where it raises LinkError, `begin` may
+        """Returns the answer, and once `is_done` the bytes behind the hello. Where it raises LinkError, `begin` may
         have to be sent before the end, so that the other one learns the version."""
         self._rest += data
         answer = b""

@@ -196,7 +196,7 @@ class LinkedClient:
         return until_s - now_s()
 
     def _count(self, came: list[Command]) -> None:
-        """What the user has sent."""
+        """Note how much the user has sent."""
         runs = sum(len(each.bodies) for each in came if isinstance(each, SendMany | SendRun))
         self._sends += runs + sum(isinstance(each, Send) for each in came)
 

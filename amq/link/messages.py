@@ -208,7 +208,7 @@ def _cut(data: bytes, at: int, sizes: Sequence[int], apart: bytes | None) -> lis
     """The bodies of these sizes: they are the rest of `data`, or `apart`."""
     if apart is not None:
         if at != len(data):
-            raise ValueError("there are bytes behind the columns")
+            raise ValueError("there are bytes after the columns")
         data, at = apart, 0
     ends = [*accumulate(sizes, initial=at)]
     if ends[-1] != len(data):

@@ -159,7 +159,7 @@ class LinkSocket(asyncio.Protocol):
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def fail(self, error: AmqError) -> None:
-        """The link cannot go on. What is still to be said of the hello is said."""
+        """The link cannot go on. The rest of the hello is still sent."""
         transport = self._transport
         if transport is not None and self._out and not self._hello.is_done:
             self._is_finishing = True
