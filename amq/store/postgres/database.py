@@ -183,7 +183,7 @@ class Database:
         return TableEntry(directory, name, self._one(rows, directory, name)[0], self._claim)
 
     def names(self, directory: str) -> list[str]:
-        """Of what is in `directory`. Raises FileNotFoundError where that was never made."""
+        """Names of all that is in `directory`. Raises FileNotFoundError where that was never made."""
         rows = self._of(directory, "", "SELECT name FROM {name} WHERE directory = %(directory)s")
         if not rows and directory:
             above, _, name = directory.rpartition("/")
@@ -211,7 +211,7 @@ class Database:
         return TableEntry(directory, name, number), data or b""
 
     def read(self, entry: TableEntry, offset: int, size: int) -> bytes:
-        """`size` bytes from `offset`, less only at the end. What is in no row is zeros."""
+        """`size` bytes from `offset`, less only at the end. Bytes without a row are zeros."""
         asked = {"file": entry.number, "offset": offset, "end": offset + size}
         rows = self.ask(_READ, asked, entry.directory, entry.name)
         found = bytearray()
