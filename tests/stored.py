@@ -100,6 +100,7 @@ def stored_state(state: State, vfs: Vfs, store: str, trimmed: Trimmed = NOTHING)
         "prepared": two_phase,
         "markers": markers,
         "subscriptions": durable,
+        "obeyed": state.obeyed.record,
     }
 
 

@@ -37,7 +37,8 @@ FORMAT = 2  # as that of segments: 0.1 wrote 1, and passes over what is newer
     PREPARED,
     MARKERS,
     SUBSCRIPTIONS,
-) = range(1, 12)
+    PLACEMENT,
+) = range(1, 13)
 _BLOCK = struct.Struct("<IIB")
 _READ_BYTES = 1 << 20
 _BLOCK_BYTES_MAX = 256 << 20

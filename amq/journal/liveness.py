@@ -26,6 +26,7 @@ from amq.journal.records import (
     Group,
     Marker,
     Moved,
+    Placed,
     Prepared,
     Record,
     Resolved,
@@ -226,6 +227,7 @@ class Liveness(Fold[str]):
         self.outcomes = RememberedIds(outcome_window, by_owner=True)
         self.prepared: dict[Key, tuple[Prepared, str]] = {}  # by key, with the segment of the last mention
         self.markers: dict[str, tuple[Marker, str]] = {}  # owner → that of the newest committed batch, and the segment
+        self.placed: tuple[Placed, str] | None = None  # the table of the cluster that it obeys, and the segment
         self.refers: defaultdict[str, set[str]] = defaultdict(set)
         self.live = LiveIndex()
         self.subscriptions: dict[str, tuple[Subscribed, str]] = {}  # durable ones by queue, and in which segment
@@ -337,6 +339,10 @@ class Liveness(Fold[str]):
             self.subscriptions[record.queue] = record, segment
         else:
             self.duplicates.pop(record.queue, None)
+
+    def obey(self, placed: Placed, segment: str) -> None:
+        if self.placed is None or self.placed[0].number <= placed.number:
+            self.placed = placed, segment
 
     def trim(self, mark: Trimmed) -> None:
         self.trimmed = mark

@@ -409,6 +409,8 @@ class _Scratch:
             journal.append_record(prepared)
         for marker, _ in liveness.markers.values():
             journal.append_record(marker)
+        if liveness.placed is not None:
+            journal.append_record(liveness.placed[0])
         for record in messages:
             journal.append_record(record)
             if journal.open.size > FLUSH_BYTES:

@@ -238,4 +238,5 @@ _READ = {
     14: ("marker", _marker),
     15: ("subscription", lambda b, _: dict(zip(("destination", "definition"), json.loads(b), strict=True))),
     16: ("marker", _marker_with_content),
+    17: ("placed", lambda b, _: dict(zip(("cluster", "store", "number", "placement"), json.loads(b), strict=True))),
 }

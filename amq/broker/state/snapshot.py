@@ -30,6 +30,7 @@ from amq.journal.checkpoint import (
     HEAD,
     MARKERS,
     OUTCOMES,
+    PLACEMENT,
     PREPARED,
     QUEUE,
     ROWS,
@@ -40,7 +41,7 @@ from amq.journal.checkpoint import (
 from amq.journal.follower import Start
 from amq.journal.format import segment_name
 from amq.journal.live import Segment
-from amq.journal.records import BatchContent, Marker, Prepared
+from amq.journal.records import BatchContent, Marker, Placed, Prepared
 from amq.journal.records.subscription import Subscribed
 
 _CODE = struct.Struct("<Q")
@@ -76,6 +77,8 @@ def dump(state: State, segments: Callable[[], Iterable[Segment]]) -> Generator[B
             yield PREPARED, _CODE.pack(segment.code) + prepared.body()
         for part in _parts(_markers(state)):
             yield MARKERS, part
+        if obeyed := state.obeyed.row():
+            yield PLACEMENT, json.dumps(obeyed).encode()
         paged_out, state.paged_out = state.paged_out, None
         for queue, messages in paged_out.items():
             yield QUEUE, queue.name.encode()
@@ -222,6 +225,9 @@ class _Loader:
             for owner, batch, code, *content in items:
                 told = BatchContent(*map(int, content)) if content else None
                 self._state.prepared.mark(Marker(str(owner), int(batch), told), self.segment(code))
+        elif kind == PLACEMENT:
+            cluster, store, number, placement, code = items
+            self._state.obeyed.apply(Placed(str(cluster), str(store), int(number), dict(placement)), self.segment(code))
         elif self._queue is None:
             raise ValueError("no queue was named before")
         elif kind == COUNTS:

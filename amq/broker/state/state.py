@@ -25,6 +25,7 @@ from amq.broker.queues.backlog import Columns, Place
 from amq.broker.queues.queue import Queue
 from amq.broker.scheduling.schedule import Schedule
 from amq.broker.state.changes import Change, Ended
+from amq.broker.state.obeyed import Obeyed
 from amq.broker.state.prepared import PreparedTransactions
 from amq.broker.state.subscription_table import SubscribedTable
 from amq.broker.state.window import IdWindows
@@ -42,6 +43,7 @@ from amq.journal.records import (
     Group,
     Marker,
     Moved,
+    Placed,
     Prepared,
     Record,
     Resolved,
@@ -67,6 +69,7 @@ class State(ServingFold[Segment]):
         self.outcomes = IdWindows(config.outcome_window)  # commits that took place
         self.prepared = PreparedTransactions()
         self.subscriptions = SubscribedTable()  # durable ones
+        self.obeyed = Obeyed()
         self.memory = Memory(config.memory_limit_bytes)
         self.expiring: dict[Queue, None] = {}  # queues of messages with an expiry time, and perhaps others
         self.emptied: dict[Queue, None] = {}  # may be idle: `forget_idle` looks at no others
@@ -392,6 +395,10 @@ class State(ServingFold[Segment]):
     def mark(self, marker: Marker, segment: Segment) -> None:
         self.prepared.mark(marker, segment)
         self._note_change(marker)
+
+    def obey(self, placed: Placed, segment: Segment) -> None:
+        if self.obeyed.apply(placed, segment):
+            self._note_change(placed)
 
     def trim(self, mark: Trimmed) -> None:
         self.trimmed = mark

@@ -15,6 +15,7 @@ from amq.journal.records.group import GROUP, GROUP_HEAD, Copies, Copying, Group,
 from amq.journal.records.leases import LEASE, LeaseOwner, is_of_lease
 from amq.journal.records.message import MESSAGE, Run, Staging, Storing
 from amq.journal.records.multicast import MULTICAST, Multicast
+from amq.journal.records.placement import PLACED, Placed, Placing
 from amq.journal.records.record import (
     Record,
     describe,
@@ -73,13 +74,24 @@ TYPES: dict[int, type[BaseRecord]] = {
         Resolved,
         Marker,
         Subscribed,
+        Placed,
     )
     for kind in each.kinds
 }
 KINDS = {kind: TYPES[kind].type_name if kind in TYPES else "message" for kind in sorted({MESSAGE, *TYPES})}
 
 
-class Fold(Storing[S], Settling[S], Grouping[S], Remembering[S], Preparing[S], Subscribing[S], Trimming, Protocol[S]):
+class Fold(
+    Storing[S],
+    Settling[S],
+    Grouping[S],
+    Remembering[S],
+    Preparing[S],
+    Subscribing[S],
+    Placing[S],
+    Trimming,
+    Protocol[S],
+):
     """All methods that the records of a journal call, with segments of type `S`."""
 
 
@@ -104,6 +116,7 @@ __all__ = [
     "MOVED",
     "MULTICAST",
     "OUTCOMES",
+    "PLACED",
     "PREPARED",
     "PREVIOUS",
     "PURGED",
@@ -126,6 +139,7 @@ __all__ = [
     "Moved",
     "Multicast",
     "Outcomes",
+    "Placed",
     "Prepared",
     "Previous",
     "Record",
