@@ -80,11 +80,25 @@ class Access:
     def __init__(self) -> None:
         self._rules: Rules = anybody_may
         self.quota: Callable[[str, Command], None] = lambda *_: None  # told the name of the user; may raise, too
+        self._check_home: Callable[[str], None] | None = None
         self._remembered: WeakValueDictionary[User, Sendable] = WeakValueDictionary()
 
     def use(self, rules: Rules) -> None:
         """From now on these rules decide, also for sessions that there are."""
         self._rules = rules
+        self._forget_all()
+
+    def ask_homes(self, check: Callable[[str], None]) -> None:
+        """From now on `check(full name of a destination)` decides which live in this store: it raises CommandError."""
+        self._check_home = check
+        self._forget_all()
+
+    def check_home(self, destination: str) -> None:
+        """Raises CommandError where the destination lives in another store."""
+        if self._check_home is not None:
+            self._check_home(destination)
+
+    def _forget_all(self) -> None:
         for remembered in self._remembered.values():
             remembered.clear()
 
@@ -116,9 +130,12 @@ class Access:
                 remembered.clear()
 
     def let_in(self, user: User, command: Command) -> None:
-        """Raises AccessError where `user` may not do a part of what `command` is."""
+        """Raises AccessError where `user` may not do a part of what `command` is, CommandError where that belongs to
+        another store."""
         for action, destination in DEMANDS[command.__class__](command):
             self.check(user, action, destination)
+            if self._check_home is not None and action in HOMED and command.__class__ not in ENDING:
+                self._check_home(destination)
         self.quota(user.name, command)
         if command.__class__ is Send:
             name = command.message.destination
@@ -179,6 +196,9 @@ DEMANDS: Mapping[type[Command], Callable[..., Iterable[Demand]]] = {
     LeaseMessages: _lease,
     SettleLeases: _lease,
 }
+# Actions on destinations that live in one store of a cluster. What was begun here is ended here, also elsewhere.
+HOMED = frozenset({Action.SEND, Action.CONSUME, Action.BROWSE, Action.CREATE_DURABLE, Action.LEASE})
+ENDING: frozenset[type[Command]] = frozenset({SettleLeases, Unsubscribe})
 # Commands that only go on with what the same connection was let in to do, or end it.
 FREE: frozenset[type[Command]] = frozenset(
     {

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 from amq.broker.access import Access, anybody_may
 from amq.broker.core import SEQ_EPOCH_SHIFT, Core
 from amq.broker.events import Events, QueueForgotten, QueueMade
+from amq.broker.homes import Homes
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, cost_of_run
 from amq.broker.names import check_queue, is_topic
 from amq.broker.permitted import PermittedRules
@@ -55,7 +56,7 @@ from amq.doors.clock import Clock
 from amq.journal.batch import Confirm, OpenBatch, Waiter
 from amq.journal.hidden import is_prepared
 from amq.journal.journal import Journal
-from amq.journal.records import EXPIRED, PURGED, Consumed, Copies, Group, Marker, Prepared, Record, Trimmed
+from amq.journal.records import EXPIRED, PURGED, Consumed, Copies, Group, Marker, Placed, Prepared, Record, Trimmed
 from amq.journal.records.message import Run
 from amq.security.permissions import Permissions
 
@@ -83,6 +84,7 @@ class Broker(Core):
     ) -> None:
         super().__init__(state, journal, config, clock, wake, events)
         self.access = Access()
+        self.homes = Homes(state, journal, self._live_elsewhere)
         self.connections: dict[Served, None] = {}  # clients that are connected, whatever names they choose
         self.paused: set[str] = set()  # full names of queues that give nothing to consumers, until this mastership ends
         self.links, self.pulling = Links(self), Pulling(self)
@@ -127,6 +129,7 @@ class Broker(Core):
             self.two_phase.start_serving()
         if state.subscriptions:
             self.durables.load()
+        self.homes.begin(self.config.placed)
         self.wake()
 
     def reconfigure(self, config: BrokerConfig) -> None:
@@ -140,11 +143,22 @@ class Broker(Core):
         self.routing.reconfigure()
         self._checkpointer.reconfigure()
         self.journal.set_limit(config.store_limit_bytes)
+        self.homes.offer(config.placed)
         self.wake()
 
     def permit(self, permissions: Permissions | None) -> None:
         """From now on these permissions decide, also for those who are there; None = everybody may do everything."""
         self.access.use(PermittedRules(permissions, self) if permissions is not None else anybody_may)
+        self._ask_again()
+
+    def _live_elsewhere(self) -> None:
+        """Destinations have other homes than before."""
+        self.homes_version += 1
+        self.access.ask_homes(self.homes.check)
+        self._ask_again()
+
+    def _ask_again(self) -> None:
+        """Those who are there may not do now what they did."""
         self.topics.forget_routes()
         self.routing.forget_routes()
         for client in list(self.connections):
@@ -200,6 +214,9 @@ class Broker(Core):
     def _copied(self, copies: Copies) -> None:
         self.trimmer.copied(copies)
 
+    def _placed(self, placed: Placed) -> None:
+        self.homes.recorded(placed)
+
     def _trimmed(self, mark: Trimmed) -> None:
         self.journal.delete_trimmed(mark)
         self.trimmer.trimmed()
@@ -211,6 +228,7 @@ class Broker(Core):
         Group: _committed_by_name,
         Copies: _copied,
         Trimmed: _trimmed,
+        Placed: _placed,
     }
 
     # -- what the journal tells ---------------------------------------------------------------------------------------

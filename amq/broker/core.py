@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from amq.broker import unowned
 from amq.broker.events import Events
+from amq.broker.homes import Homes
 from amq.broker.queues.paging import Pager
 from amq.broker.queues.queue import Queue
 from amq.broker.queues.selector_dispatch import SelectorDispatch
@@ -48,10 +49,14 @@ class Core(ABC):
     awaiting          those that wait for records on their way: see `when_durable`
     outcomes_pending  commits on their way that have a name
     outcomes_refused  commits that were reported as rolled back, which must stay true
+    homes             which destinations live in this store
+    homes_version     grows when they may be others
     """
 
     epoch: int
     behind_bytes: int
+    homes: Homes
+    homes_version = 0
     message_id_prefix: str
     _seq: int
 

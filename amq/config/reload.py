@@ -96,7 +96,9 @@ def apply_live(old: BrokerConfig, new: BrokerConfig) -> BrokerConfig:
     values: dict[str, Any] = {name: getattr(new, name) for name in names}
     sources = {name: where for name, where in old.sources.items() if name not in names}
     sources |= {name: where for name, where in new.sources.items() if name in names}
-    return dataclasses.replace(old, **values, destinations=new.destinations, sources=sources, warnings=new.warnings)
+    return dataclasses.replace(
+        old, **values, destinations=new.destinations, sources=sources, warnings=new.warnings, placed=new.placed
+    )
 
 
 def _allowed(config: BrokerConfig) -> BrokerConfig:
@@ -143,6 +145,7 @@ class Reload:
         difference = diff(self.config, read)
         mended = bool(self._error)
         told = not difference.live and difference.restart == self._waiting and not mended
+        told = told and read.placed == self.config.placed
         self._error, self._waiting = "", difference.restart
         self.config = following
         return None if told else Reloaded(self.config, difference.live, difference.restart)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from amq.config.node_options import NodeOptions
 from amq.config.option import DEFAULT_SOURCE, SECTIONS, Option, Setting, Value
@@ -23,10 +24,12 @@ class BrokerConfig(NodeOptions, StoreOptions):
 
     sources   attribute → where its value came from; an attribute that is absent has its default
     warnings  sentences about what is allowed but probably not meant
+    placed    the newest table of the cluster to which the store belongs, as `amq.broker.homes` takes it; None = none
     """
 
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     warnings: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)
+    placed: Mapping[str, Any] | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def explain(self) -> list[Setting]:
         """Every option with its effective value and where that came from, in the order of the table; then what single

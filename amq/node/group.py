@@ -61,6 +61,7 @@ class Facts:
     console        URL of its console, as that announced it lately; "" = unknown
     link           where gateways reach it while it is master, "" = nowhere
     certificate    of its TLS ports: `subject`, `not_after_s` (seconds since 1970); {} = it has none
+    placement      the table of its cluster that it obeys as master (`amq.broker.homes`); {} = none
     """
 
     options: Mapping[str, Any]
@@ -76,6 +77,7 @@ class Facts:
     console: str = ""
     link: str = ""
     certificate: Mapping[str, Any] = field(default_factory=dict)
+    placement: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -92,6 +94,7 @@ class Facts:
             **({"console": self.console} if self.console else {}),
             **({"link": self.link} if self.link else {}),
             **({"certificate": dict(self.certificate)} if self.certificate else {}),
+            **({"placement": dict(self.placement)} if self.placement else {}),
         }
 
 

@@ -519,6 +519,9 @@ class World:
             ids[segment.key] = ids.get(segment.key, 0) + prepared.record_bytes()
         for record in broker.state.subscriptions.values():
             ids[record.segment.key] = ids.get(record.segment.key, 0) + record.record_bytes()
+        obeyed = broker.state.obeyed
+        if obeyed.record is not None:
+            ids[obeyed.segment.key] = ids.get(obeyed.segment.key, 0) + obeyed.record.record_bytes()
         for segment in self.journal.segments:
             assert segment.id_bytes == ids.get(segment.key, 0), f"{segment.name} counts ids wrong"
         assert broker.memory.taken_bytes >= self.resident_bytes()

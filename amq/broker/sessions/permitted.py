@@ -18,7 +18,7 @@ from amq.broker.topics.topics import TopicQueue
 from amq.broker.topics.wildcards import TOPICS, WildcardSubscription, WildcardSubscriptions
 from amq.broker.transactions.leasing import LeaseBrowser
 from amq.core.destination import Pattern
-from amq.core.errors import AccessError
+from amq.core.errors import AmqError
 from amq.security.login import User
 
 
@@ -34,8 +34,9 @@ def check_again(
         try:
             for action, name in _demands(subscription):
                 access.check(user, action, name)
+                access.check_home(name)
             _check_waiting(access, user, subscription)
-        except AccessError as error:
+        except AmqError as error:
             owner.end_with(subscription, error)
             continue
         if isinstance(subscription, WildcardSubscription):

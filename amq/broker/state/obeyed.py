@@ -13,31 +13,31 @@ from amq.journal.records import Placed
 
 
 class Obeyed:
-    """`record` = the table in force, None = the store is in no cluster. `Segment.id_bytes` counts its bytes."""
+    """`record` = the table in force, None = the store is in no cluster. `segment` has it."""
 
     def __init__(self) -> None:
         self.record: Placed | None = None
-        self._segment: Segment | None = None
+        self.segment: Segment | None = None
 
     def apply(self, record: Placed, segment: Segment) -> bool:
         """The store obeys that table. False where it obeys a newer one."""
         before = self.record
         if before is not None and before.number > record.number:
             return False
-        if before is not None and self._segment is not None:
-            self._segment.id_bytes -= before.record_bytes()
-        self.record, self._segment = record, segment
+        if before is not None and self.segment is not None:
+            self.segment.id_bytes -= before.record_bytes()
+        self.record, self.segment = record, segment
         segment.id_bytes += record.record_bytes()
         return True
 
     def row(self) -> list[object]:
         """It and its place, for a checkpoint; empty = there is no table."""
-        record, segment = self.record, self._segment
+        record, segment = self.record, self.segment
         if record is None or segment is None:
             return []
         return [record.cluster, record.store, record.number, record.placement, segment.code]
 
     def standing_in(self, codes: AbstractSet[int]) -> list[Placed]:
         """To be written again, as the segments of these `codes` go."""
-        there = self.record is not None and self._segment is not None and self._segment.code in codes
+        there = self.record is not None and self.segment is not None and self.segment.code in codes
         return [self.record] if there and self.record is not None else []

@@ -25,7 +25,7 @@ from amq.broker.transactions.commits import Commits
 from amq.broker.transactions.transaction import Transaction, memory_bytes
 from amq.broker.waiters import Together
 from amq.config.diverts import parse_diverts
-from amq.core.errors import AccessError
+from amq.core.errors import AccessError, CommandError
 from amq.core.message import Copier, Message, Shared
 from amq.core.remembered import ENTRY_BYTES, Remembered
 from amq.journal.batch import Waiter
@@ -89,11 +89,11 @@ class Routing:
         self._routes.clear()
 
     def of(self, name: str) -> tuple[str, ...]:
-        """The destinations of a message to `name`: itself alone, as a rule. Raises AccessError."""
+        """The destinations of a message to `name`: itself alone, as a rule. Raises AccessError, CommandError."""
         return self._routes.get(name) or self._find(name, (name,))
 
     def of_all(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The destinations of a message to all of `names`. Raises AccessError."""
+        """The destinations of a message to all of `names`. Raises AccessError, CommandError."""
         key = "\0".join(names)
         return self._routes.get(key) or self._find(key, names)
 
@@ -119,6 +119,8 @@ class Routing:
             else:
                 found.update(dict.fromkeys(_led(own, diverts)))
         route = tuple(found)
+        if self._core.homes.is_used:
+            self._core.homes.check_together(names, route)
         if any(led.selector is not None for _, diverts in parts for led in diverts):
             route = Forked(route)
             route.parts = parts
@@ -141,6 +143,14 @@ class Routing:
             for divert in parse_diverts(options.divert)
             if divert.source in ("", kind)
         ]
+
+    def is_possible(self, name: str) -> bool:
+        """Can a message to `name` go now where it would be led?"""
+        try:
+            self.of(name)
+        except CommandError:
+            return False
+        return True
 
     def copies(self, message: Message, route: tuple[str, ...], peer: Recipient | None) -> list[Message]:
         """`message` for each of its destinations. They share the body; queues, also in the journal."""

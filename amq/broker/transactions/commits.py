@@ -42,6 +42,8 @@ class Commits:
                 self._core.when_durable(Refusing(waiter, transaction.roll_back_repeated(outcome_id)), first)
                 return
         try:
+            if transaction.homes_version != self._core.homes_version:
+                transaction.check_homes()
             group = self._append_commit(transaction, waiter, outcome_id)
         except Exception:
             transaction.roll_back()

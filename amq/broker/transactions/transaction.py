@@ -12,13 +12,14 @@ from itertools import groupby
 from typing import Protocol
 
 from amq.broker.core import Core
+from amq.broker.homes import shown_name
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.names import is_queued
 from amq.broker.queues.queue import Queue, Subscription
 from amq.broker.queues.redelivery import Redelivery
 from amq.broker.topics.topics import Topics
-from amq.core.errors import TransactionRolledBackError
-from amq.core.message import Copy, Message
+from amq.core.errors import CommandError, TransactionRolledBackError
+from amq.core.message import SUBSCRIPTION_SCHEME, Copy, Message
 from amq.core.ownership import given
 from amq.journal.records import ACKED, Consumed, Group, Measured, Prepared, Record
 from amq.journal.records.message import Run
@@ -54,6 +55,7 @@ class Transaction:
         "acks",
         "core",
         "ending",
+        "homes_version",
         "nacks",
         "name",
         "published",
@@ -75,6 +77,7 @@ class Transaction:
         self.session = session  # in which it began, and with which it ends
         self.ending: Command | None = None  # commits or prepares it, and waits: nobody adds anything
         self.used_at = core.clock.monotonic()
+        self.homes_version = core.homes_version
         self.queued: list[Message | Run] = []
         self.published: list[Message] = []  # to topics
         self.sends_to_durables = False  # are in `sends` what durable subscriptions get of that?
@@ -161,6 +164,16 @@ class Transaction:
             self._redelivery.put_back(queue, messages)
         self._let_go()
         core.wake()
+
+    def check_homes(self) -> None:
+        """Destinations live elsewhere since it began. Raises TransactionRolledBackError where it sends to such one."""
+        try:
+            for name in {item.queue_name for item in (*self.queued, *self.published)}:
+                if not name.startswith(SUBSCRIPTION_SCHEME):
+                    self.core.homes.check(shown_name(name))
+        except CommandError as error:
+            why = f"{error.description}; the transaction was rolled back"
+            raise TransactionRolledBackError(why, code=error.code) from error
 
     def has_room(self) -> bool:
         """Does the store take what is sent in it?"""

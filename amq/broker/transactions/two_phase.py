@@ -119,6 +119,8 @@ class TwoPhase:
             self._confirm_prepared(command, waiter, user)
             return
         try:
+            if transaction.homes_version != core.homes_version:
+                transaction.check_homes()
             self._check(transaction, command, user)
         except (TransactionRolledBackError, CommandError, AccessError):
             transaction.roll_back()

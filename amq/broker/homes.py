@@ -1,0 +1,212 @@
+"""Homes: which destinations live in this store of a cluster, and how it takes over a newer table.
+
+The table in force is the one that the journal has recorded last (`amq.broker.state.obeyed`). A newer one takes away at
+once, before its record is written, and gives only when the record is durable; others are told its number only then. So
+a store never serves what a later master of it would refuse, and a table that needs the number of all stores exists only
+after each of them has given up for good what it takes away (docs/master-slave.md, "One home for each destination").
+
+Without a table, and so without a cluster, nothing here is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import structlog
+
+from amq.broker.names import SCHEDULE_SCHEME, is_temporary
+from amq.broker.state.state import State
+from amq.cluster.placement import SPREAD, Placement
+from amq.config.diverts import parse_diverts
+from amq.config.store_options import StoreOptions
+from amq.core.destination import QUEUE_SCHEME, TOPIC_SCHEME, Pattern, plain_name, source, wire_name
+from amq.core.errors import CommandError, NewerFormatError
+from amq.core.message import SUBSCRIPTION_SCHEME
+from amq.core.remembered import Remembered
+from amq.journal.hidden import HELD_SCHEME, RETAINED_SCHEME, SENT_SCHEME
+from amq.journal.journal import Journal
+from amq.journal.records import Placed
+
+KNOWN_BYTES_MAX = 4 << 20  # of names whose homes are remembered
+HELD_TOLD_MAX = 20  # destinations that are named to operators
+_log = structlog.get_logger("amq.placement")
+
+
+class Homes:
+    """`changed()` is called when destinations live elsewhere from now on: whoever uses them must be asked again.
+    `facts` is for operators, replaced as a whole; other threads read it."""
+
+    def __init__(self, state: State, journal: Journal, changed: Callable[[], None]) -> None:
+        self.facts: Mapping[str, Any] = {}
+        self._state = state
+        self._journal = journal
+        self._changed = changed
+        self._placements: tuple[Placement, ...] = ()  # a destination lives here if all of them say so
+        self._coming: Placed | None = None
+        self._known: Remembered[str] = Remembered(KNOWN_BYTES_MAX)
+        self._store = ""
+
+    @property
+    def is_used(self) -> bool:
+        """Does the store obey a table?"""
+        return bool(self._placements)
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    def check(self, name: str) -> None:
+        """Raises CommandError where the destination of that full name lives in another store. Several destinations live
+        in as many; a temporary one is where its connection is, since only that has it."""
+        if self.home_of(name):
+            raise self._moved(name)
+
+    def home_of(self, name: str) -> str:
+        """The store where the destination lives, "" = in this one, perhaps among others."""
+        home = self._known.get(name)
+        if home is None:
+            home = self._known.keep(name, self._find(name))
+        return home
+
+    def _find(self, name: str) -> str:
+        name = shown_name(name)
+        if is_temporary(name) or isinstance(source(name), Pattern):
+            return ""
+        if all(placement.is_home(self._store, name) for placement in self._placements):
+            return ""
+        return self._placements[-1].home_of(name)
+
+    def _moved(self, name: str) -> CommandError:
+        home, number = self.home_of(name), self._placements[-1].number
+        if home in (self._store, SPREAD):
+            why = f"is about to live in {'this store' if home == self._store else 'every store'}: try again in a moment"
+        else:
+            why = f"lives in store {home}: connect there, or to a port of the cluster"
+        return CommandError(
+            f"{wire_name(name)[:200]} {why} (table {number}; this is store {self._store})", code="MOVED"
+        )
+
+    def check_together(self, names: tuple[str, ...], route: tuple[str, ...]) -> None:
+        """Raises CommandError where a message to `names`, which live here, would be led to another store."""
+        for name in route:
+            if name not in names and (home := self.home_of(name)):
+                raise CommandError(
+                    f"{wire_name(names[0])[:200]} leads to {wire_name(name)[:200]}, which lives in store {home}, and "
+                    f"not in {self._store}: `amq cluster place` or a {{tag}} in both names brings them together",
+                    code="HOMES_APART",
+                )
+
+    # -- taking over a table ------------------------------------------------------------------------------------------
+
+    def begin(self, offered: Mapping[str, Any] | None) -> None:
+        """All of the journal was read. `offered` = the newest table of the cluster that this broker knows, None = it is
+        in no cluster. Raises NewerFormatError where the recorded table cannot be read."""
+        record = self._state.obeyed.record
+        if record is not None:
+            try:
+                self._placements = (Placement.from_json(record.number, record.placement),)
+            except ValueError as error:
+                raise NewerFormatError(f"table {record.number} of the store: {error}: upgrade this broker") from error
+            self._store = record.store
+            self._take()
+            self._tell()
+        self.offer(offered)
+
+    def offer(self, offered: Mapping[str, Any] | None) -> None:
+        """The cluster has this table now. An older one than the store has recorded changes nothing."""
+        if offered is None:
+            return
+        found = Placed(offered["cluster"], offered["store"], offered["number"], offered["placement"])
+        newest = self._coming or self._state.obeyed.record
+        if newest is not None and (newest.cluster, newest.store) != (found.cluster, found.store):
+            _log.error(
+                "the store obeys the table of another cluster, and goes on with it: serve it from there",
+                cluster=newest.cluster,
+                as_store=newest.store,
+                table=newest.number,
+            )
+            return
+        if newest is not None and newest.number >= found.number:
+            return
+        placement = Placement.from_json(found.number, found.placement)
+        self._store = found.store
+        if newest is not None and placement.before is not None and (held := self._held(placement)):
+            _log.warning("a table of the cluster is refused: it would strand messages", table=found.number, held=held)
+            self.facts = {**self.facts, "refused": found.number, "held": held}
+            return
+        self._coming = found
+        self._placements = (*self._placements, placement)
+        self._take()
+        self._journal.append_record(found)
+
+    def recorded(self, placed: Placed) -> None:
+        """The record is durable, and ours: what the table gives to this store it has from now on."""
+        self._placements = tuple(each for each in self._placements if each.number >= placed.number)
+        if self._coming is not None and self._coming.number <= placed.number:
+            self._coming = None
+        self._take()
+        self._tell()
+        if held := self.facts["held"]:
+            _log.warning("destinations that live elsewhere have messages here", table=placed.number, held=held)
+        else:
+            _log.info("a table of the cluster is in force", table=placed.number)
+
+    def _take(self) -> None:
+        self._known.clear()
+        self._changed()
+
+    def _tell(self) -> None:
+        placement = self._placements[-1]
+        held = self._held(placement)
+        self.facts = {"number": placement.number, "since": placement.since, "held": held}
+
+    def _held(self, placement: Placement) -> list[str]:
+        """Destinations that live elsewhere by `placement`, and of which this store holds something: messages, durable
+        subscriptions, prepared transactions, leases, queues that wait for the messages of a virtual topic. The first of
+        them, by name."""
+        found = {name for name in self._holding() if not placement.is_home(self._store, name)}
+        return [wire_name(name) for name in sorted(found)[:HELD_TOLD_MAX]]
+
+    def _holding(self) -> Iterator[str]:
+        for name, queue in self._state.queues.items():
+            if name.startswith(SUBSCRIPTION_SCHEME):
+                continue
+            if queue.stored or queue.stays:
+                yield shown_name(name)
+        for record in self._state.subscriptions.values():
+            yield from (each for each in record.sources if not isinstance(each, Pattern))
+
+    # -- configuration ------------------------------------------------------------------------------------------------
+
+    def apart(self, config: StoreOptions) -> list[str]:
+        """Sentences about options that lead messages to another store."""
+        found = []
+        for table in config.destinations:
+            options = table.values
+            targets = [str(options["expiry_queue"])] if options.get("expiry_queue") else []
+            targets += [plain_name(each.target) for each in parse_diverts(str(options.get("divert", "")))]
+            for target in targets:
+                full = QUEUE_SCHEME + target
+                if not self._are_together(table.pattern, full):
+                    found.append(
+                        f"destinations {table.pattern!r} lead to {target}, which may live in another store: place it "
+                        f"with them, or in every store (`amq cluster place {target} {SPREAD}`)"
+                    )
+        return found
+
+    def _are_together(self, pattern: str, target: str) -> bool:
+        placement = self._placements[-1]
+        home = placement.home_of(target)
+        if home == SPREAD:
+            return True
+        alone = "*" not in pattern and ">" not in pattern
+        return alone and placement.home_of(QUEUE_SCHEME + pattern) == home
+
+
+def shown_name(name: str) -> str:
+    """Full name of the destination to which a queue of the state belongs: hidden ones, and schedules, have one."""
+    for scheme in (SENT_SCHEME, HELD_SCHEME, RETAINED_SCHEME):
+        name = name.removeprefix(scheme)
+    if name.startswith(SCHEDULE_SCHEME):
+        kind, _, plain = name.removeprefix(SCHEDULE_SCHEME).partition(".")
+        return f"{kind}://{plain}"
+    return name if "://" in name else TOPIC_SCHEME + name
