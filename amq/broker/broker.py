@@ -56,7 +56,7 @@ from amq.doors.clock import Clock
 from amq.journal.batch import Confirm, OpenBatch, Waiter
 from amq.journal.hidden import is_prepared
 from amq.journal.journal import Journal
-from amq.journal.records import EXPIRED, PURGED, Consumed, Copies, Group, Marker, Placed, Prepared, Record, Trimmed
+from amq.journal.records import EXPIRED, PURGED, Consumed, Copies, Group, Marker, ObeyedTable, Prepared, Record, Trimmed
 from amq.journal.records.message import Run
 from amq.security.permissions import Permissions
 
@@ -158,7 +158,7 @@ class Broker(Core):
         self._ask_again()
 
     def _ask_again(self) -> None:
-        """Those who are there may not do now what they did."""
+        """Clients that are connected may not do now what they did."""
         self.topics.forget_routes()
         self.routing.forget_routes()
         for client in list(self.connections):
@@ -214,7 +214,7 @@ class Broker(Core):
     def _copied(self, copies: Copies) -> None:
         self.trimmer.copied(copies)
 
-    def _placed(self, placed: Placed) -> None:
+    def _placed(self, placed: ObeyedTable) -> None:
         self.homes.recorded(placed)
 
     def _trimmed(self, mark: Trimmed) -> None:
@@ -228,7 +228,7 @@ class Broker(Core):
         Group: _committed_by_name,
         Copies: _copied,
         Trimmed: _trimmed,
-        Placed: _placed,
+        ObeyedTable: _placed,
     }
 
     # -- what the journal tells ---------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from amq.core.message import SUBSCRIPTION_SCHEME
 from amq.core.remembered import Remembered
 from amq.journal.hidden import HELD_SCHEME, RETAINED_SCHEME, SENT_SCHEME
 from amq.journal.journal import Journal
-from amq.journal.records import Placed
+from amq.journal.records import ObeyedTable
 
 KNOWN_BYTES_MAX = 4 << 20  # of names whose homes are remembered
 HELD_TOLD_MAX = 20  # destinations that are named to operators
@@ -43,7 +43,7 @@ class Homes:
         self._journal = journal
         self._changed = changed
         self._placements: tuple[Placement, ...] = ()  # a destination lives here if all of them say so
-        self._coming: Placed | None = None
+        self._coming: ObeyedTable | None = None
         self._known: Remembered[str] = Remembered(KNOWN_BYTES_MAX)
         self._store = ""
 
@@ -115,7 +115,7 @@ class Homes:
         """The cluster has this table now. An older one than the store has recorded changes nothing."""
         if offered is None:
             return
-        found = Placed(offered["cluster"], offered["store"], offered["number"], offered["placement"])
+        found = ObeyedTable(offered["cluster"], offered["store"], offered["number"], offered["placement"])
         newest = self._coming or self._state.obeyed.record
         if newest is not None and (newest.cluster, newest.store) != (found.cluster, found.store):
             _log.error(
@@ -138,7 +138,7 @@ class Homes:
         self._take()
         self._journal.append_record(found)
 
-    def recorded(self, placed: Placed) -> None:
+    def recorded(self, placed: ObeyedTable) -> None:
         """The record is durable, and ours: what the table gives to this store it has from now on."""
         self._placements = tuple(each for each in self._placements if each.number >= placed.number)
         if self._coming is not None and self._coming.number <= placed.number:

@@ -17,7 +17,7 @@ from amq.cluster.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class StoreSeen:
-    """What the master of a store says.
+    """A store, as its master describes it.
 
     number    of the table that it has recorded, 0 = none
     held      destinations that it holds, and that live elsewhere by this table or by the one that it refuses
@@ -33,14 +33,14 @@ class StoreSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class Await:
     """Not all stores have the table: `stores` do not."""
 
     stores: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
+class Grant:
     """Every store has given up what moves."""
 
 
@@ -51,7 +51,7 @@ class Revert:
     held: Mapping[str, tuple[str, ...]]
 
 
-def decide(placement: Placement, stores: Mapping[str, StoreSeen]) -> Wait | Settle | Revert:
+def decide(placement: Placement, stores: Mapping[str, StoreSeen]) -> Await | Grant | Revert:
     """The next step of a `placement` that has `before`. `stores` = all of them, as they are seen after it was made."""
     held = {
         name: seen.held
@@ -61,4 +61,4 @@ def decide(placement: Placement, stores: Mapping[str, StoreSeen]) -> Wait | Sett
     if held:
         return Revert(held)
     late = [name for name, seen in stores.items() if seen.number < placement.number and not seen.is_unused]
-    return Wait(tuple(late)) if late else Settle()
+    return Await(tuple(late)) if late else Grant()

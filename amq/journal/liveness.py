@@ -26,7 +26,7 @@ from amq.journal.records import (
     Group,
     Marker,
     Moved,
-    Placed,
+    ObeyedTable,
     Prepared,
     Record,
     Resolved,
@@ -227,7 +227,7 @@ class Liveness(Fold[str]):
         self.outcomes = RememberedIds(outcome_window, by_owner=True)
         self.prepared: dict[Key, tuple[Prepared, str]] = {}  # by key, with the segment of the last mention
         self.markers: dict[str, tuple[Marker, str]] = {}  # owner → that of the newest committed batch, and the segment
-        self.placed: tuple[Placed, str] | None = None  # the table of the cluster that it obeys, and the segment
+        self.placed: tuple[ObeyedTable, str] | None = None  # the table of the cluster that it obeys, and the segment
         self.refers: defaultdict[str, set[str]] = defaultdict(set)
         self.live = LiveIndex()
         self.subscriptions: dict[str, tuple[Subscribed, str]] = {}  # durable ones by queue, and in which segment
@@ -340,7 +340,7 @@ class Liveness(Fold[str]):
         else:
             self.duplicates.pop(record.queue, None)
 
-    def obey(self, placed: Placed, segment: str) -> None:
+    def obey(self, placed: ObeyedTable, segment: str) -> None:
         if self.placed is None or self.placed[0].number <= placed.number:
             self.placed = placed, segment
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 from amq.cluster.placement import SPREAD, Placement
-from amq.cluster.placing import Revert, Settle, StoreSeen, Wait, decide
+from amq.cluster.placing import Await, Grant, Revert, StoreSeen, decide
 from amq.core.destination import plain_name
 from tests.broker.world import Client, World
 
@@ -183,11 +183,11 @@ class ClusterOfWorlds:
         if table.before is None:
             return
         match decide(table, {store: seen(world) for store, world in self.worlds.items()}):
-            case Settle():
+            case Grant():
                 self.tables.append(table.settled())
             case Revert():
                 self.tables.append(table.reverted())
-            case Wait():
+            case Await():
                 pass
 
     # -- what must hold -----------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from amq.core.errors import CommandError
 from amq.core.message import Message
 from amq.journal.format import segment_name
 from amq.journal.live import Segment
-from amq.journal.records import Placed
+from amq.journal.records import ObeyedTable
 from amq.protocols.commands import (
     DeleteDestination,
     LeaseMessages,
@@ -230,8 +230,8 @@ def test_a_record_that_is_written_again_puts_no_older_table_in_force() -> None:
     """A trim may write the older one behind the newer one."""
     state, segments = State(BrokerConfig(store="/nowhere")), [Segment(segment_name(1, n), 1, n, 0) for n in (1, 2, 3)]
     for number, segment in zip((1, 2, 1), segments, strict=True):
-        state.apply(Placed("c", "s1", number, {}), segment)
-    assert state.obeyed.record == Placed("c", "s1", 2, {})
+        state.apply(ObeyedTable("c", "s1", number, {}), segment)
+    assert state.obeyed.record == ObeyedTable("c", "s1", 2, {})
     assert [bool(segment.id_bytes) for segment in segments] == [False, True, False]
     assert state.obeyed.standing_in({segments[1].code}) == [state.obeyed.record]
     assert state.obeyed.standing_in({segments[0].code}) == []

@@ -21,8 +21,8 @@ from amq.journal.records import (
     Group,
     Marker,
     Moved,
+    ObeyedTable,
     Outcomes,
-    Placed,
     Prepared,
     Previous,
     Record,
@@ -84,7 +84,7 @@ RECORDS: list[Record] = [
     Resolved("x", True, 4),
     Marker("job", 7),
     Marker("job", 8, BatchContent(3, 9)),
-    Placed("c", "s1", 7, {"since": 7}),
+    ObeyedTable("c", "s1", 7, {"since": 7}),
     DURABLE,
     Subscribed(DURABLE.queue, {}),
 ]
@@ -122,7 +122,7 @@ def _dumped() -> list[tuple[int, bytes]]:
     stored.append(Multicast(message(8), list(IDS), copies=copies))
     stored += [Redelivered("queue://a", [(4, 1, 0)]), Duplicates("queue://b", [("x", 1)]), Outcomes([("commit", 3)])]
     stored += [Prepared("x", 3, 1, 2, "job", 7, {"queue://a": [1, 2]}), Marker("job", 6)]
-    stored.append(Placed("c", "s1", 6, {"since": 6}))
+    stored.append(ObeyedTable("c", "s1", 6, {"since": 6}))
     stored.append(DURABLE)
     for i, record in enumerate(stored):
         if isinstance(record, Message):

@@ -25,8 +25,8 @@ from amq.journal.records import (
     Group,
     Marker,
     Moved,
+    ObeyedTable,
     Outcomes,
-    Placed,
     Prepared,
     Previous,
     Record,
@@ -134,7 +134,7 @@ simple = (
     | st.builds(Outcomes, st.lists(st.tuples(ids, numbers), max_size=2))
     | st.builds(Trimmed, numbers, numbers, st.dictionaries(st.tuples(numbers, numbers), numbers, max_size=2))
     | st.builds(Subscribed, names, st.just({}) | definitions)
-    | st.builds(Placed, ids, ids, numbers, st.just({}))
+    | st.builds(ObeyedTable, ids, ids, numbers, st.just({}))
 )
 records = simple | multicasts() | st.builds(Group, st.lists(simple, max_size=3), ids, numbers)
 

@@ -26,8 +26,8 @@ from amq.journal.records import (
     Group,
     Marker,
     Moved,
+    ObeyedTable,
     Outcomes,
-    Placed,
     Prepared,
     Previous,
     Record,
@@ -107,7 +107,7 @@ simple = (
     | st.builds(Duplicates, names, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Outcomes, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Trimmed, u64, u64)
-    | st.builds(Placed, text, text, u64, st.dictionaries(text, u64 | text, max_size=3))
+    | st.builds(ObeyedTable, text, text, u64, st.dictionaries(text, u64 | text, max_size=3))
     | st.builds(
         Subscribed,
         text.map("subscription://{}:1".format),

@@ -271,7 +271,7 @@ class Scheduler:
     def _is_held_up(self, schedule: Schedule) -> bool:
         """Must what falls due there wait for room? At the limit of the store only until all that fell due before was
         consumed: nothing else gives the room of what is scheduled. And so long, or jobs that repeat for nobody would
-        lead past it for ever. What would be led to another store waits, too."""
+        lead past it for ever. A message that would be led to another store waits, too."""
         if not self._routing.is_possible(schedule.target):
             return True
         journal = self.core.journal

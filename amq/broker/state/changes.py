@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from amq.journal.records import Copies, Group, Marker, Placed, Prepared, Trimmed
+from amq.journal.records import Copies, Group, Marker, ObeyedTable, Prepared, Trimmed
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,4 +19,4 @@ class Ended:
     committed: bool
 
 
-Change = Prepared | Ended | Marker | Group | Copies | Trimmed | Placed  # a group: a commit that has a name
+Change = Prepared | Ended | Marker | Group | Copies | Trimmed | ObeyedTable  # a group: a commit that has a name

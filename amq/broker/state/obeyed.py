@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 
 from amq.journal.live import Segment
-from amq.journal.records import Placed
+from amq.journal.records import ObeyedTable
 
 
 class Obeyed:
     """`record` = the table in force, None = the store is in no cluster. `segment` has it."""
 
     def __init__(self) -> None:
-        self.record: Placed | None = None
+        self.record: ObeyedTable | None = None
         self.segment: Segment | None = None
 
-    def apply(self, record: Placed, segment: Segment) -> bool:
+    def apply(self, record: ObeyedTable, segment: Segment) -> bool:
         """The store obeys that table. False where it obeys a newer one."""
         before = self.record
         if before is not None and before.number > record.number:
@@ -37,7 +37,7 @@ class Obeyed:
             return []
         return [record.cluster, record.store, record.number, record.placement, segment.code]
 
-    def standing_in(self, codes: AbstractSet[int]) -> list[Placed]:
+    def standing_in(self, codes: AbstractSet[int]) -> list[ObeyedTable]:
         """To be written again, as the segments of these `codes` go."""
         there = self.record is not None and self.segment is not None and self.segment.code in codes
         return [self.record] if there and self.record is not None else []

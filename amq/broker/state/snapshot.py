@@ -41,7 +41,7 @@ from amq.journal.checkpoint import (
 from amq.journal.follower import Start
 from amq.journal.format import segment_name
 from amq.journal.live import Segment
-from amq.journal.records import BatchContent, Marker, Placed, Prepared
+from amq.journal.records import BatchContent, Marker, ObeyedTable, Prepared
 from amq.journal.records.subscription import Subscribed
 
 _CODE = struct.Struct("<Q")
@@ -227,7 +227,9 @@ class _Loader:
                 self._state.prepared.mark(Marker(str(owner), int(batch), told), self.segment(code))
         elif kind == PLACEMENT:
             cluster, store, number, placement, code = items
-            self._state.obeyed.apply(Placed(str(cluster), str(store), int(number), dict(placement)), self.segment(code))
+            self._state.obeyed.apply(
+                ObeyedTable(str(cluster), str(store), int(number), dict(placement)), self.segment(code)
+            )
         elif self._queue is None:
             raise ValueError("no queue was named before")
         elif kind == COUNTS:

@@ -43,7 +43,7 @@ from amq.journal.records import (
     Group,
     Marker,
     Moved,
-    Placed,
+    ObeyedTable,
     Prepared,
     Record,
     Resolved,
@@ -396,7 +396,7 @@ class State(ServingFold[Segment]):
         self.prepared.mark(marker, segment)
         self._note_change(marker)
 
-    def obey(self, placed: Placed, segment: Segment) -> None:
+    def obey(self, placed: ObeyedTable, segment: Segment) -> None:
         if self.obeyed.apply(placed, segment):
             self._note_change(placed)
 

@@ -15,7 +15,7 @@ from amq.journal.records.group import GROUP, GROUP_HEAD, Copies, Copying, Group,
 from amq.journal.records.leases import LEASE, LeaseOwner, is_of_lease
 from amq.journal.records.message import MESSAGE, Run, Staging, Storing
 from amq.journal.records.multicast import MULTICAST, Multicast
-from amq.journal.records.placement import PLACED, Placed, Placing
+from amq.journal.records.placement import PLACED, ObeyedTable, Placing
 from amq.journal.records.record import (
     Record,
     describe,
@@ -74,7 +74,7 @@ TYPES: dict[int, type[BaseRecord]] = {
         Resolved,
         Marker,
         Subscribed,
-        Placed,
+        ObeyedTable,
     )
     for kind in each.kinds
 }
@@ -138,8 +138,8 @@ __all__ = [
     "Measured",
     "Moved",
     "Multicast",
+    "ObeyedTable",
     "Outcomes",
-    "Placed",
     "Prepared",
     "Previous",
     "Record",

@@ -1,4 +1,4 @@
-"""Placed: the table of a cluster that this store obeys. Spec: docs/journal-format.md."""
+"""ObeyedTable: the table of a cluster that this store obeys. Spec: docs/journal-format.md."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PLACED = 17
 class Placing(Protocol[S]):
     """The method of a fold that this record calls."""
 
-    def obey(self, placed: Placed, segment: S) -> None:
+    def obey(self, placed: ObeyedTable, segment: S) -> None:
         """The store obeys that table, or its record stands elsewhere now."""
 
 
 @dataclass(frozen=True, slots=True)
-class Placed(BaseRecord):
+class ObeyedTable(BaseRecord):
     """The store is `store` of the cluster with the id `cluster`, and obeys its table `number`. Of several records the
     one with the highest number counts, wherever it stands.
 
@@ -41,7 +41,7 @@ class Placed(BaseRecord):
         return frame_record(PLACED, self.body())
 
     @classmethod
-    def decode(cls, body: bytes, *_: object) -> Placed:
+    def decode(cls, body: bytes, *_: object) -> ObeyedTable:
         found = json.loads(body)
         if not isinstance(found, list) or [type(each) for each in found] != [str, str, int, dict]:
             raise ValueError("not a table of a cluster: [cluster, store, number, placement]")
