@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import click
 
 from amq.cli import exits
-from amq.cli.options import valued
+from amq.cli.cluster_options import cluster_option, wait_option
+from amq.cli.cluster_placing import place, placement_facts, where
 from amq.cli.orders import OrderError, hand_over
 from amq.cli.output import examples, json_option, print_json, print_table
 from amq.cli.store import store_of
 from amq.cluster.directory import STORES_MAX, Cluster, ClusterNode
+from amq.cluster.placement import Naming
+from amq.config.schema import OPTIONS
 from amq.core.errors import AmqError, StoreError
 from amq.store.status import StoreStatus, store_status
 
+NAMING = {
+    option.key: option.attribute for option in OPTIONS if option.attribute in {each.name for each in fields(Naming)}
+}
 STORES = 4  # of a new cluster, where nobody says more
 POLL_S = 0.2
-WAIT_S = 60.0
-_cluster = click.option(
-    "--cluster",
-    "directory",
-    metavar="DIR",
-    envvar="AMQ_CLUSTER",
-    required=True,
-    help="Directory of the cluster, on a file system that all nodes see; or $AMQ_CLUSTER.",
-)
-_wait = valued(
-    "--wait",
-    "wait_s",
-    type=click.FloatRange(0, 86_400),
-    default=WAIT_S,
-    help="How long to wait until it is done; 0 = do not wait.",
-)
 _EPILOG = examples(
     "amq cluster init --cluster /mnt/shared/cluster --stores 6",
     "amq cluster status --cluster /mnt/shared/cluster",
@@ -61,7 +52,7 @@ def cluster() -> None:
         "amq cluster init --cluster /mnt/c --store postgresql://amq@db1/amq --store postgresql://amq@db2/amq",
     )
 )
-@_cluster
+@cluster_option
 @click.option(
     "--stores",
     "count",
@@ -76,13 +67,24 @@ def cluster() -> None:
     multiple=True,
     help="Take this store, a directory elsewhere or a database, instead of one in the directory. May be repeated.",
 )
+@click.option(
+    "-o",
+    "--option",
+    "options",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help=f"An option by which the cluster reads names, and which all its nodes must have alike: {', '.join(NAMING)}.",
+)
 @json_option
-def init(directory: str, count: int | None, locations: tuple[str, ...], as_json: bool) -> None:
+def init(
+    directory: str, count: int | None, locations: tuple[str, ...], options: tuple[str, ...], as_json: bool
+) -> None:
     """Make a cluster. The directory may be there already; a cluster must not."""
     if count is not None and locations:
         raise click.UsageError("give one of --stores and --store")
     places = list(locations) or [""] * (count or STORES)
-    made = Cluster.create(directory, {f"s{number}": place for number, place in enumerate(places, start=1)})
+    stores = {f"s{number}": place for number, place in enumerate(places, start=1)}
+    made = Cluster.create(directory, stores, _naming(options))
     stores = {name: made.location(name) for name in made.table().stores}
     if as_json:
         print_json({"cluster": made.directory, "id": made.id, "stores": stores})
@@ -98,18 +100,19 @@ def init(directory: str, count: int | None, locations: tuple[str, ...], as_json:
         "amq cluster add-store --cluster /mnt/shared/cluster archive --at postgresql://amq@db/archive",
     ),
 )
-@_cluster
+@cluster_option
 @click.argument("name", metavar="NAME")
 @click.option("--at", "location", metavar="PATH|URL", default="", help="Where it is. Default: in the directory.")
 @json_option
 def add_store(directory: str, name: str, location: str, as_json: bool) -> None:
-    """Add a store. The nodes notice it within seconds, and share it out."""
+    """Add a store. The nodes notice it within seconds, and share it out. Nothing lives in it until a rule says so."""
     found = Cluster(directory)
     found.add_store(name, location)
     if as_json:
         print_json({"cluster": found.directory, "store": name, "at": found.location(name)})
     else:
         click.echo(f"store {name} is at {found.location(name)}")
+        click.echo(f"no destination lives in it yet: amq cluster place --cluster {found.directory} PATTERN {name}")
 
 
 @cluster.command(
@@ -118,7 +121,7 @@ def add_store(directory: str, name: str, location: str, as_json: bool) -> None:
         "amq cluster status --cluster /mnt/shared/cluster --json | jq '.stores[] | select(.master == null)'",
     )
 )
-@_cluster
+@cluster_option
 @json_option
 def status(directory: str, as_json: bool) -> None:
     """Show the stores and the nodes: who serves what, and who should.
@@ -144,9 +147,9 @@ def status(directory: str, as_json: bool) -> None:
         "amq cluster drain --cluster /mnt/shared/cluster a --wait 300 && systemctl stop amq",
     )
 )
-@_cluster
+@cluster_option
 @click.argument("node", metavar="NODE")
-@_wait
+@wait_option
 @json_option
 def drain(directory: str, node: str, wait_s: float, as_json: bool) -> None:
     """Let other nodes serve all stores of a node, which stays a slave of them, until `amq cluster resume`.
@@ -163,9 +166,9 @@ def drain(directory: str, node: str, wait_s: float, as_json: bool) -> None:
 
 
 @cluster.command(epilog=examples("amq cluster resume --cluster /mnt/shared/cluster a"))
-@_cluster
+@cluster_option
 @click.argument("node", metavar="NODE")
-@_wait
+@wait_option
 @json_option
 def resume(directory: str, node: str, wait_s: float, as_json: bool) -> None:
     """Give a drained node its share of the stores again."""
@@ -178,8 +181,8 @@ def resume(directory: str, node: str, wait_s: float, as_json: bool) -> None:
 
 
 @cluster.command(epilog=examples("amq cluster rebalance --cluster /mnt/shared/cluster"))
-@_cluster
-@_wait
+@cluster_option
+@wait_option
 @json_option
 def rebalance(directory: str, wait_s: float, as_json: bool) -> None:
     """Hand every store over to the node that should serve it, without waiting for failbackDelay.
@@ -192,7 +195,7 @@ def rebalance(directory: str, wait_s: float, as_json: bool) -> None:
 
 
 @cluster.command(epilog=examples("amq cluster forget --cluster /mnt/shared/cluster a"))
-@_cluster
+@cluster_option
 @click.argument("node", metavar="NODE")
 @json_option
 def forget(directory: str, node: str, as_json: bool) -> None:
@@ -204,22 +207,39 @@ def forget(directory: str, node: str, as_json: bool) -> None:
         click.echo(f"{node} is no part of the cluster any more")
 
 
+cluster.add_command(place)
+cluster.add_command(where)
+
+
+def _naming(options: tuple[str, ...]) -> Naming:
+    values: dict[str, str] = {}
+    for text in options:
+        key, separator, value = text.partition("=")
+        if key not in NAMING or not separator:
+            raise click.UsageError(f"--option {text}: write KEY=VALUE with one of {', '.join(NAMING)}")
+        values[NAMING[key]] = value
+    return Naming(**values)
+
+
 # -- looking -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Store:
     """A store of the cluster, as it is now. `order` = the nodes that should serve it, the most preferred one first;
-    `ready` = those that serve it or could take it over now; `error` = why it cannot be read.
+    `slots` = how many are its own; `error` = why it cannot be read; `obeys` = number of the table that its master has
+    recorded.
     """
 
     name: str
     location: str
     order: list[str]
+    slots: int
     master: str | None = None
     urls: list[str] = field(default_factory=list)
     slaves: Mapping[str, str] = field(default_factory=dict)  # name → why it is not ready, "" = it is
     error: str = ""
+    obeys: int | None = None
 
     @property
     def preferred(self) -> str:
@@ -230,21 +250,23 @@ class _Store:
 
 def _look(found: Cluster) -> list[_Store]:
     table, orders = found.table(), found.preferences()
-    return [_look_at(name, found.location(name, table), orders[name]) for name in table.stores]
+    slots = Counter(table.placement.layout.slots)
+    return [_look_at(name, found.location(name, table), orders[name], slots[name]) for name in table.stores]
 
 
-def _look_at(name: str, location: str, order: list[str]) -> _Store:
+def _look_at(name: str, location: str, order: list[str], slots: int) -> _Store:
     try:
         seen: StoreStatus = store_status(store_of(location))
     except FileNotFoundError:
-        return _Store(name, location, order)  # no node has served it yet
+        return _Store(name, location, order, slots)  # no node has served it yet
     except (AmqError, OSError) as error:
-        return _Store(name, location, order, error=str(error))
+        return _Store(name, location, order, slots, error=str(error))
     slaves = {slave.name: slave.not_ready for slave in seen.slaves}
     if seen.master is None:
-        return _Store(name, location, order, slaves=slaves)
-    urls = seen.master.facts.get("urls")
-    return _Store(name, location, order, seen.master.name, [str(url) for url in urls or []], slaves)
+        return _Store(name, location, order, slots, slaves=slaves)
+    urls, placement = seen.master.facts.get("urls"), seen.master.facts.get("placement")
+    obeys = placement.get("number") if isinstance(placement, dict) else None
+    return _Store(name, location, order, slots, seen.master.name, [str(url) for url in urls or []], slaves, "", obeys)
 
 
 def _facts(found: Cluster) -> dict[str, Any]:
@@ -252,6 +274,7 @@ def _facts(found: Cluster) -> dict[str, Any]:
     return {
         "cluster": found.directory,
         "id": found.id,
+        **placement_facts(found),
         "stores": [
             {
                 "store": store.name,
@@ -261,6 +284,8 @@ def _facts(found: Cluster) -> dict[str, Any]:
                 "urls": store.urls,
                 "slaves": sorted(store.slaves),
                 "error": store.error or None,
+                "slots": store.slots,
+                "obeys_table": store.obeys,
             }
             for store in stores
         ],
@@ -284,14 +309,17 @@ def _node_facts(node: ClusterNode, stores: list[_Store]) -> dict[str, Any]:
 
 
 def _print(facts: Mapping[str, Any]) -> None:
+    under_way = "; a change is under way" if facts["moving"] else ""
+    click.echo(f"table {facts['table']} of the placement{under_way}\n")
     print_table(
-        ("store", "master", "should be", "slaves", "where"),
+        ("store", "master", "should be", "slaves", "slots", "where"),
         [
             (
                 store["store"],
                 store["master"] or ("cannot be read" if store["error"] else "none"),
                 store["preferred"] or "-",
                 len(store["slaves"]),
+                store["slots"],
                 store["error"] or ", ".join(store["urls"]) or "-",
             )
             for store in facts["stores"]

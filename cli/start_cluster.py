@@ -20,9 +20,11 @@ import structlog
 import amq
 from amq.cli import logs
 from amq.cluster.directory import Cluster, ClusterNode
+from amq.cluster.placement import Naming
 from amq.cluster.supervisor import SOCKETS, Program, Supervisor
 from amq.config import BrokerConfig
 from amq.config.addresses import of_broker, ports, shifted
+from amq.config.schema import OPTIONS
 from amq.config.transport_url import TransportUrl, parse_transport_url, reachable
 from amq.core.errors import ConfigError, TransportError
 from amq.gateway.process import Gateway
@@ -51,7 +53,9 @@ def run(directory: str, read: Callable[[str], BrokerConfig], weight: float, gate
         raise ConfigError("priority: a cluster shares its stores out by itself: give --weight, or drain a node")
     cluster = Cluster(directory)
     cluster.secret()
-    _check_ports(config, len(cluster.table().stores))
+    table = cluster.table()
+    _check_ports(config, len(table.stores))
+    _check_naming(config, table.placement.naming)
     count = gateways or min(GATEWAYS, len(os.sched_getaffinity(0)))
     node = ClusterNode(config.name, True, weight, host=socket.gethostname(), pid=os.getpid())
     seat = cluster.join(node.name, node.weight, node.host, node.pid)
@@ -129,6 +133,7 @@ def member_config(directory: str, store: str, read: Callable[[str], BrokerConfig
     cluster = Cluster(directory)
     table = cluster.table()
     config = read(cluster.location(store, table))
+    _check_naming(config, table.placement.naming)
     priority = cluster.priorities(config.name).get(store, 0)
     first = parse_transport_url(config.transports[0])
     own_link = str(dataclasses.replace(first, scheme="ssl" if config.certificate else "tcp", port=0))
@@ -137,6 +142,12 @@ def member_config(directory: str, store: str, read: Callable[[str], BrokerConfig
         priority=priority,
         link_listen=config.link_listen or own_link,
         link_secret_file=config.link_secret_file or cluster.secret_file,
+        placed={
+            "cluster": cluster.id,
+            "store": store,
+            "number": table.number,
+            "placement": table.placement.to_json(),
+        },
         management_socket=own if (own := config.management_socket) in (NONE, AUTO) else f"{own}.{store}",
     )
 
@@ -173,6 +184,18 @@ def _check_ports(config: BrokerConfig, stores: int) -> None:
                     f"{stores + 1} apart"
                 )
             taken[port] = whose
+
+
+def _check_naming(config: BrokerConfig, naming: Naming) -> None:
+    """Raises ConfigError where the options of this node would give names another meaning than the cluster's table."""
+    for each in dataclasses.fields(Naming):
+        ours, theirs = getattr(config, each.name), getattr(naming, each.name)
+        if ours != theirs:
+            key = next(option.key for option in OPTIONS if option.attribute == each.name)
+            raise ConfigError(
+                f"{key}={ours!r}: the cluster was made with {theirs!r}, and places destinations by it: set that, or "
+                f"give `amq cluster init` the option"
+            )
 
 
 def leash() -> BinaryIO:

@@ -160,10 +160,10 @@ class Homes:
         self.facts = {"number": placement.number, "since": placement.since, "held": held}
 
     def _held(self, placement: Placement) -> list[str]:
-        """Destinations that live elsewhere by `placement`, and of which this store holds something: messages, durable
-        subscriptions, prepared transactions, leases, queues that wait for the messages of a virtual topic. The first of
-        them, by name."""
-        found = {name for name in self._holding() if not placement.is_home(self._store, name)}
+        """Destinations that must not stay here by `placement`, and of which this store holds something: messages,
+        durable subscriptions, prepared transactions, leases, queues that wait for the messages of a virtual topic. The
+        first of them, by name."""
+        found = {name for name in self._holding() if placement.leaves(self._store, name)}
         return [wire_name(name) for name in sorted(found)[:HELD_TOLD_MAX]]
 
     def _holding(self) -> Iterator[str]:

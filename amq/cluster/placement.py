@@ -134,6 +134,14 @@ class Placement:
         layouts = (self.layout,) if self.before is None else (self.layout, self.before)
         return all(self._where(name, layout).home in (store, SPREAD) for layout in layouts)
 
+    def leaves(self, store: str, name: str) -> bool:
+        """May what `store` has of that destination not stay there? By a table with `before`: because of this change; of
+        what should have been elsewhere already it says nothing, so that a change can bring it home."""
+        if self.before is None:
+            return not self.is_home(store, name)
+        here = (store, SPREAD)
+        return self._where(name, self.before).home in here and self._where(name, self.layout).home not in here
+
     def _where(self, name: str, layout: Layout) -> Where:
         plain = plain_name(name)
         if name.startswith(_TEMPORARY):

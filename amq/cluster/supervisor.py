@@ -78,10 +78,11 @@ class _Process:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The stores of the cluster, and the priority of this node's member in each."""
+    """The stores of the cluster, the priority of this node's member in each, and the number of the table."""
 
     stores: tuple[str, ...] = ()
     priorities: Mapping[str, int] = field(default_factory=dict)
+    table: int = 0
 
 
 class Supervisor:
@@ -163,7 +164,7 @@ class Supervisor:
                     self._seat.write(node_document(node))
                     self._written = node
                 table = self._cluster.table()
-                seen = _Seen(tuple(table.stores), self._cluster.priorities(self._node.name))
+                seen = _Seen(tuple(table.stores), self._cluster.priorities(self._node.name), table.number)
                 trouble = ""
             except (AmqError, OSError, SeatTakenError) as error:
                 seen, trouble = None, str(error)
@@ -182,10 +183,15 @@ class Supervisor:
         for store in seen.stores:
             if store not in self._members:
                 self._members[store] = self._open(store, {"store": store}, Program(self._command(store)))
-            elif before.priorities.get(store) != seen.priorities.get(store):
-                self._signal(self._members[store], signal.SIGHUP)  # it computes its own priority
+            elif before.table != seen.table or before.priorities.get(store) != seen.priorities.get(store):
+                self._signal(self._members[store], signal.SIGHUP)  # it reads both itself
         if before.stores:
-            _log.info("the cluster has changed", stores=list(seen.stores), priorities=dict(seen.priorities))
+            _log.info(
+                "the cluster has changed",
+                stores=list(seen.stores),
+                priorities=dict(seen.priorities),
+                table=seen.table,
+            )
 
     # -- processes ----------------------------------------------------------------------------------------------------
 

@@ -237,6 +237,27 @@ def test_a_record_that_is_written_again_puts_no_older_table_in_force() -> None:
     assert state.obeyed.standing_in({segments[0].code}) == []
 
 
+def test_a_store_that_had_messages_before_it_was_in_a_cluster_brings_them_home(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world()
+    world.connect().send(b"x", THEIRS)
+    world.settle()
+    offer(world, TABLE)
+    world.settle()
+    assert world.broker.homes.facts["held"] == [f"/queue/{THEIRS}"]
+    moving = TABLE.placed(THEIRS, "s1")
+    offer(world, moving)
+    world.settle()
+    assert world.broker.homes.facts == {"number": 2, "since": 2, "held": []}
+    offer(world, moving.settled())
+    world.settle()
+    client = world.connect()
+    client.subscribe(THEIRS)
+    world.settle()
+    assert client.bodies == [b"x"]
+
+
 def test_the_table_of_another_cluster_is_not_obeyed(placed: World) -> None:
     placed.settle()
     offer(placed, dataclasses.replace(TABLE, number=9), cluster="other")

@@ -106,6 +106,9 @@ class Nodes:
             time.sleep(0.1)
         return found
 
+    def place(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return amq("cluster", "place", "--cluster", str(self.cluster), *words)
+
     def logs(self) -> str:
         return "\n".join(node.log.read_text()[-4000:] for node in self.nodes.values() if node.log.exists())
 

@@ -52,9 +52,16 @@ def test_nodes_share_the_stores_and_take_over_from_one_that_is_killed(nodes: Nod
 
     a, b = nodes.nodes["a"], nodes.nodes["b"]
     of_a = next(store["store"] for store in found["stores"] if store["master"] == "a")
+    other = next(store["store"] for store in found["stores"] if store["store"] != of_a)
+    nodes.place(">", of_a).check_returncode()
     producer = Producer([Place(nodes, of_a)])  # type: ignore[list-item]
     producer.start()
     producer.wait_confirmed(100)
+    refused = nodes.place(">", other)
+    assert refused.returncode == 7
+    assert f"store {of_a} holds /queue/" in refused.stderr
+    table = nodes.until(lambda found: {store["obeys_table"] for store in found["stores"]} == {found["table"]})
+    assert table["rules"] == [{"pattern": ">", "home": of_a}]
 
     a.kill()
     nodes.until(served_by("b"))

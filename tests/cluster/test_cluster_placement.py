@@ -64,7 +64,8 @@ def test_names_that_belong_together_have_one_home(placement: Placement, name: st
     assert placement.home_of(f"queue://{naming.dead_letter_prefix}{name}") == home
     assert placement.key_of(placement.key_of(name)) == placement.key_of(name)
     tag = "".join(character for character in tag if character.isalpha())
-    assert placement.home_of(f"queue://{{{tag}}}") == placement.home_of(f"topic://zz.{{{tag}}}.zz.{{other}}")
+    if naming.virtual_topic_consumers == "Consumer.*.":  # else "zz" is a consumer, and cut off
+        assert placement.home_of(f"queue://{{{tag}}}") == placement.home_of(f"topic://zz.{{{tag}}}.zz.{{other}}")
 
 
 @given(placements(), st.sampled_from(["a", "b.c", "{t}", "x.{t}"]), names)

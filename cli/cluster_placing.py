@@ -1,0 +1,175 @@
+"""`amq cluster place` and `amq cluster where`: the homes of destinations."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from amq.cli.cluster_options import WAIT_S, cluster_option
+from amq.cli.options import valued
+from amq.cli.orders import OrderError
+from amq.cli.output import examples, json_option, print_json, print_table
+from amq.cli.store import store_of
+from amq.cluster.directory import Cluster
+from amq.cluster.placement import SPREAD, Placement
+from amq.cluster.placing import Await, Grant, Revert, StoreSeen, decide
+from amq.core.destination import TOPIC_SCHEME
+from amq.core.errors import AmqError
+from amq.store.status import StoreStatus, store_status
+
+POLL_S = 0.2
+
+
+@click.command(
+    epilog=examples(
+        "amq cluster place --cluster /mnt/shared/cluster 'orders.>' s2",
+        "amq cluster place --cluster /mnt/shared/cluster clicks spread",
+        "amq cluster place --cluster /mnt/shared/cluster --remove 'orders.>'",
+    )
+)
+@cluster_option
+@click.argument("pattern", metavar="PATTERN")
+@click.argument("store", metavar="STORE|spread", default="")
+@click.option("--remove", "removes", is_flag=True, help="Remove the rule of PATTERN.")
+@valued(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0.1, 86_400),
+    default=WAIT_S,
+    help="How long to wait for the stores; then the change is taken back.",
+)
+@json_option
+def place(directory: str, pattern: str, store: str, removes: bool, wait_s: float, as_json: bool) -> None:
+    """Give the destinations of PATTERN a home: a store, or all of them (spread).
+
+    The rule with the most specific pattern decides; destinations without a rule are shared out by their names. A
+    destination with messages or durable subscriptions does not move: the command says which, and changes nothing.
+    While the stores take the change over, for a few seconds, commands for what moves are refused with MOVED.
+
+    Exit code 0: every store obeys the rule. 7: the change was taken back, with the reasons.
+    """
+    if removes == bool(store):
+        raise click.UsageError("give STORE or spread, or --remove")
+    found = Cluster(directory)
+    until = time.monotonic() + wait_s
+    placement = found.table().placement
+    if placement.before is not None:  # somebody's change came to no end
+        placement = _carry_through(found, placement, until)
+    if placement.layout.rules.get(pattern, "") != store or removes:
+        _check_all_have(found, placement)
+        placement = found.place(placement.placed(pattern, store)).placement
+        placement = _carry_through(found, placement, until)
+        if placement.layout.rules.get(pattern, "") != store:
+            raise OrderError("somebody else changed the cluster at the same time: try again")
+    if as_json:
+        print_json({"cluster": found.directory, "table": placement.number, "pattern": pattern, "home": store or None})
+    elif removes:
+        click.echo(f"table {placement.number}: {pattern} has no rule")
+    else:
+        click.echo(f"table {placement.number}: {pattern} lives in {'every store' if store == SPREAD else store}")
+
+
+@click.command(epilog=examples("amq cluster where --cluster /mnt/shared/cluster orders.eu topic://news --json"))
+@cluster_option
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@json_option
+def where(directory: str, names: tuple[str, ...], as_json: bool) -> None:
+    """Show where destinations live, and why: by a rule, or by the slot of their placement key."""
+    placement = Cluster(directory).table().placement
+    # A queue and a topic of one name live in one store.
+    found = [placement.where(name if "://" in name else TOPIC_SCHEME + name) for name in names]
+    rows: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "home": each.home,
+            "key": each.key,
+            "slot": each.slot if each.slot >= 0 else None,
+            "rule": each.rule or None,
+        }
+        for name, each in zip(names, found, strict=True)
+    ]
+    if as_json:
+        print_json({"table": placement.number, "destinations": rows})
+        return
+    print_table(
+        ("name", "home", "key", "slot", "rule"),
+        [
+            (row["name"], row["home"], row["key"], "-" if row["slot"] is None else row["slot"], row["rule"] or "-")
+            for row in rows
+        ],
+    )
+
+
+def placement_facts(found: Cluster) -> dict[str, Any]:
+    """The newest table, for `amq cluster status`."""
+    placement = found.table().placement
+    return {
+        "table": placement.number,
+        "moving": placement.before is not None,
+        "rules": [{"pattern": pattern, "home": home} for pattern, home in placement.layout.rules.items()],
+    }
+
+
+def _carry_through(found: Cluster, placement: Placement, until: float) -> Placement:
+    """Bring a change to its end. Returns the table that holds then. Raises OrderError where it was taken back."""
+    while True:
+        stores = {name: _seen(found, name) for name in placement.stores}
+        match decide(placement, stores):
+            case Grant():
+                return found.place(placement.settled()).placement
+            case Revert(held):
+                found.place(placement.reverted())
+                reasons = "; ".join(f"store {name} holds {', '.join(names)}" for name, names in held.items())
+                raise OrderError(
+                    f"nothing was changed, because that would strand messages: {reasons}. Consume or move them first, "
+                    "and end the durable subscriptions there"
+                )
+            case Await(late) if time.monotonic() >= until:
+                found.place(placement.reverted())
+                raise OrderError(
+                    f"nothing was changed: {', '.join(late)} did not take table {placement.number} over in time. Every "
+                    "store needs a master for that: `amq cluster status`"
+                )
+        time.sleep(POLL_S)
+
+
+def _check_all_have(found: Cluster, placement: Placement) -> None:
+    """Two changes may not be under way at a time: a store could miss one. Raises OrderError."""
+    stores = {name: _seen(found, name) for name in placement.stores}
+    late = [name for name, seen in stores.items() if seen.number < placement.since and not seen.is_unused]
+    if late:
+        raise OrderError(
+            f"{', '.join(late)} has not taken table {placement.since} over yet: wait, or see `amq cluster status` for "
+            "stores without a master"
+        )
+
+
+def _seen(found: Cluster, name: str) -> StoreSeen:
+    """Store `name`, as its master describes it."""
+    try:
+        status: StoreStatus = store_status(store_of(found.location(name)))
+    except FileNotFoundError:
+        return StoreSeen(is_unused=not _runs(found))
+    except (AmqError, OSError) as error:
+        raise OrderError(f"store {name} cannot be read: {error}") from error
+    if status.epoch is None:
+        return StoreSeen(is_unused=not _runs(found) and not status.brokers)
+    facts = status.master.facts.get("placement") if status.master is not None else None
+    if not isinstance(facts, dict):
+        return StoreSeen()
+    held = facts.get("held")
+    return StoreSeen(
+        _number(facts.get("number")),
+        tuple(map(str, held)) if isinstance(held, list) else (),
+        _number(facts.get("refused")),
+    )
+
+
+def _runs(found: Cluster) -> bool:
+    return any(node.running for node in found.nodes())
+
+
+def _number(value: object) -> int:
+    return value if type(value) is int else 0
