@@ -84,7 +84,6 @@ class Broker(Core):
     ) -> None:
         super().__init__(state, journal, config, clock, wake, events)
         self.access = Access()
-        self.homes = Homes(state, journal, self._live_elsewhere)
         self.connections: dict[Served, None] = {}  # clients that are connected, whatever names they choose
         self.paused: set[str] = set()  # full names of queues that give nothing to consumers, until this mastership ends
         self.links, self.pulling = Links(self), Pulling(self)
@@ -129,7 +128,9 @@ class Broker(Core):
             self.two_phase.start_serving()
         if state.subscriptions:
             self.durables.load()
-        self.homes.begin(self.config.placed)
+        if state.obeyed.record is not None or self.config.placed is not None:
+            self.homes = Homes(state, journal, self._live_elsewhere)
+            self.homes.begin(self.config.placed)
         self.wake()
 
     def reconfigure(self, config: BrokerConfig) -> None:
@@ -143,7 +144,9 @@ class Broker(Core):
         self.routing.reconfigure()
         self._checkpointer.reconfigure()
         self.journal.set_limit(config.store_limit_bytes)
-        self.homes.offer(config.placed)
+        if config.placed is not None:
+            self.homes = self.homes or Homes(self.state, self.journal, self._live_elsewhere)
+            self.homes.offer(config.placed)
         self.wake()
 
     def permit(self, permissions: Permissions | None) -> None:
@@ -153,6 +156,7 @@ class Broker(Core):
 
     def _live_elsewhere(self) -> None:
         """Destinations have other homes than before."""
+        assert self.homes is not None
         self.homes_version += 1
         self.access.ask_homes(self.homes.check)
         self._ask_again()
@@ -215,7 +219,8 @@ class Broker(Core):
         self.trimmer.copied(copies)
 
     def _placed(self, placed: ObeyedTable) -> None:
-        self.homes.recorded(placed)
+        if self.homes is not None:
+            self.homes.recorded(placed)
 
     def _trimmed(self, mark: Trimmed) -> None:
         self.journal.delete_trimmed(mark)

@@ -49,13 +49,13 @@ class Core(ABC):
     awaiting          those that wait for records on their way: see `when_durable`
     outcomes_pending  commits on their way that have a name
     outcomes_refused  commits that were reported as rolled back, which must stay true
-    homes             which destinations live in this store
+    homes             which destinations live in this store, None = all: it is in no cluster
     homes_version     grows when they may be others
     """
 
     epoch: int
     behind_bytes: int
-    homes: Homes
+    homes: Homes | None = None
     homes_version = 0
     message_id_prefix: str
     _seq: int

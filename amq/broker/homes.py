@@ -47,11 +47,6 @@ class Homes:
         self._known: Remembered[str] = Remembered(KNOWN_BYTES_MAX)
         self._store = ""
 
-    @property
-    def is_used(self) -> bool:
-        """Does the store obey a table?"""
-        return bool(self._placements)
-
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def check(self, name: str) -> None:
@@ -109,12 +104,11 @@ class Homes:
             self._store = record.store
             self._take()
             self._tell()
-        self.offer(offered)
+        if offered is not None:
+            self.offer(offered)
 
-    def offer(self, offered: Mapping[str, Any] | None) -> None:
+    def offer(self, offered: Mapping[str, Any]) -> None:
         """The cluster has this table now. An older one than the store has recorded changes nothing."""
-        if offered is None:
-            return
         found = ObeyedTable(offered["cluster"], offered["store"], offered["number"], offered["placement"])
         newest = self._coming or self._state.obeyed.record
         if newest is not None and (newest.cluster, newest.store) != (found.cluster, found.store):

@@ -183,7 +183,8 @@ class Member:
             found["certificate"] = {"subject": shown.subject[:SUBJECT_CHARS_MAX], "not_after_s": shown.not_after_s}
         if master is not None:
             found |= {"urls": tuple(master.urls), "store_full": master.full, "link": master.link}
-            found["placement"] = master.broker.homes.facts
+            if (homes := master.broker.homes) is not None:
+                found["placement"] = homes.facts
         return found
 
     def cut(self) -> None:

@@ -15,9 +15,8 @@ from amq.journal.records import ObeyedTable
 class Obeyed:
     """`record` = the table in force, None = the store is in no cluster. `segment` has it."""
 
-    def __init__(self) -> None:
-        self.record: ObeyedTable | None = None
-        self.segment: Segment | None = None
+    record: ObeyedTable | None = None
+    segment: Segment | None = None
 
     def apply(self, record: ObeyedTable, segment: Segment) -> bool:
         """The store obeys that table. False where it obeys a newer one."""

@@ -119,7 +119,7 @@ class Routing:
             else:
                 found.update(dict.fromkeys(_led(own, diverts)))
         route = tuple(found)
-        if self._core.homes.is_used:
+        if self._core.homes is not None:
             self._core.homes.check_together(names, route)
         if any(led.selector is not None for _, diverts in parts for led in diverts):
             route = Forked(route)

@@ -167,10 +167,12 @@ class Transaction:
 
     def check_homes(self) -> None:
         """Destinations live elsewhere since it began. Raises TransactionRolledBackError where it sends to such one."""
+        homes = self.core.homes
+        assert homes is not None
         try:
             for name in {item.queue_name for item in (*self.queued, *self.published)}:
                 if not name.startswith(SUBSCRIPTION_SCHEME):
-                    self.core.homes.check(shown_name(name))
+                    homes.check(shown_name(name))
         except CommandError as error:
             why = f"{error.description}; the transaction was rolled back"
             raise TransactionRolledBackError(why, code=error.code) from error
