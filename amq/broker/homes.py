@@ -152,6 +152,8 @@ class Homes:
         placement = self._placements[-1]
         held = self._held(placement)
         self.facts = {"number": placement.number, "since": placement.since, "held": held}
+        for reason in self.apart(self._state.config):
+            _log.warning("messages may be led to another store", reason=reason)
 
     def _held(self, placement: Placement) -> list[str]:
         """Destinations that must not stay here by `placement`, and of which this store holds something: messages,
