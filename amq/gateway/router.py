@@ -718,13 +718,13 @@ class RoutedConnection:
         self._flush()
 
     def _credit(self, session: RoutedSession, command: Credit) -> None:
-        consumer = self._consumer(session, command.id)
+        consumer = session.consumers.get(command.id)
+        if consumer is None or (consumer.is_divided and not consumer.has_credit):
+            raise CommandError(f"subscription {command.id!r} did not begin with credit: subscribe with a credit of 0")
         if not consumer.is_divided:
             consumer.grant(command.credit)
             self._pass(session.number, next(iter(consumer.branches.values())).home, command)
             return
-        if not consumer.has_credit:
-            raise CommandError(f"subscription {command.id!r} did not begin with credit: subscribe with a credit of 0")
         consumer.is_drained = command.drain
         consumer.asks += 1
         if command.drain and command.credit:
