@@ -155,7 +155,7 @@ def run_of(like: Message, bodies: list[bytes], natives: list[bytes] | None) -> t
 
 
 def run_at(data: bytes, at: int, bodies: bytes | None) -> tuple[Message, list[bytes], list[bytes] | None]:
-    """What `run_of` was given."""
+    """The run that `run_of` was given."""
     count, _, flags = _COLUMNS.unpack_from(data, at)
     if flags == _DIFFERENT:
         raise ValueError("the messages of a run are not alike")
