@@ -44,8 +44,7 @@ _MASTERS = (
 
 BROKER = table(
     {
-        "beans": CONTAINER,
-        "broker": CONTAINER,
+        "beans broker": CONTAINER,
         "broker@brokerName": special(lambda part: _name(part)),
         "broker@dataDirectory": special(lambda part: _data_directory(part)),
         "broker@persistent": only(
@@ -83,43 +82,29 @@ BROKER = table(
         "broker@useShutdownHook": natural("SIGTERM hands the store over"),
         "broker@systemExitOnShutdown": natural("`amq start` ends with its broker"),
         "broker@splitSystemUsageForProducersConsumers": only("false", "off", "memoryLimit is one limit for all"),
-        "broker@schedulerDirectory": natural("scheduled messages are in the journal"),
-        "broker@schedulerDirectoryFile": natural("scheduled messages are in the journal"),
+        "broker@schedulerDirectory broker@schedulerDirectoryFile": natural("scheduled messages are in the journal"),
         "broker@tmpDataDirectory": natural("amq has no temporary store"),
         "broker@networkConnectorStartAsync": ignored(_MASTERS),
         "broker@keepDurableSubsActive": natural("durable subscriptions keep messages whether a client is there or not"),
         "broker@enableMessageExpirationOnActiveDurableSubs": natural("messages of durable subscriptions expire"),
         "broker@useLoggingForShutdownErrors": natural("errors are logged"),
-        "broker@start": ignored("`amq start` starts the broker"),
-        "broker@startAsync": ignored("`amq start` starts the broker"),
+        "broker@start broker@startAsync": ignored("`amq start` starts the broker"),
         "broker@brokerId": ignored("each broker has an id of its own"),
         "broker@id": ignored(),
-    },
-    each_of(
-        ignored(_JAVA),
         "broker@useJmx broker@populateUserNameInMBeans broker@mbeanInvocationTimeout broker@dedicatedTaskRunner "
         "broker@taskRunnerPriority broker@persistenceThreadPriority broker@virtualThreadTaskRunner "
         "broker@monitorConnectionSplits broker@vmConnectorURI broker@useLocalHostBrokerName broker@brokerObjectName "
         "broker@enableStatistics broker@cacheTempDestinations broker@timeBeforePurgeTempDestinations "
-        "broker@diskUsageCheckRegrowThreshold broker@storeOpenWireVersion broker@maxInflatedDataSize",
-    ),
-    each_of(
-        natural("one master by lock; slaves wait for it and need no setting"),
+        "broker@diskUsageCheckRegrowThreshold broker@storeOpenWireVersion broker@maxInflatedDataSize": ignored(_JAVA),
         "broker@waitForSlave broker@waitForSlaveTimeout broker@passiveSlave broker@shutdownOnMasterFailure "
-        "broker@shutdownOnSlaveFailure",
-    ),
-    {
-        "managementContext": ignored(_JAVA, whole=True),
-        "jmxConnectors": ignored(_JAVA, whole=True),
-        "shutdownHooks": ignored(_JAVA, whole=True),
+        "broker@shutdownOnSlaveFailure": natural("one master by lock; slaves wait for it and need no setting"),
+        "managementContext jmxConnectors shutdownHooks taskRunnerFactory": ignored(_JAVA, whole=True),
         "ioExceptionHandler": natural("an error of the store ends the mastership, and a slave takes over", whole=True),
-        "taskRunnerFactory": ignored(_JAVA, whole=True),
         "sslContext": unsupported(
             "amq reads certificates in PEM form: convert the key stores (docs/security.md)", whole=True
         ),
-        "networkConnectors": unsupported(_MASTERS, whole=True),
+        "networkConnectors jmsBridgeConnectors": unsupported(_MASTERS, whole=True),
         "proxyConnectors": unsupported("use a TCP proxy", whole=True),
-        "jmsBridgeConnectors": unsupported(_MASTERS, whole=True),
         "tempDataStore": natural("amq has no temporary store", whole=True),
         "tempUsage": natural(
             "amq has no temporary store: producers of non-persistent messages wait at memoryLimit", whole=True
@@ -129,9 +114,7 @@ BROKER = table(
         "destinations": natural("a queue or topic exists as soon as somebody uses it", whole=True),
         "bean": special(lambda part: _bean(part), whole=True),
         "import": ignored("the other file is not read; import it, too, if it configures the broker", whole=True),
-        "connectionFactory": ignored("a client", whole=True),
-        "beans/queue": ignored("a client", whole=True),
-        "beans/topic": ignored("a client", whole=True),
+        "connectionFactory beans/queue beans/topic": ignored("a client", whole=True),
         "services": ignored("services inside the broker run elsewhere now", whole=True),
         "camelContext": ignored("routes run elsewhere now", whole=True),
         "description": ignored("a description", whole=True),
@@ -140,13 +123,12 @@ BROKER = table(
 
 PERSISTENCE = table(
     {
-        "persistenceAdapter": CONTAINER,
+        "persistenceAdapter locker": CONTAINER,
         "kahaDB": special(lambda part: _old_messages(part)),
         "kahaDB@directory": special(lambda part: _store(part)),
         "@lockKeepAlivePeriod": special(lambda part: _keep_alive(part)),
-        "@lockAcquireSleepInterval": carry("lockAcquireSleepInterval", milliseconds),
+        "@lockAcquireSleepInterval kahaDB@databaseLockedWaitDelay": carry("lockAcquireSleepInterval", milliseconds),
         "@failIfLocked": carry("failIfLocked", boolean),
-        "kahaDB@databaseLockedWaitDelay": carry("lockAcquireSleepInterval", milliseconds),
         "kahaDB@journalMaxFileLength": carry("journalSegmentSize", size),
         "kahaDB@journalMaxWriteBatchSize": carry("journalBatchSize", size),
         "kahaDB@maxFailoverProducersToTrack": natural("resent messages are known by their ids: see duplicateWindow"),
@@ -177,28 +159,21 @@ PERSISTENCE = table(
         "kahaDB@archiveDataLogs": only("false", "off", "old journal files are deleted: see `amq journal export`"),
         "kahaDB@directoryArchive": ignored("see archiveDataLogs"),
         "kahaDB@brokerName": ignored("the broker has one name"),
-        "locker": CONTAINER,
         "shared-file-locker": natural("brokers of a group compete for a lock in the store"),
         "shared-file-locker@name": ignored("the lock needs no name"),
-    },
-    each_of(
-        natural(_JOURNAL),
         "kahaDB@checkpointInterval kahaDB@cleanupInterval kahaDB@indexWriteBatchSize kahaDB@enableIndexWriteAsync "
         "kahaDB@indexDirectory kahaDB@indexCacheSize kahaDB@preallocationScope kahaDB@preallocationStrategy "
         "kahaDB@concurrentStoreAndDispatchQueues kahaDB@concurrentStoreAndDispatchTopics kahaDB@maxAsyncJobs "
         "kahaDB@forceRecoverIndex kahaDB@archiveCorruptedIndex kahaDB@indexLFUEvictionFactor "
         "kahaDB@useIndexLFRUEviction kahaDB@enableIndexDiskSyncs kahaDB@enableIndexRecoveryFile "
         "kahaDB@enableIndexPageCaching kahaDB@compactAcksAfterNoGC kahaDB@compactAcksIgnoresStoreGrowth "
-        "kahaDB@enableAckCompaction kahaDB@enableSubscriptionStatistics kahaDB@cleanupOnStop",
-    ),
-    each_of(
-        unsupported(
+        "kahaDB@enableAckCompaction kahaDB@enableSubscriptionStatistics kahaDB@cleanupOnStop": natural(_JOURNAL),
+        "mKahaDB levelDB replicatedLevelDB journalPersistenceAdapterFactory journalPersistenceAdapter "
+        "persistenceFactory memoryPersistenceAdapter amqPersistenceAdapter kahaPersistenceAdapter": unsupported(
             "amq keeps messages in a directory that all brokers of the group share, or in PostgreSQL: set store",
             whole=True,
         ),
-        "mKahaDB levelDB replicatedLevelDB journalPersistenceAdapterFactory journalPersistenceAdapter "
-        "persistenceFactory memoryPersistenceAdapter amqPersistenceAdapter kahaPersistenceAdapter",
-    ),
+    },
     databases.rules(),
 )
 
@@ -226,20 +201,13 @@ LIMITS = {
 
 SECURITY = table(
     {
-        "plugins": CONTAINER,
-        "simpleAuthenticationPlugin": CONTAINER,
-        "simpleAuthenticationPlugin/users": CONTAINER,
+        "plugins simpleAuthenticationPlugin simpleAuthenticationPlugin/users": CONTAINER,
         "simpleAuthenticationPlugin@anonymousAccessAllowed": special(lambda part: _anonymous(part)),
-    },
-    each_of(
-        unsupported(
+        "jaasAuthenticationPlugin shiroPlugin": unsupported(
             "its users are elsewhere: set ldapUrls for those of a directory (LDAP), or make a users file with "
             "`amq user add` (docs/security.md)",
             whole=True,
         ),
-        "jaasAuthenticationPlugin shiroPlugin",
-    ),
-    {
         "jaasCertificateAuthenticationPlugin": unsupported(
             "set clientCertificate and trust, and certificateUsersFile for the names of their users (docs/security.md)",
             whole=True,
@@ -249,13 +217,8 @@ SECURITY = table(
             "usersFile for the others (docs/security.md)",
             whole=True,
         ),
-    },
-    each_of(
-        ignored("see `amq queues`, `amq console` and the log", whole=True),
         "statisticsBrokerPlugin loggingBrokerPlugin traceBrokerPathPlugin connectionDotFilePlugin "
-        "destinationDotFilePlugin",
-    ),
-    {
+        "destinationDotFilePlugin": ignored("see `amq queues`, `amq console` and the log", whole=True),
         "bean/simpleAuthenticationPlugin": CONTAINER,
         "timeStampingBrokerPlugin": unsupported("let producers set the expiry themselves", whole=True),
         "discardingDLQBrokerPlugin": unsupported(

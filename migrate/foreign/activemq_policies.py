@@ -22,7 +22,6 @@ from amq_migrate.foreign.importing import (
     Importing,
     Rule,
     carry,
-    each_of,
     ignored,
     minus_one,
     natural,
@@ -262,14 +261,8 @@ def _any_delay(part: FilePart) -> None:
 
 _ENTRY = table(
     {
-        "destinationPolicy": CONTAINER,
-        "policyMap": CONTAINER,
-        "policyEntries": CONTAINER,
-        "defaultEntry": CONTAINER,
-        "policyEntry@queue": natural(),
-        "policyEntry@tempQueue": natural(),
-        "policyEntry@tempTopic": natural(),
-        "policyEntry@topic": natural(),
+        "destinationPolicy policyMap policyEntries defaultEntry": CONTAINER,
+        "policyEntry@queue policyEntry@tempQueue policyEntry@tempTopic policyEntry@topic": natural(),
         "policyEntry@memoryLimit": natural(
             "destinations share the memory of memoryLimit, and persistent messages beyond it wait on disk"
         ),
@@ -316,28 +309,21 @@ _ENTRY = table(
         "policyEntry@sendAdvisoryIfNoConsumers": only("false", "off", "see " + _ADVISORY),
         "policyEntry@sendDuplicateFromStoreToDLQ": natural("resent messages are stored once"),
         "policyEntry@allowTempDestinationStealing": natural("temporary destinations belong to their connection"),
-    },
-    each_of(
-        natural("the broker of amq decides by itself"),
         "policyEntry@lazyDispatch policyEntry@optimizedDispatch policyEntry@useCache policyEntry@maxPageSize "
         "policyEntry@maxBrowsePageSize policyEntry@maxExpirePageSize policyEntry@enableAudit policyEntry@maxAuditDepth "
         "policyEntry@maxProducersToAudit policyEntry@maxQueueAuditDepth policyEntry@cursorMemoryHighWaterMark "
         "policyEntry@storeUsageHighWaterMark policyEntry@usePrefetchExtension policyEntry@reduceMemoryFootprint "
         "policyEntry@doOptimzeMessageStorage policyEntry@optimizeMessageStoreInFlightLimit "
         "policyEntry@useTopicSubscriptionInflightStats policyEntry@blockedProducerWarningInterval "
-        "policyEntry@advancedNetworkStatisticsEnabled policyEntry@advancedMessageStatisticsEnabled",
-    ),
-    each_of(
-        natural(_ADVISORY),
+        "policyEntry@advancedNetworkStatisticsEnabled policyEntry@advancedMessageStatisticsEnabled": natural(
+            "the broker of amq decides by itself"
+        ),
         "policyEntry@advisoryForSlowConsumers policyEntry@advisoryWhenFull policyEntry@advisoryForDelivery "
         "policyEntry@advisoryForConsumed policyEntry@advisoryForDispatched policyEntry@advisoryForFastProducers "
-        "policyEntry@advisoryForDiscardingMessages policyEntry@includeBodyForAdvisory",
-    ),
-    each_of(
-        natural("messages beyond memoryLimit wait on disk", whole=True),
-        "pendingQueuePolicy pendingSubscriberPolicy pendingDurableSubscriberPolicy",
-    ),
-    {
+        "policyEntry@advisoryForDiscardingMessages policyEntry@includeBodyForAdvisory": natural(_ADVISORY),
+        "pendingQueuePolicy pendingSubscriberPolicy pendingDurableSubscriberPolicy": natural(
+            "messages beyond memoryLimit wait on disk", whole=True
+        ),
         "@processExpired": special(_process_expired),
         "@processNonPersistent": carry("deadLetterNonPersistent", boolean),
         "individualDeadLetterStrategy@queuePrefix": natural(""),
@@ -353,16 +339,12 @@ _ENTRY = table(
         "individualDeadLetterStrategy@destinationPerDurableSubscriber": only(
             "false", "off", "dead letters of durable subscriptions are in the queue of their topic"
         ),
-        "@enableAudit": natural("a message becomes a dead letter once"),
-        "@maxAuditDepth": natural("a message becomes a dead letter once"),
-        "@maxProducersToAudit": natural("a message becomes a dead letter once"),
+        "@enableAudit @maxAuditDepth @maxProducersToAudit": natural("a message becomes a dead letter once"),
         "@expiration": unsupported("dead letters do not expire: empty the queue with `amq dlq purge`"),
         "deadLetterQueue": natural("", whole=True),
-        "discarding": special(lambda part: _discard(part), whole=True),
-        "discardingDeadLetterStrategy": special(lambda part: _discard(part), whole=True),
-        "messageGroupMapFactory": CONTAINER,
+        "discarding discardingDeadLetterStrategy": special(lambda part: _discard(part), whole=True),
+        "messageGroupMapFactory messageGroupHashBucketFactory": CONTAINER,
         "policyEntry@messageGroupMapFactoryType": natural("groups have buckets: see groupBuckets"),
-        "messageGroupHashBucketFactory": CONTAINER,
         "messageGroupHashBucketFactory@bucketCount": carry("groupBuckets", integer),
         "messageGroupHashBucketFactory@cacheSize": natural("groups have buckets: see groupBuckets"),
         "simpleMessageGroupMapFactory": natural("groups have buckets: see groupBuckets", whole=True),
@@ -374,43 +356,34 @@ _ENTRY = table(
 
 _TOPIC_POLICIES = table(
     {
-        "pendingMessageLimitStrategy": special(lambda part: _for_topics(part)),
-        "constantPendingMessageLimitStrategy": CONTAINER,
+        "pendingMessageLimitStrategy messageEvictionStrategy": special(lambda part: _for_topics(part)),
+        "constantPendingMessageLimitStrategy slowConsumerStrategy fixedCountSubscriptionRecoveryPolicy": CONTAINER,
         "constantPendingMessageLimitStrategy@limit": special(_pending_limit),
         "prefetchRatePendingMessageLimitStrategy": unsupported("set pendingMessageLimit, a number", whole=True),
-        "messageEvictionStrategy": special(lambda part: _for_topics(part)),
         "oldestMessageEvictionStrategy": natural("the oldest message goes first", whole=True),
         "oldestMessageWithLowestPriorityEvictionStrategy": unsupported("the oldest message goes first", whole=True),
         "uniquePropertyMessageEvictionStrategy": unsupported("the oldest message goes first", whole=True),
-        "slowConsumerStrategy": CONTAINER,
-        "abortSlowConsumerStrategy": special(lambda part: _abort(part), whole=True),
-        "abortSlowAckConsumerStrategy": special(lambda part: _abort(part), whole=True),
+        "abortSlowConsumerStrategy abortSlowAckConsumerStrategy": special(lambda part: _abort(part), whole=True),
         "subscriptionRecoveryPolicy": special(lambda part: _for_topics(part)),
         "lastImageSubscriptionRecoveryPolicy": special(
             lambda part: _keep(part, "subscriptionRecoveryCount", 1), whole=True
         ),
-        "fixedCountSubscriptionRecoveryPolicy": CONTAINER,
         "fixedCountSubscriptionRecoveryPolicy@maximumSize": carry("subscriptionRecoveryCount", integer),
-        "fixedSizedSubscriptionRecoveryPolicy": CONTAINER,
+        "fixedSizedSubscriptionRecoveryPolicy timedSubscriptionRecoveryPolicy dispatchPolicy": CONTAINER,
         "fixedSizedSubscriptionRecoveryPolicy@maximumSize": carry("subscriptionRecoverySize", size),
         "fixedSizedSubscriptionRecoveryPolicy@useSharedBuffer": natural("each topic keeps its own messages"),
-        "timedSubscriptionRecoveryPolicy": CONTAINER,
         "timedSubscriptionRecoveryPolicy@recoverDuration": carry("subscriptionRecoveryDuration", milliseconds),
         "noSubscriptionRecoveryPolicy": natural("a topic keeps no messages for later subscribers", whole=True),
         "queryBasedSubscriptionRecoveryPolicy": unsupported("amq has no such policy", whole=True),
         "retainedMessageSubscriptionRecoveryPolicy": unsupported(
             "set subscriptionRecoveryCount = 1: the latest message counts as the retained one", whole=True
         ),
-        "dispatchPolicy": CONTAINER,
-        "roundRobinDispatchPolicy": natural("consumers get messages in turn", whole=True),
-        "simpleDispatchPolicy": natural("consumers get messages in turn", whole=True),
+        "roundRobinDispatchPolicy simpleDispatchPolicy": natural("consumers get messages in turn", whole=True),
         "strictOrderDispatchPolicy": natural("each subscriber gets a topic's messages in one order", whole=True),
         "priorityNetworkDispatchPolicy": natural("consumers of higher priority come first", whole=True),
         "priorityDispatchPolicy": natural("consumers of higher priority come first", whole=True),
         "clientIdFilterDispatchPolicy": unsupported("use selectors", whole=True),
-        "destinationInterceptors": CONTAINER,
-        "virtualDestinationInterceptor": CONTAINER,
-        "virtualDestinations": CONTAINER,
+        "destinationInterceptors virtualDestinationInterceptor virtualDestinations": CONTAINER,
         "mirroredQueue": unsupported("set divert for the queues that are to be mirrored", whole=True),
     },
 )

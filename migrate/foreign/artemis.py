@@ -20,7 +20,6 @@ from amq_migrate.foreign.importing import (
     Importing,
     Rule,
     carry,
-    each_of,
     ignored,
     minus_one,
     natural,
@@ -61,8 +60,7 @@ _PAGES = "messages beyond memoryLimit wait in the journal; there are no page fil
 
 CORE = table(
     {
-        "configuration": CONTAINER,
-        "core": CONTAINER,
+        "configuration core file-store address-settings addresses diverts acceptors": CONTAINER,
         "name": special(lambda part: _name(part)),
         "persistence-enabled": only(
             "true",
@@ -106,20 +104,13 @@ CORE = table(
         "min-disk-free": carry("storeFreeFloor", size),
         "disk-scan-period": natural("amq looks at the disk while it writes"),
         "security-setting-plugin": unsupported(_USERS, whole=True),
-        "cluster-user": natural("brokers of a group need no login"),
-        "cluster-password": natural("brokers of a group need no login"),
-        "connectors": natural(_GROUP, whole=True),
-        "broadcast-groups": natural(_GROUP, whole=True),
-        "discovery-groups": natural(_GROUP, whole=True),
+        "cluster-user cluster-password": natural("brokers of a group need no login"),
+        "connectors broadcast-groups discovery-groups": natural(_GROUP, whole=True),
         "cluster-connections": natural(_GROUP + "; messages are not spread over several masters", whole=True),
         "clustered": natural(_GROUP),
-        "bridges": unsupported(_MASTERS, whole=True),
-        "federations": unsupported(_MASTERS, whole=True),
-        "broker-connections": unsupported(_MASTERS, whole=True),
-        "connection-routers": unsupported(_MASTERS, whole=True),
+        "bridges federations broker-connections connection-routers": unsupported(_MASTERS, whole=True),
         "grouping-handler": natural("one master assigns all message groups", whole=True),
         **databases.artemis_rules(),
-        "file-store": CONTAINER,
         "wildcard-addresses": special(lambda part: _wildcards(part), whole=True),
         "wild-card-routing-enabled": only("true", "wildcards work", "wildcards cannot be switched off"),
         "message-expiry-scan-period": natural("expired messages go within about a second"),
@@ -127,8 +118,7 @@ CORE = table(
         "graceful-shutdown-enabled": natural("a stop finishes what came in and waits for no client"),
         "graceful-shutdown-timeout": natural("a stop finishes what came in and waits for no client"),
         "critical-analyzer": natural("a watchdog cuts off and replaces a master whose store hangs"),
-        "critical-analyzer-timeout": natural("see lockKeepAlivePeriod"),
-        "critical-analyzer-check-period": natural("see lockKeepAlivePeriod"),
+        "critical-analyzer-timeout critical-analyzer-check-period": natural("see lockKeepAlivePeriod"),
         "critical-analyzer-policy": natural("the process is replaced, and goes on as a slave"),
         "populate-validated-user": carry("populateJMSXUserID", boolean),
         "reject-empty-validated-user": ignored("see populate-validated-user"),
@@ -139,36 +129,21 @@ CORE = table(
         "message-counter-enabled": natural("`amq queues` counts messages"),
         "configuration-file-refresh-period": natural("live options apply as soon as the file is saved"),
         "async-connection-execution-enabled": natural("the event loop serves all connections"),
-        "address-settings": CONTAINER,
-        "addresses": CONTAINER,
-        "diverts": CONTAINER,
-        "acceptors": CONTAINER,
         "jms": ignored("queues and topics of JMS exist as soon as somebody uses them", whole=True),
-        "metrics": unsupported(_METRICS, whole=True),
-        "metrics-plugin": unsupported(_METRICS, whole=True),
-        "broker-plugins": unsupported("amq loads no plugins", whole=True),
-        "connector-services": unsupported("amq loads no plugins", whole=True),
-        "remoting-interceptors": unsupported("amq loads no plugins", whole=True),
+        "metrics metrics-plugin": unsupported(_METRICS, whole=True),
+        "broker-plugins connector-services remoting-interceptors": unsupported("amq loads no plugins", whole=True),
         "remoting-incoming-interceptors": unsupported("amq loads no plugins", whole=True),
         "remoting-outgoing-interceptors": unsupported("amq loads no plugins", whole=True),
         "include": unsupported("the other file is not read: put everything into one file", whole=True),
-        "system-property-prefix": ignored(_JAVA),
-        "file-deployment-enabled": ignored(_JAVA),
+        "system-property-prefix file-deployment-enabled": ignored(_JAVA),
         "web": ignored("`amq console` serves web pages next to the broker: see docs/management.md", whole=True),
-    },
-    each_of(
-        natural(_JOURNAL),
         "create-bindings-dir create-journal-dir journal-type journal-min-files journal-pool-files journal-buffer-size "
         "journal-buffer-timeout journal-max-io journal-device-block-size journal-sync-transactional "
         "journal-sync-non-transactional journal-compact-percentage journal-compact-min-files journal-file-open-timeout "
-        "journal-lock-acquisition-timeout log-journal-write-rate max-redelivery-records large-message-sync",
-    ),
-    each_of(
-        natural(_PAGES),
-        "page-max-concurrent-io read-whole-page page-sync-timeout purge-page-folders",
-    ),
-    each_of(
-        ignored(_JAVA),
+        "journal-lock-acquisition-timeout log-journal-write-rate max-redelivery-records large-message-sync": natural(
+            _JOURNAL
+        ),
+        "page-max-concurrent-io read-whole-page page-sync-timeout purge-page-folders": natural(_PAGES),
         "jmx-management-enabled jmx-domain jmx-use-broker-name scheduled-thread-pool-max-size thread-pool-max-size "
         "security-invalidation-interval authentication-cache-size authorization-cache-size management-address "
         "management-notification-address password-codec mask-password log-delegate-factory-class-name "
@@ -179,13 +154,12 @@ CORE = table(
         "mqtt-subscription-persistence-enabled suppress-session-notifications view-permission-method-match-pattern "
         "management-message-rbac management-rbac-prefix literal-match-markers mirror-ack-manager-queue-attempts "
         "mirror-ack-manager-page-attempts mirror-ack-manager-retry-delay mirror-ack-manager-warn-unacked "
-        "mirror-page-transaction run-sync-speed-test perf-blast-pages",
-    ),
-    each_of(
-        natural("a master that cannot reach the store ends; see docs/master-slave.md"),
+        "mirror-page-transaction run-sync-speed-test perf-blast-pages": ignored(_JAVA),
         "network-check-list network-check-URL-list network-check-period network-check-timeout network-check-NIC "
-        "network-check-ping-command network-check-ping6-command",
-    ),
+        "network-check-ping-command network-check-ping6-command": natural(
+            "a master that cannot reach the store ends; see docs/master-slave.md"
+        ),
+    },
 )
 
 HA = table(
@@ -193,16 +167,14 @@ HA = table(
         "ha-policy": CONTAINER,
         "shared-store": special(lambda part: _shared_store(part)),
         "replication": unsupported(_REPLICATION, whole=True),
-        "live-only": natural("a broker alone on its store; others that start on it become slaves"),
-        "primary-only": natural("a broker alone on its store; others that start on it become slaves"),
+        "live-only primary-only": natural("a broker alone on its store; others that start on it become slaves"),
         "colocated": unsupported("start a second broker on this host, with a name and a store of its own", whole=True),
         "scale-down": unsupported(
             "a broker does not give its messages to another one when it stops: they stay in the store", whole=True
         ),
         "allow-failback": carry("allowFailback", boolean),
         "failback-delay": carry("failbackDelay", milliseconds),
-        "failover-on-shutdown": carry("failoverOnShutdown", boolean),
-        "failover-on-server-shutdown": carry("failoverOnShutdown", boolean),
+        "failover-on-shutdown failover-on-server-shutdown": carry("failoverOnShutdown", boolean),
         "wait-for-activation": carry("waitForActivation", boolean),
         "restart-backup": only(
             "true",
@@ -211,17 +183,15 @@ HA = table(
         ),
         "backup": special(lambda part: _backup(part)),
         "backup-group-name": natural("brokers on one store are a group"),
-        "live-connector-ref": natural(_GROUP),
-        "backup-connector-ref": natural(_GROUP),
+        "live-connector-ref backup-connector-ref": natural(_GROUP),
         "backup-connectors": natural(_GROUP, whole=True),
         "initial-connect-attempts": ignored("clients say it in their URL: startupMaxReconnectAttempts"),
-        "max-saved-replicated-journals-size": unsupported(_REPLICATION),
-        "initial-replication-sync-timeout": unsupported(_REPLICATION),
+        "max-saved-replicated-journals-size initial-replication-sync-timeout": unsupported(_REPLICATION),
         "replication-clustername": unsupported(_REPLICATION),
         "check-for-live-server": natural("the lock in the store shows whether there is a master"),
+        "shared-store/master shared-store/primary": special(lambda part: _preferred(part)),
+        "shared-store/slave shared-store/backup": natural("brokers are alike: this one has no priority"),
     },
-    each_of(special(lambda part: _preferred(part)), "shared-store/master shared-store/primary"),
-    each_of(natural("brokers are alike: this one has no priority"), "shared-store/slave shared-store/backup"),
 )
 
 

@@ -73,8 +73,7 @@ class Addresses:
             _QUEUES,
             {
                 "address-setting": special(self._setting),
-                "address-setting/max-size-bytes": special(self._limit),
-                "address-setting/address-full-policy": special(self._limit),
+                "address-setting/max-size-bytes address-setting/address-full-policy": special(self._limit),
                 "address-setting/expiry-address": special(self._expiry),
                 "address-setting/retroactive-message-count": self._of_topics(
                     carry("subscriptionRecoveryCount", integer)
@@ -90,25 +89,26 @@ class Addresses:
                 ),
                 "divert": special(self._divert, whole=True),
             },
-            each_of(
-                self._or_none("ringSize", 0, "-1", "any number of messages may wait", carry("ringSize", integer)),
-                "address-setting/default-ring-size queue@ring-size",
-            ),
-            each_of(
-                self._or_none(
+            {
+                "address-setting/default-ring-size queue@ring-size": self._or_none(
+                    "ringSize", 0, "-1", "any number of messages may wait", carry("ringSize", integer)
+                ),
+            },
+            {
+                "address-setting/default-group-buckets queue@group-buckets": self._or_none(
                     "groupBuckets", 1024, "-1", "groups have buckets: see groupBuckets", carry("groupBuckets", integer)
                 ),
-                "address-setting/default-group-buckets queue@group-buckets",
-            ),
-            each_of(
-                self._or_none("lastValueKey", "", "false", "all messages wait", special(_last_value)),
-                "address-setting/default-last-value-queue address-setting/last-value-queue queue@last-value",
-            ),
-            each_of(
-                special(self._dead_letter),
+            },
+            {
+                "address-setting/default-last-value-queue address-setting/last-value-queue "
+                "queue@last-value": self._or_none(
+                    "lastValueKey", "", "false", "all messages wait", special(_last_value)
+                ),
+            },
+            {
                 "address-setting/dead-letter-address address-setting/auto-create-dead-letter-resources "
-                "address-setting/dead-letter-queue-prefix",
-            ),
+                "address-setting/dead-letter-queue-prefix": special(self._dead_letter),
+            },
         )
 
     # -- settings -----------------------------------------------------------------------------------------------------
@@ -481,8 +481,7 @@ _QUEUES = table(
         "anycast": natural("a queue"),
         "multicast": natural("a topic, and a durable subscription for each of its queues"),
         "queue": special(lambda part: _queue(part)),
-        "queue@name": natural(),
-        "address@name": natural(),
+        "queue@name address@name queue/address": natural(),
         "queue@last-value-key": carry("lastValueKey"),
         "queue@group-rebalance": carry("groupRebalance", boolean),
         "queue@max-consumers": only("-1", "no limit", "there is no limit for the number of consumers"),
@@ -500,11 +499,10 @@ _QUEUES = table(
             "let producers send non-persistent messages",
         ),
         "queue/filter": unsupported("let consumers subscribe with a selector", whole=True),
-        "queue/address": natural(),
         "queue/user": ignored("queues have no owner"),
         "address@type": natural("/queue/ and /topic/ in the name decide"),
+        "queue@group-rebalance-pause-dispatch queue@group-first-key": natural("groups have buckets"),
     },
-    each_of(natural("groups have buckets"), "queue@group-rebalance-pause-dispatch queue@group-first-key"),
 )
 
 

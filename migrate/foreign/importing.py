@@ -313,9 +313,10 @@ def each_of(rule: Rule, keys: str) -> dict[str, Rule]:
 
 
 def table(*parts: Mapping[str, Rule]) -> dict[str, Rule]:
-    """One table of several; no key is in two of them."""
+    """One table of several. A rule may be that of several keys, separated by blanks; no key is there twice."""
     found: dict[str, Rule] = {}
-    for each in parts:
+    for keys, rule in (item for part in parts for item in part.items()):
+        each = each_of(rule, keys)
         assert not found.keys() & each.keys(), sorted(found.keys() & each.keys())
         found |= each
     return found
