@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from amq.cli.clients import Failovers, Seconds, connection_options, open_connect
 from amq.cli.management import asks_broker, open_working_client, show, texts
 from amq.cli.options import confirm, limit_option, most_option, valued, yes_option
 from amq.cli.output import examples, json_option, print_json, print_listing, size_text, wall_text
+from amq.cli.queues import BODY_CHARS_SHOWN, bare, preview
 from amq.client import Connection, Message, Session
 from amq.core.errors import AccessError, CommandError, TransactionRolledBackError
 from amq.management.client import ManagementClient
@@ -39,7 +41,6 @@ ORIGIN, REASON, DELIVERIES = "original-destination", "dead-letter-reason", "dead
 OF_A_QUEUE = f"\"{ORIGIN}\" LIKE '/queue/%'"
 IDS_AT_A_TIME = 100  # in one selector, which is one header
 BODY_CHARS_MAX = 1000  # of a body that `list` tells
-BODY_CHARS_SHOWN = 60
 RETRY = "dead-letter-retry"  # the run that sent the message back last: a run takes no message twice
 _OF_ONE_DELIVERY = frozenset({"ack", "subscription"})  # the next look at the message shows others
 # What the broker writes on a delivery, or `send` has an argument for.
@@ -80,9 +81,31 @@ store_option = click.option(
 )
 
 
+@dataclass(frozen=True)
+class Meant:
+    """Where dead letters are, and which of them are meant. `store` "" = a client asks, which connects to `url`."""
+
+    store: str
+    url: str
+    login: str
+    passcode: str
+    queues: tuple[str, ...]
+    queue: str | None
+    reason: str | None
+
+    def selector(self, *conditions: str) -> str:
+        """The selector of dead letters that were meant for `queue` and whose reason contains `reason`."""
+        parts = list(conditions)
+        if self.queue is not None:
+            parts.append(f"\"{ORIGIN}\" = '{_quoted(_destination(self.queue))}'")
+        if self.reason is not None:
+            pattern = self.reason.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+            parts.append(f"\"{REASON}\" LIKE '%{_quoted(pattern)}%' ESCAPE '!'")
+        return " AND ".join(parts)
+
+
 def _selection(command: Callable[..., None]) -> Callable[..., None]:
-    """Options that say where the dead letters are, and which are meant. The command gets `store` = "" where it shall
-    connect to `url` as a client."""
+    """Options that say which dead letters are `meant`."""
 
     @functools.wraps(command)
     def choose(*, store: str, **more: Any) -> None:
@@ -91,7 +114,8 @@ def _selection(command: Callable[..., None]) -> Callable[..., None]:
         has_url = context.get_parameter_source("url") is not ParameterSource.DEFAULT
         if is_named and context.get_parameter_source("url") is ParameterSource.COMMANDLINE:
             raise click.UsageError("give --store, or --url, and not both")
-        command(store=store if is_named or not has_url else "", **more)
+        others = {each.name: more.pop(each.name) for each in fields(Meant) if each.name != "store"}
+        command(meant=Meant(store if is_named or not has_url else "", **others), **more)
 
     chosen: Callable[..., None] = store_option(choose)
     for option in (
@@ -129,18 +153,7 @@ def _working(command: Callable[..., None]) -> Callable[..., None]:
 @limit_option(LIST_LIMIT)
 @click.option("--body", "with_body", is_flag=True, help=f"Show the first {BODY_CHARS_SHOWN} characters of each body.")
 @json_option
-def list_(
-    store: str,
-    url: str,
-    login: str,
-    passcode: str,
-    queues: tuple[str, ...],
-    queue: str | None,
-    reason: str | None,
-    limit: int,
-    with_body: bool,
-    as_json: bool,
-) -> None:
+def list_(meant: Meant, limit: int, with_body: bool, as_json: bool) -> None:
     """Show dead letters: where they were meant to go, why they did not, and how often they were delivered.
 
     Looks and takes nothing: what is on the queues stays as it is. --json also gives all headers of a message and the
@@ -148,13 +161,12 @@ def list_(
     the ids.
     """
     found: dict[str, dict[str, Any]] = {}  # by id: a failover begins a browse anew
-    selector = _selector(queue, reason)
     with progress("read", None) as show, ExitStack() as stack:
-        if store:
-            each = _rows_of_store(stack.enter_context(open_working_client(store, "", "")), queues, selector)
+        if meant.store:
+            each = _rows_of_store(stack.enter_context(open_working_client(meant.store, "", "")), meant)
         else:
-            connection = stack.enter_context(open_connection(url, login, passcode, Failovers()))
-            each = _rows_of_client(connection, queues, selector, min(limit, BATCH_MESSAGES))
+            connection = stack.enter_context(open_connection(meant.url, meant.login, meant.passcode, Failovers()))
+            each = _rows_of_client(connection, meant, min(limit, BATCH_MESSAGES))
         for row in each:
             found[row["id"]] = row
             show(len(found))
@@ -216,19 +228,7 @@ def causes(client: ManagementClient, queue: str, as_json: bool) -> None:
 @_selection
 @_working
 @json_option
-def retry(
-    ids: tuple[str, ...],
-    store: str,
-    url: str,
-    login: str,
-    passcode: str,
-    queues: tuple[str, ...],
-    queue: str | None,
-    reason: str | None,
-    limit: int | None,
-    timeout: float,
-    as_json: bool,
-) -> None:
+def retry(ids: tuple[str, ...], meant: Meant, limit: int | None, timeout: float, as_json: bool) -> None:
     """Send dead letters back to the queues for which they were meant: those with the given ids, or all.
 
     Each batch is one transaction, so a message is always in exactly one of the two queues, also if the master or this
@@ -237,14 +237,12 @@ def retry(
     stay, because every subscriber or nobody would get them. So do replies to temporary queues, and messages without
     an origin.
     """
-    if store:
-        run = _Run("moved", url, login, passcode, timeout, limit, as_json)
-        run.work_in_store(store, "retry", queues, _selector(queue, reason, OF_A_QUEUE), ids)
-        return
     name = secrets.token_hex(8)
-    selector = _selector(queue, reason, OF_A_QUEUE, f'("{RETRY}" IS NULL OR "{RETRY}" <> \'{name}\')')
-    run = _Run("moved", url, login, passcode, timeout, limit, as_json, lambda s, m: _send_back(s, m, name))
-    run.work(queues, selector, ids)
+    run = _Run("moved", meant, timeout, limit, as_json, lambda session, message: _send_back(session, message, name))
+    if meant.store:
+        run.work_in_store("retry", meant.selector(OF_A_QUEUE), ids)
+    else:
+        run.work(meant.selector(OF_A_QUEUE, f'("{RETRY}" IS NULL OR "{RETRY}" <> \'{name}\')'), ids)
 
 
 @dlq.command(
@@ -259,45 +257,32 @@ def retry(
 @_working
 @yes_option
 @json_option
-def purge(
-    ids: tuple[str, ...],
-    store: str,
-    url: str,
-    login: str,
-    passcode: str,
-    queues: tuple[str, ...],
-    queue: str | None,
-    reason: str | None,
-    limit: int | None,
-    timeout: float,
-    yes: bool,
-    as_json: bool,
-) -> None:
+def purge(ids: tuple[str, ...], meant: Meant, limit: int | None, timeout: float, yes: bool, as_json: bool) -> None:
     """Delete dead letters for good, after a question: those with the given ids, or all.
 
     A queue that is given with --dead-letter-queue and holds messages without a dead-letter-reason is not a dead-letter
     queue: nothing is deleted (exit code 7).
     """
-    selector = _selector(queue, reason)
+    selector = meant.selector()
     which = f" for which {selector}" if selector else ""
     what = f"{len(ids)} messages with the given ids" if ids else "messages"
-    confirm(yes, f"Delete the {what} of {', '.join(queues)}{which} for good?")
-    run = _Run("deleted", url, login, passcode, timeout, limit, as_json)
-    if store:
-        run.work_in_store(store, "purge", queues, selector, ids)
+    confirm(yes, f"Delete the {what} of {', '.join(meant.queues)}{which} for good?")
+    run = _Run("deleted", meant, timeout, limit, as_json)
+    if meant.store:
+        run.work_in_store("purge", selector, ids)
     else:
-        run.work(queues, selector, ids, only_dead_letters=queues != DEFAULT_QUEUES)
+        run.work(selector, ids, only_dead_letters=meant.queues != DEFAULT_QUEUES)
 
 
-def _rows_of_store(client: ManagementClient, names: tuple[str, ...], selector: str) -> Iterator[dict[str, Any]]:
-    for queue in dlq_store.queues(client, map(_bare, names), names == DEFAULT_QUEUES):
-        for row in dlq_store.messages(client, queue["name"], selector):
+def _rows_of_store(client: ManagementClient, meant: Meant) -> Iterator[dict[str, Any]]:
+    for queue in dlq_store.queues(client, map(bare, meant.queues), meant.queues == DEFAULT_QUEUES):
+        for row in dlq_store.messages(client, queue["name"], meant.selector()):
             yield _facts_of_row(row, queue["name"])
 
 
-def _rows_of_client(
-    connection: Connection, names: tuple[str, ...], selector: str, prefetch: int
-) -> Iterator[dict[str, Any]]:
+def _rows_of_client(connection: Connection, meant: Meant, prefetch: int) -> Iterator[dict[str, Any]]:
+    selector = meant.selector()
+
     def browse(name: str) -> Iterator[dict[str, Any]]:
         with (
             connection.session() as session,
@@ -306,7 +291,7 @@ def _rows_of_client(
             while (message := browser.receive()) is not None:
                 yield _facts(message)
 
-    return _of_permitted(names, browse)
+    return _of_permitted(meant.queues, browse)
 
 
 def _of_permitted(names: tuple[str, ...], each: Callable[[str], Iterator[T]]) -> Iterator[T]:
@@ -329,16 +314,14 @@ class _Run:
     def __init__(
         self,
         done: str,
-        url: str,
-        login: str,
-        passcode: str,
+        meant: Meant,
         timeout: float,
         limit: int | None,
         as_json: bool,
         each: Callable[[Session, Message], None] = lambda _session, _message: None,
     ) -> None:
         self._done = done
-        self._url, self._login, self._passcode = url, login, passcode
+        self._meant = meant
         self._timeout = timeout
         self._limit = limit
         self._as_json = as_json
@@ -351,44 +334,38 @@ class _Run:
     def _count(self) -> int:
         return sum(self._counts.values())
 
-    def work(
-        self, names: tuple[str, ...], selector: str, ids: tuple[str, ...] = (), only_dead_letters: bool = False
-    ) -> None:
-        """All that `selector` selects in the queues that `names` name (of those with `ids`, if there are any), then say
+    def work(self, selector: str, ids: tuple[str, ...] = (), only_dead_letters: bool = False) -> None:
+        """All that `selector` selects in the queues that are meant (of those with `ids`, if there are any), then say
         how many. `only_dead_letters`: refuse, before anything is done, where a queue holds other messages. Ends with
         exit code 1 where an id was not found.
         """
-        wanted = tuple(dict.fromkeys(ids))
-        parts = [wanted[i : i + IDS_AT_A_TIME] for i in range(0, len(wanted), IDS_AT_A_TIME)] or [()]
+        meant, wanted = self._meant, tuple(dict.fromkeys(ids))
         try:
             with (
-                open_connection(self._url, self._login, self._passcode, self._failovers) as connection,
+                open_connection(meant.url, meant.login, meant.passcode, self._failovers) as connection,
                 progress(self._done, self._limit) as show,
             ):
-                for name in names if only_dead_letters else ():
+                for name in meant.queues if only_dead_letters else ():
                     _check_dead_letters(connection, name)
-                for part in parts:
-                    self._work_part(connection, names, _with_ids(selector, part), show)
+                for part in _parts(wanted):
+                    self._work_part(connection, _with_ids(selector, part), show)
         finally:
             self._report()
         self._check_all_found(wanted)
 
-    def work_in_store(
-        self, store: str, verb: str, names: tuple[str, ...], selector: str, ids: tuple[str, ...] = ()
-    ) -> None:
-        """The same, by the master of `store`. A queue that the operator named and that holds other messages is not
+    def work_in_store(self, verb: str, selector: str, ids: tuple[str, ...] = ()) -> None:
+        """The same, by the master of the store. A queue that the operator named and that holds other messages is not
         purged."""
-        wanted = tuple(dict.fromkeys(ids))
-        parts = [wanted[i : i + IDS_AT_A_TIME] for i in range(0, len(wanted), IDS_AT_A_TIME)] or [()]
+        names, wanted = self._meant.queues, tuple(dict.fromkeys(ids))
         try:
-            with open_working_client(store, "", "") as client, progress(self._done, self._limit) as show:
-                queues = [row["name"] for row in dlq_store.queues(client, map(_bare, names), names == DEFAULT_QUEUES)]
+            with open_working_client(self._meant.store, "", "") as client, progress(self._done, self._limit) as show:
+                queues = [row["name"] for row in dlq_store.queues(client, map(bare, names), names == DEFAULT_QUEUES)]
                 if verb == "purge" and names != DEFAULT_QUEUES:
                     for queue in queues:
                         other = next(dlq_store.messages(client, queue, f'"{REASON}" IS NULL'), None)
                         if other is not None:
                             raise _in_use(queue, other["id"])
-                for queue, part in product(queues, parts):
+                for queue, part in product(queues, _parts(wanted)):
                     if self._left() > 0:
                         limit = None if self._limit is None else self._left()
                         count = dlq_store.change(client, verb, queue, _with_ids(selector, part), limit)
@@ -402,11 +379,11 @@ class _Run:
         if self._count < len(wanted) and self._left() > 0:
             exits.fail(f"{len(wanted) - self._count} of {len(wanted)} ids were not found", exits.FAILED)
 
-    def _work_part(
-        self, connection: Connection, names: tuple[str, ...], selector: str, show: Callable[[int], None]
-    ) -> None:
+    def _work_part(self, connection: Connection, selector: str, show: Callable[[int], None]) -> None:
         visited: set[str] = set()
-        for destination in _of_permitted(names, lambda name: _queues_of(connection, name, selector, visited)):
+        for destination in _of_permitted(
+            self._meant.queues, lambda name: _queues_of(connection, name, selector, visited)
+        ):
             visited.add(destination)
             self._counts.setdefault(destination, 0)
             self._empty(connection, destination, selector, show)
@@ -442,7 +419,7 @@ class _Run:
 
     def _report(self) -> None:
         seconds = time.monotonic() - self._began
-        queues = {_bare(name): count for name, count in self._counts.items() if count}
+        queues = {bare(name): count for name, count in self._counts.items() if count}
         if self._as_json:
             print_json(
                 {
@@ -499,15 +476,9 @@ def _send_back(session: Session, message: Message, run: str) -> None:
     )
 
 
-def _selector(queue: str | None, reason: str | None, *conditions: str) -> str:
-    """The selector of dead letters that were meant for `queue` and whose reason contains `reason`."""
-    parts = list(conditions)
-    if queue is not None:
-        parts.append(f"\"{ORIGIN}\" = '{_quoted(_destination(queue))}'")
-    if reason is not None:
-        pattern = reason.replace("!", "!!").replace("%", "!%").replace("_", "!_")
-        parts.append(f"\"{REASON}\" LIKE '%{_quoted(pattern)}%' ESCAPE '!'")
-    return " AND ".join(parts)
+def _parts(ids: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The ids of each selector; one without any where none are given."""
+    return [ids[at : at + IDS_AT_A_TIME] for at in range(0, len(ids), IDS_AT_A_TIME)] or [()]
 
 
 def _with_ids(selector: str, ids: tuple[str, ...]) -> str:
@@ -524,7 +495,7 @@ def _check_dead_letters(connection: Connection, name: str) -> None:
         browser = session.browser(_destination(name), prefetch=1, selector=f'"{REASON}" IS NULL')
         found = next(iter(browser), None)
     if found is not None:
-        raise _in_use(_bare(found.destination), found.id)
+        raise _in_use(bare(found.destination), found.id)
 
 
 def _in_use(queue: str, id: str) -> CommandError:
@@ -540,14 +511,10 @@ def _quoted(text: str) -> str:
 
 def _destination(name: str) -> str:
     """`orders` → `/queue/orders`. Raises CommandError for a topic."""
-    bare = _bare(name)
-    if not bare or bare.startswith(("/", "topic:")):
+    queue = bare(name)
+    if not queue or queue.startswith(("/", "topic:")):
         raise CommandError(f"{name!r} is not the name of a queue: write orders, or /queue/orders")
-    return f"/queue/{bare}"
-
-
-def _bare(name: str) -> str:
-    return name.removeprefix("/queue/").removeprefix("queue://")
+    return f"/queue/{queue}"
 
 
 def _facts(message: Message) -> dict[str, Any]:
@@ -555,8 +522,8 @@ def _facts(message: Message) -> dict[str, Any]:
     deliveries = headers.get(DELIVERIES, "")
     return {
         "id": message.id,
-        "dead_letter_queue": _bare(message.destination),
-        "original_destination": _bare(headers.get(ORIGIN, "")),
+        "dead_letter_queue": bare(message.destination),
+        "original_destination": bare(headers.get(ORIGIN, "")),
         "reason": headers.get(REASON, ""),
         "deliveries": int(deliveries) if deliveries.isdecimal() else 0,
         "bytes": len(message.body),
@@ -574,7 +541,7 @@ def _facts_of_row(row: Row, queue: str) -> dict[str, Any]:
     return {
         "id": row["id"],
         "dead_letter_queue": queue,
-        "original_destination": _bare(properties.get(ORIGIN, "")),
+        "original_destination": bare(properties.get(ORIGIN, "")),
         "reason": properties.get(REASON, ""),
         "deliveries": int(deliveries) if deliveries.isdecimal() else 0,
         "bytes": row["bytes"],
@@ -594,11 +561,3 @@ def text_of(body: bytes) -> str | None:
             if len(part) == len(body):
                 return None
     return None
-
-
-def preview(row: dict[str, Any]) -> str:
-    """A body in one short line of a table."""
-    if row["body"] is None:
-        return f"({size_text(row['bytes'])}, not text)"
-    line = "".join(char if char.isprintable() else " " for char in row["body"][: BODY_CHARS_SHOWN + 1])
-    return line if len(line) <= BODY_CHARS_SHOWN else f"{line[:BODY_CHARS_SHOWN]}…"

@@ -96,7 +96,7 @@ def queue() -> None:
 @json_option
 def show_(client: ManagementClient, name: str, as_json: bool) -> None:
     """Show all figures of a queue."""
-    row = client.get(f"/queues/{part(_bare(name))}")
+    row = client.get(f"/queues/{part(bare(name))}")
     if as_json:
         print_json(row)
         return
@@ -115,7 +115,7 @@ def why(client: ManagementClient, name: str, as_json: bool) -> None:
 
     It looks at the consumers, their selectors and the first 1,000 messages, at limits, and at the disk of the store.
     """
-    found = client.get(f"/queues/{part(_bare(name))}/hints")
+    found = client.get(f"/queues/{part(bare(name))}/hints")
     if as_json:
         print_json(found)
         return
@@ -135,7 +135,7 @@ def why(client: ManagementClient, name: str, as_json: bool) -> None:
 @json_option
 def browse(client: ManagementClient, name: str, selector: str, limit: int, as_json: bool) -> None:
     """Show the messages of a queue in the order of delivery. They stay as they are."""
-    rows, more = _messages(client, _bare(name), selector, limit)
+    rows, more = _messages(client, bare(name), selector, limit)
     if as_json:
         print_json(rows)
         return
@@ -164,11 +164,11 @@ def browse(client: ManagementClient, name: str, selector: str, limit: int, as_js
 @json_option
 def peek(client: ManagementClient, name: str, selector: str, as_json: bool) -> None:
     """Show the message that is delivered next, with its headers and body."""
-    rows, _ = _messages(client, _bare(name), selector, 1)
+    rows, _ = _messages(client, bare(name), selector, 1)
     if not rows:
         report({}, "no message", as_json)
         return
-    row = client.get(f"/queues/{part(_bare(name))}/messages/{part(rows[0]['id'])}")
+    row = client.get(f"/queues/{part(bare(name))}/messages/{part(rows[0]['id'])}")
     print_message(row, as_json)
 
 
@@ -185,11 +185,11 @@ def export(client: ManagementClient, name: str, selector: str) -> None:
     after: str | None = ""
     while after is not None:
         page = client.get(
-            f"/queues/{part(_bare(name))}/messages", selector=selector, after=after, limit=PAGE, body=1 << 20
+            f"/queues/{part(bare(name))}/messages", selector=selector, after=after, limit=PAGE, body=1 << 20
         )
         for row in page["items"]:
             if row["truncated"]:
-                row = client.get(f"/queues/{part(_bare(name))}/messages/{part(row['id'])}")
+                row = client.get(f"/queues/{part(bare(name))}/messages/{part(row['id'])}")
             sys.stdout.write(json.dumps(row) + "\n")
         after = page["after"]
 
@@ -212,9 +212,9 @@ def purge(
     as_json: bool,
 ) -> None:
     """Delete messages of a queue for good. Messages that consumers have not acknowledged yet stay with them."""
-    path, body = f"/queues/{part(_bare(name))}/purge", _selected(selector, ids, limit)
+    path, body = f"/queues/{part(bare(name))}/purge", _selected(selector, ids, limit)
     if not yes:
-        confirm(yes, f"Delete {_previewed(client, path, body)} of {_bare(name)} for good?")
+        confirm(yes, f"Delete {_previewed(client, path, body)} of {bare(name)} for good?")
     found = client.post(path, body)
     report(found, f"{counted(found['count'], 'message')} deleted", as_json)
 
@@ -226,12 +226,12 @@ def purge(
 @json_option
 def delete(client: ManagementClient, name: str, yes: bool, as_json: bool) -> None:
     """Delete a queue that has no consumers, with its messages. The next message makes it anew."""
-    path = f"/queues/{part(_bare(name))}"
+    path = f"/queues/{part(bare(name))}"
     if not yes:
         row = client.get(path)
-        confirm(yes, f"Delete {_bare(name)} and its {counted(row['messages'], 'message')} for good?")
+        confirm(yes, f"Delete {bare(name)} and its {counted(row['messages'], 'message')} for good?")
     found = client.delete(path)
-    report(found, f"{_bare(name)} deleted, with {counted(found['count'], 'message')}", as_json)
+    report(found, f"{bare(name)} deleted, with {counted(found['count'], 'message')}", as_json)
 
 
 @queue.command(
@@ -256,9 +256,9 @@ def move(
     as_json: bool,
 ) -> None:
     """Move messages to the queue TO. Each is at every moment in exactly one of the two."""
-    path, body = f"/queues/{part(_bare(name))}/move", {**_selected(selector, ids, limit), "to": _bare(to)}
+    path, body = f"/queues/{part(bare(name))}/move", {**_selected(selector, ids, limit), "to": bare(to)}
     if not yes:
-        confirm(yes, f"Move {_previewed(client, path, body)} of {_bare(name)} to {_bare(to)}?")
+        confirm(yes, f"Move {_previewed(client, path, body)} of {bare(name)} to {bare(to)}?")
     found = client.post(path, body)
     report(found, f"{counted(found['count'], 'message')} moved", as_json)
 
@@ -281,8 +281,8 @@ def copy(
     as_json: bool,
 ) -> None:
     """Copy messages to the queue TO as well."""
-    body = {**_selected(selector, ids, limit), "to": _bare(to)}
-    found = client.post(f"/queues/{part(_bare(name))}/copy", body)
+    body = {**_selected(selector, ids, limit), "to": bare(to)}
+    found = client.post(f"/queues/{part(bare(name))}/copy", body)
     report(found, f"{counted(found['count'], 'message')} copied", as_json)
 
 
@@ -292,8 +292,8 @@ def copy(
 @json_option
 def pause(client: ManagementClient, name: str, as_json: bool) -> None:
     """Deliver nothing from a queue until `amq queue resume`, or until another broker becomes master."""
-    found = client.post(f"/queues/{part(_bare(name))}/pause")
-    report(found, f"{_bare(name)} is paused: its consumers get nothing", as_json)
+    found = client.post(f"/queues/{part(bare(name))}/pause")
+    report(found, f"{bare(name)} is paused: its consumers get nothing", as_json)
 
 
 @queue.command(epilog=examples("amq queue resume orders --store /mnt/shared/amq"))
@@ -302,8 +302,8 @@ def pause(client: ManagementClient, name: str, as_json: bool) -> None:
 @json_option
 def resume(client: ManagementClient, name: str, as_json: bool) -> None:
     """Deliver again from a paused queue."""
-    found = client.post(f"/queues/{part(_bare(name))}/resume")
-    report(found, f"{_bare(name)} delivers", as_json)
+    found = client.post(f"/queues/{part(bare(name))}/resume")
+    report(found, f"{bare(name)} delivers", as_json)
 
 
 def _messages(client: ManagementClient, name: str, selector: str, limit: int) -> tuple[list[Row], bool]:
@@ -346,7 +346,7 @@ def print_message(row: Row, as_json: bool) -> None:
 
 def preview(row: Row) -> str:
     """A body in one short line of a table."""
-    if "body" not in row:
+    if row.get("body") is None:
         return f"({size_text(row['bytes'])}, not text)"
     line = "".join(char if char.isprintable() else " " for char in row["body"][: BODY_CHARS_SHOWN + 1])
     return line if len(line) <= BODY_CHARS_SHOWN else f"{line[:BODY_CHARS_SHOWN]}…"
@@ -358,5 +358,6 @@ def _plain(value: object) -> str:
     return "".join(char if char.isprintable() else "�" for char in text)
 
 
-def _bare(name: str) -> str:
+def bare(name: str) -> str:
+    """The name of a queue without its prefix."""
     return name.removeprefix("/queue/").removeprefix("queue://")

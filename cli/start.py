@@ -51,7 +51,7 @@ _EPILOG = examples(
     "--weight",
     metavar="NUMBER",
     type=click.FloatRange(0, WEIGHT_MAX),
-    help="With --cluster: the share of the stores that this node should serve, beside those of others. Default: 1.",
+    help="With --cluster: the share of the stores that this node should serve, compared with others. Default: 1.",
 )
 @click.option(
     "--gateways",

@@ -230,7 +230,7 @@ def _read(sections: Sequence[str]) -> Pairs:
         try:
             found = json.loads(section) if section else {}
         except ValueError as error:
-            raise ProtocolError(f"the properties of a message are no JSON: {error}") from error
+            raise ProtocolError(f"the properties of a message are not JSON: {error}") from error
         names += found.keys()
         values += found.values()
         counts.append(len(found))

@@ -182,7 +182,7 @@ def test_an_order_names_the_slave(circle: Circle) -> None:
         ("", "b has not caught up with the journal"),
         ("b", "b has not caught up with the journal"),
         ("a", "a is the master already"),
-        ("x", "no broker 'x' runs on this store beside this one; others: b"),
+        ("x", "no broker 'x' runs on this store besides this one; others: b"),
     ],
 )
 def test_an_order_is_refused_with_the_reason(circle: Circle, to: str, reason: str) -> None:

@@ -94,9 +94,7 @@ def abort_batch(machine: Machine, owner: str, batch: int | None, xids: Iterable[
 def rolled_back(outcome: str) -> int:
     """How many transactions a broker has rolled back. Raises ProtocolError."""
     if not outcome.isdecimal():
-        raise ProtocolError(
-            "this broker does not know how to roll back what an owner has prepared: roll back each xid by itself"
-        )
+        raise ProtocolError("this broker does not know how to roll back what an owner has prepared: roll back each xid")
     return int(outcome)
 
 

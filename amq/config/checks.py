@@ -28,7 +28,7 @@ STORE_LIMIT_SEGMENTS_MIN = 8
 TOKEN_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _TOKEN_CURES = {
     "tokenAudience": "tokens for any other service would be accepted; set it to the name of this broker at the issuer",
-    "tokenUser": "nobody could have a name; set it to the claim with the user's name",
+    "tokenUser": "no user would have a name; set it to the claim with the user's name",
 }
 _NEVER_RAISED = "memoryLimit"  # a default protects the host: only a person may ask for more of its memory
 
@@ -89,8 +89,8 @@ def contradictions(config: BrokerConfig) -> list[str]:
     found += _bad_names(config)
     if config.anonymous == "no" and not has_logins(config):
         found.append(
-            f"{_told(config, 'anonymous')} without usersFile: nobody could log in; set usersFile to a file made with "
-            "`amq user add NAME --users FILE`, or allow anonymous = loopback"
+            f"{_told(config, 'anonymous')} without usersFile: no client could log in; set usersFile to a file made "
+            "with `amq user add NAME --users FILE`, or allow anonymous = loopback"
         )
     if config.probe_listen:
         try:
@@ -169,7 +169,7 @@ def _tls_contradictions(config: BrokerConfig) -> list[str]:
     secure = [url for url in config.transports if parse_transport_url(url).tls]
     if secure and not config.certificate:
         found.append(
-            f"{secure[0]} needs a certificate: set certificate, and certificateKey if the key is in a file of its own"
+            f"{secure[0]} needs a certificate: set certificate, and certificateKey if the key is in another file"
         )
     if config.client_certificate != "none" and not config.trust:
         found.append(
@@ -208,7 +208,7 @@ def _ldap_contradictions(config: BrokerConfig) -> list[str]:
             )
     for key in ("ldapUserBase", "ldapUserAttribute", "ldapGroupMember"):
         if not config.get(BY_KEY[key]):
-            found.append(f"{_told(config, 'ldapUrls')} without {key}: nobody could be found; set it")
+            found.append(f"{_told(config, 'ldapUrls')} without {key}: no user could be found; set it")
     if bool(config.ldap_bind_user) != bool(config.ldap_bind_password_file):
         found.append("ldapBindUser and ldapBindPasswordFile belong together: set both, or none")
     return found
@@ -242,9 +242,9 @@ def doubts(config: BrokerConfig) -> list[str]:
     remote = [url for url in config.transports if not parse_transport_url(url).loopback]
     if remote and config.anonymous == "loopback" and not has_logins(config):
         found.append(
-            f"{remote[0]} can be reached from other hosts, but nobody can log in from there: anonymous = loopback and "
-            "no usersFile; add users with `amq user add NAME --users FILE` and set usersFile, or set anonymous = yes "
-            "on a trusted network"
+            f"{remote[0]} can be reached from other hosts, but no client can log in from there: anonymous = loopback "
+            "and no usersFile; add users with `amq user add NAME --users FILE` and set usersFile, or set anonymous = "
+            "yes on a trusted network"
         )
     if remote and config.anonymous == "yes" and config.users_file:
         found.append(

@@ -212,7 +212,7 @@ class NodeOptions(SecurityOptions):
     connection_ttl_s: float = LIMITS.duration(
         "60s",
         "How long the host of a client may leave TCP without an answer before the broker closes the connection. It "
-        "finds hosts that vanish without a word behind clients that send no heart-beats.",
+        "finds hosts that vanish without a word if their clients send no heart-beats.",
         "Use more if connections must survive a network that is away for longer.",
         minimum=0,
         maximum=86_400_000,

@@ -151,7 +151,7 @@ class SecurityOptions:
     token_user: str = SECURITY.text(
         "sub",
         "The claim of a token that is the user's name.",
-        "Keycloak's `sub` is an id that nobody can read: use `preferred_username`, or `azp` for services.",
+        "Keycloak's `sub` is an id that people cannot read: use `preferred_username`, or `azp` for services.",
         reload=True,
         elsewhere=("auth_oauth2.preferred_username_claims",),
     )

@@ -128,7 +128,7 @@ class StoreOptions(DestinationDefaults):
     journal_segment_size_bytes: int = STORE.size(
         "32MiB",
         "Most bytes of a journal file together with the records that must be written before it can be deleted; "
-        "the broker fills a file up to three quarters of this. A larger message gets a file of its own.",
+        "the broker fills a file up to three quarters of this. A larger message gets a separate file.",
         "Smaller files give space back sooner; larger ones are created less often.",
         minimum=64 << 10,
         maximum=1 << 30,
@@ -159,7 +159,7 @@ class StoreOptions(DestinationDefaults):
     )
     checkpoint_distance_bytes: int = STORE.size(
         "128MiB",
-        "How far the journal grows between two checkpoints. A start reads no more than this behind the last "
+        "How far the journal grows between two checkpoints. A start reads no more than this after the last "
         "checkpoint, or four times the checkpoint's own size.",
         "Use less if messages are tiny and a start without a slave takes too long.",
         minimum=0,

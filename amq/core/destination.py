@@ -162,7 +162,7 @@ def flaw(name: str) -> str:
     if "," in plain:
         return "a comma separates several destinations: give one"
     if any(word in (WORD_TEXT, REST_TEXT) for word in plain.split(".")):
-        return "* and > stand for many destinations: give one"
+        return "* and > mean many destinations: give one"
     if why := bars(plain):
         return why
     return f"it has more than {NAME_BYTES_MAX} bytes" if len(plain.encode()) > NAME_BYTES_MAX else ""

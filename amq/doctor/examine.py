@@ -211,7 +211,7 @@ def _meet(report: Examination, doors: Outside, told: dict[str, Any], host: str) 
         theirs = [Finding.from_json(body) for body in told["findings"]]
         name, boot_id = str(told["host"]), str(told["boot_id"])
     except (LookupError, ValueError, TypeError) as error:
-        raise PeerError("it says of itself what is not understood here: use the same amq on all hosts") from error
+        raise PeerError("its description is not understood here: use the same amq on all hosts") from error
     same = boot_id == doors.host.boot_id()
     level, found = (Level.WARNING, "this very host") if same else (Level.OK, f"another host, {name}")
     why = "what follows says nothing about other hosts" if same else "what follows was tried between two hosts"

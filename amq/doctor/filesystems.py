@@ -226,8 +226,7 @@ def _judge_lost_locks(machine: ThisHost) -> Iterator[Finding]:
             Level.WARNING,
             "recover_lost_locks",
             "Y",
-            "this client takes lost locks again by itself, so the server no longer refuses late writes of a deposed "
-            "master",
+            "this client takes lost locks again, so the server no longer refuses late writes of a deposed master",
             "set nfs.recover_lost_locks=N, the default",
         )
 

@@ -956,7 +956,7 @@ class RoutedConnection:
     def _open_session(self, session: RoutedSession | int, command: OpenSession) -> None:  # noqa: ARG002
         number = command.session
         if number in self._sessions:
-            raise CommandError(f"session {number} is open already: give each a number of its own")
+            raise CommandError(f"session {number} is open already: give each another number")
         if len(self._sessions) >= SESSIONS_MAX:
             raise CommandError(
                 f"this connection has {SESSIONS_MAX} sessions already: use one for each thread",

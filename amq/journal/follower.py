@@ -132,7 +132,7 @@ class Follower:
             self._after = (position.epoch, position.number)
             self._passed_over = position.segment_name
             if not any(segment_key(name) > self._after for name in self._list()):
-                raise DivergedError(f"{path} is missing, and so is all that should be behind it") from None
+                raise DivergedError(f"{path} is missing, and so is all that should follow it") from None
             return
         self._after = (position.epoch, position.number - 1)
         same = header is not None and (header.salt, header.store_uuid) == (position.salt, start.store_uuid)
@@ -345,7 +345,7 @@ class Follower:
         for name in present:
             if name not in self.segments:  # trimmed and not deleted yet, and forgotten
                 if segment_key(name) not in self.trimmed:
-                    raise DivergedError(f"{name} counts, and was not there when the one behind it was read")
+                    raise DivergedError(f"{name} counts, and was not there when the next one was read")
                 self.segments[name] = Segment(name, *segment_key(name), sealed[name])
         segments = [self.segments[name] for name in present]
         check_complete(self._log, [segment.key for segment in segments], self.trimmed)

@@ -55,7 +55,7 @@ def _of_broker(context: Context) -> list[Hint]:
             Hint(
                 "disk-full",
                 "The disk of the store is full: new messages are rejected, consumers go on. "
-                "Make room on it, or consume; service resumes by itself.",
+                "Make room on it, or consume; service resumes then.",
             )
         )
     elif journal.at_limit:

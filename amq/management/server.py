@@ -116,7 +116,7 @@ def _check_unused(path: str) -> None:
             trial.connect(path)
         except ConnectionRefusedError:
             return
-        raise OSError(errno.EADDRINUSE, "another process serves there: give each broker a path of its own")
+        raise OSError(errno.EADDRINUSE, "another process serves there: give each broker another path")
 
 
 def _caller(headers: Mapping[bytes, bytes]) -> Caller:

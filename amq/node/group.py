@@ -28,6 +28,7 @@ from amq.core.errors import AmqError, TransportError
 from amq.doors.clock import Clock
 from amq.doors.threads import Threads
 from amq.node.candidacy import Listening
+from amq.node.linking import link_secret
 from amq.store.board import Board
 from amq.store.election import Election
 from amq.store.host import Host, is_here
@@ -194,15 +195,26 @@ class Group:
             self._ask.set()
 
     def _keep_probing(self) -> None:
-        assert self._probe is not None
         while not self._stopping.is_set():
             self._ask.clear()
             if not self._serving:
-                found = self._probe(self.config.transports)
+                found = self._refused()
                 if not self._serving:
                     self._refusals = found
             self._answered.set()
             self._ask.wait(PROBE_S)
+
+    def _refused(self) -> tuple[Refusal, ...]:
+        assert self._probe is not None
+        config = self.config
+        if not config.link_listen:
+            return self._probe(config.transports)
+        found = self._probe((*config.transports, config.link_listen))
+        try:
+            link_secret(config.link_secret_file)
+        except TransportError as error:
+            return (*found, Refusal(config.link_listen, 0, 0, error.description))
+        return found
 
     # -- whether this broker could serve ------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ def link_secret(path: str) -> bytes:
     """The content of linkSecretFile without blanks around it. Raises TransportError."""
     cure = "let all nodes of the cluster run as one user, and give them the same file"
     try:
-        content, mode = files.read(path, "linkSecretFile", cure, "LINK_SECRET_UNUSABLE", _BYTES_MAX)
+        content, mode = files.read(path, f"linkSecretFile {path}", cure, "LINK_SECRET_UNUSABLE", _BYTES_MAX)
     except ConfigError as error:
         raise TransportError(error.description, code=error.code) from error
     secret = content.strip()

@@ -174,7 +174,7 @@ class Succession:
                 search.refusals = [f"{order.to} is the master already"]
             elif not search.left:
                 names = ", ".join(other.name for other in others) or "none"
-                search.refusals = [f"no broker {order.to!r} runs on this store beside this one; others: {names}"]
+                search.refusals = [f"no broker {order.to!r} runs on this store besides this one; others: {names}"]
         else:
             ready = [other for other in others if not other.not_ready]
             search.left = sorted(ready, key=lambda other: (-other.priority, other.name))

@@ -443,7 +443,7 @@ class Locker:
         try:
             found = self._election.read_claim()
         except FileNotFoundError as error:
-            raise OwnershipLostError(f"{error.filename} was removed: nobody can tell who claimed the store") from None
+            raise OwnershipLostError(f"{error.filename} was removed: it is not known who claimed the store") from None
         if found != self._claim:
             raise OwnershipLostError(f"another broker claimed the store: {_claimant(found)}")
 

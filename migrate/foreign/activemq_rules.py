@@ -16,7 +16,7 @@ from amq_migrate.foreign.report import Status
 RIGHTS = ("read", "write", "admin")
 ADVISORIES = "ActiveMQ." + REST_TEXT
 _KEPT_ELSEWHERE = (
-    "amq has a permissions file of its own: write these rules there and set permissionsFile (docs/security.md); until "
+    "amq has another permissions file: write these rules there and set permissionsFile (docs/security.md); until "
     "then every user may do everything"
 )
 _TEMPORARY = "whoever may log in may make temporary destinations; only the connection that made one consumes it"

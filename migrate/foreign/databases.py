@@ -31,9 +31,9 @@ def rules() -> dict[str, Rule]:
         "statements": ignored(_TABLES, whole=True),
         "adapter": ignored(_TABLES, whole=True),
         **dict.fromkeys(("lease-database-locker", "database-locker"), special(_locker)),
-        "lease-database-locker@leaseHolderId": ignored("each broker has a name of its own"),
+        "lease-database-locker@leaseHolderId": ignored("each broker has another name"),
         **each_of(
-            ignored("the lock needs no table of its own"),
+            ignored("the lock needs no separate table"),
             "@queryTimeout @maxAllowableDiffFromDBTime",
         ),
     }

@@ -113,7 +113,7 @@ class ForeignTransports:
         if value > 0:
             found.append((part, value))
         else:
-            part.tell(Status.NATURAL, "amq has a limit of its own")
+            part.tell(Status.NATURAL, "amq has another limit")
 
     def finish(self, importing: Importing) -> None:
         """Set the options for all that was gathered."""

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from lab.gfs2 import Gfs2
 from lab.scenario import scenario
+from lab.scenarios_nfs4 import kill
 from lab.world import World
 
-
-@scenario("gfs2-kill", "the master's process is killed", 45, "gfs2", files=Gfs2)
-def kill(world: World) -> None:
-    world.build()
-    epoch, since_s = world.epoch, world.fault("killing the master")
-    world.master.kill()
-    world.wait_takeover(since_s, epoch)
+scenario("gfs2-kill", "the master's process is killed", 45, "gfs2", files=Gfs2)(kill)
 
 
 @scenario("gfs2-cut", "the master's host is cut off from the cluster: it is fenced", 60, "gfs2", files=Gfs2)

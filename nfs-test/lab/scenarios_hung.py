@@ -18,17 +18,9 @@ SILENCE_S = 10.0
 STOPPED = f"the master's process is stopped for {HANG_S:g} s, its host keeps the lock; then it goes on"
 
 
-@scenario("hung-master", STOPPED, 60, default_client=True)
-def hung_master(world: World) -> None:
-    _hung_process(world)
-
-
 @scenario("gfs2-hung-master", STOPPED, 60, "gfs2", files=Gfs2)
-def gfs2_hung_master(world: World) -> None:
-    _hung_process(world)
-
-
-def _hung_process(world: World) -> None:
+@scenario("hung-master", STOPPED, 60, default_client=True)
+def hung_process(world: World) -> None:
     world.build()
     master, epoch, marker = world.master, world.epoch, world.master.marker
     since_s = world.fault("stopping the master's process")

@@ -35,38 +35,22 @@ def power_off(world: World) -> None:
 
 
 @scenario(
-    "partition",
-    f"the master's host is cut off from the file server for {CUT_S:g} s, then healed",
-    80,
-    options=LEASE_ALONE,
-)
-def partition(world: World) -> None:
-    cut_and_heal(world)
-
-
-@scenario(
-    "partition-no-fencing", "the same with brokers whose fencing is taken out", 90, unfenced=True, options=LEASE_ALONE
-)
-def partition_no_fencing(world: World) -> None:
-    cut_and_heal(world)
-
-
-@scenario("partition-hard", "the same on a hard mount", 80, files=lambda: Nfs(nfs.HARD), options=LEASE_ALONE)
-def partition_hard(world: World) -> None:
-    cut_and_heal(world)
-
-
-@scenario(
     "partition-defaults",
     "the same on a mount with default options",
     80,
     files=lambda: Nfs(nfs.DEFAULTS),
     options=LEASE_ALONE,
 )
-def partition_defaults(world: World) -> None:
-    cut_and_heal(world)
-
-
+@scenario("partition-hard", "the same on a hard mount", 80, files=lambda: Nfs(nfs.HARD), options=LEASE_ALONE)
+@scenario(
+    "partition-no-fencing", "the same with brokers whose fencing is taken out", 90, unfenced=True, options=LEASE_ALONE
+)
+@scenario(
+    "partition",
+    f"the master's host is cut off from the file server for {CUT_S:g} s, then healed",
+    80,
+    options=LEASE_ALONE,
+)
 def cut_and_heal(world: World) -> None:
     """The master's host loses its way to the file server for `CUT_S`: another takes over, it must be deposed."""
     world.build()
@@ -83,19 +67,11 @@ def cut_and_heal(world: World) -> None:
     world.traffic.wait_confirmed(60)
 
 
-@scenario("freeze", f"the master's host is stopped for {FREEZE_S:g} s, then goes on", 60, options=LEASE_ALONE)
-def freeze(world: World) -> None:
-    _freeze(world)
-
-
 @scenario(
     "freeze-no-fencing", "the same with brokers whose fencing is taken out", 95, unfenced=True, options=LEASE_ALONE
 )
-def freeze_no_fencing(world: World) -> None:
-    _freeze(world)
-
-
-def _freeze(world: World) -> None:
+@scenario("freeze", f"the master's host is stopped for {FREEZE_S:g} s, then goes on", 60, options=LEASE_ALONE)
+def freeze(world: World) -> None:
     world.build()
     master, epoch = world.master, world.epoch
     marker = master.marker

@@ -6,22 +6,14 @@ from amq.node.contender import HUNG_ON_SMB
 from lab.doctor import expect_refused
 from lab.history import now_s
 from lab.scenario import last_until, scenario
-from lab.scenarios_nfs4 import CUT_S, cut_and_heal
+from lab.scenarios_nfs4 import CUT_S, cut_and_heal, kill
 from lab.smb import RECOMMENDED, Smb
 from lab.world import World
 
-
-@scenario("smb-kill", "the master's process is killed", 35, "smb", files=Smb)
-def kill(world: World) -> None:
-    world.build()
-    epoch, since_s = world.epoch, world.fault("killing the master")
-    world.master.kill()
-    world.wait_takeover(since_s, epoch)
-
-
-@scenario("smb-cut", f"the master's host is cut off from the server for {CUT_S:g} s, then healed", 80, "smb", files=Smb)
-def cut(world: World) -> None:
-    cut_and_heal(world)
+scenario("smb-kill", "the master's process is killed", 35, "smb", files=Smb)(kill)
+scenario("smb-cut", f"the master's host is cut off from the server for {CUT_S:g} s, then healed", 80, "smb", files=Smb)(
+    cut_and_heal
+)
 
 
 @scenario(

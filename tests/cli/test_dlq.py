@@ -12,6 +12,7 @@ from brokers import Broker, Brokers
 
 import amq as client
 from amq.cli import dlq, exits
+from amq.cli.queues import preview
 from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
@@ -176,9 +177,9 @@ def test_a_body_in_one_line() -> None:
     assert (dlq.text_of(b"abc"), dlq.text_of(b""), dlq.text_of(b"\xff\xfe")) == ("abc", "", None)
     assert dlq.text_of("ä".encode() * 5000) == "ä" * 1000
     assert dlq.text_of(b"a" + "ä".encode() * 5000) == "a" + "ä" * 999
-    assert dlq.preview({"body": "two\nlines", "bytes": 9}) == "two lines"
-    assert dlq.preview({"body": "x" * 100, "bytes": 100}) == "x" * 60 + "…"
-    assert dlq.preview({"body": None, "bytes": 2048}) == "(2.0 KiB, not text)"
+    assert preview({"body": "two\nlines", "bytes": 9}) == "two lines"
+    assert preview({"body": "x" * 100, "bytes": 100}) == "x" * 60 + "…"
+    assert preview({"body": None, "bytes": 2048}) == "(2.0 KiB, not text)"
 
 
 def test_ids_that_a_list_shows_are_taken(broker: Broker) -> None:

@@ -152,7 +152,7 @@ def test_errors_name_place_and_cure(file: Path, text: str, where: int, says: str
         (["maxTransactionSize=1MiB", "maxFrameSize=2MiB"], "could not be sent in a transaction"),
         (["maxTransactionSize=2GiB"], "more memory than there is"),
         (["maxHeaderSize=65KiB", "maxHeaderBlockSize=64KiB"], "would not fit into the header block"),
-        (["anonymous=no"], "nobody could log in; set usersFile to a file made with `amq user add"),
+        (["anonymous=no"], "no client could log in; set usersFile to a file made with `amq user add"),
     ],
 )
 def test_override_errors(overrides: list[str], says: str) -> None:
@@ -229,7 +229,7 @@ def test_paths(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["transports=stomp://0.0.0.0"], "nobody can log in from there"),
+        (["transports=stomp://0.0.0.0"], "no client can log in from there"),
         (["transports=stomp://127.0.0.1,stomp://10.0.0.1"], "stomp://10.0.0.1:61613 can be reached"),
         (["transports=stomp://0.0.0.0", "anonymous=yes", "usersFile=u"], "usersFile protects nothing"),
     ],

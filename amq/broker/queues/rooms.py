@@ -19,7 +19,7 @@ from amq.core.errors import StoreFullError
 from amq.core.units import format_size
 from amq.journal.hidden import told_name
 
-_CURE = "produce on a connection of its own"
+_CURE = "produce on a separate connection"
 
 
 class Room(Protocol):

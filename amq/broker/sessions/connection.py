@@ -148,7 +148,7 @@ class ClientConnection:
     def open_session(self, command: OpenSession) -> None:
         """Raises CommandError."""
         if command.session in self.sessions:
-            raise CommandError(f"session {command.session} is open already: give each a number of its own")
+            raise CommandError(f"session {command.session} is open already: give each another number")
         if len(self.sessions) >= SESSIONS_MAX:
             raise CommandError(
                 f"this connection has {SESSIONS_MAX} sessions already: use one for each thread",

@@ -93,7 +93,7 @@ class Links:
             may_steal = anew or self._core.config.allow_link_stealing or other.is_lost
             if not may_steal:
                 raise AccessError(
-                    f"client id {client.id!r} is in use by another connection: give each client an id of its own, or "
+                    f"client id {client.id!r} is in use by another connection: give each client another id, or "
                     "close that one (or set allowLinkStealing, and the newer one wins)",
                     code="CLIENT_ID_IN_USE",
                 )

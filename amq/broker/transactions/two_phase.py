@@ -220,7 +220,7 @@ class TwoPhase:
             raise TransactionRolledBackError(f"{xid} was asked for after a failover and declared not prepared")
         if self.is_known(key):
             raise TransactionRolledBackError(
-                f"{xid} was prepared before: give each transaction an xid of its own; this one was rolled back",
+                f"{xid} was prepared before: give each transaction another xid; this one was rolled back",
                 code="XID_IN_USE",
             )
         if command.owner and command.batch <= self.newest(command.owner):
@@ -518,7 +518,7 @@ class TwoPhase:
             if committing is False or self._ended_so(key, False):
                 raise TransactionRolledBackError(f"{xid} was rolled back: run the batch again")
             if committing or self._ended_so(key, True):
-                raise CommandError(f"{xid} was committed by itself: it is not part of a batch", code="XID_COMMITTED")
+                raise CommandError(f"{xid} was committed alone: it is not part of a batch", code="XID_COMMITTED")
             raise self._unknown(xid)
         if (found[0].owner, found[0].batch) != (owner, batch):
             raise CommandError(

@@ -296,7 +296,7 @@ def _identity(data: bytes, at: int, type: int) -> tuple[bytes, int]:
     if not data[at]:
         raise ValueError("a message has no producer")
     if data[at + 1] != type:
-        raise ValueError(f"a structure of type {data[at + 1]} stands where one of type {type} is wanted")
+        raise ValueError(f"a structure of type {data[at + 1]} is where one of type {type} is wanted")
     _, end = _text(data, at + 2)
     end += 16
     return data[at:end], end

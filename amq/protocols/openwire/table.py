@@ -143,7 +143,7 @@ def decode(data: bytes, version: int = VERSION_MAX) -> Structure:
     reader = Reader(data)
     found = read_structure(reader, version, 0)
     if reader.at != reader.end:
-        raise ValueError(f"{reader.end - reader.at} bytes stand behind the end of a command of type {found.type}")
+        raise ValueError(f"{reader.end - reader.at} bytes follow the end of a command of type {found.type}")
     return found
 
 

@@ -42,7 +42,7 @@ def check_own(vfs: Vfs, store: str) -> None:
             return
     raise StoreError(
         f"{store} is the {product}, see {newest[1]}: amq does not read it and must not write there, where the other "
-        "broker may run. Give amq a directory of its own (--store DIR), start it beside the other broker, and move the "
+        "broker may run. Give amq another directory (--store DIR), start it while the other broker runs, and move the "
         "messages with `amq migrate`: docs/migration.md. If that broker is gone for good, move its files elsewhere",
         code="STORE_OF_OTHER_BROKER",
     )

@@ -80,7 +80,7 @@ def test_every_cut_is_refused() -> None:
         for size in range(len(whole_one)):
             with pytest.raises(ValueError, match=r"."):
                 decode(whole_one[:size])
-        with pytest.raises(ValueError, match="1 bytes stand behind"):
+        with pytest.raises(ValueError, match="1 bytes follow"):
             decode(whole_one + b"\0")
         assert decode(whole_one).fields.keys() == {name for name, _, _ in fields}
 
