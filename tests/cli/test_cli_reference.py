@@ -70,6 +70,7 @@ def test_the_contract() -> None:
         "amq store accept",
         "amq doctor",
         *(f"amq cluster {name}" for name in ("init", "add-store", "status", "drain", "resume", "rebalance", "forget")),
+        *(f"amq cluster {name}" for name in ("place", "where")),
         "amq journal check",
         "amq journal dump",
         "amq journal stat",
@@ -163,7 +164,7 @@ def test_each_example_is_a_command_line(
 ) -> None:
     """It is parsed to its last option, with files that it names being there; nothing is run."""
     (command_line,) = [part for part in re.split(r"\s\|\s|\s&&\s", example) if re.match(r"(AMQ_\w+=\S+ )*amq ", part)]
-    words = [word for word in shlex.split(re.sub(r">\S+", "", command_line)) if not re.match(r"AMQ_\w+=", word)]
+    words = [word for word in shlex.split(re.sub(r" >\S+", "", command_line)) if not re.match(r"AMQ_\w+=", word)]
     assert " ".join(words).startswith(name)
     words = [str(tmp_path / "file") if word.startswith("/usr/share/") else word for word in words]
     (tmp_path / "file").touch()
