@@ -204,7 +204,7 @@ def forget(directory: str, node: str, as_json: bool) -> None:
     if as_json:
         print_json({"node": node, "forgotten": True})
     else:
-        click.echo(f"{node} is no part of the cluster any more")
+        click.echo(f"{node} does not belong to the cluster any more")
 
 
 cluster.add_command(place)

@@ -50,7 +50,7 @@ def run(directory: str, read: Callable[[str], BrokerConfig], weight: float, gate
     logs.configure(config)
     process.raise_file_limit()
     if config.sources.get("priority", "default") != "default":
-        raise ConfigError("priority: a cluster shares its stores out by itself: give --weight, or drain a node")
+        raise ConfigError("priority: a cluster shares its stores out: give --weight, or drain a node")
     cluster = Cluster(directory)
     cluster.secret()
     table = cluster.table()

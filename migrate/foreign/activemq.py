@@ -57,7 +57,7 @@ BROKER = table(
         "broker@advisorySupport": only(
             "true",
             "advisories are sent while somebody subscribes to them",
-            "advisories cannot be switched off; they cost nothing while nobody subscribes to them",
+            "advisories cannot be switched off; they cost nothing without subscribers",
         ),
         "broker@deleteAllMessagesOnStartup": only(
             "false", "messages stay", "amq deletes no messages at a start: remove the store directory instead"
@@ -89,7 +89,7 @@ BROKER = table(
         "broker@enableMessageExpirationOnActiveDurableSubs": natural("messages of durable subscriptions expire"),
         "broker@useLoggingForShutdownErrors": natural("errors are logged"),
         "broker@start broker@startAsync": ignored("`amq start` starts the broker"),
-        "broker@brokerId": ignored("each broker has an id of its own"),
+        "broker@brokerId": ignored("each broker has another id"),
         "broker@id": ignored(),
         "broker@useJmx broker@populateUserNameInMBeans broker@mbeanInvocationTimeout broker@dedicatedTaskRunner "
         "broker@taskRunnerPriority broker@persistenceThreadPriority broker@virtualThreadTaskRunner "
@@ -253,8 +253,8 @@ def read(root: Element, path: str, placeholders: Placeholders, roles: Mapping[st
         "transportConnector@rebalanceClusterClients": carry("rebalanceClusterClients", boolean),
         "transportConnector@updateClusterClientsOnRemove": natural("clients are told of brokers that go, too"),
         "transportConnector@updateClusterFilter": unsupported("clients are told of all brokers of the group"),
-        "transportConnector@maximumProducersAllowedPerConnection": natural("amq has limits of its own"),
-        "transportConnector@maximumConsumersAllowedPerConnection": natural("amq has limits of its own"),
+        "transportConnector@maximumProducersAllowedPerConnection": natural("amq has other limits"),
+        "transportConnector@maximumConsumersAllowedPerConnection": natural("amq has other limits"),
         **each_of(
             ignored(_JAVA),
             "transportConnector@disableAsyncDispatch transportConnector@enableStatusMonitor "

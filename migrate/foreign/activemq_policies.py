@@ -128,7 +128,7 @@ class PolicyEntries:
 
     def _individual(self, part: FilePart) -> None:
         prefix = part.element.attributes.get("queuePrefix", "ActiveMQ.DLQ.Queue.")
-        self._strategies.append(_Strategy(part, True, prefix, "each queue has a dead-letter queue of its own"))
+        self._strategies.append(_Strategy(part, True, prefix, "each queue has a separate dead-letter queue"))
         part.tell(Status.CARRIED, "")
 
     def _shared(self, part: FilePart) -> None:

@@ -69,7 +69,7 @@ CORE = table(
         ),
         "journal-directory": special(lambda part: _store(part)),
         "paging-directory": natural(_PAGES),
-        "bindings-directory": natural("queues and topics need no directory of their own"),
+        "bindings-directory": natural("queues and topics need no separate directory"),
         "large-messages-directory": natural("large messages are in the journal"),
         "node-manager-lock-directory": unsupported("the lock is in the store directory"),
         "journal-retention-directory": unsupported(
@@ -168,7 +168,7 @@ HA = table(
         "shared-store": special(lambda part: _shared_store(part)),
         "replication": unsupported(_REPLICATION, whole=True),
         "live-only primary-only": natural("a broker alone on its store; others that start on it become slaves"),
-        "colocated": unsupported("start a second broker on this host, with a name and a store of its own", whole=True),
+        "colocated": unsupported("start a second broker on this host, with another name and another store", whole=True),
         "scale-down": unsupported(
             "a broker does not give its messages to another one when it stops: they stay in the store", whole=True
         ),
