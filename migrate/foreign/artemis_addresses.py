@@ -24,7 +24,6 @@ from amq_migrate.foreign.importing import (
     Importing,
     Rule,
     carry,
-    each_of,
     ignored,
     natural,
     only,
@@ -387,91 +386,61 @@ def _last_value(part: FilePart) -> None:
 
 
 def _setting_rules(rules: dict[str, Rule]) -> dict[str, Rule]:
-    return {f"address-setting/{name}": rule for name, rule in rules.items()}
+    """Rules of settings of an address; one may be that of several settings, separated by blanks."""
+    return {f"address-setting/{name}": rule for names, rule in rules.items() for name in names.split()}
 
 
-_SETTING = {
-    "address-setting@match": natural(),
-    **_setting_rules(
-        {
-            "redelivery-delay": carry("redeliveryDelay", milliseconds),
-            "redelivery-delay-multiplier": carry("redeliveryBackOffMultiplier", factor),
-            "redelivery-collision-avoidance-factor": unsupported("delays are exact"),
-            "max-redelivery-delay": carry("maximumRedeliveryDelay", milliseconds),
-            "max-delivery-attempts": special(_attempts),
-            "auto-create-expiry-resources": only(
-                "false", "off", "amq has one expiry queue for the pattern: expiryQueue"
-            ),
-            "no-expiry": only("false", "messages expire", "a message with an expiry expires"),
-            "default-last-value-key": carry("lastValueKey"),
-            "default-group-rebalance": carry("groupRebalance", boolean),
-            "slow-consumer-threshold": natural("see pendingMessageLimit"),
-            "slow-consumer-threshold-measurement-unit": natural("see pendingMessageLimit"),
-            "slow-consumer-check-period": natural("see pendingMessageLimit"),
-            "id-cache-size": unsupported("duplicateWindow holds for all destinations"),
-            "send-to-dla-on-no-route": only("false", "off", "a message to a queue always has a route"),
-            "redistribution-delay": natural("one master serves all consumers"),
-            "default-exclusive-queue": only(
-                "false",
-                "a consumer is exclusive if it asks for it",
-                "let consumers subscribe with activemq.exclusive:true",
-            ),
-            "default-non-destructive": only("false", "off", "let readers browse: browser:true"),
-            "default-max-consumers": only("-1", "no limit", "there is no limit for the number of consumers"),
-            "default-purge-on-no-consumers": only("false", "messages wait", "messages wait, or expire"),
-            "default-consumers-before-dispatch": only("0", "off", "delivery begins with the first consumer"),
-            "default-delay-before-dispatch": only("-1", "off", "delivery begins with the first consumer"),
-            "default-consumer-window-size": unsupported("set prefetchSize: amq counts messages, not bytes"),
-            "default-address-routing-type": natural("/queue/ and /topic/ in the name decide"),
-            "default-queue-routing-type": natural("/queue/ and /topic/ in the name decide"),
-        }
-    ),
-    **each_of(
-        unsupported("set queueLimit, which counts bytes"),
-        "address-setting/max-size-messages address-setting/max-size-bytes-reject-threshold",
-    ),
-    **each_of(
-        unsupported("set queueLimit and queueLimitPolicy"),
-        "address-setting/page-limit-bytes address-setting/page-limit-messages address-setting/page-full-policy",
-    ),
-    **each_of(
-        unsupported("let producers set the expiry themselves"),
-        "address-setting/expiry-delay address-setting/min-expiry-delay address-setting/max-expiry-delay",
-    ),
-    **each_of(
-        unsupported("the names of such queues are fixed: see deadLetterPrefix and expiryQueue"),
-        "address-setting/dead-letter-queue-suffix address-setting/expiry-queue-prefix "
-        "address-setting/expiry-queue-suffix",
-    ),
-    **each_of(
-        natural(_PAGES),
-        "address-setting/page-size-bytes address-setting/page-max-cache-size address-setting/max-read-page-messages "
-        "address-setting/prefetch-page-messages address-setting/max-read-page-bytes "
-        "address-setting/prefetch-page-bytes address-setting/disk-full-policy "
-        "address-setting/initial-queue-buffer-size",
-    ),
-    **each_of(
-        natural(_FORGOTTEN),
-        "address-setting/auto-create-queues address-setting/auto-delete-queues address-setting/auto-create-addresses "
-        "address-setting/auto-delete-addresses address-setting/auto-create-jms-queues "
-        "address-setting/auto-delete-jms-queues address-setting/auto-create-jms-topics "
-        "address-setting/auto-delete-jms-topics address-setting/auto-delete-created-queues "
-        "address-setting/auto-delete-queues-delay address-setting/auto-delete-queues-message-count "
-        "address-setting/auto-delete-queues-skip-usage-check address-setting/auto-delete-addresses-delay "
-        "address-setting/auto-delete-addresses-skip-usage-check address-setting/config-delete-queues "
-        "address-setting/config-delete-addresses address-setting/config-delete-diverts",
-    ),
-    **each_of(
-        ignored("see `amq status` and the log"),
-        "address-setting/message-counter-history-day-limit address-setting/management-browse-page-size "
-        "address-setting/management-message-attribute-size-limit address-setting/enable-metrics",
-    ),
-    **each_of(
-        natural("groups have buckets: see groupBuckets"),
-        "address-setting/default-group-rebalance-pause-dispatch address-setting/default-group-first-key",
-    ),
-    "address-setting/enable-ingress-timestamp": natural("messages carry the time at which they came"),
-}
+_SETTING = {"address-setting@match": natural()} | _setting_rules(
+    {
+        "redelivery-delay": carry("redeliveryDelay", milliseconds),
+        "redelivery-delay-multiplier": carry("redeliveryBackOffMultiplier", factor),
+        "redelivery-collision-avoidance-factor": unsupported("delays are exact"),
+        "max-redelivery-delay": carry("maximumRedeliveryDelay", milliseconds),
+        "max-delivery-attempts": special(_attempts),
+        "auto-create-expiry-resources": only("false", "off", "amq has one expiry queue for the pattern: expiryQueue"),
+        "no-expiry": only("false", "messages expire", "a message with an expiry expires"),
+        "default-last-value-key": carry("lastValueKey"),
+        "default-group-rebalance": carry("groupRebalance", boolean),
+        "slow-consumer-threshold": natural("see pendingMessageLimit"),
+        "slow-consumer-threshold-measurement-unit": natural("see pendingMessageLimit"),
+        "slow-consumer-check-period": natural("see pendingMessageLimit"),
+        "id-cache-size": unsupported("duplicateWindow holds for all destinations"),
+        "send-to-dla-on-no-route": only("false", "off", "a message to a queue always has a route"),
+        "redistribution-delay": natural("one master serves all consumers"),
+        "default-exclusive-queue": only(
+            "false",
+            "a consumer is exclusive if it asks for it",
+            "let consumers subscribe with activemq.exclusive:true",
+        ),
+        "default-non-destructive": only("false", "off", "let readers browse: browser:true"),
+        "default-max-consumers": only("-1", "no limit", "there is no limit for the number of consumers"),
+        "default-purge-on-no-consumers": only("false", "messages wait", "messages wait, or expire"),
+        "default-consumers-before-dispatch": only("0", "off", "delivery begins with the first consumer"),
+        "default-delay-before-dispatch": only("-1", "off", "delivery begins with the first consumer"),
+        "default-consumer-window-size": unsupported("set prefetchSize: amq counts messages, not bytes"),
+        "default-address-routing-type": natural("/queue/ and /topic/ in the name decide"),
+        "default-queue-routing-type": natural("/queue/ and /topic/ in the name decide"),
+        "max-size-messages max-size-bytes-reject-threshold": unsupported("set queueLimit, which counts bytes"),
+        "page-limit-bytes page-limit-messages page-full-policy": unsupported("set queueLimit and queueLimitPolicy"),
+        "expiry-delay min-expiry-delay max-expiry-delay": unsupported("let producers set the expiry themselves"),
+        "dead-letter-queue-suffix expiry-queue-prefix expiry-queue-suffix": unsupported(
+            "the names of such queues are fixed: see deadLetterPrefix and expiryQueue"
+        ),
+        "page-size-bytes page-max-cache-size max-read-page-messages prefetch-page-messages max-read-page-bytes "
+        "prefetch-page-bytes disk-full-policy initial-queue-buffer-size": natural(_PAGES),
+        "auto-create-queues auto-delete-queues auto-create-addresses auto-delete-addresses auto-create-jms-queues "
+        "auto-delete-jms-queues auto-create-jms-topics auto-delete-jms-topics auto-delete-created-queues "
+        "auto-delete-queues-delay auto-delete-queues-message-count auto-delete-queues-skip-usage-check "
+        "auto-delete-addresses-delay auto-delete-addresses-skip-usage-check config-delete-queues "
+        "config-delete-addresses config-delete-diverts": natural(_FORGOTTEN),
+        "message-counter-history-day-limit management-browse-page-size management-message-attribute-size-limit "
+        "enable-metrics": ignored("see `amq status` and the log"),
+        "default-group-rebalance-pause-dispatch default-group-first-key": natural(
+            "groups have buckets: see groupBuckets"
+        ),
+        "enable-ingress-timestamp": natural("messages carry the time at which they came"),
+    }
+)
 
 _NAMED = "a queue or topic exists as soon as somebody uses it"
 _QUEUES = table(
