@@ -58,7 +58,7 @@ def place(directory: str, pattern: str, store: str, removes: bool, wait_s: float
     if placement.before is not None:  # somebody's change came to no end
         placement = _carry_through(found, placement, until)
     if placement.layout.rules.get(pattern, "") != store or removes:
-        _check_all_have(found, placement)
+        _wait_until_all_have(found, placement, until)
         placement = found.place(placement.placed(pattern, store)).placement
         placement = _carry_through(found, placement, until)
         if placement.layout.rules.get(pattern, "") != store:
@@ -135,15 +135,19 @@ def _carry_through(found: Cluster, placement: Placement, until: float) -> Placem
         time.sleep(POLL_S)
 
 
-def _check_all_have(found: Cluster, placement: Placement) -> None:
+def _wait_until_all_have(found: Cluster, placement: Placement, until: float) -> None:
     """Two changes may not be under way at a time: a store could miss one. Raises OrderError."""
-    stores = {name: _seen(found, name) for name in placement.stores}
-    late = [name for name, seen in stores.items() if seen.number < placement.since and not seen.is_unused]
-    if late:
-        raise OrderError(
-            f"{', '.join(late)} has not taken table {placement.since} over yet: wait, or see `amq cluster status` for "
-            "stores without a master"
-        )
+    while True:
+        stores = {name: _seen(found, name) for name in placement.stores}
+        late = [name for name, seen in stores.items() if seen.number < placement.since and not seen.is_unused]
+        if not late:
+            return
+        if time.monotonic() >= until:
+            raise OrderError(
+                f"{', '.join(late)} did not take table {placement.since} over in time, which must come before a "
+                "change: see `amq cluster status` for stores without a master"
+            )
+        time.sleep(POLL_S)
 
 
 def _seen(found: Cluster, name: str) -> StoreSeen:

@@ -103,7 +103,7 @@ class Homes:
                 raise NewerFormatError(f"table {record.number} of the store: {error}: upgrade this broker") from error
             self._store = record.store
             self._take()
-            self._tell()
+            self._tell(looks=self._placements[0].before is not None)  # a takeover has no time for all queues
         if offered is not None:
             self.offer(offered)
 
@@ -133,7 +133,10 @@ class Homes:
         self._journal.append_record(found)
 
     def recorded(self, placed: ObeyedTable) -> None:
-        """The record is durable, and ours: what the table gives to this store it has from now on."""
+        """The record is durable, and ours: what the table gives to this store it has from now on. A record that was
+        only written again changes nothing."""
+        if self._placements[0].number == placed.number and self.facts:
+            return
         self._placements = tuple(each for each in self._placements if each.number >= placed.number)
         if self._coming is not None and self._coming.number <= placed.number:
             self._coming = None
@@ -148,9 +151,10 @@ class Homes:
         self._known.clear()
         self._changed()
 
-    def _tell(self) -> None:
-        placement = self._placements[-1]
-        held = self._held(placement)
+    def _tell(self, looks: bool = True) -> None:
+        """Of the table that is recorded, and of no newer one. `looks` for what must not stay here."""
+        placement = self._placements[0]
+        held = self._held(placement) if looks else []
         self.facts = {"number": placement.number, "since": placement.since, "held": held}
         for reason in self.apart(self._state.config):
             _log.warning("messages may be led to another store", reason=reason)

@@ -184,7 +184,7 @@ class Import:
         if item.queue:
             message = Copy.of(message, self._queue_of(item.queue))
         else:
-            _check_access(message.destination, message)
+            _check_access(broker, message.destination, message)
         if item.held_by:
             self._in_line.append((message.queue_name, message.duplicate_id))
             self._held.setdefault(item.held_by, []).append(self._in_line[-1])
@@ -279,7 +279,7 @@ class Import:
         if name.startswith(SUBSCRIPTION_SCHEME):
             name = self._queue_of(name)
         else:
-            _check_access(name)
+            _check_access(broker, name)
         known = broker.state.queue(name).duplicates
         fresh = [(id, broker.next_seq()) for id in item.ids if id not in known]
         if fresh:
@@ -341,8 +341,9 @@ def _seq_of(broker: Broker, queue_name: str, id: str) -> int:
     return found[0] if found is not None else 0
 
 
-def _check_access(destination: str, message: Message | None = None) -> None:
+def _check_access(broker: Broker, destination: str, message: Message | None = None) -> None:
     try:
+        broker.access.check_home(destination)
         if message is not None and destination.startswith(SCHEDULE_SCHEME):
             check_scheduled(message)
         elif not destination.startswith(SCHEDULE_SCHEME):

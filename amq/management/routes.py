@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
+from amq.broker.access import Access
 from amq.broker.actions import Action
 from amq.broker.names import SCHEDULE_SCHEME, check_made
 from amq.broker.queues.queue import Queue
@@ -312,7 +313,7 @@ async def move(context: Context, request: Request) -> Row:
         raise invalid('"to" is the same queue: its messages are there already')
     if truth(request, "dry_run"):
         return await _preview(context, queue, selected)
-    _check_target(name)
+    _check_target(name, context.broker.access)
     return await within(OPERATION_S, _counted(operations.move(context.broker, queue, selected, lambda _: name)))
 
 
@@ -320,7 +321,7 @@ async def copy(context: Context, request: Request) -> Row:
     queue, selected, name = queue_of(context.broker, queue_name(request)), _selected(request), _target(request)
     if truth(request, "dry_run"):
         return await _preview(context, queue, selected)
-    _check_target(name)
+    _check_target(name, context.broker.access)
     return await within(OPERATION_S, _counted(operations.copy(context.broker, queue, selected, name)))
 
 
@@ -335,14 +336,18 @@ async def retry(context: Context, request: Request) -> Row:
         if flaw(name):
             return ""
         may = context.caller.is_operator or broker.access.may(context.caller.user, Action.SEND, name)
-        return name if name and name != queue.name and may else ""
+        lives_here = broker.homes is None or not broker.homes.home_of(name)
+        return name if name and name != queue.name and may and lives_here else ""
 
     return await within(OPERATION_S, _counted(operations.move(broker, queue, selected, target)))
 
 
-def _check_target(name: str) -> None:
+def _check_target(name: str, access: Access | None = None) -> None:
+    """Raises CommandError where nobody can send there, or, by `access`, where the destination is another store's."""
     try:
         check_made(name)
+        if access is not None:
+            access.check_home(name)
     except AccessError as error:
         raise invalid(error.description) from error
 
@@ -394,7 +399,7 @@ async def send_to_topic(context: Context, request: Request) -> Row:
 
 
 async def _send(context: Context, request: Request, name: str) -> Row:
-    _check_target(name)
+    _check_target(name, context.broker.access)
     encoded, plain = text(request, "body_base64", ""), text(request, "body", "")
     try:
         body = base64.b64decode(encoded, validate=True) if encoded else plain.encode()

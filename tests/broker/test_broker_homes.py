@@ -129,6 +129,28 @@ def test_a_table_takes_away_at_once_and_gives_when_it_is_durable(placed: World) 
     assert other.codes == ["MOVED"]
 
 
+def test_no_table_is_told_while_only_an_older_one_is_durable(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    offer(world, TABLE)
+    world.turn()
+    offer(world, TABLE.placed(OURS, "s2"))
+    while world.broker.homes.facts.get("number") is None:
+        world.turn()
+        world.runner.step()
+    assert world.broker.homes.facts["number"] == 1
+    world.settle()
+    assert world.broker.homes.facts["number"] == 2
+
+
+def test_a_record_that_is_only_written_again_asks_nobody(placed: World) -> None:
+    placed.settle()
+    version = placed.broker.homes_version
+    placed.journal.append_record(placed.broker.state.obeyed.record)
+    placed.broker.wake()
+    placed.settle()
+    assert placed.broker.homes_version == version
+
+
 def test_a_client_that_has_sent_there_before_is_refused(placed: World) -> None:
     client = placed.connect()
     client.subscribe(OURS, ack="auto")

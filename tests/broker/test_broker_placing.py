@@ -20,6 +20,8 @@ MUTANTS = mutants(r"""
 a table is told before its record is durable [walk]
     amq.broker.homes.Homes.offer: self._journal.append_record(found) =>
         self._journal.append_record(found); self.facts = {"number": found.number, "since": placement.since, "held": []}
+a table is told with the record of an older one [told]
+    amq.broker.homes.Homes._tell: self._placements[0] => self._placements[-1]
 an older table after a takeover [records]
     amq.broker.state.obeyed.Obeyed.apply: before.number > record.number => False
 a table of the node wins over the recorded one [walk]
@@ -65,6 +67,10 @@ def records(_: Path) -> None:
     test_broker_homes.test_a_record_that_is_written_again_puts_no_older_table_in_force()
 
 
+def told(path: Path) -> None:
+    test_broker_homes.test_no_table_is_told_while_only_an_older_one_is_durable(lambda: World(path))
+
+
 def _in_a_world(test: Callable[[World], None]) -> Callable[[Path], None]:
     def check(path: Path) -> None:
         world = World(path, placed=test_broker_homes.content(test_broker_homes.TABLE))
@@ -79,6 +85,7 @@ def _in_a_world(test: Callable[[World], None]) -> Callable[[Path], None]:
 CHECKS = {
     "walk": walks,
     "records": records,
+    "told": told,
     "takeover": _in_a_world(test_broker_homes.test_the_table_outlives_the_master_and_an_older_one_changes_nothing),
     "again": _in_a_world(test_broker_homes.test_a_client_that_has_sent_there_before_is_refused),
     "transaction": _in_a_world(test_broker_homes.test_a_transaction_that_sends_to_what_moved_is_rolled_back),

@@ -75,8 +75,8 @@ def test_the_stores_must_have_taken_the_first_table_over(
     directory: Path, place: Callable[..., Result], stores: dict[str, StoreSeen]
 ) -> None:
     stores["s3"] = StoreSeen()
-    done = place("a", "s2")
-    assert (done.exit_code, "s3 has not taken table 1 over yet" in done.output) == (7, True)
+    done = place("a", "s2", "--wait", 0.1)
+    assert (done.exit_code, "s3 did not take table 1 over in time" in done.output) == (7, True)
     assert Cluster(str(directory)).table().number == 1
 
 

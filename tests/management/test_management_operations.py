@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from amq.cluster.placement import Placement
 from amq.core.errors import AmqError
 from amq.management.listing import Row
 from tests.management.managed import Managed, run
@@ -94,6 +95,28 @@ def test_purge_leaves_what_comes_meanwhile(tmp_path: Path) -> None:
         assert broker.newest_seq > at_first
 
     run(tmp_path, test)
+
+
+def test_nothing_is_moved_to_where_it_does_not_live(tmp_path: Path) -> None:
+    """In a store of a cluster."""
+    table = Placement.even(1, ["s1", "s2"])
+    names = [f"n{number}" for number in range(99)]
+    here, there = (next(each for each in names if table.home_of("queue://" + each) == store) for store in table.stores)
+
+    async def test(made: Managed) -> None:
+        await made.fill(here, 3)
+        for path, body in (
+            (f"/queues/{here}/move", {"to": there}),
+            (f"/queues/{here}/copy", {"to": there}),
+            (f"/queues/{there}/messages", {"body": "x"}),
+        ):
+            with pytest.raises(AmqError) as caught:
+                await made.ask("POST", path, body)
+            assert caught.value.code == "MOVED", path
+        assert await counts(made, here) == [3]
+
+    placed = {"cluster": "c", "store": "s1", "number": 1, "placement": table.to_json()}
+    run(tmp_path, test, placed=placed)
 
 
 @pytest.mark.parametrize("options", [{}, SMALL], ids=["memory", "disk"])
