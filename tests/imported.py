@@ -19,7 +19,7 @@ from amq.config.schema import BrokerConfig
 from amq.doors.clock import SystemClock
 from amq.management.slices import Slices
 from amq.management.views import clients, totals
-from amq.node.member import Member, Role
+from amq.node.member import Hosting, Member, Role
 from amq.protocols.stomp.frame import FrameLimits, FrameReader, encode
 from amq.security import LoginGate
 from amq.security.permissions import Permissions
@@ -133,7 +133,10 @@ def broker_of(
 
     async def serve() -> None:
         running.service = Member(
-            config, gate.authenticate, permissions=permissions, store=vfs and store_behind(vfs, config.store)
+            config,
+            gate.authenticate,
+            hosting=Hosting(permissions=permissions),
+            store=vfs and store_behind(vfs, config.store),
         )
         running.service.events.listen(RoleChanged, lambda event: running.roles.append(Role(event.role)))
         await running.service.start()

@@ -25,7 +25,7 @@ from amq.journal.format import HEADER_BYTES
 from amq.journal.recovery import Followed, Recovered
 from amq.node.contender import HUNG_ON_SMB
 from amq.node.entrance import Entrance
-from amq.node.member import Member, Role
+from amq.node.member import Hosting, Member, Role
 from amq.security.login import User
 from amq.security.permissions import Permissions
 from amq.store.files.board import FileBoard
@@ -185,7 +185,7 @@ def test_a_process_whose_event_loop_hangs_in_the_store_is_replaced(
 
     async def scenario(world: Services) -> None:
         world.period_s = 1.0
-        _, port = await world.master("a", vfs=vfs, replace_process=replace)
+        _, port = await world.master("a", vfs=vfs, hosting=Hosting(replace))
         client = await world.connect(port)
         await client.store(b"x")  # lone client: the next sync happens on the event loop
         vfs.before("fdatasync", lambda: release.wait(DEADLINE_S), path=".seg")
@@ -528,7 +528,7 @@ def test_a_replay_that_hangs_in_the_store_gives_the_mastership_up(
         world.period_s = 1.0
         vfs.after("link", lambda: vfs.before("pread", hang, path=".seg"))
         with structlog.testing.capture_logs() as log:
-            second, _ = await world.start("b", vfs=vfs, replace_process=replaced.set)
+            second, _ = await world.start("b", vfs=vfs, hosting=Hosting(replaced.set))
             await until(lambda: second.role is Role.MASTER)
         assert replaced.is_set(), "the watchdog replaces a process with a thread that hangs"
         reasons = [line["reason"] for line in log if line["event"].startswith("mastership lost")]
@@ -659,7 +659,7 @@ def test_a_slave_that_stops_leaves_nothing_at_the_entrance(tmp_path: Path) -> No
         entrance = Counting(SystemClock(), lambda: world.made[0][0].config)
         for _ in range(2):
             made = entrance.made
-            slave, _ = await world.start("b", entrance=entrance)
+            slave, _ = await world.start("b", hosting=Hosting(entrance=entrance))
             await until(lambda made=made: entrance.made > made)
             slave.permit(None)
             await slave.stop()

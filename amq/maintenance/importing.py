@@ -34,7 +34,7 @@ from amq.journal.interchange import Durable, Exported, Ids, ImportReader, InDoub
 from amq.journal.records import Duplicates, Group, Marker, Prepared, Redelivered
 from amq.journal.writer import JournalThread
 from amq.node.mastership import Mastership
-from amq.node.member import Member, Role
+from amq.node.member import Hosting, Member, Role
 from amq.node.process import no_collection
 from amq.store.open import open_store
 
@@ -81,7 +81,7 @@ class Import:
         """Import all of `file`. Raises StoreError (damaged or cut file, store in use), StoreFullError,
         OwnershipLostError; what `result` says is stored is stored in any case. Run it again with the whole file.
         """
-        service = Member(self._config, _nobody, loading=no_collection, **self._doors)
+        service = Member(self._config, _nobody, hosting=Hosting(loading=no_collection), **self._doors)
         service.events.listen(RoleChanged, lambda _event: self._changed.set())
         await service.start()
         try:

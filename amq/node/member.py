@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from random import Random, SystemRandom
 from typing import Any
 
@@ -44,17 +45,34 @@ from amq.store.port import Store
 from amq.transports.doorkeeper import Doorkeeper
 from amq.transports.probe import refusals
 
-__all__ = ["Member", "Role"]
+__all__ = ["Hosting", "Member", "Role"]
 SUBJECT_CHARS_MAX = 200  # of a certificate, as other brokers are told
 _log = structlog.get_logger("amq.service")
 
 
-class Member:
-    """One broker on one store. Several may live in one process, on different stores: it never touches the process.
+@dataclass(frozen=True, slots=True)
+class Hosting:
+    """What the process gives to each of its members. By default the process has one member, and nothing to give.
 
-    Of the doors that it is given, these are the node's: `replace_process()` is called by its watchdog, when a thread
-    hangs in the store; `loading()` surrounds the making of many objects that stay; `entrance` has the limits of
-    strangers. `alone`: nothing else is served by its event loop, which may thus wait for a quick disk.
+    replace_process  called by the watchdog of the member, when a thread hangs in the store
+    loading          surrounds the making of many objects that stay
+    entrance         the limits of strangers, None = those of the member alone
+    alone            nothing else is served by its event loop, which may thus wait for a quick disk
+    credentials      of TLS, None = no transport has any
+    permissions      those in force when the member starts
+    """
+
+    replace_process: Callable[[], None] | None = None
+    loading: Loading = nullcontext
+    entrance: Entrance | None = None
+    alone: bool = True
+    credentials: Credentials | None = None
+    permissions: Permissions | None = None
+
+
+class Member:
+    """One broker on one store. Several may live in one process, on different stores: it never touches the process,
+    which gives it what is in `hosting`. Tests replace the doors.
 
     `failure` is why it stopped by itself, None while all is well. `events` tells, on the event loop, what happens here,
     in all masterships.
@@ -71,14 +89,9 @@ class Member:
         entropy: Random | None = None,
         threads: Threads | None = None,
         make_runner: MakeRunner | None = None,
-        replace_process: Callable[[], None] | None = None,
-        loading: Loading = nullcontext,
-        entrance: Entrance | None = None,
-        alone: bool = True,
         probe: Probe | None = refusals,
         protocols: Sequence[ServedProtocol] = PROTOCOLS,
-        credentials: Credentials | None = None,
-        permissions: Permissions | None = None,
+        hosting: Hosting = Hosting(),
     ) -> None:
         self.config = config
         self.role = Role.STARTING
@@ -88,7 +101,7 @@ class Member:
         self.takeovers = Histogram()  # with the wait for the lease of the master before, until clients are served
         self.management = ""  # path of the socket where operators reach this process, set before `start`
         self.console: Callable[[], str] = lambda: ""  # URL of the console of this broker, "" = unknown
-        self.permissions = permissions
+        self.permissions = hosting.permissions
         self.events = Events()
         log_events(self.events)
         clock, threads = clock or SystemClock(), threads or SystemThreads()
@@ -100,10 +113,10 @@ class Member:
             entropy or SystemRandom(),
             make_runner or (lambda post: JournalThread(threads, post)),
         )
-        entrance = entrance or Entrance(clock, lambda: self.config)
-        self._shared = Shared(self.events, entrance, authenticate, credentials, protocols, alone)
+        entrance = hosting.entrance or Entrance(clock, lambda: self.config)
+        self._shared = Shared(self.events, entrance, authenticate, hosting.credentials, protocols, hosting.alone)
         self._loop = Loop(threads, config.lock_keep_alive_period_s)
-        self._contender = Contender(self, self._loop, self._doors, probe, loading, replace_process)
+        self._contender = Contender(self, self._loop, self._doors, probe, hosting.loading, hosting.replace_process)
         self._next: Mastership | None = None  # made ahead of time
         self._role_changed = asyncio.Condition()
 

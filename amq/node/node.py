@@ -30,7 +30,7 @@ from amq.doors.threads import SystemThreads
 from amq.node import permissions, process
 from amq.node.live import Files
 from amq.node.management import OwnManagement
-from amq.node.member import Member, Role
+from amq.node.member import Hosting, Member, Role
 from amq.node.permissions import OwnPermissions
 from amq.node.probes import OwnProbes, worst
 from amq.node.service import PLAIN, Readers, Service, Source
@@ -91,20 +91,15 @@ class Node(Service):
         doors: Mapping[str, Any],
     ) -> None:
         threads = SystemThreads() if alone else process.GuardedThreads(lambda thread: member.thread_failed(thread))
-        member: Member = Member(
-            config,
-            self._gate.authenticate,
-            **{
-                "threads": threads,
-                "replace_process": lambda: self._hangs(member),
-                "loading": process.no_collection,
-                "entrance": self._entrance,
-                "alone": alone,
-                "credentials": self._certificate.credentials,
-                "permissions": self._permissions.current,
-                **doors,
-            },
+        hosting = Hosting(
+            lambda: self._hangs(member),
+            process.no_collection,
+            self._entrance,
+            alone,
+            self._certificate.credentials,
+            self._permissions.current,
         )
+        member: Member = Member(config, self._gate.authenticate, **{"threads": threads, "hosting": hosting, **doors})
         member.events.listen(RoleChanged, partial(self._on_role, member))
         member.events.listen(JournalRead, partial(self._on_reading, f"{name}: " if not alone else ""))
         context = copy_context()

@@ -31,7 +31,7 @@ from amq.config.schema import BrokerConfig
 from amq.config.transport_url import parse_transport_url
 from amq.core.errors import AmqError
 from amq.core.message import LARGE_BODY_BYTES
-from amq.node.member import Member, Role
+from amq.node.member import Hosting, Member, Role
 from amq.security.login import Claim, Login, User
 from amq.transports.probe import Refusal
 from tests.large import large_from
@@ -71,8 +71,11 @@ async def anybody(_: Claim) -> Login:
     return Login(User("anybody"), "password")
 
 
-def _member(config: BrokerConfig, authenticate: Any, *, vfs: SimVfs, **doors: Any) -> Member:
-    return Member(config, authenticate, store=vfs.store(config.store), **doors)
+def _member(
+    config: BrokerConfig, authenticate: Any, *, vfs: SimVfs, replace_process: Callable[[], None], **doors: Any
+) -> Member:
+    hosting = Hosting(replace_process)
+    return Member(config, authenticate, store=vfs.store(config.store), hosting=hosting, **doors)
 
 
 class Release:
