@@ -89,7 +89,7 @@ class FileKill(demo_common.Kill):
 
 
 @dataclass(slots=True)
-class FileVerdict(demo_common.Verdict):
+class FileVerdict(demo_common.DemoVerdict):
     """The result of the demo. `left` = messages of its queue that the journal still holds at the end."""
 
     lines: int

@@ -41,7 +41,7 @@ class Kill:
 
 
 @dataclass(slots=True)
-class Verdict(ABC):
+class DemoVerdict(ABC):
     """The result of a demo: figures and their meaning."""
 
     @abstractmethod
@@ -170,7 +170,7 @@ def _directory(prefix: str, keep: bool, as_json: bool) -> Iterator[str]:
 class Demo(Protocol):
     """A running demo. `run` raises AmqError if it cannot go on; `end` leaves nothing behind, whatever the result."""
 
-    def run(self) -> Verdict: ...
+    def run(self) -> DemoVerdict: ...
 
     def end(self) -> None: ...
 
@@ -193,7 +193,7 @@ def _view(as_json: bool) -> PlainView:
     return PlainView(quiet=as_json) if as_json or not console().is_terminal else LiveView()
 
 
-def _tell(verdict: Verdict, as_json: bool, kept: str | None) -> None:
+def _tell(verdict: DemoVerdict, as_json: bool, kept: str | None) -> None:
     """Print the verdict; end with exit code 1 if a promise was broken."""
     if as_json:
         print_json(asdict(verdict) | {"ok": verdict.ok, "directory": kept})

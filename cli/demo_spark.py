@@ -88,7 +88,7 @@ class SparkKill(demo_common.Kill):
 
 
 @dataclass(slots=True)
-class SparkVerdict(demo_common.Verdict):
+class SparkVerdict(demo_common.DemoVerdict):
     """The result. `foreign` = rows in the output that were never in the input; `rows_per_s` of each pipeline since its
     last start; `direct` = messages that were read from the store, as far as the broker has heard of it."""
 
