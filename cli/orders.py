@@ -16,7 +16,7 @@ from amq.cli.options import store_of_group_option, valued
 from amq.cli.output import examples, json_option, print_json
 from amq.cli.store import read_status, store_of
 from amq.core.errors import AmqError
-from amq.store.orders import HAND_OVER, OPERATOR, STOP, TAKE_OVER, WITHDRAWN, Answer, Order, give
+from amq.store.orders import HAND_OVER, OPERATOR, STOP, TAKE_OVER, WITHDRAWN, Order, OrderAnswer, give
 from amq.store.presence import BrokerPresence, read_presence
 from amq.store.status import StoreStatus
 
@@ -196,9 +196,9 @@ def _unanswered(store: str, broker: BrokerPresence, order: Order, wait_s: float)
     return f"{broker.name} says {found.state!r}, and it was not done within {wait_s:g} s: see its log"
 
 
-def _answer(brokers: list[BrokerPresence], broker: BrokerPresence) -> Answer:
+def _answer(brokers: list[BrokerPresence], broker: BrokerPresence) -> OrderAnswer:
     now = next((each for each in brokers if each.name == broker.name), None)
-    return Answer.from_json(now.facts.get("answer")) if now is not None else Answer()
+    return OrderAnswer.from_json(now.facts.get("answer")) if now is not None else OrderAnswer()
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ WAITS = frozenset(["next_frame", "receipt", "result", "settimeout", "timeout", "
 # Names that several public classes have: the client's (the same for `await` and without), and terms of the field that
 # mean the same thing at another end. None may come, and one that is given up leaves this list.
 SHARED_NAMES = """
-Answer Browser Connection Consumer Event Group Link Message Pages Part Producer Reader Request Run Session Shared Slices
+Browser Connection Consumer Event Group Link Message Pages Part Producer Reader Request Run Session Shared Slices
 Source State Subscribed Subscription Transaction
 """
 # Modules that name `Broker`: everything else gets the parts of it that it needs. Four of them show all of it.

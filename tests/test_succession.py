@@ -32,7 +32,7 @@ from amq.store.files.board import FileBoard
 from amq.store.files.election import FileElection
 from amq.store.files.vfs import SystemVfs
 from amq.store.host import Owner
-from amq.store.orders import FAILBACK, HAND_OVER, OPERATOR, STOP, TAKE_OVER, WITHDRAWN, Answer, Order, Orders, give
+from amq.store.orders import FAILBACK, HAND_OVER, OPERATOR, STOP, TAKE_OVER, WITHDRAWN, Order, OrderAnswer, Orders, give
 from amq.store.presence import Presence, read_presence
 from tests.fakes import FakeClock, FakeHost
 from tests.patience import DEADLINE_S
@@ -99,9 +99,9 @@ class Member:
         return order
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> OrderAnswer:
         (found,) = (each for each in read_presence(FileBoard(SystemVfs(), self.store)) if each.name == self.name)
-        return Answer.from_json(found.facts.get("answer"))
+        return OrderAnswer.from_json(found.facts.get("answer"))
 
     def close(self) -> None:
         self.presence.close()
@@ -164,7 +164,7 @@ def test_an_order_goes_to_the_best_slave_that_is_ready(circle: Circle) -> None:
     master.candidacy.config = BrokerConfig(store=master.store, allow_failback=False)
     order = master.order(HAND_OVER)
     assert circle.rounds(3) == HandOver("c")
-    assert master.answer == Answer(order.id, "handing over", "c")
+    assert master.answer == OrderAnswer(order.id, "handing over", "c")
     assert best.called
     assert best.answer.state == "ready"
 
@@ -191,7 +191,7 @@ def test_an_order_is_refused_with_the_reason(circle: Circle, to: str, reason: st
     slave.heed()
     order = master.order(HAND_OVER, to)
     assert circle.rounds(10) is None
-    assert master.answer == Answer(order.id, "refused", reason)
+    assert master.answer == OrderAnswer(order.id, "refused", reason)
 
 
 def test_a_lonely_master_refuses(circle: Circle) -> None:

@@ -56,7 +56,7 @@ class Facts:
     priority       the broker with the highest one should be master
     not_ready      why it could not take over now as a slave, "" = it could
     passive        it is a slave that waits for an order, because the last master forbade a failover
-    answer         to the last order that it got (`amq.store.orders.Answer`)
+    answer         to the last order that it got (`amq.store.orders.OrderAnswer`)
     addresses      where clients find it while it is master
     management     path of its management socket on its host, "" = it has none
     console        URL of its console, as that announced it lately; "" = unknown

@@ -38,7 +38,7 @@ from amq.node.candidacy import (
 from amq.node.group import Group
 from amq.store.board import Board
 from amq.store.host import Owner
-from amq.store.orders import FAILBACK, OPERATOR, TAKE_OVER, WITHDRAWN, Answer, Order, Orders, give
+from amq.store.orders import FAILBACK, OPERATOR, TAKE_OVER, WITHDRAWN, Order, OrderAnswer, Orders, give
 from amq.store.presence import BrokerPresence
 
 ANSWER_S = 3.0  # how long a slave may take to answer, and one of its periods more
@@ -71,7 +71,7 @@ class Succession:
         group: Group,
         candidacy: Candidacy,
     ) -> None:
-        self.answer = Answer()  # to the last order
+        self.answer = OrderAnswer()  # to the last order
         self._candidacy = candidacy
         self._board = board
         self._clock = clock
@@ -151,11 +151,11 @@ class Succession:
         decision = self._candidacy.step(Input.ORDER, view)
         match decision:
             case Stop():
-                self.answer = Answer(order.id, "stopping")
+                self.answer = OrderAnswer(order.id, "stopping")
             case Agree():
-                self.answer = Answer(order.id, "ready")
+                self.answer = OrderAnswer(order.id, "ready")
             case Refuse(reason):
-                self.answer = Answer(order.id, "refused", reason)
+                self.answer = OrderAnswer(order.id, "refused", reason)
             case Seek():
                 self._obey(order)
             case Withdraw() if self._search is not None and self._search.order:
@@ -179,7 +179,7 @@ class Succession:
             ready = [other for other in others if not other.not_ready]
             search.left = sorted(ready, key=lambda other: (-other.priority, other.name))
             search.refusals = [f"{other.name} {other.not_ready}" for other in others if other.not_ready]
-        self.answer = Answer(order.id, "asked")
+        self.answer = OrderAnswer(order.id, "asked")
 
     def _tell_better(self) -> None:
         """Report that a failback will begin."""
@@ -232,13 +232,13 @@ class Succession:
         reason = "; ".join(search.refusals) or "no other broker runs on this store"
         _log.warning("no slave takes over: staying master", why=search.why, reason=reason)
         if search.order:
-            self.answer = Answer(search.order, "refused", reason)
+            self.answer = OrderAnswer(search.order, "refused", reason)
         return ""
 
     def _depart(self, search: _Search, to: BrokerPresence) -> str:
         self._search = None
         if search.order:
-            self.answer = Answer(search.order, "handing over", to.name)
+            self.answer = OrderAnswer(search.order, "handing over", to.name)
         _log.info("handing over", to=to.name, why=search.why)
         return to.name
 
@@ -252,10 +252,10 @@ class Succession:
         except (AmqError, OSError) as error:
             _log.info("an order cannot be withdrawn", to=other.name, reason=str(error))
 
-    def _answer_of(self, asked: BrokerPresence) -> Answer:
+    def _answer_of(self, asked: BrokerPresence) -> OrderAnswer:
         others = self._group.others(0.0)
         found = next((other for other in others if other.name == asked.name), None)
-        return Answer.from_json(found.facts.get("answer")) if found is not None else Answer()
+        return OrderAnswer.from_json(found.facts.get("answer")) if found is not None else OrderAnswer()
 
     def _give(self, to: BrokerPresence, order: Order) -> None:
         give(self._board, to.name, order)

@@ -47,7 +47,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class OrderAnswer:
     """The reaction of a broker to order `id`. `state`: "refused" (with the reason), "asked" (it has asked a slave,
     which has not answered yet), "ready" (it takes over when the lock is free), "handing over", "stopping".
     """
@@ -60,7 +60,7 @@ class Answer:
         return asdict(self) if self.id else {}
 
     @classmethod
-    def from_json(cls, found: object) -> Answer:
+    def from_json(cls, found: object) -> OrderAnswer:
         """Read the answer of a broker of any version; an unreadable one is not an answer."""
         if not isinstance(found, dict):
             return cls()
