@@ -114,6 +114,8 @@ class RoutedHome:
         if session != self.session:
             if session not in self.sessions:
                 self.sessions.add(session)
+                if self.session:  # it may have ended
+                    self.out.append(InSession(0))
                 self.out.append(OpenSession(session))
             self.out.append(InSession(session))
             self.session = session

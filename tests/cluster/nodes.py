@@ -30,8 +30,17 @@ class Node:
         self.log = cluster.parent / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> Node:
-        words = ["start", "--cluster", str(self.cluster), "--name", self.name, "--transport", "auto://127.0.0.1:0"]
+    def start(self, *config: str) -> Node:
+        words = [
+            "start",
+            *config,
+            "--cluster",
+            str(self.cluster),
+            "--name",
+            self.name,
+            "--transport",
+            "auto://127.0.0.1:0",
+        ]
         options = ["-o", "logFormat=json", "-o", "failbackDelay=200ms", "-o", "lockAcquireSleepInterval=100ms"]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

@@ -258,6 +258,15 @@ def test_sessions_begin_in_a_home_when_they_are_needed(cluster: Cluster) -> None
     assert client.session._sessions.keys() == {0}  # type: ignore[attr-defined]
 
 
+def test_a_session_begins_in_a_home_right_behind_the_end_of_another_one(cluster: Cluster) -> None:
+    client = cluster.connect()
+    says(cluster, client, OpenSession(1), OpenSession(2), InSession(1), Send(Message(NAMES[0], b"m"), "r"))
+    says(cluster, client, InSession(1), CloseSession(1), InSession(2), subscribe("c", NAMES[0], "s"))
+    assert client.errors == []
+    assert client.confirmed == ["r", "s"]
+    assert client.bodies == [b"m"]
+
+
 def test_a_transaction_lives_where_its_work_is(cluster: Cluster) -> None:
     client, name = cluster.connect(), name_in(cluster, 1)
     says(cluster, client, Begin("t", "b"))
