@@ -168,7 +168,9 @@ HA = table(
         "shared-store": special(lambda part: _shared_store(part)),
         "replication": unsupported(_REPLICATION, whole=True),
         "live-only primary-only": natural("a broker alone on its store; others that start on it become slaves"),
-        "colocated": unsupported("make a cluster, in which each host backs up the others: amq start --cluster DIR", whole=True),
+        "colocated": unsupported(
+            "make a cluster, in which each host backs up the others: amq start --cluster DIR", whole=True
+        ),
         "scale-down": unsupported(
             "a broker does not give its messages to another one when it stops: they stay in the store", whole=True
         ),
