@@ -42,12 +42,11 @@ class Outlet:
         """Send a frame, whose `data` begins with the number of the connection, in parts where it is large."""
         size = len(data) + len(body)
         if size <= SLICE_BYTES:
-            whole = data + body if body else data
             if self._waiting:
-                self._waiting.append((kind, whole))
+                self._waiting.append((kind, data + body))
             else:
                 self.flight_bytes += size
-                self._write(framed(kind, whole))
+                self._write(framed(kind, data, body))
             return
         self._waiting.append((Kind.LARGE, calls.large(self._number, kind, len(data), len(body))))
         for piece in (data, body):
@@ -68,9 +67,9 @@ class Outlet:
         waiting = self._waiting
         while waiting and self.flight_bytes < WINDOW_BYTES:
             kind, data = waiting.popleft()
-            whole = calls.numbered(self._number, bytes(data)) if kind == Kind.PART else bytes(data)
-            self.flight_bytes += len(whole)
-            self._write(framed(kind, whole))
+            head = calls.numbered(self._number) if kind == Kind.PART else b""
+            self.flight_bytes += len(head) + len(data)
+            self._write(framed(kind, head, data))
         if not waiting:
             self._emptied()
 
@@ -91,7 +90,7 @@ class Inlet:
         self._bytes_max = bytes_max
         self._kind = 0  # of the large frame of which parts are to come, 0 = there is none
         self._sizes = [0, 0]  # bytes that are missing of its head, and of its body
-        self._parts: tuple[list[bytes], list[bytes]] = ([], [])
+        self._parts: tuple[list[memoryview], list[memoryview]] = ([], [])
         self.taken_bytes = 0  # and not yet granted
 
     def take(self, frame: LinkFrame) -> LinkFrame | None:
@@ -99,7 +98,7 @@ class Inlet:
         self.taken_bytes += len(frame.data)
         kind = frame.kind
         if kind == Kind.PART:
-            return self._part(frame.data[NUMBER_BYTES:])
+            return self._part(memoryview(frame.data)[NUMBER_BYTES:])
         if self._kind:
             raise LinkError("a frame came in the middle of a large one")
         if kind != Kind.LARGE:
@@ -113,7 +112,7 @@ class Inlet:
         self._kind, self._sizes = found, [head_bytes, body_bytes]
         return None
 
-    def _part(self, data: bytes) -> LinkFrame | None:
+    def _part(self, data: memoryview) -> LinkFrame | None:
         at = 0 if self._sizes[0] else 1
         if not self._kind or not 0 < len(data) <= self._sizes[at]:
             raise LinkError("a part of a large frame is not one")

@@ -68,14 +68,15 @@ class LinkFrame(NamedTuple):
     body: bytes = b""
 
 
-def framed(kind: int, data: bytes) -> bytes:
-    """The bytes of a frame."""
-    assert len(data) <= FRAME_BYTES_MAX
-    return RECORD.pack(len(data), crc32(data, kind), kind) + data
+def framed(kind: int, data: bytes, body: bytes | memoryview = b"") -> bytes:
+    """The bytes of a frame, whose content is `data` and `body`. They are copied once."""
+    size = len(data) + len(body)
+    assert size <= FRAME_BYTES_MAX
+    return b"".join((RECORD.pack(size, crc32(body, crc32(data, kind)), kind), data, body))
 
 
 class LinkFrames:
-    """Cuts what is read into frames."""
+    """Cuts what is read into frames. Their bytes are copied once, or twice where a read ends within them."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -87,27 +88,51 @@ class LinkFrames:
 
     def receive(self, data: bytes) -> list[LinkFrame]:
         """The frames that `data` completes. Raises LinkError."""
-        rest = self._rest
-        whole: bytes | bytearray = data
-        if rest:
-            rest += data
-            whole = rest
         found: list[LinkFrame] = []
-        at, end = 0, len(whole)
+        at = self._complete(data, found) if self._rest else 0
+        end = len(data)
         while end - at >= RECORD_BYTES:
-            size, crc, kind = RECORD.unpack_from(whole, at)
+            size, crc, kind = RECORD.unpack_from(data, at)
             if not NUMBER_BYTES <= size <= FRAME_BYTES_MAX:
-                raise LinkError(f"a frame of a link has {size} bytes: the other end does not speak this protocol")
+                raise _too_large(size)
             stop = at + RECORD_BYTES + size
             if stop > end:
                 break
-            body = bytes(whole[at + RECORD_BYTES : stop])
+            body = data[at + RECORD_BYTES : stop]
             if crc32(body, kind) != crc:
-                raise LinkError("a frame of a link fails its checksum: the network or a proxy damaged it")
+                raise _damaged()
             found.append(LinkFrame(kind, body))
             at = stop
-        if whole is rest:
-            del rest[:at]
-        elif at < end:
-            rest += data[at:] if at else data
+        if at < end:
+            self._rest += data[at:]
         return found
+
+    def _complete(self, data: bytes, found: list[LinkFrame]) -> int:
+        """Go on with the frame that has begun. Returns how much of `data` that took."""
+        rest, at = self._rest, 0
+        if len(rest) < RECORD_BYTES:
+            at = RECORD_BYTES - len(rest)
+            rest += data[:at]
+            if len(rest) < RECORD_BYTES:
+                return len(data)
+        size, crc, kind = RECORD.unpack_from(rest)
+        if not NUMBER_BYTES <= size <= FRAME_BYTES_MAX:
+            raise _too_large(size)
+        missing: int = RECORD_BYTES + size - len(rest)
+        rest += data[at : at + missing]
+        if len(data) < at + missing:
+            return len(data)
+        body = bytes(memoryview(rest)[RECORD_BYTES:])
+        rest.clear()
+        if crc32(body, kind) != crc:
+            raise _damaged()
+        found.append(LinkFrame(kind, body))
+        return at + missing
+
+
+def _too_large(size: int) -> LinkError:
+    return LinkError(f"a frame of a link has {size} bytes: the other end does not speak this protocol")
+
+
+def _damaged() -> LinkError:
+    return LinkError("a frame of a link fails its checksum: the network or a proxy damaged it")
