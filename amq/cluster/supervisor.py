@@ -3,7 +3,7 @@
 It is to its processes what a service manager is to a broker, and speaks the same protocol with them: each has a socket
 to which it says READY, STATUS and WATCHDOG (`amq.node.process.notify`). A process that ends is started again, after a
 pause that grows. A process that was silent for `SILENT_S` is killed first: its event loop hangs. If it was a member,
-another node took its store over long before.
+another node took its store over long before. One that starts has `STARTING_S` for its first word.
 
 A process holds the read end of a pipe as its standard input. When that closes, because the node stops or has died, the
 process ends in good order; so none outlives its node, however the node ends. At a stop the gateways end first, while
@@ -39,6 +39,7 @@ from amq.store.board import Seat, SeatTakenError
 
 LOOK_S = 2.0  # between two looks at the directory of the cluster
 SILENT_S = 30.0
+STARTING_S = 300.0  # before the first word: a busy host starts many processes at a time
 PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 30.0  # before a process is started again; twice as long each time
 STEADY_S = 60.0  # a process that ran for so long is started again after the shortest pause
 GATEWAYS_END_S = 10.0  # at a stop: then the members end, too
@@ -72,6 +73,7 @@ class _Process:
     ready: bool = False
     counts: Mapping[str, int] = field(default_factory=dict)
     heard_s: float = 0.0
+    has_spoken: bool = False
     code: int = 0
     task: asyncio.Task[None] | None = None
 
@@ -213,7 +215,7 @@ class Supervisor:
         """Start the process, and start it again whenever it ends, until the node stops."""
         while not self._end.done():
             started_s = each.heard_s = self._loop.time()
-            each.status, each.ready, each.counts = "starting", False, {}
+            each.status, each.ready, each.has_spoken, each.counts = "starting", False, False, {}
             try:
                 each.child = child = await self._start(each)
             except OSError as error:
@@ -257,14 +259,15 @@ class Supervisor:
 
     async def _watch(self, each: _Process, child: asyncio.subprocess.Process) -> None:
         while True:
-            left_s = each.heard_s + SILENT_S - self._loop.time()
+            patience_s = SILENT_S if each.has_spoken else STARTING_S
+            left_s = each.heard_s + patience_s - self._loop.time()
             if left_s <= 0:
                 _log.error(
-                    "a process of the node is silent: killing it", **each.facts, process=child.pid, after_s=SILENT_S
+                    "a process of the node is silent: killing it", **each.facts, process=child.pid, after_s=patience_s
                 )
                 self._signal(each, signal.SIGKILL)
                 return
-            await asyncio.sleep(left_s)
+            await asyncio.sleep(min(left_s, SILENT_S))
 
     def _hear(self, each: _Process) -> None:
         while True:
@@ -272,7 +275,7 @@ class Supervisor:
                 text = each.door.recv(DATAGRAM_BYTES_MAX).decode(errors="replace")
             except OSError:  # nothing more is there
                 break
-            each.heard_s = self._loop.time()
+            each.heard_s, each.has_spoken = self._loop.time(), True
             for line in text.split("\n"):
                 key, _, value = line.partition("=")
                 if key == "READY":

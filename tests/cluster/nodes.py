@@ -41,6 +41,7 @@ class Node:
             "--transport",
             "auto://127.0.0.1:0",
         ]
+        words += ["--gateways", "1"]  # the one that is killed is that of all clients
         options = ["-o", "logFormat=json", "-o", "failbackDelay=200ms", "-o", "lockAcquireSleepInterval=100ms"]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

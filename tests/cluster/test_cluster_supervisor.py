@@ -56,7 +56,13 @@ while 0 not in (ready := select.select([0, listener], [], [])[0]):
     say('X_AMQ_COUNTS={"connections": %d, "links": 1}' % had)
 note("ended")
 """
-SILENT = "import sys; open(sys.argv[1], 'a').write('began\\n'); sys.stdin.read()"
+MUTE = "import sys; open(sys.argv[1], 'a').write('began\\n'); sys.stdin.read()"
+SILENT = f"""
+import os, socket
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
+    door.sendto(b"STATUS=slave", os.environ["NOTIFY_SOCKET"])
+{MUTE}
+"""
 BROKEN = "import sys; open(sys.argv[1], 'a').write('began\\n'); sys.exit(3)"
 
 
@@ -182,12 +188,15 @@ def test_a_member_that_always_fails_is_started_after_longer_and_longer_pauses(
     asyncio.run(run())
 
 
-def test_a_member_that_says_nothing_is_killed(cluster: Cluster, shown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "SILENT_S", 0.05)
+@pytest.mark.parametrize(("program", "patience"), [(SILENT, "SILENT_S"), (MUTE, "STARTING_S")])
+def test_a_member_that_says_nothing_is_killed(
+    cluster: Cluster, shown: Path, monkeypatch: pytest.MonkeyPatch, program: str, patience: str
+) -> None:
+    monkeypatch.setattr(supervisor, patience, 0.05)
 
     async def run() -> None:
         with capture_logs() as lines:
-            async with Node(cluster, shown, SILENT):
+            async with Node(cluster, shown, program):
                 killed = await until(
                     lambda: [line for line in lines if line["event"].startswith("a process of the node has ended")]
                 )
