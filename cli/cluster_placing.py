@@ -124,7 +124,7 @@ def _carry_through(found: Cluster, placement: Placement, until: float) -> Placem
                 reasons = "; ".join(f"store {name} holds {', '.join(names)}" for name, names in held.items())
                 raise OrderError(
                     f"nothing was changed, because that would strand messages: {reasons}. Consume or move them first, "
-                    "and end the durable subscriptions there"
+                    "and end durable subscriptions and delete queues of virtual topics there"
                 )
             case Await(late) if time.monotonic() >= until:
                 found.place(placement.reverted())

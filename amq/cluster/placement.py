@@ -32,18 +32,19 @@ from typing import Any, Final
 from amq.config.patterns import parse_pattern
 from amq.core.destination import (
     ANY_REST,
+    ANY_WORD,
     TEMPORARY_QUEUE_SCHEME,
     TEMPORARY_TOPIC_SCHEME,
     matches,
     pattern_words,
     plain_name,
-    specificity,
 )
 from amq.core.errors import ConfigError
 
 SLOTS: Final = 1024
 SPREAD: Final = "spread"  # as a home: the destination lives in every store
 RULES_MAX: Final = 256
+PATTERN_WORDS_MAX: Final = 100
 # Destinations of the broker itself: each store has them, and tells there of itself alone.
 _OWN_PREFIXES: Final = ("ActiveMQ.Advisory.", "ActiveMQ.Scheduler.")
 _OWN_NAMES: Final = ("AMQ.Prepared",)
@@ -81,18 +82,42 @@ class Layout:
     slots: tuple[str, ...] = ()
 
     @cached_property
-    def _sorted(self) -> list[tuple[tuple[str, ...], str, str]]:
-        found = [(pattern_words(pattern), pattern, store) for pattern, store in self.rules.items()]
-        return sorted(found, key=lambda rule: specificity(rule[0]))
+    def _tree(self) -> _Node:
+        """The rules by the words of their patterns, so that a key costs no more where there are many."""
+        root = _Node()
+        for pattern, store in self.rules.items():
+            node = root
+            for word in pattern_words(pattern):
+                node = node.below.setdefault(word, _Node())
+            node.rule = pattern, store
+        return root
 
     def rule_of(self, key: str) -> tuple[str, str]:
         """The pattern and the store of the most specific rule for `key`, two empty texts = none."""
-        if self.rules:
-            words = key.split(".")
-            for pattern_, pattern, store in self._sorted:
-                if matches(pattern_, words):
-                    return pattern, store
-        return "", ""
+        return (self._tree.find(key.split("."), 0) if self.rules else None) or ("", "")
+
+
+class _Node:
+    """The rules that go on after some words: a plain word is more specific than `*`, and `*` than `>`, as
+    `amq.core.destination.specificity` has it."""
+
+    __slots__ = ("below", "rule")
+
+    def __init__(self) -> None:
+        self.below: dict[str, _Node] = {}
+        self.rule: tuple[str, str] | None = None  # its pattern, and its store
+
+    def find(self, words: list[str], at: int) -> tuple[str, str] | None:
+        """The most specific rule for `words` from `at` on."""
+        found = None
+        if at == len(words):
+            found = self.rule
+        else:
+            for word in (words[at], ANY_WORD):
+                if found is None and word in self.below:
+                    found = self.below[word].find(words, at + 1)
+        rest = self.below.get(ANY_REST)
+        return found if found is not None or rest is None else rest.rule
 
 
 @dataclass(frozen=True)
@@ -226,7 +251,7 @@ class Placement:
 
     def _check_rule(self, pattern: str, store: str) -> None:
         try:
-            words = parse_pattern(pattern)
+            words = _parsed(pattern)
         except ValueError as error:
             raise ConfigError(f"pattern {pattern!r} {error}") from None
         if store != SPREAD and store not in self.stores:
@@ -300,6 +325,14 @@ def _is_of(topics: tuple[str, ...], words: list[str], first: int) -> bool:
     return len(words) - first == len(topics) and matches(topics, words[first:])
 
 
+def _parsed(pattern: str) -> tuple[str, ...]:
+    """The words of a rule's pattern. Raises ValueError with a sentence that tells the cure."""
+    words = parse_pattern(pattern)
+    if len(words) > PATTERN_WORDS_MAX:
+        raise ValueError(f"has more than {PATTERN_WORDS_MAX} words: end it with a >")
+    return words
+
+
 def _layout_to_json(layout: Layout) -> dict[str, Any]:
     runs = [[store, len(list(run))] for store, run in groupby(layout.slots)]
     return {"rules": [list(rule) for rule in layout.rules.items()], "slots": runs}
@@ -314,7 +347,7 @@ def _layout_from_json(found: Any, stores: Sequence[str]) -> Layout:
         if store not in stores:
             raise ValueError(f"the store {store!r}, which is not one of the cluster")
     for pattern in rules:
-        parse_pattern(pattern)
+        _parsed(pattern)
     if SPREAD in slots:
         raise ValueError("a slot is at no store")
     return Layout(rules, slots)

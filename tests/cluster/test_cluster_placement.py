@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from amq.cluster.placement import SLOTS, SPREAD, Naming, Placement, crc32c, slot_of
+from amq.cluster.placement import SLOTS, SPREAD, Layout, Naming, Placement, crc32c, slot_of
+from amq.core.destination import matches, pattern_words, specificity
 from amq.core.errors import ConfigError
 
 STORES = ["s1", "s2", "s3", "s4", "s5"]
@@ -152,6 +153,15 @@ def test_the_most_specific_rule_decides() -> None:
     assert placement.where("topic://DLQ.orders.us").key == "orders.us"
 
 
+@given(st.lists(st.tuples(patterns, st.booleans()), max_size=8), names)
+def test_the_rule_is_that_of_the_most_specific_pattern_of_all(rules: list[tuple[str, bool]], name: str) -> None:
+    texts = {pattern + (".>" if has_rest else "") for pattern, has_rest in rules}
+    layout = Layout({text: f"s{number}" for number, text in enumerate(sorted(texts))})
+    found = [text for text in texts if matches(pattern_words(text), name.split("."))]
+    expected = min(found, key=lambda text: specificity(pattern_words(text)), default="")
+    assert layout.rule_of(name) == (expected, layout.rules.get(expected, ""))
+
+
 def test_a_temporary_destination_is_placed_by_its_own_name_and_by_no_rule() -> None:
     placement = Placement.even(1, STORES).placed(">", "s1").settled()
     name = "temp-queue://1-7.DLQ.{t}"
@@ -182,6 +192,7 @@ def test_a_rule_that_no_key_matches_names_the_one_that_works(pattern: str, inste
         ("ActiveMQ.DLQ", "s1", "lives in every store"),
         ("ActiveMQ.Advisory.>", "s1", "lives in every store"),
         ("a..b", "s1", "empty word"),
+        (".".join("a" * 101), "s1", "more than 100 words"),
         ("a", "s7", "no store 's7'; it has s1, s2"),
         ("a", "", "no rule for 'a'; rules: none"),
     ],
