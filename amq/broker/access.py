@@ -134,7 +134,8 @@ class Access:
         another store."""
         for action, destination in DEMANDS[command.__class__](command):
             self.check(user, action, destination)
-            if self._check_home is not None and action in HOMED and command.__class__ not in ENDING:
+        if self._check_home is not None:
+            for destination in homed(command):
                 self._check_home(destination)
         self.quota(user.name, command)
         if command.__class__ is Send:
@@ -196,9 +197,6 @@ DEMANDS: Mapping[type[Command], Callable[..., Iterable[Demand]]] = {
     LeaseMessages: _lease,
     SettleLeases: _lease,
 }
-# Actions on destinations that live in one store of a cluster. What was begun here is ended here, also elsewhere.
-HOMED = frozenset({Action.SEND, Action.CONSUME, Action.BROWSE, Action.CREATE_DURABLE, Action.LEASE})
-ENDING: frozenset[type[Command]] = frozenset({SettleLeases, Unsubscribe})
 # Commands that only go on with what the same connection was let in to do, or end it.
 FREE: frozenset[type[Command]] = frozenset(
     {
@@ -223,3 +221,11 @@ FREE: frozenset[type[Command]] = frozenset(
 )
 # For these the session asks only where it does not remember that its user may.
 ASKED_ELSEWHERE = FREE | {Send, SendRun}
+
+
+def homed(command: Command) -> list[str]:
+    """Full names of the destinations that `command` begins to use. A pattern means those of this store; what was begun
+    here is ended here."""
+    if isinstance(command, Subscribe | LeaseMessages):
+        return [source for source in command.sources if isinstance(source, str)]
+    return [name for action, name in DEMANDS[command.__class__](command) if action is Action.SEND]

@@ -20,7 +20,7 @@ from amq.broker.state.state import State
 from amq.cluster.placement import SPREAD, Placement
 from amq.config.diverts import parse_diverts
 from amq.config.store_options import StoreOptions
-from amq.core.destination import QUEUE_SCHEME, TOPIC_SCHEME, Pattern, plain_name, source, wire_name
+from amq.core.destination import QUEUE_SCHEME, TOPIC_SCHEME, Pattern, plain_name, wire_name
 from amq.core.errors import CommandError, NewerFormatError
 from amq.core.message import SUBSCRIPTION_SCHEME
 from amq.core.remembered import Remembered
@@ -50,8 +50,8 @@ class Homes:
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def check(self, name: str) -> None:
-        """Raises CommandError where the destination of that full name lives in another store. Several destinations live
-        in as many; a temporary one is where its connection is, since only that has it."""
+        """Raises CommandError where the destination of that full name lives in another store. A temporary one is where
+        its connection is, since only that has it."""
         if self.home_of(name):
             raise self._moved(name)
 
@@ -64,7 +64,7 @@ class Homes:
 
     def _find(self, name: str) -> str:
         name = shown_name(name)
-        if is_temporary(name) or isinstance(source(name), Pattern):
+        if is_temporary(name):
             return ""
         if all(placement.is_home(self._store, name) for placement in self._placements):
             return ""

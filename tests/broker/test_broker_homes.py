@@ -13,7 +13,7 @@ from amq.broker.state.state import State
 from amq.cluster.placement import SPREAD, Placement
 from amq.config.destination_options import DestinationOptions
 from amq.config.schema import BrokerConfig
-from amq.core.destination import QUEUE_SCHEME
+from amq.core.destination import QUEUE_SCHEME, source
 from amq.core.errors import CommandError
 from amq.core.message import Message
 from amq.journal.format import segment_name
@@ -23,9 +23,11 @@ from amq.protocols.commands import (
     DeleteDestination,
     LeaseMessages,
     MakeTemporary,
+    Send,
     SendRun,
     SendToMany,
 )
+from amq.security import User
 from tests.broker.world import World
 
 STORES = ("s1", "s2", "s3")
@@ -98,6 +100,16 @@ def test_what_lives_here_or_everywhere_is_served(placed: World) -> None:
     client.do(DeleteDestination(q(THEIRS), "r"))  # what an earlier table left
     placed.settle()
     assert client.errors == []
+
+
+def test_a_star_in_a_name_is_no_pattern(placed: World) -> None:
+    """A protocol may have names in which it stands for itself."""
+    name = next(q(f"{each}.*") for each in NAMES if TABLE.home_of(q(f"{each}.*")) == "s2")
+    access, user = placed.broker.access, User("")
+    for command in (Send(Message(name, b"x")), LeaseMessages((name,), "c", 0, 1)):
+        with pytest.raises(CommandError, match="lives in store s2"):
+            access.let_in(user, command)
+    access.let_in(user, LeaseMessages((source(name),), "c", 0, 1))
 
 
 def test_a_run_of_messages_is_refused(placed: World) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from amq.broker.state.state import State
+from amq.cluster.placement import Placement
 from amq.core.destination import Pattern, pattern_words
+from amq.core.errors import AmqError
 from amq.core.message import SUBSCRIPTION_SCHEME, Message
 from amq.journal.hidden import RETAINED_SCHEME
 from amq.journal.interchange import Durable, Exported
@@ -26,6 +30,16 @@ def bodies(state: State) -> dict[str, list[tuple[str, bytes]]]:
         for name, queue in state.queues.items()
         if queue.messages and not name.startswith(SUBSCRIPTION_SCHEME)
     }
+
+
+def test_nothing_is_imported_to_where_it_does_not_live(tmp_path: Path) -> None:
+    """In a store of a cluster."""
+    table = Placement.even(1, ["s1", "s2"])
+    name = next(each for each in map("queue://{}".format, range(99)) if table.home_of(each) == "s2")
+    placed = {"cluster": "c", "store": "s1", "number": 1, "placement": table.to_json()}
+    with pytest.raises(AmqError, match=r"lives in store s2.*cannot be imported") as caught:
+        load(tmp_path, lines([Exported(Message(name, b"x", seq=1))]), placed=placed)
+    assert caught.value.code == "MOVED"
 
 
 def test_an_export_and_its_import_keep_them(tmp_path: Path) -> None:

@@ -34,7 +34,9 @@ def check_again(
         try:
             for action, name in _demands(subscription):
                 access.check(user, action, name)
-                access.check_home(name)
+            for source in subscription.sources:
+                if isinstance(source, str):
+                    access.check_home(source)
             _check_waiting(access, user, subscription)
         except AmqError as error:
             owner.end_with(subscription, error)
