@@ -3,7 +3,7 @@
 It is to its processes what a service manager is to a broker, and speaks the same protocol with them: each has a socket
 to which it says READY, STATUS and WATCHDOG (`amq.node.process.notify`). A process that ends is started again, after a
 pause that grows. A process that was silent for `SILENT_S` is killed first: its event loop hangs. If it was a member,
-another node took its store over long before. One that starts has `STARTING_S` for its first word.
+another node took its store over long before. A process has `STARTING_S` for its first word.
 
 A process holds the read end of a pipe as its standard input. When that closes, because the node stops or has died, the
 process ends in good order; so none outlives its node, however the node ends. At a stop the gateways end first, while

@@ -52,7 +52,7 @@ _log = structlog.get_logger("amq.service")
 
 @dataclass(frozen=True, slots=True)
 class Hosting:
-    """What the process gives to each of its members. By default the process has one member, and nothing to give.
+    """The things that the process gives to each of its members. By default it has one member, and nothing to give.
 
     replace_process  called by the watchdog of the member, when a thread hangs in the store
     loading          surrounds the making of many objects that stay
