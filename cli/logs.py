@@ -21,9 +21,10 @@ from amq.config.schema import BrokerConfig
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-class _Logger(structlog.PrintLogger):
-    """Prints to stderr, with the name of a part of the program. A line that cannot be written is lost: the caller must
-    not take a full disk under the log, or a reader that has gone, for a fault of the store.
+class _Logger(structlog.WriteLogger):
+    """Writes to stderr, with the name of a part of the program. Each line is one write, so that the lines of the
+    processes of a node do not mix. A line that cannot be written is lost: the caller must not take a full disk under
+    the log, or a reader that has gone, for a fault of the store.
     """
 
     def __init__(self, name: str = "amq", file: TextIO | None = None) -> None:

@@ -274,6 +274,23 @@ def test_a_line_that_cannot_be_written_is_lost_and_nothing_else(level: str) -> N
     assert fine.getvalue() == "line\n"
 
 
+def test_a_line_of_the_log_is_one_write() -> None:
+    """The processes of a node share stderr: where a line ends with a second write, that of another comes between."""
+    writes: list[bytes] = []
+
+    class Unbuffered(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: bytes) -> int:  # type: ignore[override]
+            writes.append(bytes(data))
+            return len(data)
+
+    stream = io.TextIOWrapper(Unbuffered(), write_through=True)  # type: ignore[type-var]  # as PYTHONUNBUFFERED makes it
+    logs._Logger("amq", stream).info("line")
+    assert writes == [b"line\n"]
+
+
 def _opened(descriptor: Path) -> str:
     try:
         return os.readlink(descriptor)
