@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 
 from amq.cli import demo_common
+from amq.cli.demo_cluster import ClusterDemo
 from amq.cli.demo_common import STALL_S, DemoGroup
 from amq.cli.demo_console import DemoConsole
 from amq.cli.demo_traffic import LineSender, Receiver
@@ -27,6 +28,7 @@ from amq.core.errors import AmqError
 LINES = 100_000  # of the text that the demo makes if no file is given
 AHEAD_LINES_MAX = 5000  # the sender stays so close to the receiver, so that it is busy when the master dies
 PHASE_LINES_MIN = 20  # lines for each kill, which falls in the middle of them
+STORES = 6  # of a cluster: two of each node
 WATCHED_S = 60.0  # the lines take so long with a console on a terminal: time to log in and to see each takeover
 _EPILOG = examples(
     "amq demo",
@@ -34,12 +36,14 @@ _EPILOG = examples(
     "amq demo --kills 20",
     "amq demo --file /usr/share/dict/words --json",
     "amq demo --keep",
+    "amq demo --cluster",
+    "amq demo --cluster --kills 9 --json",
 )
 
 
 @click.command(epilog=_EPILOG)
-@valued("--brokers", "count", type=click.IntRange(2, 9), default=3, help="Start N brokers.")
-@valued("--kills", type=click.IntRange(0, 1000), default=3, help="Kill the master N times.")
+@valued("--brokers", "count", type=click.IntRange(2, 9), default=3, help="Start N brokers, or nodes of the cluster.")
+@valued("--kills", type=click.IntRange(0, 1000), default=3, help="Kill the master, or a node, N times.")
 @click.option(
     "--file",
     "path",
@@ -51,11 +55,23 @@ _EPILOG = examples(
     metavar="DIR|URL",
     help="Use this store: a directory on any file system, or a database. Default: a temporary directory.",
 )
+@click.option("--cluster", is_flag=True, help="Kill the nodes of a cluster while messages pass through its gateways.")
+@click.option(
+    "--stores", metavar="N", type=click.IntRange(1, 24), help=f"With --cluster: make N stores. Default: {STORES}."
+)
 @click.option("--console", "with_console", is_flag=True, help="Watch it in a browser: start a console, print its URL.")
 @click.option("--keep", is_flag=True, help="Keep store, logs and output, and print their directory.")
 @json_option
 def demo(
-    count: int, kills: int, path: str | None, store: str | None, with_console: bool, keep: bool, as_json: bool
+    count: int,
+    kills: int,
+    path: str | None,
+    store: str | None,
+    cluster: bool,
+    stores: int | None,
+    with_console: bool,
+    keep: bool,
+    as_json: bool,
 ) -> None:
     """Kill the master again and again while a file passes through a queue.
 
@@ -66,10 +82,24 @@ def demo(
     --console starts the console as well, where any user name is good, and prints its URL. On a terminal the lines then
     take a minute, and the group goes on until Ctrl-C. The console needs `pip install 'amq[console]'`.
 
+    --cluster starts nodes with several stores and a gateway each. To a queue of each store a client sends numbers, one
+    after the other, and another client takes them. Meanwhile the command kills one node after the other with -9, with
+    all its processes, and starts it again when other nodes serve its stores. It connects to each living node all the
+    time: none may refuse.
+
     Exit code 0 if every line arrived in order and every promise was kept, otherwise 1. No process is left behind.
     """
     if with_console and as_json:
         raise click.UsageError("--console is for people: give it without --json")
+    if cluster:
+        if path or store or with_console:
+            raise click.UsageError("--cluster has its own stores and messages: give no --file, --store or --console")
+        demo_common.play(
+            "amq-demo-", keep, as_json, lambda place, view: ClusterDemo(place, count, stores or STORES, kills, view)
+        )
+        return
+    if stores:
+        raise click.UsageError("--stores is for --cluster")
 
     def make(directory: str, view: PlainView) -> _Demo:
         text = path or _make_text(os.path.join(directory, "input.txt"))

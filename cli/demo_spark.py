@@ -25,7 +25,7 @@ from typing import Any
 import click
 
 from amq.cli import demo_common
-from amq.cli.demo_brokers import leashed
+from amq.cli.demo_brokers import descendants, leashed
 from amq.cli.demo_common import DemoGroup
 from amq.cli.demo_view import REFRESH_S, Picture, PlainView
 from amq.cli.options import valued
@@ -338,16 +338,6 @@ class _Demo:
         if time.monotonic() - self._moved_at > SILENCE_S:
             why = f"{run.name} has not moved for {SILENCE_S:g} s: {run.last_words()}; {self._group.state()}"
             raise AmqError(why, code="DEMO_FAILED")
-
-
-def descendants(pid: int) -> list[int]:
-    """Process ids of the children of a process, of their children, and so on."""
-    found = [pid]
-    for each in found:
-        for tasks in Path(f"/proc/{each}/task").glob("*/children"):
-            with suppress(OSError):  # it ended meanwhile
-                found += map(int, tasks.read_text().split())
-    return found[1:]
 
 
 def make_rows(directory: Path, count: int) -> list[str]:

@@ -1,7 +1,8 @@
-"""The demo's two clients: one sends every line of the file, the other writes what it receives to the output.
+"""The clients of the demos: one sends every line of the file, the other writes what it receives to the output. In a
+cluster, one sends numbers to each queue, and another one takes them.
 
-Both are what an application would be: one thread, one connection by the failover URL. The receiver keeps the books that
-the verdict needs. A line that was delivered again after a failover is dropped by its duplicate id; under another
+All are what an application would be: one thread, one connection by the failover URL. The receiver keeps the books that
+the verdict needs. A message that was delivered again after a failover is dropped by its duplicate id; under another
 message id it would have been stored twice, and after a confirmed acknowledgement it must not come at all.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable
 
 from amq.client import Connection, ConnectionEvent, Consumer, DeliveryLostError, EventKind, Message, connect
@@ -16,6 +18,8 @@ from amq.client import Connection, ConnectionEvent, Consumer, DeliveryLostError,
 BATCH_MAX = 256
 POLL_S = 0.2
 PAUSE_S = 0.002
+SEND_PAUSE_S = 0.005  # of numbers
+NOTED_S = 0.05  # a shorter wait for a confirmation is no pause worth a note
 CONNECT_S = 30.0
 
 
@@ -79,26 +83,24 @@ class LineSender(LineClient):
             producer.flush()
 
 
-class Receiver(LineClient):
-    """Writes the lines to `output`, acknowledging only what is written.
+class Taker(LineClient):
+    """Takes the messages of a queue until `_is_done`, and acknowledges only what it has kept (`_keep`).
 
-    received         lines written
-    dropped          deliveries of lines that were written already
-    stored_twice     lines that came under two message ids: must stay 0
-    acks_undone      lines that came again although their acknowledgement was confirmed: must stay 0
+    received         messages that came, without those that came again
+    dropped          deliveries of messages that had been kept already
+    stored_twice     messages that came under two message ids: must stay 0
+    acks_undone      messages that came again although their acknowledgement was confirmed: must stay 0
     first_after(t)   monotonic seconds of the first delivery after the first failover after t, 0 = none yet
     """
 
-    def __init__(self, url: str, queue: str, output: str, expected: int) -> None:
-        super().__init__("demo-receiver", url)
+    def __init__(self, name: str, url: str, queue: str) -> None:
+        super().__init__(name, url)
         self.received = 0
         self.dropped = 0
         self.stored_twice = 0
         self.acks_undone = 0
         self._queue = queue
-        self._output = output
-        self._expected = expected
-        self._message_ids: dict[str, str] = {}  # duplicate id → message id of what was written
+        self._message_ids: dict[str, str] = {}  # duplicate id → message id of what was kept
         self._confirmed: set[str] = set()  # duplicate ids whose acknowledgement the broker has confirmed
         self._reconnected = False
         self._firsts: list[float] = []
@@ -106,19 +108,26 @@ class Receiver(LineClient):
     def first_after(self, killed_at: float) -> float:
         return next((at for at in self._firsts if at > killed_at), 0.0)
 
+    @abstractmethod
+    def _is_done(self) -> bool:
+        """Has everything come?"""
+
+    @abstractmethod
+    def _keep(self, messages: list[Message]) -> None:
+        """Keep what is new, in the order in which it came."""
+
     def _on_event(self, event: ConnectionEvent) -> None:
         super()._on_event(event)
         if event.kind is EventKind.FAILOVER:
             self._reconnected = True
 
     def _work(self, connection: Connection) -> None:
-        with open(self._output, "wb") as output, connection.session(ack="client") as session:
+        with connection.session(ack="client") as session:
             consumer = session.consumer(self._queue, prefetch=1000)
-            while self.received < self._expected and not self._stopping.is_set():
+            while not self._is_done() and not self._stopping.is_set():
                 batch = self._take(consumer)
                 if batch:
-                    output.writelines(message.body for message in batch if self._is_new(message))
-                    output.flush()
+                    self._keep([message for message in batch if self._is_new(message)])
                     self.received = len(self._message_ids)
                     self._acknowledge(batch)
 
@@ -135,7 +144,7 @@ class Receiver(LineClient):
         return batch
 
     def _is_new(self, message: Message) -> bool:
-        """False for a line that was written already; says which promise is broken, if one is."""
+        """False for a message that was kept already; says which promise is broken, if one is."""
         known = self._message_ids.get(message.duplicate_id)
         if known is None:
             self._message_ids[message.duplicate_id] = message.id
@@ -155,3 +164,85 @@ class Receiver(LineClient):
         except DeliveryLostError:
             return  # the connection broke: whatever the broker does not know to be acknowledged comes again
         self._confirmed.update(message.duplicate_id for message in batch)
+
+
+class Receiver(Taker):
+    """Writes `expected` lines to `output`."""
+
+    def __init__(self, url: str, queue: str, output: str, expected: int) -> None:
+        super().__init__("demo-receiver", url, queue)
+        self._path = output
+        self._expected = expected
+
+    def _work(self, connection: Connection) -> None:
+        with open(self._path, "wb") as self._output:
+            super()._work(connection)
+
+    def _is_done(self) -> bool:
+        return self.received >= self._expected
+
+    def _keep(self, messages: list[Message]) -> None:
+        self._output.writelines(message.body for message in messages)
+        self._output.flush()
+
+
+class NumberSender(LineClient):
+    """Sends 0, 1, 2 and so on, each one after the confirmation of the one before, until `finish`.
+
+    confirmed  how many the broker has confirmed
+    """
+
+    def __init__(self, url: str, queue: str) -> None:
+        super().__init__(f"demo-sender of {queue}", url)
+        self.confirmed = 0
+        self._queue = queue
+        self._finished = threading.Event()
+        self._waits: list[tuple[float, float]] = []  # when it had its confirmation, and after how long
+
+    def finish(self) -> None:
+        self._finished.set()
+
+    def longest_wait_s(self, since: float = 0.0) -> float:
+        """From a send to its confirmation, among those that came after the monotonic seconds `since`."""
+        return max((wait_s for at, wait_s in self._waits[:] if at > since), default=0.0)
+
+    def _work(self, connection: Connection) -> None:
+        with connection.session() as session:
+            producer = session.producer(self._queue)
+            while not self._finished.wait(SEND_PAUSE_S) and not self._stopping.is_set():
+                began = time.monotonic()
+                producer.send(b"%d" % self.confirmed)
+                self.confirmed += 1
+                at = time.monotonic()
+                if at - began > NOTED_S:
+                    self._waits.append((at, at - began))
+
+
+class NumberTaker(Taker):
+    """Keeps the numbers that come, until as many acknowledgements are confirmed as `expected()` says.
+
+    disordered  numbers that came after a higher one: must stay 0
+    """
+
+    def __init__(self, url: str, queue: str, expected: Callable[[], int | None]) -> None:
+        """`expected()` = how many numbers there are, None = not known yet."""
+        super().__init__(f"demo-receiver of {queue}", url, queue)
+        self.numbers: set[int] = set()
+        self.disordered = 0
+        self._highest = -1
+        self._expected = expected
+
+    def lost(self, confirmed: int) -> int:
+        """How many of the first `confirmed` numbers have not come."""
+        return len(set(range(confirmed)) - self.numbers)
+
+    def _is_done(self) -> bool:
+        expected = self._expected()
+        return expected is not None and len(self._confirmed) >= expected
+
+    def _keep(self, messages: list[Message]) -> None:
+        for message in messages:
+            number = int(message.body)
+            self.disordered += number < self._highest
+            self._highest = max(self._highest, number)
+            self.numbers.add(number)

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import click
 
-from amq.cli.demo_brokers import DEAD, MASTER, SLAVE, DemoBroker
+from amq.cli.demo_brokers import DEAD, MASTER, SERVING, SLAVE, DemoProcess
 from amq.cli.output import console
 
 REFRESH_S = 0.1
-_STYLES = {MASTER: "bold green", SLAVE: "cyan", DEAD: "bold red"}
+_STYLES = {MASTER: "bold green", SERVING: "bold green", SLAVE: "cyan", DEAD: "bold red"}
 
 
 @dataclass(slots=True)
 class Picture:
-    """The content of the picture: brokers, a progress bar, and notes."""
+    """The content of the picture: brokers or nodes, a progress bar, and notes."""
 
-    brokers: list[DemoBroker]
+    brokers: Sequence[DemoProcess]
     total: int
     done: int = 0
     notes: list[str] = field(default_factory=list)
+    columns: tuple[str, str] = ("broker", "epoch")  # the titles of `name` and `detail`
 
 
 class PlainView(AbstractContextManager["PlainView"]):
@@ -80,13 +82,12 @@ def _draw(picture: Picture) -> Any:
     from rich.text import Text
 
     brokers = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("broker", "role", "epoch", "address", "pid", "killed"):
+    for name in (picture.columns[0], "role", picture.columns[1], "address", "pid", "killed"):
         brokers.add_column(name)
     for broker in picture.brokers:
-        epoch = str(broker.epoch) if broker.role == MASTER else ""
         kills = f"{broker.kills} ×" if broker.kills else ""
         role = Text(broker.role, style=_STYLES.get(broker.role, "yellow"))
-        brokers.add_row(broker.name, role, epoch, broker.url, str(broker.pid or ""), kills)
+        brokers.add_row(broker.name, role, broker.detail, broker.url, str(broker.pid or ""), kills)
     bar = Table.grid()
     bar.add_row(ProgressBar(total=picture.total, completed=picture.done, width=70))
     return Group("", brokers, "", bar, *picture.notes)
