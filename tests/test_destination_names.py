@@ -25,6 +25,7 @@ from amq.maintenance.importing import _check_access
 from amq.protocols.openwire.names import destinations
 from amq.protocols.openwire.table import QUEUE, structure
 from amq.protocols.stomp.destination import full_name as stomp_name
+from tests.broker.world import World
 from tests.management.managed import managed
 
 BAD = {
@@ -52,10 +53,10 @@ def test_bad_names_have_one_code(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["escape", "newline", "NUL", "DEL", "half a character"])
-def test_an_import_refuses_control_characters(kind: str) -> None:
+def test_an_import_refuses_control_characters(tmp_path: Path, kind: str) -> None:
     """It keeps names in which a comma, `*` or `>` stand for themselves."""
     with pytest.raises(AmqError) as refused:
-        _check_access(QUEUE_SCHEME + BAD[kind])
+        _check_access(World(tmp_path).broker, QUEUE_SCHEME + BAD[kind])
     assert refused.value.code == "DESTINATION_INVALID"
 
 

@@ -74,6 +74,7 @@ class _Process:
     counts: Mapping[str, int] = field(default_factory=dict)
     heard_s: float = 0.0
     has_spoken: bool = False
+    is_to_reload: bool = False  # as soon as it has spoken
     code: int = 0
     task: asyncio.Task[None] | None = None
 
@@ -186,7 +187,7 @@ class Supervisor:
             if store not in self._members:
                 self._members[store] = self._open(store, {"store": store}, Program(self._command(store)))
             elif before.table != seen.table or before.priorities.get(store) != seen.priorities.get(store):
-                self._signal(self._members[store], signal.SIGHUP)  # it reads both itself
+                self._reload(self._members[store])  # it reads both itself
         if before.stores:
             _log.info(
                 "the cluster has changed",
@@ -216,6 +217,7 @@ class Supervisor:
         while not self._end.done():
             started_s = each.heard_s = self._loop.time()
             each.status, each.ready, each.has_spoken, each.counts = "starting", False, False, {}
+            each.is_to_reload = False
             try:
                 each.child = child = await self._start(each)
             except OSError as error:
@@ -223,6 +225,8 @@ class Supervisor:
             else:
                 if self._end.done() and child.stdin is not None:
                     child.stdin.close()
+                if each.is_to_reload:
+                    self._reload(each)
                 watch = self._loop.create_task(self._watch(each, child))
                 each.code = await child.wait()
                 watch.cancel()
@@ -276,6 +280,8 @@ class Supervisor:
             except OSError:  # nothing more is there
                 break
             each.heard_s, each.has_spoken = self._loop.time(), True
+            if each.is_to_reload:
+                self._reload(each)
             for line in text.split("\n"):
                 key, _, value = line.partition("=")
                 if key == "READY":
@@ -285,6 +291,13 @@ class Supervisor:
                 elif key == COUNTS:
                     each.counts = json.loads(value)
         self._report()
+
+    def _reload(self, each: _Process) -> None:
+        """Let it read its configuration again. A process that has said nothing may have read it already, and would die
+        of the signal: it gets that at its first word."""
+        each.is_to_reload = each.child is None or not each.has_spoken
+        if not each.is_to_reload:
+            self._signal(each, signal.SIGHUP)
 
     def _signal(self, each: _Process, number: signal.Signals) -> None:
         if each.child is not None:
@@ -309,7 +322,7 @@ class Supervisor:
     def _hang_up(self) -> None:
         _log.info("SIGHUP: all processes of the node read their configuration again")
         for each in self._processes():
-            self._signal(each, signal.SIGHUP)
+            self._reload(each)
 
     def _report(self) -> None:
         processes = self._processes()

@@ -63,6 +63,22 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
     door.sendto(b"STATUS=slave", os.environ["NOTIFY_SOCKET"])
 {MUTE}
 """
+# It has read its configuration when it begins, and dies of a SIGHUP until it speaks, when a file lets it.
+SLOW = """
+import os, signal, socket, sys, time
+notes, store = sys.argv[1:]
+def note(what):
+    with open(notes, "a") as file:
+        file.write(f"{store} {what}\\n")
+note("began")
+while not os.path.exists(f"{notes}.go"):
+    time.sleep(0.01)
+signal.signal(signal.SIGHUP, lambda *_: note("hup"))
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
+    door.sendto(b"STATUS=slave", os.environ["NOTIFY_SOCKET"])
+while os.read(0, 1):
+    pass
+"""
 BROKEN = "import sys; open(sys.argv[1], 'a').write('began\\n'); sys.exit(3)"
 
 
@@ -201,6 +217,22 @@ def test_a_member_that_says_nothing_is_killed(
                     lambda: [line for line in lines if line["event"].startswith("a process of the node has ended")]
                 )
             assert killed[0]["how"] == "by signal SIGKILL"
+
+    asyncio.run(run())
+
+
+def test_a_member_that_starts_is_told_of_a_changed_share_at_its_first_word(cluster: Cluster, shown: Path) -> None:
+    async def run() -> None:
+        async with Node(cluster, shown, SLOW) as node:
+            for store in ("s1", "s2"):
+                await node.until(f"{store} began")
+            with capture_logs() as lines:
+                cluster.drain("a", True)
+                await until(lambda: [line for line in lines if line["event"] == "the cluster has changed"])
+            shown.with_name("notes.go").touch()
+            for store in ("s1", "s2"):
+                await node.until(f"{store} hup")
+        assert len(await node.until("s1 began")) == len(await node.until("s2 began")) == 1
 
     asyncio.run(run())
 
