@@ -59,6 +59,11 @@ class Node:
         self._process.kill()
         self._process.wait()
 
+    def bury(self) -> None:
+        """It was killed, or never started."""
+        if self._process is not None:
+            self._process.wait()
+
     def stop(self) -> int:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
@@ -104,6 +109,8 @@ class Nodes:
             if pid != os.getpid():
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+        for node in self.nodes.values():
+            node.bury()
 
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(amq("cluster", "status", "--cluster", str(self.cluster), "--json").stdout)
