@@ -94,9 +94,15 @@ def is_owned(text: str) -> bool:
 
 def given(text: str) -> str:
     """The name as its client gave it."""
-    return text[text.find(SEPARATOR, 1) + 1 :] if text.startswith(SEPARATOR) else text
+    if not text.startswith(SEPARATOR):
+        return text
+    _, separator, name = text[1:].partition(SEPARATOR)
+    return name if separator else text
 
 
 def owner_of(text: str) -> str:
     """The user in whose name space `text` is, "" = in nobody's: the broker's own, or stored by an earlier version."""
-    return text[1 : text.find(SEPARATOR, 1)] if text.startswith(SEPARATOR) else ""
+    if not text.startswith(SEPARATOR):
+        return ""
+    user, separator, _ = text[1:].partition(SEPARATOR)
+    return user if separator else ""

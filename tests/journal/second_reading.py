@@ -46,7 +46,7 @@ def _sent(flags: int, priority: int, times: tuple[int, int], parts: list[bytes])
         "timestamp_ms": times[0],
         "expires_ms": times[1],
         "content_type": content_type.decode(),
-        "duplicate_id": duplicate_id.decode(),
+        **_owned("duplicate_id", duplicate_id),
         "body_bytes": len(body),
         "body": body,
         **(_extended(properties, flags) if flags & 128 else _plain(properties, flags)),
@@ -179,9 +179,18 @@ def _moved(body: bytes, names: dict[int, str]) -> dict[str, Any]:
     }
 
 
+def _owned(kind: str, data: bytes) -> dict[str, str]:
+    """An id, and the user before it, where there is one."""
+    before, *rest = data.decode().split("\0", 2)
+    if before or len(rest) < 2:
+        return {kind: data.decode()}
+    user, id = rest
+    return {kind: id, f"{kind}_user": user} if user else {kind: id}
+
+
 def _group(body: bytes, names: dict[int, str]) -> dict[str, Any]:
     end = 12 + _number(body, 8)
-    return {"outcome_id": body[12:end].decode(), "records": list(read(body[end:], names))}
+    return {**_owned("outcome_id", body[12:end]), "records": list(read(body[end:], names))}
 
 
 def _prepared(body: bytes, _: dict[int, str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import second_reading
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from amq.core.errors import CorruptError, NewerFormatError
@@ -167,6 +167,7 @@ def plain(found: Any) -> Any:
 
 
 @given(st.lists(records, max_size=6))
+@example([Group([], "\x00eve\x00id", 0), Group([], "\x00id", 0), Group([], "\x00\x00id", 0)])
 def test_a_second_reading_finds_the_same(written: list[Record]) -> None:
     payload = HEAD + b"".join(encode_record(record, IDS) for record in written)
     described = [plain(describe(record, bodies=True)) for record in Decoder("x").decode(payload)]
