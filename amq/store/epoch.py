@@ -8,7 +8,7 @@ history and may be removed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -54,6 +54,18 @@ def epoch_name(number: int) -> str:
 def epoch_numbers(names: Iterable[str]) -> list[int]:
     """Those of all epochs among the names of documents, the oldest first."""
     return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
+
+
+def read_epochs(numbers: Sequence[int], read: Callable[[int], Epoch]) -> list[Epoch]:
+    """The epochs that were listed as `numbers`, in order. Raises FileNotFoundError where the newest is not there."""
+    epochs = []
+    for number in numbers:
+        try:
+            epochs.append(read(number))
+        except FileNotFoundError:
+            if number == numbers[-1]:  # older ones may have been pruned meanwhile, the newest never is
+                raise
+    return epochs
 
 
 def epoch_json(epoch: Epoch) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 
 from amq.core.errors import StoreError
-from amq.store.epoch import EPOCHS_KEPT, Epoch, decode_epoch, encode_epoch, epoch_name, epoch_numbers
+from amq.store.epoch import EPOCHS_KEPT, Epoch, decode_epoch, encode_epoch, epoch_name, epoch_numbers, read_epochs
 from amq.store.files.vfs import Vfs, listdir_fresh, read_file, write_all
 from amq.store.name import full_name
 
@@ -76,14 +76,7 @@ class FileEpochs:
             numbers = self.numbers()
         except FileNotFoundError:
             return []
-        epochs = []
-        for number in numbers:
-            try:
-                epochs.append(self.read(number))
-            except FileNotFoundError:
-                if number == numbers[-1]:  # older ones may have been pruned meanwhile, the newest never is
-                    raise
-        return epochs
+        return read_epochs(numbers, self.read)
 
     def place(self, number: int) -> str:
         return epoch_path(self._store, number)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from amq.core.errors import StoreError
-from amq.store.epoch import EPOCHS_KEPT, Epoch, decode_epoch, encode_epoch, epoch_name, epoch_numbers
+from amq.store.epoch import EPOCHS_KEPT, Epoch, decode_epoch, encode_epoch, epoch_name, epoch_numbers, read_epochs
 from amq.store.postgres.database import EPOCHS, Database
 
 
@@ -45,15 +45,7 @@ class SqlEpochs:
         return self.read(number) if number else None
 
     def all(self) -> list[Epoch]:
-        numbers = self.numbers() if self.newest_number() else []
-        epochs = []
-        for number in numbers:
-            try:
-                epochs.append(self.read(number))
-            except FileNotFoundError:
-                if number == numbers[-1]:  # older ones may have been pruned meanwhile, the newest never is
-                    raise
-        return epochs
+        return read_epochs(self.numbers() if self.newest_number() else [], self.read)
 
     def place(self, number: int) -> str:
         return self._database.place(EPOCHS, epoch_name(number))
