@@ -1,7 +1,7 @@
 """Homes: which destinations live in this store of a cluster, and how it takes over a newer table.
 
 The table in force is the one that the journal has recorded last (`amq.broker.state.obeyed`). A newer one takes away at
-once, before its record is written, and gives only when the record is durable; others are told its number only then. So
+once, before its record is written, and gives only when the record is durable; others learn its number only then. So
 a store never serves what a later master of it would refuse, and a table that needs the number of all stores exists only
 after each of them has given up for good what it takes away (docs/master-slave.md, "One home for each destination").
 

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final
 
 from amq.broker.names import PREPARED_NAME, check_sent_to, is_temporary
 from amq.broker.queues.queue import Recipient
+from amq.broker.sessions.connection import LOOK_AFTER, PRODUCERS_MAX, SESSIONS_MAX
 from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic
 from amq.core.destination import TOPIC_SCHEME, Pattern, Source, told, wire_name
@@ -70,13 +71,10 @@ from amq.protocols.commands import (
     Unsubscribe,
 )
 
-SESSIONS_MAX: Final = 1000
 TRANSACTIONS_MAX: Final = 10_000
-PRODUCERS_MAX: Final = 10_000  # that are remembered
 NAMES_MAX: Final = 1000  # of destinations whose home is known without a look at the table
 UNANSWERED_MAX: Final = 10_000  # commands in one home; the client is not read until half of them are answered
 KEPT_BYTES_MAX: Final = 32 << 20  # of messages on their way to one home; more than may wait there for room
-LOOK_AFTER: Final = 16  # commands at most between two looks at the clock
 MOVED: Final = "MOVED"  # code: the destination has another home
 _CURE: Final = "place these destinations in one store (amq cluster place), or use a connection for each"
 _EVERYWHERE: Final = frozenset((PREPARED_NAME,))

@@ -275,7 +275,7 @@ def test_a_client_is_not_cut_for_what_the_broker_has_not_read(tmp_path: Path, mo
 
 
 def test_a_frame_has_time_for_the_bytes_that_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that pauses has none."""
+    """A frame whose bytes stop coming has not."""
     head, part = b"SEND\ndestination:/queue/a\ncontent-length:104857600\n\n", bytes(MIB)
 
     async def test(served: Served) -> None:
