@@ -25,6 +25,7 @@ from amq.client import (
     UriError,
 )
 from amq.core.errors import CommandError, TransactionRolledBackError
+from amq.protocols.stomp.frame import Frame
 from tests.patience import DEADLINE_S
 
 Q = "/queue/q"
@@ -254,13 +255,22 @@ def test_heart_beats_keep_an_idle_connection_and_find_a_dead_one() -> None:
 
 def test_a_window_full_of_sends_waits_for_room(broker: Broker) -> None:
     held: list[bool] = [True]
-    broker.script = lambda _, frame: IGNORE if frame.command == "SEND" and held else None
+    ignored = threading.Semaphore(0)
+
+    def ignore(_: object, frame: Frame) -> str | None:
+        if frame.command != "SEND" or not held:
+            return None
+        ignored.release()
+        return IGNORE
+
+    broker.script = ignore
     with amq.connect(url(broker), send_window_messages=4) as connection:
         producer = connection.session().producer(Q)
         for number in range(4):
             producer.send(str(number), wait=False)
         thread, result = in_thread(lambda: producer.send("4", wait=False))
         waits(connection._machine.room_gate)
+        assert all(ignored.acquire(timeout=DEADLINE_S) for _ in range(4))
         held.clear()
         broker.drop_connections()  # what was ignored is replayed
         thread.join(DEADLINE_S)
