@@ -159,6 +159,17 @@ def test_a_composite_is_answered_when_each_home_has_it(cluster: Cluster) -> None
     assert [cluster.stored(name[8:]) for name in names] == [[b"m"]] * 3
 
 
+def test_what_a_client_sends_again_comes_to_the_store_that_remembers_it(cluster: Cluster) -> None:
+    cluster.placement.rules["queue://spread"] = ""
+    for n in range(20):
+        for _ in range(3):
+            again = cluster.connect(client_id=f"c{n}")
+            says(cluster, again, Send(Message("queue://spread", b"x", duplicate_id=f"{n}"), "r"))
+    counts = [len(world.stored("spread")) for world in cluster.worlds]
+    assert sum(counts) == 20, "a message was stored twice"
+    assert all(counts)
+
+
 def test_a_destination_of_each_store_gets_what_one_connection_sends_in_one_home_and_is_read_from_all(
     cluster: Cluster,
 ) -> None:
