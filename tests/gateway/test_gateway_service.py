@@ -127,7 +127,7 @@ def test_a_client_that_waits_for_a_master_is_closed_when_the_gateway_stops(
     async def story(world: World) -> None:
         client = await world.log_in()
         await client.send("SEND", ("destination", "/queue/q"), ("receipt", "r"), body=b"")
-        await until(lambda: bool(world.gateway.links.waiting))
+        await until(lambda: bool(world.gateway.ways.links.waiting))
         await world.gateway.stop()
         with pytest.raises(EOFError):  # so the client tries elsewhere
             await client.receive()

@@ -67,7 +67,7 @@ class World:
         return self.clients[-1]
 
     def queue_in(self, store: str) -> str:
-        home_of = self.gateway.placement.home_of
+        home_of = self.gateway.ways.placement.home_of
         return next(f"/queue/{name}" for n in count() if home_of(QUEUE_SCHEME + (name := f"q{n}")) == store)
 
     async def close(self) -> None:
@@ -109,7 +109,7 @@ async def use_both(world: World) -> None:
         message = await client.receive()
         assert (message.command, message.body) == ("MESSAGE", store.encode())
         await client.ack(message)
-    assert sorted(world.gateway.links.linked) == sorted(STORES)
+    assert sorted(world.gateway.ways.links.linked) == sorted(STORES)
 
 
 def test_one_client_uses_the_queues_of_both_stores(tmp_path: Path) -> None:
@@ -128,10 +128,10 @@ def test_a_takeover_costs_a_client_a_pause_and_not_its_connection(tmp_path: Path
         for queue in queues:
             await client.store(b"before", name=queue)
         await world.members.pop("s1").stop()
-        await until(lambda: world.gateway.links.linked == ["s2"])
+        await until(lambda: world.gateway.ways.links.linked == ["s2"])
         await client.store(b"meanwhile", name=queues[1])
         await client.send("SEND", ("destination", queues[0]), ("receipt", "waits"), body=b"after")
-        await until(lambda: world.gateway.links.waiting == ["s1"])
+        await until(lambda: world.gateway.ways.links.waiting == ["s1"])
         await client.store(b"also meanwhile", name=queues[1])
         await world.serve("s1")
         assert (await client.receive()).headers["receipt-id"] == "waits"
