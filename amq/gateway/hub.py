@@ -19,11 +19,10 @@ from amq.broker.sessions.links import Client
 from amq.config.schema import BrokerConfig
 from amq.core.message import Message
 from amq.doors.clock import Clock
-from amq.doors.threads import Threads
+from amq.doors.threads import JobThread, Threads
 from amq.gateway.homes import GatewayCluster
 from amq.gateway.router import RoutedConnection
 from amq.gateway.turn import GatewayTurn
-from amq.journal.writer import JournalThread
 from amq.node.catalogue import Surroundings
 from amq.node.reception import POLL_S, Reception, Shared
 from amq.transports.hub import ServedConnection
@@ -59,7 +58,7 @@ class GatewayHub(Reception):
         self.turn = GatewayTurn(self.loop)
         self.memory = Memory(config.memory_limit_bytes)
         self._message_id_prefix = f"ID:{cluster[:12]}-"
-        make_runner = partial(JournalThread, threads, self.loop.call_soon_threadsafe)
+        make_runner = partial(JobThread, threads, self.loop.call_soon_threadsafe)
         self.translator = Translator(self.memory, make_runner, self.turn.wake)
         self.lend, self.take_back, self.shown = self._lend, self.memory.take_back, _as_it_is
         self._ways = ways

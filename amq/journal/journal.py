@@ -20,6 +20,7 @@ from amq.core.errors import CommandError, CorruptError
 from amq.core.histogram import Histogram
 from amq.core.message import Message
 from amq.doors.clock import Clock
+from amq.doors.threads import JobRunner
 from amq.journal import format as journal_format
 from amq.journal.batch import JournalOwner, OpenBatch, Waiter
 from amq.journal.checkpoint import CheckpointFile
@@ -45,7 +46,6 @@ from amq.journal.records.message import Run, encode_message
 from amq.journal.recovery import Recovered
 from amq.journal.segment import FILL, PREPARE_AT, OpenSegment, SegmentMaker
 from amq.journal.space import StoreLimit, measure
-from amq.journal.writer import JobRunner
 from amq.store.segment_log import NoRoomError, SegmentLog, SegmentTooLargeError
 
 # A batch of so few records may be synced on the event loop, where the disk answers within this time (running mean).

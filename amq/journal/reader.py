@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol, Self, TypeVar
 
 from amq.core.errors import CorruptError
 from amq.core.message import LARGE_BODY_BYTES, Message
+from amq.doors.threads import JobRunner
 from amq.journal.format import (
     BATCH_BYTES,
     HEADER_BYTES,
@@ -29,7 +30,6 @@ from amq.journal.live import Segment
 from amq.journal.records.message import MESSAGE, MESSAGE_BYTES, body_offset, decode_message, is_extended
 from amq.journal.records.multicast import MULTICAST, MULTICAST_BYTES, decode_copy, multicast_body_offset
 from amq.journal.segment import read_header
-from amq.journal.writer import JobRunner
 from amq.store.segment_log import Reader, SegmentLog
 
 T = TypeVar("T")

@@ -26,13 +26,12 @@ from amq.core.destination import bars
 from amq.core.errors import AccessError, AmqError, CommandError, OwnershipLostError, StoreFullError
 from amq.core.message import Copy, Message, Shared
 from amq.core.xid import Key
-from amq.doors.threads import SystemThreads
+from amq.doors.threads import JobThread, SystemThreads
 from amq.journal.batch import Waiter
 from amq.journal.export import store_uuid
 from amq.journal.hidden import RETAINED_SCHEME
 from amq.journal.interchange import Durable, Exported, Ids, ImportReader, InDoubt, Item, PipelineBatch, read_lines
 from amq.journal.records import Duplicates, Group, Marker, Prepared, Redelivered
-from amq.journal.writer import JournalThread
 from amq.node.mastership import Mastership
 from amq.node.member import Hosting, Member, Role
 from amq.node.process import no_collection
@@ -102,7 +101,7 @@ class Import:
         assert self._master is not None
         loop = asyncio.get_running_loop()
         reader = ImportReader(name)
-        thread = JournalThread(SystemThreads(), loop.call_soon_threadsafe)  # a pipe may keep us waiting
+        thread = JobThread(SystemThreads(), loop.call_soon_threadsafe)  # a pipe may keep us waiting
         try:
             while lines := await _in(thread, loop, lambda: read_lines(name, file, CHUNK_BYTES, self._line_bytes_max)):
                 for line in lines:
@@ -321,7 +320,7 @@ class Import:
         self._changed.set()
 
 
-async def _in(thread: JournalThread, loop: asyncio.AbstractEventLoop, job: Callable[[], list[bytes]]) -> list[bytes]:
+async def _in(thread: JobThread, loop: asyncio.AbstractEventLoop, job: Callable[[], list[bytes]]) -> list[bytes]:
     future: asyncio.Future[list[bytes]] = loop.create_future()
 
     def done(result: list[bytes], error: Exception | None) -> None:

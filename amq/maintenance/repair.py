@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from amq.config.store_options import StoreOptions
 from amq.core.errors import AmqError, CorruptError, StoreError, StoreFullError
 from amq.doors.clock import Clock
-from amq.doors.threads import Event
+from amq.doors.threads import Done, Event, Job
 from amq.journal.batch import Confirm, OpenBatch
 from amq.journal.checkpoint import list_checkpoints, parse_checkpoint_name
 from amq.journal.export import MessageReader
@@ -37,7 +37,6 @@ from amq.journal.records import Duplicates, Outcomes, Record, Redelivered, Trimm
 from amq.journal.recovery import Recovered, lock_segments
 from amq.journal.salvage import Damage, Salvage
 from amq.journal.segment import list_segments
-from amq.journal.writer import Done, Job
 from amq.store.document import decode, encode
 from amq.store.election import HEARTBEAT
 from amq.store.epoch import EPOCH_MAX, Epoch

@@ -27,10 +27,9 @@ from amq.broker.state.state import State
 from amq.config.schema import BrokerConfig
 from amq.core.errors import AmqError, CorruptError
 from amq.doors.clock import Clock
-from amq.doors.threads import Threads
+from amq.doors.threads import JobRunner, Threads
 from amq.journal.journal import Journal
 from amq.journal.recovery import Recovered
-from amq.journal.writer import JobRunner
 from amq.link.calls import Home
 from amq.link.server import LinkServer
 from amq.node.catalogue import Surroundings

@@ -3,8 +3,8 @@
 Threads: the event loop owns all state of a mastership, and this class lives on it. The lease thread makes every call of
 the lock component (`amq.node.contender`). The replay thread reads the journal before clients are served
 (`amq.node.takeover`). Both may hang in the store. The watchdog thread never touches the store: when the lease stays
-expired it cuts the clients off, even if all other threads are stuck. The journal thread is the master's
-(`amq.journal.writer`). `amq.node.reign` says where they meet.
+expired it cuts the clients off, even if all other threads are stuck. The journal thread is the master's.
+`amq.node.reign` says where they meet.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from amq.config.schema import BrokerConfig
 from amq.core.errors import AmqError, OwnershipLostError
 from amq.core.histogram import Histogram
 from amq.doors.clock import Clock, SystemClock
-from amq.doors.threads import SystemThreads, Threads
-from amq.journal.writer import JournalThread
+from amq.doors.threads import JobThread, SystemThreads, Threads
 from amq.node.catalogue import PROTOCOLS, ServedProtocol
 from amq.node.contender import Contender
 from amq.node.entrance import Entrance
@@ -111,7 +110,7 @@ class Member:
             host or SystemHost(),
             threads,
             entropy or SystemRandom(),
-            make_runner or (lambda post: JournalThread(threads, post)),
+            make_runner or (lambda post: JobThread(threads, post)),
         )
         entrance = hosting.entrance or Entrance(clock, lambda: self.config)
         self._shared = Shared(self.events, entrance, authenticate, hosting.credentials, protocols, hosting.alone)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from amq.broker.memory import Memory
 from amq.broker.queues.queue import QueueConsumer
 from amq.core.message import LARGE_BODY_BYTES, THREAD_BYTES_MAX, Content, Message, bare, with_content
-from amq.journal.writer import JobRunner
+from amq.doors.threads import JobRunner
 from amq.protocols.codec import Codec
 
 Translate = Callable[[Message], Message]  # for one kind of consumers; equal ones are equal

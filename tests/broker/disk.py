@@ -6,8 +6,8 @@ import os
 from collections import deque
 from typing import Any
 
+from amq.doors.threads import Done, Job
 from amq.journal.format import HEADER_BYTES
-from amq.journal.writer import Done, Job
 from amq.store.files.vfs import SystemVfs
 
 

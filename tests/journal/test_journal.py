@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from amq.core.message import Message
-from amq.doors.threads import SystemThreads
+from amq.doors.threads import JobThread, SystemThreads
 from amq.journal.journal import INLINE_SYNC_S_MAX, Journal
 from amq.journal.records import Consumed, Group
-from amq.journal.writer import JournalThread
 from amq.store.files.log import BLOCK_BYTES, SMALL_BATCH_BYTES, ZEROS_BYTES, FileLog
 from amq.store.segment_log import FULL_ERRNOS, RESERVE_NAME, SyncError
 from tests.fakes import FaultyVfs, open_files
@@ -425,7 +424,7 @@ def test_a_segment_that_is_being_made_when_the_journal_ends_is_closed(tmp_path: 
     making, ended = threading.Event(), threading.Event()
     vfs = FaultyVfs()
     vfs.before("try_lock", lambda: (making.set(), ended.wait(DEADLINE_S)), path=".seg")
-    runner = JournalThread(SystemThreads(), lambda callback, *args: posted.append(partial(callback, *args)))
+    runner = JobThread(SystemThreads(), lambda callback, *args: posted.append(partial(callback, *args)))
     journal = Journal(
         FileLog(vfs, world.store),
         world.clock,
@@ -453,7 +452,7 @@ def test_the_last_job_of_a_closed_thread_may_outlive_the_event_loop(
     loop = asyncio.new_event_loop()
     mistakes: list[object] = []
     monkeypatch.setattr(threading, "excepthook", lambda mistake: mistakes.append(mistake.exc_value))
-    thread = JournalThread(SystemThreads(), loop.call_soon_threadsafe)
+    thread = JobThread(SystemThreads(), loop.call_soon_threadsafe)
     go_on = threading.Event()
     thread.submit(go_on.wait, lambda _result, _error: None)
     if closed:

@@ -17,7 +17,7 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from amq.journal.writer import Done, Job
+from amq.doors.threads import Done, Job
 
 STEP_S = 0.00002  # what the shortest step takes, so that nothing can go on for ever without time passing
 
