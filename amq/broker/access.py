@@ -36,6 +36,7 @@ from amq.protocols.commands import (
     Invalid,
     LeaseMessages,
     ListPrepared,
+    Locate,
     MakeTemporary,
     Malformed,
     Nothing,
@@ -197,7 +198,8 @@ DEMANDS: Mapping[type[Command], Callable[..., Iterable[Demand]]] = {
     LeaseMessages: _lease,
     SettleLeases: _lease,
 }
-# Commands that only go on with what the same connection was let in to do, or end it.
+# Commands that only go on with what the same connection was let in to do, or end it; and where a name would live, which
+# says nothing of what is there.
 FREE: frozenset[type[Command]] = frozenset(
     {
         Settle,
@@ -212,6 +214,7 @@ FREE: frozenset[type[Command]] = frozenset(
         Disconnect,
         Invalid,
         Malformed,
+        Locate,
         Nothing,
         OpenSession,
         CloseSession,

@@ -20,6 +20,7 @@ from amq.client.leases import MessageLease as Lease
 from amq.client.requests import ConnectionEvent, EventKind
 from amq.client.session import Browser, Consumer, Message, Producer, Session
 from amq.client.two_phase import PreparedTransaction
+from amq.client.whereabouts import Whereabouts
 from amq.core.errors import (
     AccessError,
     AmqError,
@@ -63,5 +64,6 @@ __all__ = [
     "TransactionRetryError",
     "TransactionRolledBackError",
     "UriError",
+    "Whereabouts",
     "connect",
 ]

@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from typing import TypeVar, Unpack
 
-from amq.client import bulk, leases
+from amq.client import bulk, leases, whereabouts
 from amq.client.aio_consumer import Browser, Consumer, Message
 from amq.client.aio_driver import AsyncDriver, Listener
 from amq.client.columns import Columns
@@ -153,6 +153,14 @@ class Connection:
         """End all leases of `cursor` up to number `through`."""
         what = f"end of leases of {destination} for {cursor}"
         await self._ask(leases.settle(self._machine, acknowledge, destination, cursor, through, epoch), what, timeout)
+
+    async def where(self, *destinations: str, timeout: float | None = None) -> whereabouts.Whereabouts | None:
+        """In which stores of its cluster does each of `destinations` live, and where are their masters? None = the
+        connection leads to no gateway of a cluster."""
+        if not whereabouts.is_gateway(self._machine):
+            return None
+        request = await self._ask(whereabouts.ask(self._machine, destinations), "where", timeout)
+        return whereabouts.answer(self._machine, request.outcome)
 
     async def recover(self, timeout: float | None = None) -> list[PreparedTransaction]:
         """List the prepared transactions of all clients, oldest first."""

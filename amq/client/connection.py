@@ -15,7 +15,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterable
 
-from amq.client import leases
+from amq.client import leases, whereabouts
 from amq.client.core import SessionCore, resolve_timed_out, timed_out
 from amq.client.driver import Driver, Listener, seconds
 from amq.client.errors import ConnectionClosedError, FlushError, gathered
@@ -163,6 +163,19 @@ class Connection:
         TransactionRetryError: no answer in time, call again."""
         what = f"end of leases of {destination} for {cursor}"
         self._ask(lambda: leases.settle(self._machine, acknowledge, destination, cursor, through, epoch), what, timeout)
+
+    def where(self, *destinations: str, timeout: float | None = None) -> whereabouts.Whereabouts | None:
+        """In which stores of its cluster does each of `destinations` live, and where are their masters? None where the
+        connection leads to a broker, which serves one store, and to no gateway of a cluster."""
+        if not self._is_gateway():
+            return None
+        request = self._ask(lambda: whereabouts.ask(self._machine, destinations), "where", timeout)
+        with self._driver.lock:
+            return whereabouts.answer(self._machine, request.outcome)
+
+    def _is_gateway(self) -> bool:
+        with self._driver.lock:
+            return whereabouts.is_gateway(self._machine)
 
     def recover(self, timeout: float | None = None) -> list[PreparedTransaction]:
         """List the prepared transactions of all clients, oldest first."""

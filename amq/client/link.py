@@ -10,6 +10,7 @@ from amq.core.errors import ProtocolError
 from amq.protocols.commands import Reattach
 from amq.protocols.stomp import reattaching, runs
 from amq.protocols.stomp.frame import DELIVERY_LIMITS, Frame, FrameReader, encode
+from amq.protocols.stomp.locating import CLUSTER
 from amq.protocols.stomp.recurring import Recurring
 from amq.transports.window import IDLE_BYTES, Window, step_bytes
 
@@ -34,6 +35,7 @@ class Link:
     looks_up    the driver waits for the addresses of the host
     dropped     the machine has done with it: whatever the driver still hears of it is ignored
     congested   set by the driver while the kernel takes no more bytes: senders wait
+    cluster     the id of the cluster of which this broker is a gateway, "" = of none
     takes_runs  the broker knows frames of many messages
     window      what the broker may lack of our bytes; None = when the socket breaks, the broker keeps nothing for us
     token       with which another link goes on where this one broke, "" = none can
@@ -52,6 +54,7 @@ class Link:
         "_step",
         "_told_bytes",
         "accepted",
+        "cluster",
         "congested",
         "deadline",
         "dropped",
@@ -76,6 +79,7 @@ class Link:
         self.looks_up = False
         self.congested = False
         self.server = ""
+        self.cluster = ""
         self.takes_runs = False
         self.window: Window | None = None
         self.token = ""
@@ -115,6 +119,7 @@ class Link:
             self._receive_limit_s = max(offered, sends_ms) / 1000 * SILENT_INTERVALS_MAX
         self._last_sent_at = self._last_received_at = now
         self.server = connected.headers.get("server", "")
+        self.cluster = connected.headers.get(CLUSTER, "")
         self.takes_runs = runs.is_asked(connected.headers)
         self.accepted = True
         self.deadline = None

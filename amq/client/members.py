@@ -52,6 +52,10 @@ class Members:
         self._listed = self._read(text, bare=False, loopback=True)
         return self._change()
 
+    def usable(self, urls: Iterable[str], teller: BrokerUri) -> tuple[BrokerUri, ...]:
+        """Those of `urls` that the URL would try if the broker at `teller` told of them. They become no members."""
+        return self._read(",".join(urls), bare=True, loopback=is_loopback(teller.host))
+
     def text(self) -> str:
         """The content of the file for `remembered`: what a broker has told."""
         return _HEAD + "".join(f"{uri}\n" for uri in self._told)

@@ -6,7 +6,7 @@ behind that the index of the store. So nothing is looked up when the client sett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from amq.broker.queues.queue import QueueConsumer, Recipient
@@ -29,6 +29,8 @@ class HomeTable(Protocol):
 
     @property
     def stores(self) -> Sequence[str]: ...
+    @property
+    def number(self) -> int: ...
     def home_of(self, name: str) -> str:
         """The store in which the destination of that full name lives; anything that is not a store = in each."""
         ...
@@ -51,6 +53,9 @@ class GatewayCluster(Protocol):
 
     def renew(self, done: Callable[[bool], None]) -> None:
         """Read the table again. `done` is called once: is there a newer one?"""
+
+    def locate(self, stores: Sequence[str], done: Callable[[Mapping[str, Sequence[str]]], None]) -> None:
+        """Where do clients find the masters of `stores`? `done` is called once, later, with the addresses of each."""
 
     def later(self, call: Callable[[], None]) -> None:
         """Call that soon, but not now."""

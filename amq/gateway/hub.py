@@ -62,6 +62,7 @@ class GatewayHub(Reception):
         self.translator = Translator(self.memory, make_runner, self.turn.wake)
         self.lend, self.take_back, self.shown = self._lend, self.memory.take_back, _as_it_is
         self._ways = ways
+        self._cluster = cluster
         self._upkeep: asyncio.TimerHandle | None = None
 
     async def listen(self, neighbours: tuple[str, ...] = (), given: Sequence[Sequence[socket]] = ()) -> None:
@@ -106,7 +107,7 @@ class GatewayHub(Reception):
         return size
 
     def _surroundings(self) -> Surroundings:
-        return Surroundings(self.config, self._name, self.epoch, self._message_id_prefix)
+        return Surroundings(self.config, self._name, self.epoch, self._message_id_prefix, cluster=self._cluster)
 
     def _keep_up(self) -> None:
         self.translator.step()

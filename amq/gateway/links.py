@@ -11,7 +11,7 @@ Lives on the event loop. Invariant: a store without a master, or one that hangs,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import cast
@@ -29,6 +29,7 @@ from amq.transports.peer import Peer
 
 PATIENCE_S = 30.0  # a takeover of a large store may take longer: clients then try again
 CONNECT_S = 3.0  # for a socket to it, and its welcome
+LOCATE_S = 3.0  # for the first look at a store that a client asks for
 _log = structlog.get_logger("amq.gateway")
 
 
@@ -87,9 +88,7 @@ class StoreLinks:
         """Serve a client at the store of that name. Raises HomeUnavailableError."""
         if self._is_closed:
             raise HomeUnavailableError("the gateway stops: connect again")
-        store = self._stores.get(name)
-        if store is None:
-            self._stores[name] = store = _Store(name)
+        store = self._store(name)
         link = store.link
         if link is None or link.is_lost:
             store.linked = None  # of the one that was lost a moment ago
@@ -102,6 +101,22 @@ class StoreLinks:
         connection = link.open(home, client, owner, protocol, peer_name=peer.peer_name, survives=survives)
         connection.lost = lambda _, error: home.lost(error)
         return connection
+
+    def _store(self, name: str) -> _Store:
+        return self._stores.setdefault(name, _Store(name))
+
+    async def locate(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Where clients find the masters of these stores, as was last seen; () = no master is known."""
+        stores = [self._store(name) for name in names]
+        for store in stores:
+            if store.lookout is None:
+                self._want(store, False)  # it looks once now, and then from time to time
+        waiting = [asyncio.ensure_future(store.seen.wait()) for store in stores if store.master is None]
+        if waiting:
+            _, late = await asyncio.wait(waiting, timeout=LOCATE_S)
+            for each in late:
+                each.cancel()
+        return {store.name: store.master.urls if store.master is not None else () for store in stores}
 
     async def _connect(self, store: _Store, link: Link) -> None:
         """Connect `link` to the master of `store`, as soon as there is one."""

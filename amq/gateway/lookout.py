@@ -8,28 +8,34 @@ for a look; what a lookout finds, it posts there.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
 
 import structlog
 
 from amq.cluster.directory import STORES_MAX
 from amq.core.errors import AmqError
 from amq.doors.threads import Threads
+from amq.node.group import addresses_of
+from amq.store.host import SystemHost
 from amq.store.open import open_store
 from amq.store.status import store_status
 
 LOOK_S = 5.0  # between two looks while all is well
 WANTED_LOOK_S = 0.1  # between two looks while somebody waits for what is found
+_HOST = SystemHost()
 LINK = "link"  # the fact of a master that says where its link is
 _log = structlog.get_logger("amq.gateway")
 
 
-class Master(NamedTuple):
-    """The master of a store. `address` = of its link."""
+@dataclass(frozen=True)
+class Master:
+    """The master of a store. `address` = of its link; `urls` = where clients find it, and behind these where they find
+    the brokers that may be master next."""
 
     broker: str
     address: str
+    urls: tuple[str, ...] = field(default=(), compare=False)
 
 
 _store_of = lru_cache(maxsize=STORES_MAX)(open_store)  # a database has one door for all looks
@@ -38,13 +44,16 @@ _store_of = lru_cache(maxsize=STORES_MAX)(open_store)  # a database has one door
 def find_master(location: str) -> Master | None:
     """The master of the store at `location`, None = it has none that takes links now. Raises AmqError, OSError."""
     try:
-        found = store_status(_store_of(location)).master
+        status = store_status(_store_of(location))
     except FileNotFoundError:
         return None  # no broker has served it yet
+    found = status.master
     if found is None:
         return None
     address = found.facts.get(LINK)
-    return Master(found.name, address) if isinstance(address, str) and address else None
+    if not isinstance(address, str) or not address:
+        return None
+    return Master(found.name, address, (*addresses_of([found], _HOST), *addresses_of(status.slaves, _HOST)))
 
 
 class Lookout:

@@ -11,8 +11,9 @@ lives in one home. Every table here is bounded: by what the homes allow, or by a
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from hashlib import blake2b
@@ -50,6 +51,7 @@ from amq.protocols.commands import (
     Invalid,
     LeaseMessages,
     ListPrepared,
+    Locate,
     MakeTemporary,
     Malformed,
     Nothing,
@@ -138,6 +140,7 @@ class RoutedConnection:
         self._producers: dict[str, tuple[RoutedHome, str]] = {}  # id → home, destination
         self._unbalanced: dict[Consumer, None] = {}
         self._pausing: set[object] = set()  # why the client is not read
+        self._locating = 0  # questions where destinations live; while there are some the client is not read
         self._is_ending = False  # its Disconnect is on the way
         if client.id:  # the other connections of that client meet it there
             self._anchor(client.id)
@@ -1013,6 +1016,25 @@ class RoutedConnection:
     def _lease(self, session: RoutedSession, command: LeaseMessages | SettleLeases) -> None:
         self._to_all(session.number, [self._only_home(command.sources)], command, again=self._once(command))
 
+    def _locate(self, session: RoutedSession, command: Locate) -> None:  # noqa: ARG002
+        table = self._cluster.placement
+        found = ["" if isinstance(source, Pattern) else table.home_of(source) for source in command.sources]
+        homes = [home if home in table.stores else "" for home in found]
+        wanted = [store for store in table.stores if "" in homes or store in homes]
+        self._locating += 1
+        self._pause(Locate)
+
+        def answer(addresses: Mapping[str, Sequence[str]]) -> None:
+            self._locating -= 1
+            if self.is_closed:
+                return
+            if not self._locating:
+                self._resume(Locate)
+            stores = {store: [*addresses[store]] for store in wanted}
+            self.peer.confirm(command.receipt, json.dumps({"table": table.number, "homes": homes, "stores": stores}))
+
+        self._cluster.locate(wanted, answer)
+
     def _nothing(self, session: RoutedSession, command: Nothing) -> None:
         self._to_all(session.number, self._homes.values(), command)
 
@@ -1067,6 +1089,7 @@ class RoutedConnection:
         DeleteDestination: _delete_destination,
         LeaseMessages: _lease,
         SettleLeases: _lease,
+        Locate: _locate,
         Nothing: _nothing,
         Disconnect: _disconnect,
         Invalid: _invalid,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
@@ -63,6 +63,7 @@ class Ways:
         self._doors = doors
         self._loop = asyncio.get_running_loop()
         self._renewing: list[tuple[int, Callable[[bool], None]]] = []
+        self._answering: set[asyncio.Task[None]] = set()  # one for each client that is not read meanwhile
         self._lookout: Lookout | None = None
         self._is_stopped = False
         self.links = StoreLinks(doors.threads, self._make_link, self._connect, self._locate, doors.find)
@@ -141,6 +142,14 @@ class Ways:
         self._renewing.append((self._table.number, done))
         if self._lookout is not None:
             self._lookout.want(True)
+
+    def locate(self, stores: Sequence[str], done: Callable[[Mapping[str, Sequence[str]]], None]) -> None:
+        async def answer() -> None:
+            done(await self.links.locate(stores))
+
+        task = self._loop.create_task(answer())
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
 
     def later(self, call: Callable[[], None]) -> None:
         self._loop.call_soon(call)

@@ -61,6 +61,7 @@ from amq.protocols.commands import (
     LeaseMessages,
     LeaseReading,
     ListPrepared,
+    Locate,
     MakeTemporary,
     Malformed,
     Mode,
@@ -151,6 +152,7 @@ _COMMANDS: Final[list[tuple[type[Command], Fields]]] = [
     (Disconnect, {}),
     (Malformed, {"error": ERROR}),
     (Invalid, {"error": ERROR} | _TRANSACTION),
+    (Locate, {"sources": SOURCES}),
 ]
 _NUMBERS: Final = {kind: number for number, (kind, _) in enumerate(_COMMANDS)}
 _HEAD: Final = struct.Struct("<IQB")  # connection, receipt, number of the command

@@ -22,13 +22,14 @@ from amq.protocols.stomp.frame import FrameLimits
 
 class Surroundings(NamedTuple):
     """The facts of its broker that a codec is told. `message_id_prefix` is before a message's seq in its id;
-    `newest_seq` = of the messages that there are."""
+    `newest_seq` = of the messages that there are; `cluster` = the id of the cluster of a gateway, "" = a broker."""
 
     config: NodeOptions
     broker: str
     epoch: int
     message_id_prefix: str
     newest_seq: int = 0
+    cluster: str = ""
 
 
 class ServedProtocol(NamedTuple):
@@ -91,6 +92,7 @@ def _stomp(surroundings: Surroundings, owner: str) -> StompCodec:
         owner,
         config.stomp_strict_destinations,
         (round(config.heart_beat_send_s * 1000), round(config.heart_beat_receive_s * 1000)),
+        surroundings.cluster,
     )
 
 

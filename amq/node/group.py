@@ -170,7 +170,7 @@ class Group:
         others = self.others(age_s)
         if others is not self._met and self._is_read:
             self._met = others
-            self._neighbours = _addresses(others, self._host)
+            self._neighbours = addresses_of(others, self._host)
         return self._neighbours
 
     # -- the probe ----------------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def _published_by(broker: BrokerPresence) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _addresses(brokers: Sequence[BrokerPresence], host: Host) -> tuple[str, ...]:
+def addresses_of(brokers: Sequence[BrokerPresence], host: Host) -> tuple[str, ...]:
     """Where clients find `brokers`, the one with the highest priority first, then by name. An address that only its own
     host can reach counts on that host alone. `host` is this one.
     """

@@ -547,6 +547,20 @@ class ListPrepared(Command):
 
 
 @dataclass(slots=True, eq=False)
+class Locate(Command):
+    """In which stores of its cluster does each of `sources` live, and where does a client find the masters of these? A
+    gateway answers with a JSON object, a broker, which serves one store, with "".
+
+        table   the number of the table of homes
+        homes   for each source its store; "" = it lives in every store, or a pattern may match there
+        stores  of those: name → addresses, the master's first; none where no master is known now
+    """
+
+    sources: tuple[Source, ...]
+    receipt: object = None
+
+
+@dataclass(slots=True, eq=False)
 class MakeTemporary(Command):
     """The temporary destination `name`, a full name that the client chose, is there from now on, as long as this
     connection. Only it may consume from there, and everybody send. Again = nothing."""

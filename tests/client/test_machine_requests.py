@@ -122,8 +122,9 @@ def test_the_culprit_is_found_where_the_error_names_none() -> None:
     assert world.machine.is_flowing()
 
 
-def test_a_broker_in_trouble_is_no_refusal() -> None:
-    error = encode("ERROR", [("message", "fenced"), ("code", "OWNERSHIP_LOST"), ("receipt-id", "2")])
+@pytest.mark.parametrize("code", ["OWNERSHIP_LOST", "STORE_LOST", "HOME_UNAVAILABLE"])
+def test_a_broker_in_trouble_is_no_refusal(code: str) -> None:
+    error = encode("ERROR", [("message", "fenced"), ("code", code), ("receipt-id", "2")])
     world = World(TWO, alive="ab", script=once("SEND", error)).connect()
     request = world.send(ProducerCore(world.session(), Q), "x")
     world.advance(1)

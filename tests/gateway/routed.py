@@ -131,6 +131,7 @@ class Table:
 
     def __init__(self, stores: Sequence[str], rules: dict[str, str] | None = None) -> None:
         self.stores = stores
+        self.number = 1
         self.rules = rules or {}
 
     def home_of(self, name: str) -> str:
@@ -173,6 +174,9 @@ class Brokers:
 
     def renew(self, done: Callable[[bool], None]) -> None:
         self.asked.append(done)
+
+    def locate(self, stores: Sequence[str], done: Callable[[dict[str, list[str]]], None]) -> None:
+        self.later(lambda: done({store: [f"auto://{store}:1"] for store in stores}))
 
     def tell(self, is_newer: bool = True) -> None:
         """Those who asked for a newer table hear of it."""

@@ -227,3 +227,22 @@ def test_all_links_end_with_the_gateway(play: Play) -> None:
             world.guest("s1")
 
     play(story)
+
+
+def test_where_masters_are_is_known_as_soon_as_a_store_was_looked_at(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "LOCATE_S", 0.05)
+
+    async def story(world: World) -> None:
+        world.masters["s1"] = Master("a", "tcp://a:1", ("auto://a:2", "auto://b:2"))
+        world.hanging["s3"] = threading.Event()
+        found = await world.links.locate(["s1", "s2", "s3"])
+        assert found == {"s1": ("auto://a:2", "auto://b:2"), "s2": (), "s3": ()}, "a store that hangs delays, no more"
+        assert world.made == []
+
+    play(story)
+
+
+def test_other_addresses_of_a_master_break_no_link() -> None:
+    assert Master("a", "tcp://a:1", ("auto://a:2",)) == ONE

@@ -16,6 +16,7 @@ import pytest
 import amq
 from amq.cluster.directory import Cluster
 from amq.core.destination import QUEUE_SCHEME
+from amq.core.errors import CommandError
 from bench.wire import WireConnection
 from tests.cluster.nodes import Node, Nodes, each_as_it_should_be, served_by
 from tests.patience import DEADLINE_S
@@ -106,6 +107,16 @@ def test_one_port_serves_the_queues_of_all_stores(start: Callable[..., Nodes]) -
                 assert message is not None
                 assert message.text == f"message {number}"
                 message.ack()
+        found = connection.where(f"/queue/{first}", f"/queue/{second}", "/queue/>")
+        assert found is not None
+        assert found.homes == ("s1", "s2", "")
+        assert [*found.stores] == ["s1", "s2"]
+        (master,) = found.stores["s1"]
+        with amq.connect(str(master)) as direct, direct.session() as own:
+            assert direct.where(f"/queue/{first}") is None, "a broker serves one store"
+            own.producer(f"/queue/{first}").send(b"directly")
+            with pytest.raises(CommandError, match="lives in store s2"):
+                own.producer(f"/queue/{second}").send(b"astray")
     found = nodes.until(lambda found: sum(each["links"] for each in found["nodes"][0]["gateways"]) >= 2)
     assert all(each["pid"] for each in found["nodes"][0]["gateways"])
     assert nodes.nodes["a"].stop() == 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from amq.core.destination import ANY_REST, Pattern
+from amq.core.destination import ANY_REST, ANY_WORD, Pattern
 from amq.core.errors import CommandError
 from amq.core.message import Envelope, Message
 from amq.core.xid import Xid
@@ -26,6 +27,7 @@ from amq.protocols.commands import (
     InSession,
     LeaseMessages,
     ListPrepared,
+    Locate,
     MakeTemporary,
     Nothing,
     OpenProducer,
@@ -615,3 +617,16 @@ def test_a_slow_client_gets_nothing_from_any_home(cluster: Cluster) -> None:
     client.session.set_writable(True)
     cluster.settle()
     assert len(client.bodies) == len(NAMES)
+
+
+def test_a_client_may_ask_where_destinations_live(cluster: Cluster) -> None:
+    client, one, everywhere = cluster.connect(), name_in(cluster, 1), "topic://ActiveMQ.Advisory.Connection"
+    every = Locate((one, everywhere, Pattern("queue://", ("a", ANY_WORD))), "x")
+    client.session.handle([Locate((one,), "w"), every])
+    assert not client.reading, "one read asks for a bounded number of answers"
+    says(cluster, client, Nothing("n"))
+    assert client.reading
+    first, second = map(json.loads, client.outcomes)
+    assert first == {"table": 1, "homes": ["s1"], "stores": {"s1": ["auto://s1:1"]}}
+    assert second["homes"] == ["s1", "", ""]
+    assert [*second["stores"]] == ["s0", "s1", "s2"]

@@ -29,6 +29,7 @@ from amq.protocols.commands import (
     Flow,
     LeaseMessages,
     LeaseReading,
+    Locate,
     Malformed,
     Mode,
     Outcome,
@@ -507,6 +508,9 @@ CASES = [
         )
     ),
     Case("a body without a batch", b"COMMIT\ntransaction:t\n\nx\0", [error("BODY_UNEXPECTED")], ESCAPING),
+    Case("where", b"WHERE\ndestination:/queue/a\nreceipt:r\n\n\0", [Locate(("queue://a",), "r")]),
+    Case("where, without an answer", b"WHERE\ndestination:/queue/a\n\n\0", [error("HEADER_MISSING")]),
+    Case("where is what", b"WHERE\nreceipt:r\n\n\0", [error("HEADER_MISSING", "r")]),
     Case(
         "take a cursor",
         b"LEASE\ndestination:/queue/a\ncursor:c\nmessages:0\ntake:true\nreceipt:r\n\n\0",

@@ -47,6 +47,7 @@ from amq.protocols.commands import (
     Invalid,
     LeaseMessages,
     ListPrepared,
+    Locate,
     MakeTemporary,
     Malformed,
     Nothing,
@@ -668,7 +669,7 @@ class Session:
     def _delete_destination(self, command: DeleteDestination) -> None:
         self._broker.delete(command.name, self._waiter(command))
 
-    def _nothing(self, command: Nothing) -> None:
+    def _nothing(self, command: Nothing | Locate) -> None:
         self._confirm_now(command)
 
     def _list_prepared(self, command: ListPrepared) -> None:
@@ -714,6 +715,7 @@ class Session:
         OpenProducer: _open_producer,
         CloseProducer: _close_producer,
         DeleteDestination: _delete_destination,
+        Locate: _nothing,
         Nothing: _nothing,
         Unsubscribe: _unsubscribe,
         Begin: _begin,

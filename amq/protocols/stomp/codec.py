@@ -50,7 +50,7 @@ from amq.protocols.commands import (
     Subscribe,
     Unsubscribe,
 )
-from amq.protocols.stomp import leases, reattaching, repeated, runs, subscribing, transactions, transformation
+from amq.protocols.stomp import leases, locating, reattaching, repeated, runs, subscribing, transactions, transformation
 from amq.protocols.stomp.delivery import RESERVED, Deliveries, DeliveryFormat, header_line
 from amq.protocols.stomp.destination import destinations, full_name, reply_to, sources
 from amq.protocols.stomp.frame import LINE_END_BYTES, VERSIONS, Frame, FrameLimits, FrameReader, encode
@@ -101,6 +101,7 @@ class StompCodec:
     strict_destinations whether a destination without a known prefix is an error, or a queue of that name
     identity            further headers of CONNECTED: who answers
     heartbeat_ms        what the broker can send, and what it wants
+    cluster             the id of the cluster of which this is a gateway, "" = it is a broker
     """
 
     name = "stomp"
@@ -119,6 +120,7 @@ class StompCodec:
         owner: str = "0-0.",
         strict_destinations: bool = True,
         heartbeat_ms: tuple[int, int] = (0, 0),
+        cluster: str = "",
     ) -> None:
         assert message_id_prefix
         assert not message_id_prefix[-1].isdigit()
@@ -141,6 +143,7 @@ class StompCodec:
         self._write_as("1.0")
         self._strict_destinations = strict_destinations
         self._heartbeat_ms = heartbeat_ms
+        self._cluster = cluster
         self.beats_ms: tuple[int, int] | None = None
         self._brokers_receipt = ""  # the id of the receipt that tells the client where the group is
         self._connected = False
@@ -557,6 +560,9 @@ class StompCodec:
     def _lease(self, headers: dict[str, str], receipt: object) -> Command:
         return leases.lease(headers, receipt)
 
+    def _where(self, headers: dict[str, str], receipt: object) -> Command:
+        return locating.where(headers, receipt)
+
     # One table for all connections: bound methods would make each codec refer to itself, and stay in memory.
     _HANDLERS: ClassVar[dict[str, Callable[[StompCodec, dict[str, str], object], Command]]] = {
         "ABORT": _abort,
@@ -569,6 +575,7 @@ class StompCodec:
         "LEASE": _lease,
         "SUBSCRIBE": _subscribe,
         "UNSUBSCRIBE": _unsubscribe,
+        "WHERE": _where,
     }
 
     def _route(self, written: str) -> _Route:
@@ -586,17 +593,19 @@ class StompCodec:
         headers = [("version", self.version), ("session", session), ("server", self._server_name), *self._identity]
         if self.version != "1.0":
             headers.append(("heart-beat", f"{self._heartbeat_ms[0]},{self._heartbeat_ms[1]}"))
-            if urls := _own_urls(brokers):
+            if urls := ",".join(locating.own_urls(brokers)):
                 headers.append(("brokers", urls))
         if self._takes_runs:
             headers.append((runs.HEADER, runs.VERSION))
+            if self._cluster:  # only for a client of ours, which then may ask WHERE
+                headers.append((locating.CLUSTER, self._cluster))
         if reattachable is not None:
             headers += reattaching.granted(reattachable)
         return encode("CONNECTED", headers)
 
     def brokers(self, brokers: Sequence[str]) -> bytes:
         """The receipt that CONNECT asked for: one more each time the group changes."""
-        urls = _own_urls(brokers)
+        urls = ",".join(locating.own_urls(brokers))
         if not self._brokers_receipt or not urls:
             return b""
         return encode("RECEIPT", [("receipt-id", self._brokers_receipt), ("brokers", urls)], version=self.version)
@@ -681,12 +690,6 @@ class StompCodec:
     def heartbeat(self) -> bytes:
         """The line end that says: I am alive."""
         return b"\n"
-
-
-def _own_urls(brokers: Sequence[str]) -> str:
-    """Those of `brokers` that a client of this protocol can use."""
-    found = (f"stomp{url.removeprefix('auto')}" if url.startswith(("auto:", "auto+")) else url for url in brokers)
-    return ",".join(url for url in found if url.startswith(("stomp:", "stomp+")))
 
 
 def _check_empty(frame: Frame) -> None:
