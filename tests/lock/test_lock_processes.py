@@ -15,10 +15,9 @@ from lock_process import Process
 from amq.doors.clock import SystemClock
 from amq.store.election import RETRY_DELAYS_S
 from amq.store.files.board import FileBoard
-from amq.store.files.election import LOCK_FILE
+from amq.store.files.election import LOCK_FILE, watch
 from amq.store.files.epochs import FileEpochs
 from amq.store.files.vfs import SystemVfs
-from amq.store.files.waker import watch
 from amq.store.host import Owner, SystemHost
 from amq.store.locker import Locker
 from amq.store.open import store_behind
@@ -191,7 +190,7 @@ def test_slave_wakes_when_the_master_is_killed(tmp_path: Path) -> None:
     owner = Owner.make(host, name="slave", uuid=str(uuid.uuid4()), transport_urls=(), lock_keep_alive_period_s=LONG_S)
     locker = Locker(store_behind(SystemVfs(), str(tmp_path)), SystemClock(), host, owner)
     woken = threading.Event()
-    with Process(tmp_path, "master") as master, watch(SystemVfs(), str(tmp_path), woken.set, LOCK_FILE) as failure:
+    with Process(tmp_path, "master") as master, watch(SystemVfs(), str(tmp_path / LOCK_FILE), woken.set) as failure:
         assert failure is None
         master.ask("acquire")
         master.ask("take_over")
@@ -217,7 +216,7 @@ def test_slave_wakes_when_the_lock_file_changes(tmp_path: Path, change: str) -> 
     if change != "create":
         lock.touch()
     woken = threading.Event()
-    with watch(SystemVfs(), str(tmp_path), woken.set, LOCK_FILE) as failure:
+    with watch(SystemVfs(), str(tmp_path / LOCK_FILE), woken.set) as failure:
         assert failure is None
         other.write_bytes(b"not the lock file")
         assert not woken.wait(0.1)
@@ -231,7 +230,7 @@ def test_slave_wakes_when_the_lock_file_changes(tmp_path: Path, change: str) -> 
 
 
 def test_where_nothing_can_be_watched_the_reason_is_given(tmp_path: Path) -> None:
-    with watch(SystemVfs(), str(tmp_path / "missing"), lambda: None, LOCK_FILE) as failure:
+    with watch(SystemVfs(), str(tmp_path / "missing" / LOCK_FILE), lambda: None) as failure:
         assert isinstance(failure, OSError)
 
 

@@ -446,8 +446,8 @@ class World:
         strike(self, fault, slot, process)
 
     @contextmanager
-    def _watch(self, vfs: SimVfs, _store: str, wake: Callable[[], None], *_queue: object) -> Iterator[OSError | None]:
-        """In place of `amq.store.files.waker.watch`: the kernel of a local file system wakes who waits for the lock."""
+    def _watch(self, vfs: SimVfs, _path: str, wake: Callable[[], None]) -> Iterator[OSError | None]:
+        """In place of that of the election in files: the kernel of a local file system wakes who waits for the lock."""
         if self.mount.kind != "local":
             yield OSError("no file events on a network")
             return
@@ -481,7 +481,7 @@ class World:
             self._quiet(),
             oracle.observing(),
             large,
-            patch("amq.store.files.waker.watch", self._watch),
+            patch("amq.store.files.election.watch", self._watch),
             ExitStack() as settings,
         ):
             settings.enter_context(self._settings())

@@ -8,14 +8,16 @@ Invariants:
 - A descriptor on which ownership was lost is closed, never locked or written again.
 - One descriptor of `lock` stays open between polls: its close would wake every other slave through inotify.
 - `look` returns the answer of the file server, not of a cache: it opens the files afresh, and drops their cached pages.
+- `watch` sees none of what brokers do while they wait (open for reading, try the lock, write heartbeats), so slaves do
+  not wake each other in a loop.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 from amq.core.errors import OwnershipLostError, StoreError
@@ -30,6 +32,7 @@ CLAIM_FILE = "claim"
 HEARTBEAT_OFFSET = 0
 RELEASE_OFFSET = 64 << 10
 _OFFSETS: Mapping[str, int] = {HEARTBEAT: HEARTBEAT_OFFSET, RELEASE: RELEASE_OFFSET}
+_WAKING = frozenset(("created", "closed", "deleted", "moved"))  # "closed" is a close after opening for writing
 _UNUSABLE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
 
 
@@ -57,9 +60,7 @@ class FileElection:
         threads: Threads,  # noqa: ARG002
         is_slave: Callable[[], bool],  # noqa: ARG002
     ) -> AbstractContextManager[OSError | None]:
-        from amq.store.files.waker import watch  # programs that only read a store do without watchdog
-
-        return watch(self._vfs, self._store, wake, LOCK_FILE)
+        return watch(self._vfs, os.path.abspath(self._lock_path), wake)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -253,3 +254,35 @@ class FileElection:
 
 def _identity(info: os.stat_result) -> tuple[int, int]:
     return info.st_dev, info.st_ino
+
+
+@contextmanager
+def watch(vfs: Vfs, path: str, wake: Callable[[], None]) -> Iterator[OSError | None]:
+    """While the block runs, call `wake()` from another thread whenever the file `path` is closed, removed or made.
+
+    Yields None, or the error why nothing can be watched here (no inotify, its limits used up). A wake-up proves
+    nothing, and changes by other hosts give no events: the slave polls in any case.
+    """
+    from watchdog.events import FileSystemEvent, FileSystemEventHandler  # programs that only read a store do without
+    from watchdog.observers import Observer
+
+    class Handler(FileSystemEventHandler):
+        def on_any_event(self, event: FileSystemEvent) -> None:
+            if event.event_type in _WAKING and path in (os.fsdecode(event.src_path), os.fsdecode(event.dest_path)):
+                wake()
+
+    directory = os.path.dirname(path)
+    failure = None
+    try:
+        vfs.stat(directory)  # an observer that was made and cannot start leaves its inotify thread behind
+        observer = Observer()
+        observer.schedule(Handler(), directory, recursive=False)
+        observer.start()
+    except OSError as error:
+        failure = error
+    try:
+        yield failure
+    finally:
+        if failure is None:
+            observer.stop()
+            observer.join()
