@@ -137,8 +137,9 @@ def member_config(directory: str, store: str, read: Callable[[str], BrokerConfig
     priority = cluster.priorities(config.name).get(store, 0)
     first = parse_transport_url(config.transports[0])
     own_link = str(dataclasses.replace(first, scheme="ssl" if config.certificate else "tcp", port=0))
+    config = shifted(config, list(table.stores).index(store) + 1)
     return dataclasses.replace(
-        shifted(config, list(table.stores).index(store) + 1),
+        config,
         priority=priority,
         link_listen=config.link_listen or own_link,
         link_secret_file=config.link_secret_file or cluster.secret_file,
