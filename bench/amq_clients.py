@@ -11,7 +11,7 @@ from pathlib import Path
 
 import amq
 from amq.client.errors import DeliveryLostError
-from bench.clients import HEARTBEAT_MS, Scoreboard, WorkerPlan, body_of
+from bench.clients import Scoreboard, WorkerPlan, body_of
 from bench.history import HistoryWriter
 
 BATCH_MAX = 32
@@ -20,7 +20,8 @@ RECEIVE_S = 0.1
 
 def url_of(plan: WorkerPlan) -> str:
     hosts = ",".join(f"stomp://127.0.0.1:{port}" for port in plan.ports)
-    return f"failover:({hosts})?nested.heartBeat={HEARTBEAT_MS}&nested.connectTimeout={HEARTBEAT_MS}"
+    beat = f"nested.heartBeat={plan.heartbeat_ms}&nested.connectTimeout={plan.heartbeat_ms}"
+    return f"failover:({hosts})?{beat}{plan.options}"
 
 
 def produce(plan: WorkerPlan, board: Scoreboard, history: HistoryWriter) -> None:

@@ -30,11 +30,13 @@ RETRY_PAUSE_S = 0.01
 READ_S = 0.02
 LEAVE_S = 10.0
 BODY_BYTES_MAX = 2000
+SUBSCRIPTION = "durable"  # of consumers of topics
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkerPlan:
-    """What a worker has to do. `drop_every` = about how many messages pass between connections dropped on purpose."""
+    """What a worker has to do. `drop_every` = about how many messages pass between connections dropped on purpose;
+    `options` = of the failover URL of `bench.amq_clients`. A consumer of a topic is a durable subscriber."""
 
     worker: str
     role: str
@@ -46,6 +48,9 @@ class WorkerPlan:
     per_s: float = 200.0
     ack: str = "client-individual"
     drop_every: int = 3000
+    client_id: str = ""
+    heartbeat_ms: int = HEARTBEAT_MS
+    options: str = ""
 
 
 class Scoreboard:
@@ -69,6 +74,9 @@ def body_of(message: str) -> bytes:
 class LoadWorker:
     """Connects, runs `serve` until it returns, connects again when the connection breaks."""
 
+    retry_s = RETRY_PAUSE_S
+    connect_s = CONNECT_TIMEOUT_S
+
     def __init__(self, plan: WorkerPlan, board: Scoreboard, directory: Path) -> None:
         self.plan = plan
         self.board = board
@@ -88,7 +96,7 @@ class LoadWorker:
                         return
                 if self.gone():
                     return
-                time.sleep(RETRY_PAUSE_S)
+                time.sleep(self.retry_s)
         finally:
             self.history.close()
 
@@ -105,7 +113,12 @@ class LoadWorker:
         self.random.shuffle(ports)
         for port in ports:
             with contextlib.suppress(OSError, WireError):
-                connection = WireConnection(port, timeout_s=CONNECT_TIMEOUT_S, want_heartbeat_ms=HEARTBEAT_MS)
+                connection = WireConnection(
+                    port,
+                    timeout_s=self.connect_s,
+                    want_heartbeat_ms=self.plan.heartbeat_ms,
+                    client_id=self.plan.client_id,
+                )
                 self.number += 1
                 epoch = connection.connected.headers.get("amq-epoch", "0")
                 self.history.add("open", self.number, detail=f"{port}/{epoch}")
@@ -153,17 +166,22 @@ class CheckedProducer(LoadWorker):
         return bool(self.open)
 
     def serve(self, connection: WireConnection) -> bool:
-        self._send(connection, list(self.open))
+        self.send(connection, list(self.open))
         while True:
             stopping = self.board.stop_producing.value
             if stopping and not self.open:
                 return True
             if not stopping:
-                self._send(connection, self._new_messages())
+                self.send(connection, self._new_messages())
             for frame in self.read(connection, READ_S):
-                if frame.command == "RECEIPT" and self.open.pop(frame.headers["receipt-id"], None) is not None:
-                    self.history.add("sent", self.number, frame.headers["receipt-id"])
-                    self.board.confirmed[self.plan.index] += 1
+                if frame.command == "RECEIPT":
+                    self.confirmed(frame.headers["receipt-id"])
+
+    def confirmed(self, receipt: str) -> None:
+        """The broker has sent this receipt, which has the name of a message."""
+        if self.open.pop(receipt, None) is not None:
+            self.history.add("sent", self.number, receipt)
+            self.board.confirmed[self.plan.index] += 1
 
     def _new_messages(self) -> list[str]:
         due = int((time.monotonic() - self.start_s) * self.plan.per_s) - self.serial
@@ -181,7 +199,7 @@ class CheckedProducer(LoadWorker):
             messages.append(message)
         return messages
 
-    def _send(self, connection: WireConnection, messages: Sequence[str]) -> None:
+    def send(self, connection: WireConnection, messages: Sequence[str]) -> None:
         if not messages:
             return
         for message in messages:
@@ -214,6 +232,8 @@ class CheckedConsumer(LoadWorker):
         self._show()
         held: list[tuple[str, str]] = []  # (message, ack id) delivered, not acknowledged yet
         headers = {"id": "0", "destination": self.plan.queue, "ack": self.plan.ack}
+        if self.plan.queue.startswith("/topic/"):
+            headers["activemq.subscriptionName"] = SUBSCRIPTION
         connection.send("SUBSCRIBE", headers | {"activemq.prefetchSize": "100", "prefetch-count": "100"})
         leave_s = 0.0
         while True:
@@ -228,7 +248,7 @@ class CheckedConsumer(LoadWorker):
             if self.drops(sum(frame.command == "MESSAGE" for frame in frames)):
                 raise WireError("dropped on purpose, with deliveries that nobody acknowledged")
             if held and not leave_s and (not frames or self.random.random() < 0.7):
-                self._acknowledge(connection, held)
+                self.acknowledge(connection, held)
                 held = []
             if self.board.stop_consuming.value:
                 now_s = time.monotonic()
@@ -242,14 +262,14 @@ class CheckedConsumer(LoadWorker):
     def _delivered(self, frame: WireFrame) -> tuple[str, str]:
         message = frame.body.partition(b"|")[0].decode(errors="replace")[:100]
         message = "".join(letter if letter.isprintable() else "?" for letter in message)
-        self.history.add("recv", self.number, message, frame.headers.get("message-id", ""))
+        self.history.add("recv", self.number, message, frame.headers.get("message-id", "").replace("\\c", ":"))
         if frame.body != body_of(message):
             self.history.add("bad", self.number, message, f"{len(frame.body)} bytes, {frame.body[:60]!r}")
         self.unknown.discard(message)
         self.board.touched[self.plan.index] += 1
         return message, frame.headers["ack"]
 
-    def _acknowledge(self, connection: WireConnection, held: Sequence[tuple[str, str]]) -> None:
+    def acknowledge(self, connection: WireConnection, held: Sequence[tuple[str, str]]) -> None:
         for message, _ in held:
             self.history.add("ack", self.number, message)
         groups = [list(held)] if self.plan.ack == "client" else [[item] for item in held]

@@ -1,12 +1,14 @@
 """Processes of this machine, as /proc has them: whose child is which, and which name a directory. And the words that
-start one that dies with the test run.
+start one that dies with the test run; and what Ctrl-C means to a long one.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +48,22 @@ def naming(directory: str | os.PathLike[str]) -> list[tuple[int, list[str]]]:
             if os.fspath(directory) in line:
                 found.append((int(process.name), line.split("\0")))
     return found
+
+
+def interrupts() -> threading.Event:
+    """An event that the first Ctrl-C sets. A second one is a KeyboardInterrupt in the main thread. The processes that
+    this one starts from now on get neither: a terminal sends Ctrl-C to all of them."""
+    asked = threading.Event()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+    def wait() -> None:
+        signal.sigwait({signal.SIGINT})
+        asked.set()
+        signal.sigwait({signal.SIGINT})
+        _thread.interrupt_main()
+
+    threading.Thread(target=wait, daemon=True, name="interrupts").start()
+    return asked
 
 
 def _processes() -> Iterator[Path]:

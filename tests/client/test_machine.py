@@ -25,6 +25,7 @@ from amq.client.machine import DISCONNECT_S_MAX, PRIORITY_PROBE_EVERY_S, REFUSAL
 from amq.client.requests import EventKind
 from amq.client.states import State
 from amq.core.errors import AccessError, ProtocolError, SelectorError
+from amq.gateway import links, router
 from amq.protocols.commands import Failure
 from amq.protocols.stomp.codec import StompCodec
 from amq.protocols.stomp.frame import Frame, FrameReader, encode
@@ -103,6 +104,13 @@ def test_what_the_broker_says_of_logins_is_understood(module: ModuleType, code: 
 def test_a_login_that_nobody_can_check_now_is_tried_again() -> None:
     assert 'code="LOGIN_UNAVAILABLE"' in inspect.getsource(login)
     assert is_transient(broker_error("LOGIN_UNAVAILABLE", "later"))
+
+
+@pytest.mark.parametrize(("module", "code"), [(router, "STORE_LOST"), (links, "HOME_UNAVAILABLE")])
+def test_a_store_that_a_gateway_does_not_reach_now_is_asked_again(module: ModuleType, code: str) -> None:
+    """Whatever waits for an answer is not blamed for that: the next gateway is asked."""
+    assert f'code="{code}"' in (source := inspect.getsource(module)) or f'code = "{code}"' in source
+    assert is_transient(broker_error(code, "no"))
 
 
 def test_a_wrong_selector_is_shown_with_its_caret() -> None:

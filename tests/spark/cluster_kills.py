@@ -8,7 +8,6 @@ Ctrl-C ends the kills: what was sent comes, and is counted. A second one ends th
 
 from __future__ import annotations
 
-import _thread
 import argparse
 import contextlib
 import itertools
@@ -27,7 +26,7 @@ from typing import NamedTuple
 
 import amq
 from tests.brokers import ROOT, Brokers
-from tests.processes import with_descendants
+from tests.processes import interrupts, with_descendants
 from tests.spark.group import QUEUE, Group
 from tests.spark.session import environment, why_no_spark
 from tests.spark.spark_cluster import CORES, WAIT_S, Cluster
@@ -106,22 +105,6 @@ class Outcome(NamedTuple):
         if not self.is_good:
             text += f"\nfailed: missing {self.lost[:10]}, twice {self.doubled[:10]}\n{self.log}"
         return text
-
-
-def interrupts() -> threading.Event:
-    """An event that the first Ctrl-C sets. A second one is a KeyboardInterrupt in the main thread. The processes that
-    this one starts from now on get neither: a terminal sends Ctrl-C to all of them."""
-    asked = threading.Event()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-
-    def wait() -> None:
-        signal.sigwait({signal.SIGINT})
-        asked.set()
-        signal.sigwait({signal.SIGINT})
-        _thread.interrupt_main()
-
-    threading.Thread(target=wait, daemon=True, name="interrupts").start()
-    return asked
 
 
 def of_store(connection: amq.Connection) -> Counter[str]:
