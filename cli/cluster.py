@@ -39,9 +39,9 @@ _EPILOG = examples(
 def cluster() -> None:
     """Make a cluster of several stores, see who serves what, drain a node.
 
-    A cluster is a directory with several stores. A node (`amq start --cluster DIR`) runs a broker for each of them:
-    master of its share, slave of the others. When a node ends, the others share its stores out among them; when it
-    comes back, it gets its share again. No message is copied for that.
+    A cluster is a directory, or a database, with several stores. A node (`amq start --cluster DIR`) runs a broker for
+    each of them: master of its share, slave of the others. When a node ends, the others share its stores out among
+    them; when it comes back, it gets its share again. No message is copied for that.
     """
 
 
@@ -49,6 +49,7 @@ def cluster() -> None:
     epilog=examples(
         "amq cluster init --cluster /mnt/shared/cluster",
         "amq cluster init --cluster /mnt/shared/cluster --stores 12",
+        "amq cluster init --cluster 'postgresql://owner@db/amq?sslmode=verify-full' --stores 6",
         "amq cluster init --cluster /mnt/c --store postgresql://amq@db1/amq --store postgresql://amq@db2/amq",
     )
 )
@@ -58,14 +59,14 @@ def cluster() -> None:
     "count",
     metavar="N",
     type=click.IntRange(1, STORES_MAX),
-    help=f"Make N stores in the directory, s1 to sN: two or more a node share out well. Default: {STORES}.",
+    help=f"Make N stores there, s1 to sN: two or more a node share out well. Default: {STORES}.",
 )
 @click.option(
     "--store",
     "locations",
     metavar="PATH|URL",
     multiple=True,
-    help="Take this store, a directory elsewhere or a database, instead of one in the directory. May be repeated.",
+    help="Take this store, a directory elsewhere or a database, instead of one of the cluster. May be repeated.",
 )
 @click.option(
     "-o",
@@ -102,7 +103,7 @@ def init(
 )
 @cluster_option
 @click.argument("name", metavar="NAME")
-@click.option("--at", "location", metavar="PATH|URL", default="", help="Where it is. Default: in the directory.")
+@click.option("--at", "location", metavar="PATH|URL", default="", help="Where it is. Default: in the cluster.")
 @json_option
 def add_store(directory: str, name: str, location: str, as_json: bool) -> None:
     """Add a store. The nodes notice it within seconds, and share it out. Nothing lives in it until a rule says so."""

@@ -10,10 +10,10 @@ WAIT_S = 60.0
 cluster_option = click.option(
     "--cluster",
     "directory",
-    metavar="DIR",
+    metavar="DIR|URL",
     envvar="AMQ_CLUSTER",
     required=True,
-    help="Directory of the cluster, on a file system that all nodes see; or $AMQ_CLUSTER.",
+    help="The cluster: a directory that all nodes see, or the URL of a database; or $AMQ_CLUSTER.",
 )
 wait_option = valued(
     "--wait",

@@ -44,8 +44,8 @@ _EPILOG = examples(
 )
 @click.option(
     "--cluster",
-    metavar="DIR",
-    help="Be a node of the cluster in this directory: a member of each of its stores (`amq cluster`).",
+    metavar="DIR|URL",
+    help="Be a node of the cluster in this directory or database: a member of each of its stores (`amq cluster`).",
 )
 @click.option(
     "--weight",

@@ -10,7 +10,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -38,6 +38,7 @@ from amq.store.board import Seat
 from amq.transports.handshakes import listening_sockets
 from amq.transports.probe import refusals
 
+SECRET_VARIABLE = "AMQ_LINK_SECRET_FILE"
 GATEWAYS = 2  # where nobody says more
 _log = structlog.get_logger("amq.cluster")
 
@@ -52,7 +53,7 @@ def run(directory: str, read: Callable[[str], BrokerConfig], weight: float, gate
     if config.sources.get("priority", "default") != "default":
         raise ConfigError("priority: a cluster shares its stores out: give --weight, or drain a node")
     cluster = Cluster(directory)
-    cluster.secret()
+    secret = cluster.secret()
     table = cluster.table()
     _check_ports(config, len(table.stores))
     _check_naming(config, table.placement.naming)
@@ -62,7 +63,8 @@ def run(directory: str, read: Callable[[str], BrokerConfig], weight: float, gate
     _log.info("node starting", version=amq.__version__, pid=os.getpid(), cluster=cluster.directory, weight=weight)
     try:
         with _own_directory(config) as place:
-            code = asyncio.run(_be_node(cluster, config, node, seat, place, count))
+            environment = _with_secret(secret, place, config, os.environ)
+            code = asyncio.run(_be_node(cluster, config, node, seat, place, count, environment))
     finally:
         seat.close()
     _log.info("stopped", exit_code=code)
@@ -71,7 +73,13 @@ def run(directory: str, read: Callable[[str], BrokerConfig], weight: float, gate
 
 
 async def _be_node(
-    cluster: Cluster, config: BrokerConfig, node: ClusterNode, seat: Seat, place: str, gateways: int
+    cluster: Cluster,
+    config: BrokerConfig,
+    node: ClusterNode,
+    seat: Seat,
+    place: str,
+    gateways: int,
+    environment: Mapping[str, str],
 ) -> int:
     shares = await _open_ports(config, gateways)
     urls = [
@@ -81,7 +89,7 @@ async def _be_node(
     ]
     node = dataclasses.replace(node, addresses=of_broker(config, urls, node.host))
     programs = [Program([*_words(), "--gateway"], sockets) for sockets in shares]
-    supervisor = Supervisor(cluster, node, seat, place, _member_command, os.environ, programs)
+    supervisor = Supervisor(cluster, node, seat, place, _member_command, environment, programs)
     probes = OwnProbes(config.probe_listen, lambda: Health("master" if supervisor.is_serving else "starting"))
     await probes.start()
     _log.info("the ports are open", urls=urls, gateways=gateways)
@@ -142,7 +150,6 @@ def member_config(directory: str, store: str, read: Callable[[str], BrokerConfig
         config,
         priority=priority,
         link_listen=config.link_listen or own_link,
-        link_secret_file=config.link_secret_file or cluster.secret_file,
         placed={
             "cluster": cluster.id,
             "store": store,
@@ -151,6 +158,17 @@ def member_config(directory: str, store: str, read: Callable[[str], BrokerConfig
         },
         management_socket=own if (own := config.management_socket) in (NONE, AUTO) else f"{own}.{store}",
     )
+
+
+def _with_secret(secret: bytes, place: str, config: BrokerConfig, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment of members: it leads to a copy of the cluster's secret, which this node keeps in `place` as long
+    as it runs, unless the configuration has another one."""
+    if config.link_secret_file:
+        return environment
+    path = os.path.join(place, "secret")
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(secret)
+    return {**environment, SECRET_VARIABLE: path}
 
 
 @contextmanager

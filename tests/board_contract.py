@@ -47,3 +47,9 @@ def check_board(new: Boards) -> None:
     found = other.read_slot("a")
     assert found is not None
     assert found.strip() == b"order"
+
+    # A broker that will not come back is forgotten with what others wanted of it.
+    one.forget("a")
+    one.forget("a")
+    assert [each.name for each in other.seats(held=False)] == ["b"]
+    assert not one.write_slot("a", b"too late")

@@ -454,3 +454,7 @@ class MemoryBoard:
 
     def place_of_slot(self, name: str) -> str:
         return f"{self.shelves.name}/slots/{name}"
+
+    def forget(self, name: str) -> None:
+        self.shelves.seats.pop(name, None)
+        self.shelves.slots.pop(name, None)

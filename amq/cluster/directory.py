@@ -1,10 +1,11 @@
-"""The directory of a cluster: which stores it has, and which nodes take part in it.
+"""The directory of a cluster, in files or in a database: which stores it has, and which nodes take part in it.
 
     cluster.json      made once, with the id of the cluster
     secret            made once, for its own user alone: by it gateways and members know each other (`amq.link`)
     tables/N.json     the stores, and which destination lives in which (see `amq.cluster.placement`); the highest N
                       counts. A change makes N + 1: of two at the same time one fails
-    stores/NAME/      an ordinary store, which `amq start --store` could serve as well
+    stores/NAME/      an ordinary store, which `amq start --store` could serve as well; in a database it is in tables
+                      beside those of the cluster, whose prefix ends with its name
     brokers/NODE.json the seat of a node: its weight, and whether it runs (see `amq.store.board`)
     orders/NODE.json  what an operator wants of a node
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -28,10 +30,11 @@ from amq.cluster.placement import SPREAD, Naming, Placement
 from amq.cluster.preference import preferences, priorities
 from amq.config.addresses import bounded, stated
 from amq.core.errors import AmqError, ConfigError, CorruptError, NewerFormatError, StoreError
-from amq.store.board import Board, Posted, Seat, SeatTakenError
+from amq.store.board import Posted, Seat, SeatTakenError
 from amq.store.document import decode, encode, field
 from amq.store.name import full_name, is_directory
-from amq.store.open import open_directory
+from amq.store.open import open_register, open_store
+from amq.store.register import Register
 
 CLUSTER_FILE: Final = "cluster.json"
 SECRET_FILE: Final = "secret"
@@ -41,7 +44,6 @@ STORES_DIRECTORY: Final = "stores"
 STORES_MAX = 256
 NODES_MAX = 128
 WEIGHT_MAX = 1000.0
-DOCUMENT_BYTES_MAX = 1 << 20
 NODE_BYTES = 16 << 10  # of a seat: what is written later is never shorter
 GATEWAYS_MAX = 64  # of one node
 ORDER_BYTES = 1024
@@ -98,62 +100,60 @@ class ClusterNode:
 
 
 class Cluster:
-    """The cluster in `directory`. Every call may hang in its file system."""
+    """The cluster in `directory`, a path or the URL of a database. Every call may hang there."""
 
     def __init__(self, directory: str) -> None:
-        """Raises StoreError where no cluster is there, or the directory cannot be read."""
-        self.directory = full_name(_checked(directory))
+        """Raises StoreError where no cluster is there, or the directory cannot be read, ConfigError."""
+        self.directory = full_name(directory)
+        self._register = register = open_register(self.directory)
+        self._board = register.board
         try:
-            body = decode("cluster", _read(os.path.join(self.directory, CLUSTER_FILE)), self._path(CLUSTER_FILE))
+            body = decode("cluster", register.read("", CLUSTER_FILE), register.place("", CLUSTER_FILE))
         except FileNotFoundError as error:
-            raise StoreError(
-                f"{self.directory} is not a cluster: it has no {CLUSTER_FILE}; make one with "
-                f"`amq cluster init --cluster {self.directory}`, or mount its file system",
-                code="CLUSTER_MISSING",
-            ) from error
+            raise _missing(self.directory) from error
+        except StoreError as error:
+            if error.code == "STORE_MISSING":  # a database without tables
+                raise _missing(self.directory) from error
+            raise
         except OSError as error:
-            raise StoreError(f"{error.filename}: {error.strerror}: the cluster cannot be read") from error
-        self.id: str = field(body, "id", str, self._path(CLUSTER_FILE))
-        self._board: Board = open_directory(self.directory).board
+            raise _unreadable(error) from error
+        self.id: str = field(body, "id", str, register.place("", CLUSTER_FILE))
 
     @classmethod
     def create(cls, directory: str, stores: Mapping[str, str], naming: Naming | None = None) -> Cluster:
         """Make a cluster of `stores`, name → path or URL; "" = in the directory itself. Raises ConfigError, StoreError
         where there is one already, OSError."""
-        path = full_name(_checked(directory))
-        if os.path.exists(os.path.join(path, CLUSTER_FILE)):
+        path = full_name(directory)
+        register = open_register(path)
+        _check_stores(stores, register)
+        register.make((TABLES_DIRECTORY, STORES_DIRECTORY))
+        if CLUSTER_FILE in register.names(""):
             raise StoreError(
                 f"{path} is a cluster already: `amq cluster status --cluster {path}`", code="CLUSTER_EXISTS"
             )
-        _check_stores(stores)
-        for each in (path, *(os.path.join(path, name) for name in (TABLES_DIRECTORY, STORES_DIRECTORY))):
-            os.makedirs(each, exist_ok=True)
         with suppress(FileExistsError):  # somebody makes it at the same time: the first table counts
             first = StoreTable(stores, Placement.even(1, stores, naming))
-            _write_new(os.path.join(path, TABLES_DIRECTORY, "1.json"), _encode_table(first))
+            register.write(TABLES_DIRECTORY, "1.json", _encode_table(first), _attempt())
         with suppress(FileExistsError):
-            _write_new(os.path.join(path, CLUSTER_FILE), encode("cluster", {"id": secrets.token_hex(8)}))
+            register.write("", CLUSTER_FILE, encode("cluster", {"id": secrets.token_hex(8)}), _attempt())
         made = cls(path)
         made.secret()
         if made.table().stores != dict(stores):
             raise StoreError(f"{path} was made at the same time with other stores", code="CLUSTER_EXISTS")
-        for name in stores:
-            _make_store(made.location(name))
+        for name, location in stores.items():
+            _make_store(made.location(name), is_elsewhere=bool(location))
         return made
-
-    @property
-    def secret_file(self) -> str:
-        return self._path(SECRET_FILE)
 
     def secret(self) -> bytes:
         """The secret of the cluster; one of an older version, which has none, gets it now. Raises StoreError."""
-        path = self.secret_file
+        path = self._register.place("", SECRET_FILE)
         try:
-            if not os.path.exists(path):
+            if SECRET_FILE not in self._register.names(""):
                 with suppress(FileExistsError):  # another node was quicker
-                    _write_new(path, secrets.token_hex(SECRET_BYTES).encode(), 0o600)
-            found = _read(path)
-            if os.stat(path).st_mode & 0o077:
+                    made = secrets.token_hex(SECRET_BYTES).encode()
+                    self._register.write("", SECRET_FILE, made, _attempt(), private=True)
+            found = self._register.read("", SECRET_FILE)
+            if not self._register.is_private("", SECRET_FILE):
                 raise StoreError(
                     f"{path} can be read by others, who could then act as a gateway: chmod 600 {path}",
                     code="SECRET_SHARED",
@@ -170,18 +170,20 @@ class Cluster:
 
     def table(self) -> StoreTable:
         """The newest table. Raises StoreError."""
-        directory = self._path(TABLES_DIRECTORY)
+        register = self._register
         try:
-            numbers = [int(name[:-5]) for name in os.listdir(directory) if re.fullmatch(r"[1-9][0-9]{0,8}\.json", name)]
+            names = register.names(TABLES_DIRECTORY)
+            numbers = [int(name[:-5]) for name in names if re.fullmatch(r"[1-9][0-9]{0,8}\.json", name)]
             if not numbers:
-                raise CorruptError(directory, 0, "there is no table of the stores")
-            path = os.path.join(directory, f"{max(numbers)}.json")
-            body = decode("cluster-table", _read(path), path)
+                raise CorruptError(register.place(TABLES_DIRECTORY), 0, "there is no table of the stores")
+            name = f"{max(numbers)}.json"
+            path = register.place(TABLES_DIRECTORY, name)
+            body = decode("cluster-table", register.read(TABLES_DIRECTORY, name), path)
         except OSError as error:
-            raise StoreError(f"{error.filename}: {error.strerror}: the cluster cannot be read") from error
+            raise _unreadable(error) from error
         stores: dict[str, str] = field(body, "stores", dict, path)
         try:
-            _check_stores(stores)
+            _check_stores(stores, register)
             placement = _placement(max(numbers), body.get("placement"), stores)
         except (ConfigError, ValueError) as error:
             raise CorruptError(path, 0, str(error)) from error
@@ -194,8 +196,8 @@ class Cluster:
         if name in before.stores:
             raise ConfigError(f"the cluster has a store {name!r} already", code="STORE_EXISTS")
         after = StoreTable({**before.stores, name: location}, before.placement.with_store(name))
-        _check_stores(after.stores)
-        _make_store(location or self._path(STORES_DIRECTORY, name))
+        _check_stores(after.stores, self._register)
+        _make_store(self.location(name, after), is_elsewhere=bool(location))
         return self._change(after)
 
     def place(self, placement: Placement) -> StoreTable:
@@ -205,7 +207,7 @@ class Cluster:
 
     def _change(self, after: StoreTable) -> StoreTable:
         try:
-            _write_new(self._path(TABLES_DIRECTORY, f"{after.number}.json"), _encode_table(after))
+            self._register.write(TABLES_DIRECTORY, f"{after.number}.json", _encode_table(after), _attempt())
         except FileExistsError as error:
             raise StoreError(
                 "somebody else changed the cluster at the same time: try again", code="CONFLICT"
@@ -217,7 +219,7 @@ class Cluster:
         stores = (table or self.table()).stores
         if name not in stores:
             raise ConfigError(f"the cluster has no store {name!r}; it has {', '.join(stores)}", code="STORE_UNKNOWN")
-        return stores[name] or self._path(STORES_DIRECTORY, name)
+        return stores[name] or self._register.place_of_store(STORES_DIRECTORY, name)
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
@@ -278,11 +280,7 @@ class Cluster:
         OSError."""
         if self.node(name).running:
             raise ConfigError(f"node {name!r} runs: stop it first", code="NODE_RUNS")
-        for posted in self._board.seats(held=False):
-            if posted.name == name:
-                os.unlink(posted.place)
-        with suppress(FileNotFoundError):
-            os.unlink(self._board.place_of_slot(name))
+        self._board.forget(name)
 
     # -- who should be master -----------------------------------------------------------------------------------------
 
@@ -295,20 +293,14 @@ class Cluster:
         return priorities(self.table().stores, _weights(self.nodes()), node)
 
     def _with_order(self, node: ClusterNode) -> ClusterNode:
-        path = self._board.place_of_slot(node.name)
-        if not os.path.exists(path):
-            return node
         for _ in range(READS_MAX):
             data = self._board.read_slot(node.name)
             if data is None:
                 return node
             with suppress(CorruptError):
-                drained = decode("node-order", data, path).get("drained") is True
-                return replace(node, drained=drained)
+                body = decode("node-order", data, self._board.place_of_slot(node.name))
+                return replace(node, drained=body.get("drained") is True)
         return node
-
-    def _path(self, *names: str) -> str:
-        return os.path.join(self.directory, *names)
 
 
 def node_document(node: ClusterNode) -> bytes:
@@ -332,17 +324,7 @@ def check_node(node: str, weight: float) -> None:
         raise ConfigError(f"a node has a weight between 0 and {WEIGHT_MAX:g}, not {weight:g}")
 
 
-def _checked(directory: str) -> str:
-    if not is_directory(directory):
-        raise ConfigError(
-            f"{directory}: a cluster is a directory that all nodes see; its stores may be in databases: "
-            "`amq cluster init --cluster DIR --store URL`",
-            code="CLUSTER_URL_INVALID",
-        )
-    return directory
-
-
-def _check_stores(stores: Mapping[str, Any]) -> None:
+def _check_stores(stores: Mapping[str, Any], register: Register) -> None:
     if not 1 <= len(stores) <= STORES_MAX:
         raise ConfigError(f"a cluster has between 1 and {STORES_MAX} stores, not {len(stores)}")
     for name, location in stores.items():
@@ -352,15 +334,33 @@ def _check_stores(stores: Mapping[str, Any]) -> None:
             raise ConfigError(f"{SPREAD!r} is not a name for a store: rules use it for all stores")
         if not isinstance(location, str) or (location and is_directory(location) and not os.path.isabs(location)):
             raise ConfigError(f"store {name!r}: {location!r} is neither an absolute path nor the URL of a database")
-    given = [location for location in stores.values() if location]
-    for location in given:
-        if given.count(location) > 1:
-            raise ConfigError(f"two stores of the cluster are at {location}")
+    given = Counter(location or register.place_of_store(STORES_DIRECTORY, name) for name, location in stores.items())
+    for location, count in given.items():
+        if count > 1:
+            raise ConfigError(f"{count} stores of the cluster are at {location}")
 
 
-def _make_store(location: str) -> None:
+def _make_store(location: str, *, is_elsewhere: bool) -> None:
     if is_directory(location):
         os.makedirs(location, exist_ok=True)
+    elif not is_elsewhere:  # another database may not be there yet
+        open_store(location).election.make()
+
+
+def _missing(directory: str) -> StoreError:
+    return StoreError(
+        f"{directory} is not a cluster: it has no {CLUSTER_FILE}; make one with `amq cluster init --cluster "
+        f"{directory}`, or mount its file system",
+        code="CLUSTER_MISSING",
+    )
+
+
+def _unreadable(error: OSError) -> StoreError:
+    return StoreError(f"{error.filename}: {error.strerror}: the cluster cannot be read")
+
+
+def _attempt() -> str:
+    return secrets.token_hex(4)
 
 
 def _encode_table(table: StoreTable) -> bytes:
@@ -418,27 +418,3 @@ def _weight(found: object) -> float:
     if isinstance(found, int | float) and 0 <= found <= WEIGHT_MAX:
         return float(found)
     return 1.0
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(DOCUMENT_BYTES_MAX)
-
-
-def _write_new(path: str, data: bytes, mode: int = 0o666) -> None:
-    """Write a file that is not there yet, whole or not at all, durably. Raises FileExistsError, OSError."""
-    draft = f"{path}.{secrets.token_hex(4)}"
-    try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(draft, path)
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(draft)
-    directory = os.open(os.path.dirname(path), os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -160,7 +160,7 @@ class Supervisor:
         while not self._stopped.is_set():
             try:
                 if self._seat.keep():
-                    _log.warning("the file that says that this node runs was removed: it is there again")
+                    _log.warning("the document that says that this node runs was lost: it is there again")
                     self._written = None
                 node = self._node
                 if node != self._written:

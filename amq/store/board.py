@@ -76,3 +76,7 @@ class Board(Protocol):
     def place_of_slot(self, name: str) -> str:
         """Where the slot is, for people."""
         ...
+
+    def forget(self, name: str) -> None:
+        """Remove seat and slot of broker `name`, which does not run. Raises OSError."""
+        ...

@@ -18,10 +18,12 @@ from amq.store.files.election import FileElection
 from amq.store.files.epochs import FileEpochs
 from amq.store.files.log import FileLog
 from amq.store.files.others import check_own
+from amq.store.files.register import FileRegister
 from amq.store.files.vfs import SystemVfs, Vfs
 from amq.store.files.workshop import FileWorkshop
 from amq.store.name import is_directory
 from amq.store.port import Store
+from amq.store.register import Register
 from amq.store.workshop import Workshop
 
 if TYPE_CHECKING:
@@ -52,6 +54,16 @@ def open_workshop(store: str) -> tuple[Store, Workshop]:
 
     database = _tables(store)
     return store_in(database), SqlWorkshop(database)
+
+
+def open_register(place: str) -> Register:
+    """The register at `place`, a directory or the URL of a database. Raises ConfigError."""
+    if is_directory(place):
+        return FileRegister(SystemVfs(), place)
+    database = _tables(place)
+    from amq.store.postgres.register import SqlRegister
+
+    return SqlRegister(database)
 
 
 def store_behind(vfs: Vfs, store: str) -> Store:

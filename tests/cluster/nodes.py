@@ -24,10 +24,10 @@ STORES = 4
 class Node:
     """`amq start --cluster` as a process; its log is in a file."""
 
-    def __init__(self, cluster: Path, name: str) -> None:
+    def __init__(self, cluster: str, name: str, logs: Path) -> None:
         self.name = name
         self.cluster = cluster
-        self.log = cluster.parent / f"{name}.log"
+        self.log = logs / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *config: str) -> Node:
@@ -35,7 +35,7 @@ class Node:
             "start",
             *config,
             "--cluster",
-            str(self.cluster),
+            self.cluster,
             "--name",
             self.name,
             "--transport",
@@ -98,10 +98,12 @@ class Node:
 
 
 class Nodes:
-    def __init__(self, directory: Path, stores: int = STORES) -> None:
-        self.cluster = directory / "c"
-        amq("cluster", "init", "--cluster", str(self.cluster), "--stores", str(stores)).check_returncode()
-        self.nodes = {name: Node(self.cluster, name) for name in "ab"}
+    """Nodes `a` and `b` of a new cluster, in `directory` or in the database that `cluster` names."""
+
+    def __init__(self, directory: Path, stores: int = STORES, cluster: str = "") -> None:
+        self.cluster = cluster or str(directory / "c")
+        amq("cluster", "init", "--cluster", self.cluster, "--stores", str(stores)).check_returncode()
+        self.nodes = {name: Node(self.cluster, name, directory) for name in "ab"}
 
     def kill(self) -> None:
         """kill -9 of everything."""
@@ -113,7 +115,7 @@ class Nodes:
             node.bury()
 
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(amq("cluster", "status", "--cluster", str(self.cluster), "--json").stdout)
+        found: dict[str, Any] = json.loads(amq("cluster", "status", "--cluster", self.cluster, "--json").stdout)
         return found
 
     def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -124,7 +126,7 @@ class Nodes:
         return found
 
     def place(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return amq("cluster", "place", "--cluster", str(self.cluster), *words)
+        return amq("cluster", "place", "--cluster", self.cluster, *words)
 
     def logs(self) -> str:
         return "\n".join(node.log.read_text()[-4000:] for node in self.nodes.values() if node.log.exists())

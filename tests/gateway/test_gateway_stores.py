@@ -54,7 +54,7 @@ class World:
             store=self.cluster.location(store),
             transports=("stomp://127.0.0.1:0",),
             link_listen=f"{self._scheme}://127.0.0.1:0",
-            link_secret_file=self.cluster.secret_file,
+            link_secret_file=f"{self.cluster.directory}/secret",
             **self._options,
         )
         self.members[store] = node = Node([config])

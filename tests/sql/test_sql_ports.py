@@ -11,11 +11,14 @@ from amq.store.files.vfs import SystemVfs
 from amq.store.open import locked_in, store_behind, store_in
 from amq.store.port import Store
 from amq.store.postgres.database import Database
+from amq.store.postgres.register import SqlRegister
 from amq.store.postgres.url import SqlUrl
+from amq.store.register import Register
 from tests.board_contract import check_board
 from tests.election_contract import check_election, check_epochs, check_terms
 from tests.log_contract import check_log
 from tests.postgres import needs_postgres
+from tests.register_contract import check_board_of_register, check_register
 
 pytestmark = needs_postgres
 Opened = Callable[[], Store]
@@ -59,3 +62,17 @@ def test_the_board(opened: Opened) -> None:
 
 def test_the_log(opened: Opened, request: pytest.FixtureRequest) -> None:
     check_log(lambda: opened().log, fences="all of it" in request.node.name)
+
+
+def test_the_register_of_a_cluster(url: str) -> None:
+    databases = []
+
+    def made() -> Register:
+        databases.append(Database(SqlUrl.parse(url)))
+        return SqlRegister(databases[-1])
+
+    check_register(made)
+    check_board_of_register(made)
+    for database in databases:  # the server admits few connections
+        for session in list(database.sessions._made):
+            session.close()

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from amq.store.files.vfs import SystemVfs
-from amq.store.open import store_behind
+from amq.store.open import open_register, store_behind
 from amq.store.port import Store
 from tests.board_contract import check_board
 from tests.election_contract import Stores, check_election, check_epochs, check_terms
 from tests.log_contract import check_log
 from tests.memory_store import Shelves, store_on
+from tests.register_contract import check_board_of_register, check_register
 
 
 @pytest.fixture(params=["files", "memory"])
@@ -46,3 +47,8 @@ def test_the_board(opened: Stores) -> None:
 
 def test_the_log(opened: Stores) -> None:
     check_log(lambda: opened().log)
+
+
+def test_the_register_of_a_cluster(tmp_path: Path) -> None:
+    check_register(lambda: open_register(str(tmp_path / "far" / "c")))
+    check_board_of_register(lambda: open_register(str(tmp_path / "d")))

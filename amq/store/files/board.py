@@ -144,3 +144,8 @@ class FileBoard:
 
     def place_of_slot(self, name: str) -> str:
         return os.path.join(self._store, ORDERS_DIRECTORY, name + _SUFFIX)
+
+    def forget(self, name: str) -> None:
+        for path in (os.path.join(self._store, BROKERS_DIRECTORY, name + _SUFFIX), self.place_of_slot(name)):
+            with suppress(FileNotFoundError):
+                self._vfs.unlink(path)

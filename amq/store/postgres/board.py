@@ -27,13 +27,15 @@ class SqlSeat:
         self._database.put(self._lock.entry, data, lock=self._lock)
 
     def keep(self) -> bool:
-        assert self._lock is not None
-        with suppress(FileNotFoundError):
-            found = self._database.find(BROKERS, self._name)
-            if found.number == self._lock.entry.number and not self._lock.session.closed:
-                return False
-        lost, self._lock = self._lock, self._take()
-        self._database.unlock(lost)
+        """It asks through the connection that holds the lock, which may have ended without a word."""
+        lock = self._lock
+        assert lock is not None
+        if not lock.session.closed:
+            with suppress(FileNotFoundError):
+                if self._database.find(BROKERS, self._name, lock).number == lock.entry.number:
+                    return False
+        self._lock = self._take()
+        self._database.unlock(lock)
         return True
 
     def close(self) -> None:
@@ -86,6 +88,10 @@ class SqlBoard:
 
     def place_of_slot(self, name: str) -> str:
         return self._database.place(ORDERS, name + _SUFFIX)
+
+    def forget(self, name: str) -> None:
+        for directory in (BROKERS, ORDERS):
+            self._database.delete(directory, [name + _SUFFIX])
 
     def _read(self, name: str) -> bytes:
         """Nothing where the seat was removed meanwhile."""

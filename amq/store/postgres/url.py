@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from amq.core.errors import ConfigError
 
@@ -77,6 +77,15 @@ class SqlUrl:
     create_tables_on_startup: bool
     query_timeout_s: int
     password_file: str
+
+    def below(self, name: str) -> str:
+        """The URL of tables beside these, with a prefix that ends with `name`. Raises ConfigError where they cannot be
+        named so."""
+        word = name.lower().replace("-", "_").replace(".", "_")
+        parts = urlsplit(self.text)
+        pairs = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] != "tablePrefix"]
+        query = urlencode([*pairs, ("tablePrefix", f"{self.table_prefix}{word}_")], safe="/")
+        return SqlUrl.parse(f"{self.text.partition('?')[0]}?{query}").text
 
     @classmethod
     def parse(cls, text: str) -> SqlUrl:
