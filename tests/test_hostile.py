@@ -13,10 +13,7 @@ import pytest
 from brokers import Broker, Brokers
 from traffic import Producer, connect_any, drain
 
-from amq.management.client import ManagementClient
-from amq.store.open import open_store
-from amq.store.presence import read_presence
-from bench.wire import WireConnection, encode
+from bench.wire import encode
 from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
@@ -63,31 +60,6 @@ def answer(broker: Broker, data: bytes) -> bytes:
         with suppress(ConnectionError):  # closed before we had said everything
             sock.sendall(data)
         return read_to_end(sock)
-
-
-GARBAGE = {
-    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-    "tls": bytes.fromhex("16030100c8010000c40303") + bytes(190),
-    "openwire": bytes.fromhex("0000011501") + b"ActiveMQ" + bytes(64),
-    "amqp": b"AMQP\x00\x01\x00\x00" + bytes(32),
-    "zeros": bytes(100_000),
-    "text": b"hello, is this the post office?\n\n",
-    "lower case": b"connect\naccept-version:1.2\n\n\0",
-    "send before connect": encode("SEND", {"destination": "/queue/a"}, b"x"),
-    "unknown command": LOGIN + b"FROBNICATE\n\n\0",
-    "no version in common": encode("CONNECT", {"accept-version": "9.9", "host": "/"}),
-    "bad utf-8": b"CONNECT\naccept-version:1.2\nhost:\xff\xfe\n\n\0",
-    "bad escape": LOGIN + b"SEND\ndestination:/queue/a\\q\n\nx\0",
-    "bad content-length": LOGIN + b"SEND\ndestination:/queue/a\ncontent-length:-1\n\nx\0",
-    "content-length of a TiB": LOGIN + b"SEND\ndestination:/queue/a\ncontent-length:1099511627776\n\nx",
-    "no NUL where the body ends": LOGIN + b"SEND\ndestination:/queue/a\ncontent-length:1\n\nxyz\0",
-    "100,000 headers": b"CONNECT\n" + b"a:b\n" * 100_000 + b"\n\0",
-}
-
-
-def test_garbage_is_answered_and_closed(broker: Broker) -> None:
-    for what, data in GARBAGE.items():
-        assert b"ERROR\n" in answer(broker, data), what
 
 
 def test_half_a_frame_is_given_up(broker: Broker) -> None:
@@ -147,40 +119,6 @@ def test_slowloris_is_given_up(broker: Broker, logged_in: bool) -> None:
         thread.join()
     assert len(ends) == 10
     assert not whole, "dripping for 200 s was let go on"
-
-
-SMALL = {"memoryLimit": "4MiB", "maxFrameSize": "1MiB", "maxTransactionSize": "1MiB"}
-
-
-def test_a_producer_is_held_back_at_the_memory_limit_and_goes_on(brokers: Brokers) -> None:
-    """Where the disk does not keep what it sends."""
-    broker = brokers.master("a", **SMALL)
-    body = bytes(64 << 10)
-    sent = 0
-    with broker.connect() as producer, broker.connect() as consumer:
-        while not held_back(broker, producer, sent, body):
-            sent += 1
-            assert sent < 200
-        assert 40 < sent < 70
-        consumer.send("SUBSCRIBE", {"destination": "/queue/a", "id": "1", "ack": "auto"})
-        for _ in range(sent):
-            consumer.next_frame(DEADLINE_S)
-        producer.receipt(str(sent), DEADLINE_S)  # the one that was held back
-        assert consumer.next_frame(DEADLINE_S).command == "MESSAGE"
-
-
-def held_back(broker: Broker, producer: WireConnection, number: int, body: bytes) -> bool:
-    """Send a message that is not persistent. Whether the broker says that its producer waits, before it is stored."""
-    headers = {"destination": "/queue/a", "receipt": number, "content-length": len(body), "persistent": "false"}
-    producer.send("SEND", headers, body)
-    while True:
-        with suppress(TimeoutError):
-            producer.receipt(str(number), 0.2)
-            return False
-        (running,) = read_presence(open_store(str(broker.store)).board)
-        with ManagementClient(running.management) as management:
-            if any(each["blocked"] for each in management.ask("GET", "/connections")["items"]):
-                return True
 
 
 def memory_bytes(broker: Broker) -> int:

@@ -563,31 +563,6 @@ def test_a_replay_ends_when_the_mastership_does(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_masterships_that_fail_are_tried_again_after_longer_and_longer_pauses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever the cause: here each claim cannot be synced, then each segment."""
-    monkeypatch.setattr(amq.node.candidacy, "PAUSE_S_MAX", 0.4)
-    vfs = FaultyVfs()
-
-    async def scenario(world: Services) -> None:
-        vfs.fail("fsync", errno.EIO, path="/claim", times=3)
-        with structlog.testing.capture_logs() as log:
-            service, port = await world.start("a", vfs=vfs)
-            await until(lambda: service.role is Role.MASTER)
-            vfs.fail("fdatasync", errno.EIO, path=".seg", times=2)
-            for _ in range(2):
-                client = await world.connect(port)
-                with pytest.raises((EOFError, ConnectionError)):
-                    await client.send("SEND", ("destination", "/queue/a"), ("receipt", "never"), body=b"in doubt")
-                    await client.receive()
-                await until(lambda: service.role is not Role.MASTER)
-                await until(lambda: service.role is Role.MASTER)
-        assert [line["pause_s"] for line in log if "pause_s" in line] == [0.1, 0.2, 0.4, 0.4, 0.4]
-
-    run(tmp_path, scenario)
-
-
 async def ready_slave(world: Services) -> tuple[Member, Member]:
     """A master, and a slave that has followed it."""
     master, port = await world.master("a")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from amq_process import amq, amq_json, one_line
-from brokers import SHORT, Brokers
+from brokers import Brokers
 from traffic import send
 
 from amq.cli.output import duration_text, size_text, wall_text
@@ -126,31 +126,6 @@ def test_a_broker_that_reads_the_journal_is_no_master_yet(tmp_path: Path) -> Non
         assert _status(tmp_path, 0)["state"] == "serving"
     locker.release()
     assert _status(tmp_path, 1)["state"] == "none"
-
-
-def test_a_master_that_stands_still_is_silent(brokers: Brokers) -> None:
-    master = brokers.master("a", **SHORT)
-    brokers.slave("b", hungMasterTimeout=0)
-    until = time.monotonic() + DEADLINE_S
-    while amq_json("status", "--store", brokers.store)["silent_s"] is not None:  # a slow master renews its lease late
-        assert time.monotonic() < until
-    master.freeze()
-    try:
-        # The lease must run out first: a heartbeat may be as old as a third of a period in good health.
-        deadline = time.monotonic() + DEADLINE_S
-        while amq("status", "--store", brokers.store).returncode == 0:
-            assert time.monotonic() < deadline
-        facts = _status(brokers.store, 1)
-        assert (facts["state"], facts["master"]["name"], facts["lock"]) == ("silent", "a", "held")
-        assert facts["silent_s"] > 1.0
-        assert facts["heartbeat_age_s"] >= facts["silent_s"] - 1.0
-        text = amq("status", "--store", brokers.store).stdout
-        assert re.search(r"master   a \(.*\), silent for [0-9.]+ s: it confirms nothing", text), text
-    finally:
-        master.thaw()
-    deadline = time.monotonic() + DEADLINE_S
-    while amq("status", "--store", brokers.store).returncode != 0:
-        assert time.monotonic() < deadline
 
 
 def test_a_broker_whose_options_differ_and_whose_port_is_taken(brokers: Brokers) -> None:

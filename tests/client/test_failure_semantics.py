@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
-from brokers import SHORT, Broker, Brokers
+from brokers import Broker, Brokers
 from faces import AsyncFace, SyncFace
 from test_faces import run
 
 import amq
 from amq.client import (
-    ConnectError,
-    ConnectionEvent,
-    EventKind,
     FailoverTimeoutError,
 )
 from amq.core.errors import TransactionRolledBackError
@@ -73,65 +69,3 @@ def test_blocked_calls_are_released_and_the_connection_lives_on(face: Any, broke
         assert bodies(later, OUT) == ["one"]
 
     run(scenario)
-
-
-@pytest.mark.deep
-def test_listeners_hear_of_every_failover_and_of_the_end(face: Any, brokers: Brokers) -> None:
-    """Also those of a connection that does nothing."""
-    master, slave = brokers.master("a"), brokers.slave("b")
-    events: list[ConnectionEvent] = []
-    changed = threading.Condition()
-
-    def told(event: ConnectionEvent) -> None:
-        with changed:
-            events.append(event)
-            changed.notify_all()
-
-    async def scenario() -> None:
-        group = url(master, slave, options="&maxReconnectAttempts=20")
-        async with await face.connect(group, on_event=told) as connection:
-            idle = await connection.session().consumer(IN)
-            master.kill()
-            assert await idle.receive(0) is None
-            await connection.session().producer(OUT).send("on the slave")
-            assert [event.kind for event in events] == [EventKind.INTERRUPTED, EventKind.FAILOVER]
-            interrupted, failover = events
-            assert (interrupted.old_uri.port, interrupted.new_uri) == (master.port, None)
-            assert (failover.old_uri.port, failover.new_uri.port) == (master.port, slave.port)
-            assert failover.duration_s > 0
-            slave.kill()
-            with pytest.raises(ConnectError):
-                await idle.receive(DEADLINE_S)
-            assert connection.closed
-        assert [event.kind for event in events[2:]] == [EventKind.INTERRUPTED, EventKind.DISCONNECT]
-        assert events[3].old_uri.port == slave.port
-        assert isinstance(events[3].error, ConnectError)
-
-    run(scenario)
-
-
-@pytest.mark.deep
-def test_a_default_client_leaves_a_silent_master_after_four_seconds(face: Any, brokers: Brokers) -> None:
-    """The master pauses, and the lock is taken from it, as a file server does when a lease runs out. Asserted is
-    the client's own limit and why it left, not a time that a busy machine stretches.
-    """
-    master, slave = brokers.master("a", **SHORT), brokers.slave("b")
-    events: list[ConnectionEvent] = []
-
-    async def scenario() -> None:
-        plain = f"failover:({','.join(f'stomp://127.0.0.1:{broker.port}' for broker in (master, slave))})"
-        async with await face.connect(plain, on_event=events.append) as connection:
-            producer = connection.session().producer(OUT)
-            await producer.send("before")
-            assert connection._machine.link.silence_s_max == 4.0
-            master.freeze()
-            (brokers.store / "lock").unlink()
-            await producer.send("after")
-            assert connection.uri.port == slave.port
-
-    run(scenario)
-    master.kill()
-    assert [event.kind for event in events] == [EventKind.INTERRUPTED, EventKind.FAILOVER]
-    assert events[0].error is not None
-    assert events[0].error.code == "HEART_BEAT_MISSED"
-    assert bodies(slave, OUT) == ["before", "after"]

@@ -69,13 +69,6 @@ class Process:
         os.kill(self.pid, signal.SIGKILL)
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
-    def stop(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
-
-    def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-
 
 def main(store: str, name: str, period_s: float) -> None:
     from amq.core.errors import AmqError

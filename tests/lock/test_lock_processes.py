@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import uuid
@@ -22,7 +21,6 @@ from amq.store.host import Owner, SystemHost
 from amq.store.locker import Locker
 from amq.store.open import store_behind
 from amq.store.presence import read_presence
-from amq.store.status import store_status
 from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
@@ -47,91 +45,6 @@ def test_killed_master_is_followed_at_once(tmp_path: Path) -> None:
         taken = b.ask("take_over")
         assert (taken["epoch"], taken["waited_s"]) == (2, 0.0)
         assert "gone" in taken["reason"]
-
-
-def test_clean_hand_over_needs_no_wait(tmp_path: Path) -> None:
-    with Process(tmp_path, "a", LONG_S) as a, Process(tmp_path, "b", LONG_S) as b:
-        assert a.ask("acquire")["got"]
-        a.ask("take_over")
-        a.ask("release")
-        assert b.ask("acquire")["got"]
-        taken = b.ask("take_over")
-        assert (taken["epoch"], taken["waited_s"]) == (2, 0.0)
-        assert "released" in taken["reason"]
-        assert a.ask("acquire") == {"got": False}
-
-
-def test_master_that_gave_up_without_release_is_waited_for(tmp_path: Path) -> None:
-    with Process(tmp_path, "a", 0.3) as a, Process(tmp_path, "b", LONG_S) as b:
-        a.ask("acquire")
-        a.ask("take_over")
-        a.ask("abandon")
-        assert b.ask("acquire")["got"]
-        started = time.monotonic()
-        assert b.ask("take_over")["waited_s"] >= 0.303
-        assert time.monotonic() - started >= 0.303
-
-
-def test_stopped_master_keeps_its_lock_and_goes_on(tmp_path: Path) -> None:
-    with Process(tmp_path, "a", 0.2) as a, Process(tmp_path, "b") as b:
-        a.ask("acquire")
-        a.ask("take_over")
-        a.stop()
-        a.send("check")
-        assert b.ask("acquire") == {"got": False}
-        expired = time.monotonic() + 0.3
-        wait_until(lambda: time.monotonic() > expired, "time passes")
-        assert b.ask("acquire") == {"got": False}
-        a.resume()
-        assert a.receive() == {"valid_before": False, "valid": True}
-
-
-def test_stopped_master_that_was_replaced_learns_it(tmp_path: Path) -> None:
-    with Process(tmp_path, "a", 0.2) as a, Process(tmp_path, "b", 0.2) as b:
-        a.ask("acquire")
-        a.ask("take_over")
-        a.stop()
-        a.send("check")
-        os.unlink(tmp_path / "lock")
-        assert b.ask("acquire") == {"got": False}, "it leaves the file to its master for a period"
-        wait_until(lambda: b.ask("acquire")["got"], "then it makes the lock file anew")
-        assert b.ask("take_over")["epoch"] == 2
-        a.resume()
-        assert a.receive()["error"] == "OWNERSHIP_LOST"
-        assert b.ask("check")["valid"]
-
-
-def test_master_regains_a_removed_lock_file(tmp_path: Path) -> None:
-    with Process(tmp_path, "a", LONG_S) as a, Process(tmp_path, "b", LONG_S) as b:
-        a.ask("acquire")
-        a.ask("take_over")
-        assert not b.ask("acquire")["got"]
-        os.unlink(tmp_path / "lock")
-        assert not b.ask("acquire")["got"]
-        assert a.ask("check")["valid"]
-        assert (tmp_path / "lock").exists()
-        assert not b.ask("acquire")["got"], "b sees the new file, which a has locked"
-
-
-def test_master_regains_a_replaced_lock_file(tmp_path: Path) -> None:
-    with Process(tmp_path, "a") as a, Process(tmp_path, "b") as b:
-        a.ask("acquire")
-        a.ask("take_over")
-        (tmp_path / "other").touch()
-        os.rename(tmp_path / "other", tmp_path / "lock")
-        assert a.ask("check")["valid"]
-        assert not b.ask("acquire")["got"]
-
-
-def test_master_loses_to_a_broker_that_locked_the_new_file(tmp_path: Path) -> None:
-    with Process(tmp_path, "a") as a, Process(tmp_path, "b") as b:
-        a.ask("acquire")
-        a.ask("take_over")
-        (tmp_path / "other").touch()
-        os.rename(tmp_path / "other", tmp_path / "lock")
-        assert b.ask("acquire")["got"]
-        assert a.ask("check")["error"] == "OWNERSHIP_LOST"
-        assert b.ask("take_over")["epoch"] == 2
 
 
 def test_one_of_many_candidates_wins(tmp_path: Path) -> None:
@@ -166,23 +79,6 @@ def test_name_is_taken_for_as_long_as_its_broker_lives(tmp_path: Path) -> None:
         assert [broker.name for broker in read_presence(FileBoard(SystemVfs(), str(tmp_path)))] == ["a"]
         first.kill()
         assert second.ask("presence") == {}
-
-
-def test_status_of_a_live_store(tmp_path: Path) -> None:
-    with Process(tmp_path, "a") as a, Process(tmp_path, "b") as b:
-        for broker in (a, b):
-            broker.ask("presence")
-        a.ask("acquire")
-        a.ask("take_over")
-        status = store_status(store_behind(SystemVfs(), str(tmp_path)))
-        assert status.lock == "held"
-        assert status.master is not None
-        assert status.master.owner is not None
-        assert (status.master.name, status.master.owner.pid) == ("a", a.pid)
-        assert [slave.name for slave in status.slaves] == ["b"]
-        a.kill()
-        dead = store_status(store_behind(SystemVfs(), str(tmp_path)))
-        assert (dead.lock, dead.master, [broker.name for broker in dead.brokers]) == ("free", None, ["b"])
 
 
 def test_slave_wakes_when_the_master_is_killed(tmp_path: Path) -> None:

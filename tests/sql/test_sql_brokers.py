@@ -117,41 +117,6 @@ def _done(*words: object) -> str:
     return done.stdout
 
 
-@pytest.mark.deep
-def test_compaction_in_a_database_is_foretold_and_takes_place(
-    brokers: Brokers, url: str, server: Postgres, database: str
-) -> None:
-    """One old message keeps a journal that is consumed otherwise. Some segments may go before the master is killed."""
-    small = {"journalSegmentSize": "64KiB", "journalBatchSize": "16KiB"}
-
-    def segments() -> set[Any]:
-        return set(server.ask("SELECT name, file FROM amq_name WHERE directory = 'journal'", database=database))
-
-    master = brokers.master("a", **small)
-    with master.connect() as connection:
-        send(connection, b"old", queue="/queue/old")
-        for _ in range(160):
-            send(connection, b"x" * 2000)
-        filled = segments()
-        assert len(filled) >= 4
-        drain(connection, 160)
-    master.kill()
-    there = "SELECT 1 FROM pg_stat_activity WHERE datname = %s AND application_name = 'amq'"
-    until = time.monotonic() + DEADLINE_S
-    while server.ask(there, [database]):  # the server still carries out what it was asked
-        assert time.monotonic() < until
-    before = segments()
-    options = [word for name, value in small.items() for word in ("-o", f"{name}={value}")]
-    told = amq("journal", "compact", "--dry-run", "--store", url, *options)
-    assert segments() == before
-    assert told["segments_gone"] == sum(each["action"] != "keep" for each in told["segments"])
-    master.start()
-    master.wait_serving()
-    _until(lambda: len(filled - segments()) >= 3)
-    with master.connect() as connection:
-        assert drain(connection, 1, queue="/queue/old") == [b"old"]
-
-
 def test_a_broker_that_may_not_wait_for_the_lock_of_a_database_ends(brokers: Brokers) -> None:
     brokers.master("a")
     refused = brokers.add("b", failIfLocked="yes").start()
@@ -292,22 +257,6 @@ def test_nothing_confirmed_is_lost_when_the_server_lets_go(tmp_path: Path, how: 
             producer.wait_confirmed(100)
         checked(brokers, producer)
         assert producer.failovers >= 1
-
-
-@pytest.mark.deep
-def test_nothing_confirmed_is_lost_when_masters_are_killed(brokers: Brokers) -> None:
-    pair = [brokers.master("a"), brokers.slave("b")]
-    producer = Producer(pair)
-    producer.start()
-    for _ in range(5):
-        producer.wait_confirmed(100)
-        master = next(broker for broker in pair if broker.said("master: serving"))
-        (other,) = (broker for broker in pair if broker is not master)
-        other.wait_slave()
-        master.kill()
-        other.wait_serving()
-        master.start()
-    checked(brokers, producer)
 
 
 @pytest.mark.deep

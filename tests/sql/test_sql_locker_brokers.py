@@ -14,11 +14,10 @@ from click.testing import CliRunner
 
 from amq.cli.main import main
 from amq.store.open import locker_of
-from bench.wire import WireError
-from tests.brokers import SHORT, Broker, Brokers
+from tests.brokers import Broker, Brokers
 from tests.patience import DEADLINE_S
 from tests.postgres import needs_postgres, postgres
-from tests.traffic import QUEUE, Producer, connect_any, drain, send
+from tests.traffic import Producer, connect_any, drain, send
 
 pytestmark = needs_postgres
 
@@ -109,52 +108,6 @@ def checked(pair: list[Broker], producer: Producer) -> None:
         bodies = [int(body.split()[1]) for body in drain(connection, len(confirmed))]
     assert bodies == sorted(set(bodies)), "stored twice, or out of order"
     assert set(confirmed) <= set(bodies)
-
-
-def serving(pair: list[Broker]) -> tuple[Broker, Broker]:
-    """Master and slave."""
-
-    def since(broker: Broker) -> str:
-        said = broker.said("master: serving")
-        return str(said[-1]["timestamp"]) if said else ""
-
-    slave, master = sorted(pair, key=since)
-    return master, slave
-
-
-@pytest.mark.deep
-def test_nothing_confirmed_is_lost_when_masters_are_killed(brokers: Brokers) -> None:
-    pair = [brokers.master("a"), brokers.slave("b")]
-    producer = Producer(pair)
-    producer.start()
-    for _ in range(5):
-        producer.wait_confirmed(100)
-        master, slave = serving(pair)
-        slave.wait_slave()
-        master.kill()
-        slave.wait_serving()
-        master.start()
-    checked(pair, producer)
-
-
-@pytest.mark.deep
-def test_a_master_that_stands_still_is_replaced_and_confirms_nothing_when_it_wakes(brokers: Brokers) -> None:
-    """The database keeps its lock, because its connection is open. It waits for the lease, because nothing fences."""
-    master = brokers.master("a", hungMasterTimeout=0, **SHORT)
-    with master.connect() as connection:
-        for number in range(3):
-            send(connection, b"%d" % number)
-        master.freeze()
-        connection.send("SEND", {"destination": QUEUE, "receipt": "late"}, b"late")
-        slave = brokers.add("b", hungMasterTimeout="2s").start()
-        told = slave.wait_serving()
-        assert told["waited_s"] >= 1.0
-        master.thaw()
-        master.wait_slave(after=len(master.log))
-        with pytest.raises((OSError, WireError)):
-            connection.receipt("late", DEADLINE_S)
-    with slave.connect() as connection:
-        assert drain(connection, 3)[:3] == [b"0", b"1", b"2"]
 
 
 @pytest.mark.deep

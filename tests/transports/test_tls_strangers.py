@@ -71,15 +71,18 @@ class Raw:
 
 
 def half(raw: Raw, number: int, dice: Random) -> None:
-    """A handshake that goes on to some point, and is there."""
+    """A handshake that goes on to some point, and is there, or a record of no handshake."""
     hello = raw.hello()
+    record = bytes([dice.randrange(0x14, 0x18), 3, 3, 2, 0]) + dice.randbytes(0x200)
     kinds = [hello, hello[:1], hello[: len(hello) // 2], hello + b"\x14\x03\x03\x00\x01", hello + dice.randbytes(4000)]
+    kinds += [record, b"\x16\x03\x01\x40\x00" + bytes(8 << 10)]
     raw.sock.sendall(kinds[number % len(kinds)])
 
 
 def test_twenty_half_handshakes_cost_at_most_ten_mebibytes(authority: Authority, server: Pair, tmp_path: Path) -> None:
     dice, context = Random(7), client_context(authority)
-    with Brokers(tmp_path, **options(authority, server, handshakeTimeout="60s")) as brokers, ExitStack() as stack:
+    limits = {"handshakeTimeout": "60s", "maxHandshakes": STRANGERS}  # all places are taken: who waits long gives way
+    with Brokers(tmp_path, **options(authority, server, **limits)) as brokers, ExitStack() as stack:
         broker = brokers.master()
         friend = stack.enter_context(dial(broker, context))
         assert ask(friend).startswith(b"CONNECTED\n")
