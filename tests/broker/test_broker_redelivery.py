@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from amq.broker.queues.queue import Subscription
-from amq.broker.queues.redelivery import delay_s
+from amq.broker.queues.redelivery import DELAY, delay_s, shown
 from amq.config.destination_options import DestinationOptions
 from amq.config.loader import load
 from amq.config.schema import BrokerConfig
@@ -120,6 +120,9 @@ def test_a_rejected_message_comes_again_where_the_option_says_so(
         world.check_at_rest()
     assert (len(client.deliveries), client.deliveries[-1].redelivered) == (3, 2)
     assert world.stored("ActiveMQ.DLQ") == []
+    if kind == "queue":  # else a JMS client gives it up unseen, having counted for itself
+        again = shown(world.broker.state.queues["queue://a"], client.deliveries[-1].message)
+        assert (again.properties or {})[DELAY] == "5000"
     reject()
     later(world, 5.0)
     assert (len(client.deliveries), world.stored("ActiveMQ.DLQ")) == (3, [b"x"])

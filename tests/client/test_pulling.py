@@ -10,7 +10,6 @@ from brokers import Brokers
 from faces import AsyncFace, SyncFace
 from fake_broker import IGNORE, Broker, Conversation, Store
 from test_faces import Group, failover, run
-from test_failure_semantics import received, url
 
 import amq
 from amq.client import ConnectionClosedError
@@ -25,6 +24,16 @@ Q = "/queue/q"
 @pytest.fixture(params=only([SyncFace, AsyncFace], AsyncFace), ids=lambda face: face.name)
 def face(request: pytest.FixtureRequest) -> Any:
     return request.param
+
+
+def url(*group: Any) -> str:
+    return f"failover:({','.join(f'stomp://127.0.0.1:{broker.port}' for broker in group)})?randomize=false"
+
+
+async def received(consumer: Any) -> Any:
+    message = await consumer.receive(DEADLINE_S)
+    assert message is not None
+    return message
 
 
 async def filled(connection: Any, count: int) -> None:
