@@ -38,6 +38,7 @@ _EPILOG = examples(
     "amq demo --keep",
     "amq demo --cluster",
     "amq demo --cluster --kills 9 --json",
+    "amq demo --cluster --kills 1 --picture takeover.svg",
 )
 
 
@@ -59,6 +60,12 @@ _EPILOG = examples(
 @click.option(
     "--stores", metavar="N", type=click.IntRange(1, 24), help=f"With --cluster: make N stores. Default: {STORES}."
 )
+@click.option(
+    "--picture",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, writable=True),
+    help="With --cluster: draw the time line of each store at each kill, as an SVG.",
+)
 @click.option("--console", "with_console", is_flag=True, help="Watch it in a browser: start a console, print its URL.")
 @click.option("--keep", is_flag=True, help="Keep store, logs and output, and print their directory.")
 @json_option
@@ -69,6 +76,7 @@ def demo(
     store: str | None,
     cluster: bool,
     stores: int | None,
+    picture: str | None,
     with_console: bool,
     keep: bool,
     as_json: bool,
@@ -85,7 +93,8 @@ def demo(
     --cluster starts nodes with several stores and a gateway each. To a queue of each store a client sends numbers, one
     after the other, and another client takes them. Meanwhile the command kills one node after the other with -9, with
     all its processes, and starts it again when other nodes serve its stores. It connects to each living node all the
-    time: none may refuse.
+    time: none may refuse. After each kill it shows the time line of each store: which node serves it, and when its
+    clients had to wait. --picture draws that.
 
     Exit code 0 if every line arrived in order and every promise was kept, otherwise 1. No process is left behind.
     """
@@ -95,11 +104,14 @@ def demo(
         if path or store or with_console:
             raise click.UsageError("--cluster has its own stores and messages: give no --file, --store or --console")
         demo_common.play(
-            "amq-demo-", keep, as_json, lambda place, view: ClusterDemo(place, count, stores or STORES, kills, view)
+            "amq-demo-",
+            keep,
+            as_json,
+            lambda place, view: ClusterDemo(place, count, stores or STORES, kills, view, picture),
         )
         return
-    if stores:
-        raise click.UsageError("--stores is for --cluster")
+    if stores or picture:
+        raise click.UsageError("--stores and --picture are for --cluster")
 
     def make(directory: str, view: PlainView) -> _Demo:
         text = path or _make_text(os.path.join(directory, "input.txt"))

@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import TypeVar
 
 from amq.cli import demo_common
 from amq.cli.demo_brokers import SERVING, DemoNode, free_port
 from amq.cli.demo_common import STALL_S
+from amq.cli.demo_timeline import TimeLine, as_svg, as_text, time_line
 from amq.cli.demo_traffic import NumberSender, NumberTaker
 from amq.cli.demo_view import REFRESH_S, Picture, PlainView
 from amq.cluster.directory import Cluster
@@ -27,13 +29,14 @@ from amq.core.errors import AmqError
 PATIENCE_S = 300.0  # dozens of processes start in that time, whatever else the machine has to do
 PHASE_MESSAGES = 100  # of each queue, that come before and after a kill
 PROBE_S = 0.02  # between two connections of a prober
+BEFORE_S = 0.3  # a time line begins so long before its kill
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class NodeKill:
     """One kill -9 of a node with all its processes. `taken` = store → the node that took it over; `longest_wait_s` =
-    longest wait for a confirmation after it."""
+    longest wait for a confirmation after it; `line` = what has happened to each store, None = not known yet."""
 
     node: str
     messages: int
@@ -41,6 +44,7 @@ class NodeKill:
     taken: dict[str, str] = field(default_factory=dict)
     serving_s: float = 0.0
     longest_wait_s: float = 0.0
+    line: TimeLine | None = None
 
 
 @dataclass(slots=True)
@@ -142,8 +146,13 @@ class _Flow:
 class ClusterDemo:
     """One run. Everything but clients and probers happens on the main thread."""
 
-    def __init__(self, directory: str, nodes: int, stores: int, kills: int, view: PlainView) -> None:
+    def __init__(
+        self, directory: str, nodes: int, stores: int, kills: int, view: PlainView, picture: str | None = None
+    ) -> None:
+        """`picture` = a file for the time lines of all kills."""
         self._view = view
+        self._picture = picture
+        self._masters_seen: list[tuple[float, str, str]] = []  # when, store, node
         self._kills_wanted = kills
         self._kills: list[NodeKill] = []
         self._cluster = Cluster.create(
@@ -186,6 +195,8 @@ class ClusterDemo:
         seconds = time.monotonic() - began
         for prober in self._probers.values():
             prober.stop()
+        if self._picture:
+            Path(self._picture).write_text(as_svg([kill.line for kill in self._kills if kill.line is not None]))
         self._view.event("all messages have come; the nodes stop")
         for node in self._nodes:
             node.stop()
@@ -222,6 +233,10 @@ class ClusterDemo:
             f"all {len(self._flows)} queues go on; the longest wait for a confirmation was "
             f"{kill.longest_wait_s * 1000:.0f} ms"
         )
+        waits = {store: flow.sender.waits for store, flow in zip(self._stores, self._flows, strict=True)}
+        kill.line = time_line(victim.name, killed_at, time.monotonic(), BEFORE_S, self._masters_seen, waits)
+        for row in as_text(kill.line):
+            self._view.event(row)
         victim.start()
         self._until(lambda: victim.role == SERVING, f"gateway of {victim.name}")
         self._probers[victim.name].watch(True)
@@ -330,6 +345,7 @@ class ClusterDemo:
         time.sleep(REFRESH_S / 5)
 
     def _on_master(self, node: DemoNode, store: str, reason: str) -> None:
+        self._masters_seen.append((time.monotonic(), store, node.name))
         self._view.event(f"{node.name} is the master of {store}: {reason}")
 
     def _queue_in(self, store: str) -> str:

@@ -190,6 +190,7 @@ class NumberSender(LineClient):
     """Sends 0, 1, 2 and so on, each one after the confirmation of the one before, until `finish`.
 
     confirmed  how many the broker has confirmed
+    waits      those for a confirmation that took longer than NOTED_S
     """
 
     def __init__(self, url: str, queue: str) -> None:
@@ -197,14 +198,14 @@ class NumberSender(LineClient):
         self.confirmed = 0
         self._queue = queue
         self._finished = threading.Event()
-        self._waits: list[tuple[float, float]] = []  # when it had its confirmation, and after how long
+        self.waits: list[tuple[float, float]] = []  # monotonic seconds: of sends, and of their confirmations
 
     def finish(self) -> None:
         self._finished.set()
 
     def longest_wait_s(self, since: float = 0.0) -> float:
         """From a send to its confirmation, among those that came after the monotonic seconds `since`."""
-        return max((wait_s for at, wait_s in self._waits[:] if at > since), default=0.0)
+        return max((at - began for began, at in self.waits[:] if at > since), default=0.0)
 
     def _work(self, connection: Connection) -> None:
         with connection.session() as session:
@@ -215,7 +216,7 @@ class NumberSender(LineClient):
                 self.confirmed += 1
                 at = time.monotonic()
                 if at - began > NOTED_S:
-                    self._waits.append((at, at - began))
+                    self.waits.append((began, at))
 
 
 class NumberTaker(Taker):

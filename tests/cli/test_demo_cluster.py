@@ -26,7 +26,8 @@ SMALL = ("demo", "--cluster", "--brokers", 2, "--stores", 2)
 
 @pytest.mark.deep
 def test_a_killed_node_costs_no_message_and_no_connection(tmp_path: Path) -> None:
-    done = amq(*SMALL, "--kills", 1, "--json", env={"TMPDIR": str(tmp_path)})
+    picture = tmp_path / "takeover.svg"
+    done = amq(*SMALL, "--kills", 1, "--json", "--picture", picture, env={"TMPDIR": str(tmp_path)})
     assert done.returncode == 0, done.stdout + done.stderr
     verdict = json.loads(done.stdout)
     assert verdict["ok"]
@@ -37,6 +38,11 @@ def test_a_killed_node_costs_no_message_and_no_connection(tmp_path: Path) -> Non
     (other,) = {"node-1", "node-2"} - {kill["node"]}
     assert kill["stores"]
     assert kill["taken"] == dict.fromkeys(kill["stores"], other)
+    for store in kill["line"]["stores"]:
+        if store["store"] in kill["stores"]:
+            assert [span["node"] for span in store["served"]][:2] == [kill["node"], other]
+    assert f"kill -9 of {kill['node']}" in picture.read_text()
+    picture.unlink()
     assert naming(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
@@ -62,7 +68,9 @@ def test_an_interrupted_cluster_leaves_no_process(tmp_path: Path, number: signal
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("words", [("--cluster", "--console"), ("--cluster", "--store", "x"), ("--stores", "3")])
+@pytest.mark.parametrize(
+    "words", [("--cluster", "--console"), ("--cluster", "--store", "x"), ("--stores", "3"), ("--picture", "x")]
+)
 def test_a_cluster_has_its_own_stores(words: tuple[str, ...]) -> None:
     done = amq("demo", *words)
     assert done.returncode == exits.USAGE
