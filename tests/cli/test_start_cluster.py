@@ -19,7 +19,7 @@ def test_each_member_has_ports_of_its_own(tmp_path: Path) -> None:
             transports=("auto://127.0.0.1:7000",),
             probe_listen="127.0.0.1:7100",
             link_listen="tcp://127.0.0.1:7200",
-            link_secret_file=cluster.secret_file,
+            link_secret_file=str(tmp_path / "secret"),
         )
 
     for number, store in enumerate(("s1", "s2"), start=1):

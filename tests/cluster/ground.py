@@ -51,7 +51,7 @@ class GroundNode(DemoNode):
         self._ground = ground
         log = str(ground.directory / f"{name}.log")
         super().__init__(name, port, str(ground.cluster.directory), log, lambda *_: None)
-        links = (f"linkListen=tcp://{cables.HOME}:{link_port}", f"linkSecretFile={ground.cluster.secret_file}")
+        links = (f"linkListen=tcp://{cables.HOME}:{link_port}", f"linkSecretFile={ground.cluster.directory}/secret")
         self._command += [word for option in (*links, *options) for word in ("-o", option)]
 
     def start(self) -> None:

@@ -6,6 +6,7 @@ AMQ_TEST_CABLES  a host: gateways find relays there, at the ports of the masters
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import sys
@@ -51,7 +52,7 @@ def pull_cables(host: str) -> None:
 
     def find_relay(location: str) -> lookout.Master | None:
         master = find(location)
-        return master and master._replace(address=master.address.replace("127.0.0.1", host))
+        return master and dataclasses.replace(master, address=master.address.replace("127.0.0.1", host))
 
     lookout.find_master = find_relay
 
