@@ -23,6 +23,7 @@ from lab import (  # noqa: E402, F401 - each file of scenarios puts its own into
     preflight,
     report,
     scenario,
+    scenarios_cluster,
     scenarios_doctor,
     scenarios_gfs2,
     scenarios_hung,

@@ -25,6 +25,9 @@ class Broker:
     """The broker of `guest`, named as it is. `lines` is its whole log: (seconds on the lab's clock, line). `command` is
     the `amq` that its next start runs."""
 
+    where = "--store"  # the option for what `store` is
+    host = "0.0.0.0"  # at which it listens, "" = the address of its guest
+
     def __init__(
         self,
         guest: Guest,
@@ -45,10 +48,10 @@ class Broker:
             "start",
             "--name",
             self.name,
-            "--store",
+            self.where,
             store,
             "--transport",
-            f"stomp://0.0.0.0:{PORT}",
+            f"stomp://{self.host or guest.address}:{PORT}",
             *flags,
             *(word for key, value in options.items() for word in ("-o", f"{key}={value}")),
         ]

@@ -14,16 +14,19 @@ SHOWN_MAX = 5  # findings of one kind that are spelled out
 
 def check(history: History) -> list[str]:
     """What is wrong; empty = nothing."""
-    findings = [
+    return [
         *_some(nothing_lost(history), "confirmed messages lost"),
         *_some(no_ack_undone(history), "confirmed acknowledgements undone"),
         *_some(one_master(history), "signs of two masters"),
-        *epochs_consistent(history.store),
+        *check_store(history.store),
     ]
-    code, said = history.store.journal_check
-    if code:
-        findings.append(f"amq journal check: exit code {code}: {said.strip()}")
-    return findings
+
+
+def check_store(store: StoreFacts) -> list[str]:
+    """What is wrong in a store; empty = nothing."""
+    code, said = store.journal_check
+    journal = [f"amq journal check: exit code {code}: {said.strip()}"] if code else []
+    return [*epochs_consistent(store), *journal]
 
 
 def nothing_lost(history: History) -> Iterator[str]:

@@ -27,9 +27,9 @@ Body = Callable[[World], None]
 
 @dataclass(frozen=True)
 class Scenario:
-    """`world`: arguments of `World`. `group`: nfs4, nfs3, gfs2 or smb. `about_s`: how long it takes, for the order.
-    `unfenced`: with brokers whose fencing is taken out, which the checker must find out. `obstacle` says why it cannot
-    run here, though others can; "" = it can."""
+    """`make` and `world`: a kind of world and its arguments. `group`: nfs4, nfs3, gfs2 or smb. `about_s`: how long it
+    takes, for the order. `unfenced`: with brokers whose fencing is taken out, which the checker must find out.
+    `obstacle` says why it cannot run here, though others can; "" = it can."""
 
     name: str
     says: str
@@ -39,6 +39,7 @@ class Scenario:
     unfenced: bool
     obstacle: Callable[[], str]
     world: Mapping[str, Any] = field(default_factory=dict)
+    make: Callable[..., World] = World
 
 
 @dataclass
@@ -69,13 +70,14 @@ def scenario(
     group: str = "nfs4",
     unfenced: bool = False,
     obstacle: Callable[[], str] = lambda: "",
+    make: Callable[..., World] = World,
     **world: Any,
 ) -> Callable[[Body], Body]:
     """Put a function into the list."""
 
     def add(body: Body) -> Body:
         assert name not in SCENARIOS
-        SCENARIOS[name] = Scenario(name, says, body, group, about_s, unfenced, obstacle, world)
+        SCENARIOS[name] = Scenario(name, says, body, group, about_s, unfenced, obstacle, world, make)
         return body
 
     return add
@@ -91,7 +93,7 @@ def inside(asked: argparse.Namespace) -> int:
     environment = {"PYTHONPATH": str(REPOSITORY), "HOME": "/root"}
     place = Place(work, logs, sys.executable, amq, packages, environment, asked.preload)
     command = (sys.executable, str(Path(__file__).with_name("unfenced.py"))) if told.unfenced else amq
-    world = World(place, command, lambda progress: tell({"progress": progress}), asked.verbose, **told.world)
+    world = told.make(place, command, lambda progress: tell({"progress": progress}), asked.verbose, **told.world)
     result = Result(told.name, told.says, told.group, [], world.measures, world.files.lease_s, 0.0)
     began_s = time.monotonic()
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -48,9 +49,16 @@ class Traffic:
     """All clients. `start`, hurt brokers, `wait_confirmed`, `finish`."""
 
     def __init__(
-        self, history: History, brokers: Sequence[Broker], producers: int = 3, consumers: int = 2, default: bool = False
+        self,
+        history: History,
+        brokers: Sequence[Broker],
+        queues: Sequence[str] = (),
+        producers: int = 3,
+        consumers: int = 2,
+        default: bool = False,
     ) -> None:
-        """With `default` one more producer, which has no option in its URL."""
+        """With `default` one more producer, which has no option in its URL. `queues`: one producer and one consumer for
+        each of these, and no probes, in the place of `producers` and `consumers` of one queue."""
         self.history = history
         self.default_url = f"failover:({','.join(broker.url for broker in brokers)})"
         self.url = self.default_url + OPTIONS
@@ -58,13 +66,17 @@ class Traffic:
         self._stop_producing, self._stop_consuming, self._stop_probing = (threading.Event() for _ in range(3))
         self._failures: list[str] = []
         self._refusals = 0
+        sent_to, read_from = queues or [QUEUE] * producers, queues or [QUEUE] * consumers
         self._producers = [
-            self._thread(f"producer{n}", partial(self._produce, f"p{n}", self.url)) for n in range(1, producers + 1)
+            self._thread(f"producer{n}", partial(self._produce, f"p{n}", self.url, queue))
+            for n, queue in enumerate(sent_to, start=1)
         ]
         if default:
-            self._producers.append(self._thread(DEFAULT, partial(self._produce, DEFAULT, self.default_url)))
-        self._consumers = [self._thread(f"consumer{n}", self._consume) for n in range(1, consumers + 1)]
-        self.probes = [Probe(history, broker, self._stop_probing) for broker in brokers]
+            self._producers.append(self._thread(DEFAULT, partial(self._produce, DEFAULT, self.default_url, QUEUE)))
+        self._consumers = [
+            self._thread(f"consumer{n}", partial(self._consume, queue)) for n, queue in enumerate(read_from, start=1)
+        ]
+        self.probes = [Probe(history, broker, self._stop_probing) for broker in brokers if not queues]
 
     def start(self) -> None:
         for thread in (*self._producers, *self._consumers, *self.probes):
@@ -85,6 +97,19 @@ class Traffic:
             if time.monotonic() > deadline:
                 raise ExpectationError(f"clients: {what}: not within {timeout_s:g} s")
             time.sleep(0.02)
+
+    def wait_each_confirmed(self, more: int, timeout_s: float = 60.0) -> None:
+        """Until each producer has had so many messages more confirmed."""
+        before = self._confirmed_by()
+
+        def done() -> bool:
+            now = self._confirmed_by()
+            return len(now) == len(self._producers) and all(now[name] >= before[name] + more for name in now)
+
+        self.wait(done, f"{more} more messages of each producer confirmed", timeout_s)
+
+    def _confirmed_by(self) -> Counter[str]:
+        return Counter(sent.message.partition("-")[0] for sent in self.history.of(Sent))
 
     def wait_confirmed(self, more: int, timeout_s: float = 60.0) -> None:
         target = self.confirmed() + more
@@ -125,9 +150,9 @@ class Traffic:
 
     # -- one thread each -----------------------------------------------------------------------------------------------
 
-    def _produce(self, name: str, url: str) -> None:
+    def _produce(self, name: str, url: str, queue: str) -> None:
         with amq.connect(url) as connection, connection.session() as session:
-            producer = session.producer(QUEUE)
+            producer = session.producer(queue)
             for number in itertools.count():
                 if self._stop_producing.wait(PACE_S):
                     return
@@ -144,9 +169,9 @@ class Traffic:
                             return
                 self.history.note(Sent(message, self._host(connection), 0, began_s, now_s()))
 
-    def _consume(self) -> None:
+    def _consume(self, queue: str) -> None:
         with amq.connect(self.url) as connection, connection.session() as session:
-            consumer = session.consumer(QUEUE, prefetch=20)
+            consumer = session.consumer(queue, prefetch=20)
             while True:
                 got = consumer.receive(timeout=1.5)
                 if got is None:

@@ -73,9 +73,9 @@ class World:
         numbers = range(SERVER + 1, SERVER + 1 + hosts + spare)
         disks = self.files.disks(place.work, numbers)
         self.guests = {n: Guest(n, self.network, place, disks.get(n), memory) for n in (SERVER, *numbers)}
-        options = OPTIONS | dict(options or {})
+        self.options = OPTIONS | dict(options or {})
         self.brokers = [
-            Broker(self.guests[n], place, command, STORE, options, self._noted, flags) for n in numbers[:hosts]
+            Broker(self.guests[n], place, command, STORE, self.options, self._noted, flags) for n in numbers[:hosts]
         ]
         self.traffic = Traffic(self.history, self.brokers, default=default_client)
         self._served = False
@@ -209,6 +209,13 @@ class World:
         """Let the clients end, stop the brokers, read the store; what was found wrong."""
         if not self._served:
             return self.findings
+        running = self._end_clients()
+        self.say("reading the store")
+        self.history.store = self.read_store(running[0].guest)
+        return [*self.findings, *checker.check(self.history)]
+
+    def _end_clients(self) -> list[Broker]:
+        """Let the clients end, then the brokers: returns those that had run."""
         self.say("draining")
         self.traffic.finish()
         if self._fault_s is not None:
@@ -217,20 +224,24 @@ class World:
             if default_s is not None:
                 self.measures["default client"] = default_s
         running = [broker for broker in self.brokers if broker.guest.on and broker.exit_code is None]
-        for broker in sorted(running, key=lambda broker: broker is self.master):  # slaves first: no takeover at the end
+        for broker in sorted(running, key=self._ends_last):  # slaves first: no takeover at the end
             try:
                 broker.stop()
             except ExpectationError as error:
                 self.findings.append(str(error))
-        self.say("reading the store")
-        self.history.store = self.read_store(running[0].guest)
-        return [*self.findings, *checker.check(self.history)]
+        return running
+
+    def _ends_last(self, broker: Broker) -> bool:
+        return broker is self.master
 
     def read_store(self, guest: Guest) -> StoreFacts:
         self.files.remount(guest)
-        listing = guest.run(f"cd {STORE}/epochs; cat $(ls | grep '^[0-9]*[.]json$' | sort)")
+        return self.store_facts(guest, STORE)
+
+    def store_facts(self, guest: Guest, store: str) -> StoreFacts:
+        listing = guest.run(f"cd {store}/epochs; cat $(ls | grep '^[0-9]*[.]json$' | sort)")
         epochs = [json.loads(line)["body"] for line in listing.splitlines()]
-        code, said = self.amq(guest, "journal", "check", "--store", STORE)
+        code, said = self.amq(guest, "journal", "check", "--store", store)
         return StoreFacts(epochs, (255 if code is None else code, said))
 
     def amq(self, guest: Guest, *words: str, timeout_s: float = 60.0) -> tuple[int | None, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from lab import (
+    scenarios_cluster,
     scenarios_doctor,
     scenarios_gfs2,
     scenarios_hung,
@@ -48,6 +49,7 @@ def test_the_list_names_every_scenario() -> None:
     done = subprocess.run([sys.executable, RUN, "--list"], stdout=subprocess.PIPE, text=True, check=True)
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(SCENARIOS)
     modules = (
+        scenarios_cluster,
         scenarios_doctor,
         scenarios_gfs2,
         scenarios_hung,
