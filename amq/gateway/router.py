@@ -128,7 +128,7 @@ class RoutedConnection:
         self._move: Move | None = None
         self._is_repeating = False
         self._cluster = cluster
-        self._client = client
+        self._client = client._replace(since_ms=cluster.clock.wall_ms())
         self._owner = owner
         self._protocol = protocol
         self._is_lost = False

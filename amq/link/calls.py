@@ -38,6 +38,7 @@ class ClientOpening(NamedTuple):
     protocol: str
     peer_name: str
     survives: tuple[Scope, ...]
+    since_ms: int = 0
 
 
 class Home(NamedTuple):
@@ -49,7 +50,7 @@ class Home(NamedTuple):
     newest_seq: int = 0
 
 
-OPENING: Final = row(ClientOpening, TEXT, many(TEXT), TEXT, TEXT, TRUTH, TEXT, TEXT, TEXT, _SCOPES)
+OPENING: Final = row(ClientOpening, TEXT, many(TEXT), TEXT, TEXT, TRUTH, TEXT, TEXT, TEXT, _SCOPES, NUMBER)
 HOME: Final = row(Home, TEXT, NUMBER, TEXT, NUMBER)
 FAILURE: Final = row(Failure, ERROR, choice(Scope), NUMBER, NUMBER, TEXT)
 

@@ -457,6 +457,7 @@ class Link:
             protocol,
             peer_name,
             scopes,
+            client.since_ms,
         )
         self.write(framed(Kind.OPEN, calls.stated(number, OPENING, opening)))
         return connection

@@ -93,7 +93,7 @@ class LinkedClient:
         self.is_closed = False  # at this end
         self._survives = frozenset(opening.survives)
         self._roles = frozenset(opening.roles)
-        self._instance, self._exclusive = opening.instance, opening.exclusive
+        self._instance, self._exclusive, self._since_ms = opening.instance, opening.exclusive, opening.since_ms
         self._traffic = Traffic()
         self._outlet = Outlet(on_link, link.write, self._emptied)
         self._inlet = Inlet(hub.config.max_frame_size_bytes + LARGE_BODY_BYTES)
@@ -116,7 +116,8 @@ class LinkedClient:
             told = "the broker has all the connections that it may have already"
             raise hub.door.too_many("maxConnections", told, "close some, or use one for several sessions")
         hub.door.let_in(self.number, self.user)
-        client = Client(User(self.user, self._roles), self.client_id, self._instance, self._exclusive)
+        user = User(self.user, self._roles)
+        client = Client(user, self.client_id, self._instance, self._exclusive, self._since_ms)
         self.client = hub.admit(self, self.owner, client, self.codec.name)
         self._traffic = self.client.traffic
 

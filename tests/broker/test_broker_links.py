@@ -48,6 +48,28 @@ def test_the_same_client_takes_over_from_its_ghost(world: World) -> None:
     assert not world.broker.links.instances.keys() - {again.session.client}
 
 
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_a_gateway_that_is_late_does_not_bring_a_ghost_back(world: World, exclusive: bool) -> None:
+    """Its client has failed over to another gateway meanwhile."""
+    live = subscriber(world, instance="i", exclusive=exclusive, since_ms=2000)
+    put(world, b"1")
+    if exclusive:
+        with pytest.raises(AccessError) as raised:
+            world.connect("c", instance="i", exclusive=True, since_ms=1000)
+        assert raised.value.code == "LINK_STOLEN"
+    else:
+        late = world.connect("c", instance="i", since_ms=1000)
+        late.subscribe("queue://q", id="q")
+        world.settle()
+        assert late.codes == ["LINK_STOLEN"]
+        assert not late.confirmed, "what it says is not carried out"
+    assert not live.errors
+    put(world, b"2")
+    assert live.bodies == [b"1", b"2"]
+    subscriber(world, instance="i", exclusive=exclusive, since_ms=3000)
+    assert live.codes == ["LINK_STOLEN"]
+
+
 def test_a_connection_that_says_nothing_takes_nothing(world: World) -> None:
     """So a client may look whether a broker lets it in while it works with that through another connection."""
     worker = subscriber(world, instance="i")

@@ -92,6 +92,7 @@ class Client:
         user: str = "",
         exclusive: bool = False,
         number: str = "",
+        since_ms: int = 0,
     ) -> None:
         self.world = world
         self.deliveries: list[Delivery] = []
@@ -109,7 +110,7 @@ class Client:
         self._lent_bytes = 0
         self.number = number or world.next_receipt()
         self.notation = Notation()
-        who = Who(User(user), client_id, instance, exclusive)
+        who = Who(User(user), client_id, instance, exclusive, since_ms)
         self.session = ClientConnection(world.broker, self, f"{self.number}.", who)
 
     # -- Peer ---------------------------------------------------------------------------------------------------------
@@ -422,7 +423,7 @@ class World:
             assert segment.end <= durable.get(name, segment.end), f"{name} was read behind what is durable"
         return more
 
-    def connect(self, client_id: str = "", **who: str) -> Client:
+    def connect(self, client_id: str = "", **who: Any) -> Client:
         self.clients.append(Client(self, client_id, **who))
         return self.clients[-1]
 

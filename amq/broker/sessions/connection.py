@@ -87,7 +87,8 @@ class ClientConnection:
         monotonic, for another call without a session. The caller wakes the turn: once for all that it reads."""
         if self._is_silent and commands:
             self._is_silent = False
-            self.broker.links.claim(self, self.client)
+            if not self.broker.links.claim(self, self.client):
+                return []
         self.now_ms = 0
         handlers, has_end = self._handlers, until_s < math.inf
         # The first look comes soon: one command may cost as much as a thousand others.

@@ -22,21 +22,24 @@ from amq.security.login import NO_USER, User
 class Client(NamedTuple):
     """The client of a connection. `user` has logged in; `id` = its client id, `instance` = what its
     library gives all connections of one client object and no other; "" = it does not say. `exclusive` = no other client
-    of this user may have its client id."""
+    of this user may have its client id. `since_ms` = wall clock of its login at a gateway, 0 = it meets no gateway."""
 
     user: User = NO_USER
     id: str = ""
     instance: str = ""
     exclusive: bool = False
+    since_ms: int = 0
 
 
 NOBODY = Client()
+ANEW: Final = "the same client object connected anew"
 OWN_NAME: Final = re.compile(r"\d+-\d+")  # of the names that the broker itself gives to connections
 
 
 class HeldClient(Protocol):
     """A connection, which a newer one of the same client may replace. `is_lost` = it has no socket now."""
 
+    client: Client
     is_lost: bool
 
     def steal(self, error: AmqError) -> None: ...
@@ -97,16 +100,23 @@ class Links:
                     "close that one (or set allowLinkStealing, and the newer one wins)",
                     code="CLIENT_ID_IN_USE",
                 )
-            other.steal(_stolen(client, "the same client object connected anew"))
+            if _is_newer(owner, client):
+                raise _stolen(client, ANEW)
+            other.steal(_stolen(client, ANEW))
         self.exclusive[key] = session, client
 
-    def claim(self, session: HeldClient, client: Client) -> None:
-        """It says something for the first time: the client has given up its older connection, if there is one."""
+    def claim(self, session: HeldClient, client: Client) -> bool:
+        """It says something for the first time: the client has given up its older connection, if there is one. False =
+        this is the older one: it has ended."""
         name = _object(client)
-        older = self.instances.get(name)
+        other = self.instances.get(name)
+        if other is not None and _is_newer(other.client, client):
+            session.steal(_stolen(client, ANEW))
+            return False
         self.instances[name] = session
-        if older is not None:
-            older.steal(_stolen(client, "the same client object connected anew"))
+        if other is not None:
+            other.steal(_stolen(client, ANEW))
+        return True
 
     def close(self, session: HeldClient, client: Client, known_as: str) -> None:
         """The connection has ended. `known_as` = its `name`."""
@@ -128,13 +138,19 @@ class Links:
 
 def _name(client: Client) -> Client:
     """The client, whatever roles its present login brings: a newer token may have others."""
-    return client._replace(user=User(client.user.name))
+    return client._replace(user=User(client.user.name), since_ms=0)
 
 
 def _object(client: Client) -> Client:
     """The client object. A connection id stands for one whatever client id it gives: the last connection of it wins."""
     id = "" if client.exclusive and client.instance else client.id
     return _name(client)._replace(id=id)
+
+
+def _is_newer(one: Client, other: Client) -> bool:
+    """Has the client come to a gateway later as `one` than as `other`? A gateway may open a connection at a home long
+    after its client has failed over to another gateway: it was stopped, or the home has another master."""
+    return one.since_ms > other.since_ms > 0
 
 
 def _stolen(client: Client, why: str) -> AccessError:
