@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from amq.cli import exits
+from amq.cli.cluster_import import import_store
 from amq.cli.cluster_options import cluster_option, wait_option
 from amq.cli.cluster_placing import place, placement_facts, where
 from amq.cli.orders import OrderError, hand_over
@@ -208,6 +209,7 @@ def forget(directory: str, node: str, as_json: bool) -> None:
         click.echo(f"{node} does not belong to the cluster any more")
 
 
+cluster.add_command(import_store)
 cluster.add_command(place)
 cluster.add_command(where)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -20,6 +22,7 @@ from amq.core.errors import AmqError
 from amq.store.status import StoreStatus, store_status
 
 POLL_S = 0.2
+Seen = Callable[[str], StoreSeen]
 
 
 @click.command(
@@ -54,13 +57,11 @@ def place(directory: str, pattern: str, store: str, removes: bool, wait_s: float
         raise click.UsageError("give STORE or spread, or --remove")
     found = Cluster(directory)
     until = time.monotonic() + wait_s
-    placement = found.table().placement
-    if placement.before is not None:  # somebody's change came to no end
-        placement = _carry_through(found, placement, until)
+    placement = finished(found, until)
     if placement.layout.rules.get(pattern, "") != store or removes:
-        _wait_until_all_have(found, placement, until)
+        wait_until_all_have(found, placement, until)
         placement = found.place(placement.placed(pattern, store)).placement
-        placement = _carry_through(found, placement, until)
+        placement = carry_through(found, placement, until)
         if placement.layout.rules.get(pattern, "") != store:
             raise OrderError("somebody else changed the cluster at the same time: try again")
     if as_json:
@@ -112,10 +113,21 @@ def placement_facts(found: Cluster) -> dict[str, Any]:
     }
 
 
-def _carry_through(found: Cluster, placement: Placement, until: float) -> Placement:
-    """Bring a change to its end. Returns the table that holds then. Raises OrderError where it was taken back."""
+def finished(found: Cluster, until: float) -> Placement:
+    """The placement of a cluster in which no change is under way: one that somebody left behind comes to its end, but
+    the import of a store is taken back, because that store may hold something else meanwhile. Raises OrderError."""
+    placement = found.table().placement
+    if placement.joining:
+        return found.place(placement.reverted()).placement
+    return placement if placement.before is None else carry_through(found, placement, until)
+
+
+def carry_through(found: Cluster, placement: Placement, until: float, seen: Seen | None = None) -> Placement:
+    """Bring a change to its end. `seen(name)` looks at a store. Returns the table that holds then. Raises OrderError
+    where it was taken back."""
+    seen = seen or partial(store_seen, found)
     while True:
-        stores = {name: _seen(found, name) for name in placement.stores}
+        stores = {name: seen(name) for name in placement.stores}
         match decide(placement, stores):
             case Grant():
                 return found.place(placement.settled()).placement
@@ -135,11 +147,12 @@ def _carry_through(found: Cluster, placement: Placement, until: float) -> Placem
         time.sleep(POLL_S)
 
 
-def _wait_until_all_have(found: Cluster, placement: Placement, until: float) -> None:
+def wait_until_all_have(found: Cluster, placement: Placement, until: float, seen: Seen | None = None) -> None:
     """Two changes may not be under way at a time: a store could miss one. Raises OrderError."""
+    seen = seen or partial(store_seen, found)
     while True:
-        stores = {name: _seen(found, name) for name in placement.stores}
-        late = [name for name, seen in stores.items() if seen.number < placement.since and not seen.is_unused]
+        stores = {name: seen(name) for name in placement.stores}
+        late = [name for name, each in stores.items() if each.number < placement.since and not each.is_unused]
         if not late:
             return
         if time.monotonic() >= until:
@@ -150,16 +163,16 @@ def _wait_until_all_have(found: Cluster, placement: Placement, until: float) -> 
         time.sleep(POLL_S)
 
 
-def _seen(found: Cluster, name: str) -> StoreSeen:
-    """Store `name`, as its master describes it."""
+def store_seen(found: Cluster, name: str) -> StoreSeen:
+    """Store `name`, as its master describes it. Raises OrderError."""
     try:
         status: StoreStatus = store_status(store_of(found.location(name)))
     except FileNotFoundError:
-        return StoreSeen(is_unused=not _runs(found))
+        return StoreSeen(is_unused=not runs(found))
     except (AmqError, OSError) as error:
         raise OrderError(f"store {name} cannot be read: {error}") from error
     if status.epoch is None:
-        return StoreSeen(is_unused=not _runs(found) and not status.brokers)
+        return StoreSeen(is_unused=not runs(found) and not status.brokers)
     facts = status.master.facts.get("placement") if status.master is not None else None
     if not isinstance(facts, dict):
         return StoreSeen()
@@ -171,7 +184,8 @@ def _seen(found: Cluster, name: str) -> StoreSeen:
     )
 
 
-def _runs(found: Cluster) -> bool:
+def runs(found: Cluster) -> bool:
+    """Does a node of the cluster run?"""
     return any(node.running for node in found.nodes())
 
 

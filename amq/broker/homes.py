@@ -15,16 +15,16 @@ from typing import Any
 
 import structlog
 
-from amq.broker.names import SCHEDULE_SCHEME, is_temporary
+from amq.broker.names import is_temporary
 from amq.broker.state.state import State
 from amq.cluster.placement import SPREAD, Placement
 from amq.config.diverts import parse_diverts
 from amq.config.store_options import StoreOptions
-from amq.core.destination import QUEUE_SCHEME, TOPIC_SCHEME, Pattern, plain_name, wire_name
+from amq.core.destination import QUEUE_SCHEME, Pattern, plain_name, wire_name
 from amq.core.errors import CommandError, NewerFormatError
 from amq.core.message import SUBSCRIPTION_SCHEME
 from amq.core.remembered import Remembered
-from amq.journal.hidden import HELD_SCHEME, RETAINED_SCHEME, SENT_SCHEME
+from amq.journal.hidden import home_name
 from amq.journal.journal import Journal
 from amq.journal.records import ObeyedTable
 
@@ -63,7 +63,7 @@ class Homes:
         return home
 
     def _find(self, name: str) -> str:
-        name = shown_name(name)
+        name = home_name(name)
         if is_temporary(name):
             return ""
         if all(placement.is_home(self._store, name) for placement in self._placements):
@@ -171,7 +171,7 @@ class Homes:
             if name.startswith(SUBSCRIPTION_SCHEME):
                 continue
             if queue.stored or queue.stays:
-                yield shown_name(name)
+                yield home_name(name)
         for record in self._state.subscriptions.values():
             yield from (each for each in record.sources if not isinstance(each, Pattern))
 
@@ -200,13 +200,3 @@ class Homes:
             return True
         alone = "*" not in pattern and ">" not in pattern
         return alone and placement.home_of(QUEUE_SCHEME + pattern) == home
-
-
-def shown_name(name: str) -> str:
-    """Full name of the destination to which a queue of the state belongs: hidden ones, and schedules, have one."""
-    for scheme in (SENT_SCHEME, HELD_SCHEME, RETAINED_SCHEME):
-        name = name.removeprefix(scheme)
-    if name.startswith(SCHEDULE_SCHEME):
-        kind, _, plain = name.removeprefix(SCHEDULE_SCHEME).partition(".")
-        return f"{kind}://{plain}"
-    return name if "://" in name else TOPIC_SCHEME + name

@@ -54,10 +54,16 @@ NAME_CURE = "use up to 64 letters, digits, '.', '_' and '-', and begin with a le
 
 @dataclass(frozen=True, slots=True)
 class StoreTable:
-    """The stores of a cluster: name → path or URL, in the order in which they were added; and what lives in which."""
+    """Path or URL of each store of a cluster, also of one that is joining, "" = it is in the cluster; and what lives in
+    which."""
 
-    stores: Mapping[str, str]
+    locations: Mapping[str, str]
     placement: Placement
+
+    @property
+    def stores(self) -> dict[str, str]:
+        """The stores that nodes serve, in the order in which they were added."""
+        return {name: self.locations[name] for name in self.placement.stores}
 
     @property
     def number(self) -> int:
@@ -138,7 +144,7 @@ class Cluster:
             register.write("", CLUSTER_FILE, encode("cluster", {"id": secrets.token_hex(8)}), _attempt())
         made = cls(path)
         made.secret()
-        if made.table().stores != dict(stores):
+        if made.table().stores != stores:
             raise StoreError(f"{path} was made at the same time with other stores", code="CLUSTER_EXISTS")
         for name, location in stores.items():
             _make_store(made.location(name), is_elsewhere=bool(location))
@@ -187,23 +193,27 @@ class Cluster:
             placement = _placement(max(numbers), body.get("placement"), stores)
         except (ConfigError, ValueError) as error:
             raise CorruptError(path, 0, str(error)) from error
-        return StoreTable(MappingProxyType({name: stores[name] for name in placement.stores}), placement)
+        return StoreTable(MappingProxyType(stores), placement)
 
     def add_store(self, name: str, location: str = "") -> StoreTable:
         """The table with one store more, in which nothing lives yet. Raises ConfigError, StoreError where another
         change was quicker, OSError."""
         before = self.table()
-        if name in before.stores:
+        if name in before.locations:
             raise ConfigError(f"the cluster has a store {name!r} already", code="STORE_EXISTS")
-        after = StoreTable({**before.stores, name: location}, before.placement.with_store(name))
-        _check_stores(after.stores, self._register)
+        after = StoreTable({**before.locations, name: location}, before.placement.with_store(name))
+        _check_stores(after.locations, self._register)
         _make_store(self.location(name, after), is_elsewhere=bool(location))
         return self._change(after)
 
-    def place(self, placement: Placement) -> StoreTable:
-        """The table with `placement`, which was made of the newest one. Raises StoreError where another change was
-        quicker, OSError."""
-        return self._change(StoreTable(self.table().stores, placement))
+    def place(self, placement: Placement, joining_at: str = "") -> StoreTable:
+        """The table with `placement`, which was made of the newest one; `joining_at` = where the store is that comes by
+        it. Raises ConfigError, StoreError where another change was quicker, OSError."""
+        names = {*placement.stores, placement.joining}
+        found = {**self.table().locations, **({placement.joining: joining_at} if joining_at else {})}
+        locations = {name: location for name, location in found.items() if name in names}
+        _check_stores(locations, self._register)
+        return self._change(StoreTable(locations, placement))
 
     def _change(self, after: StoreTable) -> StoreTable:
         try:
@@ -364,7 +374,7 @@ def _attempt() -> str:
 
 
 def _encode_table(table: StoreTable) -> bytes:
-    return encode("cluster-table", {"stores": dict(table.stores), "placement": table.placement.to_json()})
+    return encode("cluster-table", {"stores": dict(table.locations), "placement": table.placement.to_json()})
 
 
 def _placement(number: int, found: object, stores: Mapping[str, str]) -> Placement:
@@ -372,7 +382,7 @@ def _placement(number: int, found: object, stores: Mapping[str, str]) -> Placeme
     if found is None:
         return Placement.even(number, stores)
     placement = Placement.from_json(number, found)
-    if sorted(placement.stores) != sorted(stores):
+    if sorted(filter(None, (*placement.stores, placement.joining))) != sorted(stores):
         raise ValueError("the placement is of other stores than the table")
     return placement
 

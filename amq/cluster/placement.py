@@ -128,6 +128,7 @@ class Placement:
     since   number of the first table with the same homes: a later one with the same number here changes no home
     stores  names, in the order in which they were added
     before  the homes that those replace, while not every store has recorded this table; None = nothing moves
+    joining a store that becomes one of `stores` when that change is settled: until then no broker serves it. "" = none
     """
 
     number: int
@@ -136,6 +137,7 @@ class Placement:
     naming: Naming
     layout: Layout
     before: Layout | None = None
+    joining: str = ""
 
     @classmethod
     def even(cls, number: int, stores: Iterable[str], naming: Naming | None = None) -> Placement:
@@ -223,6 +225,18 @@ class Placement:
         """One store more, without a slot: no destination moves."""
         return replace(self, number=self.number + 1, stores=(*self.stores, name))
 
+    def adopting(self, name: str, rules: Mapping[str, str]) -> Placement:
+        """A store that has destinations comes, with the `rules` that leave them there. Raises ConfigError."""
+        assert name not in self.stores, name
+        joined = replace(self, stores=(*self.stores, name))
+        for pattern, store in rules.items():
+            joined._check_rule(pattern, store)
+        layout = Layout({**self.layout.rules, **rules}, self.layout.slots)
+        if len(layout.rules) > RULES_MAX:
+            raise _too_many_rules()
+        number = self.number + 1
+        return replace(self, number=number, since=number, layout=layout, before=self.layout, joining=name)
+
     def placed(self, pattern: str, store: str) -> Placement:
         """The destinations of `pattern` go to `store`, or to all for SPREAD; "" = its rule goes. While the table is on
         its way to the stores, no store has what moves. Raises ConfigError."""
@@ -236,18 +250,20 @@ class Placement:
             self._check_rule(pattern, store)
             rules[pattern] = store
             if len(rules) > RULES_MAX:
-                raise ConfigError(f"a cluster has up to {RULES_MAX} rules: remove some, or name tags that hold more")
+                raise _too_many_rules()
         number = self.number + 1
         return replace(self, number=number, since=number, layout=Layout(rules, self.layout.slots), before=self.layout)
 
     def settled(self) -> Placement:
         """All stores have recorded this table, and hold nothing of what moves: its new homes have it from now on."""
-        return replace(self, number=self.number + 1, since=self.number + 1, before=None)
+        stores = (*self.stores, self.joining) if self.joining else self.stores
+        return replace(self, number=self.number + 1, since=self.number + 1, stores=stores, before=None, joining="")
 
     def reverted(self) -> Placement:
         """The change does not take place: what was to move stays where it was."""
         assert self.before is not None, "nothing moves"
-        return replace(self, number=self.number + 1, since=self.number + 1, layout=self.before, before=None)
+        number = self.number + 1
+        return replace(self, number=number, since=number, layout=self.before, before=None, joining="")
 
     def _check_rule(self, pattern: str, store: str) -> None:
         try:
@@ -288,6 +304,7 @@ class Placement:
             },
             **_layout_to_json(self.layout),
             **({"before": _layout_to_json(self.before)} if self.before is not None else {}),
+            **({"joining": self.joining} if self.joining else {}),
         }
 
     @classmethod
@@ -296,21 +313,26 @@ class Placement:
         try:
             naming = Naming(**found["naming"])
             stores = tuple(found["order"])
-            before = found.get("before")
+            before, joining = found.get("before"), found.get("joining", "")
             made = cls(
                 number,
                 found["since"],
                 stores,
                 naming,
-                _layout_from_json(found, stores),
+                _layout_from_json(found, (*stores, joining) if joining else stores),
                 _layout_from_json(before, stores) if before is not None else None,
+                joining,
             )
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"a placement is damaged: {error!r}") from error
-        texts = (*stores, *(getattr(naming, name) for name in Naming.__slots__))
+        texts = (*stores, made.joining, *(getattr(naming, name) for name in Naming.__slots__))
         if type(made.since) is not int or not all(type(text) is str for text in texts):
             raise ValueError("a placement is damaged: a field is of the wrong type")
         return made
+
+
+def _too_many_rules() -> ConfigError:
+    return ConfigError(f"a cluster has up to {RULES_MAX} rules: remove some, or name tags that hold more")
 
 
 def slot_of(key: str) -> int:

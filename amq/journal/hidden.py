@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from amq.core.destination import TOPIC_SCHEME
 from amq.core.message import SUBSCRIPTION_SCHEME
 
 # Hidden queues: nobody can address them, all in them waits on disk alone, and no ids are remembered for them. There are
@@ -42,3 +43,12 @@ def told_name(destination: str) -> str:
     if destination.startswith(_SCHEDULE_SCHEME):
         return "scheduled for " + destination.removeprefix(_SCHEDULE_SCHEME).replace(".", "://", 1)
     return destination
+
+
+def home_name(queue: str) -> str:
+    """Full name of the destination to which a queue of the journal belongs: hidden ones, and schedules, have one."""
+    name = real_name(queue)
+    if name.startswith(_SCHEDULE_SCHEME):
+        kind, _, plain = name.removeprefix(_SCHEDULE_SCHEME).partition(".")
+        return f"{kind}://{plain}"
+    return name if "://" in name else TOPIC_SCHEME + name

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from amq.broker.homes import shown_name
 from amq.broker.state.state import State
 from amq.cluster.placement import SPREAD, Placement
 from amq.config.destination_options import DestinationOptions
@@ -17,6 +16,7 @@ from amq.core.destination import QUEUE_SCHEME, source
 from amq.core.errors import CommandError
 from amq.core.message import Message
 from amq.journal.format import segment_name
+from amq.journal.hidden import home_name
 from amq.journal.live import Segment
 from amq.journal.records import ObeyedTable
 from amq.protocols.commands import (
@@ -329,7 +329,7 @@ def test_a_divert_that_leads_to_another_store_is_refused(make_world: Callable[..
 
 
 def test_names_for_people() -> None:
-    assert shown_name("sent://queue://a") == "queue://a"
-    assert shown_name("held://queue://a") == "queue://a"
-    assert shown_name("retained://topic://a") == "topic://a"
-    assert shown_name("schedule://queue.a.b") == "queue://a.b"
+    assert home_name("sent://queue://a") == "queue://a"
+    assert home_name("held://queue://a") == "queue://a"
+    assert home_name("retained://topic://a") == "topic://a"
+    assert home_name("schedule://queue.a.b") == "queue://a.b"

@@ -35,7 +35,7 @@ homes are not asked for a command [walk]
 homes are not asked for a message whose destination was used before [again]
     amq.broker.access.Access._forget_all: remembered.clear() => pass
 a transaction is committed where its destinations lived [transaction]
-    amq.broker.transactions.transaction.Transaction.check_homes: homes.check(shown_name(name)) => pass
+    amq.broker.transactions.transaction.Transaction.check_homes: homes.check(home_name(name)) => pass
 what moves belongs to its new home at once [walk]
     amq.cluster.placement.Placement.is_home: self.before is None => True
 a table settles before all stores have it [walk]

@@ -36,7 +36,7 @@ def place(directory: Path) -> Callable[..., Result]:
 def stores(monkeypatch: pytest.MonkeyPatch) -> dict[str, StoreSeen]:
     """By store: what its master says, in place of a master."""
     found = {f"s{number}": StoreSeen(1) for number in (1, 2, 3)}
-    monkeypatch.setattr(cluster_placing, "_seen", lambda _, name: found[name])
+    monkeypatch.setattr(cluster_placing, "store_seen", lambda _, name: found[name])
     return found
 
 

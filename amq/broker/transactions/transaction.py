@@ -12,7 +12,6 @@ from itertools import groupby
 from typing import Protocol
 
 from amq.broker.core import Core
-from amq.broker.homes import shown_name
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES
 from amq.broker.names import is_queued
 from amq.broker.queues.queue import Queue, Subscription
@@ -21,6 +20,7 @@ from amq.broker.topics.topics import Topics
 from amq.core.errors import CommandError, TransactionRolledBackError
 from amq.core.message import SUBSCRIPTION_SCHEME, Copy, Message
 from amq.core.ownership import given
+from amq.journal.hidden import home_name
 from amq.journal.records import ACKED, Consumed, Group, Measured, Prepared, Record
 from amq.journal.records.message import Run
 from amq.journal.records.multicast import HOLDERS_MAX, Multicast
@@ -172,7 +172,7 @@ class Transaction:
         try:
             for name in {item.queue_name for item in (*self.queued, *self.published)}:
                 if not name.startswith(SUBSCRIPTION_SCHEME):
-                    homes.check(shown_name(name))
+                    homes.check(home_name(name))
         except CommandError as error:
             why = f"{error.description}; the transaction was rolled back"
             raise TransactionRolledBackError(why, code=error.code) from error
