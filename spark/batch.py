@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from amq.journal import places
 from pyspark_amq import messages, offsets, records
 from pyspark_amq.connections import connected
 from pyspark_amq.direct import StoreFiles
+from pyspark_amq.homes import StorePart, Stores, at
 from pyspark_amq.leases import Direct
 from pyspark_amq.names import given, is_topic
 from pyspark_amq.options import EARLIEST, LATEST, SourceOptions, refusal
@@ -135,8 +137,7 @@ class AmqReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The pages of queues in parts of about equal size; one for each topic. Raises AmqError."""
         options = self._options
-        after = offsets.begin(self._destinations, given(options.starting_offsets)).at
-        until = offsets.numbers(self._destinations, given(options.ending_offsets), "endingOffsets")
+        after, until = self.bounds()
         found: list[InputPartition] = []
         queues: dict[str, list[Page]] = {}
         with connected(options) as connection:
@@ -154,6 +155,11 @@ class AmqReader(DataSourceReader):
             last = until.get(name, 1 << 63)
             found += [Pages(name, after[name], last, part) for part in cut(pages, size / max(1, parts))]
         return found or [Pages(self._destinations[0], 0, 0, [])]
+
+    def bounds(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """Behind which numbers the read of each destination begins, and with which it ends. Raises OffsetError."""
+        after = offsets.begin(self._destinations, given(self._options.starting_offsets)).at
+        return after, offsets.numbers(self._destinations, given(self._options.ending_offsets), "endingOffsets")
 
     def _pages(self, connection: Connection, name: str) -> list[Page]:
         found: list[Page] = []
@@ -267,6 +273,58 @@ class AmqReader(DataSourceReader):
                 yield self._chosen(some, part, behind)
                 places_of = [(message.priority, messages.offset_of(message)) for message in some]
                 behind = max([behind, *places_of], key=_order)
+
+
+class ClusterReader(DataSourceReader):
+    """The same of a cluster, whose gateway is at the address: what all stores hold in which the destinations live. With
+    the address of a broker it is the reader of that broker."""
+
+    def __init__(self, options: SourceOptions, wanted: pa.Schema | None = None) -> None:
+        self._options = options
+        self._wanted = wanted
+        self._alone = AmqReader(options, wanted)  # of a broker, if there is no cluster; it checks the options
+
+    def partitions(self) -> list[InputPartition]:
+        """Those of all stores. Raises AmqError."""
+        options = self._options
+        self._alone.bounds()  # wrong ones are an error before anything is asked
+        stores = Stores(options, options.destination.split(","))
+        with connected(options) as connection:
+            if not options.redirect or not stores.look(connection):
+                return self._alone.partitions()
+            for name in {**given(options.starting_offsets), **given(options.ending_offsets)}:
+                if name in options.destination.split(",") and len(stores.homes_of(name)) > 1:
+                    why = f"{name} lives in several stores, and each has its own numbers: read it at the port of one"
+                    raise refusal(SourceOptions, "startingOffsets", name, why)
+            wanted = {name: stores.names_in(name) for name in stores.all}
+            urls = {name: stores.url_soon(name, connection) for name, names in wanted.items() if names}
+        readers = {
+            name: AmqReader(self._of(name, url, wanted[name], len(urls)), self._wanted) for name, url in urls.items()
+        }
+        with ThreadPoolExecutor(len(readers)) as threads:
+            found = threads.map(AmqReader.partitions, readers.values())
+            return [
+                StorePart(name, urls[name], part) for name, parts in zip(readers, found, strict=True) for part in parts
+            ]
+
+    def _of(self, store: str, url: str, names: Sequence[str], count: int) -> SourceOptions:
+        one = at(self._options, store, url)
+        starts, ends = given(one.starting_offsets), given(one.ending_offsets)
+        return replace(
+            one,
+            destination=",".join(names),
+            min_partitions=None if one.min_partitions is None else -(-one.min_partitions // count),
+            starting_offsets={name: starts[name] for name in names if name in starts}
+            if starts
+            else one.starting_offsets,
+            ending_offsets={name: ends[name] for name in names if name in ends} if ends else one.ending_offsets,
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The messages of a partition. Raises AmqError."""
+        if isinstance(partition, StorePart):
+            return AmqReader(at(self._options, partition.store, partition.url), self._wanted).read(partition.partition)
+        return self._alone.read(partition)
 
 
 def _order(place: _Place) -> _Place:

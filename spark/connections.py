@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 import amq
 from amq.client import Connection
+from amq.client.connection import begin
 from amq.client.machine import SEND_WINDOW_MESSAGES
 from pyspark_amq.options import BrokerOptions
 
 TIMEOUT_S = 120.0  # a call of a source fails after that time without a broker
-KEPT_MAX, KEPT_S = 4, 60.0  # connections that wait, and for how long
+KEPT_MAX, KEPT_S = 8, 60.0  # connections that wait, and for how long
 
 
 class _Key(NamedTuple):
@@ -38,6 +39,12 @@ _kept: dict[_Key, tuple[Connection, float]] = {}  # since when
 def connect(options: BrokerOptions, timeout_s: float = TIMEOUT_S, window: int = SEND_WINDOW_MESSAGES) -> Connection:
     """A separate connection. `window` = messages that may be sent before they are confirmed. Raises AmqError."""
     return _connect(_key_of(options, timeout_s, window))
+
+
+def begun(options: BrokerOptions) -> Connection:
+    """A separate connection, which may be given up while it waits for its broker. Raises AmqError."""
+    key = _key_of(options, TIMEOUT_S, SEND_WINDOW_MESSAGES)
+    return begin(key.url, login=key.login, passcode=key.passcode, send_window_messages=key.window)
 
 
 @contextmanager

@@ -30,11 +30,11 @@ except ImportError as error:  # PySpark 3
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_amq.batch import AmqReader
+    from pyspark_amq.batch import ClusterReader
     from pyspark_amq.journal_source import JournalRowsReader
     from pyspark_amq.options import JournalOptions, SourceOptions
     from pyspark_amq.sink import AmqBatchWriter, AmqStreamWriter
-    from pyspark_amq.source import AmqStreamReader
+    from pyspark_amq.streams import ClusterStreamReader
 
 PROVIDER = "provider"  # an option that Spark adds only in CREATE TABLE
 
@@ -80,18 +80,18 @@ class AmqDataSource(DataSource):
         _refuse_table(self.name(), PROVIDER in self.options)
         return _module("messages").schema(self._source_options().include_headers)
 
-    def streamReader(self, schema: StructType) -> AmqStreamReader | RefusedReader:
+    def streamReader(self, schema: StructType) -> ClusterStreamReader | RefusedReader:
         """`spark.readStream.format("amq")`. Options and columns that cannot be used are an error of the query's first
         call."""
         try:
-            reader: AmqStreamReader = _module("source").AmqStreamReader(*self._checked(schema))
+            reader: ClusterStreamReader = _module("streams").ClusterStreamReader(*self._checked(schema))
         except Exception as error:  # noqa: BLE001
             return RefusedReader(error)  # Spark hides an error of this call behind a separate UnboundLocalError
         return reader
 
-    def reader(self, schema: StructType) -> AmqReader:
+    def reader(self, schema: StructType) -> ClusterReader:
         """`spark.read.format("amq")`. Raises OptionError, SchemaError."""
-        reader: AmqReader = _module("batch").AmqReader(*self._checked(schema))
+        reader: ClusterReader = _module("batch").ClusterReader(*self._checked(schema))
         return reader
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> AmqStreamWriter:  # noqa: ARG002

@@ -21,6 +21,7 @@ log = logging.getLogger("pyspark_amq.source")
 
 UNKNOWN_LEASE, UNKNOWN_SUBSCRIPTION = "UNKNOWN_LEASE", "UNKNOWN_SUBSCRIPTION"
 SUBSCRIPTION_DIFFERS = "SUBSCRIPTION_DIFFERS"
+MOVED = "MOVED"  # the destination lives in another store of the cluster
 
 
 class CursorTakenError(AmqError):

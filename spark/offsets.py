@@ -15,7 +15,7 @@ from typing import Any
 
 from amq.core.errors import ConfigError
 
-VERSION = 1
+VERSION, STORES_VERSION = 1, 2
 
 
 class OffsetError(ConfigError):
@@ -50,6 +50,10 @@ class Offset:
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Offset:
         """The offset whose `to_json` is `found`. Raises OffsetError."""
+        if found.get("v") == STORES_VERSION:
+            raise OffsetError(
+                "this offset is of a stream over a cluster: give the address of its gateways in option url"
+            )
         if found.get("v") != VERSION:
             raise OffsetError(f"this offset is not of version {VERSION} of format amq: {json.dumps(found)[:200]}")
         try:
@@ -67,6 +71,24 @@ class Offset:
             for number, count in leases
             if number > start.at.get(name, 0)
         ]
+
+
+def of_stores(found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The offset of a stream over stores: `{"v": 2, "stores": {name: its offset}}`."""
+    return {"v": STORES_VERSION, "stores": dict(found)}
+
+
+def by_store(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The offsets of the stores in one whose form `of_stores` made. Raises OffsetError."""
+    stores = found.get("stores")
+    if found.get("v") != STORES_VERSION or not isinstance(stores, dict):
+        raise OffsetError(f"this is not an offset of format amq: {json.dumps(found)[:200]}")
+    return stores
+
+
+def messages_in(found: Mapping[str, Any]) -> int:
+    """Messages of the batch that ends at that offset of one store."""
+    return sum(count for leases in Offset.of(found).leases.values() for _, count in leases)
 
 
 def begin(destinations: Sequence[str], given: Mapping[str, Any], patterns: bool = False) -> Offset:

@@ -207,6 +207,13 @@ class BrokerOptions:
         "failover:(stomp://a:61613,stomp://b:61613)",
         required=True,
     )
+    redirect: bool = _option(
+        _truth,
+        "true",
+        "with the address of a [cluster](#clusters): go to the masters of its stores, all at once. `false`: everything "
+        "goes through the gateway, and all destinations must live in one store",
+        "false",
+    )
     user: str | None = _option(_text, None, "login of all connections, of driver and executors", "etl")
     password: str | None = _option(_text, None, "its password. Spark redacts options of this name", "…", secret=True)
 

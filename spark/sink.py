@@ -12,7 +12,7 @@ import logging
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -24,8 +24,9 @@ from pyspark.sql.types import StructType
 from amq.client import Connection
 from amq.core.errors import AmqError, CommandError
 from pyspark_amq import frames
+from pyspark_amq.homes import Targets
 from pyspark_amq.options import EXACTLY_ONCE, OptionError, SinkOptions, full_names, refusal
-from pyspark_amq.staging import Part, Staged, connected, stage
+from pyspark_amq.staging import Part, Staged, StagedInStores, connected, stage
 from pyspark_amq.workers import spare_modules
 
 log = logging.getLogger("pyspark_amq.sink")
@@ -68,7 +69,7 @@ class AmqStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._columns = frames.columns(schema, options)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged | StagedInStores:
         """In a task: send its rows. Raises AmqError: then Spark runs the task again."""
         spare_modules()
         context = TaskContext.get()
@@ -102,7 +103,7 @@ class AmqBatchWriter(DataSourceArrowWriter):
             assert options.txn_version is not None, "checked with the options"
             self._job, self._batch = owner_of(options.txn_app_id, options.destination), options.txn_version
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged | StagedInStores:
         """In a task: send its rows. Raises AmqError: then Spark runs the task again."""
         spare_modules()
         context = TaskContext.get()
@@ -131,25 +132,42 @@ def owner_of(app_id: str, destination: str | None) -> str:
     return f"{app_id}@{where}"
 
 
-def _staged(messages: Sequence[WriterCommitMessage | None], batch: int) -> list[Staged]:
-    """The results of the tasks of one batch, in the order of partitions."""
+def _staged(messages: Sequence[WriterCommitMessage | None], batch: int) -> dict[str, list[Staged]]:
+    """The results of the tasks of one batch by store, in the order of partitions."""
     if None in messages:  # Spark did not call `write`
         raise OptionError(CONTINUOUS)
-    found = [message for message in messages if isinstance(message, Staged)]
-    assert len(found) == len(messages), "Spark commits only if every task succeeded"
-    assert len({message.owner for message in found}) <= 1, "all tasks of a batch belong to one query"
-    assert all(message.batch == batch for message in found), "tasks and driver have the same batch"
+    found = _by_store(messages)
+    staged = [each for some in found.values() for each in some]
+    assert len({message.owner for message in staged}) <= 1, "all tasks of a batch belong to one query"
+    assert all(message.batch == batch for message in staged), "tasks and driver have the same batch"
     return found
 
 
-def _commit(options: SinkOptions, staged: list[Staged]) -> None:
-    """Make all staged rows visible, once. Raises AmqError."""
+def _by_store(messages: Sequence[WriterCommitMessage | None]) -> dict[str, list[Staged]]:
+    """The results of tasks by store; "" = that of the broker. Of a cluster, a task without rows has no part in it."""
+    found: dict[str, list[Staged]] = {}
+    for message in messages:
+        if isinstance(message, StagedInStores):
+            for store, each in message.parts.items():
+                found.setdefault(store, []).append(each)
+    return found or {"": [message for message in messages if isinstance(message, Staged)]}
+
+
+def _commit(options: SinkOptions, found: Mapping[str, list[Staged]]) -> None:
+    """Make all staged rows visible, once in each store. Raises AmqError."""
     started_at = time.monotonic()
-    outcome = "sent"
-    xids = [xid for message in staged for xid in message.xids]
-    if options.delivery == EXACTLY_ONCE and (xids or any(message.late for message in staged)):
-        with connected(options) as connection:
-            outcome = _commit_batch(connection, options, staged, xids)
+    outcomes = set()
+    is_staged = options.delivery == EXACTLY_ONCE
+    with Targets(options) as targets:
+        for store in targets.in_order(found) if is_staged else ():
+            staged = found[store]
+            xids = [xid for message in staged for xid in message.xids]
+            if store or xids or any(message.late for message in staged):
+                own = targets.options_of(store)
+                with connected(own) as connection:
+                    outcomes.add(_commit_batch(connection, own, staged, xids))
+    staged = [each for some in found.values() for each in some]
+    outcome = "committed" if "committed" in outcomes else outcomes.pop() if outcomes else "sent"
     if not staged:
         return
     if outcome == "duplicate":
@@ -203,12 +221,12 @@ def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None])
     """Roll back the transactions of these tasks, and nothing else. If the commit took place although its reply was
     lost, its rows stay: the broker does not undo a commit. If no broker answers, the transactions end by their timeout,
     or with the next commit of the batch."""
-    staged = [message for message in messages if isinstance(message, Staged)]
-    xids = [xid for message in staged for xid in message.xids]
-    if not xids:
-        return
+    found = _by_store(messages)
     try:
-        with connected(options) as connection:
-            connection.rollback_batch(staged[0].owner, staged[0].batch, xids, options.send_timeout_s)
+        with Targets(options) as targets:
+            for store, staged in found.items():
+                if xids := [xid for message in staged for xid in message.xids]:
+                    with connected(targets.options_of(store)) as connection:
+                        connection.rollback_batch(staged[0].owner, staged[0].batch, xids, options.send_timeout_s)
     except AmqError as error:
         log.warning("abort: %s", error)

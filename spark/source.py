@@ -8,6 +8,7 @@ reply was lost belongs to the next batch. So no message is left out or read twic
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import time
@@ -22,8 +23,9 @@ from amq.client import Connection, Lease, LeaseRequest
 from amq.client.leases import MESSAGES_MAX
 from amq.core.errors import CommandError
 from pyspark_amq import messages, offsets
-from pyspark_amq.connections import connect
+from pyspark_amq.connections import TIMEOUT_S, begun
 from pyspark_amq.leases import (
+    MOVED,
     SUBSCRIPTION_DIFFERS,
     UNKNOWN_LEASE,
     UNKNOWN_SUBSCRIPTION,
@@ -67,7 +69,7 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._wanted = wanted or messages.shape(messages.schema(options.include_headers))
         self._cursor = options.subscription
         self._destinations = options.destination.split(",")
-        self._patterns = [name for name in self._destinations if is_pattern(name) and not is_topic(name)]
+        self._patterns = _patterns(self._destinations)
         if options.starting_offsets == LATEST and not all(map(is_topic, self._destinations)):
             why = "must be earliest or JSON for a queue, of which each message is still to be read by somebody"
             raise refusal(SourceOptions, "startingOffsets", LATEST, why)
@@ -101,6 +103,10 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The offset after the leases of the next batch, or `start` if no message waits. Raises AmqError."""
+        return self.next(start, limit.max_rows if isinstance(limit, ReadMaxRows) else BATCH_MESSAGES_MAX)
+
+    def next(self, start: dict[str, Any], room: int) -> dict[str, Any]:
+        """The same for at most `room` messages. Raises AmqError."""
         now_s = time.monotonic()
         if now_s < self._idle_until:
             return start
@@ -109,7 +115,6 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not names or self._waits_for_more(names, before, now_s):
             self._idle_until = now_s + self._options.poll_interval_s
             return start
-        room = limit.max_rows if isinstance(limit, ReadMaxRows) else BATCH_MESSAGES_MAX
         bytes_max = self._options.max_bytes_per_trigger
         at, found = dict(before.at), {}
         for place, name in enumerate(names):
@@ -146,13 +151,21 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         too_late = now_s - self._batch_s >= self._options.max_trigger_delay_s
         if least is None or self._budget is not None or too_late:
             return False
+        waiting = self._free(names, before)
+        return waiting is not None and waiting < least
+
+    def free(self, start: dict[str, Any]) -> int | None:
+        """How many messages no lease has; None = there is a lease of an earlier run. Raises AmqError."""
+        return self._free(self._names(), Offset.of(start))
+
+    def _free(self, names: Sequence[str], before: Offset) -> int | None:
         waiting = 0
         for name in names:
             lease = self._ask(name, before.at.get(name, 0), 0)
             if lease.number:
-                return False  # a lease of an earlier run: it has been waiting long enough
+                return None  # it has been waiting long enough
             waiting += lease.waiting
-        return waiting < least
+        return waiting
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The largest number of messages in a batch."""
@@ -224,7 +237,7 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     self._driver().settle(name, self._cursor, number, epoch=epoch)
             except CommandError as error:  # the checkpoint may have a destination that the query no longer reads
                 check_taken(name, self._cursor, error)
-                gone = (UNKNOWN_SUBSCRIPTION, SUBSCRIPTION_DIFFERS)
+                gone = (UNKNOWN_SUBSCRIPTION, SUBSCRIPTION_DIFFERS, MOVED)
                 if error.code not in gone or name in self._destinations:
                     raise
 
@@ -236,8 +249,44 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _driver(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = connect(self._options)
+            self._connection = begun(self._options)
+            self._connection.wait_connected(TIMEOUT_S)
         return self._connection
+
+    # -- as the part of a stream over several stores ------------------------------------------------------------------
+
+    def connection(self) -> Connection:
+        """The connection of the driver. Raises AmqError."""
+        return self._driver()
+
+    @property
+    def waiting(self) -> int:
+        """Messages that waited at the last request."""
+        return sum(self._waiting.values())
+
+    @property
+    def rests(self) -> bool:
+        """Nothing waited a moment ago, so `next` would not ask."""
+        return time.monotonic() < self._idle_until
+
+    @property
+    def store(self) -> str:
+        """The id of the store, "" = the broker has not been asked yet. `identify` asks."""
+        return self._store
+
+    def identify(self) -> None:
+        """Ask the broker of which store it is. Raises AmqError."""
+        for name in self._destinations[:1]:
+            self._store = self._driver().lease(name, self._cursor, messages=0).store
+
+    def look_at(self, destinations: Sequence[str], url: str) -> None:
+        """From now on the store has these destinations, and its master is at `url`."""
+        self._destinations = [*destinations]
+        self._patterns = _patterns(destinations)
+        if url != self._options.url:
+            self._options = dataclasses.replace(self._options, url=url)
+            if self._connection is not None and self._connection.uri is None:
+                self.stop()
 
     def _leases(self, name: str, before: Offset, room: int, size: int | None) -> Iterator[Lease]:
         """The leases of `name` for the next batch, up to about `room` messages and `size` bytes: existing leases first,
@@ -346,6 +395,10 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Slices)
         spare_modules()
         yield from Part(self._options, partition, self._wanted).batches()
+
+
+def _patterns(destinations: Sequence[str]) -> list[str]:
+    return [name for name in destinations if is_pattern(name) and not is_topic(name)]
 
 
 def _lease_of(part: Slice) -> tuple[str, int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -25,6 +25,8 @@ from amq.core.errors import TransactionRolledBackError
 from pyspark_amq import connections, frames
 from pyspark_amq.columns import RowTable, tables_of
 from pyspark_amq.frames import FrameColumns
+from pyspark_amq.homes import Targets
+from pyspark_amq.leases import MOVED
 from pyspark_amq.options import DEDUP, EXACTLY_ONCE, SinkOptions
 
 BATCH_COMMITTED = "BATCH_COMMITTED"
@@ -73,25 +75,49 @@ def connected(options: SinkOptions) -> AbstractContextManager[Connection]:
     return connections.connected(options, options.send_timeout_s, options.window_rows)
 
 
-def stage(batches: Iterable[pa.RecordBatch], part: Part, options: SinkOptions, columns: FrameColumns) -> Staged:
+@dataclass(frozen=True)
+class StagedInStores(WriterCommitMessage):
+    """The result of a task whose rows go to several stores of a cluster: that of each. A store without rows is among
+    them if the task might have sent some there."""
+
+    parts: Mapping[str, Staged]
+
+
+def stage(
+    batches: Iterable[pa.RecordBatch], part: Part, options: SinkOptions, columns: FrameColumns
+) -> Staged | StagedInStores:
     """Send the rows of `batches`. They are safe when this returns. Raises AmqError."""
-    started_at = time.monotonic()
-    rows = size = checksum = 0
-    late = False
-    is_checked = options.delivery == EXACTLY_ONCE
-    with Task(part, options, columns.text) as task:
+    tasks: dict[str, Task] = {}  # by store; "" = that of the broker
+    with ExitStack() as opened:
+        targets = opened.enter_context(Targets(options, part.partition))
+
+        def task_of(store: str) -> Task:
+            if store not in tasks:
+                tasks[store] = opened.enter_context(Task(part, targets.options_of(store), columns.text))
+            return tasks[store]
+
         for chunk in frames.chunks(batches, options.window_rows):
-            if late and not is_checked:
-                continue  # Spark requires that its iterator is read to the end
-            parts = [each for batch in chunk for each in tables_of(batch, columns, options.destination)]
-            rows += sum(map(len, parts))
-            size += sum(each.size for each in parts)
-            if is_checked:
-                checksum += sum(each.checksum() for each in parts)
-            late = late or not task.send(parts)
-        task.finish()
-    duration_s = time.monotonic() - started_at
-    return Staged(part.owner, part.batch, tuple(task.xids), rows, size, late, task.sent_again, duration_s, checksum)
+            tables = [each for batch in chunk for each in tables_of(batch, columns, options.destination)]
+            until_s = time.monotonic() + options.send_timeout_s
+            while tables:
+                moved: list[RowTable] = []
+                for store, some in targets.split(tables).items():
+                    try:
+                        task_of(store).take(some)
+                    except TransactionRolledBackError as error:
+                        if error.code != MOVED or time.monotonic() >= until_s:
+                            raise
+                        moved += some
+                tables = moved
+                if moved:
+                    targets.forget()
+        for store in targets.possible:
+            task_of(store)
+        for task in tasks.values():
+            task.finish()
+        if targets.is_cluster:
+            return StagedInStores({store: task.staged() for store, task in tasks.items()})
+        return task_of("").staged()
 
 
 class Task:
@@ -100,6 +126,9 @@ class Task:
     def __init__(self, part: Part, options: SinkOptions, text: bool) -> None:
         self.xids: list[str] = []
         self.sent_again = 0
+        self._started_at = time.monotonic()
+        self._rows = self._size = self._checksum = 0
+        self._late = False
         self._part = part
         self._options = options
         self._text = text
@@ -118,6 +147,24 @@ class Task:
     ) -> None:
         """After an error the connection is closed, and the broker rolls back the rows that are not safe."""
         self._opened.__exit__(kind, error, trace)
+
+    def take(self, chunk: list[RowTable]) -> None:
+        """Send one chunk, and count it; only count it if the batch is committed already. Raises AmqError."""
+        is_checked = self._options.delivery == EXACTLY_ONCE
+        if not self._late:
+            self._late = not self.send(chunk)
+        elif not is_checked:
+            return
+        self._rows += sum(map(len, chunk))
+        self._size += sum(each.size for each in chunk)
+        if is_checked:
+            self._checksum += sum(each.checksum() for each in chunk)
+
+    def staged(self) -> Staged:
+        """The result, for the driver."""
+        part, took_s = self._part, time.monotonic() - self._started_at
+        counts = self._rows, self._size, self._late, self.sent_again, took_s, self._checksum
+        return Staged(part.owner, part.batch, tuple(self.xids), *counts)
 
     def send(self, chunk: list[RowTable]) -> bool:
         """Send one chunk. Returns False if the batch is committed already. Raises AmqError."""

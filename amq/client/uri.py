@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from amq.client.errors import UriError
 from amq.client.options import (
@@ -43,6 +44,7 @@ URL_CHARACTERS_MAX = 65_536
 _INTEGER_MAX = 2**31 - 1
 TAKEOVER_S = 15.0  # so long a takeover may take on NFS with usual leases
 _LIST_SCHEMES = ("file", "http", "https")
+_OF_BROKERS = ("priorityBackup", "priorityURIs", "updateURIsURL", "knownBrokersFile", "redirect")
 _TRUTH = {"true": True, "false": False}
 _AUTHORITY = re.compile(
     r"(?:(?P<login>[^:@/]*)(?::(?P<passcode>[^@/]*))?@)?"
@@ -176,6 +178,29 @@ def parse(url: str) -> BrokerUrl:
     if strangers:
         raise UriError(f"priorityURIs names {sorted(strangers)}, which is not in the list of brokers: add it there too")
     return broker_url
+
+
+def redirected(url: str, uris: Iterable[BrokerUri]) -> str:
+    """The text of a URL like `url` for other brokers: it has the options of `url` that do not name brokers, and those
+    of single brokers only where all of them have the same option of TLS. Raises UriError."""
+    before = parse(url)
+    rest = _of_artemis(url.strip()).partition(":")[2]
+    if before.failover:
+        query = failover_parts(rest.removeprefix("//"))[1]
+    else:
+        query = "&".join(f"nested.{word}" for word in filter(None, rest.partition("?")[2].split("&")))
+    nested = before.nested | before.tls_in_common
+    words = [word for word in filter(None, query.split("&")) if word.partition("=")[0] not in _OF_BROKERS]
+    given = {word.partition("=")[0].removeprefix("nested.") for word in words}
+    words += [f"nested.{name}={quote(value, safe='')}" for name, value in nested.items() if name not in given and value]
+    names = ",".join(f"{each.scheme}://{_login_of(each)}{str(each).partition('://')[2]}" for each in uris)
+    return f"failover:({names})" + (f"?{'&'.join(words)}" if words else "")
+
+
+def _login_of(uri: BrokerUri) -> str:
+    if not uri.login:
+        return ""
+    return quote(uri.login, safe="") + (f":{quote(uri.passcode, safe='')}@" if uri.passcode else "@")
 
 
 def member(name: str, url: BrokerUrl, bare: bool) -> BrokerUri:

@@ -62,15 +62,15 @@ def run(spark: Any, options: Options, say: Say) -> dict[str, Any]:
 def _acknowledge(spark: Any, checkpoint: str, settings: Mapping[str, str]) -> None:
     """Acknowledge all written messages. Otherwise Spark would acknowledge the last micro-batch only when the next one
     begins, and the broker would keep it until then. Raises AmqError."""
-    from pyspark_amq.source import AmqStreamReader
+    from pyspark_amq.streams import ClusterStreamReader
 
     committed = _last(_names(spark, f"{checkpoint}/commits"))
     if committed < 0:
         return
     text = spark.read.text(f"{checkpoint}/offsets/{committed}", wholetext=True).first().value
-    reader = AmqStreamReader(read(SourceOptions, settings))
+    reader = ClusterStreamReader(read(SourceOptions, settings))
     try:
-        reader.commit(json.loads(text.rstrip("\n").rpartition("\n")[2]))  # the offset of its only source
+        reader.settle(json.loads(text.rstrip("\n").rpartition("\n")[2]))  # the offset of its only source
     finally:
         reader.stop()
 

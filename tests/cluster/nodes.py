@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,16 @@ from tests.patience import DEADLINE_S
 from tests.processes import LEASH, naming
 
 STORES = 4
+HIGH_PORTS = range(61_000, 65_536)
 
 
 class Node:
     """`amq start --cluster` as a process; its log is in a file."""
 
-    def __init__(self, cluster: str, name: str, logs: Path) -> None:
+    def __init__(self, cluster: str, name: str, logs: Path, first_port: int = 0) -> None:
+        """`first_port` = that of its gateways, behind which those of its stores are; 0 = any free ports."""
         self.name = name
+        self._first_port = first_port
         self.cluster = cluster
         self.log = logs / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -39,7 +43,7 @@ class Node:
             "--name",
             self.name,
             "--transport",
-            "auto://127.0.0.1:0",
+            f"auto://127.0.0.1:{self._first_port}",
         ]
         words += ["--gateways", "1"]  # the one that is killed is that of all clients
         options = ["-o", "logFormat=json", "-o", "failbackDelay=200ms", "-o", "lockAcquireSleepInterval=100ms"]
@@ -97,13 +101,31 @@ class Node:
         return [pid for pid, words in found if words[-3:-1] == ["--member", store] and self.name in words]
 
 
-class Nodes:
-    """Nodes `a` and `b` of a new cluster, in `directory` or in the database that `cluster` names."""
+def free_ports(count: int) -> int:
+    """The first of consecutive ports that nobody listens on: above those of outgoing connections, where no other test
+    looks for ports."""
+    starts = range(HIGH_PORTS.start, HIGH_PORTS.stop - count, count)
+    first = os.getpid() % len(starts)
+    for start in (*starts[first:], *starts[:first]):
+        with ExitStack() as opened, suppress(OSError):
+            for port in range(start, start + count):
+                opened.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return start
+    raise AssertionError(f"{count} consecutive ports are not free")
 
-    def __init__(self, directory: Path, stores: int = STORES, cluster: str = "") -> None:
+
+class Nodes:
+    """Nodes `a` and `b` of a new cluster, in `directory` or in the database that `cluster` names. With `fixed_ports` a
+    store is at a known port of each node, so that its clients find the next master."""
+
+    def __init__(self, directory: Path, stores: int = STORES, cluster: str = "", fixed_ports: bool = False) -> None:
         self.cluster = cluster or str(directory / "c")
         amq("cluster", "init", "--cluster", self.cluster, "--stores", str(stores)).check_returncode()
-        self.nodes = {name: Node(self.cluster, name, directory) for name in "ab"}
+        ports = free_ports(2 * (stores + 1)) if fixed_ports else 0
+        self.nodes = {
+            name: Node(self.cluster, name, directory, ports and ports + place * (stores + 1))
+            for place, name in enumerate("ab")
+        }
 
     def kill(self) -> None:
         """kill -9 of everything."""

@@ -37,6 +37,7 @@ BAD_VALUES = {
     "ack": "auto",
     "failOnDataLoss": "2",
     "includeHeaders": "",
+    "redirect": "perhaps",
     "prefetch": "0",
     "pollInterval": "200 mb",
     "pushdown": "1.5",

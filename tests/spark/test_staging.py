@@ -51,7 +51,7 @@ def stage(part: Part, with_options: SinkOptions, count: int = 25) -> Staged:
 
 
 def commit(with_options: SinkOptions, staged: list[Staged]) -> None:
-    sink._commit(with_options, staged)
+    sink._commit(with_options, {"": staged})
 
 
 def stored(broker: Broker, name: str = "rows") -> list[str]:
