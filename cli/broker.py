@@ -24,7 +24,7 @@ from amq.cli.output import examples, json_option, print_json, print_table, size_
 from amq.cli.queues import print_message
 from amq.cli.store import read_status
 from amq.core.errors import CommandError
-from amq.management.client import ManagementClient, part
+from amq.management.client import Manager, part
 from amq.management.routes import NO_CLIENT
 
 _pattern = click.argument("pattern", metavar="[PATTERN]", default="")
@@ -37,7 +37,7 @@ _id = click.argument("id", metavar="ID")
 @watch_option
 @asks_broker
 @json_option
-def topics(client: ManagementClient, pattern: str, limit: int, watch: bool, as_json: bool) -> None:
+def topics(client: Manager, pattern: str, limit: int, watch: bool, as_json: bool) -> None:
     """Show topics in use and their consumers."""
     columns = texts(
         ("NAME", "name"), ("CONSUMERS", "consumers"), ("DURABLE", "durable_subscriptions"), ("ENQUEUED", "enqueued")
@@ -50,7 +50,7 @@ def topics(client: ManagementClient, pattern: str, limit: int, watch: bool, as_j
 @watch_option
 @asks_broker
 @json_option
-def consumers(client: ManagementClient, limit: int, watch: bool, as_json: bool) -> None:
+def consumers(client: Manager, limit: int, watch: bool, as_json: bool) -> None:
     """Show consumers: what each takes, and how much it has not acknowledged."""
     columns = texts(
         ("DESTINATION", "destination"),
@@ -74,7 +74,7 @@ def subscriptions() -> None:
 @limit_option
 @asks_broker
 @json_option
-def list_subscriptions(client: ManagementClient, pattern: str, limit: int, as_json: bool) -> None:
+def list_subscriptions(client: Manager, pattern: str, limit: int, as_json: bool) -> None:
     """Show durable subscriptions, and how much waits for each."""
     columns = [
         *texts(("NAME", "name"), ("CLIENT ID", "client_id"), ("MESSAGES", "messages"), ("CONSUMERS", "consumers")),
@@ -95,9 +95,7 @@ def list_subscriptions(client: ManagementClient, pattern: str, limit: int, as_js
 @yes_option
 @asks_broker
 @json_option
-def delete_subscription(
-    client: ManagementClient, name: str, client_id: str, user: str | None, yes: bool, as_json: bool
-) -> None:
+def delete_subscription(client: Manager, name: str, client_id: str, user: str | None, yes: bool, as_json: bool) -> None:
     """Delete a durable subscription that nobody uses, with the messages that wait for it."""
     confirm(yes, f"Delete the durable subscription {name} and what waits for it for good?")
     asked = {} if user is None else {"user": user}
@@ -115,7 +113,7 @@ def connections() -> None:
 @watch_option
 @asks_broker
 @json_option
-def list_connections(client: ManagementClient, limit: int, watch: bool, as_json: bool) -> None:
+def list_connections(client: Manager, limit: int, watch: bool, as_json: bool) -> None:
     """Show connections. SLOW: it does not read; BLOCKED: its sends wait for room."""
     columns = [
         *texts(("ID", "name"), ("ADDRESS", "address"), ("PROTOCOL", "protocol"), ("USER", "user")),
@@ -130,7 +128,7 @@ def list_connections(client: ManagementClient, limit: int, watch: bool, as_json:
 @yes_option
 @asks_broker
 @json_option
-def close_connection(client: ManagementClient, id: str, yes: bool, as_json: bool) -> None:
+def close_connection(client: Manager, id: str, yes: bool, as_json: bool) -> None:
     """Close a connection. The messages that it held go back to the queues; its client may connect again."""
     confirm(yes, f"Close the connection {id}?")
     found = client.delete(f"/connections/{part(id)}")
@@ -146,7 +144,7 @@ def message() -> None:
 @_id
 @asks_broker
 @json_option
-def show_message(client: ManagementClient, id: str, as_json: bool) -> None:
+def show_message(client: Manager, id: str, as_json: bool) -> None:
     """Show a message with headers and body."""
     row = client.get(f"/queues/{part(_queue_of(client, id))}/messages/{part(id)}")
     print_message(row, as_json)
@@ -157,7 +155,7 @@ def show_message(client: ManagementClient, id: str, as_json: bool) -> None:
 @yes_option
 @asks_broker
 @json_option
-def delete_message(client: ManagementClient, id: str, yes: bool, as_json: bool) -> None:
+def delete_message(client: Manager, id: str, yes: bool, as_json: bool) -> None:
     """Delete a message for good, unless a consumer has it."""
     name = _queue_of(client, id)
     confirm(yes, f"Delete {id} of {name} for good?")
@@ -169,7 +167,7 @@ def delete_message(client: ManagementClient, id: str, yes: bool, as_json: bool) 
 @_id
 @asks_broker
 @json_option
-def retry_message(client: ManagementClient, id: str, as_json: bool) -> None:
+def retry_message(client: Manager, id: str, as_json: bool) -> None:
     """Send a dead letter back to the queue for which it was meant."""
     name = _queue_of(client, id)
     found = client.post(f"/queues/{part(name)}/retry", {"ids": [id]})
@@ -178,7 +176,7 @@ def retry_message(client: ManagementClient, id: str, as_json: bool) -> None:
     report({**found, "queue": name}, f"{id} sent back from {name}", as_json)
 
 
-def _queue_of(client: ManagementClient, id: str) -> str:
+def _queue_of(client: Manager, id: str) -> str:
     return str(client.get(f"/messages/{part(id)}")["queue"])
 
 
@@ -190,7 +188,7 @@ def broker() -> None:
 @broker.command("status", epilog=examples("amq broker status --store /mnt/amq --name b", "amq broker status --json"))
 @asks_broker
 @json_option
-def status(client: ManagementClient, as_json: bool) -> None:
+def status(client: Manager, as_json: bool) -> None:
     """Show the role of a broker and its figures. `amq status` shows the group, also where no broker answers."""
     found = client.get("/broker")
     if found["role"] == "master":

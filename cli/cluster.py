@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import click
@@ -13,15 +12,14 @@ import click
 from amq.cli import exits
 from amq.cli.cluster_import import import_store
 from amq.cli.cluster_options import cluster_option, wait_option
-from amq.cli.cluster_placing import place, placement_facts, where
+from amq.cli.cluster_placing import place, where
+from amq.cli.cluster_status import SeenStore, facts_of, look, print_facts
 from amq.cli.orders import OrderError, hand_over
-from amq.cli.output import examples, json_option, print_json, print_table
-from amq.cli.store import store_of
-from amq.cluster.directory import STORES_MAX, Cluster, ClusterNode
+from amq.cli.output import examples, json_option, print_json
+from amq.cluster.directory import STORES_MAX, Cluster
 from amq.cluster.placement import Naming
 from amq.config.schema import OPTIONS
-from amq.core.errors import AmqError, StoreError
-from amq.store.status import StoreStatus, store_status
+from amq.core.errors import StoreError
 
 NAMING = {
     option.key: option.attribute for option in OPTIONS if option.attribute in {each.name for each in fields(Naming)}
@@ -134,11 +132,11 @@ def status(directory: str, as_json: bool) -> None:
     Exit code 0: every store has a master. 1: one has none, or cannot be read.
     """
     found = Cluster(directory)
-    facts = _facts(found)
+    facts = facts_of(found)
     if as_json:
         print_json(facts)
     else:
-        _print(facts)
+        print_facts(facts)
     if any(store["master"] is None for store in facts["stores"]):
         raise click.exceptions.Exit(exits.FAILED)
 
@@ -224,139 +222,19 @@ def _naming(options: tuple[str, ...]) -> Naming:
     return Naming(**values)
 
 
-# -- looking -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Store:
-    """A store of the cluster, as it is now. `order` = the nodes that should serve it, the most preferred one first;
-    `slots` = how many are its own; `error` = why it cannot be read; `obeys` = number of the table that its master has
-    recorded.
-    """
-
-    name: str
-    location: str
-    order: list[str]
-    slots: int
-    master: str | None = None
-    urls: list[str] = field(default_factory=list)
-    slaves: Mapping[str, str] = field(default_factory=dict)  # name → why it is not ready, "" = it is
-    error: str = ""
-    obeys: int | None = None
-
-    @property
-    def preferred(self) -> str:
-        """The node that should serve it: of those that run, the most preferred one."""
-        running = [node for node in self.order if node == self.master or node in self.slaves]
-        return running[0] if running else ""
-
-
-def _look(found: Cluster) -> list[_Store]:
-    table, orders = found.table(), found.preferences()
-    slots = Counter(table.placement.layout.slots)
-    return [_look_at(name, found.location(name, table), orders[name], slots[name]) for name in table.stores]
-
-
-def _look_at(name: str, location: str, order: list[str], slots: int) -> _Store:
-    try:
-        seen: StoreStatus = store_status(store_of(location))
-    except FileNotFoundError:
-        return _Store(name, location, order, slots)  # no node has served it yet
-    except (AmqError, OSError) as error:
-        return _Store(name, location, order, slots, error=str(error))
-    slaves = {slave.name: slave.not_ready for slave in seen.slaves}
-    if seen.master is None:
-        return _Store(name, location, order, slots, slaves=slaves)
-    urls, placement = seen.master.facts.get("urls"), seen.master.facts.get("placement")
-    obeys = placement.get("number") if isinstance(placement, dict) else None
-    return _Store(name, location, order, slots, seen.master.name, [str(url) for url in urls or []], slaves, "", obeys)
-
-
-def _facts(found: Cluster) -> dict[str, Any]:
-    stores, nodes = _look(found), found.nodes()
-    return {
-        "cluster": found.directory,
-        "id": found.id,
-        **placement_facts(found),
-        "stores": [
-            {
-                "store": store.name,
-                "at": store.location,
-                "master": store.master,
-                "preferred": store.order[0] if store.order else None,
-                "urls": store.urls,
-                "slaves": sorted(store.slaves),
-                "error": store.error or None,
-                "slots": store.slots,
-                "obeys_table": store.obeys,
-            }
-            for store in stores
-        ],
-        "nodes": [_node_facts(node, stores) for node in nodes],
-    }
-
-
-def _node_facts(node: ClusterNode, stores: list[_Store]) -> dict[str, Any]:
-    return {
-        "node": node.name,
-        "running": node.running,
-        "host": node.host,
-        "pid": node.pid,
-        "weight": node.weight,
-        "drained": node.drained,
-        "addresses": list(node.addresses),
-        "gateways": [each._asdict() for each in node.gateways] if node.running else [],
-        "serves": [store.name for store in stores if store.master == node.name],
-        "should_serve": [store.name for store in stores if store.order[:1] == [node.name]],
-    }
-
-
-def _print(facts: Mapping[str, Any]) -> None:
-    under_way = "; a change is under way" if facts["moving"] else ""
-    click.echo(f"table {facts['table']} of the placement{under_way}\n")
-    print_table(
-        ("store", "master", "should be", "slaves", "slots", "where"),
-        [
-            (
-                store["store"],
-                store["master"] or ("cannot be read" if store["error"] else "none"),
-                store["preferred"] or "-",
-                len(store["slaves"]),
-                store["slots"],
-                store["error"] or ", ".join(store["urls"]) or "-",
-            )
-            for store in facts["stores"]
-        ],
-    )
-    click.echo()
-    print_table(
-        ("node", "state", "weight", "serves", "gateways", "clients", "where"),
-        [
-            (
-                node["node"],
-                "drained" if node["drained"] else "runs" if node["running"] else "gone",
-                f"{node['weight']:g}",
-                ", ".join(node["serves"]) or "-",
-                sum(each["pid"] > 0 for each in node["gateways"]),
-                sum(each["connections"] for each in node["gateways"]),
-                ", ".join(node["addresses"]) or node["host"] or "-",
-            )
-            for node in facts["nodes"]
-        ],
-    )
-
-
 # -- moving masterships ------------------------------------------------------------------------------------------------
 
 
-def _settle(found: Cluster, wait_s: float, concerns: Callable[[_Store], bool]) -> tuple[dict[str, str], dict[str, str]]:
+def _settle(
+    found: Cluster, wait_s: float, concerns: Callable[[SeenStore], bool]
+) -> tuple[dict[str, str], dict[str, str]]:
     """Hand each store that `concerns` over to the node that should serve it, within `wait_s`. Returns store → its new
     master, and store → why it stays where it is."""
     until = time.monotonic() + wait_s
     moved: dict[str, str] = {}
     refused: dict[str, str] = {}
     while True:
-        left = [store for store in _look(found) if store.master != store.preferred and concerns(store)]
+        left = [store for store in look(found) if store.master != store.preferred and concerns(store)]
         refused = {store.name: refused.get(store.name, "not within --wait") for store in left}
         for store in left:
             left_s = until - time.monotonic()
@@ -370,7 +248,7 @@ def _settle(found: Cluster, wait_s: float, concerns: Callable[[_Store], bool]) -
         time.sleep(min(POLL_S, max(0.0, until - time.monotonic())))
 
 
-def _move(store: _Store, left_s: float) -> str:
+def _move(store: SeenStore, left_s: float) -> str:
     """Hand `store` over. Returns why that is not possible now, "" = it is done."""
     if store.error:
         return store.error
@@ -381,7 +259,7 @@ def _move(store: _Store, left_s: float) -> str:
     if why := store.slaves.get(store.preferred, ""):
         return f"{store.preferred} {why}"
     try:
-        hand_over(store.location, store.preferred, left_s)
+        hand_over(store.now.location, store.preferred, left_s)
     except (OrderError, StoreError) as error:
         return error.description
     return ""

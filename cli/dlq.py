@@ -22,13 +22,21 @@ from click.core import ParameterSource
 
 from amq.cli import dlq_store, exits
 from amq.cli.clients import Failovers, Seconds, connection_options, open_connection, progress, rate
-from amq.cli.management import asks_broker, open_working_client, show, texts
+from amq.cli.management import (
+    asks_broker,
+    check_complete,
+    chosen,
+    cluster_of_brokers_option,
+    open_chosen,
+    show,
+    texts,
+)
 from amq.cli.options import confirm, limit_option, most_option, valued, yes_option
 from amq.cli.output import examples, json_option, print_json, print_listing, size_text, wall_text
 from amq.cli.queues import BODY_CHARS_SHOWN, bare, preview
 from amq.client import Connection, Message, Session
 from amq.core.errors import AccessError, CommandError, TransactionRolledBackError
-from amq.management.client import ManagementClient
+from amq.management.client import Manager
 from amq.management.listing import Row
 
 T = TypeVar("T")
@@ -83,15 +91,25 @@ store_option = click.option(
 
 @dataclass(frozen=True)
 class Meant:
-    """Where dead letters are, and which of them are meant. `store` "" = a client asks, which connects to `url`."""
+    """Where dead letters are, and which of them are meant. `store` and `cluster` "" = a client asks, which connects to
+    `url`."""
 
     store: str
+    cluster: str
     url: str
     login: str
     passcode: str
     queues: tuple[str, ...]
     queue: str | None
     reason: str | None
+
+    @property
+    def asks_brokers(self) -> bool:
+        return bool(self.store or self.cluster)
+
+    def open(self) -> Manager:
+        """A client of the store, or of the cluster."""
+        return open_chosen(self.store, "", self.cluster, "")
 
     def selector(self, *conditions: str) -> str:
         """The selector of dead letters that were meant for `queue` and whose reason contains `reason`."""
@@ -108,16 +126,20 @@ def _selection(command: Callable[..., None]) -> Callable[..., None]:
     """Options that say which dead letters are `meant`."""
 
     @functools.wraps(command)
-    def choose(*, store: str, **more: Any) -> None:
+    def choose(*, store: str, cluster: str, **more: Any) -> None:
         context = click.get_current_context()
-        is_named = context.get_parameter_source("store") is ParameterSource.COMMANDLINE
+        named = [context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in ("store", "cluster")]
+        is_named = any(named)
         has_url = context.get_parameter_source("url") is not ParameterSource.DEFAULT
         if is_named and context.get_parameter_source("url") is ParameterSource.COMMANDLINE:
-            raise click.UsageError("give --store, or --url, and not both")
-        others = {each.name: more.pop(each.name) for each in fields(Meant) if each.name != "store"}
-        command(meant=Meant(store if is_named or not has_url else "", **others), **more)
+            raise click.UsageError("give --store or --cluster, or --url, and not both")
+        others = {each.name: more.pop(each.name) for each in fields(Meant) if each.name not in ("store", "cluster")}
+        if has_url and not is_named:
+            store = cluster = ""
+        store, _, cluster = chosen(store, "", cluster)
+        command(meant=Meant(store, cluster, **others), **more)
 
-    chosen: Callable[..., None] = store_option(choose)
+    options: Callable[..., None] = cluster_of_brokers_option(store_option(choose))
     for option in (
         click.option("--reason", metavar="TEXT", help="Only those whose reason contains this text, such as expired."),
         click.option("--queue", metavar="NAME", help="Only those that were meant for this queue."),
@@ -131,8 +153,8 @@ def _selection(command: Callable[..., None]) -> Callable[..., None]:
             help="Where to look, a name or pattern. May be repeated.",
         ),
     ):
-        chosen = option(chosen)
-    return connection_options(chosen)
+        options = option(options)
+    return connection_options(options)
 
 
 def _working(command: Callable[..., None]) -> Callable[..., None]:
@@ -162,8 +184,10 @@ def list_(meant: Meant, limit: int, with_body: bool, as_json: bool) -> None:
     """
     found: dict[str, dict[str, Any]] = {}  # by id: a failover begins a browse anew
     with progress("read", None) as show, ExitStack() as stack:
-        if meant.store:
-            each = _rows_of_store(stack.enter_context(open_working_client(meant.store, "", "")), meant)
+        if meant.asks_brokers:
+            client = stack.enter_context(meant.open())
+            stack.callback(check_complete, client)
+            each = _rows_of_store(client, meant)
         else:
             connection = stack.enter_context(open_connection(meant.url, meant.login, meant.passcode, Failovers()))
             each = _rows_of_client(connection, meant, min(limit, BATCH_MESSAGES))
@@ -195,7 +219,7 @@ def list_(meant: Meant, limit: int, with_body: bool, as_json: bool) -> None:
 @click.option("--queue", metavar="TEXT", default="", help="Only those meant for queues with this in the name.")
 @asks_broker
 @json_option
-def causes(client: ManagementClient, queue: str, as_json: bool) -> None:
+def causes(client: Manager, queue: str, as_json: bool) -> None:
     """Count dead letters by queue, origin, reason and cause, the most frequent first.
 
     The broker looks at 10,000 dead letters at most; a line on stderr says so where there are more.
@@ -239,7 +263,7 @@ def retry(ids: tuple[str, ...], meant: Meant, limit: int | None, timeout: float,
     """
     name = secrets.token_hex(8)
     run = _Run("moved", meant, timeout, limit, as_json, lambda session, message: _send_back(session, message, name))
-    if meant.store:
+    if meant.asks_brokers:
         run.work_in_store("retry", meant.selector(OF_A_QUEUE), ids)
     else:
         run.work(meant.selector(OF_A_QUEUE, f'("{RETRY}" IS NULL OR "{RETRY}" <> \'{name}\')'), ids)
@@ -268,13 +292,13 @@ def purge(ids: tuple[str, ...], meant: Meant, limit: int | None, timeout: float,
     what = f"{len(ids)} messages with the given ids" if ids else "messages"
     confirm(yes, f"Delete the {what} of {', '.join(meant.queues)}{which} for good?")
     run = _Run("deleted", meant, timeout, limit, as_json)
-    if meant.store:
+    if meant.asks_brokers:
         run.work_in_store("purge", selector, ids)
     else:
         run.work(selector, ids, only_dead_letters=meant.queues != DEFAULT_QUEUES)
 
 
-def _rows_of_store(client: ManagementClient, meant: Meant) -> Iterator[dict[str, Any]]:
+def _rows_of_store(client: Manager, meant: Meant) -> Iterator[dict[str, Any]]:
     for queue in dlq_store.queues(client, map(bare, meant.queues), meant.queues == DEFAULT_QUEUES):
         for row in dlq_store.messages(client, queue["name"], meant.selector()):
             yield _facts_of_row(row, queue["name"])
@@ -358,8 +382,10 @@ class _Run:
         purged."""
         names, wanted = self._meant.queues, tuple(dict.fromkeys(ids))
         try:
-            with open_working_client(self._meant.store, "", "") as client, progress(self._done, self._limit) as show:
-                queues = [row["name"] for row in dlq_store.queues(client, map(bare, names), names == DEFAULT_QUEUES)]
+            with self._meant.open() as client, progress(self._done, self._limit) as show:
+                found = dlq_store.queues(client, map(bare, names), names == DEFAULT_QUEUES)
+                missing = client.missing
+                queues = list(dict.fromkeys(row["name"] for row in found))
                 if verb == "purge" and names != DEFAULT_QUEUES:
                     for queue in queues:
                         other = next(dlq_store.messages(client, queue, f'"{REASON}" IS NULL'), None)
@@ -371,8 +397,10 @@ class _Run:
                         count = dlq_store.change(client, verb, queue, _with_ids(selector, part), limit)
                         self._counts[queue] = self._counts.get(queue, 0) + count
                         show(self._count)
+                client.missing = missing
         finally:
             self._report()
+        check_complete(client)
         self._check_all_found(wanted)
 
     def _check_all_found(self, wanted: tuple[str, ...]) -> None:

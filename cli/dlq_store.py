@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from amq.core.destination import QUEUE_SCHEME, means, source
-from amq.management.client import ManagementClient, part
+from amq.management.client import Manager, part
 from amq.management.listing import Row
 
 PAGE = 100
 
 
-def queues(client: ManagementClient, names: Iterable[str], is_default: bool) -> list[Row]:
+def queues(client: Manager, names: Iterable[str], is_default: bool) -> list[Row]:
     """Rows of the queues that `names` (names or patterns) mean, by name. `is_default`: the operator named none, so the
     queues that the broker knows as dead-letter queues count too. Raises AmqError."""
     meant = [source(QUEUE_SCHEME + name) for name in names]
@@ -27,7 +27,7 @@ def queues(client: ManagementClient, names: Iterable[str], is_default: bool) -> 
     ]
 
 
-def messages(client: ManagementClient, queue: str, selector: str) -> Iterator[Row]:
+def messages(client: Manager, queue: str, selector: str) -> Iterator[Row]:
     """Messages of `queue` that `selector` selects, in the order of delivery. Raises AmqError."""
     after: str | None = ""
     while after is not None:
@@ -36,7 +36,7 @@ def messages(client: ManagementClient, queue: str, selector: str) -> Iterator[Ro
         after = page["after"]
 
 
-def change(client: ManagementClient, verb: str, queue: str, selector: str, limit: int | None) -> int:
+def change(client: Manager, verb: str, queue: str, selector: str, limit: int | None) -> int:
     """`verb` = "retry" or "purge". Returns how many messages of `queue` left it. Raises AmqError."""
     wanted: dict[str, Any] = {"selector": selector}
     if limit is not None:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from amq.cli import options
+from amq.cli import exits, options
 from amq.cli.output import console, print_json, print_table, size_text
 from amq.cli.store import read_status
 from amq.core.errors import AmqError, TransportError
-from amq.management.client import ManagementClient
+from amq.management.client import ManagementClient, Manager
 from amq.management.listing import Row
 from amq.store.name import real_name
 from amq.store.presence import BrokerPresence
@@ -39,19 +40,68 @@ class NoBrokerError(AmqError):
 
 
 def asks_broker(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command with `broker_options`. It gets a client of the broker that they mean as `client`, closed behind it."""
+    """A command with `broker_options`. It gets a client of the broker, or of the cluster, that they mean as `client`,
+    closed behind it. Where stores of a cluster have not answered, the command fails at its end."""
 
     @functools.wraps(command)
-    def ask(*, store: str, url: str, broker: str, **more: Any) -> None:
-        with open_working_client(store, url, broker) as client:
+    def ask(*, store: str, url: str, broker: str, cluster: str, **more: Any) -> None:
+        with open_chosen(*chosen(store, url, cluster), broker) as client:
             command(client=client, **more)
+            check_complete(client)
 
     return broker_options(ask)
 
 
+def check_complete(client: Manager) -> None:
+    """End with an error that names the stores of a cluster that have not answered."""
+    if client.missing:
+        lines = [f"store {each['store']} is not in this answer: {each['detail']}" for each in client.missing]
+        exits.fail("\n".join(lines), exits.TRANSPORT, "STORES_MISSING")
+
+
+def chosen(store: str, url: str, cluster: str) -> tuple[str, str, str]:
+    """The options that count: what is on the command line comes before the environment, then --url before --store
+    before --cluster. A --store that is a name is one of the cluster."""
+    context = click.get_current_context()
+    given = [
+        name
+        for name in ("url", "store", "cluster")
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if "url" in given and "cluster" in given:
+        raise click.UsageError("give one of --url and --cluster")
+    if cluster and store and "/" not in store and (not url or "cluster" in given):
+        return store, "", cluster
+    if url and ("url" in given or not given):
+        return store, url, ""
+    if store and ("store" in given or "cluster" not in given):
+        return store, "", ""
+    return ("", "", cluster) if cluster else (store, url, "")
+
+
+def place_of(store: str, cluster: str) -> str:
+    """Path or URL of --store: where that is the name of a store of the cluster, the place of that one. Raises
+    AmqError."""
+    if not (store and cluster):
+        return store
+    from amq.cluster.directory import Cluster
+
+    return Cluster(cluster).location(store)
+
+
+cluster_of_brokers_option = click.option(
+    "--cluster",
+    metavar="DIR",
+    envvar="AMQ_CLUSTER",
+    default="",
+    help="All stores of this cluster, from any host that has its directory; or $AMQ_CLUSTER. With --store NAME: one.",
+)
+
+
 def broker_options(command: _Command) -> _Command:
-    """--store, --name, --url"""
+    """--store, --name, --url, --cluster"""
     for option in (
+        cluster_of_brokers_option,
         click.option("--name", "broker", metavar="NAME", default="", help="Ask this broker. Default: the master."),
         click.option(
             "--url",
@@ -74,6 +124,17 @@ def broker_options(command: _Command) -> _Command:
 
 limit_option = options.limit_option(LIST_LIMIT)
 watch_option = click.option("--watch", is_flag=True, help=f"Show it again every {WATCH_S:g} seconds, until Ctrl-C.")
+
+
+def open_chosen(store: str, url: str, cluster: str, broker: str) -> Manager:
+    """Return a client of what the options mean, as `chosen` has them. Raises AmqError."""
+    if not cluster:
+        return open_working_client(store, url, broker)
+    if broker:
+        raise click.UsageError("--cluster asks the masters: give no --name")
+    from amq.cli.whole import WholeClient
+
+    return WholeClient(cluster, store, READ_S, OPERATION_S)
 
 
 def open_client(store: str, url: str, broker: str, timeout_s: float = READ_S) -> ManagementClient:
@@ -150,17 +211,24 @@ def _socket_of(broker: BrokerPresence) -> str:
 def show(
     rows: Callable[[], list[Row]], columns: Columns, as_json: bool, watch: bool = False, limit: int | None = None
 ) -> None:
-    """Print rows as JSON or as a table; with `watch` again and again."""
+    """Print rows as JSON or as a table; with `watch` again and again. Rows of a cluster say where they come from; those
+    with a `detail` are about a store that has not answered."""
     while True:
         found = rows()
+        missing = [row for row in found if "code" in row and "detail" in row]
+        found = found[: len(found) - len(missing)]
         more = limit is not None and len(found) > limit
         found = found[:limit] if limit is not None else found
         if as_json:
-            print_json(found, None if watch else 2)
+            print_json([*found, *missing], None if watch else 2)
         else:
             if watch and console().is_terminal:
                 console().clear()
-            titles, table = [title for title, _ in columns], [[cell(row) for _, cell in columns] for row in found]
+            has_place = any("node" in row for row in (*found, *missing))
+            shown = [*columns[:1], *_PLACE, *columns[1:]] if has_place else columns
+            titles, table = [title for title, _ in shown], [[cell(row) for _, cell in shown] for row in found]
+            blank = [""] * (len(shown) - 1 - len(_PLACE))
+            table += [[f"({row['detail']})", *(cell(row) for _, cell in _PLACE), *blank] for row in missing]
             print_table(titles, _narrowed(titles, table, console().width) if watch else table)
             if more:
                 click.echo(f"and more: these are the first {limit}, see --limit", err=True)
@@ -181,9 +249,9 @@ def _narrowed(titles: Sequence[str], rows: list[list[object]], columns: int) -> 
     return [[name if len(name := str(row[0])) <= room else f"{name[: room - 1]}…", *row[1:]] for row in rows]
 
 
-def some(client: ManagementClient, path: str, limit: int, **query: object) -> list[Row]:
-    """One row more than `limit`, where there are more."""
-    return list(client.all(path, limit + 1, **query))
+def some(client: Manager, path: str, limit: int, **query: object) -> list[Row]:
+    """One row more than `limit`, where there are more; then one for each store of a cluster that is missing."""
+    return [*client.all(path, limit + 1, **query), *client.missing]
 
 
 def report(found: Row, text: str, as_json: bool) -> None:
@@ -210,6 +278,9 @@ def texts(*pairs: tuple[str, str]) -> Columns:
 def with_marks(row: Row) -> str:
     """The name of a queue, marked where it is paused."""
     return f"{row['name']} (paused)" if row["paused"] else str(row["name"])
+
+
+_PLACE: Final[Columns] = texts(("STORE", "store"), ("NODE", "node"))
 
 
 def joined(parts: Iterable[Columns]) -> Columns:

@@ -22,7 +22,7 @@ from amq.cli.management import (
 )
 from amq.cli.options import confirm, most_option, valued, yes_option
 from amq.cli.output import counted, examples, json_option, print_json, print_table, size_text, wall_text
-from amq.management.client import ManagementClient, part
+from amq.management.client import Manager, part
 from amq.management.listing import Row
 
 SORTS = {
@@ -63,7 +63,7 @@ _name = click.argument("name", metavar="NAME")
 @asks_broker
 @json_option
 def queues(
-    client: ManagementClient,
+    client: Manager,
     pattern: str,
     sort: str,
     condition: str,
@@ -94,7 +94,7 @@ def queue() -> None:
 @_name
 @asks_broker
 @json_option
-def show_(client: ManagementClient, name: str, as_json: bool) -> None:
+def show_(client: Manager, name: str, as_json: bool) -> None:
     """Show all figures of a queue."""
     row = client.get(f"/queues/{part(bare(name))}")
     if as_json:
@@ -110,7 +110,7 @@ def show_(client: ManagementClient, name: str, as_json: bool) -> None:
 @_name
 @asks_broker
 @json_option
-def why(client: ManagementClient, name: str, as_json: bool) -> None:
+def why(client: Manager, name: str, as_json: bool) -> None:
     """Say why a queue does not drain, as far as its broker can see.
 
     It looks at the consumers, their selectors and the first 1,000 messages, at limits, and at the disk of the store.
@@ -133,7 +133,7 @@ def why(client: ManagementClient, name: str, as_json: bool) -> None:
 @options.limit_option(PAGE)
 @asks_broker
 @json_option
-def browse(client: ManagementClient, name: str, selector: str, limit: int, as_json: bool) -> None:
+def browse(client: Manager, name: str, selector: str, limit: int, as_json: bool) -> None:
     """Show the messages of a queue in the order of delivery. They stay as they are."""
     rows, more = _messages(client, bare(name), selector, limit)
     if as_json:
@@ -162,7 +162,7 @@ def browse(client: ManagementClient, name: str, selector: str, limit: int, as_js
 @_selector
 @asks_broker
 @json_option
-def peek(client: ManagementClient, name: str, selector: str, as_json: bool) -> None:
+def peek(client: Manager, name: str, selector: str, as_json: bool) -> None:
     """Show the message that is delivered next, with its headers and body."""
     rows, _ = _messages(client, bare(name), selector, 1)
     if not rows:
@@ -176,7 +176,7 @@ def peek(client: ManagementClient, name: str, selector: str, as_json: bool) -> N
 @_name
 @_selector
 @asks_broker
-def export(client: ManagementClient, name: str, selector: str) -> None:
+def export(client: Manager, name: str, selector: str) -> None:
     """Write the messages of a queue as lines of JSON. They stay where they are.
 
     A body that is no text is in `body_base64`. Bodies of more than 1 MiB are cut, and `truncated` is true. `amq journal
@@ -203,7 +203,7 @@ def export(client: ManagementClient, name: str, selector: str) -> None:
 @asks_broker
 @json_option
 def purge(
-    client: ManagementClient,
+    client: Manager,
     name: str,
     selector: str,
     ids: tuple[str, ...],
@@ -224,7 +224,7 @@ def purge(
 @yes_option
 @asks_broker
 @json_option
-def delete(client: ManagementClient, name: str, yes: bool, as_json: bool) -> None:
+def delete(client: Manager, name: str, yes: bool, as_json: bool) -> None:
     """Delete a queue that has no consumers, with its messages. The next message makes it anew."""
     path = f"/queues/{part(bare(name))}"
     if not yes:
@@ -246,7 +246,7 @@ def delete(client: ManagementClient, name: str, yes: bool, as_json: bool) -> Non
 @asks_broker
 @json_option
 def move(
-    client: ManagementClient,
+    client: Manager,
     name: str,
     to: str,
     selector: str,
@@ -272,7 +272,7 @@ def move(
 @asks_broker
 @json_option
 def copy(
-    client: ManagementClient,
+    client: Manager,
     name: str,
     to: str,
     selector: str,
@@ -290,7 +290,7 @@ def copy(
 @_name
 @asks_broker
 @json_option
-def pause(client: ManagementClient, name: str, as_json: bool) -> None:
+def pause(client: Manager, name: str, as_json: bool) -> None:
     """Deliver nothing from a queue until `amq queue resume`, or until another broker becomes master."""
     found = client.post(f"/queues/{part(bare(name))}/pause")
     report(found, f"{bare(name)} is paused: its consumers get nothing", as_json)
@@ -300,13 +300,13 @@ def pause(client: ManagementClient, name: str, as_json: bool) -> None:
 @_name
 @asks_broker
 @json_option
-def resume(client: ManagementClient, name: str, as_json: bool) -> None:
+def resume(client: Manager, name: str, as_json: bool) -> None:
     """Deliver again from a paused queue."""
     found = client.post(f"/queues/{part(bare(name))}/resume")
     report(found, f"{bare(name)} delivers", as_json)
 
 
-def _messages(client: ManagementClient, name: str, selector: str, limit: int) -> tuple[list[Row], bool]:
+def _messages(client: Manager, name: str, selector: str, limit: int) -> tuple[list[Row], bool]:
     """The first `limit` messages, and whether there are more."""
     rows: list[Row] = []
     after: str | None = ""
@@ -323,7 +323,7 @@ def _selected(selector: str, ids: tuple[str, ...], limit: int | None) -> dict[st
     return {"selector": selector, "ids": list(ids), **({"limit": limit} if limit is not None else {})}
 
 
-def _previewed(client: ManagementClient, path: str, body: dict[str, Any]) -> str:
+def _previewed(client: Manager, path: str, body: dict[str, Any]) -> str:
     found = client.post(path, {**body, "dry_run": True})
     return f"{'' if found['complete'] else 'at least '}{counted(found['count'], 'message')}"
 

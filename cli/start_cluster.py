@@ -10,6 +10,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import BinaryIO
@@ -58,7 +59,8 @@ def run(directory: str, read: Callable[[str], BrokerConfig], weight: float, gate
     _check_ports(config, len(table.stores))
     _check_naming(config, table.placement.naming)
     count = gateways or min(GATEWAYS, len(os.sched_getaffinity(0)))
-    node = ClusterNode(config.name, True, weight, host=socket.gethostname(), pid=os.getpid())
+    began_ms = time.time_ns() // 1_000_000
+    node = ClusterNode(config.name, True, weight, host=socket.gethostname(), pid=os.getpid(), began_ms=began_ms)
     seat = cluster.join(node.name, node.weight, node.host, node.pid)
     _log.info("node starting", version=amq.__version__, pid=os.getpid(), cluster=cluster.directory, weight=weight)
     try:

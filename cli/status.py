@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from amq.cli import exits
 from amq.cli.clients import parse_url
+from amq.cli.management import chosen, place_of
 from amq.cli.output import (
     duration_text,
     examples,
@@ -44,6 +45,7 @@ SECONDS_MAX = 253_402_300_799  # the year 9999
 _EPILOG = examples(
     "amq status --store /mnt/shared/amq",
     "amq status --store /mnt/shared/amq --json | jq -r .master.name",
+    "amq status --cluster /mnt/shared/cluster",
     "amq status --url 'failover:(stomp://a:61613,stomp://b:61613)'",
 )
 
@@ -52,15 +54,29 @@ _EPILOG = examples(
 @click.option(
     "--store", metavar="DIR|URL", envvar="AMQ_STORE", help="Store to look into; or $AMQ_STORE. Takes no lock."
 )
-@click.option("--url", metavar="URL", help="Broker URL: each broker in it is asked. $AMQ_STORE does not count then.")
+@click.option(
+    "--cluster",
+    metavar="DIR",
+    envvar="AMQ_CLUSTER",
+    help="Cluster: all its stores and nodes, as by `amq cluster status`; or $AMQ_CLUSTER. With --store NAME: that one.",
+)
+@click.option(
+    "--url", metavar="URL", help="Broker URL: each broker in it is asked. The environment does not count then."
+)
 @click.option("--login", default="", envvar="AMQ_LOGIN", help="With --url: user, where it has none; or $AMQ_LOGIN.")
 @click.option("--passcode", default="", envvar="AMQ_PASSCODE", help="With --url: password; or $AMQ_PASSCODE.")
 @json_option
 @click.pass_context
 def status(
-    context: click.Context, store: str | None, url: str | None, login: str, passcode: str, as_json: bool
+    context: click.Context,
+    store: str | None,
+    cluster: str | None,
+    url: str | None,
+    login: str,
+    passcode: str,
+    as_json: bool,
 ) -> None:
-    """Show who is master of a store, or which broker of a URL serves clients.
+    """Show who is master of a store, or of all stores of a cluster, or which broker of a URL serves clients.
 
     Exit code 0: a master serves. 1: there is none, or it is silent. `state` in the JSON is one of "serving"; "silent"
     (the master has written no heartbeat for longer than its lockKeepAlivePeriod and confirms nothing: it pauses,
@@ -81,10 +97,19 @@ def status(
 
     `urls` are where a broker listens, `addresses` where it says that clients reach it (advertisedTransports).
     """
-    if url is not None and context.get_parameter_source("store") is ParameterSource.ENVIRONMENT:
-        store = None
-    if (store is None) == (url is None):
-        raise click.UsageError("give one of --store and --url")
+    if url is not None:
+        store, cluster = (
+            None if context.get_parameter_source(name) is ParameterSource.ENVIRONMENT else value
+            for name, value in (("store", store), ("cluster", cluster))
+        )
+    else:
+        store, _, cluster = chosen(store or "", "", cluster or "")
+        store = place_of(store, cluster) or None
+    if bool(store) + bool(cluster and not store) + (url is not None) != 1:
+        raise click.UsageError("give one of --store, --cluster and --url")
+    if cluster and not store:
+        _of_cluster(cluster, as_json)
+        return
     if store is not None:
         facts = _of_store(store)
         serving = facts["state"] == "serving"
@@ -98,6 +123,19 @@ def status(
     else:
         _print_url(facts["brokers"])
     if not serving:
+        raise click.exceptions.Exit(exits.FAILED)
+
+
+def _of_cluster(directory: str, as_json: bool) -> None:
+    from amq.cli.cluster_status import facts_of, print_facts
+    from amq.cluster.directory import Cluster
+
+    facts = facts_of(Cluster(directory))
+    if as_json:
+        print_json(facts)
+    else:
+        print_facts(facts)
+    if any(store["master"] is None for store in facts["stores"]):
         raise click.exceptions.Exit(exits.FAILED)
 
 

@@ -46,6 +46,7 @@ NODES_MAX = 128
 WEIGHT_MAX = 1000.0
 NODE_BYTES = 16 << 10  # of a seat: what is written later is never shorter
 GATEWAYS_MAX = 64  # of one node
+FAILING_MAX = 16  # names
 ORDER_BYTES = 1024
 READS_MAX = 3  # of a document that is being written
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -71,12 +72,35 @@ class StoreTable:
 
 
 class GatewaySeen(NamedTuple):
-    """A gateway, as its node last said: its process, 0 = it does not run; how many clients it has, and to how many
-    stores it has a link."""
+    """A gateway, as its node last said.
+
+    pid            of its process, 0 = it does not run
+    connections    clients that it has
+    links          stores to which it has a link
+    waiting        connections that wait for the master of a store
+    refused        stores whose master refuses its links now
+    received, delivered   messages of clients that it passed on, and gave to clients, since its start
+    links_lost     links that broke, since its start
+    repeats        how often commands had to wait for a newer table of the homes, since its start
+    restarts       how often its process was started again, since the start of its node
+    """
 
     pid: int
     connections: int = 0
     links: int = 0
+    waiting: int = 0
+    refused: int = 0
+    received: int = 0
+    delivered: int = 0
+    links_lost: int = 0
+    repeats: int = 0
+    restarts: int = 0
+
+    @classmethod
+    def of(cls, pid: int, counts: Mapping[str, Any], restarts: int = 0) -> GatewaySeen:
+        """`counts` = what it says of itself; it may be of another version than its node."""
+        known = {name: _count(counts.get(name)) for name in cls._fields}
+        return cls(**{**known, "pid": pid, "restarts": restarts})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +113,9 @@ class ClusterNode:
     host, pid of its process, as it last said
     addresses where clients find its gateways, () = it has not said
     gateways  its processes that hold clients' connections
+    began_ms  when its process was started, by its own clock, 0 = unknown
+    restarts  how often its processes were started again
+    failing   those that end again and again: a store names its member
     """
 
     name: str
@@ -99,6 +126,9 @@ class ClusterNode:
     pid: int = 0
     addresses: tuple[str, ...] = ()
     gateways: tuple[GatewaySeen, ...] = ()
+    began_ms: int = 0
+    restarts: int = 0
+    failing: tuple[str, ...] = ()
 
     @property
     def effective_weight(self) -> float:
@@ -315,8 +345,15 @@ class Cluster:
 
 def node_document(node: ClusterNode) -> bytes:
     """The document of `node` in its seat."""
-    gateways = [each._asdict() for each in node.gateways[:GATEWAYS_MAX]]
-    body = {"weight": node.weight, "host": node.host, "pid": node.pid, "gateways": gateways}
+    body = {
+        "weight": node.weight,
+        "host": node.host,
+        "pid": node.pid,
+        "gateways": [list(each) for each in node.gateways[:GATEWAYS_MAX]],
+        "began_ms": node.began_ms,
+        "restarts": node.restarts,
+        "failing": list(node.failing[:FAILING_MAX]),
+    }
     return encode("node", {**body, "addresses": list(bounded(node.addresses))}, NODE_BYTES)
 
 
@@ -409,15 +446,17 @@ def _node_of(posted: Posted, running: bool) -> ClusterNode:
             pid=pid if isinstance(pid, int) else 0,
             addresses=stated(found, "") if isinstance(found := body.get("addresses"), list) else (),
             gateways=_gateways(body.get("gateways")),
+            began_ms=_count(body.get("began_ms")),
+            restarts=_count(body.get("restarts")),
+            failing=tuple(map(str, failing[:FAILING_MAX])) if isinstance(failing := body.get("failing"), list) else (),
         )
     return ClusterNode(posted.name, running)
 
 
 def _gateways(found: object) -> tuple[GatewaySeen, ...]:
     each = found[:GATEWAYS_MAX] if isinstance(found, list) else []
-    return tuple(
-        GatewaySeen(*(_count(one.get(key)) for key in GatewaySeen._fields)) for one in each if isinstance(one, dict)
-    )
+    size = len(GatewaySeen._fields)
+    return tuple(GatewaySeen(*map(_count, one[:size])) for one in each if isinstance(one, list) and one)
 
 
 def _count(found: object) -> int:

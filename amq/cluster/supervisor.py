@@ -42,6 +42,7 @@ SILENT_S = 30.0
 STARTING_S = 300.0  # before the first word: a busy host starts many processes at a time
 PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 30.0  # before a process is started again; twice as long each time
 STEADY_S = 60.0  # a process that ran for so long is started again after the shortest pause
+FAILING_PAUSE_S = 8 * PAUSE_S_MIN  # of one that has ended three times without a steady minute
 GATEWAYS_END_S = 10.0  # at a stop: then the members end, too
 DATAGRAM_BYTES_MAX = 4096
 COUNTS = "X_AMQ_COUNTS"  # what a gateway says of itself, as JSON
@@ -68,6 +69,7 @@ class _Process:
     door: socket.socket
     path: str
     pause_s: float
+    restarts: int = 0
     child: asyncio.subprocess.Process | None = None
     status: str = "starting"
     ready: bool = False
@@ -75,6 +77,7 @@ class _Process:
     heard_s: float = 0.0
     has_spoken: bool = False
     is_to_reload: bool = False  # as soon as it has spoken
+    started_s: float = 0.0
     code: int = 0
     task: asyncio.Task[None] | None = None
 
@@ -215,7 +218,7 @@ class Supervisor:
     async def _run(self, each: _Process) -> None:
         """Start the process, and start it again whenever it ends, until the node stops."""
         while not self._end.done():
-            started_s = each.heard_s = self._loop.time()
+            each.started_s = each.heard_s = self._loop.time()
             each.status, each.ready, each.has_spoken, each.counts = "starting", False, False, {}
             each.is_to_reload = False
             try:
@@ -235,14 +238,15 @@ class Supervisor:
             each.status = why
             if self._end.done():
                 return
-            if self._loop.time() - started_s >= STEADY_S:
+            if self._loop.time() - each.started_s >= STEADY_S:
                 each.pause_s = PAUSE_S_MIN
-            _log.error(
-                "a process of the node has ended: starting it again", **each.facts, how=why, pause_s=each.pause_s
-            )
+            pause_s, each.pause_s = each.pause_s, min(2 * each.pause_s, PAUSE_S_MAX)
+            each.restarts += 1
+            _log.error("a process of the node has ended: starting it again", **each.facts, how=why, pause_s=pause_s)
+            if each.pause_s == FAILING_PAUSE_S:
+                _log.critical("a process of the node ends again and again", **each.facts, how=why)
             self._report()
-            await asyncio.wait([self._end], timeout=each.pause_s)
-            each.pause_s = min(2 * each.pause_s, PAUSE_S_MAX)
+            await asyncio.wait([self._end], timeout=pause_s)
 
     async def _start(self, each: _Process) -> asyncio.subprocess.Process:
         environment = {key: value for key, value in self._environment.items() if key not in _OURS}
@@ -329,15 +333,22 @@ class Supervisor:
         if self._end.done() or not self._members:
             return
         seen = tuple(
-            GatewaySeen(each.child.pid if each.child is not None else 0, **each.counts) for each in self._gateways
+            GatewaySeen.of(each.child.pid if each.child is not None else 0, each.counts, each.restarts)
+            for each in self._gateways
         )
-        self._node = replace(self._node, gateways=seen)
+        restarts, failing = sum(each.restarts for each in processes), tuple(filter(None, map(self._fails, processes)))
+        self._node = replace(self._node, gateways=seen, restarts=restarts, failing=failing)
         status = "STATUS=" + "; ".join(f"{each.name}: {each.status}" for each in processes)
         ready = not self._is_ready and all(each.ready for each in processes)
         process.notify(f"READY=1\n{status}" if ready else status)
         if ready:
             self._is_ready = True
             _log.info("all processes of the node run", stores=list(self._members), gateways=len(self._gateways))
+
+    def _fails(self, each: _Process) -> str:
+        """Its name where it ends again and again, "" = it does not."""
+        is_steady = each.child is not None and self._loop.time() - each.started_s >= STEADY_S
+        return each.name if each.pause_s >= FAILING_PAUSE_S and not is_steady else ""
 
     def _feed_watchdog(self, interval_s: float | None) -> None:
         if interval_s is not None:

@@ -98,7 +98,9 @@ class GatewayHub(Reception):
         return bool(self.turn.unsent) or any(each.owes_answers for each in routed)
 
     def admit(self, peer: Peer, owner: str, client: Client, protocol: str) -> ServedConnection:
-        return RoutedConnection(self._ways, peer, owner, client, protocol)
+        made = RoutedConnection(self._ways, peer, owner, client, protocol)
+        made.traffic = self.traffic[protocol]
+        return made
 
     def _lend(self, queue: Any, message: Message) -> int:  # noqa: ARG002
         size = len(message.body)

@@ -23,6 +23,7 @@ from amq.core.errors import AmqError, StoreError
 from amq.doors.threads import Threads
 from amq.gateway.homes import RoutedHome
 from amq.gateway.lookout import Lookout, Master, find_master
+from amq.link.framing import LinkError
 from amq.link.link import Link
 from amq.transports.hub import ServedConnection
 from amq.transports.peer import Peer
@@ -51,6 +52,7 @@ class _Store:
         self.master: Master | None = None  # as was last seen
         self.linked: Master | None = None  # to which the link is connected, None = to none
         self.seen = asyncio.Event()  # the lookout has looked
+        self.is_refused = False  # its master refuses links of this process
 
 
 class StoreLinks:
@@ -73,6 +75,21 @@ class StoreLinks:
         self._loop = asyncio.get_running_loop()
         self._stores: dict[str, _Store] = {}
         self._is_closed = False
+        self.lost = 0  # links that were connected
+
+    @property
+    def held_up(self) -> int:
+        """How many connections wait for the master of a store."""
+        return sum(
+            len(each.link.connections)
+            for each in self._stores.values()
+            if each.link is not None and each.linked is None
+        )
+
+    @property
+    def refused(self) -> list[str]:
+        """The stores whose masters refuse links of this process: it has another secret, or is of another version."""
+        return [each.name for each in self._stores.values() if each.is_refused]
 
     @property
     def linked(self) -> list[str]:
@@ -136,6 +153,7 @@ class StoreLinks:
                             await self._connect_link(link, master.address)
                     except (AmqError, OSError) as error:  # also where it does not answer in time
                         reason = f"{master.broker} at {master.address}: {error or 'no answer'}"
+                        self._refused(store, error)
                     else:
                         self._linked(store, link, master)
                         return
@@ -149,7 +167,15 @@ class StoreLinks:
         finally:
             self._want(store, False)
 
+    @staticmethod
+    def _refused(store: _Store, error: Exception) -> None:
+        is_refused = isinstance(error, LinkError) and error.code in ("LINK_REFUSED", "LINK_VERSION")
+        if is_refused and not store.is_refused:
+            _log.error("the master refuses links of this node", store=store.name, reason=str(error))
+        store.is_refused = is_refused
+
     def _linked(self, store: _Store, link: Link, master: Master) -> None:
+        store.is_refused = False
         if store.link is link and not link.is_lost:
             store.linked = master
             _log.info("linked to the master", store=store.name, broker=master.broker, address=master.address)
@@ -175,6 +201,7 @@ class StoreLinks:
     def _lost(self, store: _Store, link: Link, error: AmqError) -> None:
         """All its connections have heard: some may have begun another link by now."""
         if link.home is not None:
+            self.lost += 1
             _log.warning("link lost", store=store.name, broker=link.home.broker, reason=str(error))
         if store.link is link:
             store.link = store.linked = None

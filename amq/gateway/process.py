@@ -95,7 +95,18 @@ class Gateway(Service):
         if self._stop is not None:
             return
         linked, waiting = self.ways.links.linked, self.ways.links.waiting
-        counts = json.dumps({"connections": len(self.hub.connections), "links": len(linked)})
+        counts = json.dumps(
+            {
+                "connections": len(self.hub.connections),
+                "links": len(linked),
+                "waiting": self.ways.links.held_up,
+                "refused": len(self.ways.links.refused),
+                "received": sum(each.received for each in self.hub.traffic.values()),
+                "delivered": sum(each.delivered for each in self.hub.traffic.values()),
+                "links_lost": self.ways.links.lost,
+                "repeats": self.ways.repeats,
+            }
+        )
         status = f"{len(self.hub.connections)} clients, linked to {', '.join(linked) or 'no store'}"
         if waiting:
             status += f", waiting for {', '.join(waiting)}"

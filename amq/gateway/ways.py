@@ -63,6 +63,7 @@ class Ways:
         self._doors = doors
         self._loop = asyncio.get_running_loop()
         self._renewing: list[tuple[int, Callable[[bool], None]]] = []
+        self.repeats = 0  # how often commands waited for a newer table
         self._answering: set[asyncio.Task[None]] = set()  # one for each client that is not read meanwhile
         self._lookout: Lookout | None = None
         self._is_stopped = False
@@ -139,6 +140,7 @@ class Ways:
         return self.links.open(store, home, client, owner, protocol)
 
     def renew(self, done: Callable[[bool], None]) -> None:
+        self.repeats += 1
         self._renewing.append((self._table.number, done))
         if self._lookout is not None:
             self._lookout.want(True)

@@ -5,6 +5,8 @@
     gateway → home   HMAC-SHA256 over both nonces
     home → gateway   HMAC-SHA256 over both nonces, and frames from then on
 
+A manager, which asks the management interface of the home, says `MANAGER` in place of MAGIC; behind its hello is HTTP.
+
 Invariants: an end proves nothing to one of another version; the home proves itself only to a gateway that has; nobody
 can use the proof of one end as that of the other. Until then a hello holds `HELLO_BYTES` and `PROOF_BYTES`, and what
 one read brings. Behind it frames have checksums and no proofs: between hosts use TLS.
@@ -20,6 +22,7 @@ from amq.link.framing import LinkError
 
 VERSION: Final = 1
 MAGIC: Final = b"AMQLINK\n"
+MANAGER: Final = b"AMQMNGT\n"
 NONCE_BYTES: Final = 32
 PROOF_BYTES: Final = 32
 SECRET_BYTES_MIN: Final = 16
@@ -28,9 +31,10 @@ HELLO_BYTES: Final = _HELLO.size
 
 
 class LinkHello:
-    """One end's part. `is_home` tells which end; `nonce` is 32 random bytes of this end."""
+    """One end's part. `is_home` tells which end; `nonce` is 32 random bytes of this end. `manages`: the end that begins
+    is a manager; the home knows that when it `is_done`."""
 
-    def __init__(self, is_home: bool, secret: bytes, nonce: bytes) -> None:
+    def __init__(self, is_home: bool, secret: bytes, nonce: bytes, manages: bool = False) -> None:
         assert len(nonce) == NONCE_BYTES
         assert len(secret.strip()) >= SECRET_BYTES_MIN
         self._is_home = is_home
@@ -38,11 +42,21 @@ class LinkHello:
         self._nonce = nonce
         self._their_nonce = b""
         self._rest = b""
+        self.manages = manages
         self.is_done = False
 
     def begin(self) -> bytes:
         """The first bytes of the gateway, and the answer of the home to those."""
-        return _HELLO.pack(MAGIC, VERSION, self._nonce)
+        return _HELLO.pack(self._magic, VERSION, self._nonce)
+
+    @property
+    def has_heard(self) -> bool:
+        """Has the other end begun?"""
+        return bool(self._their_nonce)
+
+    @property
+    def _magic(self) -> bytes:
+        return MANAGER if self.manages else MAGIC
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
         """Returns the answer, and once `is_done` the bytes behind the hello. Where it raises LinkError, `begin` may
@@ -50,10 +64,12 @@ class LinkHello:
         self._rest += data
         answer = b""
         if not self._their_nonce:
-            if not MAGIC.startswith(self._rest[: len(MAGIC)]):
+            begins, known = self._rest[: len(MAGIC)], (MAGIC, MANAGER) if self._is_home else (self._magic,)
+            if not any(each.startswith(begins) for each in known):
                 raise LinkError("the other end is not one of a link: look at linkListen", code="LINK_REFUSED")
             if len(self._rest) < HELLO_BYTES:
                 return b"", b""
+            self.manages = begins == MANAGER
             _, version, nonce = _HELLO.unpack(self._rest[:HELLO_BYTES])
             if version != VERSION:
                 raise LinkError(
@@ -79,4 +95,5 @@ class LinkHello:
         """The proof of the home, or that of the gateway."""
         mine, theirs = self._nonce, self._their_nonce
         nonces = theirs + mine if self._is_home else mine + theirs  # the gateway's first
-        return hmac.digest(self._secret, (b"home" if of_home else b"gateway") + nonces, "sha256")
+        other = b"manager" if self.manages else b"gateway"
+        return hmac.digest(self._secret, (b"home" if of_home else other) + nonces, "sha256")

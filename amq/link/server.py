@@ -8,7 +8,8 @@ ends, its clients end as if their sockets had broken.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from typing import Final, cast
 
@@ -30,14 +31,24 @@ _log = structlog.get_logger("amq.link")
 
 
 class LinkServer:
-    """`home` = who this is; `numbers` gives connections numbers of this process."""
+    """`home` = who this is; `numbers` gives connections numbers of this process; `manager()` makes the protocol for a
+    socket of a manager."""
 
-    def __init__(self, hub: HomeHub, secret: bytes, home: Home, entropy: Random, numbers: Iterator[int]) -> None:
+    def __init__(
+        self,
+        hub: HomeHub,
+        secret: bytes,
+        home: Home,
+        entropy: Random,
+        numbers: Iterator[int],
+        manager: Callable[[], asyncio.Protocol] | None = None,
+    ) -> None:
         self.hub = hub
         self.home = home
         self.numbers = numbers
         self._secret = secret
         self._entropy = entropy
+        self._manager = manager or _Refused
         self.links: dict[HomeLink, None] = {}
         self.strangers: dict[HomeLink, None] = {}
         self.owners: dict[str, LinkedClient] = {}  # of connections, by what their temporary destinations begin with
@@ -50,11 +61,15 @@ class LinkServer:
         """The protocol of a socket that comes in."""
         hello = LinkHello(True, self._secret, self._entropy.randbytes(NONCE_BYTES))
         link = HomeLink(self)
-        link.socket = socket = LinkSocket(self.hub, hello, link, begins=False)
+        link.socket = socket = LinkSocket(self.hub, hello, link, False, partial(self._managed, link))
         if not self._is_open or len(self.strangers) >= STRANGERS_MAX:
             return _Refused()
         self.strangers[link] = None
         return socket
+
+    def _managed(self, link: HomeLink) -> asyncio.Protocol:
+        del self.strangers[link]
+        return self._manager()
 
     def refused(self, peer: str, error: AmqError) -> None:
         """A stranger is not let in. Strangers can cause many such lines: one in a while is written."""
@@ -106,7 +121,7 @@ class LinkServer:
 
 
 class _Refused(asyncio.Protocol):
-    """There are too many strangers already."""
+    """There are too many strangers already, or this process serves no managers."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).abort()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket as sockets
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
@@ -68,12 +69,21 @@ class LinkOwner(Protocol):
 class LinkSocket(asyncio.Protocol):
     """Implements `amq.transports.hub.Sender` and `amq.transports.shares.Worker`."""
 
-    def __init__(self, hub: LinkHub, hello: LinkHello, owner: LinkOwner, begins: bool) -> None:
-        """`begins`: this end speaks first."""
+    def __init__(
+        self,
+        hub: LinkHub,
+        hello: LinkHello,
+        owner: LinkOwner,
+        begins: bool,
+        manager: Callable[[], asyncio.Protocol] | None = None,
+    ) -> None:
+        """`begins`: this end speaks first. `manager()` makes the protocol that goes on where the other end is a
+        manager; the owner hears no more then."""
         self._hub = hub
         self._hello = hello
         self._owner: LinkOwner | None = owner
         self._begins = begins
+        self._manager = manager
         self._frames = LinkFrames()
         self._waiting: deque[LinkFrame] = deque()  # that were received, and not yet taken
         self._out: list[bytes] = []
@@ -137,9 +147,24 @@ class LinkSocket(asyncio.Protocol):
         if self._hello.is_done:
             assert self._timer is not None
             self._timer.cancel()
+            if self._hello.manages and self._manager is not None:
+                self._hand_on(self._manager(), rest)
+                return b""
             self._timer = self._hub.loop.call_later(BEAT_S, self._beat)
             owner.begun(self.name)
         return rest
+
+    def _hand_on(self, protocol: asyncio.Protocol, rest: bytes) -> None:
+        """Another protocol goes on with this socket, behind the hello."""
+        transport, self._transport, self._owner = self._transport, None, None
+        assert transport is not None
+        transport.write(b"".join(self._out))
+        self._out.clear()
+        transport.set_write_buffer_limits()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        if rest:
+            protocol.data_received(rest)
 
     def eof_received(self) -> bool:
         return False
@@ -154,7 +179,11 @@ class LinkSocket(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._end(LinkError(f"the link to {self.name} broke: {exc or 'the other end closed it'}", code="LINK_LOST"))
+        if self._begins and self._hello.has_heard and not self._hello.is_done:
+            text = f"{self.name} closed the link after the proof of this end: it has another secret, or it stops"
+            self._end(LinkError(text, code="LINK_REFUSED"))
+        else:
+            self._end(LinkError(f"the link to {self.name} broke: {exc or 'the other end closed it'}", code="LINK_LOST"))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

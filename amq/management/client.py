@@ -6,9 +6,11 @@ import http.client
 import json
 import socket
 import ssl
+from abc import ABC, abstractmethod
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Self
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from amq.core.errors import AccessError, AmqError, CommandError, TransportError
@@ -18,25 +20,77 @@ from amq.security.login import User
 
 TIMEOUT_S = 30.0
 ANSWER_BYTES_MAX = 64 << 20
+Dial = Callable[[float], socket.socket]
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout_s: float) -> None:
+class _DialledConnection(http.client.HTTPConnection):
+    def __init__(self, dial: Dial, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)
-        self._path = path
+        self._dial = dial
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
+        self.sock = self._dial(self.timeout or TIMEOUT_S)
 
 
-class ManagementClient:
+def _unix(path: str, timeout_s: float) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect(path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class Manager(ABC):
+    """Asks, and is answered: one broker, or the masters of a cluster. Close it, or use it as a context manager.
+    `missing`: the stores of a cluster that have not answered, each with a `detail`."""
+
+    where: str
+    missing: Sequence[Row] = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @abstractmethod
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Row:
+        """Raises AmqError, as the broker said it, and TransportError where nobody answers."""
+
+    def get(self, path: str, **query: object) -> Row:
+        given = {name: value for name, value in query.items() if value not in (None, "")}
+        return self.ask("GET", path + ("?" + urlencode(given) if given else ""))
+
+    def all(self, path: str, limit: int | None = None, **query: object) -> Iterator[Row]:
+        """The rows of a list, page by page, at most `limit`."""
+        offset = 0
+        while limit is None or offset < limit:
+            size = LIMIT_MAX if limit is None else min(LIMIT_MAX, limit - offset)
+            page = self.get(path, **query, offset=offset, limit=size)
+            yield from page["items"]
+            offset += len(page["items"])
+            if len(page["items"]) < size:
+                return
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None) -> Row:
+        return self.ask("POST", path, body or {})
+
+    def delete(self, path: str, **query: str) -> Row:
+        return self.ask("DELETE", path + ("?" + urlencode(query) if query else ""))
+
+
+class ManagementClient(Manager):
     """`where` = the path of a Unix socket, or `http(s)://[USER:PASSWORD@]HOST:PORT` of a console. `user` = for whom a
     console asks; None = for the operator. A question that changes nothing is given up after `timeout_s`, a change after
     `operation_s` (None = `timeout_s` too). `store` = the one that paths are about, where the process has several:
-    `amq.store.name.real_name` of it, or through a console the name that the process gives it. Close it, or use it as a
-    context manager."""
+    `amq.store.name.real_name` of it, or through a console the name that the process gives it. `dial(timeout_s)` opens
+    the socket where it is neither; it may raise OSError, AmqError."""
 
     def __init__(
         self,
@@ -45,6 +99,7 @@ class ManagementClient:
         user: User | None = None,
         operation_s: float | None = None,
         store: str = "",
+        dial: Dial | None = None,
     ) -> None:
         self.where = where
         self._store = store
@@ -69,38 +124,10 @@ class ManagementClient:
                 else http.client.HTTPConnection(host, port, timeout=timeout_s)
             )
         else:
-            self._http = _UnixConnection(where, timeout_s)
-
-    def __enter__(self) -> ManagementClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+            self._http = _DialledConnection(dial or partial(_unix, where), timeout_s)
 
     def close(self) -> None:
         self._http.close()
-
-    def get(self, path: str, **query: object) -> Row:
-        """Raises AmqError, as the broker said it, and TransportError where nobody answers."""
-        given = {name: value for name, value in query.items() if value not in (None, "")}
-        return self.ask("GET", path + ("?" + urlencode(given) if given else ""))
-
-    def all(self, path: str, limit: int | None = None, **query: object) -> Iterator[Row]:
-        """The rows of a list, page by page, at most `limit`."""
-        offset = 0
-        while limit is None or offset < limit:
-            size = LIMIT_MAX if limit is None else min(LIMIT_MAX, limit - offset)
-            page = self.get(path, **query, offset=offset, limit=size)
-            yield from page["items"]
-            offset += len(page["items"])
-            if len(page["items"]) < size:
-                return
-
-    def post(self, path: str, body: Mapping[str, Any] | None = None) -> Row:
-        return self.ask("POST", path, body or {})
-
-    def delete(self, path: str, **query: str) -> Row:
-        return self.ask("DELETE", path + ("?" + urlencode(query) if query else ""))
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Row:
         try:
@@ -125,6 +152,7 @@ class ManagementClient:
         try:
             if self._http.sock is None:
                 self._http.connect()
+            assert self._http.sock is not None
             self._http.sock.settimeout(self._http.timeout)
             self._http.request(method, PREFIX + path, data, headers)
             answer = self._http.getresponse()

@@ -1,8 +1,11 @@
 """Server: the resources of the brokers of this process over a Unix socket of this host, as HTTP/1.1 with JSON.
 
+The port for links of a cluster leads here, too, for those who have proved that they know its secret (`amq.link.hello`).
+
 Invariants: only the broker's own account (and root) may connect, by the mode of the socket and by its peer's
-credentials. Requests, answers on their way and connections are bounded; a client that does not read, or does not finish
-a request, is closed. The answer to any bytes is HTTP or the end of the connection.
+credentials, or by the secret, which that account alone can read. Requests, answers on their way and connections are
+bounded; a client that does not read, or does not finish a request, is closed. The answer to any bytes is HTTP or the
+end of the connection.
 """
 
 from __future__ import annotations
@@ -64,6 +67,10 @@ class ManagementServer:
             ) from error
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(lambda: _Connection(self), sock=listening)
+
+    def make_trusted(self) -> asyncio.Protocol:
+        """The protocol of a socket whose other end has proved elsewhere that it may do all."""
+        return _Connection(self, is_trusted=True)
 
     def forget(self, store: str | None = None) -> None:
         """The role in `store` (None = in any) changed: what is asked for now is not answered any more."""
@@ -131,8 +138,9 @@ def _caller(headers: Mapping[bytes, bytes]) -> Caller:
 class _Connection(asyncio.Protocol):
     """One client: one request at a time."""
 
-    def __init__(self, server: ManagementServer) -> None:
+    def __init__(self, server: ManagementServer, is_trusted: bool = False) -> None:
         self._server = server
+        self._is_trusted = is_trusted
         self.store: str | None = None  # that which the newest request named
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._transport: Any = None
@@ -147,7 +155,8 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        if len(self._server.connections) >= CONNECTIONS_MAX or not _is_ours(transport.get_extra_info("socket")):
+        is_ours = self._is_trusted or _is_ours(transport.get_extra_info("socket"))
+        if len(self._server.connections) >= CONNECTIONS_MAX or not is_ours:
             transport.abort()
             return
         self._server.connections.add(self)

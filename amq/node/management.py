@@ -88,7 +88,7 @@ class OwnManagement:
             return
         self._server = server
         for name, store in self.stores.items():
-            store.start(self._path, partial(server.forget, name))
+            store.start(self._path, partial(server.forget, name), server.make_trusted)
         _log.info("management socket", path=self._path)
 
     async def close(self) -> None:
@@ -112,11 +112,13 @@ class Managed:
         self.announced = Announced(self._clock)
         self._sampling: asyncio.Task[None] | None = None
 
-    def start(self, path: str, forget: Callable[[], None]) -> None:
-        """Its management is at the socket `path`. `forget()` is called when its role changes."""
+    def start(self, path: str, forget: Callable[[], None], make: Callable[[], asyncio.Protocol]) -> None:
+        """Its management is at the socket `path`, and `make` makes its protocol for those who know the secret of a
+        cluster. `forget()` is called when its role changes."""
         self._counting.start()
         self._sampling = asyncio.create_task(self._sample())
         self._service.management = path
+        self._service.manager = make
         self._service.console = self.announced.url
         self._service.events.listen(RoleChanged, lambda _: forget())
 

@@ -123,7 +123,9 @@ class Mastership(Reception):
         """Open the port of gateways. Raises TransportError."""
         secret = link_secret(self.config.link_secret_file)
         home = Home(self._name, self.epoch, self.message_id_prefix, self.broker.newest_seq)
-        self._links = links = LinkServer(self, secret, home, self._entropy, self._shared.entrance.numbers)
+        self._links = links = LinkServer(
+            self, secret, home, self._entropy, self._shared.entrance.numbers, self._shared.manager()
+        )
         self.link = (await self.open_port(text, links.make))[0]
 
     def meet(self, neighbours: tuple[str, ...]) -> None:

@@ -99,6 +99,7 @@ class Member:
         self.lease: Lease | None = None  # of the latest mastership that was to serve
         self.takeovers = Histogram()  # with the wait for the lease of the master before, until clients are served
         self.management = ""  # path of the socket where operators reach this process, set before `start`
+        self.manager: Callable[[], asyncio.Protocol] | None = None  # of those who manage it through its link port
         self.console: Callable[[], str] = lambda: ""  # URL of the console of this broker, "" = unknown
         self.permissions = hosting.permissions
         self.events = Events()
@@ -113,7 +114,15 @@ class Member:
             make_runner or (lambda post: JobThread(threads, post)),
         )
         entrance = hosting.entrance or Entrance(clock, lambda: self.config)
-        self._shared = Shared(self.events, entrance, authenticate, hosting.credentials, protocols, hosting.alone)
+        self._shared = Shared(
+            self.events,
+            entrance,
+            authenticate,
+            hosting.credentials,
+            protocols,
+            hosting.alone,
+            lambda: self.manager,
+        )
         self._loop = Loop(threads, config.lock_keep_alive_period_s)
         self._contender = Contender(self, self._loop, self._doors, probe, hosting.loading, hosting.replace_process)
         self._next: Mastership | None = None  # made ahead of time

@@ -50,7 +50,8 @@ POLL_S = 0.005
 class Shared:
     """The things that all receptions of a process have in common. Most of them are the node's.
 
-    alone  nothing else is served by this event loop, which may thus wait for a quick disk
+    alone    nothing else is served by this event loop, which may thus wait for a quick disk
+    manager  makes the protocol of a socket by which a program of the cluster manages this process, None = there is none
     """
 
     events: Events
@@ -59,6 +60,7 @@ class Shared:
     credentials: Credentials | None = None
     protocols: Sequence[ServedProtocol] = PROTOCOLS
     alone: bool = True
+    manager: Callable[[], Callable[[], asyncio.Protocol] | None] = lambda: None
 
 
 class _Port(NamedTuple):

@@ -72,6 +72,8 @@ def test_status_tells_stores_that_nobody_serves(cluster: Path, node: str) -> Non
             "drained": False,
             "addresses": [],
             "gateways": [],
+            "restarts": 0,
+            "failing": [],
             "serves": [],
             "should_serve": ["s1", "s2", "s3"],
         }

@@ -1,0 +1,112 @@
+"""Alarms: what an operator of a cluster should do something about. Pure: of what was seen of stores and nodes.
+
+| code                  | when |
+|-----------------------|------|
+| STORE_UNREADABLE      | a store cannot be read |
+| STORE_WITHOUT_MASTER  | no node serves a store |
+| STORE_UNBALANCED      | not the node that should serves a store, for longer than failbackDelay and `GRACE_S` |
+| TABLE_NOT_IN_FORCE    | the master of a store has not recorded the newest homes of destinations, for `GRACE_S` |
+| NODE_ABSENT           | a node does not run, and no operator has drained it |
+| PROCESS_RESTARTS      | processes of a node end again and again |
+| LINK_REFUSED          | masters refuse the links of gateways: another secret or version |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from amq.cluster.directory import ClusterNode, StoreTable
+from amq.cluster.masters import StoreNow
+from amq.core.units import parse_duration_ms
+
+GRACE_S: Final = 30.0
+FAILBACK_S: Final = 5.0  # failbackDelay, where a master does not say
+
+
+class Alarm(NamedTuple):
+    """`store` or `node` "" = it is about none, or about several."""
+
+    code: str
+    text: str
+    store: str = ""
+    node: str = ""
+
+
+def alarms(
+    table: StoreTable,
+    stores: Iterable[StoreNow],
+    nodes: Sequence[ClusterNode],
+    preferences: Mapping[str, Sequence[str]],
+    now_ms: int,
+) -> list[Alarm]:
+    """In the order of the table above. `preferences`: by store the nodes that should serve it, best first."""
+    found = [alarm for store in stores for alarm in _of_store(table, store, nodes, preferences, now_ms)]
+    return [*found, *(alarm for node in nodes for alarm in _of_node(node))]
+
+
+def _of_store(
+    table: StoreTable,
+    store: StoreNow,
+    nodes: Sequence[ClusterNode],
+    preferences: Mapping[str, Sequence[str]],
+    now_ms: int,
+) -> list[Alarm]:
+    if store.trouble:
+        return [Alarm("STORE_UNREADABLE", f"store {store.name} cannot be read: {store.trouble}", store.name)]
+    master, status = store.master, store.status
+    if master is None or status is None or status.epoch is None:
+        return [
+            Alarm("STORE_WITHOUT_MASTER", f"no node serves store {store.name}: see the logs of the nodes", store.name)
+        ]
+    found = []
+    serves_s = (now_ms - status.epoch.started_wall_ms) / 1000
+    wanted = preferred(store, preferences.get(store.name, ()))
+    began_ms = next((node.began_ms for node in nodes if node.name == wanted), 0)
+    waits_s = min(serves_s, (now_ms - began_ms) / 1000)
+    if wanted and wanted != master.name and waits_s > _failback_s(store) + GRACE_S:
+        why = next((slave.not_ready for slave in status.slaves if slave.name == wanted), "")
+        text = f"node {master.name} serves store {store.name}, and {wanted} should"
+        text += f", which {why}" if why else ": `amq cluster rebalance`"
+        found.append(Alarm("STORE_UNBALANCED", text, store.name, wanted))
+    if store.obeys is not None and store.obeys < table.placement.since and serves_s > GRACE_S:
+        text = f"store {store.name} obeys table {store.obeys} of the homes, not {table.placement.since}"
+        found.append(Alarm("TABLE_NOT_IN_FORCE", text, store.name, master.name))
+    return found
+
+
+def _of_node(node: ClusterNode) -> list[Alarm]:
+    if not node.running:
+        if node.drained:
+            return []
+        text = f"node {node.name} does not run: start it, drain it, or `amq cluster forget` it"
+        return [Alarm("NODE_ABSENT", text, node=node.name)]
+    found = []
+    if node.failing:
+        text = f"processes of node {node.name} end again and again: {', '.join(node.failing)}; see its log"
+        found.append(Alarm("PROCESS_RESTARTS", text, node=node.name))
+    if refused := sum(each.refused for each in node.gateways):
+        text = (
+            f"gateways of node {node.name} are refused by {refused} masters: they know another secret, or run another "
+            "version; see the log of the node"
+        )
+        found.append(Alarm("LINK_REFUSED", text, node=node.name))
+    return found
+
+
+def preferred(store: StoreNow, order: Sequence[str]) -> str:
+    """The node that should serve a store: of those that run a broker for it, the most preferred one; "" = none runs."""
+    if store.status is None:
+        return ""
+    running = {each.name for each in store.status.brokers}
+    return next((node for node in order if node in running), "")
+
+
+def _failback_s(store: StoreNow) -> float:
+    options = store.master.facts.get("options") if store.master is not None else None
+    values = options.get("values") if isinstance(options, dict) else None
+    text = values.get("failbackDelay") if isinstance(values, dict) else None
+    try:
+        return parse_duration_ms(text) / 1000 if isinstance(text, str) else FAILBACK_S
+    except ValueError:  # of another version
+        return FAILBACK_S

@@ -1,0 +1,86 @@
+"""Alarms of a cluster: each is there when it should be, and not otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from amq.cluster.alarms import Alarm, alarms
+from amq.cluster.directory import Cluster, ClusterNode, GatewaySeen, StoreTable
+from amq.cluster.masters import StoreNow
+from amq.store.epoch import Epoch
+from amq.store.host import Owner
+from amq.store.presence import MASTER, BrokerPresence
+from amq.store.status import StoreStatus
+
+NOW_MS = 10_000_000
+NODES = [ClusterNode(name, True, began_ms=1) for name in "ab"]
+ORDER = {"s1": ["a", "b"]}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> StoreTable:
+    return Cluster.create(str(tmp_path_factory.mktemp("c") / "c"), {"s1": ""}).table()
+
+
+def owner(name: str) -> Owner:
+    return Owner(name, name, "host", "", "", 1, 1, (), 5.0)
+
+
+def served_by(name: str, began_s: float = 1000, number: int = 1, not_ready: str = "", delay: str = "5s") -> StoreNow:
+    facts: dict[str, Any] = {"placement": {"number": number}, "options": {"values": {"failbackDelay": delay}}}
+    master = BrokerPresence(name, MASTER, owner(name), {}, facts)
+    slave = BrokerPresence("b" if name == "a" else "a", "slave", owner("other"), {}, {"not_ready": not_ready})
+    epoch = Epoch(1, owner(name), {}, int(NOW_MS - 1000 * began_s), "first")
+    return StoreNow("s1", "/c/s1", StoreStatus("held", epoch, False, None, [master, slave]))
+
+
+def told(table: StoreTable, store: StoreNow, *nodes: ClusterNode) -> list[Alarm]:
+    return alarms(table, [store], nodes or NODES, ORDER, NOW_MS)
+
+
+def test_all_is_well(table: StoreTable) -> None:
+    assert told(table, served_by("a")) == []
+
+
+def test_stores(table: StoreTable) -> None:
+    (alarm,) = told(table, StoreNow("s1", "/c/s1"))
+    assert (alarm.code, alarm.store) == ("STORE_WITHOUT_MASTER", "s1")
+    (alarm,) = told(table, StoreNow("s1", "/c/s1", None, "it hangs"))
+    assert alarm.code == "STORE_UNREADABLE"
+    assert "it hangs" in alarm.text
+
+
+def test_a_store_is_unbalanced_after_its_delay(table: StoreTable) -> None:
+    assert told(table, served_by("b", began_s=34)) == []
+    (alarm,) = told(table, served_by("b", began_s=36))
+    assert (alarm.code, alarm.node) == ("STORE_UNBALANCED", "a")
+    assert "rebalance" in alarm.text
+    assert told(table, served_by("b", began_s=60, delay="1min")) == []
+    assert "has not caught up" in told(table, served_by("b", not_ready="has not caught up"))[0].text
+    came_back = replace(NODES[0], began_ms=NOW_MS - 20_000)
+    assert told(table, served_by("b"), came_back, NODES[1]) == []
+
+
+def test_a_table_that_is_not_in_force(table: StoreTable) -> None:
+    assert told(table, served_by("a", number=0, began_s=20)) == []
+    (alarm,) = told(table, served_by("a", number=0))
+    assert alarm.code == "TABLE_NOT_IN_FORCE"
+
+
+def test_nodes(table: StoreTable) -> None:
+    a, b = NODES
+    (alarm,) = told(table, served_by("a"), a, replace(b, running=False))
+    assert (alarm.code, alarm.node) == ("NODE_ABSENT", "b")
+    assert told(table, served_by("a"), a, replace(b, running=False, drained=True)) == []
+    (alarm,) = told(table, served_by("a"), a, replace(b, failing=("gateway 1", "s1")))
+    assert alarm.code == "PROCESS_RESTARTS"
+    assert "gateway 1, s1" in alarm.text
+    (alarm,) = told(table, served_by("a"), a, replace(b, gateways=(GatewaySeen(1, refused=2),)))
+    assert alarm.code == "LINK_REFUSED"
+
+
+def test_what_a_gateway_of_another_version_says() -> None:
+    assert GatewaySeen.of(7, {"connections": 3, "news": 4, "links": "x"}, 2) == GatewaySeen(7, 3, restarts=2)
