@@ -65,9 +65,9 @@ class Records(NamedTuple):
     redelivered: list[tuple[int, int]]
 
 
-def numbered(number: int, rest: bytes = b"") -> bytes:
+def numbered(number: int) -> bytes:
     """The content of a frame of that connection."""
-    return CONNECTION.pack(number) + rest
+    return CONNECTION.pack(number)
 
 
 def stated(number: int, form: Form, value: Any) -> bytes:
@@ -78,7 +78,7 @@ def stated(number: int, form: Form, value: Any) -> bytes:
 def statement(frame: LinkFrame, form: Form) -> Any:
     """The value that `stated` was given. Raises LinkError."""
     try:
-        return form.take(values.decode(frame.data[NUMBER_BYTES:] + frame.body))
+        return form.take(values.decode(frame.data[NUMBER_BYTES:]))
     except _UNREADABLE as error:
         raise LinkError(f"a frame cannot be read: {error}") from error
 
@@ -92,7 +92,7 @@ def read_delivery(frame: LinkFrame) -> tuple[int, Message, int]:
     """Consumer, message, deliveries before. Raises LinkError."""
     try:
         _, consumer, redelivered = _DELIVERY.unpack_from(frame.data)
-        return consumer, message_at(frame.data, _DELIVERY.size, frame.body or None), redelivered
+        return consumer, message_at(frame.data, _DELIVERY.size, frame.body), redelivered
     except _UNREADABLE as error:
         raise LinkError(f"a delivery cannot be read: {error}") from error
 
@@ -106,7 +106,7 @@ def read_deliveries(frame: LinkFrame) -> tuple[int, list[Message]]:
     """Consumer and messages. Raises LinkError."""
     try:
         _, consumer = _CONSUMER.unpack_from(frame.data)
-        return consumer, messages_at(frame.data, _CONSUMER.size, frame.body or None)
+        return consumer, messages_at(frame.data, _CONSUMER.size, frame.body)
     except _UNREADABLE as error:
         raise LinkError(f"deliveries cannot be read: {error}") from error
 
@@ -140,8 +140,8 @@ def read_records(frame: LinkFrame) -> Records:
         if again:
             column, at = column_at("I", data, at, 2 * again)
             pairs = column.tolist()
-        body = frame.body or data[at:]
-        if sum(sizes) != len(body) or (frame.body and at != len(data)):
+        body = frame.body
+        if sum(sizes) != len(body) or at != len(data):
             raise ValueError("the records are not as long as their sizes say")
         places = [*zip(pairs[::2], pairs[1::2], strict=True)]
         if any(place >= count for place, _ in places):
@@ -158,7 +158,7 @@ def confirmation(number: int, receipt: int, outcome: str) -> bytes:
 
 def read_confirmation(frame: LinkFrame) -> tuple[int, str]:
     """Receipt and outcome. Raises LinkError."""
-    data = frame.data + frame.body
+    data = frame.data
     try:
         return _CONFIRM.unpack_from(data)[1], str(data[_CONFIRM.size :], "utf-8", "surrogatepass")
     except _UNREADABLE as error:
@@ -173,7 +173,7 @@ def confirmations(number: int, receipts: Sequence[int]) -> bytes:
 def read_confirmations(frame: LinkFrame) -> list[int]:
     """Raises LinkError."""
     try:
-        return numbers_at(frame.data + frame.body, NUMBER_BYTES)
+        return numbers_at(frame.data, NUMBER_BYTES)
     except _UNREADABLE as error:
         raise LinkError(f"confirmations cannot be read: {error}") from error
 

@@ -17,21 +17,33 @@ from typing import Final
 
 from amq.journal.format import RECORD_BYTES_MAX
 from amq.link import calls
-from amq.link.framing import NUMBER_BYTES, SLICE_BYTES, Kind, LinkError, LinkFrame, framed
+from amq.link.framing import (
+    JOINED_BYTES_MAX,
+    NUMBER_BYTES,
+    SLICE_BYTES,
+    Kind,
+    LinkError,
+    LinkFrame,
+    frame_pieces,
+    framed,
+)
 
 WINDOW_BYTES: Final = 512 << 10
+GRANT_BYTES: Final = WINDOW_BYTES // 4  # fewer are not granted, since each grant is a frame
 LARGE_BYTES_MAX: Final = RECORD_BYTES_MAX  # no store has a larger message
 _PARTED: Final = frozenset(Kind) - {Kind.BEAT, Kind.GRANT, Kind.LARGE, Kind.PART, Kind.CLOSE, Kind.WELCOME}
 
 
 class Outlet:
-    """`write` takes the bytes of a frame. `emptied` is called when the last part of large frames is written."""
+    """`write` takes the bytes of a frame, or its two pieces. `emptied` is called when the last part of large frames is
+    written."""
 
-    def __init__(self, number: int, write: Callable[[bytes], None], emptied: Callable[[], None]) -> None:
+    def __init__(self, number: int, write: Callable[..., None], emptied: Callable[[], None]) -> None:
         self._number = number
         self._write = write
         self._emptied = emptied
-        self._waiting: deque[tuple[int, bytes | memoryview]] = deque()  # frames and parts, with their kinds
+        # Frames and parts: kind, head, body.
+        self._waiting: deque[tuple[int, bytes, bytes | memoryview]] = deque()
         self.flight_bytes = 0
 
     @property
@@ -43,16 +55,20 @@ class Outlet:
         size = len(data) + len(body)
         if size <= SLICE_BYTES:
             if self._waiting:
-                self._waiting.append((kind, data + body))
+                self._waiting.append((kind, data, body))
             else:
                 self.flight_bytes += size
-                self._write(framed(kind, data, body))
+                if len(body) <= JOINED_BYTES_MAX:
+                    self._write(framed(kind, data, body))
+                else:
+                    self._write(*frame_pieces(kind, data, body))
             return
-        self._waiting.append((Kind.LARGE, calls.large(self._number, kind, len(data), len(body))))
+        number = calls.numbered(self._number)
+        self._waiting.append((Kind.LARGE, calls.large(self._number, kind, len(data), len(body)), b""))
         for piece in (data, body):
             view = memoryview(piece)
             parts = [view[at : at + SLICE_BYTES] for at in range(0, len(piece), SLICE_BYTES)]
-            self._waiting += [(Kind.PART, part) for part in parts]
+            self._waiting += [(Kind.PART, number, part) for part in parts]
         self._go_on()
 
     def granted(self, size: int) -> None:
@@ -66,10 +82,9 @@ class Outlet:
     def _go_on(self) -> None:
         waiting = self._waiting
         while waiting and self.flight_bytes < WINDOW_BYTES:
-            kind, data = waiting.popleft()
-            head = calls.numbered(self._number) if kind == Kind.PART else b""
-            self.flight_bytes += len(head) + len(data)
-            self._write(framed(kind, head, data))
+            kind, data, body = waiting.popleft()
+            self.flight_bytes += len(data) + len(body)
+            self._write(*frame_pieces(kind, data, body))
         if not waiting:
             self._emptied()
 
@@ -90,15 +105,15 @@ class Inlet:
         self._bytes_max = bytes_max
         self._kind = 0  # of the large frame of which parts are to come, 0 = there is none
         self._sizes = [0, 0]  # bytes that are missing of its head, and of its body
-        self._parts: tuple[list[memoryview], list[memoryview]] = ([], [])
+        self._parts: tuple[list[bytes], list[bytes]] = ([], [])
         self.taken_bytes = 0  # and not yet granted
 
     def take(self, frame: LinkFrame) -> LinkFrame | None:
         """The frame, or the large one that it completes; None = parts are missing. Raises LinkError."""
-        self.taken_bytes += len(frame.data)
-        kind = frame.kind
+        kind, data, body = frame
+        self.taken_bytes += len(data) + len(body)
         if kind == Kind.PART:
-            return self._part(memoryview(frame.data)[NUMBER_BYTES:])
+            return self._part(body)
         if self._kind:
             raise LinkError("a frame came in the middle of a large one")
         if kind != Kind.LARGE:
@@ -112,7 +127,7 @@ class Inlet:
         self._kind, self._sizes = found, [head_bytes, body_bytes]
         return None
 
-    def _part(self, data: memoryview) -> LinkFrame | None:
+    def _part(self, data: bytes) -> LinkFrame | None:
         at = 0 if self._sizes[0] else 1
         if not self._kind or not 0 < len(data) <= self._sizes[at]:
             raise LinkError("a part of a large frame is not one")
@@ -126,9 +141,9 @@ class Inlet:
         return frame
 
     def grant(self) -> int:
-        """How many bytes may be granted now: none while there are few, since each grant is a frame."""
+        """How many bytes may be granted now: none while there are few."""
         size = self.taken_bytes
-        if size < WINDOW_BYTES // 4:
+        if size < GRANT_BYTES:
             return 0
         self.taken_bytes = 0
         return size

@@ -231,33 +231,33 @@ def read(frame: LinkFrame) -> Command:
         reader = _READERS.get(kind)
         if reader is None:
             raise ValueError(f"frames of kind {kind} are unknown")
-        return reader(data, body or None)
+        return reader(data, body)
     except _UNREADABLE as error:
         raise LinkError(f"a command cannot be read: {error}") from error
 
 
-def _read_send(data: bytes, body: bytes | None) -> Command:
+def _read_send(data: bytes, body: bytes) -> Command:
     _, receipt, size = _SEND.unpack_from(data)
     at = _SEND.size + size
     name = _name(data, _SEND.size, at) if size else ""
     return Send(message_at(data, at, body), receipt or None, name)
 
 
-def _read_send_to_many(data: bytes, body: bytes | None) -> Command:
+def _read_send_to_many(data: bytes, body: bytes) -> Command:
     _, receipt, size = _SEND.unpack_from(data)
     at = _SEND.size + size
     transaction, *destinations = map(TEXT.take, _listed(data[_SEND.size : at]))
     return SendToMany(message_at(data, at, body), tuple(destinations), receipt or None, transaction)
 
 
-def _read_run(data: bytes, body: bytes | None) -> Command:
+def _read_run(data: bytes, body: bytes) -> Command:
     _, first = _RUN.unpack_from(data)
     like, bodies, natives = run_at(data, _RUN.size, body)
     receipts: list[object] | None = [*range(first, first + len(bodies))] if first else None
     return SendRun(like, bodies, receipts, natives)
 
 
-def _read_many(data: bytes, body: bytes | None) -> Command:
+def _read_many(data: bytes, body: bytes) -> Command:
     _, size, headers_bytes = _MANY.unpack_from(data)
     at = _MANY.size + size
     name, stop = _name(data, _MANY.size, at), at + headers_bytes
@@ -265,12 +265,12 @@ def _read_many(data: bytes, body: bytes | None) -> Command:
     return SendMany(like, bodies, name, read_headers(data[at:stop], len(bodies)), natives)
 
 
-def _read_settle(data: bytes, body: bytes | None) -> Command:
+def _read_settle(data: bytes, body: bytes) -> Command:
     _, receipt, seq, first, what, consumer_bytes, transaction_bytes = _SETTLE.unpack_from(data)
     at = _SETTLE.size + consumer_bytes
     stop = at + transaction_bytes
     number = what & ~(_RANGE | _AGAIN)
-    if number >= len(_OUTCOMES) or stop > len(data) or body is not None:
+    if number >= len(_OUTCOMES) or stop > len(data) or body:
         raise ValueError("an acknowledgement is cut off, or has an unknown outcome")
     consumer = str(data[_SETTLE.size : at], "utf-8", "surrogatepass") if consumer_bytes else ""
     transaction = str(data[at:stop], "utf-8", "surrogatepass") if transaction_bytes else ""
@@ -280,17 +280,17 @@ def _read_settle(data: bytes, body: bytes | None) -> Command:
     return kind(seq, consumer, receipt or None, transaction, outcome, begin, reason)
 
 
-def _read_settle_run(data: bytes, body: bytes | None) -> Command:
+def _read_settle_run(data: bytes, body: bytes) -> Command:
     _, size = _ACKS.unpack_from(data)
     at = _ACKS.size + size
-    if body is not None:
-        data += body
+    if body:
+        raise ValueError("an acknowledgement has no body")
     return SettleRun(numbers_at(data, at), _name(data, _ACKS.size, at))
 
 
-def _read_other(data: bytes, body: bytes | None) -> Command:
+def _read_other(data: bytes, body: bytes) -> Command:
     _, receipt, index = _HEAD.unpack_from(data)
-    if index >= len(_COMMANDS) or body is not None:
+    if index >= len(_COMMANDS) or body:
         raise ValueError(f"there is no command {index}")
     kind, fields = _COMMANDS[index]
     found = _listed(data[_HEAD.size :])
@@ -320,7 +320,7 @@ def _name(data: bytes, at: int, stop: int) -> str:
     return str(data[at:stop], "utf-8", "surrogatepass")
 
 
-_READERS: Final[dict[int, Callable[[bytes, bytes | None], Command]]] = {
+_READERS: Final[dict[int, Callable[[bytes, bytes], Command]]] = {
     Kind.SEND: _read_send,
     Kind.SEND_TO_MANY: _read_send_to_many,
     Kind.SEND_RUN: _read_run,

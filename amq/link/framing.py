@@ -1,7 +1,9 @@
 """Frames of a link: bytes in, frames out.
 
-A frame is framed as a record of the journal is: the number of its bytes, a checksum over its kind and its bytes, its
-kind. Its first four bytes are the number of the client's connection, 0 = the frame is about the link itself.
+A frame is a checksum, the number of bytes of its head and of its body, its kind, its head and its body. The first four
+bytes of the head are the number of the client's connection, 0 = the frame is about the link itself. The checksum covers
+all but the body: so no damage makes another message of one, or two, and a body has what it has on the client's own
+socket, the checksums of TCP or TLS.
 
 Invariants: a frame is at most `FRAME_BYTES_MAX` long, which is known before any memory is taken; garbage is a
 `LinkError`, and nothing else.
@@ -14,12 +16,17 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from amq.core.errors import ProtocolError
-from amq.journal.format import RECORD, RECORD_BYTES, crc32
+from amq.journal.format import crc32
 
 SLICE_BYTES: Final = 64 << 10  # more goes in parts, so that other connections have their turn
 FRAME_BYTES_MAX: Final = SLICE_BYTES + 64
 NUMBER: Final = struct.Struct("<I")
 NUMBER_BYTES: Final = NUMBER.size
+LEAD: Final = struct.Struct("<IIIB")  # checksum, bytes of the head, of the body, kind
+LEAD_BYTES: Final = LEAD.size
+_COVERED: Final = struct.Struct("<IIB")  # the part of it that the checksum covers
+_CHECKSUM: Final = struct.Struct("<I")
+JOINED_BYTES_MAX: Final = 16 << 10  # a longer body is not copied behind the head
 LINK: Final = 0  # the number of what is about the link itself
 
 
@@ -60,8 +67,7 @@ class Kind(IntEnum):
 
 
 class LinkFrame(NamedTuple):
-    """One frame, or all parts of a large one. `data` begins with the number of the connection. `body` is the end of it
-    where that came apart from the rest."""
+    """One frame, or all parts of a large one. `data` is its head, which begins with the number of the connection."""
 
     kind: int
     data: bytes
@@ -69,10 +75,16 @@ class LinkFrame(NamedTuple):
 
 
 def framed(kind: int, data: bytes, body: bytes | memoryview = b"") -> bytes:
-    """The bytes of a frame, whose content is `data` and `body`. They are copied once."""
-    size = len(data) + len(body)
-    assert size <= FRAME_BYTES_MAX
-    return b"".join((RECORD.pack(size, crc32(body, crc32(data, kind)), kind), data, body))
+    """The bytes of a frame."""
+    covered = _COVERED.pack(len(data), len(body), kind) + data
+    return b"".join((_CHECKSUM.pack(crc32(covered)), covered, body))
+
+
+def frame_pieces(kind: int, data: bytes, body: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:
+    """The same in two pieces: the body is not copied."""
+    assert len(data) + len(body) <= FRAME_BYTES_MAX
+    covered = _COVERED.pack(len(data), len(body), kind) + data
+    return _CHECKSUM.pack(crc32(covered)) + covered, body
 
 
 class LinkFrames:
@@ -91,17 +103,18 @@ class LinkFrames:
         found: list[LinkFrame] = []
         at = self._complete(data, found) if self._rest else 0
         end = len(data)
-        while end - at >= RECORD_BYTES:
-            size, crc, kind = RECORD.unpack_from(data, at)
-            if not NUMBER_BYTES <= size <= FRAME_BYTES_MAX:
-                raise _too_large(size)
-            stop = at + RECORD_BYTES + size
+        while end - at >= LEAD_BYTES:
+            crc, head_bytes, body_bytes, kind = LEAD.unpack_from(data, at)
+            start = at + LEAD_BYTES
+            middle = start + head_bytes
+            stop = middle + body_bytes
+            if head_bytes < NUMBER_BYTES or stop - start > FRAME_BYTES_MAX:
+                raise _misfit(head_bytes, body_bytes)
             if stop > end:
                 break
-            body = data[at + RECORD_BYTES : stop]
-            if crc32(body, kind) != crc:
+            if crc32(data[at + 4 : middle]) != crc:
                 raise _damaged()
-            found.append(LinkFrame(kind, body))
+            found.append(LinkFrame(kind, data[start:middle], data[middle:stop]))
             at = stop
         if at < end:
             self._rest += data[at:]
@@ -110,28 +123,32 @@ class LinkFrames:
     def _complete(self, data: bytes, found: list[LinkFrame]) -> int:
         """Go on with the frame that has begun. Returns how much of `data` that took."""
         rest, at = self._rest, 0
-        if len(rest) < RECORD_BYTES:
-            at = RECORD_BYTES - len(rest)
+        if len(rest) < LEAD_BYTES:
+            at = LEAD_BYTES - len(rest)
             rest += data[:at]
-            if len(rest) < RECORD_BYTES:
+            if len(rest) < LEAD_BYTES:
                 return len(data)
-        size, crc, kind = RECORD.unpack_from(rest)
-        if not NUMBER_BYTES <= size <= FRAME_BYTES_MAX:
-            raise _too_large(size)
-        missing: int = RECORD_BYTES + size - len(rest)
+        crc, head_bytes, body_bytes, kind = LEAD.unpack_from(rest)
+        if head_bytes < NUMBER_BYTES or head_bytes + body_bytes > FRAME_BYTES_MAX:
+            raise _misfit(head_bytes, body_bytes)
+        missing: int = LEAD_BYTES + head_bytes + body_bytes - len(rest)
         rest += data[at : at + missing]
         if len(data) < at + missing:
             return len(data)
-        body = bytes(memoryview(rest)[RECORD_BYTES:])
+        middle = LEAD_BYTES + head_bytes
+        with memoryview(rest) as view:
+            is_damaged = crc32(view[4:middle]) != crc
+            frame = LinkFrame(kind, bytes(view[LEAD_BYTES:middle]), bytes(view[middle:]))
         rest.clear()
-        if crc32(body, kind) != crc:
+        if is_damaged:
             raise _damaged()
-        found.append(LinkFrame(kind, body))
+        found.append(frame)
         return at + missing
 
 
-def _too_large(size: int) -> LinkError:
-    return LinkError(f"a frame of a link has {size} bytes: the other end does not speak this protocol")
+def _misfit(head_bytes: int, body_bytes: int) -> LinkError:
+    sizes = f"{head_bytes} and {body_bytes} bytes"
+    return LinkError(f"a frame of a link has {sizes}: the other end does not speak this protocol")
 
 
 def _damaged() -> LinkError:

@@ -20,7 +20,7 @@ from typing import Final
 
 from amq.link.framing import LinkError
 
-VERSION: Final = 1
+VERSION: Final = 2
 MAGIC: Final = b"AMQLINK\n"
 MANAGER: Final = b"AMQMNGT\n"
 NONCE_BYTES: Final = 32

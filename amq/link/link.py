@@ -21,7 +21,7 @@ from amq.broker.sessions.traffic import Traffic
 from amq.core.errors import AmqError, CommandError
 from amq.link import calls, commands
 from amq.link.calls import HOME, OPENING, ClientOpening, Home
-from amq.link.channel import WINDOW_BYTES, Inlet, Outlet
+from amq.link.channel import GRANT_BYTES, WINDOW_BYTES, Inlet, Outlet
 from amq.link.framing import LINK, NUMBER, Kind, LinkError, LinkFrame, framed
 from amq.link.hello import NONCE_BYTES, LinkHello
 from amq.link.socket import LinkHub, LinkSocket
@@ -244,7 +244,7 @@ class RemoteConnection:
             self._flow()
             return
         _TAKERS[whole.kind](self, whole)
-        if self._is_writable:
+        if self._inlet.taken_bytes >= GRANT_BYTES and self._is_writable:
             self._grant()
 
     def _catch_up(self, at_any_rate: bool = False) -> None:
@@ -395,7 +395,7 @@ class Link:
         self._entropy = entropy or SystemRandom()
         self._socket: LinkSocket | None = None
         self._connected: asyncio.Future[Home] | None = None
-        self._early: list[bytes] = []  # frames from before the link had a socket
+        self._early: list[bytes | memoryview] = []  # frames from before the link had a socket
         self._held: dict[RemoteConnection, None] = {}  # connections that wait for room
         self._number = 0  # of the last connection
         self.home: Home | None = None
@@ -462,13 +462,13 @@ class Link:
         self.write(framed(Kind.OPEN, calls.stated(number, OPENING, opening)))
         return connection
 
-    def write(self, data: bytes) -> None:
+    def write(self, *pieces: Any) -> None:
         """Send a frame."""
         if self.home is None or self._socket is None:
             if not self.is_lost:
-                self._early.append(data)
+                self._early += pieces
             return
-        self._socket.write(data)
+        self._socket.write(*pieces)
 
     def wake(self) -> None:
         """There is something for clients at the end of this round."""

@@ -23,7 +23,7 @@ from amq.core.message import LARGE_BODY_BYTES, Message, MessageBatch
 from amq.journal.reader import RecordRun
 from amq.link import calls, commands
 from amq.link.calls import ClientOpening
-from amq.link.channel import Inlet, Outlet
+from amq.link.channel import GRANT_BYTES, Inlet, Outlet
 from amq.link.framing import Kind, LinkError, LinkFrame, framed
 from amq.link.messages import columns_of
 from amq.link.socket import LinkHub
@@ -56,7 +56,7 @@ class Carrier(Protocol):
 
     is_full: bool
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, *pieces: Any) -> None: ...
     def hold(self, client: LinkedClient) -> None:
         """Call its `flow` when the link has room."""
 
@@ -182,7 +182,7 @@ class LinkedClient:
             self._bytes = 0
         if self._ends:
             self.end()
-        else:
+        elif self._inlet.taken_bytes >= GRANT_BYTES:
             self._grant()
         return False
 

@@ -50,18 +50,17 @@ def head_of(message: Message) -> bytes:
     return b"".join((lead, name, head, content_type, duplicate_id, properties))
 
 
-def message_at(data: bytes, at: int, body: bytes | None = None, stop: int | None = None) -> Message:
-    """The message whose head begins at `at`, which is at least 4; its body follows, up to `stop`, or is `body`."""
+def message_at(data: bytes, at: int, body: bytes, stop: int | None = None) -> Message:
+    """The message with that body, whose head begins at `at`, which is at least 4, and ends at `stop`."""
     size, persistent = _LEAD.unpack_from(data, at)
     start = at + _LEAD.size
     name = str(data[start : start + size], "utf-8", "surrogatepass")
     stop = len(data) if stop is None else stop
     message = decode_message(data, start + size - RECORD_BYTES, stop, name)
+    if message.body:
+        raise ValueError("there are bytes after the head of a message")
     message.persistent = persistent == 1
-    if body is not None:
-        if message.body:
-            raise ValueError("a message has two bodies")
-        message.body = body
+    message.body = body
     return message
 
 
@@ -126,8 +125,8 @@ def _natives_of(messages: Sequence[Message]) -> list[bytes] | None:
     return found if len(facts) == 1 and not (messages[0].content_type or messages[0].duplicate_id) else None
 
 
-def messages_at(data: bytes, at: int, bodies: bytes | None = None) -> list[Message]:
-    """The messages of the columns that begin at `at`; their bodies follow, or are `bodies`."""
+def messages_at(data: bytes, at: int, bodies: bytes) -> list[Message]:
+    """The messages of the columns that begin at `at`, with these bodies."""
     count, _, flags = _COLUMNS.unpack_from(data, at)
     if flags != _DIFFERENT:
         like, at = _like_at(data, at)
@@ -141,12 +140,10 @@ def messages_at(data: bytes, at: int, bodies: bytes | None = None) -> list[Messa
     sizes, at = column_at("I", data, at + _COLUMNS.size, count)
     head_sizes, at = column_at("I", data, at, count)
     ends = [*accumulate(head_sizes, initial=at)]
-    if ends[-1] > len(data):
-        raise ValueError("a head is cut off")
-    messages = [message_at(data, begin, None, end) for begin, end in pairwise(ends)]
-    for message, body in zip(messages, _cut(data, ends[-1], sizes, bodies), strict=True):
-        message.body = body
-    return messages
+    if ends[-1] != len(data):
+        raise ValueError("a head is cut off, or there are bytes after the heads")
+    places = zip(_cut(bodies, 0, sizes), pairwise(ends), strict=True)
+    return [message_at(data, begin, body, end) for body, (begin, end) in places]
 
 
 def run_of(like: Message, bodies: list[bytes], natives: list[bytes] | None) -> tuple[bytes, bytes]:
@@ -154,7 +151,7 @@ def run_of(like: Message, bodies: list[bytes], natives: list[bytes] | None) -> t
     return _run_of(like, bodies, natives), b"".join(bodies)
 
 
-def run_at(data: bytes, at: int, bodies: bytes | None) -> tuple[Message, list[bytes], list[bytes] | None]:
+def run_at(data: bytes, at: int, bodies: bytes) -> tuple[Message, list[bytes], list[bytes] | None]:
     """The run that `run_of` was given."""
     count, _, flags = _COLUMNS.unpack_from(data, at)
     if flags == _DIFFERENT:
@@ -180,39 +177,33 @@ def _like_at(data: bytes, at: int) -> tuple[Message, int]:
     stop = start + size
     if stop > len(data):
         raise ValueError("a head is cut off")
-    like = message_at(data, start, None, stop)
-    if like.body:
-        raise ValueError("the head of a run has a body")
+    like = message_at(data, start, b"", stop)
     if flags and (like.envelope is None or like.envelope.native is None):
         raise ValueError("messages with native forms are like one without")
     return like, stop
 
 
 def _bodies_at(
-    data: bytes, at: int, count: int, flags: int, bodies: bytes | None
+    data: bytes, at: int, count: int, flags: int, bodies: bytes
 ) -> tuple[list[bytes], list[bytes] | None]:
-    """Bodies, and the data of native forms."""
+    """Bodies, and the data of native forms, with which `data` ends."""
     sizes, at = column_at("I", data, at, count)
     natives = None
     if flags == _NATIVES:
         native_sizes, at = column_at("I", data, at, count)
-        stop = at + sum(native_sizes)
-        natives = _cut(data[:stop], at, native_sizes, None)
-        at = stop
+        natives = _cut(data, at, native_sizes)
     elif flags:
         raise ValueError("columns of this kind are unknown")
-    return _cut(data, at, sizes, bodies), natives
+    elif at != len(data):
+        raise ValueError("there are bytes after the columns")
+    return _cut(bodies, 0, sizes), natives
 
 
-def _cut(data: bytes, at: int, sizes: Sequence[int], apart: bytes | None) -> list[bytes]:
-    """The bodies of these sizes: they are the rest of `data`, or `apart`."""
-    if apart is not None:
-        if at != len(data):
-            raise ValueError("there are bytes after the columns")
-        data, at = apart, 0
+def _cut(data: bytes, at: int, sizes: Sequence[int]) -> list[bytes]:
+    """The pieces of these sizes, of which `data` consists from `at` on."""
     ends = [*accumulate(sizes, initial=at)]
     if ends[-1] != len(data):
-        raise ValueError("the bodies are not as long as their sizes say")
+        raise ValueError("the pieces are not as long as their sizes say")
     return [data[begin:end] for begin, end in pairwise(ends)]
 
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import structlog
 
@@ -217,8 +217,8 @@ class HomeLink:
 
     # -- Carrier ------------------------------------------------------------------------------------------------------
 
-    def write(self, data: bytes) -> None:
-        self.socket.write(data)
+    def write(self, *pieces: Any) -> None:
+        self.socket.write(*pieces)
 
     def hold(self, client: LinkedClient) -> None:
         self._held[client] = None

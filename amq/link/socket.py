@@ -86,7 +86,8 @@ class LinkSocket(asyncio.Protocol):
         self._manager = manager
         self._frames = LinkFrames()
         self._waiting: deque[LinkFrame] = deque()  # that were received, and not yet taken
-        self._out: list[bytes] = []
+        self._out: list[bytes | memoryview] = []
+        self._has_pieces = False  # there are long ones in `_out`
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._heard_s = 0.0  # monotonic
@@ -238,11 +239,14 @@ class LinkSocket(asyncio.Protocol):
 
     # -- output -------------------------------------------------------------------------------------------------------
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes, *more: bytes | memoryview) -> None:
         """Send it at the end of the turn."""
         if not self._out and not self._is_writing:
             self.has_output()
         self._out.append(data)
+        if more:
+            self._out += more
+            self._has_pieces = True
 
     def has_output(self) -> None:
         """The turn shall call `send_out`."""
@@ -260,10 +264,13 @@ class LinkSocket(asyncio.Protocol):
             self._out.clear()
             return
         if self._out:
-            data = b"".join(self._out)
-            self._out.clear()
+            out, self._out = self._out, []
             self._has_spoken = True
-            transport.write(data)
+            if self._has_pieces:
+                self._has_pieces = False
+                transport.writelines(out)
+            else:
+                transport.write(b"".join(out))
         if self._is_finishing:
             transport.close()
 

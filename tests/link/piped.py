@@ -114,16 +114,16 @@ class Piped:
 
     # -- the link, as the remote connection sees it --------------------------------------------------------------------
 
-    def write(self, data: bytes) -> None:
-        for frame in self._to_home.receive(data):
+    def write(self, *pieces: bytes) -> None:
+        for frame in self._to_home.receive(b"".join(pieces)):
             if self._home.take(frame):
                 self._home.work(float("inf"))
 
     def wait(self, connection: Any) -> None: ...
     def wake(self) -> None: ...
 
-    def from_home(self, data: bytes) -> None:
-        for frame in self._to_gateway.receive(data):
+    def from_home(self, *pieces: bytes) -> None:
+        for frame in self._to_gateway.receive(b"".join(pieces)):
             if frame.kind == Kind.CLOSE:
                 self._remote.end_by_home()
             else:
@@ -212,8 +212,8 @@ class _HomeEnd:
     def __init__(self, pipe: Piped) -> None:
         self._pipe = pipe
 
-    def write(self, data: bytes) -> None:
-        self._pipe.from_home(data)
+    def write(self, *pieces: bytes) -> None:
+        self._pipe.from_home(*pieces)
 
     def hold(self, client: LinkedClient) -> None: ...
 

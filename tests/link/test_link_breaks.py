@@ -60,8 +60,8 @@ class Gateway:
         self.found += self.frames.receive(rest)
         return self.hello.is_done
 
-    def say(self, kind: int, data: bytes) -> None:
-        self.socket.send(framed(kind, data))
+    def say(self, kind: int, data: bytes, body: bytes = b"") -> None:
+        self.socket.send(framed(kind, data, body))
 
     def open(self, number: int = 1, owner: str = "77-1.") -> None:
         opening = ClientOpening("alice", (), "", "", False, owner, "stomp", "", ())
@@ -123,8 +123,8 @@ def test_a_link_that_breaks_within_a_large_body_stores_nothing_of_it(tmp_path: P
         gateway.open()
         kind, head, body = commands.written(1, Send(Message("queue://a", b"x" * (4 * LARGE_BODY_BYTES))), 1)
         gateway.say(Kind.LARGE, calls.large(1, kind, len(head), len(body)))
-        gateway.say(Kind.PART, calls.numbered(1, head))
-        gateway.say(Kind.PART, calls.numbered(1, body[:1000]))
+        gateway.say(Kind.PART, calls.numbered(1), head)
+        gateway.say(Kind.PART, calls.numbered(1), body[:1000])
         await served.rest()
         assert len(served.home.connections) == 1
         gateway.socket.close()
@@ -138,11 +138,11 @@ def test_garbage_ends_the_link_and_no_other(tmp_path: Path) -> None:
     async def test(served: Linked) -> None:
         peer = await consumer(served)
         for kind, data in (
-            (Kind.SEND, calls.numbered(9, b"of a connection that is not open")),
-            (Kind.DELIVER, calls.numbered(1, b"what only a home says")),
-            (Kind.SEND, calls.numbered(1, b"no message")),
+            (Kind.SEND, calls.numbered(9) + b"of a connection that is not open"),
+            (Kind.DELIVER, calls.numbered(1) + b"what only a home says"),
+            (Kind.SEND, calls.numbered(1) + b"no message"),
             (Kind.GRANT, calls.of_size(1, 1 << 40)),
-            (Kind.OPEN, calls.numbered(5, b"garbage")),
+            (Kind.OPEN, calls.numbered(5) + b"garbage"),
             (99, calls.numbered(1)),
         ):
             gateway = Gateway(served)
