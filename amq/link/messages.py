@@ -183,9 +183,7 @@ def _like_at(data: bytes, at: int) -> tuple[Message, int]:
     return like, stop
 
 
-def _bodies_at(
-    data: bytes, at: int, count: int, flags: int, bodies: bytes
-) -> tuple[list[bytes], list[bytes] | None]:
+def _bodies_at(data: bytes, at: int, count: int, flags: int, bodies: bytes) -> tuple[list[bytes], list[bytes] | None]:
     """Bodies, and the data of native forms, with which `data` ends."""
     sizes, at = column_at("I", data, at, count)
     natives = None
