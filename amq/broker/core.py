@@ -154,11 +154,11 @@ class Core(ABC):
 
     def consumed_all(self, queue: Queue, messages: list[Message]) -> None:
         """`consumed` for each of `messages`."""
-        if seqs := [each.seq for each in messages if each.segment is not None]:
+        seqs = [each.seq for each in messages if each.segment is not None]
+        if seqs:
             self.journal.open.consumed[queue.name] += seqs
-        for message in messages:
-            if message.segment is None:
-                self.state.remove(queue, message)
+        if len(seqs) < len(messages):
+            self.state.remove_all(queue, [each for each in messages if each.segment is None])
 
     def has_left(self, queue: Queue, seq: int) -> bool:
         """Does nobody get that message from `queue` any more, once all that is on its way to the journal is there?"""

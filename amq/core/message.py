@@ -524,6 +524,35 @@ def alike(
     return found
 
 
+def stood(like: Message, bodies: Iterable[bytes], facts: Iterable[tuple[int, int, int, int]]) -> list[Message]:
+    """Messages that differ from `like` in their bodies alone, and in `facts`: seq, time, offset and size of each. The
+    same as `with_body` for each, in two thirds of the time."""
+    new, found = Message.__new__, []
+    destination, properties, header_bytes = like.destination, like.properties, like.header_bytes
+    content_type, duplicate_id, content = like.content_type, like.duplicate_id, like.content
+    priority, persistent, expires_ms, envelope = like.priority, like.persistent, like.expires_ms, like.envelope
+    for body, (seq, timestamp_ms, offset, size) in zip(bodies, facts, strict=True):
+        message = new(Message)
+        message.destination = destination
+        message.body = body
+        message.properties = properties
+        message.header_bytes = header_bytes
+        message.content_type = content_type
+        message.priority = priority
+        message.persistent = persistent
+        message.timestamp_ms = timestamp_ms
+        message.expires_ms = expires_ms
+        message.duplicate_id = duplicate_id
+        message.content = content
+        message.envelope = envelope
+        message.segment = message.shared = None
+        message.seq = seq
+        message.offset = offset
+        message.size = size
+        found.append(message)
+    return found
+
+
 def check(message: Message) -> None:
     """To be called by the codec of each protocol whose own limits do not see to this, before it hands over a message:
     it can be stored. Raises CommandError."""

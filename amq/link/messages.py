@@ -11,10 +11,10 @@ import struct
 import sys
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, repeat
 from typing import Final
 
-from amq.core.message import Envelope, HeaderColumns, Message, alike
+from amq.core.message import Envelope, HeaderColumns, Message, alike, stood
 from amq.journal.format import RECORD_BYTES
 from amq.journal.records.message import MESSAGE_HEAD, decode_message
 from amq.journal.records.section import encode_section
@@ -85,21 +85,28 @@ def columns_of(messages: Sequence[Message]) -> tuple[bytes, bytes]:
 
 def _are_alike(messages: Sequence[Message]) -> bool:
     """Do they differ in seq, time and body alone? They share their properties and envelopes then."""
-    facts = {
-        (
-            each.destination,
-            each.content_type,
-            each.priority,
-            each.persistent,
-            each.expires_ms,
-            each.content,
-            each.duplicate_id,
-            id(each.properties),
-            id(each.envelope),
-        )
-        for each in messages
-    }
-    return len(facts) == 1 and not messages[0].duplicate_id
+    first = messages[0]
+    destination, content_type, priority, persistent = (
+        first.destination,
+        first.content_type,
+        first.priority,
+        first.persistent,
+    )
+    expires_ms, content, properties, envelope = first.expires_ms, first.content, first.properties, first.envelope
+    for each in messages:
+        if (
+            each.properties is not properties
+            or each.envelope is not envelope
+            or each.duplicate_id
+            or (each.destination is not destination and each.destination != destination)
+            or (each.content_type is not content_type and each.content_type != content_type)
+            or each.priority != priority
+            or each.persistent is not persistent
+            or (each.expires_ms is not expires_ms and each.expires_ms != expires_ms)
+            or each.content != content
+        ):
+            return False
+    return True
 
 
 def _natives_of(messages: Sequence[Message]) -> list[bytes] | None:
@@ -133,6 +140,8 @@ def messages_at(data: bytes, at: int, bodies: bytes) -> list[Message]:
         seqs, at = column_at("Q", data, at, count)
         times, at = column_at("Q", data, at, count)
         found, natives = _bodies_at(data, at, count, flags, bodies)
+        if natives is None:
+            return stood(like, found, zip(seqs, times, repeat(0), repeat(0)))
         messages = alike(like, found, None, natives)
         for message, seq, timestamp_ms in zip(messages, seqs, times, strict=True):
             message.seq, message.timestamp_ms = seq, timestamp_ms

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from amq.broker.queues.queue import RUN_BODY_BYTES_MAX, RUN_MESSAGES_MAX, Queue
+from amq.broker.queues.queue import ROUNDS_MIN, RUN_BODY_BYTES_MAX, RUN_MESSAGES_MAX, Queue
 from amq.core.message import Message
 from amq.protocols.commands import Send, Subscribe
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_CLIENT, ACK_INDIVIDUAL
@@ -171,6 +173,51 @@ def test_a_slow_consumer_gets_no_more_than_the_run_that_was_begun(world: World) 
         assert before < len(client.bodies) <= before + RUN_MESSAGES_MAX
     assert client.bodies == bodies
     world.check()
+
+
+def worked(world: World, rng: random.Random) -> list[list[tuple[object, ...]]]:
+    """What each client gets of a queue, where producers and consumers do what `rng` says."""
+    producer = world.connect()
+    clients = [world.connect() for _ in range(rng.randint(1, 3))]
+    for number in range(rng.randint(1, 4)):
+        ack, prefetch = rng.choice((ACK_AUTO, ACK_INDIVIDUAL, ACK_CLIENT)), rng.choice((0, 20, 100))
+        rng.choice(clients).subscribe("a", ack, prefetch, id=str(number))
+    world.settle()
+    for burst in range(4):
+        odd = rng.choice((0, 0, 0.02))
+        for number in range(rng.choice((3, 40, 200))):
+            is_odd = rng.random() < odd
+            fields = rng.choice(({"expires_ms": 1 << 50}, {"priority": 9}, {"properties": {"JMSXGroupID": "g"}}))
+            body = b"%d-%d" % (burst, number) + bytes(rng.choice((0, RUN_BODY_BYTES_MAX)) if is_odd else 0)
+            persistent = rng.random() < 0.9
+            producer.send(body, receipt=False, persistent=persistent, **(fields if is_odd else {}))
+        world.settle()
+        client = rng.choice(clients)
+        for delivery in client.deliveries[:30] if rng.random() < 0.5 else []:
+            if delivery.seq in client.consumers[delivery.subscription].unacked:
+                client.do(Ack(delivery.seq, delivery.subscription))
+        world.settle()
+    world.check()
+    return [[each[:4] for each in client.deliveries] for client in clients]
+
+
+def test_messages_are_handed_out_in_rounds_as_they_are_one_by_one(
+    make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, handed_out = [], Queue._hand_out_rounds
+
+    def hand_out(queue: Queue, owner: Any) -> None:
+        before = queue.waiting
+        handed_out(queue, owner)
+        taken.append(before - queue.waiting)
+
+    monkeypatch.setattr(Queue, "_hand_out_rounds", hand_out)
+    for seed in range(12):
+        monkeypatch.setattr("amq.broker.queues.queue.ROUNDS_MIN", ROUNDS_MIN)
+        in_rounds = worked(make_world(), random.Random(seed))
+        monkeypatch.setattr("amq.broker.queues.queue.ROUNDS_MIN", 1 << 30)
+        assert in_rounds == worked(make_world(), random.Random(seed)), seed
+    assert sum(map(bool, taken)) > 12
 
 
 def test_two_subscriptions_of_one_connection_compete(world: World) -> None:

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from typing import Any, Protocol
 
 from amq.broker.actions import Action
@@ -37,6 +38,7 @@ NO_LIMIT = UNLIMITED = 1 << 62
 FEW = 32  # messages are taken out of a level one by one
 # There may be 100,000 queues, and an empty deque takes 600 bytes: what a queue has not used yet it shares with others.
 RUN_MESSAGES_MAX = 64  # for one consumer: it may have as much more than fits into `consumerBufferSize`
+ROUNDS_MIN = 4  # fewer messages for each consumer are handed out one by one
 RUN_BODY_BYTES_MAX = 4 << 10  # larger ones are delivered alone: the calls do not count beside the copying
 _NO_MESSAGES: deque[Message] = deque(maxlen=0)
 _NOBODY: deque[Subscription] = deque(maxlen=0)
@@ -122,6 +124,9 @@ class Dispatcher(Protocol):
 
     def consumed(self, queue: Queue, message: Message) -> None:
         """The consumer is done with `message`."""
+
+    def consumed_all(self, queue: Queue, messages: list[Message]) -> None:
+        """`consumed` for each of `messages`."""
 
     def expire(self, queue: Queue, messages: list[Message]) -> None:
         """Messages past their time, already out of the queue's order."""
@@ -735,6 +740,8 @@ class Queue:
         # connection may have several subscriptions here; it gets all in the order of the queue. They are given out in
         # two places, without a function for it: a lone message would pay that call.
         runs: dict[Recipient, tuple[Subscription, list[Message]]] = {}
+        if len(levels[self._top]) >= ROUNDS_MIN * len(ready) > 0:
+            self._hand_out_rounds(owner)
         while ready:
             if guests and not ready[0].is_ready:
                 ready.popleft().park()
@@ -797,6 +804,41 @@ class Queue:
             owner.expire(self, expired)
         if backlogs and ready and self.selection is None:
             owner.fetch_ahead(self)
+
+    def _hand_out_rounds(self, owner: Dispatcher) -> None:
+        """The part of `_hand_out` in which nothing is decided for a single message: the same messages for the same
+        consumers, as many rounds as each of them has room for."""
+        ready, redelivered = self.ready, self.redelivered
+        while ready and len(ready) == len({each.peer for each in ready}):
+            level, consumers = self.levels[self._top], [*ready]
+            count = len(consumers)
+            rounds = min(len(level) // count, RUN_MESSAGES_MAX, *[each.credit - 1 for each in consumers])
+            if rounds < ROUNDS_MIN or self.guests or self._top in self.backlogs:
+                return
+            messages = [*islice(level, rounds * count)]
+            for message in messages:
+                properties = message.properties
+                if (
+                    message.expires_ms
+                    or (properties is not None and GROUP_ID in properties and self.chooses)
+                    or len(message.body) > RUN_BODY_BYTES_MAX
+                    or (redelivered and message.seq in redelivered)
+                ):
+                    return
+            if len(messages) == len(level):
+                level.clear()
+            else:
+                for _ in messages:
+                    level.popleft()
+            shares = [messages[place::count] for place in range(count)]
+            for subscription, share in zip(consumers, shares, strict=True):
+                subscription.credit -= rounds
+                if subscription.auto:
+                    owner.consumed_all(self, share)
+                else:
+                    subscription.unacked.update([(message.seq, message) for message in share])
+            for subscription, share in zip(consumers, shares, strict=True):
+                subscription.peer.deliver_all(subscription, share)
 
     def take_expired(self, now_ms: int) -> list[Message]:
         """Remove and return the waiting messages whose time is over, also where no consumer asks."""

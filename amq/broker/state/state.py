@@ -451,14 +451,14 @@ class State(ServingFold[Segment]):
         if not queue.messages:
             self.emptied[queue] = None
 
-    def remove_all(self, queue: Queue, messages: list[Message], said_in: Segment) -> None:
-        """`remove` for each of `messages`, as a record in the segment `said_in` says."""
+    def remove_all(self, queue: Queue, messages: list[Message], said_in: Segment | None = None) -> None:
+        """`remove` for each of `messages`, as a record in the segment `said_in` says, if there is one."""
         queue.remove_all(messages)
         seen = said_in
         for message in messages:
             segment = message.segment
             if isinstance(segment, Segment):
-                if segment is not seen and segment is not said_in:
+                if segment is not seen and said_in is not None and segment is not said_in:
                     seen = segment
                     said_in.refers.add(segment.code)
                 if segment.shared:

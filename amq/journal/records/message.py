@@ -12,10 +12,12 @@ import base64
 import json
 import struct
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, repeat
+from operator import add
 from typing import Any, Protocol
 
-from amq.core.message import LARGE_BODY_BYTES, TEXT, Message, alike, header_bytes_of_natives, native_like
+from amq.core.message import LARGE_BODY_BYTES, TEXT, Message, alike, header_bytes_of_natives, native_like, stood
 from amq.core.ownership import given, owner_of
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32
 from amq.journal.hidden import is_hidden
@@ -240,8 +242,12 @@ class Run(BaseRecord):
     def stored(self, begin: int = 0, end: int | None = None) -> list[Message]:
         """Those messages, with the places where they stand."""
         end = len(self.bodies) if end is None else end
-        found = self._made(begin, end)
         offset = self.offset + sum(self.sizes[:begin])
+        if self.sections is None:
+            sizes = self.sizes[begin:end].tolist()
+            facts = zip(self.seqs[begin:end], repeat(self.like.timestamp_ms), accumulate(sizes, initial=offset), sizes)
+            return stood(self.like, self.bodies[begin:end], facts)
+        found = self._made(begin, end)
         for message, seq, size in zip(found, self.seqs[begin:end], self.sizes[begin:end], strict=True):
             message.seq, message.offset, message.size = seq, offset, size
             offset += size
@@ -285,13 +291,13 @@ class Run(BaseRecord):
         return b"".join(parts)
 
     def record_bytes(self) -> int:
-        """Of all its records, whose `sizes` it notes."""
-        beside = RECORD_BYTES + MESSAGE_BYTES + len(self.like.content_type.encode())
-        if self.sections is None:
-            self.sizes = array("I", [beside + len(body) for body in self.bodies])
-        else:
-            parts = zip(self.bodies, self.sections, strict=True)
-            self.sizes = array("I", [beside + len(body) + len(section) for body, section in parts])
+        """Of all its records, whose `sizes` it notes, once."""
+        if not self.sizes:
+            beside = RECORD_BYTES + MESSAGE_BYTES + len(self.like.content_type.encode())
+            lengths: Iterable[int] = map(len, self.bodies)
+            if self.sections is not None:
+                lengths = map(add, lengths, map(len, self.sections))
+            self.sizes = array("I", map(beside.__add__, lengths))
         return sum(self.sizes)
 
     def place(self, offset: int, size: int) -> None:
