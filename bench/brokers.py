@@ -207,12 +207,13 @@ class OneStoreCluster(AmqBroker):
     """A node of a cluster with one store, whose clients meet its one gateway. Its port is followed by the store's."""
 
     kind = "cluster"
+    stores = 1
     PARTS = ("--member", "--gateway")  # words of the command lines of its processes
 
     def start(self) -> None:
         if not any(self.store.iterdir()):
             made = [str(self.python), "-m", "amq.cli.main", "cluster", "init", "--cluster", str(self.store)]
-            subprocess.run([*made, "--stores", "1"], cwd=self.root, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([*made, "--stores", str(self.stores)], cwd=self.root, check=True, stdout=subprocess.DEVNULL)
         super().start()
 
     def command(self) -> list[str]:
@@ -223,6 +224,14 @@ class OneStoreCluster(AmqBroker):
     def stop(self) -> None:
         """Its processes end with it, in good order; kill -9 for those that a busy host keeps from that."""
         super().stop()
+        self._end_parts()
+
+    def kill(self) -> None:
+        """kill -9 for all its processes, as when the host dies."""
+        super().kill()
+        self._end_parts()
+
+    def _end_parts(self) -> None:
         for pid in [pid for part in self.PARTS for pid in self._running(part)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -240,7 +249,14 @@ class OneStoreCluster(AmqBroker):
         return sum(map(_memory_bytes, self._running(part)))
 
     def _running(self, part: str) -> list[int]:
-        return [pid for pid, words in naming(self.store) if part in words]
+        return [pid for pid, words in naming(self.store) if part in words and self.name in words]
+
+
+class TwoStoreNode(OneStoreCluster):
+    """One of several nodes of a cluster of two stores."""
+
+    kind = "amq"
+    stores = 2
 
 
 ACTIVEMQ_XML = """<?xml version="1.0" encoding="UTF-8"?>
@@ -251,6 +267,7 @@ ACTIVEMQ_XML = """<?xml version="1.0" encoding="UTF-8"?>
          http://activemq.apache.org/schema/core http://activemq.apache.org/schema/core/activemq-core.xsd">
   <amq:broker brokerName="{name}" useJmx="false" dataDirectory="{base}"
               schedulerSupport="{scheduler}">
+    {network}
     <amq:persistenceAdapter>
       <amq:kahaDB directory="{store}" lockKeepAlivePeriod="{keep_alive_ms}">
         <amq:locker><amq:shared-file-locker lockAcquireSleepInterval="1000"/></amq:locker>
@@ -266,6 +283,9 @@ ACTIVEMQ_XML = """<?xml version="1.0" encoding="UTF-8"?>
   </amq:broker>
 </beans>
 """
+NETWORK_XML = (
+    '<amq:networkConnectors><amq:networkConnector uri="static:(tcp://127.0.0.1:{port})"/></amq:networkConnectors>'
+)
 OPENWIRE_XML = '<amq:transportConnector name="openwire" uri="tcp://127.0.0.1:{port}"/>'
 ACTIVEMQ_LOG = """log4j.rootLogger=WARN, out
 log4j.logger.org.apache.activemq.store.SharedFileLocker=INFO
@@ -294,6 +314,7 @@ class ActiveMqBroker(BrokerProcess):
     kind = "activemq"
     slave_line = re.compile(r"locked", re.IGNORECASE)
     home = ACTIVEMQ_HOME
+    neighbour = 0  # port for OpenWire of the other broker of a network of two
     jars: Sequence[str] = ("lib/*.jar", "lib/optional/*.jar")
 
     def command(self) -> list[str]:
@@ -307,6 +328,7 @@ class ActiveMqBroker(BrokerProcess):
                 port=self.port,
                 keep_alive_ms=self.keep_alive_ms,
                 scheduler=self.options.get("schedulerSupport", "false"),
+                network="" if not self.neighbour else NETWORK_XML.format(port=self.neighbour),
                 openwire="" if self.openwire_port is None else OPENWIRE_XML.format(port=self.openwire_port),
             )
         )
@@ -340,6 +362,7 @@ class ArtemisBroker(BrokerProcess):
 
     kind = "artemis"
     home = Path()
+    neighbour = 0  # port of the other broker of a cluster of two
 
     def command(self) -> list[str]:
         instance = self.store.parent / f"{self.name}-instance"
@@ -367,6 +390,9 @@ class ArtemisBroker(BrokerProcess):
                 "--no-stomp-acceptor",
                 "--java-options=-Xms512m -Xmx2g -XX:+UseG1GC",
             ]
+            if self.neighbour:
+                words += ["--clustered", "--cluster-user", "bench", "--cluster-password", "bench"]
+                words += ["--static-cluster", f"tcp://127.0.0.1:{self.neighbour}"]
             made = subprocess.run(words, capture_output=True, text=True, check=False)
             if made.returncode:
                 raise BrokerProcessError(f"artemis create failed:\n{made.stdout}{made.stderr}")

@@ -265,7 +265,7 @@ def table(report: dict[str, Any]) -> Table:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = cli.parser("churn", __doc__, EXAMPLES, peer=False)
+    parser = cli.parser("churn", __doc__, EXAMPLES, peers=False)
     for field in dataclasses.fields(Amounts):
         name = field.name.replace("_", "-")
         parser.add_argument(f"--{name}", type=int, metavar="N", default=field.default, help="default %(default)s")

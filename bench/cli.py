@@ -18,7 +18,7 @@ PIPE_WIDTH = 140  # columns of a table that does not go to a terminal
 
 
 def parser(
-    module: str, description: str | None, examples: Sequence[str], *, peer: bool = True
+    module: str, description: str | None, examples: Sequence[str], *, peers: bool = True
 ) -> argparse.ArgumentParser:
     """A parser with the common options. `--quick` and `--json` mean the same everywhere."""
     command = f"python -m bench.{module}".rstrip(".")
@@ -28,10 +28,10 @@ def parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="examples:\n" + "\n".join(f"  {command} {example}" for example in examples),
     )
-    if peer:
+    if peers:
         result.add_argument(
             "--peer",
-            type=_peer,
+            type=peer,
             metavar="activemq|activemq6=DIR|artemis=DIR|CHECKOUT",
             help="measure it in the same run; DIR is where an archive was unpacked, CHECKOUT the directory of another "
             "version of amq, with a .venv",
@@ -46,7 +46,7 @@ def parser(
     return result
 
 
-def _peer(kind: str) -> str:
+def peer(kind: str) -> str:
     name, _, home = kind.partition("=")
     try:
         if name in brokers.ARCHIVES:

@@ -272,7 +272,7 @@ def pages_table(report: dict[str, Any]) -> Table:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = cli.parser("console", __doc__, EXAMPLES, peer=False)
+    parser = cli.parser("console", __doc__, EXAMPLES, peers=False)
     parser.add_argument("--queues", type=int, default=QUEUES, help="with a message each (default %(default)s)")
     parser.add_argument("--viewers", type=int, default=VIEWERS, help="of pages (default %(default)s)")
     add_turns(parser, ROWS)

@@ -83,7 +83,7 @@ def table(lines: list[dict[str, Any]], bytes_each: dict[str, float], count: int)
 
 
 def main() -> None:
-    parser = cli.parser("gateway", __doc__, EXAMPLES, peer=False)
+    parser = cli.parser("gateway", __doc__, EXAMPLES, peers=False)
     add_turns(parser, ROWS)
     parser.add_argument("--idle", type=int, help=f"connections that say nothing (default {IDLE:,})")
     args = parser.parse_args()

@@ -247,7 +247,7 @@ def table(storms: list[Storm]) -> Table:
 
 
 def main() -> None:
-    parser = cli.parser("logins", __doc__, EXAMPLES, peer=False)
+    parser = cli.parser("logins", __doc__, EXAMPLES, peers=False)
     parser.add_argument("--clients", type=int, metavar="N", default=CLIENTS, help="default %(default)s")
     parser.add_argument("--users", type=int, metavar="N", action="append", help=f"may be repeated; default {USERS}")
     args = parser.parse_args()

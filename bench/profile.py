@@ -208,7 +208,7 @@ def main() -> None:
     if sys.argv[1:2] == ["--run"]:
         run_under_profile(sys.argv[2], sys.argv[3], sys.argv[4:])
         return
-    parser = cli.parser("profile", __doc__, EXAMPLES, peer=False)
+    parser = cli.parser("profile", __doc__, EXAMPLES, peers=False)
     together = sorted(name for name, row in (ROWS | jms.ROWS).items() if not (row.drains or row.topic))
     parser.add_argument("--row", choices=together, default="4/4 window 256", help="default %(default)s")
     parser.add_argument("--flame", metavar="FILE", help="write py-spy's flame graph there (SVG)")

@@ -289,7 +289,7 @@ def _made(parent: Path, name: str) -> Path:
 
 
 def main() -> None:
-    parser = cli.parser("soak", __doc__, EXAMPLES, peer=False)
+    parser = cli.parser("soak", __doc__, EXAMPLES, peers=False)
     defaults = Settings()
     parser.add_argument("--minutes", type=float, help="end after so long (default: never)")
     parser.add_argument("--kills", type=int, help="end after so many kills of a master")

@@ -317,7 +317,7 @@ def running(jars: Path, directory: str | None, options: dict[str, str]) -> Itera
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = cli.parser("spark_kafka", __doc__, EXAMPLES, peer=False)
+    parser = cli.parser("spark_kafka", __doc__, EXAMPLES, peers=False)
     parser.add_argument("--kafka", type=Path, metavar="DIR", help="where the jars are; without it: how to get them")
     parser.add_argument("--fetch", type=Path, metavar="DIR", help="get the jars from Maven Central first, into DIR")
     parser.add_argument("--rows", type=int, default=400_000, help="default %(default)s")

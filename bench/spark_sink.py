@@ -241,7 +241,7 @@ def table(results: list[dict[str, Any]]) -> Table:
 
 
 def main() -> None:
-    parser = cli.parser("spark_sink", __doc__, EXAMPLES, peer=False)
+    parser = cli.parser("spark_sink", __doc__, EXAMPLES, peers=False)
     parser.add_argument("--rows", type=int, default=1_000_000, help="(default %(default)s)")
     args = parser.parse_args()
     cli.terminate_on_signal()

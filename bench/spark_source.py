@@ -322,7 +322,7 @@ def table(results: Sequence[dict[str, Any]], size_bytes: int) -> Table:
 
 
 def main() -> None:
-    parser = cli.parser("spark_source", __doc__, EXAMPLES, peer=False)
+    parser = cli.parser("spark_source", __doc__, EXAMPLES, peers=False)
     parser.add_argument("--rows", type=int, default=1_000_000, help="default %(default)s")
     parser.add_argument("--size", type=int, default=100, metavar="BYTES", help="of a body (default %(default)s)")
     parser.add_argument("--trials", type=int, default=3, help="default %(default)s")

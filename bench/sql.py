@@ -93,7 +93,7 @@ def takeovers(args: argparse.Namespace, kinds: Sequence[str]) -> None:
 
 
 def main() -> None:
-    parser = cli.parser("sql", __doc__, EXAMPLES, peer=False)
+    parser = cli.parser("sql", __doc__, EXAMPLES, peers=False)
     parser.add_argument("url", help="of the database")
     parser.add_argument("--activemq", action="store_true", help="measure ActiveMQ's JDBC store, too")
     parser.add_argument(

@@ -162,7 +162,7 @@ def table(result: dict[str, dict[str, float]], rows: int, window: int) -> Table:
 
 
 def main() -> None:
-    parser = cli.parser("staging", __doc__, EXAMPLES, peer=False)
+    parser = cli.parser("staging", __doc__, EXAMPLES, peers=False)
     parser.add_argument("--rows", type=int, default=ROWS, help="(default %(default)s)")
     parser.add_argument("--window", type=int, default=WINDOW_ROWS, help="rows of a transaction (default %(default)s)")
     args = parser.parse_args()

@@ -120,7 +120,7 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = cli.parser("tls", __doc__, EXAMPLES, peer=False)
+    parser = cli.parser("tls", __doc__, EXAMPLES, peers=False)
     add_turns(parser, NAMES)
     return parser
 

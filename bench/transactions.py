@@ -224,7 +224,7 @@ def table(results: list[dict[str, Any]]) -> Table:
 
 
 def main() -> None:
-    parser = cli.parser("transactions", __doc__, EXAMPLES, peer=False)
+    parser = cli.parser("transactions", __doc__, EXAMPLES, peers=False)
     parser.add_argument("--messages", type=int, default=300_000, help="of one transaction (default %(default)s)")
     parser.add_argument("--kind", action="append", choices=KINDS, help="only this one (repeatable)")
     args = parser.parse_args()

@@ -295,7 +295,7 @@ def table(rows: list[Waited]) -> Table:
 
 
 def main() -> None:
-    parser = cli.parser("waited", __doc__, EXAMPLES, peer=False)
+    parser = cli.parser("waited", __doc__, EXAMPLES, peers=False)
     parser.add_argument("--attack", choices=list(ATTACKS), action="append", help="may be repeated; default: all")
     parser.add_argument("--seconds", type=float, metavar="S", default=SECONDS, help="of each; default %(default)s")
     args = parser.parse_args()

@@ -54,7 +54,7 @@ class LoadError(AmqError):
 @dataclasses.dataclass(frozen=True)
 class Load:
     """The work to do. `window` = sends of one producer that may be unconfirmed at a time; `tls` = speak TLS as this URI
-    says, None = without."""
+    says, None = without; `consumer_port` = where consumers connect, 0 = at `port`, too."""
 
     port: int
     host: str = "127.0.0.1"
@@ -72,6 +72,7 @@ class Load:
     passcode: str = ""
     timeout_s: float = 60.0
     tls: BrokerUri | None = None
+    consumer_port: int = 0
 
     def __post_init__(self) -> None:
         if self.size_bytes < HEAD_BYTES:
@@ -143,9 +144,9 @@ def percentiles(values: Sequence[int]) -> dict[str, int]:
     return {name: ordered[math.ceil(len(ordered) * share) - 1] for name, share in ranks.items()}
 
 
-def _dial(load: Load) -> socket.socket | _TlsSocket:
+def _dial(load: Load, port: int = 0) -> socket.socket | _TlsSocket:
     """A connection that has logged in. Raises LoadError, OSError."""
-    tcp = socket.create_connection((load.host, load.port), load.timeout_s)
+    tcp = socket.create_connection((load.host, port or load.port), load.timeout_s)
     tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock: socket.socket | _TlsSocket = tcp
     if load.tls is not None:
@@ -327,7 +328,7 @@ def _consume(load: Load, index: int, shared: _Shared) -> dict[str, Any]:
     pattern = _message_pattern(load)
     buffer = bytearray(max(RECV_BYTES, 4 * load.size_bytes))
     view = memoryview(buffer)
-    sock = _dial(load)
+    sock = _dial(load, load.consumer_port)
     heads: list[bytes] = []
     arrivals = array("q")  # pairs of (microseconds, how many)
     held = 0
@@ -427,7 +428,7 @@ def drain(load: Load) -> str:
     """Remove what a run that broke off left in its queue. Returns what prevented that, "" = the queue is empty."""
     deadline = time.monotonic() + DRAIN_S
     try:
-        with _dial(dataclasses.replace(load, timeout_s=DRAIN_IDLE_S)) as sock:
+        with _dial(dataclasses.replace(load, timeout_s=DRAIN_IDLE_S), load.consumer_port) as sock:
             headers = {"id": "drain", "destination": load.destination, "ack": "auto"}
             sock.sendall(encode("SUBSCRIBE", headers))
             sock.settimeout(DRAIN_IDLE_S)

@@ -45,7 +45,7 @@ EXAMPLES = (
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = cli.parser("scale", __doc__, EXAMPLES, peer=False)
+    parser = cli.parser("scale", __doc__, EXAMPLES, peers=False)
     parser.add_argument("rows", metavar="ROW", nargs="*", help=f"of {', '.join(ROWS)}")
     parser.add_argument(
         "--messages", type=int, action="append", metavar="N", help=f"backlog (repeatable; default {MESSAGES})"
