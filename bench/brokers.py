@@ -402,6 +402,8 @@ class ArtemisBroker(BrokerProcess):
             prefixed = text.replace("protocols=CORE,", "anycastPrefix=/queue/;multicastPrefix=/topic/;protocols=CORE,")
             if prefixed == text:
                 raise BrokerProcessError(f"{configuration}: no acceptor with protocols=CORE,… to give prefixes to")
+            every = '<address-setting match="#">'  # a broker gives others at once what nobody consumes at itself
+            prefixed = prefixed.replace(every, f"{every}<redistribution-delay>0</redistribution-delay>")
             configuration.write_text(prefixed)
         return [str(instance / "bin/artemis"), "run"]
 

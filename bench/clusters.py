@@ -189,19 +189,22 @@ def main() -> None:
     cli.terminate_on_signal()
     effort = Effort(4000, 2.0, IDLE_QUICK_S) if args.quick else Effort()
     found: dict[str, dict[str, Any]] = {}
-    try:
-        for kind in ("amq", *args.peer):
-            cli.progress(f"{kind}: two of them")
+    failed: list[str] = []
+    for kind in ("amq", *args.peer):
+        cli.progress(f"{kind}: two of them")
+        try:
             with Pair(kind, args.dir, cli.amq_options(args)) as pair:
                 facts: dict[str, Any] = {"per_s": pair.rate(effort)}
                 for victim in (pair.second, pair.first):
                     cli.progress(f"{kind}: kill -9 of the {victim.name}")
                     facts[victim.name] = pair.killed(victim, effort)
             found[kind] = facts
-    except (LoadError, WireError, OSError, brokers.BrokerProcessError) as error:
-        sys.exit(f"failed: {error}")
+        except (LoadError, WireError, OSError, brokers.BrokerProcessError) as error:
+            failed.append(f"{kind} failed: {error}")
     load = os.getloadavg()[0]
     cli.show(args, {"host": host.describe(args.dir), "load": load, "clusters": found}, table(found, load))
+    if failed:
+        sys.exit("\n".join(failed))
 
 
 if __name__ == "__main__":
