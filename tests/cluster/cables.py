@@ -71,12 +71,10 @@ class Cables:
             for server in self._servers:
                 server.close()
             for cable in self._cables.values():
+                cable.is_cut = True
                 for wire in cable.wires:
                     wire.break_off()
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+            await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
         asyncio.run_coroutine_threadsafe(end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -106,6 +104,9 @@ class Cables:
                 writer.transport.abort()
                 return
             wire = Wire([writer, to_home])
+            if cable.is_cut:  # meanwhile
+                wire.break_off()
+                return
             cable.wires.add(wire)
             try:
                 await asyncio.gather(
