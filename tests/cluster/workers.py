@@ -5,6 +5,7 @@ busy machine needs. They write the same history, which `bench.checker` judges.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from bench.wire import WireConnection, WireError, WireFrame, encode
 
 AMQ, TRANSACTED = "amq", "transacted"  # how a worker works, in its name
 PATIENCE_S, PATIENCE_S_MAX = 4.0, 60.0
+STORED_BEFORE = re.compile(r"message [0-9a-f]+-(\S+) was stored before: the whole transaction")
 
 
 class Patient(LoadWorker):
@@ -54,25 +56,41 @@ class Consumer(Patient, CheckedConsumer):
 
 
 class TransactedProducer(Producer):
-    """What it sends at a time is one transaction, which it sends again as another one until one is confirmed."""
+    """What it sends at a time is one transaction. After a failure it sends each again as it was: where a message of one
+    was stored before, all of it was."""
 
     def __init__(self, plan: WorkerPlan, board: Scoreboard, directory: Path) -> None:
         super().__init__(plan, board, directory)
         self._count = 0
-        self._sent: dict[str, list[str]] = {}  # transaction → its messages
+        self._sent: dict[str, list[str]] = {}  # transaction → its messages, until it is confirmed
+
+    def serve(self, connection: WireConnection) -> bool:
+        try:
+            for name in self._sent:
+                self._send_again(connection, name)
+            return super().serve(connection)
+        except WireError as error:
+            found = STORED_BEFORE.search(str(error))
+            if found is not None:
+                self.confirmed(next(name for name, messages in self._sent.items() if found[1] in messages))
+            raise
 
     def send(self, connection: WireConnection, messages: Sequence[str]) -> None:
-        if not messages:
-            return
-        self._count += 1
-        name = f"{self.plan.worker}.{self._count}"
-        self._sent[name] = list(messages)
+        known = {message for sent in self._sent.values() for message in sent}
+        new = [message for message in messages if message not in known]
+        if new:
+            self._count += 1
+            name = f"{self.plan.worker}.{self._count}"
+            self._sent[name] = new
+            self._send_again(connection, name)
+
+    def _send_again(self, connection: WireConnection, name: str) -> None:
         data = [encode("BEGIN", {"transaction": name})]
-        for message in messages:
+        for message in self._sent[name]:
             self.history.add("send", self.number, message)
             receipt, part_of = f"receipt:{message}\n".encode(), f"transaction:{name}\n".encode()
             data.append(self.open[message].replace(receipt, part_of, 1))
-        self.board.touched[self.plan.index] += len(messages)
+        self.board.touched[self.plan.index] += len(self._sent[name])
         connection.send_bytes(b"".join([*data, encode("COMMIT", {"transaction": name, "receipt": name})]))
 
     def confirmed(self, receipt: str) -> None:
