@@ -33,7 +33,7 @@ BENCHES = {
     f"jms --row 'sync 32/32' --backlog 400 {SHORT}": "rows",
     f"tls --row '4/4 window 256' {SHORT}": "rows",
     "recovery --backlog 200 --repeat 1": "starts",
-    "scale takeover memory --messages 300 --repeat 1 --output OUTPUT": "points",
+    "scale takeover memory --messages 300 --queues 2000 --repeat 1 --output OUTPUT": "points",
     "soak --minutes 0.1 --round 4 --every 0.8 --seed 20": "totals",
     "churn --connections 200 --subscriptions 1000 --queues 200 --broken 5": "samples",
     "console --row '4/4 window 256' --queues 1200 --viewers 2 --repeat 1 --seconds 1 --warm-up 0": "pages",
