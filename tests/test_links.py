@@ -48,4 +48,5 @@ def test_who_was_replaced_stays_away(brokers: Brokers) -> None:
             with pytest.raises(AccessError, match="a newer connection"):
                 consumer.receive(DEADLINE_S)
             newer.session().producer("/queue/a").send(b"1")
+        broker.wait_event("connection refused")
         assert [line["code"] for line in broker.said("connection refused")] == ["LINK_STOLEN"]

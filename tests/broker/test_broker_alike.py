@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from amq.core.message import MAP, NONE, TEXT, Envelope, Message, Native
@@ -196,7 +196,14 @@ class Twin:
         }
 
 
+_UNASKED_ON_A_FULL_DISK = [
+    *(Step("disk"), Sends("queue://a", 0, (1,), False), Settles(1, ""), Step("turn"), Step("disk is full")),
+    *(Sends("queue://a", 0, (1,), False), Settles(1, ""), Sends("queue://a", 0, (1,), False), Step("disk")),
+]
+
+
 @pytest.mark.parametrize("config", range(len(CONFIGS)))
+@example(reads=_UNASKED_ON_A_FULL_DISK)
 @settings(max_examples=60)
 @given(st.lists(READS, min_size=1, max_size=25))
 def test_the_same_as_one_by_one(config: int, reads: list[Sends | Settles | Step]) -> None:
