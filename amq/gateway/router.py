@@ -141,6 +141,7 @@ class RoutedConnection:
         self._unbalanced: dict[Consumer, None] = {}
         self._pausing: set[object] = set()  # why the client is not read
         self._locating = 0  # questions where destinations live; while there are some the client is not read
+        self._failing: Joined | None = None  # what failed last in one of several homes, and not yet in all
         self._is_ending = False  # its Disconnect is on the way
         if client.id:  # the other connections of that client meet it there
             self._anchor(client.id)
@@ -430,6 +431,8 @@ class RoutedConnection:
                 self._repeat(home, receipt.session, command, failure._replace(receipt=receipt.token))
             elif receipt.failed(failure):
                 self.answer(receipt)
+            elif not receipt.is_question:
+                self._failing = receipt
             return
         if failure.scope is Scope.CONSUMER:
             consumer = self._end_consumer(failure.session, failure.consumer, home)
@@ -441,6 +444,9 @@ class RoutedConnection:
 
     def ends(self) -> None:
         """A home ends the connection: what the client asked for at its end is answered first."""
+        failing, self._failing = self._failing, None
+        if failing is not None and failing.waits:  # why it ends: the other homes may answer later, or never
+            self.answer(failing)
         if not self._is_ending:
             self.peer.close()
 

@@ -155,6 +155,9 @@ _COMMANDS: Final[list[tuple[type[Command], Fields]]] = [
     (Locate, {"sources": SOURCES}),
 ]
 _NUMBERS: Final = {kind: number for number, (kind, _) in enumerate(_COMMANDS)}
+# Of a receipt: an error does not end the connection, whatever the client's protocol survives. A gateway asks each home
+# about a thing that one of them knows.
+SURVIVED: Final = 1 << 62
 _HEAD: Final = struct.Struct("<IQB")  # connection, receipt, number of the command
 _SEND: Final = struct.Struct("<IQI")  # connection, receipt, bytes of the name of the transaction
 _RUN: Final = struct.Struct("<IQ")  # connection, receipt of the first, or 0 = none has one

@@ -31,6 +31,7 @@ from amq.protocols.commands import (
     Failure,
     InSession,
     Scope,
+    Send,
     SendRun,
     Subscribe,
     Unsubscribe,
@@ -122,16 +123,19 @@ class RemoteConnection:
             receipt = self._receipt + 1
         if command.__class__ is Subscribe:
             consumer = self._consumer + 1
-        found = commands.written(self._number, command, receipt, consumer)
+        asked = receipt
+        if receipt and command.__class__ is not Send and getattr(command.receipt, "is_question", False):
+            asked |= commands.SURVIVED
+        found = commands.written(self._number, command, asked, consumer)
         if session != self._session:
             self._session = session
             self._outlet.put(Kind.SESSION, calls.of_size(self._number, session))
         if receipt:
-            self._note(command, session, consumer)
+            self._note(command, session, consumer, asked)
         self._outlet.put(*found)
 
-    def _note(self, command: Command, session: int, consumer: int) -> None:
-        """An answer is to come."""
+    def _note(self, command: Command, session: int, consumer: int, asked: int) -> None:
+        """An answer is to come, to the receipt `asked`."""
         first = self._receipt + 1
         if command.__class__ is SendRun:
             assert isinstance(command, SendRun)
@@ -141,9 +145,9 @@ class RemoteConnection:
             return
         self._receipt = first
         if not isinstance(command, _ANSWERED):
-            self._receipts[first] = command.receipt
+            self._receipts[asked] = command.receipt
             return
-        self._receipts[first] = _Asked(command, command.receipt, session, consumer)
+        self._receipts[asked] = _Asked(command, command.receipt, session, consumer)
         if consumer:
             assert isinstance(command, Subscribe)
             self._consumer = consumer

@@ -299,7 +299,8 @@ class LinkedClient:
             mistake = CommandError("an error that cannot be passed on", code=getattr(error, "code", "INTERNAL"))
             data = calls.stated(self.on_link, calls.FAILURE, known._replace(error=mistake))
         self._put(Kind.FAIL, data)
-        if failure.scope not in self._survives:
+        receipt = failure.receipt
+        if failure.scope not in self._survives and not (isinstance(receipt, int) and receipt & commands.SURVIVED):
             self.end()
 
     def close(self) -> None:

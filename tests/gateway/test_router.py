@@ -23,6 +23,7 @@ from amq.protocols.commands import (
     CommitBatch,
     Credit,
     Extend,
+    Failure,
     Finish,
     InSession,
     LeaseMessages,
@@ -33,6 +34,7 @@ from amq.protocols.commands import (
     OpenProducer,
     OpenSession,
     Prepare,
+    Scope,
     Send,
     SendRun,
     SendToMany,
@@ -40,7 +42,7 @@ from amq.protocols.commands import (
     SettleRun,
     Unsubscribe,
 )
-from tests.gateway.routed import Cluster, RoutedClient
+from tests.gateway.routed import Cluster, RoutedClient, Woken
 from tests.subscribing import subscribe
 
 NAMES = tuple(f"queue://{letter}" for letter in "abcdefghij")
@@ -630,3 +632,22 @@ def test_a_client_may_ask_where_destinations_live(cluster: Cluster) -> None:
     assert first == {"table": 1, "homes": ["s1"], "stores": {"s1": ["auto://s1:1"]}}
     assert second["homes"] == ["s1", "", ""]
     assert [*second["stores"]] == ["s0", "s1", "s2"]
+
+
+def test_a_home_that_ends_the_connection_for_an_error_is_heard_before_the_others(
+    make_cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A protocol that survives no error: the home ends the connection for it, and another one has not answered yet."""
+    cluster = make_cluster()
+    client = cluster.connect()
+    asked: list[Any] = []
+    monkeypatch.setattr(Woken, "handle", lambda _, commands, **__: asked.extend(commands) or [])
+    client.session.handle([SendToMany(Message("", b"x"), NAMES, "r")])
+    receipt = asked[0].receipt
+    first, other = [*client.session._homes.values()][:2]
+    first.fail(Failure(CommandError("the queue is full", code="QUEUE_FULL"), Scope.COMMAND, receipt))
+    assert not client.errors
+    first.close()
+    cluster.settle()
+    assert client.errors == [("QUEUE_FULL", "r")]
+    assert other.unanswered

@@ -17,7 +17,7 @@ from amq.link.calls import OPENING, ClientOpening
 from amq.link.channel import WINDOW_BYTES
 from amq.link.framing import Kind, LinkFrame, LinkFrames, framed
 from amq.link.hello import HELLO_BYTES, NONCE_BYTES, LinkHello
-from amq.protocols.commands import Flow, Mode, Send, Subscribe
+from amq.protocols.commands import Commit, Flow, Mode, Send, Subscribe
 from tests.fakes import FakeClock
 from tests.link.linking import SECRET, Linked, serve
 from tests.transports.served import CONNECT, Peer, frame
@@ -78,6 +78,11 @@ class Gateway:
         if self.hello.is_done:
             self.found += self.frames.receive(data)
         return data
+
+    def kinds(self) -> list[int]:
+        """Of the frames that have come, beats left out."""
+        self.read()
+        return [frame.kind for frame in self.found if frame.kind != Kind.BEAT]
 
     async def is_refused(self) -> None:
         await self._served.until(lambda: not self.read(), "the end of the link")
@@ -300,5 +305,24 @@ def test_a_large_body_crosses_both_ways(tmp_path: Path) -> None:
         await served.rest()
         assert served.world.broker.memory.taken_bytes < len(body)
         await served.hang_up(peer)
+
+    play(tmp_path, test)
+
+
+def test_an_error_of_a_question_ends_no_connection(tmp_path: Path) -> None:
+    """A gateway asks each home about a thing that one of them knows. The protocol of this client survives no error."""
+
+    async def test(served: Linked) -> None:
+        gateway = Gateway(served)
+        await gateway.link()
+        gateway.open()
+        gateway.say(*commands.written(1, Commit("t", None, "an outcome"), 1 | commands.SURVIVED)[:2])
+        await served.until(lambda: Kind.FAIL in gateway.kinds(), "the error")
+        assert calls.statement(gateway.found[-1], calls.FAILURE).receipt == 1 | commands.SURVIVED
+        await served.rest()
+        assert Kind.CLOSE not in gateway.kinds()
+        gateway.say(*commands.written(1, Commit("t", None, "an outcome"), 2)[:2])
+        await served.until(lambda: Kind.CLOSE in gateway.kinds(), "the end")
+        gateway.socket.close()
 
     play(tmp_path, test)
