@@ -13,7 +13,7 @@
 #   make pictures   the pictures of the console in docs/pictures (chromium, root)
 #   make bench   a few minutes of every benchmark
 #   make nfs-test   brokers on real NFS servers with real partitions (root, User-mode Linux); nfs-test-all: and GFS2, SMB
-#   make simulate   brokers in a simulated world, until Ctrl-C; SEED=… STEPS=… replays
+#   make simulate   brokers in a simulated world, until Ctrl-C; SEED=… STEPS=… replays; FEATURES=…
 #
 # PYTHON=/path/to/python chooses the interpreter (3.11 or later); without it the first fitting one on PATH is taken.
 
@@ -114,7 +114,8 @@ bench: $(VENV)/.installed
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
 simulate: $(VENV)/.installed-test
-	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(STEPS),--steps $(STEPS))
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(if $(STEPS),--steps $(STEPS)) \
+	  $(if $(FEATURES),--features $(FEATURES))
 
 nfs-test: $(VENV)/.installed
 	$(BIN)/python nfs-test/run.py $(NFS_TEST_ARGS)

@@ -19,6 +19,7 @@ from amq.doors.threads import Threads
 from amq.node.group import addresses_of
 from amq.store.host import SystemHost
 from amq.store.open import open_store
+from amq.store.port import Store
 from amq.store.status import store_status
 
 LOOK_S = 5.0  # between two looks while all is well
@@ -43,8 +44,13 @@ _store_of = lru_cache(maxsize=STORES_MAX)(open_store)  # a database has one door
 
 def find_master(location: str) -> Master | None:
     """The master of the store at `location`, None = it has none that takes links now. Raises AmqError, OSError."""
+    return master_of(_store_of(location))
+
+
+def master_of(store: Store) -> Master | None:
+    """The master of `store`: see `find_master`."""
     try:
-        status = store_status(_store_of(location))
+        status = store_status(store)
     except FileNotFoundError:
         return None  # no broker has served it yet
     found = status.master

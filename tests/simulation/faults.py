@@ -118,13 +118,15 @@ class Fault:
     nth: int = 0
     blow: str = ""
     number: int = 0
+    store: int = -1  # of a cluster: to which one it happens
 
     def strikes(self, method: str, path: str, after: bool) -> bool:
         """Whether this call is one that the trip waits for."""
         return self.method == method and self.after == after and self.place in path
 
     def __str__(self) -> str:
-        text = f"{self.at:6.2f} s: {self.kind} {self.target} for {self.seconds:.2f} s"
+        where = f" of store {self.store}" if self.store >= 0 else ""
+        text = f"{self.at:6.2f} s: {self.kind} {self.target}{where} for {self.seconds:.2f} s"
         when = "after" if self.after else "before"
         if self.kind == "trip":
             text += f": {self.blow} {when} {self.method} of …{self.place} number {self.nth}"

@@ -31,6 +31,8 @@ class Endpoint(asyncio.Transport):
         self._arrived: deque[bytes] = deque()  # and not read yet
         self._unread = 0  # reads that met a pause
         self._arrival = 0.0  # when the last piece that we sent arrives
+        self.is_mute = False  # nothing that this end says arrives any more, not even its end
+        self.slow_s = 0.0  # more that each piece takes
 
     # -- asyncio.Transport
 
@@ -191,7 +193,9 @@ class Network:
     def _piece(self, end: Endpoint, data: bytes) -> None:
         peer = end.peer
         assert peer is not None
-        delay_s = self._delay_s(end.process.host.name, peer.process.host.name)
+        if end.is_mute:
+            return
+        delay_s = end.slow_s + self._delay_s(end.process.host.name, peer.process.host.name)
         end._arrival = max(end._arrival + 1e-6, self._scheduler.now + delay_s)
         self._scheduler.at(end._arrival, lambda: peer.arrive(data), peer.process)
 
@@ -200,6 +204,8 @@ class Network:
         end.reset(error)
         peer = end.peer
         assert peer is not None
+        if end.is_mute:
+            return
         when = max(end._arrival, self._scheduler.now + self._delay_s(end.process.host.name, peer.process.host.name))
         reset = ConnectionResetError(errno.ECONNRESET, "connection reset by peer")
         self._scheduler.at(when + 1e-6, lambda: peer.reset(reset), peer.process)
@@ -209,7 +215,7 @@ class Network:
         for address in [address for address, server in self.servers.items() if server.process is process]:
             del self.servers[address]
         for end in list(self.streams):
-            if end.process is process and end.peer is not None:
+            if end.process is process and end.peer is not None and not end.is_mute:
                 peer = end.peer
                 wait_s = 15.0 if silent else 0.0
                 error = ConnectionResetError(errno.ECONNRESET, "the other side is gone")
@@ -220,9 +226,15 @@ class Network:
         """Nothing passes between two hosts for a while; then it arrives late."""
         self._apart[min(one.name, other.name), max(one.name, other.name)] = self._scheduler.now + seconds
 
+    def hold(self, end: Endpoint, seconds: float) -> None:
+        """What this end says arrives no earlier than after `seconds`."""
+        end._arrival = max(end._arrival, self._scheduler.now + seconds)
+
     def heal(self) -> None:
         self._apart.clear()
         self.cut_chance = 0.0
+        for end in self.streams:
+            end.slow_s = 0.0
 
     def _delay_s(self, one: str, other: str) -> float:
         until = self._apart.get((min(one, other), max(one, other)), 0.0)

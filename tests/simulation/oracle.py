@@ -386,6 +386,10 @@ class Oracle:
             return [f"the journal cannot be checked: {error}"]
         return [f"journal check: {problem}" for problem in inspection.problems]
 
+    def here(self) -> Oracle:
+        """The oracle of the broker that runs now: where there are several stores, that of its store."""
+        return self
+
     @contextmanager
     def observing(self) -> Iterator[None]:
         """While the block runs, see what brokers and clients do."""
@@ -395,28 +399,28 @@ class Oracle:
         finish, load, reject, restore = Following.finish, Following._load, Broker.rejected, Machine._restore
 
         def see_committed(broker: Broker, batch: OpenBatch) -> None:
-            self._committed(broker, batch)
+            self.here()._committed(broker, batch)
             committed(broker, batch)
 
         def see_effect(broker: Broker, batch: OpenBatch) -> None:
             took_effect(broker, batch)
-            self.limits.committed(broker, batch)
+            self.here().limits.committed(broker, batch)
 
         def see_rejected(broker: Broker, refused: Any, records: list[Record]) -> None:
-            self.limits.rejected(records)
+            self.here().limits.rejected(records)
             reject(broker, refused, records)
 
         def see_serving(broker: Broker, *args: Any) -> None:
             serving(broker, *args)
-            self._begins(broker)
+            self.here()._begins(broker)
 
         def see_deliver(connection: Peer, subscription: Any, message: Message, redelivered: int) -> None:
-            self._delivers(connection, connection._hub.epoch, subscription, message)
+            self.here()._delivers(connection, connection._hub.epoch, subscription, message)
             deliver(connection, subscription, message, redelivered)
 
         def see_deliver_all(connection: Peer, subscription: Any, messages: list[Message]) -> None:
             for message in messages:
-                self._delivers(connection, connection._hub.epoch, subscription, message)
+                self.here()._delivers(connection, connection._hub.epoch, subscription, message)
             deliver_all(connection, subscription, messages)
 
         def see_finish(slave: Following, *args: Any) -> Any:

@@ -624,9 +624,10 @@ def run(
     seed: int, faults: list[Fault] | None = None, focus: tuple[str, ...] = (), features: tuple[str, ...] | None = None
 ) -> Result:
     """One run."""
-    from tests.simulation.database import NAME, SqlWorld
+    from tests.simulation import cluster, database
 
-    kind = SqlWorld if features is not None and NAME in features else World
+    kinds: dict[str, type[World]] = {database.NAME: database.SqlWorld, cluster.NAME: cluster.ClusterWorld}
+    kind = next((kinds[name] for name in features or () if name in kinds), World)
     try:
         return kind(seed, faults, focus, features).run()
     except AmqError as error:  # the harness itself must never meet one

@@ -1,0 +1,131 @@
+"""Holes in a cluster made on purpose: what gateways, links and tables of homes must never do."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+from amq.broker.homes import Homes
+from amq.cli import cluster_placing
+from amq.cluster.placement import Placement
+from amq.cluster.placing import Await, Grant, decide
+from amq.gateway.router import RoutedConnection
+from amq.link import commands
+from amq.link import link as link_module
+from amq.link import socket as socket_module
+from amq.link.linked import LinkedClient
+from amq.link.server import HomeLink
+from amq.protocols.commands import Send, SendRun
+from tests.simulation.mutants import Mutant
+
+MUTANTS: dict[str, Mutant] = {}
+FOCUS: dict[str, tuple[str, ...]] = {
+    "a_table_is_told_before_its_record": ("place_and_kill",),
+    "a_table_settles_before_all_stores_have_it": ("place", "hang_store", "place_and_kill"),
+    "a_link_that_is_silent_is_kept": ("half_open", "open_to_nobody"),
+}
+
+
+def mutant(make: Mutant) -> Mutant:
+    MUTANTS[make.__name__] = make
+    return make
+
+
+@mutant
+def a_gateway_confirms_by_itself() -> AbstractContextManager[object]:
+    real = RoutedConnection.handle
+
+    def handle(client: RoutedConnection, commands: list[Any], **options: Any) -> Any:
+        for command in commands:
+            if isinstance(command, Send) and command.receipt is not None and not command.transaction:
+                client.peer.confirm(command.receipt)
+        return real(client, commands, **options)
+
+    return patch.object(RoutedConnection, "handle", handle)
+
+
+@mutant
+def a_link_confirms_before_the_sync() -> AbstractContextManager[object]:
+    real = commands.read
+
+    def take(client: LinkedClient, frame: Any) -> bool:
+        def read(whole: Any) -> Any:
+            command = real(whole)
+            if isinstance(command, Send) and command.receipt is not None:
+                client.confirm(command.receipt)
+            return command
+
+        with patch.object(commands, "read", read):
+            return take_in(client, frame)
+
+    take_in = LinkedClient.take
+    return patch.object(LinkedClient, "take", take)
+
+
+@mutant
+def ids_do_not_cross_the_link() -> AbstractContextManager[object]:
+    """So a message that is sent again after the loss of its home is stored twice."""
+    real = commands.written
+
+    def written(number: int, command: Any, *args: Any) -> Any:
+        message = command.message if isinstance(command, Send) else None
+        message = command.like if isinstance(command, SendRun) else message
+        if message is not None:
+            message.duplicate_id = ""
+        return real(number, command, *args)
+
+    return patch.object(link_module.commands, "written", written)
+
+
+@mutant
+def a_table_is_told_before_its_record() -> AbstractContextManager[object]:
+    real = Homes.offer
+
+    def offer(homes: Homes, offered: Any) -> None:
+        real(homes, offered)
+        coming = homes._coming
+        if coming is not None:
+            placement = Placement.from_json(coming.number, coming.placement)
+            homes.facts = {"number": coming.number, "since": placement.since, "held": []}
+
+    return patch.object(Homes, "offer", offer)
+
+
+@mutant
+def a_table_settles_before_all_stores_have_it() -> AbstractContextManager[object]:
+    def hasty(placement: Any, stores: Any) -> Any:
+        found = decide(placement, stores)
+        return Grant() if isinstance(found, Await) else found
+
+    return patch.object(cluster_placing, "decide", hasty)
+
+
+@mutant
+def a_client_goes_on_without_what_it_lost() -> AbstractContextManager[object]:
+    """Deliveries of a home that is gone are acknowledged to the next one, and answers never come."""
+    return patch.object(RoutedConnection, "_is_idle", lambda *_: True)
+
+
+@mutant
+def a_link_that_is_silent_is_kept() -> AbstractContextManager[object]:
+    return patch.object(socket_module, "SILENCE_S", 1e9)
+
+
+@mutant
+def clients_of_a_lost_link_stay() -> AbstractContextManager[object]:
+    real = HomeLink.ended
+
+    def ended(link: HomeLink, error: Any) -> None:
+        link.clients = {}
+        real(link, error)
+
+    return patch.object(HomeLink, "ended", ended)
+
+
+@mutant
+def an_error_of_a_question_ends_the_connection() -> AbstractContextManager[object]:
+    return patch.object(commands, "SURVIVED", 0)
+
+
+FEATURES: dict[str, tuple[str, ...]] = dict.fromkeys(MUTANTS, ("cluster",))

@@ -1,0 +1,242 @@
+"""The oracle of a cluster: applications' promises over all stores, and one `StoreOracle` for each store.
+
+Beside P1 to P4 of each store it checks, at the moment when it happens: a client is told of a confirmation only when a
+store has committed what is confirmed (a gateway confirms nothing itself); a gateway gives a client only what its home
+has given to this client, and as often; an acknowledgement reaches a home only by the link that brought the delivery; no
+destination has two homes. That each answer comes is liveness: some applications wait for one as long as it takes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from amq.broker.broker import Broker
+from amq.broker.queues.queue import Subscription
+from amq.cluster.placement import SPREAD, Placement
+from amq.core.destination import QUEUE_SCHEME
+from amq.core.message import Message
+from amq.gateway.homes import INDEX_BITS, RoutedHome
+from amq.gateway.router import RoutedConnection
+from amq.journal.records import ObeyedTable, Record
+from amq.link.link import RemoteConnection
+from amq.link.linked import LinkedClient
+from amq.protocols.commands import Settle, SettleRun, SettleSet
+from amq.transports.peer import Peer
+from tests.simulation.limits import identity
+from tests.simulation.oracle import Checker, Oracle
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.storage import Server
+
+
+class StoreOracle(Oracle):
+    """Of one store. What applications were told is the cluster's."""
+
+    def __init__(self, cluster: ClusterOracle, name: str, scheduler: Scheduler, server: Server) -> None:
+        super().__init__(scheduler, server)
+        self.cluster = cluster
+        self.name = name
+        self.sent, self.groups, self.counts = cluster.sent, cluster.groups, cluster.counts
+        self.placement: Placement | None = None  # the newest table that the journal has
+        self.left: set[int] = set()  # seqs of messages that a new master did not find
+        self.checkers = [Takeovers(self)]
+
+    def log(self, text: str) -> None:
+        self.cluster.log(f"{self.name}: {text}")
+
+    def broken(self, promise: str, what: str) -> None:
+        self.cluster.broken(promise, f"{self.name}: {what}")
+
+    def over(self) -> bool:
+        return self.cluster.over()
+
+    def is_consumed(self, seq: int) -> bool:
+        return seq in self._consumed or seq in self.left
+
+    def _record(self, epoch: int, record: Record) -> None:
+        is_new = isinstance(record, Message) and record.seq not in self._stored
+        super()._record(epoch, record)
+        if is_new:
+            assert isinstance(record, Message)
+            self.cluster.stored(self, record)
+        elif isinstance(record, ObeyedTable):
+            self._obeys(record)
+
+    def _obeys(self, record: ObeyedTable) -> None:
+        if self.placement is not None and self.placement.number >= record.number:
+            return  # written again
+        self.placement = Placement.from_json(record.number, record.placement)
+        self.counts["tables obeyed"] += 1
+        self.log(f"obeys table {record.number}")
+
+    def _find(self, epoch: int, found: list[dict[int, Message]]) -> None:
+        super()._find(epoch, found)
+        for messages in found:
+            for message in messages.values():
+                self.cluster.places[identity(message)].append((self, message.seq))
+
+    def begins(self, broker: Broker, found: dict[str, dict[int, Message]]) -> None:
+        """A new master has all that was durable, also what the one before it had not confirmed."""
+        present = {seq for messages in found.values() for seq in messages}
+        self.left.update(self._stored.keys() - present)
+        if (record := broker.state.obeyed.record) is not None:
+            self._obeys(record)
+
+    def has_home(self, name: str) -> bool:
+        """May this store serve that destination, and no other one may?"""
+        placement = self.placement
+        if placement is None or placement.home_of(name) == SPREAD:
+            return False
+        return placement.is_home(self.name, name)
+
+
+class Takeovers(Checker):
+    """Sees new masters of one store."""
+
+    def __init__(self, store: StoreOracle) -> None:
+        self._store = store
+
+    def begins(self, broker: Broker, found: dict[str, dict[int, Message]]) -> None:
+        self._store.begins(broker, found)
+
+
+class ClusterOracle(Oracle):
+    """What applications are told, and what gateways do."""
+
+    def __init__(self, scheduler: Scheduler, server: Server) -> None:
+        super().__init__(scheduler, server)
+        self.stores: dict[str, StoreOracle] = {}  # by the names of the processes of their brokers, too
+        self.places: defaultdict[str, list[tuple[StoreOracle, int]]] = defaultdict(list)  # id → where it is stored
+        self.unsure: set[str] = set()  # ids that may be stored twice: they were on their way while their home changed
+        self.moving: tuple[str, ...] = ()  # queues that get another home now
+        self._handed: Counter[tuple[str, str, int]] = Counter()  # by homes: (owner, store, seq)
+        self._given: Counter[tuple[str, str, int]] = Counter()  # by gateways
+
+    def all(self) -> list[StoreOracle]:
+        return list(dict.fromkeys(self.stores.values()))
+
+    def here(self) -> Oracle:
+        task = self._scheduler.current
+        return self.stores.get(task.process.name, self) if task is not None else self
+
+    # -- applications -------------------------------------------------------------------------------------------------
+
+    def move(self, queues: tuple[str, ...]) -> None:
+        """These get another home. The ids that their home remembers do not move, so what is on its way now may be
+        stored in both (docs/cluster.md)."""
+        self.moving = queues
+        self.unsure.update(id for id, sent in self.sent.items() if sent.queue in queues and not sent.confirmed)
+
+    def sending(self, message_id: str, queue: str, producer: str, number: int, group: str = "") -> None:
+        super().sending(message_id, queue, producer, number, group)
+        if queue in self.moving:
+            self.unsure.add(message_id)
+
+    def confirmed(self, message_id: str) -> None:
+        if not self.places.get(message_id):
+            self.broken("P1", f"{message_id} was confirmed, and no store has committed it")
+        super().confirmed(message_id)
+
+    def delivered(self, message_id: str, wire_id: str, epoch: int) -> None:
+        if message_id in self.unsure and message_id in self.sent:
+            self.sent[message_id].wire_ids.clear()
+        super().delivered(message_id, wire_id, 0 * epoch)  # epochs of different homes have no order
+
+    def acknowledged(self, message_id: str, epoch: int) -> None:
+        if not any(store.is_consumed(seq) for store, seq in self.places[message_id]):
+            self.broken("P2", f"the acknowledgement of {message_id} was confirmed, and no store has committed it")
+        super().acknowledged(message_id, epoch)
+
+    # -- homes --------------------------------------------------------------------------------------------------------
+
+    def stored(self, store: StoreOracle, message: Message) -> None:
+        """A store commits a message that it did not have."""
+        self.places[identity(message)].append((store, message.seq))
+        name = message.queue_name
+        if not name.startswith(QUEUE_SCHEME):
+            return
+        for other in self.all():
+            if other is not store and other.has_home(name):
+                number = other.placement.number if other.placement is not None else 0
+                self.broken(
+                    "home", f"{store.name} stores {identity(message)} in {name}: by table {number} {other.name} has it"
+                )
+
+    # -- gateways -----------------------------------------------------------------------------------------------------
+
+    def _delivers(self, connection: Peer, epoch: int, subscription: Subscription, message: Message) -> None:  # noqa: ARG002
+        """A gateway gives a message to a client."""
+        branch: Any = subscription
+        key = (connection.client._owner, branch.home.store, message.seq >> INDEX_BITS)  # type: ignore[union-attr]
+        self._given[key] += 1
+        if self._given[key] > self._handed[key]:
+            self.broken("gateway", f"{identity(message)} is given to a client {self._given[key]} times: {key}")
+
+    def _hands(self, client: LinkedClient, subscription: Any, messages: list[Message]) -> None:
+        """A home gives messages to a client at a gateway."""
+        if client.is_closed:
+            return
+        here = self.here()
+        assert isinstance(here, StoreOracle)
+        for message in messages:
+            here._delivers(client, client._hub.epoch, subscription, message)  # type: ignore[arg-type]
+            self._handed[client.owner, here.name, message.seq] += 1
+
+    def _settles(self, remote: RemoteConnection, command: Any) -> None:
+        seqs = command.seqs if isinstance(command, SettleRun | SettleSet) else [command.seq]
+        known: set[int] = getattr(remote, "seen_seqs", set())
+        if wrong := [seq for seq in seqs if seq not in known]:
+            self.broken("gateway", f"an acknowledgement of {wrong} goes to a home by a link that did not bring it")
+
+    @contextmanager
+    def observing(self) -> Iterator[None]:
+        deliver, deliver_all, say = LinkedClient.deliver, LinkedClient.deliver_all, RemoteConnection._say
+        come, come_all, lost = RoutedHome.deliver, RoutedHome.deliver_all, RoutedConnection.lost
+
+        def see_deliver(client: LinkedClient, subscription: Any, message: Message, redelivered: int) -> None:
+            self._hands(client, subscription, [message])
+            deliver(client, subscription, message, redelivered)
+
+        def see_deliver_all(client: LinkedClient, subscription: Any, messages: list[Message]) -> None:
+            self._hands(client, subscription, messages)
+            deliver_all(client, subscription, messages)
+
+        def see_say(remote: RemoteConnection, command: Any, session: int) -> None:
+            if isinstance(command, Settle | SettleRun):
+                self._settles(remote, command)
+            say(remote, command, session)
+
+        def came(home: RoutedHome, messages: list[Message]) -> None:
+            remote: Any = home.connection
+            if not hasattr(remote, "seen_seqs"):
+                remote.seen_seqs = set()
+            remote.seen_seqs.update(message.seq for message in messages)
+
+        def see_come(home: RoutedHome, subscription: Any, message: Message, redelivered: int) -> None:
+            came(home, [message])
+            come(home, subscription, message, redelivered)
+
+        def see_come_all(home: RoutedHome, subscription: Any, messages: list[Message]) -> None:
+            came(home, messages)
+            come_all(home, subscription, messages)
+
+        def see_lost(connection: RoutedConnection, *args: Any) -> None:
+            lost(connection, *args)
+            goes_on = not connection.is_closed and not connection.peer.is_closing  # type: ignore[attr-defined]
+            self.counts["homes lost"] += 1
+            self.counts["homes lost unnoticed"] += goes_on
+
+        with (
+            super().observing(),
+            patch.object(LinkedClient, "deliver", see_deliver),
+            patch.object(LinkedClient, "deliver_all", see_deliver_all),
+            patch.object(RemoteConnection, "_say", see_say),
+            patch.object(RoutedHome, "deliver", see_come),
+            patch.object(RoutedHome, "deliver_all", see_come_all),
+            patch.object(RoutedConnection, "lost", see_lost),
+            self._counted(RoutedConnection, "_repeat", "moved"),
+        ):
+            yield

@@ -1,0 +1,40 @@
+"""Clusters: in none of these worlds a promise is broken, and enough happened in them. Their mutants are hunted with all
+others (`test_mutants`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.cluster import NAME, ClusterWorld
+from tests.simulation.faults import Fault
+from tests.simulation.pool import report, run_seed
+
+SEEDS = range(1, 5)
+WANTED = {"confirmed": 1000, "acknowledged": 800, "homes lost": 60, "homes lost unnoticed": 20, "tables obeyed": 8}
+
+
+class ShortWorld(ClusterWorld):
+    """A few seconds of faults."""
+
+    faults_s = 4.0
+
+
+def test_a_cluster_keeps_its_promises_for_a_few_seconds() -> None:
+    faults = [Fault(1.5, "cut_link", 1, 0.0, store=0), Fault(2.5, "kill_gateway", 0, 0.0, store=0)]
+    result = ShortWorld(1, faults).run()
+    assert not result.violation, report(result)
+    assert result.counts["confirmed"]
+    assert result.counts["homes lost"]
+
+
+@pytest.mark.deep
+def test_clusters_keep_their_promises() -> None:
+    counts: Counter[str] = Counter()
+    for seed in SEEDS:
+        result = run_seed(seed, features=(NAME,))
+        assert not result.violation, report(result)
+        counts += result.counts
+    short = {kind: counts[kind] for kind, least in WANTED.items() if counts[kind] < least}
+    assert not short, f"too little happened: {short} of {counts}"
