@@ -83,7 +83,7 @@ class Whole(InputPartition):
 
 
 @dataclass
-class Pages(InputPartition):
+class QueuePages(InputPartition):
     """The input of one task: pages of the destination `name`, and which numbers are wanted."""
 
     name: str
@@ -153,8 +153,8 @@ class AmqReader(DataSourceReader):
         size = sum(page.size for pages in queues.values() for page in pages)
         for name, pages in queues.items():
             last = until.get(name, 1 << 63)
-            found += [Pages(name, after[name], last, part) for part in cut(pages, size / max(1, parts))]
-        return found or [Pages(self._destinations[0], 0, 0, [])]
+            found += [QueuePages(name, after[name], last, part) for part in cut(pages, size / max(1, parts))]
+        return found or [QueuePages(self._destinations[0], 0, 0, [])]
 
     def bounds(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
         """Behind which numbers the read of each destination begins, and with which it ends. Raises OffsetError."""
@@ -178,7 +178,7 @@ class AmqReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of a partition. Raises AmqError."""
-        assert isinstance(partition, Whole | Pages)
+        assert isinstance(partition, Whole | QueuePages)
         counts: Counter[str] = Counter()
         start_s, size = time.monotonic(), 0
         with connected(self._options) as connection:
@@ -191,7 +191,9 @@ class AmqReader(DataSourceReader):
                 yield batch
         report(counts, time.monotonic() - start_s, size)
 
-    def _read_pages(self, connection: Connection, partition: Pages, counts: Counter[str]) -> Iterator[pa.RecordBatch]:
+    def _read_pages(
+        self, connection: Connection, partition: QueuePages, counts: Counter[str]
+    ) -> Iterator[pa.RecordBatch]:
         with StoreFiles(self._options.store or "") as files:
             for each in joined(self._ways(files, partition.pages, counts)):
                 if isinstance(each, Run):
@@ -216,7 +218,7 @@ class AmqReader(DataSourceReader):
                 seqs = places.unpack(direct.packed, direct.messages).seqs[each.start : each.stop]
                 yield Stretch(page.queue, (page.first[0], seqs[0]), (page.first[0], seqs[-1]))
 
-    def _rows(self, run: Run, partition: Pages, behind: _Place | None = None) -> Iterator[pa.RecordBatch]:
+    def _rows(self, run: Run, partition: QueuePages, behind: _Place | None = None) -> Iterator[pa.RecordBatch]:
         """Those of a run that the options do not leave out, and that come behind a place."""
         columns = records.columns_of(run, self._wanted.names)
         seqs = columns["offset"].to_numpy()
@@ -232,7 +234,7 @@ class AmqReader(DataSourceReader):
             batch = messages.batch_of(columns, self._wanted)
             yield batch if keep.all() else batch.filter(pa.array(keep, pa.bool_()))
 
-    def _by_broker(self, connection: Connection, partition: Pages, part: Stretch) -> Iterator[pa.RecordBatch]:
+    def _by_broker(self, connection: Connection, partition: QueuePages, part: Stretch) -> Iterator[pa.RecordBatch]:
         """After a failover the broker begins again; messages that came before are left out."""
         (priority, seq), until = part.first, part.last
         headers = {"browse-after": f"{priority}-{seq - 1}", "browse-until": f"{until[0]}-{until[1]}", "amq-runs": "1"}
@@ -251,7 +253,7 @@ class AmqReader(DataSourceReader):
                         last = each[-1].priority, messages.offset_of(each[-1])
                     behind = max(behind, last, key=_order)
 
-    def _chosen(self, some: Sequence[Message], partition: Pages | Whole, behind: _Place) -> list[Message]:
+    def _chosen(self, some: Sequence[Message], partition: QueuePages | Whole, behind: _Place) -> list[Message]:
         """Those of messages of one queue that the options do not leave out, and that come behind a place."""
         since_ms, before_ms = self._times_ms
         return [

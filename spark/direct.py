@@ -53,7 +53,7 @@ class UnreadableError(Exception):
 
 
 @dataclass(frozen=True)
-class Part:
+class LeasedPart:
     """Positions `start` to `stop` of a lease: their records, or the reason why there are none."""
 
     start: int
@@ -141,22 +141,22 @@ class StoreFiles:
             "the mount of its store in option 'store', or leave that option out"
         )
 
-    def read(self, direct: Direct, start: int, stop: int, destination: str) -> Iterator[Part]:
+    def read(self, direct: Direct, start: int, stop: int, destination: str) -> Iterator[LeasedPart]:
         """Positions `start` to `stop` of a lease of `destination`, in order. Raises StoreDiffersError,
         ProtocolError."""
         try:
             self.check(direct)
         except UnreadableError as error:
-            yield Part(start, stop, None, error.reason)
+            yield LeasedPart(start, stop, None, error.reason)
             return
         found = places.unpack(direct.packed, direct.messages)
         index, sizes = np.frombuffer(found.where, np.uint16), np.frombuffer(found.sizes, np.uint32).astype(np.int64)
         while start < stop:
             end = _chunk_end(index, sizes, start, stop)
             try:
-                yield Part(start, end, self._chunk(direct, found, start, end, destination))
+                yield LeasedPart(start, end, self._chunk(direct, found, start, end, destination))
             except UnreadableError as error:
-                yield Part(start, end, None, error.reason)
+                yield LeasedPart(start, end, None, error.reason)
             start = end
 
     def _chunk(self, direct: Direct, found: places.MessagePlaces, start: int, end: int, destination: str) -> Run:

@@ -132,7 +132,7 @@ def _overlap(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Part:
+class SegmentPart:
     """One segment, and its valid length at the moment of the plan."""
 
     store: str
@@ -146,7 +146,7 @@ class TrimmedError(StoreError):
     code = "SEGMENT_TRIMMED"
 
 
-def plan(store: str, wanted: Wanted | None = None, found: Store | None = None) -> list[Part]:
+def plan(store: str, wanted: Wanted | None = None, found: Store | None = None) -> list[SegmentPart]:
     """The parts of directory `store` that may hold `wanted` rows, oldest first. They belong to one moment, even if a
     takeover or a deletion happens during the call. Raises StoreError, OSError.
     """
@@ -175,11 +175,11 @@ def plan(store: str, wanted: Wanted | None = None, found: Store | None = None) -
         why = "this segment or the one before it is missing, and nothing says that it was trimmed: somebody removed it"
         cure = "put it back from a backup, or run amq journal repair"
         raise CorruptError(log.place(name), 0, f"{why}. {cure}")
-    return [Part(store, name, end) for name, end in lengths.items() if wanted.may_be_in(segment_key(name)[0])]
+    return [SegmentPart(store, name, end) for name, end in lengths.items() if wanted.may_be_in(segment_key(name)[0])]
 
 
 def read_part(
-    part: Part, columns: pa.Schema, wanted: Wanted | None = None, found: Store | None = None
+    part: SegmentPart, columns: pa.Schema, wanted: Wanted | None = None, found: Store | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one part. `columns` come from `schema`. Needs memory for the segment and one batch.
 

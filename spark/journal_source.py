@@ -55,7 +55,7 @@ def _columns(given: options.JournalOptions) -> pa.Schema:
 class JournalPartition(InputPartition):
     """One segment of the plan."""
 
-    part: journal.Part
+    part: journal.SegmentPart
 
 
 class JournalRowsReader(DataSourceReader):

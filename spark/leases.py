@@ -59,7 +59,7 @@ class Direct:
 
 
 @dataclass
-class Slices(InputPartition):
+class LeaseSlices(InputPartition):
     """The input of one task of a stream. `epochs`: of the cursor, by destination; 0 = the broker has none."""
 
     slices: Sequence[Slice]

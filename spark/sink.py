@@ -26,7 +26,7 @@ from amq.core.errors import AmqError, CommandError
 from pyspark_amq import frames
 from pyspark_amq.homes import Targets
 from pyspark_amq.options import EXACTLY_ONCE, OptionError, SinkOptions, full_names, refusal
-from pyspark_amq.staging import Part, Staged, StagedInStores, connected, stage
+from pyspark_amq.staging import Attempt, Staged, StagedInStores, connected, stage
 from pyspark_amq.workers import spare_modules
 
 log = logging.getLogger("pyspark_amq.sink")
@@ -77,7 +77,7 @@ class AmqStreamWriter(DataSourceStreamArrowWriter):
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         assert query is not None, f"this Spark does not tell its tasks {QUERY_ID}: use another version"
         assert batch is not None, f"this Spark does not tell its tasks {BATCH_ID}: use another version"
-        part = Part(query, int(batch), context.partitionId(), context.attemptNumber())
+        part = Attempt(query, int(batch), context.partitionId(), context.attemptNumber())
         return stage(iterator, part, self._options, self._columns)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -108,7 +108,7 @@ class AmqBatchWriter(DataSourceArrowWriter):
         spare_modules()
         context = TaskContext.get()
         assert context is not None, "Spark calls write in a task"
-        part = Part(self._job, self._batch, context.partitionId(), context.attemptNumber())
+        part = Attempt(self._job, self._batch, context.partitionId(), context.attemptNumber())
         return stage(iterator, part, self._options, self._columns)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -30,7 +30,7 @@ from pyspark_amq.leases import (
     UNKNOWN_LEASE,
     UNKNOWN_SUBSCRIPTION,
     Direct,
-    Slices,
+    LeaseSlices,
     check_taken,
     lose,
 )
@@ -202,7 +202,9 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if len(places) < len(slices):
             weights = []
         return [
-            Slices(part, epochs, {key: places[key] for each in part if (key := _lease_of(each)) in places}, indirect)
+            LeaseSlices(
+                part, epochs, {key: places[key] for each in part if (key := _lease_of(each)) in places}, indirect
+            )
             for part in offsets.cut(slices, max(1, parts), weights)
         ]
 
@@ -392,7 +394,7 @@ class AmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The messages of a partition, each time the same in the same order. Raises AmqError."""
         from pyspark_amq.tasks import Part  # not for the driver's process, which starts anew for each query
 
-        assert isinstance(partition, Slices)
+        assert isinstance(partition, LeaseSlices)
         spare_modules()
         yield from Part(self._options, partition, self._wanted).batches()
 

@@ -36,7 +36,7 @@ ROLLED_BACK = TransactionRolledBackError.code
 
 
 @dataclass(frozen=True)
-class Part:
+class Attempt:
     """One attempt of one task. No other attempt of any task has transactions of the same names."""
 
     owner: str
@@ -84,7 +84,7 @@ class StagedInStores(WriterCommitMessage):
 
 
 def stage(
-    batches: Iterable[pa.RecordBatch], part: Part, options: SinkOptions, columns: FrameColumns
+    batches: Iterable[pa.RecordBatch], part: Attempt, options: SinkOptions, columns: FrameColumns
 ) -> Staged | StagedInStores:
     """Send the rows of `batches`. They are safe when this returns. Raises AmqError."""
     tasks: dict[str, Task] = {}  # by store; "" = that of the broker
@@ -123,7 +123,7 @@ def stage(
 class Task:
     """Sends chunks. It connects when it gets the first one: a task without rows does not talk to the broker."""
 
-    def __init__(self, part: Part, options: SinkOptions, text: bool) -> None:
+    def __init__(self, part: Attempt, options: SinkOptions, text: bool) -> None:
         self.xids: list[str] = []
         self.sent_again = 0
         self._started_at = time.monotonic()

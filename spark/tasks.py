@@ -22,7 +22,7 @@ from amq.core.errors import CommandError
 from pyspark_amq import messages, records
 from pyspark_amq.connections import TIMEOUT_S, connected
 from pyspark_amq.direct import StoreFiles
-from pyspark_amq.leases import UNKNOWN_LEASE, DataLossError, Direct, Slices, check_taken, log, lose
+from pyspark_amq.leases import UNKNOWN_LEASE, DataLossError, Direct, LeaseSlices, check_taken, log, lose
 from pyspark_amq.offsets import Slice
 from pyspark_amq.options import SourceOptions, full_names
 
@@ -32,7 +32,7 @@ DIRECT = "direct"
 class Part:
     """A part of a micro-batch, with the columns `wanted`."""
 
-    def __init__(self, options: SourceOptions, partition: Slices, wanted: pa.Schema) -> None:
+    def __init__(self, options: SourceOptions, partition: LeaseSlices, wanted: pa.Schema) -> None:
         self._options = options
         self._cursor = options.subscription or ""
         self._partition = partition

@@ -102,8 +102,8 @@ WAITS = frozenset(["next_frame", "receipt", "result", "settimeout", "timeout", "
 # Names that several public classes have: the client's (the same for `await` and without), and terms of the field that
 # mean the same thing at another end. None may come, and one that is given up leaves this list.
 SHARED_NAMES = """
-Browser Connection Consumer Event Group Link Message Pages Part Producer Reader Request Run Session Shared Slices
-Source State Subscribed Subscription Transaction
+Browser Connection Consumer Event Group Link Message Producer Request Run Session State Subscribed Subscription
+Transaction
 """
 # Modules that name `Broker`: everything else gets the parts of it that it needs. Four of them show all of it.
 NAME_BROKER_MAX = 9

@@ -165,7 +165,7 @@ def _binary(id: str) -> str | bytes:
     return found if Envelope(correlation_id=found).correlation_text == id else id
 
 
-class Shared:
+class Sharing:
     """Of a message that several queues may hold.
 
     origin   the connection that sent it
@@ -263,7 +263,7 @@ class Message:
         self.seq = seq
         self.envelope = envelope
         self.segment: object = None
-        self.shared: Shared | None = None
+        self.shared: Sharing | None = None
         self.offset = 0
         self.size = 0
 

@@ -24,7 +24,7 @@ from amq.broker.waiters import Call
 from amq.config.schema import BrokerConfig
 from amq.core.destination import bars
 from amq.core.errors import AccessError, AmqError, CommandError, OwnershipLostError, StoreFullError
-from amq.core.message import Copy, Message, Shared
+from amq.core.message import Copy, Message, Sharing
 from amq.core.xid import Key
 from amq.doors.threads import JobThread, SystemThreads
 from amq.journal.batch import Waiter
@@ -218,7 +218,7 @@ class Import:
             broker.store(message, self._waiter(len(message.body) + 1, self._is_stored))
 
     def _store_for_subscription(self, broker: Broker, copy: Copy, message: Message, waiter: Waiter) -> None:
-        copy.original, copy.shared = message, Shared(None, encodes=False)
+        copy.original, copy.shared = message, Sharing(None, encodes=False)
         transaction = broker.commits.begin()
         transaction.sends = [copy]
         broker.memory.take(memory_bytes(transaction.sends))

@@ -21,7 +21,7 @@ from amq.broker.queues.queue import Queue
 from amq.broker.queues.redelivery import CAUSE as CAUSE
 from amq.core.destination import QUEUE_SCHEME, wire_name
 from amq.core.errors import AccessError, AmqError, CommandError, StoreFullError
-from amq.core.message import ORIGINAL_DESTINATION, Message, Shared, without
+from amq.core.message import ORIGINAL_DESTINATION, Message, Sharing, without
 from amq.journal.records import ACKED, PURGED, Consumed, Group
 from amq.management.messages import FoundMessage, Look, message_of, origin_of, seq_of, take, take_seqs
 
@@ -200,7 +200,7 @@ async def send(broker: Broker, message: Message) -> None:
     route = routing.of(name)
     if route == (name,) and is_topic(name):
         broker.known_topics.use(name)
-        message.shared = Shared(None)
+        message.shared = Sharing(None)
         room = routing.publish(message, done)
     else:
         room = routing.send(routing.copies(message, route, None), done)

@@ -57,7 +57,7 @@ class Serving(Protocol):
         ...
 
 
-class Source(own.Knows, Protocol):
+class ManagedMember(own.Knows, Protocol):
     """One member of the process: the broker of one store."""
 
     @property
@@ -116,7 +116,7 @@ class Request(NamedTuple):
 class Context(NamedTuple):
     """The things that a handler works on. Its `broker` is that of the mastership in which the request came."""
 
-    source: Source
+    member: ManagedMember
     serving: Serving
     slices: Slices
     caller: Caller
@@ -159,7 +159,7 @@ class Resources:
     """Answers requests. `stores` = the members by the names of their stores; `routes` = the table. A path below
     `/stores/NAME` is about that store, and any other path about the only one."""
 
-    def __init__(self, stores: Mapping[str, Source], slices: Slices, routes: Iterable[Route]) -> None:
+    def __init__(self, stores: Mapping[str, ManagedMember], slices: Slices, routes: Iterable[Route]) -> None:
         self._stores = stores
         self._slices = slices
         self._routes = list(routes)
@@ -175,34 +175,34 @@ class Resources:
             return described(self._routes)
         if route.path == STORES:
             return {"items": [{"name": name, **each.health()} for name, each in self._stores.items()]}
-        source = self._source(store)
+        member = self._member(store)
         if route.path == STATUS:
-            return source.status()
+            return member.status()
         if route.path == LOGIN:
-            return await self._login(source, request)
+            return await self._login(member, request)
         if route.path == CONSOLE:
-            return self._announce(source, request)
+            return self._announce(member, request)
         if route.path in own.LISTS:
-            return await self._own(source, route, request)
+            return await self._own(member, route, request)
         if route.path == RATES:
-            return self._rates(source, request)
-        serving = source.serving
+            return self._rates(member, request)
+        serving = member.serving
         if serving is None:
             why = "this broker is not the master: ask the master (`amq status` names it)"
             raise CommandError(why, code="NOT_MASTER")
-        context = Context(source, serving, self._slices, caller)
+        context = Context(member, serving, self._slices, caller)
         try:
             if not caller.is_operator:
                 for action, name in route.demands(request):
                     context.broker.access.check(caller.user, action, name)
             found = await route.handler(context, request)
         except AmqError as error:
-            self._audit(source, route, request, error.code)
+            self._audit(member, route, request, error.code)
             raise
-        self._audit(source, route, request, "done", found)
+        self._audit(member, route, request, "done", found)
         return found
 
-    def _source(self, store: str | None) -> Source:
+    def _member(self, store: str | None) -> ManagedMember:
         """Raises CommandError."""
         names = ", ".join(self._stores)
         if store is None:
@@ -215,35 +215,35 @@ class Resources:
             raise CommandError(why, code="STORE_UNKNOWN")
         return self._stores[store]
 
-    async def _own(self, source: Source, route: Route, request: Request) -> Row:
+    async def _own(self, member: ManagedMember, route: Route, request: Request) -> Row:
         """A list of this process, master or not. A slave has no door, so the permissions are asked themselves."""
-        permissions, caller = source.permissions, request.caller
+        permissions, caller = member.permissions, request.caller
         if not caller.is_operator and permissions is not None and not permissions.may_manage(caller.user):
-            self._audit(source, route, request, "NOT_PERMITTED")
+            self._audit(member, route, request, "NOT_PERMITTED")
             raise AccessError("you may not manage this broker: ask for the right `manage`", code="NOT_PERMITTED")
-        table, found = own.LISTS[route.path](source)
+        table, found = own.LISTS[route.path](member)
         return await table.page(self._slices, found, Query.parse(request.query))
 
-    def _rates(self, source: Source, request: Request) -> Row:
+    def _rates(self, member: ManagedMember, request: Request) -> Row:
         """The history of a queue or a topic that the caller may see, or of the whole broker, master or not."""
         span = request.query.get("span", SPANS[0])
         if span not in SPANS:
             raise invalid(f"span={span[:40]!r}: write {' or '.join(SPANS)}")
         kinds = {"queue": QUEUE_SCHEME, "topic": TOPIC_SCHEME}
         name = next((kinds[key] + text for key in kinds if (text := request.query.get(key))), "")
-        serving = source.serving
+        serving = member.serving
         if name and serving is not None and not request.caller.is_operator:
             serving.broker.access.check(request.caller.user, Action.VIEW, name)
-        return source.rates.row(name if serving is not None else "", span)
+        return member.rates.row(name if serving is not None else "", span)
 
-    async def _login(self, source: Source, request: Request) -> Row:
+    async def _login(self, member: ManagedMember, request: Request) -> Row:
         """For the console, which alone may ask. Raises AccessError."""
         if not request.caller.is_operator:
             raise AccessError("a user cannot log another one in: log in at the console", code="NOT_PERMITTED")
         login, passcode = text(request, "login", ""), text(request, "passcode", "")
-        found = await source.login(Claim(login, passcode, truth(request, "loopback")), text(request, "address", ""))
+        found = await member.login(Claim(login, passcode, truth(request, "loopback")), text(request, "address", ""))
         user, left_s = found.user, found.ends_at_s - self._slices.clock.wall_ms() / 1000
-        serving = source.serving
+        serving = member.serving
         manages = serving is None or serving.broker.access.may(user, Action.MANAGE, "the broker")
         return {
             "user": user.name,
@@ -252,14 +252,14 @@ class Resources:
             "valid_s": left_s if math.isfinite(left_s) else None,
         }
 
-    def _announce(self, source: Source, request: Request) -> Row:
+    def _announce(self, member: ManagedMember, request: Request) -> Row:
         """The console of this broker says where it serves. It alone may. Raises AccessError, CommandError."""
         if not request.caller.is_operator:
             raise AccessError("a user cannot say where the console of this broker is", code="NOT_PERMITTED")
         url = web_url(text(request, "url"))
         if not url:
             raise invalid('"url" must be the URL of a console, such as https://a.example:8161')
-        source.announced.say(url)
+        member.announced.say(url)
         return {"again_s": ANNOUNCE_S}
 
     def _find(self, method: str, below: str, path: str) -> tuple[Route, dict[str, str]]:
@@ -274,8 +274,10 @@ class Resources:
             raise CommandError(f"{method} is not possible here: {', '.join(allowed)}", code="METHOD_UNKNOWN")
         raise CommandError(f"there is no {path[:200]}: see {PREFIX}/openapi.json", code="NOT_FOUND")
 
-    def _audit(self, source: Source, route: Route, request: Request, outcome: str, found: Row | None = None) -> None:
-        if source.audits and (route.changes or outcome == "NOT_PERMITTED"):
+    def _audit(
+        self, member: ManagedMember, route: Route, request: Request, outcome: str, found: Row | None = None
+    ) -> None:
+        if member.audits and (route.changes or outcome == "NOT_PERMITTED"):
             of = {name: text[:TOLD_CHARS_MAX] for name, text in request.names.items()}
             to = {"to": str(request.body["to"])[:TOLD_CHARS_MAX]} if "to" in request.body else {}
             count = {"count": found["count"]} if found is not None and "count" in found else {}

@@ -117,7 +117,7 @@ async def queues(context: Context, request: Request) -> Row:
     found = views.named_queues(context.broker, context.sees)
     page = await views.queues(context.broker).page(context.slices, found, Query.parse(request.query))
     for row in page["items"]:
-        row["in_per_s"], row["out_per_s"] = context.source.rates.latest(QUEUE_SCHEME + row["name"])
+        row["in_per_s"], row["out_per_s"] = context.member.rates.latest(QUEUE_SCHEME + row["name"])
     return page
 
 
@@ -177,7 +177,7 @@ async def totals(context: Context, request: Request) -> Row:  # noqa: ARG001
         **sums,
         **clients,
         **views.traffic(serving.traffic),
-        **context.source.facts(),
+        **context.member.facts(),
     }
 
 

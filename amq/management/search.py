@@ -70,7 +70,7 @@ def _kinds(context: Context) -> Iterator[SearchedKind]:
             "address": each.peer_name,
         },
     )
-    yield SearchedKind("user", context.source.users, lambda name: (name,), lambda name: {"name": name})
+    yield SearchedKind("user", context.member.users, lambda name: (name,), lambda name: {"name": name})
 
 
 def _rank(texts: tuple[str, ...], wanted: str) -> int | None:

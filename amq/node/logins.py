@@ -65,10 +65,10 @@ def _ways(config: NodeOptions, gate: LoginGate) -> list[Way]:
         ways.append(Tokens(config))
     if config.ldap_urls:
         try:
-            from amq.security.directory import Directory
+            from amq.security.directory import LdapDirectory
         except ModuleNotFoundError as error:
             raise _missing("ldapUrls", "ldap", error) from error
-        ways.append(Directory(config, gate.is_local))
+        ways.append(LdapDirectory(config, gate.is_local))
     return ways
 
 

@@ -99,7 +99,7 @@ class OwnManagement:
 
 
 class Managed:
-    """The view that management has of one member: a `Source` of `amq.management.resources`."""
+    """The view that management has of one member: a `ManagedMember` of `amq.management.resources`."""
 
     def __init__(self, member: Member, authenticate: Authenticate, users: Callable[[], Sequence[str]]) -> None:
         self._service = member
@@ -144,7 +144,7 @@ class Managed:
                 _log.exception("the rates are not sampled any more")
                 raise
 
-    # -- Source -------------------------------------------------------------------------------------------------------
+    # -- ManagedMember ------------------------------------------------------------------------------------------------
 
     @property
     def serving(self) -> Serving | None:

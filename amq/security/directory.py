@@ -75,7 +75,7 @@ class _Remembered(NamedTuple):
     until: float  # monotonic
 
 
-class Directory:
+class LdapDirectory:
     """`is_local(name)`: the users file has that name, so this is not asked about it."""
 
     def __init__(

@@ -16,7 +16,7 @@ from amq.protocols.openwire.frames import Frames
 from amq.protocols.openwire.hello import HELLO_BYTES_MAX, INACTIVITY_MS, MAGIC, VERSION_MIN, hello
 from amq.protocols.openwire.primitives import decode_map
 from amq.protocols.openwire.table import VERSION_MAX, Structure, Throwable, decode, frame, structure
-from amq.protocols.openwire.wire import INT, Reader
+from amq.protocols.openwire.wire import INT, FieldReader
 
 FRAME_BYTES_MAX: Final = 1 << 30  # of a frame of a broker that announces no limit, or a higher one
 SESSION: Final = 1
@@ -153,7 +153,7 @@ class Wire:
             raise ConnectionLostError(f"{self.whose} is about to stop")
 
     def _agree(self, data: bytes) -> None:
-        reader = Reader(data)
+        reader = FieldReader(data)
         reader.take(1 + len(MAGIC))
         version, said = reader.integer(), decode_map(reader.optional_bytes())
         if version < VERSION_MIN:

@@ -11,7 +11,7 @@ import pytest
 from amq.broker.events import Event, MemoryLimitLeft, MemoryLimitReached
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, Memory
 from amq.broker.sessions.session import STALLED_BYTES_MAX
-from amq.core.message import Message, Shared
+from amq.core.message import Message, Sharing
 from amq.protocols.commands import Begin, Commit, Disconnect, Send
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.notation import Ack, Nack
@@ -264,7 +264,7 @@ def test_many_messages_are_freed_as_one_by_one(others: int | None) -> None:
         for message in messages:
             memory.admit(message)
         if others is not None:
-            messages[1].shared = Shared("connection", others)
+            messages[1].shared = Sharing("connection", others)
         if memory is together:
             memory.free_all(messages)
         else:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stomp_cases import CASES, PREFIX, SMALL, Case, connect, one_by_one, opened, plain
 
 from amq.core.errors import CommandError, ProtocolError
-from amq.core.message import TEXT, Message, MessageBatch, Shared
+from amq.core.message import TEXT, Message, MessageBatch, Sharing
 from amq.core.remembered import ENTRY_BYTES
 from amq.protocols.codec import Codec
 from amq.protocols.commands import Begin, Command, Connect, Failure, Malformed, Subscribe
@@ -346,7 +346,7 @@ def test_what_is_written_once_for_all_is_what_is_written_for_each(version: str, 
     plain_ones = [message(), message(content=TEXT, persistent=False), message(priority=9, properties={"k:": "v\\\n"})]
     shared = [message(), message(content=TEXT, persistent=False), message(priority=9, properties={"k:": "v\\\n"})]
     for made in shared:
-        made.shared = Shared(None)
+        made.shared = Sharing(None)
     batch = MessageBatch(shared)
     for name in ("s", "other:one"):
         codec = opened(version)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amq.core import values
-from amq.core.message import BYTES, MAP, NONE, OBJECT, STREAM, TEXT, Envelope, Message, MessageBatch, Native, Shared
+from amq.core.message import BYTES, MAP, NONE, OBJECT, STREAM, TEXT, Envelope, Message, MessageBatch, Native, Sharing
 from amq.core.values import Float32, Int8, Int32, Value
 from amq.protocols.commands import Send
 from amq.protocols.stomp.codec import StompCodec
@@ -122,7 +122,7 @@ def test_what_is_encoded_once_for_all_is_the_same_frame(message: Message) -> Non
     deliveries = Deliveries("1.2", "ID:x-", "")
     form = deliveries.format("s", 0, False)
     alone = FrameReader(version="1.2").feed(deliveries.encode(form, message, 0))
-    message.shared = Shared(None)
+    message.shared = Sharing(None)
     together = FrameReader(version="1.2").feed(
         deliveries.encode(form, message, 0) + deliveries.encode_batch(form, MessageBatch([message, message]))
     )
@@ -132,7 +132,7 @@ def test_what_is_encoded_once_for_all_is_the_same_frame(message: Message) -> Non
 def test_a_native_message_is_converted_once_for_many_consumers() -> None:
     reads.clear()
     message = tiny("topic://t", b"hello", {"n": Int32(7)}, seq=3)
-    message.shared = Shared(None)
+    message.shared = Sharing(None)
     deliveries = Deliveries("1.2", "ID:x-", "")
     frames = [deliveries.encode(deliveries.format(f"s{n}", n, False), message, 0) for n in range(5)]
     found = [FrameReader(version="1.2").feed(frame)[0] for frame in frames]

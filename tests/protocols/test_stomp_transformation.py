@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amq.core.errors import ProtocolError
-from amq.core.message import BYTES, MAP, OBJECT, TEXT, Envelope, Message, Shared
+from amq.core.message import BYTES, MAP, OBJECT, TEXT, Envelope, Message, Sharing
 from amq.core.values import Float32, Int8, Int16, Int32, Nested, decode_map, encode
 from amq.protocols.stomp import transformation
 from amq.protocols.stomp.delivery import Deliveries
@@ -59,7 +59,7 @@ def test_a_send_becomes_a_map(name: str, body: bytes) -> None:
 @pytest.mark.parametrize("shares", [True, False])
 def test_a_consumer_that_asks_for_nothing_gets_it_as_it_was_sent(name: str, body: bytes, shares: bool) -> None:
     message = send(name, body, other="kept")
-    message.seq, message.shared = 7, Shared(None) if shares else None
+    message.seq, message.shared = 7, Sharing(None) if shares else None
     deliveries = Deliveries("1.2", "ID:x-", "9-9.")
     (frame,) = FrameReader(version="1.2").feed(deliveries.encode(deliveries.format("s", 0, False), message, 0))
     assert sent(Message("queue://q", frame.body, {"transformation": frame.headers["transformation"]}), name).body == (

@@ -15,7 +15,7 @@ import pytest
 
 from amq.core.errors import AccessError
 from amq.security import Claim
-from amq.security.directory import PATIENCE, Directory
+from amq.security.directory import PATIENCE, LdapDirectory
 from tests.certificates import Authority, needs_openssl
 from tests.security.test_ldap_directory import Settings
 from tests.slapd import PASSWORDS, Slapd, needs_directory
@@ -112,9 +112,9 @@ class Dripping(Between):
 
 
 @contextmanager
-def directory(between: Between) -> Iterator[Directory]:
+def directory(between: Between) -> Iterator[LdapDirectory]:
     settings = Settings(f"ldap://127.0.0.1:{between.port}", ldap_start_tls=False)
-    way = Directory(replace(settings, ldap_timeout_s=1.0), lambda _: False)
+    way = LdapDirectory(replace(settings, ldap_timeout_s=1.0), lambda _: False)
     try:
         yield way
     finally:

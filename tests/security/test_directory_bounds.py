@@ -14,7 +14,7 @@ pytest.importorskip("ldap3")
 
 from amq.core.errors import AccessError
 from amq.security import Claim
-from amq.security.directory import ANSWERS_BYTES_MAX, Directory
+from amq.security.directory import ANSWERS_BYTES_MAX, LdapDirectory
 from tests.security.test_ldap_directory import Settings
 
 SOCKETS_BYTES_MAX = 16 << 20  # what the kernel holds of a connection on loopback
@@ -72,7 +72,7 @@ def test_endless_answers_are_cut(answer: Callable[[bytes], Iterator[bytes]]) -> 
         serving = threading.Thread(target=serve, args=(listening,))
         serving.start()
         url = f"ldap://127.0.0.1:{listening.getsockname()[1]}"
-        way = Directory(Settings(url, ldap_start_tls=False, ldap_timeout_s=5.0), lambda _: False)
+        way = LdapDirectory(Settings(url, ldap_start_tls=False, ldap_timeout_s=5.0), lambda _: False)
         with pytest.raises(AccessError, match="directory"):
             asyncio.run(way.login(Claim("alice", "secret")))
         way.close()

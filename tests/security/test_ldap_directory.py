@@ -16,7 +16,7 @@ import pytest
 from amq.config import load
 from amq.core.errors import AccessError, ConfigError
 from amq.security import ANONYMOUS, Claim, Login, LoginGate, directory
-from amq.security.directory import REMEMBER_S, SKIP_S, Directory
+from amq.security.directory import REMEMBER_S, SKIP_S, LdapDirectory
 from amq.security.users_edit import add_user
 from bench.wire import WireError
 from tests.brokers import Brokers
@@ -72,8 +72,8 @@ def searching(settings: Settings, folder: Path, password: str = PASSWORDS["searc
     )
 
 
-def log_in(settings: Settings | Directory, login: str, passcode: str) -> Login:
-    way = settings if isinstance(settings, Directory) else Directory(settings, lambda _: False)
+def log_in(settings: Settings | LdapDirectory, login: str, passcode: str) -> Login:
+    way = settings if isinstance(settings, LdapDirectory) else LdapDirectory(settings, lambda _: False)
     try:
         return asyncio.run(way.login(Claim(login, passcode)))
     finally:
@@ -81,7 +81,7 @@ def log_in(settings: Settings | Directory, login: str, passcode: str) -> Login:
             way.close()
 
 
-def refused(settings: Settings | Directory, login: str, passcode: str, code: str = "LOGIN_REFUSED") -> str:
+def refused(settings: Settings | LdapDirectory, login: str, passcode: str, code: str = "LOGIN_REFUSED") -> str:
     with pytest.raises(AccessError) as raised:
         log_in(settings, login, passcode)
     assert raised.value.code == code
@@ -117,7 +117,7 @@ def test_users_have_the_groups_of_the_directory(
 
 def test_an_empty_password_is_never_sent(plain: Settings) -> None:
     """A directory takes it for a login of nobody, and says that it is right."""
-    way = Directory(plain, lambda name: name == "local")
+    way = LdapDirectory(plain, lambda name: name == "local")
     assert not way.knows(Claim("alice", ""))
     assert not way.knows(Claim("", "x"))
     assert not way.knows(Claim("local", "x"))
@@ -178,7 +178,7 @@ def test_the_next_server_is_asked_and_the_silent_one_is_left_alone_for_a_while(p
     came: list[object] = []
     with silent(came=came) as port:
         urls = f"ldap://127.0.0.1:1, {scheme}://127.0.0.1:{port}, {plain.ldap_urls}"
-        way = Directory(replace(plain, ldap_urls=urls, ldap_timeout_s=2.0), lambda _: False, clock)
+        way = LdapDirectory(replace(plain, ldap_urls=urls, ldap_timeout_s=2.0), lambda _: False, clock)
         assert log_in(way, "alice", PASSWORDS["alice"]).user.name == "alice"
         refused(way, "alice", "wrong")
         assert len(came) == 1
@@ -191,7 +191,7 @@ def test_the_next_server_is_asked_and_the_silent_one_is_left_alone_for_a_while(p
 
 def test_the_event_loop_does_not_wait_and_a_storm_is_one_question(slapd: Slapd, plain: Settings) -> None:
     clock = FakeClock()
-    way = Directory(plain, lambda _: False, clock)
+    way = LdapDirectory(plain, lambda _: False, clock)
 
     async def storm() -> None:
         before = slapd.binds()
@@ -210,7 +210,7 @@ def test_the_event_loop_does_not_wait_and_a_storm_is_one_question(slapd: Slapd, 
     async def held_up() -> None:
         with silent() as port:
             settings = replace(plain, ldap_urls=f"ldaps://127.0.0.1:{port}", ldap_timeout_s=1.0)
-            slow = Directory(settings, lambda _: False)
+            slow = LdapDirectory(settings, lambda _: False)
             waiting = asyncio.create_task(slow.login(Claim("alice", "x")))
             turns = 0
             while not waiting.done():
@@ -226,7 +226,7 @@ def test_the_event_loop_does_not_wait_and_a_storm_is_one_question(slapd: Slapd, 
 def test_what_waits_and_what_is_remembered_is_bounded(plain: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "REMEMBERED_MAX", 1)
     monkeypatch.setattr(directory, "WAITING_MAX", 8)
-    way = Directory(plain, lambda _: False)
+    way = LdapDirectory(plain, lambda _: False)
     for name in ("alice", "bob", "alice"):
         log_in(way, name, PASSWORDS[name])
         assert len(way._remembered) == 1
@@ -266,14 +266,14 @@ def test_the_account_of_the_broker_is_not_the_clients(plain: Settings, tmp_path:
     assert "wrong" not in said
     for broken in ({"ldap_bind_password_file": str(tmp_path / "absent")}, {"ldap_trust": str(tmp_path / "absent")}):
         with pytest.raises(ConfigError):
-            Directory(replace(plain, **broken), lambda _: False)
+            LdapDirectory(replace(plain, **broken), lambda _: False)
 
 
 def test_the_users_file_goes_first(plain: Settings, tmp_path: Path) -> None:
     users = tmp_path / "users"
     add_user(str(users), "alice", "of the file")
     gate = LoginGate(str(users), "no")
-    gate.use([Directory(plain, gate.is_local)])
+    gate.use([LdapDirectory(plain, gate.is_local)])
 
     async def scenario() -> None:
         assert (await gate.authenticate(Claim("alice", "of the file"))).shown == "password"

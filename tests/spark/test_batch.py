@@ -21,7 +21,7 @@ from amq.broker.transactions import direct as broker_direct
 from amq.client import Run
 from amq.core.errors import ProtocolError
 from pyspark_amq import batch
-from pyspark_amq.batch import NOT_PERSISTENT, AmqReader, Page, Pages, Stretch
+from pyspark_amq.batch import NOT_PERSISTENT, AmqReader, Page, QueuePages, Stretch
 from pyspark_amq.columns import tables_of
 from pyspark_amq.direct import CHECKSUM
 from pyspark_amq.frames import FrameColumns
@@ -154,7 +154,7 @@ def test_a_part_that_is_read_twice_is_the_same(brokers: Brokers) -> None:
     url = f"stomp://127.0.0.1:{broker.port}"
     reader = AmqReader(read(SourceOptions, {"url": url, "destination": QUEUE}))
     (part,) = reader.partitions()
-    assert isinstance(part, Pages)
+    assert isinstance(part, QueuePages)
     first = [row for each in reader.read(part) for row in each.to_pylist()]
     with amq.connect(url) as connection, connection.session() as session:
         session.producer(QUEUE).send("new", priority=9)

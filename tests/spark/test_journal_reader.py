@@ -40,7 +40,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def rows(
-    world: World, wanted: Wanted | None = None, *, headers: bool = True, parts: list[journal.Part] | None = None
+    world: World, wanted: Wanted | None = None, *, headers: bool = True, parts: list[journal.SegmentPart] | None = None
 ) -> list[dict[str, Any]]:
     """Rows as the reader gives them, in the order of offsets and positions."""
     columns = journal.schema(headers=headers)

@@ -221,7 +221,7 @@ def test_a_second_query_fences_the_first() -> None:
     for act in (lambda: first.latestOffset(end, first.getDefaultReadLimit()), lambda: first.commit(end)):
         with pytest.raises(leases.CursorTakenError, match="another query, started later, reads /queue/a"):
             act()
-    assert isinstance(part, source.Slices)
+    assert isinstance(part, source.LeaseSlices)
     assert dict(part.epochs) == {A: 1}
     assert [each.epochs for each in second.partitions(start, end)] == [{A: 2}]
     third = reader(broker)

@@ -22,7 +22,7 @@ from amq.core.errors import AmqError, CommandError, TransactionRolledBackError  
 from pyspark_amq import columns, connections, frames, sink, staging  # noqa: E402
 from pyspark_amq.frames import FrameColumns  # noqa: E402
 from pyspark_amq.options import OptionError, SinkOptions, read  # noqa: E402
-from pyspark_amq.staging import Part, Staged  # noqa: E402
+from pyspark_amq.staging import Attempt, Staged  # noqa: E402
 from tests.brokers import Broker, Brokers  # noqa: E402
 from tests.spark.proxy import PREPARE, Fate, Proxy  # noqa: E402
 
@@ -42,11 +42,11 @@ def batches(rows: Iterable[str], size: int = 7) -> list[Any]:
     return table.to_batches(max_chunksize=size)
 
 
-def rows_of(part: Part, count: int = 25) -> list[str]:
+def rows_of(part: Attempt, count: int = 25) -> list[str]:
     return [f"{part.batch}/{part.partition}/{n}" for n in range(count)]
 
 
-def stage(part: Part, with_options: SinkOptions, count: int = 25) -> Staged:
+def stage(part: Attempt, with_options: SinkOptions, count: int = 25) -> Staged:
     return staging.stage(batches(rows_of(part, count)), part, with_options, TEXT)
 
 
@@ -70,7 +70,7 @@ def prepared(broker: Broker) -> set[str]:
 
 def test_a_batch_is_seen_whole_in_the_order_of_partitions(brokers: Brokers) -> None:
     broker = brokers.master()
-    parts = [Part("q", 0, partition, 0) for partition in range(3)]
+    parts = [Attempt("q", 0, partition, 0) for partition in range(3)]
     staged = [stage(part, options(broker)) for part in parts]
     assert [each.rows for each in staged] == [25] * 3
     assert [len(each.xids) for each in staged] == [4] * 3  # 7 rows each: Arrow batches that do not fit together
@@ -92,7 +92,7 @@ def test_a_batch_of_spark_may_be_much_larger_than_a_chunk(rows_max: int) -> None
 
 def test_a_task_without_rows_does_not_talk_to_the_broker() -> None:
     nobody = options("stomp://127.0.0.1:1")
-    staged = [stage(Part("q", 0, partition, 0), nobody, count=0) for partition in range(2)]
+    staged = [stage(Attempt("q", 0, partition, 0), nobody, count=0) for partition in range(2)]
     assert staged[0].xids == ()
     commit(nobody, staged)
 
@@ -103,7 +103,7 @@ def test_tasks_and_commits_of_a_process_use_one_connection(brokers: Brokers, mon
     known = connections._connect
     monkeypatch.setattr(connections, "_connect", lambda key: made.append(known(key)) or made[-1])
     for batch in range(3):
-        commit(options(broker), [stage(Part("q", batch, partition, 0), options(broker)) for partition in range(2)])
+        commit(options(broker), [stage(Attempt("q", batch, partition, 0), options(broker)) for partition in range(2)])
     assert len(made) == 1
     assert len(stored(broker)) == 150
     assert made[0]._sessions == [], "that of each task was closed"
@@ -117,53 +117,53 @@ def test_a_task_that_fails_closes_its_connection(brokers: Brokers, monkeypatch: 
     monkeypatch.setattr(connections, "_connect", lambda key: made.append(known(key)) or made[-1])
 
     def broken() -> Iterator[Any]:
-        yield from batches(rows_of(Part("q", 0, 0, 0)))
+        yield from batches(rows_of(Attempt("q", 0, 0, 0)))
         raise RuntimeError("the rows of the task fail")
 
     with pytest.raises(RuntimeError):
-        staging.stage(broken(), Part("q", 0, 0, 0), options(broker), TEXT)
+        staging.stage(broken(), Attempt("q", 0, 0, 0), options(broker), TEXT)
     assert made[0].closed
-    commit(options(broker), [stage(Part("q", 0, 0, 1), options(broker))])
+    commit(options(broker), [stage(Attempt("q", 0, 0, 1), options(broker))])
     assert len(made) == 2
-    assert stored(broker) == rows_of(Part("q", 0, 0, 1))
+    assert stored(broker) == rows_of(Attempt("q", 0, 0, 1))
     assert prepared(broker) == set()
 
 
 def test_attempts_that_lose_leave_nothing(brokers: Brokers) -> None:
     """A task that ran three times (a retry, speculation): the driver commits what one of them returned."""
     broker = brokers.master()
-    attempts = [stage(Part("q", 0, 0, attempt), options(broker)) for attempt in range(3)]
+    attempts = [stage(Attempt("q", 0, 0, attempt), options(broker)) for attempt in range(3)]
     assert len({xid for each in attempts for xid in each.xids}) == 12
     commit(options(broker), attempts[1:2])
-    assert stored(broker) == rows_of(Part("q", 0, 0, 0))
+    assert stored(broker) == rows_of(Attempt("q", 0, 0, 0))
     assert prepared(broker) == set()
 
 
 def test_a_zombie_stages_nothing_for_a_batch_that_is_committed(brokers: Brokers) -> None:
     broker = brokers.master()
-    commit(options(broker), [stage(Part("q", 5, 0, 0), options(broker))])
+    commit(options(broker), [stage(Attempt("q", 5, 0, 0), options(broker))])
     for batch in (4, 5):
-        late = stage(Part("q", batch, 0, 1), options(broker))
+        late = stage(Attempt("q", batch, 0, 1), options(broker))
         assert (late.late, late.xids) == (True, ())
     assert prepared(broker) == set()
-    other = stage(Part("another", 4, 0, 0), options(broker))
+    other = stage(Attempt("another", 4, 0, 0), options(broker))
     assert not other.late
-    assert stored(broker) == rows_of(Part("q", 5, 0, 0))
+    assert stored(broker) == rows_of(Attempt("q", 5, 0, 0))
 
 
 def test_a_batch_older_than_the_broker_is_refused(brokers: Brokers) -> None:
     broker = brokers.master()
     for batch in (0, 1):
-        commit(options(broker), [stage(Part("q", batch, 0, 0), options(broker))])
+        commit(options(broker), [stage(Attempt("q", batch, 0, 0), options(broker))])
     with pytest.raises(CommandError) as caught:
-        commit(options(broker), [stage(Part("q", 0, 0, 0), options(broker))])
+        commit(options(broker), [stage(Attempt("q", 0, 0, 0), options(broker))])
     assert caught.value.code == "BATCH_TOO_OLD"
-    assert stored(broker) == rows_of(Part("q", 0, 0, 0)) + rows_of(Part("q", 1, 0, 0))
+    assert stored(broker) == rows_of(Attempt("q", 0, 0, 0)) + rows_of(Attempt("q", 1, 0, 0))
 
 
 def test_a_batch_that_was_planned_anew_is_an_error(brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
     """A checkpoint that is behind by exactly one batch: the broker has the batch as it was."""
-    broker, part = brokers.master(), Part("q", 0, 0, 0)
+    broker, part = brokers.master(), Attempt("q", 0, 0, 0)
     commit(options(broker), [stage(part, options(broker))])
     late = stage(part, options(broker), count=40)
     assert (late.late, late.rows) == (True, 40)
@@ -183,7 +183,7 @@ def test_the_same_rows_in_other_partitions_are_the_same_batch(brokers: Brokers) 
 
     def staged(*parts: list[str]) -> list[Staged]:
         return [
-            staging.stage(batches(part), Part("q", 0, number, 0), options(broker), TEXT)
+            staging.stage(batches(part), Attempt("q", 0, number, 0), options(broker), TEXT)
             for number, part in enumerate(parts)
         ]
 
@@ -221,7 +221,7 @@ def test_jobs_of_an_application_are_written_once(brokers: Brokers) -> None:
     def write(version: int, rows: list[str], destination: str, **given: object) -> None:
         named = {"txnAppId": "etl", "txnVersion": version, **given}
         writer = sink.AmqBatchWriter(options(broker, destination=destination, **named), schema, False)
-        part = Part(writer._job, writer._batch, 0, 0)
+        part = Attempt(writer._job, writer._batch, 0, 0)
         writer.commit([staging.stage(batches(rows), part, writer._options, writer._columns)])
 
     for version in (1, 2):
@@ -247,7 +247,7 @@ def test_thousands_of_tasks_are_one_batch(brokers: Brokers) -> None:
         session = connection.session(transacted=True)
         producer, staged = session.producer("/queue/rows"), []
         for number in range(tasks):
-            xid = Part("q", 0, number, 0).new_name() + ".0"
+            xid = Attempt("q", 0, number, 0).new_name() + ".0"
             producer.send(str(number))
             session.prepare(xid, owner="q", batch=0)
             staged.append(Staged("q", 0, (xid,), 1, 1, False, 0, 0.0, number))
@@ -258,8 +258,8 @@ def test_thousands_of_tasks_are_one_batch(brokers: Brokers) -> None:
 
 def test_abort_ends_what_these_tasks_staged_and_nothing_else(brokers: Brokers) -> None:
     broker = brokers.master()
-    mine = stage(Part("q", 0, 0, 0), options(broker))
-    others = [stage(Part("q", 0, 1, 0), options(broker)), stage(Part("r", 0, 0, 0), options(broker))]
+    mine = stage(Attempt("q", 0, 0, 0), options(broker))
+    others = [stage(Attempt("q", 0, 1, 0), options(broker)), stage(Attempt("r", 0, 0, 0), options(broker))]
     sink._abort(options(broker), [mine, None])
     assert prepared(broker) == {xid for other in others for xid in other.xids}
     sink._abort(options(broker), [mine])  # again: harmless
@@ -267,12 +267,12 @@ def test_abort_ends_what_these_tasks_staged_and_nothing_else(brokers: Brokers) -
         commit(options(broker), [mine])
     commit(options(broker), others[1:])
     sink._abort(options(broker), others[1:])  # thought lost, and was not
-    assert stored(broker) == rows_of(Part("r", 0, 0, 0))
+    assert stored(broker) == rows_of(Attempt("r", 0, 0, 0))
 
 
 def test_orphans_expire(brokers: Brokers) -> None:
     broker = brokers.master()
-    staged = stage(Part("q", 0, 0, 0), options(broker, txTimeout="300ms"))
+    staged = stage(Attempt("q", 0, 0, 0), options(broker, txTimeout="300ms"))
     deadline = time.monotonic() + DEADLINE_S
     while prepared(broker):
         assert time.monotonic() < deadline, "orphans stay"
@@ -288,7 +288,7 @@ def test_the_master_is_killed_between_chunks(brokers: Brokers, delivery: str, ki
     """The task goes on with the next master; Spark would not notice."""
     master, slave = brokers.master("a"), brokers.slave("b")
     part, given = (
-        Part("q", 0, 0, 0),
+        Attempt("q", 0, 0, 0),
         options(f"failover:(stomp://127.0.0.1:{master.port},stomp://127.0.0.1:{slave.port})", delivery=delivery),
     )
 
@@ -309,9 +309,9 @@ def test_the_connection_breaks_while_a_chunk_is_prepared(brokers: Brokers, fate:
     broker = brokers.master()
     fates = iter([Fate.PASS, fate, Fate.PASS, fate])
     with Proxy(broker.port, lambda kind, _: next(fates, Fate.PASS) if kind == PREPARE else Fate.PASS) as proxy:
-        staged = stage(Part("q", 0, 0, 0), options(proxy.url), count=40)
+        staged = stage(Attempt("q", 0, 0, 0), options(proxy.url), count=40)
         commit(options(proxy.url), [staged])
-    assert stored(broker) == rows_of(Part("q", 0, 0, 0), 40)
+    assert stored(broker) == rows_of(Attempt("q", 0, 0, 0), 40)
     assert staged.sent_again == (2 if fate is Fate.CUT_BEFORE else 0)
     assert prepared(broker) == set()
 
@@ -323,27 +323,27 @@ def test_no_broker_in_time_is_an_error(brokers: Brokers) -> None:
     def killing() -> Iterable[Any]:
         yield from batches(["a", "b"], 1)
         broker.kill()
-        yield from batches(rows_of(Part("q", 0, 0, 0), 40))
+        yield from batches(rows_of(Attempt("q", 0, 0, 0), 40))
 
     with pytest.raises(AmqError):
-        staging.stage(killing(), Part("q", 0, 0, 0), given, TEXT)
+        staging.stage(killing(), Attempt("q", 0, 0, 0), given, TEXT)
 
 
 @pytest.mark.parametrize("strategy", ["content", "position"])
 def test_ids_drop_what_a_second_attempt_sends(brokers: Brokers, strategy: str) -> None:
-    broker, part = brokers.master(), Part("q", 0, 0, 0)
+    broker, part = brokers.master(), Attempt("q", 0, 0, 0)
     given = options(broker, delivery="dedup", idStrategy=strategy)
     rows = [*rows_of(part), "same", "same", "same"]
     staging.stage(batches(rows[:9]), part, given, TEXT)  # killed in the middle
     again = rows if strategy == "position" else [*reversed(rows)]
-    staging.stage(batches(again), Part("q", 0, 0, 1), given, TEXT)
+    staging.stage(batches(again), Attempt("q", 0, 0, 1), given, TEXT)
     assert sorted(stored(broker)) == sorted(rows)
 
 
 @pytest.mark.parametrize("delivery", sampled(["exactly-once", "dedup"]))
 def test_text_that_is_not_utf_8_goes_as_it_is(brokers: Brokers, delivery: str) -> None:
     broker, bodies = brokers.master(), ["grüße".encode(), "grüße".encode("latin-1")]
-    given, part = options(broker, delivery=delivery), Part("q", 0, 0, 0)
+    given, part = options(broker, delivery=delivery), Attempt("q", 0, 0, 0)
     text = pa.array(bodies, pa.binary()).cast(pa.string(), safe=False)
     commit(given, [staging.stage(pa.table({"value": text}).to_batches(), part, given, TEXT)])
     with amq.connect(f"failover:(stomp://127.0.0.1:{broker.port})") as connection, connection.session() as session:
@@ -371,14 +371,14 @@ def test_ids_of_a_column(brokers: Brokers) -> None:
     columns = FrameColumns(text=True, key=False, destination=False, headers=False, id="id")
     for values in (["a", "b"], ["b again", "c"]):
         table = pa.table({"value": values, "id": [value[0] for value in values]})
-        staging.stage(table.to_batches(), Part(str(uuid.uuid4()), 0, 0, 0), given, columns)
+        staging.stage(table.to_batches(), Attempt(str(uuid.uuid4()), 0, 0, 0), given, columns)
     assert stored(broker) == ["a", "b", "c"]
 
 
 def test_a_refusal_for_good_ends_a_task_at_once_with_its_cause(brokers: Brokers) -> None:
     """Sending the rows again would end in the same way."""
     broker = brokers.master("a", stompStrictDestinations="true")
-    part, sleeps = Part(uuid.uuid4().hex, 0, 0, 0), list[float]()
+    part, sleeps = Attempt(uuid.uuid4().hex, 0, 0, 0), list[float]()
     with pytest.MonkeyPatch.context() as patch, pytest.raises(TransactionRolledBackError) as raised:
         patch.setattr(staging._NOTHING, "wait", sleeps.append)
         stage(part, options(broker, destination="/exchange/rows"))

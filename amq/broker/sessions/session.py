@@ -28,7 +28,7 @@ from amq.broker.transactions.transaction import Transaction, memory_bytes
 from amq.broker.waiters import Call, Replies, Reply, Unasked
 from amq.core.destination import TEMPORARY_QUEUE_SCHEME, is_wildcard
 from amq.core.errors import CommandError, TransactionRolledBackError
-from amq.core.message import Message, Shared
+from amq.core.message import Message, Sharing
 from amq.core.ownership import owned
 from amq.journal.batch import Waiter
 from amq.journal.records.message import Run
@@ -301,7 +301,7 @@ class Session:
         if self._waits_for_memory(command):
             return
         message.timestamp_ms = broker.clock.wall_ms()
-        message.shared = Shared(self.peer)
+        message.shared = Sharing(self.peer)
         if command.transaction:
             self._add_to_transaction(command, [message])
         elif (room := broker.routing.publish(message, self._waiter(command))) is not None:

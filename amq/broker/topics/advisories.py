@@ -34,7 +34,7 @@ from amq.broker.names import ADVISORY_PREFIX, is_stored, is_temporary
 from amq.broker.topics.durables import Durables
 from amq.broker.topics.topics import TopicQueue, Topics
 from amq.core.destination import TEMPORARY_QUEUE_SCHEME, Pattern, Source, plain_name, wire_name
-from amq.core.message import DEFAULT_PRIORITY, TEXT, Envelope, Message, Shared
+from amq.core.message import DEFAULT_PRIORITY, TEXT, Envelope, Message, Sharing
 
 QUEUES_TOLD_MAX = 10_000  # to a new subscriber
 ORIGIN = ("originBrokerId", "originBrokerName", "originBrokerURL")  # of all advisories: the broker that tells
@@ -257,7 +257,7 @@ class Advisories:
             content=TEXT,
             envelope=Envelope(type="Advisory"),
         )
-        message.shared = Shared(None)
+        message.shared = Sharing(None)
         return message
 
 

@@ -28,7 +28,7 @@ from amq.broker.topics.known import KnownTopics
 from amq.broker.waiters import Call
 from amq.core.destination import Pattern, Source, means, source, told, wire_name
 from amq.core.errors import CommandError, SelectorError, StoreError
-from amq.core.message import Copier, Message, Shared
+from amq.core.message import Copier, Message, Sharing
 from amq.core.remembered import Remembered
 from amq.journal.batch import Waiter
 from amq.journal.hidden import HELD_SCHEME
@@ -105,7 +105,7 @@ class Durables:
         those that were not because they are on their way there for somebody else."""
         added: list[Message] = []
         stored_by_others: list[Message] = []
-        shared = Shared(None, encodes=False)
+        shared = Sharing(None, encodes=False)
         copier = Copier(message)
         for queue_name in self.holders(message, until):
             copy = copier.copy(queue_name)

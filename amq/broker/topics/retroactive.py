@@ -19,7 +19,7 @@ from amq.broker.transactions.commits import Commits
 from amq.broker.transactions.transaction import Transaction, memory_bytes
 from amq.broker.waiters import Call
 from amq.core.errors import StoreFullError
-from amq.core.message import Copy, Message, Shared
+from amq.core.message import Copy, Message, Sharing
 from amq.journal.records import Record
 from amq.journal.records.subscription import Subscribed
 
@@ -90,7 +90,7 @@ class RetroactiveReplay:
         size = self._piece = 0
         for message, seq in self._left:
             copy = Copy.of(message, name, seq)
-            copy.original, copy.shared = message, Shared(None, encodes=False)
+            copy.original, copy.shared = message, Sharing(None, encodes=False)
             id = copy.duplicate_id if copy.persistent else ""
             if id and core.is_duplicate(copy):
                 resent = core.state.queue(name).duplicates_pending.get(copy.duplicate_id)

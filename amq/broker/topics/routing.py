@@ -26,7 +26,7 @@ from amq.broker.transactions.transaction import Transaction, memory_bytes
 from amq.broker.waiters import Together
 from amq.config.diverts import parse_diverts
 from amq.core.errors import AccessError, CommandError
-from amq.core.message import Copier, Message, Shared
+from amq.core.message import Copier, Message, Sharing
 from amq.core.remembered import ENTRY_BYTES, Remembered
 from amq.journal.batch import Waiter
 from amq.selectors import Selector
@@ -158,7 +158,7 @@ class Routing:
             route = route.of(message)
         made: list[Message] = []
         queues = [name for name in route if is_stored(name)]
-        shared, copier = Shared(peer, len(queues) - 1, encodes=False), Copier(message)
+        shared, copier = Sharing(peer, len(queues) - 1, encodes=False), Copier(message)
         stays_too = message.destination in queues
         for name in route:
             if len(queues) > 1 and is_stored(name):
@@ -170,7 +170,7 @@ class Routing:
                 continue
             made.append(copier.message(name))
             if not is_stored(name):
-                made[-1].shared = Shared(peer)
+                made[-1].shared = Sharing(peer)
         return made
 
     def publish(self, message: Message, waiter: Waiter) -> Room | None:

@@ -100,7 +100,7 @@ from amq.protocols.openwire.producers import Producer
 from amq.protocols.openwire.repeated import Sends, acknowledged, sends
 from amq.protocols.openwire.table import Structure, decode, frame, nested, structure
 from amq.protocols.openwire.transactions import BEGIN, END, FORGET, PREPARE, RECOVER, Step, Transactions, read_local
-from amq.protocols.openwire.wire import INT, Reader, storable
+from amq.protocols.openwire.wire import INT, FieldReader, storable
 
 STRANGER_BYTES_MAX: Final = 64 << 10  # of a frame before the login
 HEADERS_BYTES_MAX: Final = 1 << 20  # of a frame, beside what a body may have
@@ -666,7 +666,7 @@ class OpenWireCodec:
         key = destination.hex()
         names = self._routes.get(key)
         if names is None:
-            names = destinations(table.read_nested(Reader(destination), self._version))
+            names = destinations(table.read_nested(FieldReader(destination), self._version))
             self._routes.keep(key, names, sum(map(len, names)))
         return names
 
@@ -827,7 +827,7 @@ class OpenWireCodec:
             table.CONSUMER_CONTROL,
             destination=consumer.destination,
             close=True,
-            consumer=table.read_nested(Reader(consumer.key), self._version),
+            consumer=table.read_nested(FieldReader(consumer.key), self._version),
         )
         return frame(control, self._version)
 

@@ -30,7 +30,7 @@ from amq.protocols.commands import (
 )
 from amq.protocols.openwire import table
 from amq.protocols.openwire.table import VERSION_MAX, read_nested
-from amq.protocols.openwire.wire import INT, LONG, Reader
+from amq.protocols.openwire.wire import INT, LONG, FieldReader
 
 DELIVERED, POISON, STANDARD, REDELIVERED, INDIVIDUAL, UNMATCHED, EXPIRED = range(7)
 GROUPS_MAX: Final = 10_000  # of one consumer, that are remembered to tell the first message of each
@@ -118,7 +118,7 @@ def _read_usual(data: bytes) -> Ack | None:
 def _sequence(data: bytes, at: int) -> tuple[int, int]:
     """The broker's sequence in the MessageId that begins there, and where that ends. Raises ValueError, IndexError."""
     if data[at + 1] != table.MESSAGE_ID or data[at + 2]:
-        reader = Reader(data, at)
+        reader = FieldReader(data, at)
         found = read_nested(reader, VERSION_MAX)
         return (found.get("broker_sequence", -1) if found is not None else -1), reader.at
     if data[at + 3] != 1 or data[at + 4] != table.PRODUCER_ID or data[at + 5] != 1:

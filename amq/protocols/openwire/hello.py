@@ -13,7 +13,7 @@ from amq.core.errors import ProtocolError
 from amq.core.values import Int32
 from amq.protocols.openwire.primitives import decode_map, encode_map
 from amq.protocols.openwire.table import VERSION_MAX, WIRE_FORMAT_INFO
-from amq.protocols.openwire.wire import INT, Reader, optional_bytes
+from amq.protocols.openwire.wire import INT, FieldReader, optional_bytes
 
 MAGIC: Final = b"ActiveMQ"
 HELLO_BYTES_MAX: Final = 4096
@@ -31,7 +31,7 @@ class Hello(NamedTuple):
 
 def read_hello(data: bytes) -> Hello:
     """The agreement with a client by its WireFormatInfo, a frame without its size. Raises ValueError, ProtocolError."""
-    reader = Reader(data)
+    reader = FieldReader(data)
     if reader.unsigned_byte() != WIRE_FORMAT_INFO or reader.take(len(MAGIC)) != MAGIC:
         raise ValueError("the first command is not a WireFormatInfo")
     version, said = reader.integer(), decode_map(reader.optional_bytes())

@@ -57,7 +57,16 @@ from amq.protocols.openwire.primitives import (
     properties_of,
 )
 from amq.protocols.openwire.table import FIELDS, VERSION_MAX, Structure, decode, read_nested, structure
-from amq.protocols.openwire.wire import INT, LONG, Reader, decode_text, encode_text, optional_bytes, storable, to_utf8
+from amq.protocols.openwire.wire import (
+    INT,
+    LONG,
+    FieldReader,
+    decode_text,
+    encode_text,
+    optional_bytes,
+    storable,
+    to_utf8,
+)
 
 NAME: Final = "openwire"
 GROUP_ID, GROUP_SEQ = "JMSXGroupID", "JMSXGroupSeq"
@@ -317,7 +326,7 @@ def _skip(data: bytes, at: int) -> int:
         return at + 1
     if table.QUEUE <= data[at + 1] <= table.TEMP_TOPIC and data[at + 2]:
         return _text(data, at + 2)[1]
-    reader = Reader(data, at)
+    reader = FieldReader(data, at)
     read_nested(reader, VERSION_MAX)
     return reader.at
 
@@ -332,7 +341,7 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
 def _past_structures(data: bytes, at: int) -> int:
     if not data[at]:
         return at + 1
-    reader = Reader(data, at + 1)
+    reader = FieldReader(data, at + 1)
     for _ in range(reader.unsigned_short()):
         read_nested(reader, VERSION_MAX)
     return reader.at
@@ -444,7 +453,7 @@ def producer_text(id: Structure) -> str:
 
 def producer_text_in(field: bytes) -> str:
     """The same of a producer's id as a field."""
-    id = read_nested(Reader(field), VERSION_MAX)
+    id = read_nested(FieldReader(field), VERSION_MAX)
     assert id is not None
     return producer_text(id)
 

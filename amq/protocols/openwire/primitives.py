@@ -18,7 +18,7 @@ from amq.protocols.openwire.wire import (
     LONG,
     SHORT,
     TEXT_BYTES_MAX,
-    Reader,
+    FieldReader,
     encode_text,
     short_text,
 )
@@ -41,19 +41,19 @@ from amq.protocols.openwire.wire import (
 ) = range(14)
 ENTRY_BYTES_MIN: Final = 3  # of a map: the length of a name, and the type of a value
 NESTED_VALUES_MAX: Final = 10_000  # in maps and lists among the properties of a message, which nobody can select
-_READERS: Final[dict[int, Callable[[Reader], Nested]]] = {
+_READERS: Final[dict[int, Callable[[FieldReader], Nested]]] = {
     _NULL: lambda reader: None,  # noqa: ARG005
-    _BOOLEAN: Reader.boolean,
+    _BOOLEAN: FieldReader.boolean,
     _BYTE: lambda reader: Int8(reader.byte()),
     _CHAR: lambda reader: chr(reader.unsigned_short()),
     _SHORT: lambda reader: Int16(reader.short()),
     _INT: lambda reader: Int32(reader.integer()),
-    _LONG: Reader.long,
-    _DOUBLE: Reader.double,
+    _LONG: FieldReader.long,
+    _DOUBLE: FieldReader.double,
     _FLOAT: lambda reader: Float32(reader.single()),
-    _TEXT: Reader.text,
+    _TEXT: FieldReader.text,
     _BYTES: lambda reader: reader.take(reader.integer()),
-    _LONG_TEXT: Reader.long_text,
+    _LONG_TEXT: FieldReader.long_text,
 }
 _WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
     bool: lambda value: b"\1\1" if value else b"\1\0",
@@ -71,7 +71,7 @@ def decode_map(data: bytes | None, values_max: int = VALUES_MAX) -> dict[str, Ne
     that, also in maps and lists within it."""
     if not data:
         return {}
-    reader = Reader(data)
+    reader = FieldReader(data)
     found = _map(reader, 0, [values_max])
     if reader.at != reader.end:
         raise ValueError("there are bytes after the map")
@@ -80,7 +80,7 @@ def decode_map(data: bytes | None, values_max: int = VALUES_MAX) -> dict[str, Ne
 
 def decode_stream(data: bytes) -> list[Nested]:
     """The values that stand one after the other in `data`. ValueError where they do not."""
-    reader, left, found = Reader(data), [VALUES_MAX], list[Nested]()
+    reader, left, found = FieldReader(data), [VALUES_MAX], list[Nested]()
     while reader.at < reader.end:
         found.append(_value(reader, 0, left))
     return found
@@ -129,7 +129,7 @@ def properties_of(data: bytes | None) -> dict[str, Value]:
     return {name: value for name, value in found.items() if isinstance(value, str | int | float | bytes)}
 
 
-def _value(reader: Reader, depth: int, left: list[int]) -> Nested:
+def _value(reader: FieldReader, depth: int, left: list[int]) -> Nested:
     """`left` = how many more there may be."""
     left[0] -= 1
     if left[0] < 0:
@@ -149,7 +149,7 @@ def _value(reader: Reader, depth: int, left: list[int]) -> Nested:
     return [_value(reader, depth + 1, left) for _ in range(count)]
 
 
-def _map(reader: Reader, depth: int, left: list[int]) -> dict[str, Nested]:
+def _map(reader: FieldReader, depth: int, left: list[int]) -> dict[str, Nested]:
     count = reader.integer()
     if count == -1:
         return {}
@@ -161,7 +161,7 @@ def _map(reader: Reader, depth: int, left: list[int]) -> dict[str, Nested]:
     return found
 
 
-def _check_count(reader: Reader, count: int, size_min: int) -> None:
+def _check_count(reader: FieldReader, count: int, size_min: int) -> None:
     """Raises ValueError where `count` entries cannot stand in the bytes that are left."""
     if not 0 <= count * size_min <= reader.end - reader.at:
         raise ValueError(f"a map or list of {count} entries does not fit into {reader.end - reader.at} bytes")

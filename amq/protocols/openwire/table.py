@@ -16,7 +16,7 @@ from amq.protocols.openwire.wire import (
     INT,
     LONG,
     UNSIGNED_SHORT,
-    Reader,
+    FieldReader,
     optional_bytes,
     optional_text,
 )
@@ -140,7 +140,7 @@ def structure(type: int, **fields: Any) -> Structure:
 
 def decode(data: bytes, version: int = VERSION_MAX) -> Structure:
     """The structure that `data` is: a frame without its size. ValueError where it is none."""
-    reader = Reader(data)
+    reader = FieldReader(data)
     found = read_structure(reader, version, 0)
     if reader.at != reader.end:
         raise ValueError(f"{reader.end - reader.at} bytes follow the end of a command of type {found.type}")
@@ -172,7 +172,7 @@ def write_field(kind: str, found: Any, version: int) -> bytes:
     return _WRITE[kind](found, version)
 
 
-def read_structure(reader: Reader, version: int, depth: int) -> Structure:
+def read_structure(reader: FieldReader, version: int, depth: int) -> Structure:
     """The structure that begins there. Raises ValueError."""
     type = reader.unsigned_byte()
     fields = FIELDS.get(type)
@@ -187,18 +187,18 @@ def read_structure(reader: Reader, version: int, depth: int) -> Structure:
     return Structure(type, found)
 
 
-def read_nested(reader: Reader, version: int, depth: int = 0) -> Structure | None:
+def read_nested(reader: FieldReader, version: int, depth: int = 0) -> Structure | None:
     """A structure as the field of another one. Raises ValueError."""
     return read_structure(reader, version, depth + 1) if reader.boolean() else None
 
 
-def _read_array(reader: Reader, version: int, depth: int) -> list[Structure | None] | None:
+def _read_array(reader: FieldReader, version: int, depth: int) -> list[Structure | None] | None:
     if not reader.boolean():
         return None
     return [read_nested(reader, version, depth) for _ in range(reader.unsigned_short())]
 
 
-def _read_throwable(reader: Reader, version: int, depth: int) -> Throwable | None:  # noqa: ARG001
+def _read_throwable(reader: FieldReader, version: int, depth: int) -> Throwable | None:  # noqa: ARG001
     if not reader.boolean():
         return None
     name = reader.optional_text()
@@ -215,7 +215,7 @@ def _write_throwable(found: Throwable | None, version: int) -> bytes:  # noqa: A
     return b"\0" if found is None else b"\1" + optional_text(found.name) + optional_text(found.message)
 
 
-_READ: Final[dict[str, Callable[[Reader, int, int], Any]]] = {
+_READ: Final[dict[str, Callable[[FieldReader, int, int], Any]]] = {
     "s": lambda reader, _version, _depth: reader.optional_text(),
     "b": lambda reader, _version, _depth: reader.boolean(),
     "y": lambda reader, _version, _depth: reader.byte(),

@@ -73,7 +73,7 @@ def optional_bytes(data: bytes | None) -> bytes:
     return b"\0" if data is None else b"\1" + INT.pack(len(data)) + data
 
 
-class Reader:
+class FieldReader:
     """Reads `data` from `at` up to `end`."""
 
     __slots__ = ("at", "data", "end")

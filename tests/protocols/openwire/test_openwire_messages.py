@@ -48,7 +48,7 @@ from amq.protocols.openwire.primitives import (
 )
 from amq.protocols.openwire.table import Structure, decode, encode, frame, nested, read_nested, structure
 from amq.protocols.openwire.transactions import END, Local, read_local
-from amq.protocols.openwire.wire import INT, Reader, encode_text
+from amq.protocols.openwire.wire import INT, FieldReader, encode_text
 from tests.sampling import only
 
 TYPES = sorted(set(range(table.MESSAGE, table.BLOB_MESSAGE)))
@@ -79,7 +79,7 @@ def received(found: Structure, version: int = 12) -> Message:
 
 
 def dispatched(stored: Message, version: int = 12, id: bytes = b"") -> Structure:
-    found = read_nested(Reader(b"".join(write(stored, version, id))), version)
+    found = read_nested(FieldReader(b"".join(write(stored, version, id))), version)
     assert found is not None
     return found
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from amq.protocols.openwire.wire import (
     INT,
     TEXT_BYTES_MAX,
-    Reader,
+    FieldReader,
     decode_text,
     encode_text,
     optional_bytes,
@@ -74,7 +74,7 @@ def test_any_bytes_are_a_text_or_a_value_error(data: bytes) -> None:
 
 @given(any_text | st.none(), st.binary() | st.none())
 def test_optional_fields(text: str | None, data: bytes | None) -> None:
-    reader = Reader(optional_text(text) + optional_bytes(data))
+    reader = FieldReader(optional_text(text) + optional_bytes(data))
     found = reader.optional_text()
     assert (found is None) == (text is None)
     assert encode_text(found or "") == encode_text(text or "")
@@ -84,7 +84,7 @@ def test_optional_fields(text: str | None, data: bytes | None) -> None:
 
 def test_a_text_has_so_many_bytes_and_no_more() -> None:
     longest = "é" * (TEXT_BYTES_MAX // 2)
-    assert Reader(short_text(longest)).text() == longest
+    assert FieldReader(short_text(longest)).text() == longest
     with pytest.raises(ValueError, match="at most 65535"):
         short_text(longest + "é")
 
@@ -92,29 +92,29 @@ def test_a_text_has_so_many_bytes_and_no_more() -> None:
 @pytest.mark.parametrize(
     "read",
     [
-        Reader.boolean,
-        Reader.unsigned_byte,
-        Reader.byte,
-        Reader.short,
-        Reader.unsigned_short,
-        Reader.integer,
-        Reader.long,
-        Reader.single,
-        Reader.double,
-        Reader.text,
-        Reader.long_text,
+        FieldReader.boolean,
+        FieldReader.unsigned_byte,
+        FieldReader.byte,
+        FieldReader.short,
+        FieldReader.unsigned_short,
+        FieldReader.integer,
+        FieldReader.long,
+        FieldReader.single,
+        FieldReader.double,
+        FieldReader.text,
+        FieldReader.long_text,
         lambda reader: reader.take(1),
     ],
 )
 def test_nothing_is_read_behind_the_end(read: object) -> None:
     assert callable(read)
     with pytest.raises(ValueError, match="are wanted where 0 are left"):
-        read(Reader(bytes(20), 3, 3))
+        read(FieldReader(bytes(20), 3, 3))
 
 
 @pytest.mark.parametrize("size", [-1, -(1 << 31), (1 << 31) - 1, 4])
 def test_lengths_that_lie(size: int) -> None:
     with pytest.raises(ValueError, match="are wanted where 3 are left"):
-        Reader(INT.pack(size) + b"abc").long_text()
+        FieldReader(INT.pack(size) + b"abc").long_text()
     with pytest.raises(ValueError, match="are wanted where 3 are left"):
-        Reader(b"\1" + INT.pack(size) + b"abc").optional_bytes()
+        FieldReader(b"\1" + INT.pack(size) + b"abc").optional_bytes()
