@@ -36,7 +36,7 @@ RECOVER_S = 60.0  # for both to answer after a kill
 IDLE_S, IDLE_QUICK_S = 15.0, 6.0  # nothing came for so long: nothing will
 
 
-class Effort(NamedTuple):
+class PairEffort(NamedTuple):
     """Messages of the rate; seconds of work before and after the kill; for how long nothing comes at the end."""
 
     messages: int = 40_000
@@ -100,14 +100,14 @@ class Pair:
                     return
         raise brokers.BrokerProcessError("nothing that is sent to the first broker comes at the second")
 
-    def rate(self, effort: Effort) -> float:
+    def rate(self, effort: PairEffort) -> float:
         """Messages a second through both."""
         load = Load(
             self.first.port, producers=PAIRS, consumers=PAIRS, messages=effort.messages, consumer_port=self.second.port
         )
         return run(load).per_s
 
-    def killed(self, victim: Any, effort: Effort) -> dict[str, float]:
+    def killed(self, victim: Any, effort: PairEffort) -> dict[str, float]:
         """How often each rule was broken where `victim` was killed in mid-stream; and what was sent."""
         directory = self.directory / f"seen-{victim.name}"
         directory.mkdir()
@@ -136,7 +136,7 @@ class Pair:
         sent = sum(board.confirmed[plan.index] for plan in plans if plan.role == "producer")
         return {"sent": sent} | {rule: len(list(getattr(checker, rule)(logs))) for rule in RULES}
 
-    def _work_on(self, victim: Any, board: Any, plans: Sequence[clients.WorkerPlan], effort: Effort) -> None:
+    def _work_on(self, victim: Any, board: Any, plans: Sequence[clients.WorkerPlan], effort: PairEffort) -> None:
         def moved() -> tuple[int, ...]:
             return tuple(board.touched[plan.index] for plan in plans)
 
@@ -187,7 +187,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     cli.terminate_on_signal()
-    effort = Effort(4000, 2.0, IDLE_QUICK_S) if args.quick else Effort()
+    effort = PairEffort(4000, 2.0, IDLE_QUICK_S) if args.quick else PairEffort()
     found: dict[str, dict[str, Any]] = {}
     failed: list[str] = []
     for kind in ("amq", *args.peer):
