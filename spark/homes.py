@@ -1,7 +1,7 @@
 """The stores of a cluster, as a query that was given the address of its gateways sees them: which of its destinations
 each has, and where its master is.
 
-A gateway says so. What it says is as old as its last look: the master of a store refuses what does not live there. The
+A gateway says so. Its answer is as old as its last look: the master of a store refuses what does not live there. The
 direct reads of a cluster are in `stores/NAME` of the directory in option `store`.
 """
 

@@ -21,11 +21,12 @@ import random
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from amq.client import bulk, leases, whereabouts
 from amq.client.aio_consumer import Browser, Consumer, Message
 from amq.client.aio_driver import AsyncDriver, Listener
+from amq.client.aio_lanes import AsyncLanes
 from amq.client.columns import Columns
 from amq.client.columns import send as send_columns
 from amq.client.core import (
@@ -43,6 +44,7 @@ from amq.client.delayed import DeliveryTimes, delayed, expires_ms
 from amq.client.driver import seconds
 from amq.client.durable import end_durable, named, unless_unknown
 from amq.client.errors import ConnectionClosedError, FlushError, gathered
+from amq.client.lanes import TEMPORARY
 from amq.client.machine import EXIT_TIMEOUT_S, SEND_WINDOW_BYTES, SEND_WINDOW_MESSAGES, Machine
 from amq.client.names import NAMES, Names
 from amq.client.once import ATTEMPTS_MAX, Once
@@ -75,6 +77,7 @@ class Connection:
         self._machine = driver.machine
         self._sessions: list[Session] = []
         self._closed = False
+        self._lanes: AsyncLanes[Connection] | None = None  # direct connections to stores of a cluster
 
     def session(self, *, transacted: bool = False, ack: str = "client-individual") -> Session:
         """A new session."""
@@ -188,6 +191,8 @@ class Connection:
     def on_event(self, listener: Listener) -> Listener:
         """Call `listener(event)`, a plain function, in the event loop. To do something that awaits, create a task."""
         self._driver.listeners.append(listener)
+        for lane in self._all_lanes():
+            lane.on_event(listener)
         return listener
 
     @property
@@ -209,7 +214,15 @@ class Connection:
     @property
     def unconfirmed(self) -> int:
         """Messages sent whose receipt has not arrived."""
-        return self._machine.unconfirmed
+        return self._machine.unconfirmed + sum(lane.unconfirmed for lane in self._all_lanes())
+
+    @property
+    def direct(self) -> dict[str, BrokerUri | None]:
+        """With `redirect=true`: the stores to which there is a separate connection, and where it leads now."""
+        return self._lanes.stores if self._lanes is not None else {}
+
+    def _all_lanes(self) -> list[Connection]:
+        return self._lanes.all if self._lanes is not None else []
 
     @property
     def closed(self) -> bool:
@@ -233,6 +246,8 @@ class Connection:
     async def abort(self) -> None:
         """Disconnect without waiting for what is unconfirmed."""
         self._closed = True
+        for lane in self._all_lanes():
+            await lane.abort()
         if self._machine.unconfirmed:
             log.warning("%s closed with unconfirmed messages: %d", self._machine.url, self._machine.unconfirmed)
         await self._driver.close()
@@ -290,10 +305,25 @@ class Session:
         self._core = core
         self._driver = connection._driver
         self._consumers: list[Consumer] = []
+        self._direct: dict[Connection, Session] = {}  # sessions on lanes of the connection
 
     def producer(self, destination: str) -> Producer:
         """A producer for `/queue/NAME` or `/topic/NAME`."""
-        return Producer(self, ProducerCore(self._core, destination))
+        if self.connection._lanes is None or self._core.transacted:
+            return Producer(self, ProducerCore(self._core, destination))
+        return RedirectedProducer(self, ProducerCore(self._core, destination))
+
+    async def _session_for(self, destination: str) -> Session | None:
+        """The session on the lane of that destination, None = it has none. Raises AmqError."""
+        lanes = self.connection._lanes
+        if lanes is None or self._core.transacted:
+            return None
+        lane = await lanes.lane_of(destination)
+        if lane is None:
+            return None
+        if lane not in self._direct:
+            self._direct[lane] = lane.session(ack=self._core.ack)
+        return self._direct[lane]
 
     async def consumer(
         self,
@@ -306,6 +336,9 @@ class Session:
         timeout: float | None = None,
     ) -> Consumer:
         """Subscribe to `/queue/NAME` or `/topic/NAME`; with `subscription`: to a durable one of that name."""
+        if not subscription and (direct := await self._session_for(destination)) is not None:
+            how: dict[str, Any] = {"prefetch": prefetch, "selector": selector, "headers": headers, "timeout": timeout}
+            return await direct.consumer(destination, **how)
         made = self._core.subscribe(destination, prefetch, selector, named(headers, subscription))
         return await self._open(made, Consumer(self, made[0]), f"subscribe to {destination}", timeout)
 
@@ -433,6 +466,9 @@ class Session:
         if self._core.closed:
             return
         failures: list[tuple[str, AmqError]] = []
+        for direct in self._direct.values():
+            with gathered(failures):
+                await direct.close(timeout)
         try:
             for owner in self._core.machine.ledger.unflushed(self._core):
                 with gathered(failures):
@@ -547,6 +583,60 @@ class Producer:
         await self._session._flush(self._core.owner, timeout)
 
 
+class RedirectedProducer(Producer):
+    """Sends by the lane of its destination, if it has one: see `amq.client.session.DirectProducer`."""
+
+    def __init__(self, session: Session, core: ProducerCore) -> None:
+        super().__init__(session, core)
+        self._left: Producer | None = None  # the lane by which it sent before
+        self._lane: Producer | None = None  # None = by the connection itself, or not decided yet
+        self._is_decided = False
+        self._deciding = asyncio.Lock()
+
+    async def send(
+        self,
+        body: bytes | str,
+        *,
+        headers: Mapping[str, object] | None = None,
+        timeout: float | None = None,
+        **how: Any,
+    ) -> str:
+        """Send one message and return its duplicate id."""
+        needs_connection = bool(headers) and str((headers or {}).get("reply-to", "")).startswith(TEMPORARY)
+        if not self._is_decided or (needs_connection and self._lane is not None):
+            async with self._deciding:
+                await self._decide(needs_connection, timeout)
+        send = super().send if self._lane is None else self._lane.send
+        return await send(body, headers=headers, timeout=timeout, **how)
+
+    async def _decide(self, needs_connection: bool, timeout: float | None) -> None:
+        if not self._is_decided and not needs_connection:
+            direct = await self._session._session_for(self.destination)
+            if direct is not None:
+                self._lane = Producer(direct, ProducerCore(direct._core, self.destination))
+        self._is_decided = True
+        if needs_connection and self._lane is not None:  # what is unconfirmed must not come behind what follows
+            owner, connection = self._lane._core.owner, self._lane._session.connection
+            timeout_s = connection._timeout_s(timeout)
+            if not await self._lane._driver.wait(owner.gate, lambda: not owner.unconfirmed, timeout_s):
+                raise timed_out(connection._machine, f"send to {self.destination}", timeout_s)
+            self._left, self._lane = self._lane, None
+            if (lanes := self._session.connection._lanes) is not None:
+                lanes.leave(self.destination)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until nothing sent with `wait=False` is unconfirmed; FlushError when some were refused."""
+        failures: list[tuple[str, AmqError]] = []
+        for each in (self._lane, self._left):
+            if each is not None:
+                with gathered(failures):
+                    await each.flush(timeout)
+        with gathered(failures):
+            await super().flush(timeout)
+        if failures:
+            raise FlushError(failures)
+
+
 async def connect(
     url: str,
     *,
@@ -563,24 +653,36 @@ async def connect(
     names: Names = NAMES,
 ) -> Connection:
     """Connect to the master among the brokers of `url` and wait until it has accepted us. See `amq.connect`."""
-    machine = Machine(
-        parse(url),
-        rng or random.Random(),
-        login=login,
-        passcode=passcode,
-        client_id=client_id,
-        send_window_messages=send_window_messages,
-        send_window_bytes=send_window_bytes,
-        exit_timeout_s=exit_timeout,
-    )
-    connection = Connection(AsyncDriver(machine, clock or SystemClock(), asyncio.get_running_loop(), names))
-    if on_event is not None:
-        connection.on_event(on_event)
-    try:
-        await connection._driver.start()
-    except BaseException:
-        await connection.abort()
-        raise
+
+    async def begin(to: str, client_id: str = "") -> Connection:
+        machine = Machine(
+            parse(to),
+            rng or random.Random(),
+            login=login,
+            passcode=passcode,
+            client_id=client_id,
+            send_window_messages=send_window_messages,
+            send_window_bytes=send_window_bytes,
+            exit_timeout_s=exit_timeout,
+        )
+        made = Connection(AsyncDriver(machine, clock or SystemClock(), asyncio.get_running_loop(), names))
+        if on_event is not None:
+            made.on_event(on_event)
+        try:
+            await made._driver.start()
+        except BaseException:
+            await made.abort()
+            raise
+        return made
+
+    async def lane(to: str) -> Connection:
+        made = await begin(to)
+        made._machine.falls_back = True
+        return made
+
+    connection = await begin(url, client_id)
+    if connection._machine.url.options.redirect and not client_id:
+        connection._lanes = AsyncLanes(connection, url, lane)
     await connection.wait_connected(timeout)
     return connection
 

@@ -19,6 +19,7 @@ from amq.client import leases, whereabouts
 from amq.client.core import SessionCore, resolve_timed_out, timed_out
 from amq.client.driver import Driver, Listener, seconds
 from amq.client.errors import ConnectionClosedError, FlushError, gathered
+from amq.client.lanes import Lanes
 from amq.client.machine import EXIT_TIMEOUT_S, SEND_WINDOW_BYTES, SEND_WINDOW_MESSAGES, Machine
 from amq.client.names import NAMES, Names
 from amq.client.requests import Request, RequestKind
@@ -40,6 +41,7 @@ class Connection:
         self._machine = driver.machine
         self._sessions: list[Session] = []
         self._closed = False
+        self._lanes: Lanes[Connection] | None = None  # direct connections to stores of a cluster
 
     def session(self, *, transacted: bool = False, ack: str = "client-individual") -> Session:
         """A new session. `ack`: client-individual, client (cumulative) or auto (acknowledged when handed over).
@@ -210,6 +212,8 @@ class Connection:
         may close it, and may use others. Returns `listener`, so that it can stand before a function as a decorator.
         """
         self._driver.listeners.append(listener)
+        for lane in self._all_lanes():
+            lane.on_event(listener)
         return listener
 
     @property
@@ -232,7 +236,16 @@ class Connection:
     @property
     def unconfirmed(self) -> int:
         """Messages sent whose receipt has not arrived."""
-        return self._machine.unconfirmed
+        return self._machine.unconfirmed + sum(lane.unconfirmed for lane in self._all_lanes())
+
+    @property
+    def direct(self) -> dict[str, BrokerUri | None]:
+        """With `redirect=true`: the stores of the cluster to which there is a separate connection, and where it leads
+        now, to the master or to a gateway."""
+        return self._lanes.stores if self._lanes is not None else {}
+
+    def _all_lanes(self) -> list[Connection]:
+        return self._lanes.all if self._lanes is not None else []
 
     @property
     def closed(self) -> bool:
@@ -268,6 +281,8 @@ class Connection:
         """Disconnect without waiting for what is unconfirmed. The thread has ended when this returns."""
         self._check_fork()
         self._closed = self._driver.settled = True
+        for lane in self._all_lanes():
+            lane.abort()
         with self._driver.lock:
             machine = self._machine
             if machine.unconfirmed:
@@ -391,8 +406,9 @@ def begin(
     names: Names = NAMES,
 ) -> Connection:
     """Begin to connect and do not wait: see `Connection.wait_connected`. Raises UriError."""
+    broker_url = parse(url)
     machine = Machine(
-        parse(url),
+        broker_url,
         rng or random.Random(),
         login=login,
         passcode=passcode,
@@ -404,5 +420,24 @@ def begin(
     connection = Connection(Driver(machine, clock or SystemClock(), names))
     if on_event is not None:
         connection.on_event(on_event)
+    if broker_url.options.redirect and not client_id:
+
+        def lane(to: str) -> Connection:
+            made = begin(
+                to,
+                login=login,
+                passcode=passcode,
+                send_window_messages=send_window_messages,
+                send_window_bytes=send_window_bytes,
+                exit_timeout=exit_timeout,
+                clock=clock,
+                rng=rng,
+                names=names,
+            )
+            made._machine.falls_back = True
+            made._driver.listeners += connection._driver.listeners
+            return made
+
+        connection._lanes = Lanes(connection, url, lane)
     connection._driver.start()
     return connection

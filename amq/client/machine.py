@@ -58,6 +58,7 @@ SEND_WINDOW_BYTES = 16 * 1024 * 1024
 DISCONNECT_S_MAX = 2.0
 PRIORITY_PROBE_EVERY_S = 2.0
 EXIT_TIMEOUT_S = 5.0
+MOVED = "MOVED"  # code: the destination lives in another store
 TLS_ALERT = b"\x15\x03"
 _PORT_DOUBTS = {
     SCHEME: "is it a STOMP port, and one without TLS?",
@@ -76,6 +77,7 @@ class Machine:
     line         takes frames: `link` when it is up, or the one that broke while the broker may keep its connection
     epoch        counts sessions of a broker; deliveries and transactions are valid in the one they name
     error        why the machine closed, if not by the application's wish
+    falls_back   the connection prefers the master of one store, and has gateways besides: see `amq.client.lanes`
     """
 
     def __init__(
@@ -100,6 +102,8 @@ class Machine:
         self.epoch = 0
         self.flowing = False
         self.error: AmqError | None = None
+        self.falls_back = False
+        self._stays = False  # falls_back: a destination has moved, so it goes on by gateways
         self.actions: list[Action] = []
         self.events: list[ConnectionEvent] = []
         self.logs: list[tuple[int, str]] = []
@@ -554,7 +558,7 @@ class Machine:
             self._reattach(link, connected, now)
             return
         if link is self._probe:
-            if self.transactions or not self.flowing:
+            if self.transactions or not self.flowing or (self.falls_back and (self.subscriptions or self._stays)):
                 self._drop_probe(now)  # later: a move would roll these transactions back
                 return
             self._life.on(Event.SWITCH)
@@ -579,7 +583,7 @@ class Machine:
         self._route.accepted(now)
         self._learn(connected, link.uri)
         self._refusals = 0
-        preferred = self._route.priority
+        preferred = [] if self._stays else self._route.priority
         self._next_at = now + PRIORITY_PROBE_EVERY_S if preferred and link.uri not in preferred else None
 
     def _reattach(self, link: Link, connected: Frame, now: float) -> None:
@@ -675,7 +679,9 @@ class Machine:
     def _on_error(self, frame: Frame, now: float) -> None:
         """The broker refuses something and closes: end the request that it names, or find out which it is."""
         error = error_of(frame)
-        if is_transient(error):
+        is_moved = error.code == MOVED and self.falls_back and self.link is not None and not self.link.cluster
+        self._stays = self._stays or is_moved
+        if is_transient(error) or is_moved:  # a gateway finds its new home
             self._broken(error, now)
             return
         request = self.ledger.find(frame.headers.get("receipt-id", "").encode()) or self._barrier

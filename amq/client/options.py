@@ -172,6 +172,13 @@ class FailoverOptions:
         "–",
         "file in which the client keeps the brokers that the master tells, for its next start",
     )
+    redirect: bool = _option(
+        False,
+        "–",
+        "connected to a gateway of a cluster: let producers and consumers go to the master of the store in which their "
+        "destination lives, and through the gateway where that does not answer; see "
+        "[client.md](client.md#straight-to-the-store)",
+    )
 
 
 # Options of TLS; after the closing parenthesis they mean all brokers.

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import getpid as _getpid
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from amq.client import bulk
 from amq.client.columns import Columns
@@ -30,6 +30,7 @@ from amq.client.core import (
 from amq.client.delayed import DeliveryTimes, delayed, expires_ms
 from amq.client.durable import end_durable, named, unless_unknown
 from amq.client.errors import ConnectionClosedError, FlushError, gathered
+from amq.client.lanes import TEMPORARY
 from amq.client.leases import LeaseSubscription, reading
 from amq.client.message import ReceivedMessage
 from amq.client.once import ATTEMPTS_MAX, Once
@@ -53,10 +54,26 @@ class Session:
         self._core = core
         self._driver = connection._driver
         self._consumers: list[Consumer] = []
+        self._direct: dict[Connection, Session] = {}  # sessions on lanes of the connection
 
     def producer(self, destination: str) -> Producer:
         """A producer for `/queue/NAME` or `/topic/NAME`."""
+        direct = self._session_for(destination)
+        if direct is not None:
+            return DirectProducer(direct, self, destination)
         return Producer(self, ProducerCore(self._core, destination))
+
+    def _session_for(self, destination: str) -> Session | None:
+        """The session on the lane of that destination, None = it has none. Raises AmqError."""
+        lanes = self.connection._lanes
+        if lanes is None or self._core.transacted:
+            return None
+        lane = lanes.lane_of(destination)
+        if lane is None:
+            return None
+        if lane not in self._direct:
+            self._direct[lane] = lane.session(ack=self._core.ack)
+        return self._direct[lane]
 
     def consumer(
         self,
@@ -77,6 +94,8 @@ class Session:
         headers    further headers of SUBSCRIBE
         """
         self.connection._check_waits()
+        if not subscription and (direct := self._session_for(destination)) is not None:
+            return direct.consumer(destination, prefetch=prefetch, selector=selector, headers=headers, timeout=timeout)
         with self._driver.lock:
             made, request = self._core.subscribe(destination, prefetch, selector, named(headers, subscription))
             self.connection._await(request, f"subscribe to {destination}", timeout)
@@ -247,6 +266,9 @@ class Session:
         if core.closed or self._driver.forked:
             return
         failures: list[tuple[str, AmqError]] = []
+        for direct in self._direct.values():
+            with gathered(failures):
+                direct.close(timeout)
         try:
             with self._driver.lock:
                 owners = core.machine.ledger.unflushed(core)
@@ -402,6 +424,52 @@ class Producer:
         """
         self._session.connection._check_fork()
         self._session._flush(self._core.owner, timeout)
+
+
+class DirectProducer(Producer):
+    """Sends to the master of the store in which its destination lives. A message whose answers shall come to a
+    temporary destination of the connection needs the connection itself: from the first such message on the producer
+    sends by that, when all before are confirmed."""
+
+    def __init__(self, direct: Session, session: Session, destination: str) -> None:
+        super().__init__(direct, ProducerCore(direct._core, destination))
+        self._by_gateway = Producer(session, ProducerCore(session._core, destination))
+        self._is_direct = True
+
+    def send(
+        self,
+        body: bytes | str,
+        *,
+        headers: Mapping[str, object] | None = None,
+        timeout: float | None = None,
+        **how: Any,
+    ) -> str:
+        """See `Producer.send`."""
+        if self._is_direct and headers and str(headers.get("reply-to", "")).startswith(TEMPORARY):
+            self._leave(timeout)
+        send = super().send if self._is_direct else self._by_gateway.send
+        return send(body, headers=headers, timeout=timeout, **how)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """See `Producer.flush`."""
+        failures: list[tuple[str, AmqError]] = []
+        with gathered(failures):
+            super().flush(timeout)
+        with gathered(failures):
+            self._by_gateway.flush(timeout)
+        if failures:
+            raise FlushError(failures)
+
+    def _leave(self, timeout: float | None) -> None:
+        """Wait until all is confirmed: it must not come behind what is sent from now on. Raises CallTimeoutError."""
+        connection, owner = self._session.connection, self._core.owner
+        timeout_s = connection._timeout_s(timeout)
+        with self._driver.lock:
+            if not self._driver.wait(owner.gate, lambda: not owner.unconfirmed, timeout_s):
+                raise timed_out(self._machine, f"send to {self.destination}", timeout_s)
+        self._is_direct = False
+        if (lanes := self._by_gateway._session.connection._lanes) is not None:
+            lanes.leave(self.destination)
 
 
 class Consumer:

@@ -134,6 +134,19 @@ def test_a_broker_in_trouble_is_no_refusal(code: str) -> None:
     assert world.tried == ["a", "b"]
 
 
+@pytest.mark.parametrize("falls_back", [True, False])
+def test_a_destination_that_has_moved_is_sent_to_by_the_gateway(falls_back: bool) -> None:
+    error = encode("ERROR", [("message", "it lives in store s2"), ("code", "MOVED"), ("receipt-id", "2")])
+    world = World(f"{TWO}&priorityBackup=true", alive="ab", script=once("SEND", error)).connect()
+    world.machine.falls_back = falls_back
+    request = world.send(ProducerCore(world.session(), Q), "x")
+    world.advance(10)
+    assert request is not None
+    assert request.done
+    assert (request.error is None) == falls_back
+    assert world.tried == (["a", "b"] if falls_back else ["a", "a"]), "and does not come back"
+
+
 def test_a_withdrawn_send_is_not_replayed_and_its_late_receipt_ignored() -> None:
     world = World(TWO).connect()
     producer = ProducerCore(world.session(), Q)

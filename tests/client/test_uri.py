@@ -73,12 +73,13 @@ def test_all_failover_options_with_their_types() -> None:
             "updateURIsSupported=true",
             "updateURIsURL=https://x/y",
             "knownBrokersFile=f",
+            "redirect=true",
         ]
     )
     url = parse(f"failover:(stomp://a:1,stomp://b:2,stomp://c:3)?{text}")
     priority = "stomp://b:2,stomp://a:1"
     assert url.options == FailoverOptions(
-        1, 2, False, 1.5, 3, 4, 5, False, 6, 7, 8, True, priority, True, "https://x/y", "f"
+        1, 2, False, 1.5, 3, 4, 5, False, 6, 7, 8, True, priority, True, "https://x/y", "f", True
     )
     assert url.priority == {("a", 1), ("b", 2)}
     assert len(text.split("&")) == len(declared(FailoverOptions)), "an option is missing in this test"

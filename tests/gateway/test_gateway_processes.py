@@ -117,6 +117,15 @@ def test_one_port_serves_the_queues_of_all_stores(start: Callable[..., Nodes]) -
             own.producer(f"/queue/{first}").send(b"directly")
             with pytest.raises(CommandError, match="lives in store s2"):
                 own.producer(f"/queue/{second}").send(b"astray")
+    with amq.connect(f"failover:(stomp://127.0.0.1:{port})?redirect=true") as connection, connection.session() as own:
+        for queue in (first, second):
+            own.producer(f"/queue/{queue}").send(b"straight to the store")
+        assert [*connection.direct] == ["s1", "s2"]
+        assert port not in [uri.port for uri in connection.direct.values() if uri is not None]
+        consumer = own.consumer(f"/queue/{second}")
+        message = consumer.receive(DEADLINE_S)
+        assert message is not None
+        message.ack(wait=True)
     found = nodes.until(lambda found: sum(each["links"] for each in found["nodes"][0]["gateways"]) >= 2)
     assert all(each["pid"] for each in found["nodes"][0]["gateways"])
     assert nodes.nodes["a"].stop() == 0
