@@ -31,7 +31,7 @@ from amq.transports.hub import ServedConnection
 _log = structlog.get_logger("amq.gateway")
 
 
-class Directory(Protocol):
+class ClusterTables(Protocol):
     """The cluster, as `amq.cluster.directory.Cluster` reads it. All calls may hang, and raise AmqError."""
 
     def table(self) -> StoreTable: ...
@@ -54,7 +54,7 @@ class WayDoors:
 class Ways:
     """Implements `amq.gateway.homes.GatewayCluster` for a gateway of node `name`; `table` is the first known one."""
 
-    def __init__(self, cluster: Directory, table: StoreTable, name: str, secret: bytes, doors: WayDoors) -> None:
+    def __init__(self, cluster: ClusterTables, table: StoreTable, name: str, secret: bytes, doors: WayDoors) -> None:
         self.clock = doors.clock
         self._cluster = cluster
         self._table = table

@@ -42,6 +42,7 @@ BENCHES = {
     "profile --row 'non-persistent 4/4' --quick": "calls",
     "steps --quick": "steps",
     f"gateway --row '4/4 window 256' --idle 20 {SHORT}": "gateway",
+    "scaling --quick": "rows",
     "store_takeover --messages 500 --repeat 1 --stores 2": "store_takeover",
     "subscriptions --subscriptions 50 --messages 300": "subscriptions",
     "transactions --kind plain --messages 30": "transactions",
