@@ -6,7 +6,7 @@ Pure: what has happened in, a drawing out. All times are seconds since the kill.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -65,7 +65,7 @@ def time_line(
     end_at: float,
     before_s: float,
     masters: Sequence[tuple[float, str, str]],
-    waits: dict[str, Sequence[tuple[float, float]]],
+    waits: Mapping[str, Sequence[tuple[float, float]]],
 ) -> TimeLine:
     """`masters` = (when, store, node) of each that began to serve, and `waits` by store; all with the times of one
     clock, on which `node` was killed at `killed_at`."""

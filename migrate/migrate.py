@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -21,13 +22,20 @@ from amq_migrate.openwire.moving import Counts, MovingLimits
 PASSWORD_BYTES_MAX = 4096
 WINDOW_MAX = 10_000  # half of the ids that a queue of the new broker remembers by default
 REFUSED_SHOWN_MAX = 10
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def _login_options(which: str, prefix: str, variable: str) -> Callable[[_Command], _Command]:
-    """--user, --password and --password-file for one of the two brokers."""
+def _login_options(which: str, prefix: str, variable: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """--user, --password and --password-file for one of the two brokers, which with its URL become one `Side`."""
+    key = prefix.replace("-", "_")
 
-    def add(command: _Command) -> _Command:
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def with_side(**given: Any) -> None:
+            password = _password(given.pop(f"{key}password_file"), given.pop(f"{key}password"))
+            given[which] = Side(f"the {which} broker", parse(given[which]), given.pop(f"{key}user"), password)
+            command(**given)
+
+        with_options: Callable[..., None] = with_side
         for option in (
             click.option(
                 f"--{prefix}password-file",
@@ -50,8 +58,8 @@ def _login_options(which: str, prefix: str, variable: str) -> Callable[[_Command
                 help=f"User at the {which} broker, if the URL has none; or ${variable}_USER.",
             ),
         ):
-            command = option(command)
-        return command
+            with_options = option(with_options)
+        return with_options
 
     return add
 
@@ -68,14 +76,14 @@ def _login_options(which: str, prefix: str, variable: str) -> Callable[[_Command
 @click.argument("names", metavar="[QUEUE]...", nargs=-1)
 @click.option(
     "--from",
-    "old_url",
+    "old",
     metavar="URL",
     required=True,
     help="The broker that has the messages: tcp://HOST:PORT, ssl://HOST:PORT, or failover:(tcp://A:PORT,tcp://B:PORT).",
 )
 @click.option(
     "--to",
-    "new_url",
+    "new",
     metavar="URL",
     default="tcp://127.0.0.1:61616",
     show_default=True,
@@ -107,16 +115,10 @@ def _login_options(which: str, prefix: str, variable: str) -> Callable[[_Command
 @json_option
 def migrate(
     names: tuple[str, ...],
-    old_url: str,
-    new_url: str,
+    old: Side,
+    new: Side,
     every: bool,
     dry_run: bool,
-    user: str,
-    password: str,
-    password_file: str | None,
-    to_user: str,
-    to_password: str,
-    to_password_file: str | None,
     window: int,
     window_bytes: int,
     timeout: float,
@@ -136,16 +138,11 @@ def migrate(
     """
     if every == bool(names):
         raise click.UsageError("give the names of queues, or --all")
-    old, new = parse(old_url), parse(new_url)
-    if {uri.address for uri in old.uris} & {uri.address for uri in new.uris} and not dry_run:
+    if {uri.address for uri in old.url.uris} & {uri.address for uri in new.url.uris} and not dry_run:
         raise click.UsageError("--from and --to name the same broker")
-    sides = (
-        Side("the old broker", old, user, _password(password_file, password)),
-        Side("the new broker", new, to_user, _password(to_password_file, to_password)),
-    )
     limits = MovingLimits(window, window_bytes, idle, timeout)
     with progress("moved", None) as show:
-        run = Migration(*sides, limits, timeout, SystemClock(), _say, show)
+        run = Migration(old, new, limits, timeout, SystemClock(), _say, show)
         if dry_run:
             found = run.look(names)
         else:
