@@ -380,6 +380,8 @@ class ClusterWorld(World):
         placement = table.placement.with_store(store.name)
         self.tables.add(StoreTable({**table.locations, store.name: ""}, placement), self.nodes[0], self.scheduler.now)
         self.oracle.log(f"{store.name} is added by table {placement.number}")
+        self.oracle.spread = ("many",)  # a gateway that knows of it may lead a client to another store than before
+        self.oracle.unsure.update(id for id, sent in self.oracle.sent.items() if sent.queue == "many")
         store.begin()
 
     def after_next(self, owner: Any, name: str, process: Process, then: Callable[[], None]) -> None:

@@ -112,6 +112,7 @@ class ClusterOracle(Oracle):
         self.places: defaultdict[str, list[tuple[StoreOracle, int]]] = defaultdict(list)  # id → where it is stored
         self.unsure: set[str] = set()  # ids that may be stored twice: they were on their way while their home changed
         self.moving: tuple[str, ...] = ()  # queues that get another home now
+        self.spread: tuple[str, ...] = ()  # those that live in every store, of which there is one more now
         self._handed: Counter[tuple[str, str, int]] = Counter()  # by homes: (owner, store, seq)
         self._given: Counter[tuple[str, str, int]] = Counter()  # by gateways
 
@@ -132,7 +133,7 @@ class ClusterOracle(Oracle):
 
     def sending(self, message_id: str, queue: str, producer: str, number: int, group: str = "") -> None:
         super().sending(message_id, queue, producer, number, group)
-        if queue in self.moving:
+        if queue in (*self.moving, *self.spread):
             self.unsure.add(message_id)
 
     def confirmed(self, message_id: str) -> None:
