@@ -7,7 +7,7 @@ import os
 import click
 
 from amq.cli import logs
-from amq.cli.options import store_of_group_option
+from amq.cli.management import chosen
 from amq.cli.output import examples
 from amq.cli.store import check_store, store_of
 from amq.config import BrokerConfig
@@ -26,10 +26,18 @@ _MISSING = (
     epilog=examples(
         "amq console --store /mnt/shared/amq --listen 127.0.0.1:8161",
         "amq console --store /mnt/shared/amq --listen 0.0.0.0:8161 --certificate cert.pem --key key.pem",
+        "amq console --cluster /mnt/shared/cluster --listen 127.0.0.1:8161",
         "amq console --store /mnt/shared/amq --public-url https://amq-a.example/ --trusted-proxy 127.0.0.1",
     )
 )
-@store_of_group_option
+@click.option("--store", metavar="DIR|URL", envvar="AMQ_STORE", default="", help="Store of the group; or $AMQ_STORE.")
+@click.option(
+    "--cluster",
+    metavar="DIR|URL",
+    envvar="AMQ_CLUSTER",
+    default="",
+    help="Be the console of this cluster: pages and REST are about all its stores; or $AMQ_CLUSTER.",
+)
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8161", show_default=True, help="Where to serve.")
 @click.option("--name", metavar="NAME", default="", help="The broker to ask. Default: that of this host.")
 @click.option("--certificate", metavar="FILE", type=click.Path(), help="Serve HTTPS with this certificate chain (PEM).")
@@ -66,6 +74,7 @@ _MISSING = (
 @click.option("--metrics-login", is_flag=True, help="Ask for a login also for metrics.")
 def console(
     store: str,
+    cluster: str,
     listen: str,
     name: str,
     certificate: str | None,
@@ -86,6 +95,7 @@ def console(
         from amq.console import announcing, callers, guests
         from amq.console.app import Console
         from amq.console.link import Link
+        from amq.console.whole import ClusterLink
     except ImportError as error:
         raise ConfigError(f"{_MISSING} ({error.name})", code="CONSOLE_MISSING") from error
     try:
@@ -102,11 +112,16 @@ def console(
         trusted = callers.checked(proxies)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--trusted-proxy") from error
-    check_store(store_of(store))
-    logs.configure(BrokerConfig(name=name or os.uname().nodename, store=store))
+    store, _, cluster = chosen(store, "", cluster)
+    if not (store or cluster):
+        raise click.UsageError("give --store, or --cluster")
+    if not cluster:
+        check_store(store_of(store))
+    logs.configure(BrokerConfig(name=name or os.uname().nodename, store=store or cluster))
     clock = SystemClock()
     raise_file_limit()
     url = web_url(public_url) or web_url(announcing.own_url(host, port, bool(certificate)))
     names = (host, os.uname().nodename, *hosts)
-    app = Console(Link(store, name, clock), clock, metrics_login, peers, trusted, names, url).app()
+    link = ClusterLink(cluster, name, clock) if cluster else Link(store, name, clock)
+    app = Console(link, clock, metrics_login, peers, trusted, names, url).app()
     guests.serve(guests.server_of(app, host, port, trusted, certificate, key))

@@ -207,6 +207,32 @@ class Masters:
         except AmqError as error:
             return StoreAnswer(name, node, None, error)
 
+    def ask_near(
+        self, method: str, path: str, body: Mapping[str, Any] | None, user: User | None, timeout_s: float = ASK_S
+    ) -> Row:
+        """The answer of any broker, of this host if there is one that answers: for what all of them know. Raises
+        AmqError."""
+        stores = self.look()
+        trouble: AmqError = TransportError("no broker of the cluster can be asked from here: `amq cluster status`")
+        for seen in stores:
+            for each in seen.status.brokers if seen.status is not None else ():
+                is_near = each.owner is not None and is_here(each.owner, self._host)
+                if is_near and each.management and os.path.exists(each.management):
+                    place = real_name(seen.location)
+                    try:
+                        with ManagementClient(each.management, timeout_s, user, store=place) as client:
+                            return client.ask(method, path, body)
+                    except TransportError as error:
+                        trouble = error
+        for seen in stores:
+            if seen.master is not None:
+                try:
+                    with self._client(seen, user, timeout_s, timeout_s) as client:
+                        return client.ask(method, path, body)
+                except TransportError as error:
+                    trouble = error
+        raise trouble
+
     def _client(self, seen: StoreNow, user: User | None, timeout_s: float, operation_s: float) -> ManagementClient:
         """Raises TransportError where it cannot be asked from here."""
         master = seen.master

@@ -39,6 +39,7 @@ LISTS: Final = (
 GROUPS: Final = ("/dead-letters", "/scheduled")  # lists without pages
 KINDS: Final = {"queues": QUEUE_SCHEME, "topics": TOPIC_SCHEME}
 STATUS: Final = "/broker"
+CLUSTER: Final = "cluster"  # in place of a role
 NOT_FOUND: Final = "NOT_FOUND"  # the code of what a store does not have
 
 
@@ -79,7 +80,8 @@ class WholeCluster:
                     f"a list of all stores ends at row {ROWS_MAX}: narrow it with name or filter, or ask one store, "
                     "below /stores/NAME"
                 )
-            return Merged(self.masters, plain, query, user, timeout_s, offset + limit).page(offset, limit)
+            stores = [query.pop("store")] if query.get("store") else None
+            return Merged(self.masters, plain, query, user, timeout_s, offset + limit, stores).page(offset, limit)
         if method == "GET" and words[0] == "messages":
             return self._wherever(method, path, user, timeout_s)
         if method == "GET" and plain in (*GROUPS, "/search", "/totals", "/rates"):
@@ -106,7 +108,7 @@ class WholeCluster:
         cluster = self.masters.cluster
         return {
             "name": cluster.id,
-            "role": "cluster",
+            "role": CLUSTER,
             "store": cluster.directory,
             "stores": len(stores),
             "stores_without_master": sum(each.master is None for each in stores),
@@ -138,7 +140,7 @@ class WholeCluster:
         if plain == "/totals":
             row: Row = {**_sum([each.found for each in found]), "stores": [_marked(each) for each in found]}
         elif plain == "/rates":
-            row = _rates([each.found for each in found])
+            row = {**_rates([each.found for each in found]), "stores": [_latest(each) for each in found]}
         else:
             row = {**_sum([each.found for each in found]), "items": [row for each in found for row in _rows(each)]}
             if plain == "/search":
@@ -150,8 +152,8 @@ class WholeCluster:
 
 
 class Merged:
-    """A list of all stores. It asks each for a page, and for the next one when that is used up. The first `wanted` rows
-    are probably all that is needed."""
+    """A list of all stores, or of `stores`. It asks each for a page, and for the next one when that is used up. The
+    first `wanted` rows are probably all that is needed."""
 
     def __init__(
         self,
@@ -161,13 +163,14 @@ class Merged:
         user: User | None = None,
         timeout_s: float = ASK_S,
         wanted: int = LIMIT_MAX,
+        stores: Sequence[str] | None = None,
     ) -> None:
         self._masters, self._path, self._user, self._timeout_s = masters, path, user, timeout_s
         self._query = {key: value for key, value in query.items() if key not in ("offset", "limit")}
         self._key = _key(query.get("sort", "name"))
-        stores = masters.table().stores
-        self._size = min(LIMIT_MAX, wanted, max(PAGE_MIN, 2 * wanted // len(stores)))
-        self.answers = {each.store: each for each in masters.ask_all(self._page_of(0), user, timeout_s)}
+        count = len(masters.table().stores if stores is None else stores)
+        self._size = min(LIMIT_MAX, wanted, max(PAGE_MIN, 2 * wanted // count))
+        self.answers = {each.store: each for each in masters.ask_all(self._page_of(0), user, timeout_s, stores)}
         self.total = sum(each.row["total"] for each in self.answers.values() if each.row is not None)
 
     def __iter__(self) -> Iterator[Row]:
@@ -331,7 +334,12 @@ def store_row(store: StoreNow) -> Row:
 def missing(answers: Iterable[StoreAnswer]) -> list[Row]:
     """The stores that did not answer, and why."""
     return [
-        {"store": each.store, "node": each.node, "code": each.error.code, "detail": str(each.error)}
+        {
+            "store": each.store,
+            "node": each.node,
+            "code": each.error.code,
+            "detail": str(each.error).removeprefix(f"store {each.store}: "),
+        }
         for each in answers
         if each.error is not None
     ]
@@ -382,6 +390,13 @@ def _rates(rows: Sequence[Row]) -> Row:
             found[name] = [_known([each[at] if at < len(each) else None for each in columns]) for at in range(length)]
             found[name].reverse()
     return found
+
+
+def _latest(answer: StoreAnswer) -> Row:
+    """The rates of a store in its last seconds."""
+    row = answer.found
+    now = {f"{name}_per_s": row[name][-1] if row[name] else None for name in ("in", "out")}
+    return {"store": answer.store, "node": answer.node, **now}
 
 
 def _known(values: Sequence[float | None]) -> float | None:

@@ -21,13 +21,15 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from amq.console import jolokia, metrics
+from amq.cluster.whole import CLUSTER
+from amq.console import cluster_metrics, jolokia, metrics
 from amq.console.announcing import announce
 from amq.console.callers import BehindProxies, address_of, is_local
 from amq.console.hosts import MISDIRECTED, Hosts
 from amq.console.link import OPERATION_S, PROBE_S, Link, trial
 from amq.console.logins import Logins
 from amq.console.pages import STATIC, Pages
+from amq.console.whole import ClusterLink
 from amq.core.errors import AccessError, AmqError, TransportError
 from amq.doors.clock import Clock
 from amq.management.openapi import PREFIX
@@ -127,8 +129,8 @@ class Console:
         found = await trial(self._link)
         if isinstance(found, AmqError):
             return _probe(False, str(found))
-        if found["role"] == "master":
-            return _probe(True, "master")
+        if found["role"] in ("master", CLUSTER):
+            return _probe(True, found["role"])
         own = (await self._link.seen()).own
         why = own.not_ready if own is not None else "does not run"
         return _probe(found["role"] == "slave" and not why, why or str(found["role"]))
@@ -143,6 +145,8 @@ class Console:
 
     async def metrics(self, request: Request) -> Response:
         await self._let_in(request)
+        if isinstance(self._link, ClusterLink):
+            return _text(await self._of_cluster(self._link))
         try:
             seen = await self._link.seen()
         except AmqError:
@@ -153,6 +157,14 @@ class Console:
         if status is not None and status["role"] == "master":
             totals = await self._link.ask("GET", "/totals", timeout_s=5 * PROBE_S)
         return _text(metrics.broker_text(seen, status, totals, self._clock.wall_ms()))
+
+    @staticmethod
+    async def _of_cluster(link: ClusterLink) -> str:
+        try:
+            seen = await link.look()
+        except AmqError:
+            return cluster_metrics.cluster_text(None, ())
+        return cluster_metrics.cluster_text(seen, await link.totals(seen) if seen.own_stores else ())
 
     async def per_object(self, request: Request) -> Response:
         await self._let_in(request)

@@ -57,13 +57,16 @@ class Link:
     """`name` = the broker that is asked; "" = the one of this host, the master where there are several."""
 
     def __init__(self, store: str, name: str, clock: Clock) -> None:
-        self.store = store
-        self._name = name
-        self._clock = clock
+        self._begin(store, name, clock)
         self._store = open_store(store)
         self._host = SystemHost()
         self._seen: Seen | None = None
         self._seen_at = 0.0
+
+    def _begin(self, store: str, name: str, clock: Clock) -> None:
+        self.store = store
+        self._name = name
+        self._clock = clock
         self._shared: dict[tuple[str, User | None], tuple[float, asyncio.Future[Row]]] = {}
         self._limiter: CapacityLimiter | None = None
 

@@ -17,6 +17,7 @@ from amq.management.listing import Row
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 ROLES: Final = ("starting", "slave", "master", "stopped")
+PLACE: Final = ("store", "node")  # labels in a cluster
 ANEW: Final = " Begins anew with each mastership."
 
 
@@ -294,12 +295,17 @@ TOPICS: Final[dict[str, tuple[str, str, Callable[[Row], Any]]]] = {
 }
 
 
+def _object(row: Row) -> dict[str, str]:
+    """The labels of a queue or a topic: in a cluster also where it lives."""
+    return {"destination": row["name"], **{name: row[name] for name in PLACE if name in row}}
+
+
 def topics_text(rows: list[Row], families: Iterable[str] = tuple(TOPICS)) -> str:
     """Of each topic in use, the `families` of `TOPICS`. No rows = no text."""
     text = MetricsText()
     for name in families if rows else ():
         kind, told, of = TOPICS[name]
-        text.family(name, kind, told, [({"destination": row["name"]}, of(row)) for row in rows])
+        text.family(name, kind, told, [(_object(row), of(row)) for row in rows])
     return str(text).lstrip("\n")
 
 
@@ -308,6 +314,6 @@ def queues_text(rows: list[Row], now_ms: int, families: Iterable[str] = tuple(QU
     text = MetricsText()
     for name in families:
         kind, told, of = QUEUES[name]
-        values = ((row["name"], of(row, now_ms)) for row in rows)
-        text.family(name, kind, told, [({"destination": of_}, value) for of_, value in values if value is not None])
+        values = ((_object(row), of(row, now_ms)) for row in rows)
+        text.family(name, kind, told, [(labels, value) for labels, value in values if value is not None])
     return str(text)

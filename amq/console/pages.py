@@ -6,10 +6,11 @@ policy forbids inline code and other origins; nothing changes without a POST wit
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
@@ -19,13 +20,14 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from amq.console import overview, searching
+from amq.console import cluster_overview, overview, searching
 from amq.console.callers import address_of, is_local
 from amq.console.hosts import Hosts
 from amq.console.link import OPERATION_S, Link
-from amq.console.lists import LISTS, PAGES, SEARCH, SEND, Listed, queue_href, topic_href
+from amq.console.lists import LISTS, PAGES, SEARCH, SEND, Column, Listed, queue_href, topic_href
 from amq.console.logins import user_of, valid_s
 from amq.console.sessions import LoginSession, LoginSessions
+from amq.console.whole import ClusterLink
 from amq.console.words import breakable, counted, linked, shown, time_text
 from amq.core.errors import AccessError, AmqError
 from amq.doors.clock import Clock
@@ -48,7 +50,14 @@ QUEUE_FIGURES: Final = ("messages", "in_flight", "delayed", "consumers", "enqueu
 TOPIC_FIGURES: Final = ("consumers", "durable_subscriptions", "enqueued")
 PREVIEW_CHARS: Final = 80
 BODY_BYTES: Final = 256 << 10
-PARTS: Final = ("overview_live.html", "takeovers.html", "list_live.html", "figures_live.html", "queue_hints.html")
+PARTS: Final = (
+    "cluster_live.html",
+    "overview_live.html",
+    "takeovers.html",
+    "list_live.html",
+    "figures_live.html",
+    "queue_hints.html",
+)
 Page = Callable[[Request, LoginSession], Awaitable[Response]]
 
 
@@ -89,8 +98,16 @@ class Pages:
             Route(SEND, self._page(self._send), methods=["GET", "POST"]),
             Route("/topic/{name:path}", self._page(self._topic)),
             Route("/queue/{name:path}", self._page(self._queue), methods=["GET", "POST"]),
-            *(Route(each.path, self._page(self._list(each)), methods=["GET", "POST"]) for each in LISTS),
+            Route("/stores/{store}/topic/{name:path}", self._page(self._topic)),
+            Route("/stores/{store}/queue/{name:path}", self._page(self._queue), methods=["GET", "POST"]),
+            *(Route(each.path, self._page(self._list(each)), methods=["GET", "POST"]) for each in self._lists()),
         ]
+
+    def _lists(self) -> Sequence[Listed]:
+        if not isinstance(self._link, ClusterLink):
+            return LISTS
+        place = (Column("Store", "store"), Column("Node", "node"))
+        return [each._replace(columns=(each.columns[0], *place, *each.columns[1:])) for each in LISTS]
 
     def _page(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         """Serve `page` to users who have logged in. Refuse a POST of another site or without the session's token."""
@@ -236,7 +253,25 @@ class Pages:
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
+    async def _cluster(self, request: Request, session: LoginSession, link: ClusterLink) -> Response:
+        """The overview of a cluster."""
+        facts: dict[str, Any] = {"wrong": ""}
+        try:
+            seen = await link.look()
+            facts["tables"], facts["alarms"] = cluster_overview.tables(seen, None, None), seen.alarms
+            totals, rates = await asyncio.gather(
+                *(self._look(request, session, each) for each in ("/totals", "/rates"))
+            )
+            facts["tables"] = cluster_overview.tables(seen, totals, rates)
+            facts["figures"] = cluster_overview.figures(totals)
+        except AmqError as error:
+            facts["wrong"] = str(error)
+        template = "cluster_live.html" if "part" in request.query_params else "cluster.html"
+        return self._render(template, session, title="Overview", here="/", **facts)
+
     async def _overview(self, request: Request, session: LoginSession) -> Response:
+        if isinstance(self._link, ClusterLink):
+            return await self._cluster(request, session, self._link)
         now_ms, facts = self._clock.wall_ms(), dict[str, Any]()
         wrong, own = "", None
         try:
@@ -299,7 +334,8 @@ class Pages:
         async def page(request: Request, session: LoginSession) -> Response:
             if request.method == "POST":
                 return await self._end(session, request.state.form, listed)
-            given = {key: request.query_params.get(key, "") for key in ("name", "sort", "offset", "destination")}
+            keys = ("name", "sort", "offset", "destination", "store")
+            given = {key: request.query_params.get(key, "") for key in keys}
             given["sort"] = given["sort"] or listed.sort
             offset = int(given["offset"]) if given["offset"].isascii() and given["offset"].isdecimal() else 0
             query = {key: value for key, value in {**given, "limit": str(ROWS)}.items() if value}
@@ -310,6 +346,9 @@ class Pages:
                 found = await self._look(request, session, f"{listed.resource}?{urlencode(query)}")
                 total = found.get("total", len(found["items"]))
                 facts |= {"rows": [_cells(listed, row) for row in found["items"]], "total": total}
+                facts["wrong"] = "; ".join(
+                    f"store {each['store']}: {each['detail']}" for each in found.get("missing", ())
+                )
                 if offset + ROWS < total:
                     facts["next"] = urlencode({**given, "offset": offset + ROWS})
                 if offset:
@@ -325,6 +364,7 @@ class Pages:
                 here=listed.path,
                 name=given["name"],
                 sort=given["sort"],
+                store=given["store"],
                 query=urlencode(given),
                 columns=_columns(listed, given),
                 ending=listed.ending,
@@ -367,7 +407,8 @@ class Pages:
         if wanted:
             brokers: list[Row] = []
             try:
-                brokers = searching.brokers((await self._link.seen()).status, wanted)
+                if not isinstance(self._link, ClusterLink):
+                    brokers = searching.brokers((await self._link.seen()).status, wanted)
                 found = await self._ask(session, "GET", f"/search?{urlencode({'text': wanted})}")
             except AmqError as error:
                 facts["wrong"], found = str(error), {"items": [], "totals": {}}
@@ -411,8 +452,9 @@ class Pages:
     # -- one topic ----------------------------------------------------------------------------------------------------
 
     async def _topic(self, request: Request, session: LoginSession) -> Response:
-        name = unquote(_raw_path(request).removeprefix("/topic/"))
-        row = await self._look(request, session, f"/topics/{quote(name, safe='')}")
+        above, path = _above(request)
+        name = unquote(path.removeprefix("/topic/"))
+        row = await self._look(request, session, f"{above}/topics/{quote(name, safe='')}")
         figures = [(field.replace("_", " "), shown(field, row[field])) for field in TOPIC_FIGURES]
         template = "figures_live.html" if "part" in request.query_params else "topic.html"
         return self._render(
@@ -421,7 +463,7 @@ class Pages:
             title=name,
             here="/topics",
             consumers=urlencode({"destination": f"/topic/{name}"}),
-            of=topic_href({"name": name}),
+            of=above + topic_href({"name": name}),
             figures=figures,
             figures_of=name,
         )
@@ -429,10 +471,10 @@ class Pages:
     # -- one queue ----------------------------------------------------------------------------------------------------
 
     async def _queue(self, request: Request, session: LoginSession) -> Response:
-        path = _raw_path(request).removeprefix("/queue/")
-        encoded, _, id = path.partition("/")
+        above, path = _above(request)
+        encoded, _, id = path.removeprefix("/queue/").partition("/")
         name = unquote(encoded)
-        resource, here = f"/queues/{quote(name, safe='')}", f"/queue/{quote(name, safe='')}"
+        resource, here = f"{above}/queues/{quote(name, safe='')}", f"{above}/queue/{quote(name, safe='')}"
         if request.method == "POST":
             return await self._change(session, request.state.form, name, resource, here)
         if id:
@@ -494,7 +536,8 @@ class Pages:
         """The same question in a shell, to `amq` on a broker's host and to this console."""
         login = "" if session.user.name == ANONYMOUS else f"-u {shlex.quote(session.user.name)} "
         url = f"{str(request.base_url).rstrip('/')}{PREFIX}{resource}"
-        return [f"amq {words} --store {shlex.quote(self._link.store)}", f"curl {login}{shlex.quote(url)}"]
+        which = "--cluster" if isinstance(self._link, ClusterLink) else "--store"
+        return [f"amq {words} {which} {shlex.quote(self._link.store)}", f"curl {login}{shlex.quote(url)}"]
 
     async def _message(
         self, request: Request, session: LoginSession, name: str, resource: str, here: str, id: str
@@ -583,6 +626,15 @@ def _raw_path(request: Request) -> str:
     return path.decode("latin-1").partition("?")[0]
 
 
+def _above(request: Request) -> tuple[str, str]:
+    """What is before the path where that is about one store of a cluster, as in the REST interface; and the path."""
+    path = _raw_path(request)
+    if not path.startswith("/stores/"):
+        return "", path
+    store = path.split("/")[2]
+    return f"/stores/{store}", path.removeprefix(f"/stores/{store}")
+
+
 def _guarded(response: Response) -> Response:
     """`response` with the headers of all pages."""
     response.headers.update(
@@ -636,6 +688,8 @@ def _cells(listed: Listed, row: Row) -> list[dict[str, Any]]:
         value = row.get(each.field)
         text = shown(each.field, value)
         href = each.href(row) if each.href is not None else ""
+        if href.startswith(("/queue/", "/topic/")) and "store" in row:
+            href = f"/stores/{quote(row['store'], safe='')}{href}"
         cells.append(
             {
                 "text": text,

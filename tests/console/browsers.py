@@ -58,18 +58,15 @@ def browser_page(arguments: Sequence[str] = (), **options: Any) -> Iterator[Any]
 @contextmanager
 def console(broker: Broker, by_name: bool = True) -> Iterator[str]:
     """Its URL. It asks `broker`, or, not `by_name`, whichever is the master."""
+    with console_of("--store", str(broker.store), *(("--name", broker.name) if by_name else ())) as url:
+        yield url
+
+
+@contextmanager
+def console_of(*options: str) -> Iterator[str]:
+    """The URL of a console with these options."""
     port = free_port()
-    words = [
-        sys.executable,
-        "-m",
-        "amq.cli.main",
-        "console",
-        "--store",
-        str(broker.store),
-        "--listen",
-        f"127.0.0.1:{port}",
-        *(("--name", broker.name) if by_name else ()),
-    ]
+    words = [sys.executable, "-m", "amq.cli.main", "console", "--listen", f"127.0.0.1:{port}", *options]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             url, until = f"http://127.0.0.1:{port}", time.monotonic() + DEADLINE_S

@@ -1,0 +1,57 @@
+"""The pages of a cluster in a real browser, on a desk and on a phone, once in each theme: nothing overlaps, is cut or
+cannot be reached, and axe-core has no complaint. The pictures are in build/screenshots/pages.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.served import served_cluster
+from tests.console.browsers import SHOTS, axe, browser_page, console_of, log_in
+from tests.console.test_console_layout import CHECK, SIZES, long_name
+
+pytestmark = pytest.mark.deep
+
+
+def test_every_page_of_a_cluster_is_readable(tmp_path: Path) -> None:
+    script, folder = axe(), SHOTS / "pages"
+    folder.mkdir(parents=True, exist_ok=True)
+    wrong: dict[str, Any] = {}
+    with served_cluster(tmp_path, stores=5, served=4) as served:
+        seat = served.cluster.join("a", 1.0, "host-a", 1)
+        served.cluster.join("b.example", 2.0, "host-b", 1).close()
+        for number in range(12):
+            name = long_name(number)
+            if served.home(name) in served.names:
+                served.fill(name, number + 1)
+        shown = next(name for name in map(long_name, range(12)) if served.home(name) in served.names)
+        place = f"/stores/{served.home(shown)}/queue/{shown}"
+        with console_of("--cluster", served.directory, "--name", "a") as url:
+            for size, scheme in ("desk", "light"), ("phone", "dark"):
+                with browser_page(bypass_csp=True, color_scheme=scheme, viewport=SIZES[size]) as page:
+                    log_in(page, url)
+                    page.get_by_text("STORE_WITHOUT_MASTER").first.wait_for()
+                    for title, path in (
+                        ("stores", "/"),
+                        ("queues", "/queues"),
+                        ("queue", place),
+                        ("find", "/search?text=orders"),
+                    ):
+                        page.goto(f"{url}{path}")
+                        page.locator("h1").first.wait_for()
+                        page.evaluate("document.fonts.ready")
+                        shot = folder / f"cluster-{title}-{size}-{scheme}.png"
+                        page.screenshot(path=str(shot), full_page=True, animations="disabled")
+                        found = page.evaluate(f"({CHECK})()")
+                        page.add_script_tag(path=str(script))
+                        violations = page.evaluate("axe.run()")["violations"]
+                        found += [
+                            (each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in violations
+                        ]
+                        if found:
+                            wrong[f"{title} {size}"] = found
+        seat.close()
+    assert wrong == {}
