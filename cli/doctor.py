@@ -24,6 +24,7 @@ _EPILOG = examples(
     "amq doctor /mnt/shared/amq --as-peer",
     "amq doctor /mnt/shared/amq --peer host-b --peer host-c",
     "amq doctor /mnt/shared/amq --quick --json | jq -r .verdict",
+    "amq doctor --cluster /mnt/shared/cluster",
     "amq doctor postgresql://db.example.com/amq",
     "amq doctor --tls 'failover:(stomp+ssl://a:61614,stomp+ssl://b:61614)?trust=/etc/app/ca.pem'",
 )
@@ -54,9 +55,21 @@ _EPILOG = examples(
     help="Examine no directory but the TLS ports of this client URL: versions, certificate, names, dates, and whether "
     "the broker wants a certificate of the client.",
 )
+@click.option(
+    "--cluster",
+    metavar="DIR|URL",
+    help="Examine this cluster: directory, secret, clocks, each store, the homes in force, options, ports, balance.",
+)
 @json_option
 def doctor(
-    path: str | None, peers: tuple[str, ...], as_peer: bool, port: int, quick: bool, url: str | None, as_json: bool
+    path: str | None,
+    peers: tuple[str, ...],
+    as_peer: bool,
+    port: int,
+    quick: bool,
+    url: str | None,
+    cluster: str | None,
+    as_json: bool,
 ) -> None:
     """Find out whether a directory is fit to be a store, or what clients of a TLS port meet.
 
@@ -79,6 +92,13 @@ def doctor(
         from amq.cli.doctor_tls import examine_url
 
         examine_url(url, as_json)
+        return
+    if cluster is not None:
+        if as_peer or peers or quick:
+            raise click.UsageError("--cluster looks at what there is: give it alone")
+        from amq.cli.doctor_cluster import examine_cluster
+
+        _show(examine_cluster(cluster), as_json)
         return
     if path is None:
         raise click.UsageError("Missing argument 'PATH'.")
@@ -103,6 +123,11 @@ def doctor(
         if is_directory(path):
             raise
         raise StoreError(f"{path}: {error.strerror}: the store cannot be examined") from error
+    _show(report, as_json)
+
+
+def _show(report: Examination, as_json: bool) -> None:
+    """Print it. Ends with an error where something is unfit, or a peer cannot be asked."""
     if as_json:
         print_json(report.to_json())
     else:

@@ -179,7 +179,7 @@ def _of_store(store: str) -> dict[str, Any]:
             {**_broker(each), "last_seen": _iso(ms := seen.last_seen_wall_ms(each)), "last_seen_wall_ms": ms}
             for each in seen.gone
         ],
-        "options_differ": _options_differ(seen),
+        "options_differ": options_differ(seen),
         "store_full": master is not None and master.facts.get("store_full") is True,
         "journal": {"segments": segments, "bytes": size},
         "free_bytes": free,
@@ -223,7 +223,7 @@ def _slaves(seen: StoreStatus) -> list[dict[str, Any]]:
     return found
 
 
-def _options_differ(seen: StoreStatus) -> list[dict[str, Any]]:
+def options_differ(seen: StoreStatus) -> list[dict[str, Any]]:
     """The brokers whose shared options differ from the master's, or from the first one's where there is no master."""
     told = [(broker, broker.facts.get("options")) for broker in seen.brokers]
     published = [(broker, options) for broker, options in told if isinstance(options, dict)]

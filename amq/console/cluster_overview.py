@@ -44,7 +44,7 @@ class Cell(NamedTuple):
     href: str = ""
 
 
-class Table(NamedTuple):
+class OverviewTable(NamedTuple):
     """`columns` = (title, is it a number)."""
 
     title: str
@@ -52,7 +52,7 @@ class Table(NamedTuple):
     rows: list[list[Cell]]
 
 
-def tables(seen: ClusterSeen, totals: Row | None, rates: Row | None) -> list[Table]:
+def tables(seen: ClusterSeen, totals: Row | None, rates: Row | None) -> list[OverviewTable]:
     """`totals` and `rates` of the cluster, None = unknown."""
     known = {row["store"]: row for row in (totals or {}).get("stores", ())}
     speeds = {row["store"]: row for row in (rates or {}).get("stores", ())}
@@ -62,8 +62,8 @@ def tables(seen: ClusterSeen, totals: Row | None, rates: Row | None) -> list[Tab
         for each in seen.stores
     ]
     return [
-        Table("Stores", STORES, stores),
-        Table("Nodes", NODES, [_node(seen, each) for each in seen.nodes]),
+        OverviewTable("Stores", STORES, stores),
+        OverviewTable("Nodes", NODES, [_node(seen, each) for each in seen.nodes]),
     ]
 
 

@@ -627,7 +627,7 @@ def _raw_path(request: Request) -> str:
 
 
 def _above(request: Request) -> tuple[str, str]:
-    """What is before the path where that is about one store of a cluster, as in the REST interface; and the path."""
+    """The part before the path where that is about one store of a cluster, as in the REST interface; and the path."""
     path = _raw_path(request)
     if not path.startswith("/stores/"):
         return "", path

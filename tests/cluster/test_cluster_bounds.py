@@ -1,4 +1,4 @@
-"""Lists of a large cluster, 50 stores with 10,000 queues each: how many queues there are does not change a page's cost."""
+"""Lists of a large cluster, 50 stores with 10,000 queues each: a page costs the same however many queues there are."""
 
 from __future__ import annotations
 

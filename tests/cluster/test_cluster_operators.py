@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from amq.cli import exits
 from amq.cli.main import main
+from amq.cluster.directory import ClusterNode, node_document
 from tests.cluster.served import ServedCluster, served_cluster
 
 SPREAD = "clicks"
@@ -137,3 +138,29 @@ def test_a_store_that_is_gone_has_the_reason_in_its_row(tmp_path: Path) -> None:
         status = found(served, "status", code=exits.FAILED)
         assert [alarm["code"] for alarm in status["alarms"]] == ["STORE_WITHOUT_MASTER"]
         assert "alarm: no node serves store s3" in run(served, "status", code=exits.FAILED).stdout
+
+
+def test_the_doctor_looks_at_a_cluster(served: ServedCluster, tmp_path: Path) -> None:
+    def levels(code: int) -> dict[str, str]:
+        return {each["topic"]: each["level"] for each in found(served, "doctor", code=code)["findings"]}
+
+    assert levels(0) | {"directory": "ok", "secret": "ok", "balance": "ok"} == levels(0)
+    secret = Path(served.directory) / "secret"
+    secret.chmod(0o644)
+    assert levels(exits.STORE)["secret"] == "unfit"
+    secret.chmod(0o600)
+    for name in "xy":
+        seat = served.cluster.join(name, 1.0, "host-x", 1)
+        port = 61616 if name == "x" else 61618
+        addresses = (f"stomp://host-x:{port}",)
+        seat.write(node_document(ClusterNode(name, True, host="host-x", addresses=addresses)))
+        seat.close()
+    done = run(served, "doctor", code=0)
+    assert "nodes x and y, ports" in done.stdout
+    assert "61618 would be a port of both" in done.stdout
+    assert "NODE_ABSENT" in done.stdout
+    assert "fit with warnings" in done.stdout
+    for name in "xy":
+        served.cluster.forget(name)
+    with served_cluster(tmp_path, stores=2, served=1) as other:
+        assert "STORE_WITHOUT_MASTER" in run(other, "doctor", code=exits.STORE).stdout
