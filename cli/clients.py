@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
@@ -29,6 +30,15 @@ SECONDS_MAX = 1e9  # thirty years
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
+@dataclass(frozen=True)
+class Address:
+    """The brokers that a command talks to, and its login there."""
+
+    url: str
+    login: str
+    passcode: str
+
+
 class Seconds(click.FloatRange):
     """A number of seconds, 0 or more. FloatRange alone takes nan."""
 
@@ -42,8 +52,14 @@ class Seconds(click.FloatRange):
         return found
 
 
-def connection_options(command: _Command) -> _Command:
-    """--url, --login and --passcode."""
+def connection_options(command: Callable[..., None]) -> Callable[..., None]:
+    """--url, --login and --passcode, which the command gets as the one value `at`."""
+
+    @functools.wraps(command)
+    def with_address(*, url: str, login: str, passcode: str, **more: Any) -> None:
+        command(at=Address(url, login, passcode), **more)
+
+    with_options: Callable[..., None] = with_address
     for option in (
         click.option(
             "--passcode", default="", envvar="AMQ_PASSCODE", help="Password, if the URL has none; or $AMQ_PASSCODE."
@@ -58,8 +74,8 @@ def connection_options(command: _Command) -> _Command:
             help="stomp://HOST:PORT, or failover:(stomp://A:PORT,stomp://B:PORT)?OPTIONS; or $AMQ_URL.",
         ),
     ):
-        command = option(command)
-    return command
+        with_options = option(with_options)
+    return with_options
 
 
 persistent_option = click.option(
@@ -145,12 +161,10 @@ class Failovers:
         click.echo(f"amq: no broker has answered for {SAY_AFTER_S:g} s: {causes}; {limit}", err=True)
 
 
-def open_connection(
-    url: str, login: str, passcode: str, failovers: Failovers, timeout: float | None = None, **options: Any
-) -> Connection:
+def open_connection(at: Address, failovers: Failovers, timeout: float | None = None, **options: Any) -> Connection:
     """Connect; say so if that takes long. Errors of the client are printed in the form of the command line."""
     logging.basicConfig(format="amq: %(message)s", level=logging.ERROR, stream=sys.stderr)
-    return failovers.connect(url, timeout, login=login, passcode=passcode, **options)
+    return failovers.connect(at.url, timeout, login=at.login, passcode=at.passcode, **options)
 
 
 @functools.cache

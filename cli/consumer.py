@@ -16,6 +16,7 @@ import click
 
 from amq.cli import exits
 from amq.cli.clients import (
+    Address,
     Failovers,
     Seconds,
     connection_options,
@@ -84,9 +85,7 @@ _EPILOG = examples(
 )
 @click.option("--json", "as_json", is_flag=True, help="Write the summary as JSON, on stderr, for scripts.")
 def consumer(
-    url: str,
-    login: str,
-    passcode: str,
+    at: Address,
     destination: str,
     output: str,
     browse: bool,
@@ -116,7 +115,7 @@ def consumer(
     with _sink(output) as sink:
         run = _Run(sink, ACK_AUTO if browse else ack, count, timeout)
         with (
-            open_connection(url, login, passcode, failovers) as connection,
+            open_connection(at, failovers) as connection,
             connection.session(ack=ack) as session,
             progress("received", count, beside_output=output == "-") as show,
         ):

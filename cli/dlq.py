@@ -21,7 +21,7 @@ import click
 from click.core import ParameterSource
 
 from amq.cli import dlq_store, exits
-from amq.cli.clients import Failovers, Seconds, connection_options, open_connection, progress, rate
+from amq.cli.clients import Address, Failovers, Seconds, connection_options, open_connection, progress, rate
 from amq.cli.management import (
     asks_broker,
     check_complete,
@@ -92,13 +92,11 @@ store_option = click.option(
 @dataclass(frozen=True)
 class Meant:
     """Where dead letters are, and which of them are meant. `store` and `cluster` "" = a client asks, which connects to
-    `url`."""
+    `at`."""
 
     store: str
     cluster: str
-    url: str
-    login: str
-    passcode: str
+    at: Address
     queues: tuple[str, ...]
     queue: str | None
     reason: str | None
@@ -189,7 +187,7 @@ def list_(meant: Meant, limit: int, with_body: bool, as_json: bool) -> None:
             stack.callback(check_complete, client)
             each = _rows_of_store(client, meant)
         else:
-            connection = stack.enter_context(open_connection(meant.url, meant.login, meant.passcode, Failovers()))
+            connection = stack.enter_context(open_connection(meant.at, Failovers()))
             each = _rows_of_client(connection, meant, min(limit, BATCH_MESSAGES))
         for row in each:
             found[row["id"]] = row
@@ -366,7 +364,7 @@ class _Run:
         meant, wanted = self._meant, tuple(dict.fromkeys(ids))
         try:
             with (
-                open_connection(meant.url, meant.login, meant.passcode, self._failovers) as connection,
+                open_connection(meant.at, self._failovers) as connection,
                 progress(self._done, self._limit) as show,
             ):
                 for name in meant.queues if only_dead_letters else ():

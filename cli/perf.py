@@ -11,6 +11,7 @@ import secrets
 import click
 
 from amq.cli.clients import (
+    Address,
     Seconds,
     connection_options,
     parse_url,
@@ -51,9 +52,7 @@ _EPILOG = examples(
 @valued("--timeout", type=Seconds(min=0.001), default=60.0, help="Fail after so long without progress.")
 @json_option
 def perf(
-    url: str,
-    login: str,
-    passcode: str,
+    at: Address,
     producers: int,
     consumers: int,
     count: int,
@@ -74,7 +73,7 @@ def perf(
     the broker that serves; a failover during the run fails the measurement. Latencies are meaningful while the broker
     keeps up: with a large window they are the latencies of a full queue.
     """
-    uri = _serving(url, login, passcode)
+    uri = _serving(at)
     load = Load(
         uri.port,
         uri.host,
@@ -88,8 +87,8 @@ def perf(
         mode,
         prefetch,
         destination or f"/queue/amq.perf.{secrets.token_hex(4)}",
-        uri.login or login,
-        uri.passcode or passcode,
+        uri.login or at.login,
+        uri.passcode or at.passcode,
         timeout,
         uri if uri.tls else None,
     )
@@ -109,11 +108,11 @@ def perf(
             click.echo(f"the messages wait in {load.destination}: --mode recv --destination {load.destination}")
 
 
-def _serving(url: str, login: str, passcode: str) -> BrokerUri:
+def _serving(at: Address) -> BrokerUri:
     """The broker of the URL that serves clients. Raises ConnectError, caused by an AccessError if a broker refused."""
     reasons, refusal = [], None
-    for uri in parse_url(url).uris:
-        facts = ask(uri, uri.login or login, uri.passcode or passcode)
+    for uri in parse_url(at.url).uris:
+        facts = ask(uri, uri.login or at.login, uri.passcode or at.passcode)
         if facts["state"] == "serving":
             return uri
         reasons.append(f"{uri}: {facts['reason']}")

@@ -13,6 +13,7 @@ import click
 
 from amq.cli import exits
 from amq.cli.clients import (
+    Address,
     Failovers,
     Seconds,
     connection_options,
@@ -79,9 +80,7 @@ _EPILOG = examples(
 )
 @json_option
 def producer(
-    url: str,
-    login: str,
-    passcode: str,
+    at: Address,
     destination: str,
     path: str | None,
     message: str | None,
@@ -118,9 +117,7 @@ def producer(
     with _source(path, message, count, size) as (bodies, total):
         try:
             with (
-                open_connection(
-                    url, login, passcode, failovers, timeout=timeout, send_window_messages=window
-                ) as connection,
+                open_connection(at, failovers, timeout=timeout, send_window_messages=window) as connection,
                 connection.session() as session,
                 progress("sent", total) as show,
             ):

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from amq.cli import exits
-from amq.cli.clients import Failovers, connection_options, open_connection, progress
+from amq.cli.clients import Address, Failovers, connection_options, open_connection, progress
 from amq.cli.options import confirm, limit_option
 from amq.cli.output import (
     counted,
@@ -58,14 +58,14 @@ def schedule() -> None:
 @_destination
 @limit_option(LIST_LIMIT, " messages")
 @json_option
-def list_(url: str, login: str, passcode: str, destination: str | None, limit: int, as_json: bool) -> None:
+def list_(at: Address, destination: str | None, limit: int, as_json: bool) -> None:
     """Show scheduled messages: destination, next due time, and whether they repeat.
 
     The command changes nothing. It groups messages by destination, in the order in which they were scheduled.
     """
     found: dict[str, dict[str, Any]] = {}  # by id: a failover begins a browse anew
     with (
-        open_connection(url, login, passcode, Failovers()) as connection,
+        open_connection(at, Failovers()) as connection,
         connection.session() as session,
         progress("read", None) as show,
         session.browser(_schedule(destination), prefetch=min(limit, PREFETCH)) as browser,
@@ -103,9 +103,7 @@ def list_(url: str, login: str, passcode: str, destination: str | None, limit: i
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def remove(
-    url: str,
-    login: str,
-    passcode: str,
+    at: Address,
     ids: tuple[str, ...],
     destination: str | None,
     everything: bool,
@@ -125,7 +123,7 @@ def remove(
     if not ids:
         confirm(yes, f"Remove all scheduled messages for {destination or 'all destinations'}?")
     with (
-        open_connection(url, login, passcode, Failovers()) as connection,
+        open_connection(at, Failovers()) as connection,
         progress("removed", None) as show,
     ):
         removed: dict[str, None] = {}

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from amq.cli.clients import Failovers, connection_options, open_connection
+from amq.cli.clients import Address, Failovers, connection_options, open_connection
 from amq.cli.options import check_can_ask, confirm, yes_option
 from amq.cli.output import examples, json_option, print_json, print_table, wall_text
 from amq.client import Connection, PreparedTransaction
@@ -37,13 +37,13 @@ def transactions() -> None:
 @connection_options
 @click.option("--owner", metavar="NAME", help="Only those of this pipeline.")
 @json_option
-def list_(url: str, login: str, passcode: str, owner: str | None, as_json: bool) -> None:
+def list_(at: Address, owner: str | None, as_json: bool) -> None:
     """Show transactions that are prepared and neither committed nor rolled back, oldest first.
 
     Shows the pipeline and batch for which each was prepared, when, until when it waits for its end, and how many
     messages it sends to and takes from which queues.
     """
-    with open_connection(url, login, passcode, Failovers()) as connection:
+    with open_connection(at, Failovers()) as connection:
         found = [each for each in connection.recover() if owner is None or each.owner == owner]
     if as_json:
         print_json([asdict(each) for each in found])
@@ -57,13 +57,13 @@ def list_(url: str, login: str, passcode: str, owner: str | None, as_json: bool)
 @connection_options
 @click.argument("xids", nargs=-1, required=True, metavar="XID...")
 @json_option
-def commit(url: str, login: str, passcode: str, xids: tuple[str, ...], as_json: bool) -> None:
+def commit(at: Address, xids: tuple[str, ...], as_json: bool) -> None:
     """Commit prepared transactions: what they send is seen, what they took is gone.
 
     Each by itself: for the batch of a pipeline that is another end than the pipeline's own, which commits all parts
     with its marker. The command ends at the first one that it cannot commit.
     """
-    _finish(url, login, passcode, xids, as_json, commits=True)
+    _finish(at, xids, as_json, commits=True)
 
 
 @transactions.command(
@@ -79,9 +79,7 @@ def commit(url: str, login: str, passcode: str, xids: tuple[str, ...], as_json: 
 @click.option("--owner", metavar="NAME", help="All that is prepared for this pipeline, query or job, after a question.")
 @yes_option
 @json_option
-def rollback(
-    url: str, login: str, passcode: str, xids: tuple[str, ...], owner: str | None, yes: bool, as_json: bool
-) -> None:
+def rollback(at: Address, xids: tuple[str, ...], owner: str | None, yes: bool, as_json: bool) -> None:
     """Roll prepared transactions back: what they send is gone, what they took is delivered again.
 
     The command ends at the first one that it cannot roll back. With --owner the command shows what is
@@ -92,15 +90,15 @@ def rollback(
     if bool(xids) == (owner is not None):
         raise click.UsageError("give either XID... or --owner NAME")
     if owner is None:
-        _finish(url, login, passcode, xids, as_json, commits=False)
+        _finish(at, xids, as_json, commits=False)
     else:
-        _roll_back_owner(url, login, passcode, owner, yes, as_json)
+        _roll_back_owner(at, owner, yes, as_json)
 
 
-def _roll_back_owner(url: str, login: str, passcode: str, owner: str, yes: bool, as_json: bool) -> None:
+def _roll_back_owner(at: Address, owner: str, yes: bool, as_json: bool) -> None:
     check_can_ask(yes)
     began, failovers = time.monotonic(), Failovers()
-    with open_connection(url, login, passcode, failovers) as connection:
+    with open_connection(at, failovers) as connection:
         found = [each for each in connection.recover() if each.owner == owner]
         if found and not yes:
             _preview(found)
@@ -139,11 +137,11 @@ def _preview(found: list[PreparedTransaction]) -> None:
     click.echo(f"Deleted: {_counts(sums[0])}. Delivered again: {_counts(sums[1])}.", err=True)
 
 
-def _finish(url: str, login: str, passcode: str, xids: tuple[str, ...], as_json: bool, commits: bool) -> None:
+def _finish(at: Address, xids: tuple[str, ...], as_json: bool, commits: bool) -> None:
     word, began, done = "committed" if commits else "rolled back", time.monotonic(), []
     failovers = Failovers()
     try:
-        with open_connection(url, login, passcode, failovers) as connection:
+        with open_connection(at, failovers) as connection:
             for xid in xids:
                 _finish_one(connection, xid, commits)
                 done.append(xid)

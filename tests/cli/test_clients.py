@@ -285,7 +285,7 @@ def test_nobody_connects_again_where_the_url_says_so(
     connection = SimpleNamespace(wait_connected=lambda _: None)
     monkeypatch.setattr(clients, "begin", lambda *_, **__: connection)
     failovers = clients.Failovers()
-    assert clients.open_connection(url, "", "", failovers) is connection
+    assert clients.open_connection(clients.Address(url, "", ""), failovers) is connection
     failovers(ConnectionEvent(EventKind.INTERRUPTED, BrokerUri("h"), error=ConnectionLostError("gone")))
     failovers._wait_no_more()
     assert capsys.readouterr().err == f"amq: connection to stomp://h:61613 lost: {said}"
