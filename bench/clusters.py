@@ -31,9 +31,8 @@ EXAMPLES = ("--quick", "--peer activemq --peer artemis=/opt/apache-artemis-2.40.
 RULES = ("lost", "undone", "doubled", "reordered")  # of `bench.checker`
 PAIRS = 4  # producers, and consumers
 PER_S = 200.0  # of each producer
-MEET_S = 60.0  # for the two to be one
-RECOVER_S = 60.0  # for both to answer after a kill
-IDLE_S, IDLE_QUICK_S = 15.0, 6.0  # nothing came for so long: nothing will
+MEET_S = 180.0  # for the two to be one
+RECOVER_S = 180.0  # for both to answer after a kill
 
 
 class PairEffort(NamedTuple):
@@ -41,7 +40,10 @@ class PairEffort(NamedTuple):
 
     messages: int = 40_000
     seconds: float = 6.0
-    idle_s: float = IDLE_S
+    idle_s: float = 15.0
+
+
+QUICK = PairEffort(4000, 2.0, 6.0)
 
 
 class Pair:
@@ -187,7 +189,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     cli.terminate_on_signal()
-    effort = PairEffort(4000, 2.0, IDLE_QUICK_S) if args.quick else PairEffort()
+    effort = PairEffort(*QUICK) if args.quick else PairEffort()
     found: dict[str, dict[str, Any]] = {}
     failed: list[str] = []
     for kind in ("amq", *args.peer):

@@ -306,7 +306,13 @@ class RemoteConnection:
 
     def _confirm_many(self, frame: LinkFrame) -> None:
         numbers = calls.read_confirmations(frame)
-        receipts = [receipt for number in numbers if (receipt := self._answered(number, done=True)) is not None]
+        known = self._receipts
+        if _Asked in {known[number].__class__ for number in numbers if number in known}:
+            receipts = [self._answered(number, done=True) for number in numbers]
+        else:
+            receipts = [known.pop(number, None) for number in numbers]
+        if None in receipts:
+            receipts = [receipt for receipt in receipts if receipt is not None]
         if receipts:
             self._recipient.confirm_all(receipts)
 

@@ -44,6 +44,7 @@ BENCHES = {
     f"gateway --row '4/4 window 256' --idle 20 {SHORT}": "gateway",
     "scaling --quick": "rows",
     "store_takeover --messages 500 --repeat 1 --stores 2": "store_takeover",
+    "clusters --quick": "clusters",
     "subscriptions --subscriptions 50 --messages 300": "subscriptions",
     "transactions --kind plain --messages 30": "transactions",
     "scheduling --messages 300 --near 45 --span 0.3": "scheduling",
@@ -54,6 +55,7 @@ BENCHES = {
 # What would take most of the time, for good figures alone; and what a busy machine would exceed.
 CONSTANTS = {
     "churn": {"ROUNDS": 20, "SETTLE_S": 0.1},
+    "clusters": {"QUICK": [400, 0.3, 2.0]},
     "console": {"IDLE_S": 3.0},
     "soak": {"DRAIN_IDLE_S": DEADLINE_S, "SERVICE_TIMEOUT_S": DEADLINE_S, "JOIN_S": DEADLINE_S},
     "spark_sink": {"WARM_UP_ROWS": 0, "QUICK_JVM": True},
