@@ -97,6 +97,7 @@ class Pair:
             consumer.send("SUBSCRIBE", {"id": "0", "destination": "/queue/meet", "ack": "auto"})
             while time.monotonic() < end_s:
                 producer.send("SEND", {"destination": "/queue/meet", "persistent": "true"}, b"are you there?")
+                consumer.send_bytes(b"\n")  # Artemis closes a connection that says nothing for a minute
                 with contextlib.suppress(TimeoutError):
                     consumer.next_frame(1.0)
                     return
