@@ -42,7 +42,7 @@ class StoreLine:
 
     @property
     def outcome(self) -> str:
-        """What the kill meant to it, in words."""
+        """The kill as this store and its client saw it, in words."""
         longest_s = max((to_s - from_s for from_s, to_s in self.waits if to_s > 0), default=0.0)
         wait = f"its client waited {_told(longest_s)}" if longest_s else "its client did not wait"
         taken = next((span for span in self.served if span.from_s > 0), None)
