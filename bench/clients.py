@@ -118,6 +118,7 @@ class LoadWorker:
                     timeout_s=self.connect_s,
                     want_heartbeat_ms=self.plan.heartbeat_ms,
                     client_id=self.plan.client_id,
+                    instance=self.plan.client_id and self.plan.worker,
                 )
                 self.number += 1
                 epoch = connection.connected.headers.get("amq-epoch", "0")

@@ -77,7 +77,9 @@ class WireConnection:
         passcode: str = "",
         want_heartbeat_ms: int = 0,
         client_id: str = "",
+        instance: str = "",
     ) -> None:
+        """`instance` = a name of this client object, which all its connections give."""
         self.port = port
         self.pending: list[WireFrame] = []
         self._reader = WireFrameReader()
@@ -89,6 +91,8 @@ class WireConnection:
                 headers |= {"login": login, "passcode": passcode}
             if client_id:
                 headers["client-id"] = client_id
+            if instance:
+                headers["amq-client-instance"] = instance
             self.send("CONNECT", headers)
             self.connected = self.next_frame(timeout_s)
             if self.connected.command != "CONNECTED":
