@@ -254,7 +254,7 @@ def table(result: dict[str, Any]) -> Table:
 
 
 def main() -> None:
-    parser = cli.parser("store_takeover", __doc__, EXAMPLES, peer=False)
+    parser = cli.parser("store_takeover", __doc__, EXAMPLES, peers=False)
     parser.add_argument("--messages", type=int, default=100_000, help="backlog of 1 KiB each (default %(default)s)")
     parser.add_argument("--repeat", type=int, default=5, help="kills (default %(default)s)")
     parser.add_argument("--stores", type=int, default=6, help="of the cluster (default %(default)s)")

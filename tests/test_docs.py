@@ -147,7 +147,7 @@ def test_failover_urls_are_understood(page: Path) -> None:
 
 
 def test_pictures_are_small_and_shown() -> None:
-    """Each is drawn by bench/pictures.py, bench/churn.py, `amq demo` or test_console_pictures.py; none loads anything."""
+    """Drawn by bench/pictures.py, bench/churn.py, `amq demo` or test_console_pictures.py; none loads anything."""
     shown = set()
     for page in PAGES:
         shown |= {(page.parent / path).resolve() for path in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", prose.text_of(page))}
