@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from amq.broker.access import Access, anybody_may
 from amq.broker.core import SEQ_EPOCH_SHIFT, Core
@@ -61,6 +61,7 @@ from amq.journal.records.message import Run
 from amq.security.permissions import Permissions
 
 PAUSED_MAX = 10_000
+_NOTHING: Final[frozenset[str]] = frozenset()
 
 
 class Served(AdvisedClient, Busy, Protocol):
@@ -451,7 +452,7 @@ class Broker(Core):
         self.selecting.left = TURN_STEPS
         if self._effect is not None:
             self._go_on(self._effect)
-        held = self._effect.held if self._effect is not None else frozenset()
+        held = _NOTHING if self._effect is None else self._effect.held
         later: dict[Queue, None] = {}
         if self.pager.waits:
             self.pager.feed()
@@ -481,7 +482,8 @@ class Broker(Core):
                     (queue.retention or queue).dispatch(self, now_ms)
                 if queue.stored_bytes > queue.drops_above:
                     self.limits.over(queue)
-        self.dirty.update(later)
+        if later:
+            self.dirty.update(later)
         # Work is looked for only where there is some: a lone message paid for 18 calls that found nothing.
         if self.topics.handed_out:
             self.topics.end_turn()
@@ -499,7 +501,7 @@ class Broker(Core):
     def dispatch_some(self, queues: Iterable[Queue]) -> None:
         """Deliver what can be delivered of `queues` before the end of the turn."""
         now_ms = self.clock.wall_ms()
-        held = self._effect.held if self._effect is not None else frozenset()
+        held = _NOTHING if self._effect is None else self._effect.held
         for queue in queues:
             if queue.name not in held and queue.name not in self.paused:
                 (queue.retention or queue).dispatch(self, now_ms)

@@ -740,7 +740,7 @@ class Queue:
         # connection may have several subscriptions here; it gets all in the order of the queue. They are given out in
         # two places, without a function for it: a lone message would pay that call.
         runs: dict[Recipient, tuple[Subscription, list[Message]]] = {}
-        if len(levels[self._top]) >= ROUNDS_MIN * len(ready) > 0:
+        if len(levels[self._top]) > ROUNDS_MIN and ready and ready[0].credit > ROUNDS_MIN:
             self._hand_out_rounds(owner)
         while ready:
             if guests and not ready[0].is_ready:
