@@ -28,6 +28,7 @@ from amq.core.destination import QUEUE_SCHEME, TOPIC_SCHEME
 from amq.core.errors import AccessError, AmqError, CommandError
 from amq.management.listing import LIMIT_MAX, Row, invalid, number
 from amq.management.openapi import STORES
+from amq.management.resources import DESCRIPTION
 from amq.security.login import User
 
 ROWS_MAX: Final = 10_000  # of a merged list, up to the last row of a page
@@ -88,6 +89,8 @@ class WholeCluster:
             return self._together(plain, path, query, user, timeout_s)
         if method == "GET" and plain == STATUS:
             return self._status()
+        if method == "GET" and plain == DESCRIPTION:
+            return self.masters.ask_near(method, path, None, user, timeout_s)
         raise CommandError(
             f"{method} {plain[:100]} is not about the whole cluster: ask one store, below {STORES}/NAME",
             code=NOT_FOUND,

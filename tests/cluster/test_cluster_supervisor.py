@@ -184,11 +184,17 @@ def test_a_member_that_always_fails_is_started_after_longer_and_longer_pauses(
     cluster: Cluster, shown: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "PAUSE_S_MAX", 0.04)
+    monkeypatch.setattr(supervisor, "FAILING_PAUSE_S", 0.02)
 
     async def run() -> None:
         with capture_logs() as lines:
             async with Node(cluster, shown, BROKEN) as node:
                 await node.until("began", 10)
+                (seen,) = await until(lambda: [each for each in cluster.nodes() if len(each.failing) == 2])
+                assert sorted(seen.failing) == ["s1", "s2"]
+                assert seen.restarts > 0
+            told = [line for line in lines if line["event"] == "a process of the node ends again and again"]
+            assert sorted(line["store"] for line in told) == ["s1", "s2"]
             failed = [
                 line
                 for line in lines

@@ -76,6 +76,7 @@ def test_rest_is_about_the_whole_cluster(served: ServedCluster) -> None:
         for path in "/api/v1/login", "/api/v1/stores/s1/login":
             answer = await client.post(path, json={"login": "root", "passcode": "r"})
             assert (answer.status_code, answer.json()["code"]) == (403, "NOT_PERMITTED")
+        assert "/api/v1/queues" in (await client.get("/api/v1/openapi.json")).json()["paths"]
         assert (await client.get("/livez")).status_code == (await client.get("/readyz")).status_code == 200
 
     play(served, story)

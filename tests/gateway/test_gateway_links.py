@@ -16,6 +16,7 @@ from amq.doors.threads import SystemThreads
 from amq.gateway import links, lookout
 from amq.gateway.links import HomeUnavailableError, StoreLinks
 from amq.gateway.lookout import Master
+from amq.link.framing import LinkError
 from amq.link.link import Link
 from tests.patience import DEADLINE_S
 
@@ -246,3 +247,19 @@ def test_where_masters_are_is_known_as_soon_as_a_store_was_looked_at(
 
 def test_other_addresses_of_a_master_break_no_link() -> None:
     assert Master("a", "tcp://a:1", ("auto://a:2",)) == ONE
+
+
+def test_a_master_that_refuses_is_known_until_it_takes_the_link(play: Play) -> None:
+    async def story(world: World) -> None:
+        async def refuse(address: str) -> None:
+            raise LinkError(f"{address} has another secret", code="LINK_REFUSED")
+
+        world.masters["s1"] = Master("a", "tcp://a:1")
+        world.refuse = refuse
+        world.guest("s1")
+        await until(lambda: world.links.refused == ["s1"])
+        world.refuse = None
+        await until(lambda: world.links.linked == ["s1"])
+        assert world.links.refused == []
+
+    play(story)
