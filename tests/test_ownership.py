@@ -83,6 +83,7 @@ PLAIN = {
     "SettleLeases.epoch",
     "SettleLeases.sources",
     "SettleLeases.through",
+    "Locate.sources",
     "Malformed.error",
     "Invalid.error",
 }
