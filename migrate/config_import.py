@@ -1,4 +1,4 @@
-"""`amq config import`: the configuration of ActiveMQ, Artemis or HornetQ as a TOML file of ours, and a report of it."""
+"""`amq config import`: the configuration of another broker as a TOML file of ours, and a report of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from amq.cli import exits
 from amq.cli.foreign import properties_of, property_option
 from amq.cli.output import counted, examples, json_option, print_json
-from amq.config.reading import is_xml, read_bytes
+from amq.config.reading import read_bytes
 from amq.core.errors import ConfigError
 from amq.security import add_user, list_users
 
@@ -29,6 +29,7 @@ USERS_FILE, PERMISSIONS_FILE = "users", "permissions.toml"  # beside the configu
         "amq config import broker.xml --strict --output amq.toml",
         "amq config import broker.xml --output amq.toml --permissions rules.toml --roles artemis-roles.properties",
         "amq config import broker.xml --json",
+        "amq config import config.properties --output amq.toml",
     ),
 )
 @click.argument("file", metavar="FILE", type=click.Path())
@@ -65,12 +66,13 @@ def import_(
 ) -> None:
     """Write a configuration that says what that of another broker says.
 
-    FILE is activemq.xml of ActiveMQ Classic or JBoss A-MQ 6, broker.xml of Artemis or AMQ 7, or
-    hornetq-configuration.xml. The report on stderr has a line for each part of it:
+    FILE is activemq.xml of ActiveMQ Classic or JBoss A-MQ 6, broker.xml of Artemis or AMQ 7, hornetq-configuration.xml,
+    or config.properties of Sun MQ or Open MQ. The report on stderr has a line for each part of it:
 
     \b
     - carried: the new configuration says the same
     - natural: amq does so without being told
+    - cluster: a cluster does so; the commands that make it come last
     - unsupported: it changes behaviour and amq does not do it; the line says what to do
     - ignored: it has no meaning here
 
@@ -82,8 +84,6 @@ def import_(
     from amq_migrate.foreign import grants, writing
 
     data = read_bytes(file)
-    if not is_xml(data):
-        raise ConfigError(f"{file}: is not XML: `amq config check` reads our own configuration")
     known = grants.read_roles(read_bytes(roles), roles) if roles is not None else {}
     read = foreign.read(data, file, properties_of(properties), os.environ, known)
     users_file = _beside(users, output, USERS_FILE) if read.needs_users else ""
@@ -159,6 +159,8 @@ def _tell(read: Foreign, text: str, output: str | None, users: str | None) -> No
     for line in read.report.told():
         click.echo(read.report.text(line), err=True)
     click.echo(f"{read.path}: {read.report.summary()}", err=True)
+    for command in read.cluster:
+        click.echo(f"    {command}", err=True)
     if users is not None:
         click.echo(f"{users}: {counted(len(read.users), 'user')} written", err=True)
     elif read.users:
@@ -182,5 +184,6 @@ def _json(read: Foreign, text: str, output: str | None, users: str | None) -> di
         "users_file": users,
         "users": [user.name for user in read.users],
         "counts": read.report.counts(),
+        "cluster": list(read.cluster),
         "report": [line.to_json() for line in read.report.lines],
     }

@@ -15,9 +15,10 @@ from amq.config import checks, loader
 from amq.config.destination_options import DestinationOptions
 from amq.config.loader import Imported
 from amq.config.option import Value
+from amq.config.reading import is_xml
 from amq.config.schema import BY_KEY, BrokerConfig
 from amq.core.errors import ConfigError
-from amq_migrate.foreign import activemq, artemis, document
+from amq_migrate.foreign import activemq, artemis, clustering, document, sunmq
 from amq_migrate.foreign.document import Element
 from amq_migrate.foreign.importing import Carried, FileUser, Importing
 from amq_migrate.foreign.placeholders import Placeholders
@@ -43,12 +44,13 @@ _GIVEN_UP = (
 class Foreign:
     """The content of another broker's file, in our options.
 
-    format       "activemq", "artemis" or "hornetq"
+    format       "activemq", "artemis", "hornetq" or "sunmq"
     values       (pattern of destinations, key) → value; pattern "" = the option's section
     users        logins with their passwords; no option of ours holds them
     permissions  the content of a permissions file, None = the file has no rules; `origins` says of each entry, by
                  (section, pattern), where it comes from
     store_advice what to give as the store, "" = the file has a directory, or nothing
+    cluster      the commands that make the cluster of which the file speaks
     """
 
     format: str
@@ -59,6 +61,7 @@ class Foreign:
     permissions: Mapping[str, Any] | None = None
     origins: Mapping[tuple[str, str], str] = field(default_factory=dict)
     store_advice: str = ""
+    cluster: tuple[str, ...] = ()
 
     def destinations(self) -> tuple[DestinationOptions, ...]:
         """The options of single destinations, in the order of the file."""
@@ -81,7 +84,7 @@ class Foreign:
             values["usersFile"] = path, f"{self.path}:{self.users[0].line}"
         if self.permissions is not None:
             values["permissionsFile"] = path, f"{self.path}, its rules"
-        found = self.report.unsupported()
+        found = [*self.report.unsupported(), *self.report.of_cluster()]
         warnings = [self.report.text(line) for line in found[:WARNINGS_MAX]]
         if len(found) > WARNINGS_MAX:
             more = len(found) - WARNINGS_MAX
@@ -111,10 +114,14 @@ def read(
 
     Raises ConfigError with file and line.
     """
-    root = document.parse(data, path)
-    kind = _kind(root, path)
-    reader = activemq.read if kind == "activemq" else artemis.read
-    importing = reader(root, path, Placeholders(properties, env), roles)
+    placeholders = Placeholders(properties, env)
+    if is_xml(data):
+        root = document.parse(data, path)
+        kind = _kind(root, path)
+        reader = activemq.read if kind == "activemq" else artemis.read
+        importing = reader(root, path, placeholders, roles)
+    else:
+        kind, importing = "sunmq", sunmq.read(data, path, placeholders)
     _settle(importing)
     if ("", "transports") not in importing.values:
         told = "no connector is for STOMP or OpenWire, the protocols that amq speaks: set transports"
@@ -129,6 +136,7 @@ def read(
         importing.permissions,
         importing.permissions_origins,
         importing.store_advice,
+        clustering.commands(importing),
     )
 
 

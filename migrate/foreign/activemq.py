@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from amq_migrate.foreign import databases
+from amq_migrate.foreign import clustering, databases
 from amq_migrate.foreign.activemq_policies import PolicyEntries
 from amq_migrate.foreign.activemq_rules import Rules
 from amq_migrate.foreign.convert import boolean, milliseconds, size
@@ -38,7 +38,7 @@ NAMESPACE = "http://activemq.apache.org/schema/core"
 _JAVA = "it concerns Java or its management (JMX)"
 _JOURNAL = "the journal of amq does without it"
 _MASTERS = (
-    "amq has one master and no network of brokers: let the clients of all these brokers use one group, or move "
+    "amq sends messages to no other broker: let the clients of all these brokers use one group or cluster, or move "
     "messages with a program of your own"
 )
 
@@ -84,7 +84,7 @@ BROKER = table(
         "broker@splitSystemUsageForProducersConsumers": only("false", "off", "memoryLimit is one limit for all"),
         "broker@schedulerDirectory broker@schedulerDirectoryFile": natural("scheduled messages are in the journal"),
         "broker@tmpDataDirectory": natural("amq has no temporary store"),
-        "broker@networkConnectorStartAsync": ignored(_MASTERS),
+        "broker@networkConnectorStartAsync": natural("a node starts whether others run or not"),
         "broker@keepDurableSubsActive": natural("durable subscriptions keep messages whether a client is there or not"),
         "broker@enableMessageExpirationOnActiveDurableSubs": natural("messages of durable subscriptions expire"),
         "broker@useLoggingForShutdownErrors": natural("errors are logged"),
@@ -103,7 +103,8 @@ BROKER = table(
         "sslContext": unsupported(
             "amq reads certificates in PEM form: convert the key stores (docs/security.md)", whole=True
         ),
-        "networkConnectors jmsBridgeConnectors": unsupported(_MASTERS, whole=True),
+        "jmsBridgeConnectors": unsupported(_MASTERS, whole=True),
+        **clustering.network_rules(),
         "proxyConnectors": unsupported("use a TCP proxy", whole=True),
         "tempDataStore": natural("amq has no temporary store", whole=True),
         "tempUsage": natural(

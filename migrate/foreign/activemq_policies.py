@@ -349,7 +349,9 @@ _ENTRY = table(
         "messageGroupHashBucketFactory@cacheSize": natural("groups have buckets: see groupBuckets"),
         "simpleMessageGroupMapFactory": natural("groups have buckets: see groupBuckets", whole=True),
         "cachedMessageGroupMapFactory": natural("groups have buckets: see groupBuckets", whole=True),
-        "networkBridgeFilterFactory": ignored("amq has no network of brokers", whole=True),
+        "networkBridgeFilterFactory": ignored(
+            "messages of a cluster go to their home once, and nowhere else", whole=True
+        ),
         "messageInterceptorStrategy": unsupported("amq changes no messages on their way", whole=True),
     },
 )

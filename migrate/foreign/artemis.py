@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from amq_migrate.foreign import databases
+from amq_migrate.foreign import clustering, databases
 from amq_migrate.foreign.artemis_addresses import Addresses
 from amq_migrate.foreign.artemis_rules import AddressSettings
 from amq_migrate.foreign.convert import boolean, integer, milliseconds, size
@@ -44,8 +44,8 @@ _JAVA = "it concerns Java or its management (JMX)"
 _JOURNAL = "the journal of amq does without it"
 _GROUP = "brokers of a group find each other in the store, and clients list all of them in a failover URL"
 _MASTERS = (
-    "amq has one master at a time: let the clients of all these brokers use one group, or move messages with a program "
-    "of your own"
+    "amq sends messages to no other broker: let the clients of all these brokers use one group or cluster, or move "
+    "messages with a program of your own"
 )
 _REPLICATION = (
     "amq does not replicate: put the store on a file system that all brokers share (docs/operations.md), with its own "
@@ -104,9 +104,9 @@ CORE = table(
         "min-disk-free": carry("storeFreeFloor", size),
         "disk-scan-period": natural("amq looks at the disk while it writes"),
         "security-setting-plugin": unsupported(_USERS, whole=True),
-        "cluster-user cluster-password": natural("brokers of a group need no login"),
+        "cluster-user cluster-password": natural("brokers of one group or cluster need no login"),
         "connectors broadcast-groups discovery-groups": natural(_GROUP, whole=True),
-        "cluster-connections": natural(_GROUP + "; messages are not spread over several masters", whole=True),
+        **clustering.artemis_rules(),
         "clustered": natural(_GROUP),
         "bridges federations broker-connections connection-routers": unsupported(_MASTERS, whole=True),
         "grouping-handler": natural("one master assigns all message groups", whole=True),
@@ -168,9 +168,6 @@ HA = table(
         "shared-store": special(lambda part: _shared_store(part)),
         "replication": unsupported(_REPLICATION, whole=True),
         "live-only primary-only": natural("a broker alone on its store; others that start on it become slaves"),
-        "colocated": unsupported(
-            "make a cluster, in which each host backs up the others: amq start --cluster DIR", whole=True
-        ),
         "scale-down": unsupported(
             "a broker does not give its messages to another one when it stops: they stay in the store", whole=True
         ),

@@ -406,7 +406,7 @@ _SETTING = {"address-setting@match": natural()} | _setting_rules(
         "slow-consumer-check-period": natural("see pendingMessageLimit"),
         "id-cache-size": unsupported("duplicateWindow holds for all destinations"),
         "send-to-dla-on-no-route": only("false", "off", "a message to a queue always has a route"),
-        "redistribution-delay": natural("one master serves all consumers"),
+        "redistribution-delay": natural("an address has one home, where the consumers of all nodes meet"),
         "default-exclusive-queue": only(
             "false",
             "a consumer is exclusive if it asks for it",

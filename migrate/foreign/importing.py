@@ -124,6 +124,8 @@ class Importing:
     permissions  the content of a permissions file, None = the file has no rules; for each entry, by (section, pattern),
                  `permissions_origins` says where it comes from
     store_advice what to give as the store, which the file has elsewhere than in a directory
+    is_cluster   the file speaks of other brokers with stores of their own: on the hosts `peers`, as far as it names
+                 them; `cluster_place` = where their cluster may be, for people
     """
 
     def __init__(self, path: str, root: Element, rules: Mapping[str, Rule], placeholders: Placeholders) -> None:
@@ -135,6 +137,9 @@ class Importing:
         self.permissions: dict[str, Any] | None = None
         self.permissions_origins: dict[tuple[str, str], str] = {}
         self.store_advice = ""
+        self.is_cluster = False
+        self.peers: dict[str, None] = {}
+        self.cluster_place = "DIR"
         self._rules = rules
         self._placeholders = placeholders
         self._patterns: set[str] = set()

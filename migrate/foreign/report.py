@@ -17,6 +17,7 @@ class Status(enum.Enum):
 
     CARRIED = "carried"  # our configuration says the same
     NATURAL = "natural"  # amq does so without being told
+    CLUSTER = "cluster"  # a cluster does so: it is made by commands, and no option of one broker
     UNSUPPORTED = "unsupported"  # it changes behaviour, and amq does not do it
     IGNORED = "ignored"  # it has no meaning here
 
@@ -92,6 +93,10 @@ class Report:
         """What changes behaviour."""
         return [line for line in self.told() if line.status is Status.UNSUPPORTED]
 
+    def of_cluster(self) -> list[ReportLine]:
+        """The parts that only a cluster does."""
+        return [line for line in self.told() if line.status is Status.CLUSTER]
+
     def text(self, line: ReportLine) -> str:
         """One line for people: `activemq.xml:12: unsupported: beans/broker@useMirroredQueues: …`."""
         where = f"{self.path}:{line.line}" if line.line else self.path
@@ -101,7 +106,8 @@ class Report:
     def summary(self) -> str:
         """`12 carried over, 4 so by nature, 3 not supported, 7 without meaning here`."""
         counts = {status: sum(line.status is status for line in self.told()) for status in Status}
+        cluster = f"{counts[Status.CLUSTER]} done by a cluster, " if counts[Status.CLUSTER] else ""
         return (
-            f"{counts[Status.CARRIED]} carried over, {counts[Status.NATURAL]} so by nature, "
+            f"{counts[Status.CARRIED]} carried over, {counts[Status.NATURAL]} so by nature, {cluster}"
             f"{counts[Status.UNSUPPORTED]} not supported, {counts[Status.IGNORED]} without meaning here"
         )

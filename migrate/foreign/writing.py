@@ -19,7 +19,7 @@ from amq_migrate.foreign import Foreign
 from amq_migrate.foreign.importing import Carried
 from amq_migrate.foreign.report import ReportLine
 
-TITLES = {"activemq": "ActiveMQ", "artemis": "Artemis", "hornetq": "HornetQ"}
+TITLES = {"activemq": "ActiveMQ", "artemis": "Artemis", "hornetq": "HornetQ", "sunmq": "Sun MQ"}
 LEFT_OUT_MAX = 40  # unsupported parts that the file names
 
 
@@ -33,6 +33,9 @@ def toml(read: Foreign, users_file: str = "", permissions_file: str = "") -> str
         "permissionsFile": Carried(permissions_file, "who may what"),
     }
     body = _sections(read, named, commented=True)
+    if read.cluster:
+        head += ["#", "# A cluster does what its brokers did together (docs/cluster.md):"]
+        head += [f"#   {command}"[: LINE_CHARS_MAX - 1] for command in read.cluster]
     text = "\n".join([*head, *_left_out(read), *body, ""])
     if len(text.encode()) > TOML_BYTES_MAX:
         text = "\n".join([*head, *_sections(read, named, commented=False), ""])

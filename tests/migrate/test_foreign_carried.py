@@ -270,6 +270,13 @@ NEVER = {
         ("database-locker", "lease-database-locker", "jdbcPersistenceAdapter", "journaledJDBC", "database-store"),
         "the report names the store or locker that the operator has to give",
     ),
+    **dict.fromkeys(
+        (
+            *("networkConnector", "multicastNetworkConnector", "networkConnector@uri"),
+            *("cluster-connection", "cluster-connection-uri", "colocated"),
+        ),
+        "a cluster does so: the report names the commands that make it",
+    ),
 }
 
 
