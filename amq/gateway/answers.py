@@ -12,14 +12,18 @@ from amq.core.message import Message
 from amq.protocols.commands import Command, Failure, Send, SendRun
 
 TOKEN, BYTES, SENT, PLACE, SESSION, AGAIN = range(6)
+OUTCOME: Final = AGAIN  # of a settlement
 KEPT_BYTES: Final = 256  # of a message that is on its way, beside its body
 _UNKNOWN: Final = "UNKNOWN_"  # codes of errors that say "not here" begin so
 
 
 class Kept(tuple[Any, ...]):
-    """The token of a message in no transaction, with all that is needed to send it again elsewhere: TOKEN of the
-    client, BYTES that it takes here, what was SENT (a message, or a run of them and the PLACE in it), its SESSION, and
-    whether it was sent AGAIN already. A tuple is made without a call of Python."""
+    """The token of a frequent command, with all that is needed to repeat it. A tuple is made without a call of Python.
+
+    Of a message in no transaction: TOKEN of the client, BYTES that it takes here, what was SENT (a message, or a run of
+    them and the PLACE in it), its SESSION, and whether it was sent AGAIN already. Of the settlement of one delivery in
+    no transaction SENT is the number of that in its store, PLACE the consumer, OUTCOME its outcome. Of other
+    settlements SENT is None, and of a part of a transaction the name of that."""
 
     __slots__ = ()
 
@@ -31,6 +35,10 @@ class Kept(tuple[Any, ...]):
         at = slice(self[PLACE], self[PLACE] + 1)
         alone = SendRun(sent.like, sent.bodies[at], [self[TOKEN]], None if sent.natives is None else sent.natives[at])
         return cast(Send, alone.one_by_one()[0])
+
+    def settled(self) -> tuple[int, str]:
+        """Of a settlement: the number of the delivery, and its consumer."""
+        return self[SENT], self[PLACE]
 
 
 def first_outcome(outcomes: list[str]) -> str:
@@ -53,15 +61,22 @@ class Joined:
     outcome         makes one outcome of those of the homes
     is_question     it has succeeded where one home carried it out: the others did not know of it
     again           the command, for the other home that its destination may have now; None = it is not repeated
+    command         the same as its client gave it, for the next master of a home that is lost; None = it is not
+                    repeated there
     ended           is called before the client hears, with the error or None
+    deals           is called with this before that: True = the client does not hear of it
+    is_repeated     it may have been carried out before: that something is not known any more is success
     """
 
     __slots__ = (
         "again",
+        "command",
+        "deals",
         "ended",
         "failure",
         "is_asked",
         "is_question",
+        "is_repeated",
         "outcome",
         "outcomes",
         "session",
@@ -78,7 +93,9 @@ class Joined:
         outcome: Callable[[list[str]], str] = first_outcome,
         is_question: bool = False,
         again: Command | None = None,
+        command: Command | None = None,
         ended: Callable[[Exception | None], None] | None = None,
+        deals: Callable[[Joined], bool] | None = None,
     ) -> None:
         self.token = token
         self.session = session
@@ -87,7 +104,10 @@ class Joined:
         self.outcome = outcome
         self.is_question = is_question
         self.again = again
+        self.command = command
         self.ended = ended
+        self.deals = deals
+        self.is_repeated = False
         self.outcomes: list[str] = []
         self.failure: Failure | None = None
 
@@ -99,6 +119,8 @@ class Joined:
 
     def failed(self, failure: Failure) -> bool:
         """One home has not. True: all have answered. The first error counts; of a question, one that knows more."""
+        if self.is_repeated and _is_unknown(failure):
+            return self.confirmed("")
         before = self.failure
         if before is None or (self.is_question and _is_unknown(before) and not _is_unknown(failure)):
             self.failure = failure

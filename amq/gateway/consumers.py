@@ -21,6 +21,7 @@ class ConsumerHome(Protocol):
 
     index: int
     asked: int
+    old: int
 
     def put(self, session: int, command: Command) -> None: ...
     def ask(self, session: int, command: Command) -> None: ...
@@ -32,6 +33,7 @@ class HomeBranch:
     share      deliveries that it may have outstanding, or messages that it may still get where the client gives credit
     unsettled  deliveries that it has outstanding, or fewer: of a range that is settled only the end is known
     newest     of its deliveries
+    is_shown   its browse has shown everything
     """
 
     __slots__ = (
@@ -41,6 +43,7 @@ class HomeBranch:
         "counts",
         "ended",
         "home",
+        "is_shown",
         "newest",
         "share",
         "unsettled",
@@ -57,7 +60,7 @@ class HomeBranch:
         self.share = 0
         self.unsettled = 0
         self.newest = 0
-        self.ended = False
+        self.ended = self.is_shown = False
 
     queue = None  # it is in the home
 
@@ -84,6 +87,7 @@ class Consumer:
         self.asks = 0  # how often its client has given credit
         self.shows = 0  # branches whose browse has not shown everything
         self.is_divided = False
+        self.is_watched = False  # its settlements are looked at one by one
         self.has_credit = command.flow.credit is not None
         self.is_drained = False  # credit that is not used is about to be taken back: nothing is shared out anew
         self.is_limited = self.has_credit or bool(command.flow.prefetch and command.mode.acknowledges)
@@ -93,7 +97,7 @@ class Consumer:
     def open_in(self, parts: dict[ConsumerHome, Subscribe]) -> None:
         """It begins in these homes. Their commands get what each may have."""
         self.branches = {home.index: HomeBranch(self, home, command) for home, command in parts.items()}
-        self.is_divided = len(parts) > 1
+        self.is_divided = self.is_watched = len(parts) > 1
         self.shows = len(parts)
         branches = [*self.branches.values()]
         if self.is_divided and self.is_limited:
@@ -139,6 +143,19 @@ class Consumer:
             if seq == last:
                 break
         return found if found and found[-1] == last else []
+
+    def reopened(self, branch: HomeBranch, mask: int) -> Subscribe:
+        """Its home was lost: what it held there is not held any more. Returns the command that begins it anew."""
+        self.is_watched = True
+        branch.unsettled = branch.newest = 0
+        for seq in [seq for seq in self.held if seq & mask == branch.home.index]:
+            del self.held[seq]
+        command = branch.subscribe(None)
+        if self.has_credit:
+            command.flow = command.flow._replace(credit=max(0, branch.share))
+        elif self.is_divided and self.is_limited:
+            command.flow = command.flow._replace(prefetch=max(1, branch.share))
+        return command
 
     def end(self) -> None:
         """It gets nothing any more."""

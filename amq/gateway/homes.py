@@ -7,7 +7,7 @@ behind that the index of the store. So nothing is looked up when the client sett
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from amq.broker.queues.queue import QueueConsumer, Recipient
 from amq.broker.sessions.links import Client
@@ -17,11 +17,22 @@ from amq.doors.clock import Clock
 from amq.gateway.answers import BYTES, TOKEN, Joined, Kept
 from amq.gateway.consumers import Consumer, HomeBranch
 from amq.journal.reader import RecordRun
-from amq.protocols.commands import Command, Failure, InSession, OpenSession, Subscribe
+from amq.protocols.commands import Command, Failure, InSession, OpenSession, SendRun, Subscribe
 from amq.transports.hub import ServedConnection
 
 INDEX_BITS: Final = 10  # of a message's number: the place of its store in the table
 INDEX_MASK: Final = (1 << INDEX_BITS) - 1
+ALL_NUMBERS: Final = 1 << 80  # no message has that number
+
+
+class Loss(NamedTuple):
+    """How the way to a home was lost. `unanswered` = tokens of what it has not answered, in the order of the commands;
+    `is_orderly`: it has carried out none of these; `was_linked` False = no master was found."""
+
+    error: AmqError
+    unanswered: Sequence[Any] = ()
+    is_orderly: bool = False
+    was_linked: bool = True
 
 
 class HomeTable(Protocol):
@@ -60,6 +71,9 @@ class GatewayCluster(Protocol):
     def later(self, call: Callable[[], None]) -> None:
         """Call that soon, but not now."""
 
+    def give_up(self) -> None:
+        """This process ends: nobody waits for the master of a store any more."""
+
 
 class HomesOwner(Protocol):
     """The client's connection, as its homes see it: see `amq.gateway.router`."""
@@ -76,7 +90,7 @@ class HomesOwner(Protocol):
     def ends(self) -> None: ...
     def pause(self, home: RoutedHome) -> None: ...
     def resume(self, home: RoutedHome) -> None: ...
-    def lost(self, home: RoutedHome, error: AmqError) -> None: ...
+    def lost(self, home: RoutedHome, loss: Loss) -> None: ...
 
 
 class RoutedHome:
@@ -84,9 +98,12 @@ class RoutedHome:
 
     out             commands that go there together, of which the last ones are of session `session`
     asked, answered how many answers were asked for, and have come
-    unsure_at       `asked` after the last message that was sent without asking: it is there when more is answered
+    is_unsure       a message was sent without asking
+    is_making_sure  an answer is on its way only to learn that such messages have come
     kept_bytes      of messages that are on their way
-    made            temporary destinations there that the client has named
+    made            temporary destinations there that the client has made
+    old             deliveries up to that number may be from before the home was lost; -1 = it never was
+    losses          how often it was lost, one time after the other, since it has answered anything
     """
 
     def __init__(self, router: HomesOwner, store: str, index: int) -> None:
@@ -98,9 +115,12 @@ class RoutedHome:
         self.session = 0
         self.sessions: set[int] = {0}
         self.asked = self.answered = 0
-        self.unsure_at = -1
+        self.is_unsure = self.is_making_sure = False
         self.kept_bytes = 0
         self.made: set[str] = set()
+        self.old = -1
+        self.losses = 0
+        self._answered_before = -1  # when it was lost
 
     @property
     def peer(self) -> Recipient:
@@ -138,9 +158,20 @@ class RoutedHome:
         if connection is not None:
             connection.close()
 
-    def lost(self, error: AmqError) -> None:
+    def lost(self, loss: Loss) -> None:
         """The way to the master of the store is broken."""
-        self._router.lost(self, error)
+        self.losses = 1 if self.answered > self._answered_before else self.losses + 1
+        self._answered_before = self.answered
+        self.old = ALL_NUMBERS
+        unsent = [receipt for command in self.out for receipt in _receipts(command) if receipt is not None]
+        self._router.lost(self, loss._replace(unanswered=[*loss.unanswered, *unsent]))
+
+    def begun(self, newest_seq: int) -> int:
+        """A master answers, which has messages up to that one. Returns up to which number the client may have had
+        messages that come now, -1 = it had none."""
+        if self.old >= 0:
+            self.old = newest_seq << INDEX_BITS | INDEX_MASK
+        return self.old
 
     # -- what comes from there ----------------------------------------------------------------------------------------
 
@@ -194,6 +225,7 @@ class RoutedHome:
     def browsed(self, subscription: QueueConsumer) -> None:
         branch: HomeBranch = subscription.wire
         consumer = branch.consumer
+        branch.is_shown = True
         consumer.shows -= 1
         if not consumer.shows:
             self._router.peer.browsed(branch)
@@ -204,11 +236,8 @@ class RoutedHome:
         if kind is Kept:
             self.kept_bytes -= receipt[BYTES]
             self._router.peer.confirm(receipt[TOKEN])
-        elif kind is Joined:
-            if receipt.confirmed(outcome):
-                self._router.answer(receipt)
-        else:
-            self._router.peer.confirm(receipt, outcome)
+        elif receipt.confirmed(outcome):
+            self._router.answer(receipt)
         if self._router.waits:
             self._router.answered(self)
 
@@ -241,3 +270,7 @@ class RoutedHome:
 
     def resume_reading(self) -> None:
         self._router.resume(self)
+
+
+def _receipts(command: Command) -> Sequence[Any]:
+    return command.receipts or () if isinstance(command, SendRun) else (command.receipt,)

@@ -80,6 +80,7 @@ class GatewayHub(Reception):
         for connection in list(self.connections.values()):
             connection.pause_reading()
         self.parking.close()
+        self._ways.give_up()
         until_s = self.clock.monotonic() + ANSWERS_S
         while self._owes_answers() and self.clock.monotonic() < until_s:
             await asyncio.sleep(POLL_S)

@@ -21,7 +21,7 @@ import structlog
 from amq.broker.sessions.links import Client
 from amq.core.errors import AmqError, StoreError
 from amq.doors.threads import Threads
-from amq.gateway.homes import RoutedHome
+from amq.gateway.homes import Loss, RoutedHome
 from amq.gateway.lookout import Lookout, Master, find_master
 from amq.link.framing import LinkError
 from amq.link.link import Link
@@ -116,7 +116,11 @@ class StoreLinks:
         assert peer.codec is not None
         survives = peer.codec.survives
         connection = link.open(home, client, owner, protocol, peer_name=peer.peer_name, survives=survives)
-        connection.lost = lambda _, error: home.lost(error)
+        connection.lost = lambda gone, error: home.lost(
+            Loss(error, gone.unanswered, link.is_orderly, link.home is not None)
+        )
+        if link.home is not None:
+            _begin(home, link.home.newest_seq)
         return connection
 
     def _store(self, name: str) -> _Store:
@@ -178,6 +182,9 @@ class StoreLinks:
         store.is_refused = False
         if store.link is link and not link.is_lost:
             store.linked = master
+            if link.home is not None:
+                for connection in link.connections.values():
+                    _begin(cast(RoutedHome, connection.recipient), link.home.newest_seq)
             _log.info("linked to the master", store=store.name, broker=master.broker, address=master.address)
 
     def _want(self, store: _Store, wanted: bool) -> None:
@@ -206,6 +213,13 @@ class StoreLinks:
         if store.link is link:
             store.link = store.linked = None
 
+    def give_up(self) -> None:
+        """The gateway ends: whoever waits for a master hears so now."""
+        self._is_closed = True
+        for each in self._stores.values():
+            if each.link is not None and each.linked is None:
+                each.link.lose(HomeUnavailableError("the gateway stops: connect again"))
+
     def close(self) -> None:
         """The gateway ends."""
         self._is_closed = True
@@ -216,3 +230,12 @@ class StoreLinks:
                 each.lookout.stop()
             if each.link is not None:
                 each.link.lose(HomeUnavailableError("the gateway stops: connect again"))
+
+
+def _begin(home: RoutedHome, newest_seq: int) -> None:
+    """The master of that home is there, and has messages up to that one."""
+    old = home.begun(newest_seq)
+    if old >= 0:
+        codec = cast(Peer, home.peer).codec
+        assert codec is not None
+        codec.may_repeat(old)

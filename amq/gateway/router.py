@@ -19,7 +19,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, ClassVar, Final
 
-from amq.broker.names import PREPARED_NAME, check_sent_to, is_temporary
+from amq.broker.names import PREPARED_NAME, check_sent_to
 from amq.broker.queues.queue import Recipient
 from amq.broker.sessions.connection import LOOK_AFTER, PRODUCERS_MAX, SESSIONS_MAX
 from amq.broker.sessions.links import Client
@@ -28,8 +28,10 @@ from amq.core.destination import TOPIC_SCHEME, Pattern, Source, told, wire_name
 from amq.core.errors import AmqError, CommandError, TransactionRolledBackError
 from amq.gateway.answers import AGAIN, BYTES, KEPT_BYTES, SESSION, TOKEN, Joined, Kept, all_lines, in_all
 from amq.gateway.consumers import Consumer, ConsumerHome, HomeBranch, in_homes
-from amq.gateway.homes import INDEX_BITS, INDEX_MASK, GatewayCluster, RoutedHome
+from amq.gateway.homes import INDEX_BITS, INDEX_MASK, GatewayCluster, Loss, RoutedHome
+from amq.gateway.reopening import reopen
 from amq.protocols.commands import (
+    NOT_HELD,
     OLDEST,
     Abort,
     AbortBatch,
@@ -52,6 +54,7 @@ from amq.protocols.commands import (
     LeaseMessages,
     ListPrepared,
     Locate,
+    MakeSure,
     MakeTemporary,
     Malformed,
     Nothing,
@@ -67,6 +70,7 @@ from amq.protocols.commands import (
     SendToMany,
     Settle,
     SettleAgain,
+    SettleIfHeld,
     SettleLeases,
     SettleRun,
     SettleSet,
@@ -94,13 +98,15 @@ class RoutedSession:
 
 
 class RoutedWork:
-    """A transaction of the client, begun in `session`. `home` None = nothing was done in it."""
+    """A transaction of the client, begun in `session`. `home` None = nothing was done in it; `is_lost`: its home was
+    lost, so it is rolled back."""
 
-    __slots__ = ("home", "session")
+    __slots__ = ("home", "is_lost", "session")
 
     def __init__(self, session: int) -> None:
         self.session = session
         self.home: RoutedHome | None = None
+        self.is_lost = False
 
 
 class Move:
@@ -135,14 +141,14 @@ class RoutedConnection:
         self._is_writable = True
         self._homes: dict[int, RoutedHome] = {}  # by index
         self._by_name: dict[str, RoutedHome] = {}  # homes of single destinations
-        self._sessions: dict[int, RoutedSession] = {0: RoutedSession(0)}
-        self._works: dict[str, RoutedWork] = {}
-        self._producers: dict[str, tuple[RoutedHome, str]] = {}  # id → home, destination
+        self.sessions: dict[int, RoutedSession] = {0: RoutedSession(0)}
+        self.works: dict[str, RoutedWork] = {}
+        self.producers: dict[str, tuple[RoutedHome, str]] = {}  # id → home, destination
         self._unbalanced: dict[Consumer, None] = {}
         self._pausing: set[object] = set()  # why the client is not read
         self._locating = 0  # questions where destinations live; while there are some the client is not read
         self._failing: Joined | None = None  # what failed last in one of several homes, and not yet in all
-        self._is_ending = False  # its Disconnect is on the way
+        self.is_ending = False  # its Disconnect is on the way
         if client.id:  # the other connections of that client meet it there
             self._anchor(client.id)
 
@@ -191,12 +197,12 @@ class RoutedConnection:
         self._by_name.clear()
         for home in homes:
             home.end()
-        for session in self._sessions.values():
+        for session in self.sessions.values():
             for consumer in session.consumers.values():
                 consumer.end()
-        self._sessions.clear()
-        self._works.clear()
-        self._producers.clear()
+        self.sessions.clear()
+        self.works.clear()
+        self.producers.clear()
         self._unbalanced.clear()
         self.touched.clear()
         self._move = None
@@ -229,14 +235,14 @@ class RoutedConnection:
         """Give each command to its home; they go there with the next `_flush`. `number` = of the session of the first
         ones. Returns that of the last ones."""
         names, homes, handlers = self._by_name, self._homes, self._HANDLERS
-        session = self._sessions.get(number)
+        session = self.sessions.get(number)
         for command in commands:
             if self.is_closed:
                 break
             kind = command.__class__
             if kind is InSession:
                 number = command.session  # type: ignore[attr-defined]
-                session = self._sessions.get(number)
+                session = self.sessions.get(number)
                 continue
             try:
                 if session is None:
@@ -248,7 +254,7 @@ class RoutedConnection:
                         self._home_to(message.envelope.reply_to)  # or the answer would find nobody there
                     receipt = command.receipt
                     if receipt is None:
-                        home.unsure_at = home.asked
+                        home.is_unsure = True
                     else:
                         size = KEPT_BYTES + len(message.body)
                         command.receipt = Kept((receipt, size, message, 0, number, self._is_repeating))
@@ -264,14 +270,17 @@ class RoutedConnection:
                     consumer = session.consumers.get(command.consumer)  # type: ignore[attr-defined]
                     found = homes.get(seq & INDEX_MASK)
                     branch = None if consumer is None else consumer.branches.get(seq & INDEX_MASK)
-                    if found is None or branch is None or consumer.is_divided:  # type: ignore[union-attr]
+                    if found is None or branch is None or consumer.is_watched:  # type: ignore[union-attr]
                         self._settle(session, command)  # type: ignore[arg-type]
                         continue
-                    command.seq = seq >> INDEX_BITS  # type: ignore[attr-defined]
+                    command.seq = own = seq >> INDEX_BITS  # type: ignore[attr-defined]
                     if branch.unsettled:
                         branch.unsettled -= 1
-                    self.traffic.acknowledged += command.outcome is Outcome.ACCEPTED  # type: ignore[attr-defined]
-                    if command.receipt is not None:
+                    outcome = command.outcome  # type: ignore[attr-defined]
+                    self.traffic.acknowledged += outcome is Outcome.ACCEPTED
+                    receipt = command.receipt
+                    if receipt is not None:
+                        command.receipt = Kept((receipt, 0, own, command.consumer, number, outcome))  # type: ignore[attr-defined]
                         found.asked += 1
                     if found.out and found.session == number:
                         found.out.append(command)
@@ -290,11 +299,26 @@ class RoutedConnection:
             touched, self.touched = self.touched, []
             for home in touched:
                 out, home.out = home.out, []
+                if home.is_unsure and not home.is_making_sure:
+                    self._make_sure(home, out)
                 if out and home.connection is not None:
                     home.connection.handle(out)
                 if home.asked - home.answered > UNANSWERED_MAX or home.kept_bytes > KEPT_BYTES_MAX:
                     self.waits = True
                     self._pause(home.index)
+
+    def _make_sure(self, home: RoutedHome, out: list[Command]) -> None:
+        """Ask behind messages that were sent without asking: with the answer they are there."""
+
+        def sure(_: Exception | None) -> None:
+            home.is_making_sure = False
+            if home.is_unsure and not self.is_closed:
+                self.touched.append(home)
+                self._cluster.later(self._flush)
+
+        home.is_unsure, home.is_making_sure = False, True
+        home.asked += 1
+        out.append(MakeSure(Joined(None, home.session, ended=sure)))
 
     def _answer_now(self, command: Command) -> None:
         """No home has a part in it."""
@@ -313,11 +337,11 @@ class RoutedConnection:
         home = self._homes.get(index)
         if home is None:
             home = RoutedHome(self, self._cluster.placement.stores[index], index)
-            self._open(home)
+            self.open(home)
             self._homes[index] = home
         return home
 
-    def _open(self, home: RoutedHome) -> None:
+    def open(self, home: RoutedHome) -> None:
         connection = self._cluster.open_home(home.store, home, self._client, self._owner, self._protocol)
         home.connection = connection
         if self._is_lost:
@@ -391,19 +415,30 @@ class RoutedConnection:
         if not found:
             self._answer_now(command)
             return
-        receipt = Joined(command.receipt, session, len(found), **joined)
+        receipt = Joined(command.receipt, session, len(found), command=command, **joined)
         for home in found:
             home.ask(session, _asking(command, receipt))
 
     def _pass(self, session: int, home: ConsumerHome, command: Command) -> None:
         """`command` goes to one home as it is."""
+        if command.receipt is None:
+            home.put(session, command)
+        else:
+            receipt = Joined(command.receipt, session, command=command)
+            home.ask(session, _asking(command, receipt))
+
+    def _pass_part(self, session: int, home: ConsumerHome, command: Any) -> None:
+        """A settlement, or a part of a transaction, goes to one home."""
         if command.receipt is not None:
+            command.receipt = Kept((command.receipt, 0, command.transaction or None, 0, session, True))
             home.asked += 1
         home.put(session, command)
 
     def answer(self, joined: Joined) -> None:
         """All homes have answered."""
         failure = joined.error
+        if joined.deals is not None and joined.deals(joined):
+            return
         if joined.ended is not None:
             joined.ended(None if failure is None else failure.error)
         if failure is not None:
@@ -435,7 +470,7 @@ class RoutedConnection:
                 self._failing = receipt
             return
         if failure.scope is Scope.CONSUMER:
-            consumer = self._end_consumer(failure.session, failure.consumer, home)
+            consumer = self.end_consumer(failure.session, failure.consumer, home)
             if is_moved and consumer is not None:
                 self._repeat(home, failure.session, _asking(consumer.command, None), failure)
                 return
@@ -447,7 +482,7 @@ class RoutedConnection:
         failing, self._failing = self._failing, None
         if failing is not None and failing.waits:  # why it ends: the other homes may answer later, or never
             self.answer(failing)
-        if not self._is_ending:
+        if not self.is_ending:
             self.peer.close()
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -542,47 +577,29 @@ class RoutedConnection:
 
     # -- a home that is lost ------------------------------------------------------------------------------------------
 
-    def lost(self, home: RoutedHome, error: AmqError) -> None:
-        """The way to that home is broken. Where the client has nothing there that is unanswered, unsettled or open, it
-        begins there anew, and does not notice. Otherwise its connection ends, so that it begins everywhere anew."""
+    def lost(self, home: RoutedHome, loss: Loss) -> None:
+        """The way to that home is broken: what the client has there begins anew at its next master. Where that is not
+        possible its connection ends, so that it begins everywhere anew."""
         if self.is_closed or home.connection is None:
             return
         home.end()
         self._resume(home)
-        self._resume(home.index)
-        consumers = [(session, each) for session in self._sessions.values() for each in session.consumers.values()]
-        mine = [
-            (session, each, each.branches[home.index]) for session, each in consumers if home.index in each.branches
-        ]
         try:
-            if self._is_ending or not self._is_idle(home, [branch for _, _, branch in mine]):
-                raise error
-            home.sessions = {0}
-            self._open(home)
-            for session, consumer, branch in mine:
-                command = branch.subscribe(None)
-                if consumer.has_credit:
-                    command.flow = command.flow._replace(credit=max(0, branch.share))
-                elif consumer.is_divided and consumer.is_limited:
-                    command.flow = command.flow._replace(prefetch=max(1, branch.share))
-                home.put(session.number, command)
-            for id, (where, destination) in self._producers.items():
-                if where is home:
-                    home.put(0, OpenProducer(id, destination))
+            reopen(self, home, loss)
             self._flush()
         except AmqError as failed:
             why = f"the store {home.store} that this connection uses is not reached any more: connect again. {failed}"
             self.peer.fail(Failure(AmqError(why, code="STORE_LOST"), Scope.CONNECTION))
 
-    def _is_idle(self, home: RoutedHome, branches: list[HomeBranch]) -> bool:
-        if home.asked > home.answered or home.answered <= home.unsure_at or home.made:
-            return False
-        if any(work.home is home for work in self._works.values()):
-            return False
-        return not any(
-            branch.unsettled or branch.command.browse is not None or any(map(is_temporary, branch.command.sources))
-            for branch in branches
-        )
+    def not_resumed(self, consumer: Consumer, home: RoutedHome, joined: Joined) -> bool:
+        """A consumer began anew, or could not."""
+        failure = joined.error
+        if failure is not None and self.end_consumer(consumer.session, consumer.id, home) is not None:
+            if getattr(failure.error, "code", "") == MOVED:
+                self._repeat(home, consumer.session, _asking(consumer.command, None), failure)
+            else:
+                self.peer.fail(Failure(failure.error, Scope.CONSUMER, None, consumer.session, consumer.id))
+        return True
 
     # -- sends --------------------------------------------------------------------------------------------------------
 
@@ -590,13 +607,13 @@ class RoutedConnection:
         """In a transaction."""
         home = self._home_in(command.transaction, [command.message.destination])
         self.traffic.received += 1
-        self._pass(session.number, home, command)
+        self._pass_part(session.number, home, command)
 
     def _send_run(self, session: RoutedSession, command: SendRun) -> None:
         home, bodies, receipts = self._home_to(command.like.destination), command.bodies, command.receipts
         self.traffic.received += len(bodies)
         if receipts is None:
-            home.unsure_at = home.asked
+            home.is_unsure = True
             home.put(session.number, command)
             return
         number, again = session.number, self._is_repeating
@@ -608,19 +625,19 @@ class RoutedConnection:
         home.asked += len(asked)
         home.kept_bytes += sum([each[BYTES] for each in asked])  # type: ignore[index]
         if len(asked) < len(kept):
-            home.unsure_at = home.asked
+            home.is_unsure = True
         home.put(number, SendRun(command.like, bodies, kept, command.natives))
 
     def _send_many(self, session: RoutedSession, command: SendMany) -> None:
         home = self._home_in(command.transaction, [command.like.destination])
         self.traffic.received += len(command.bodies)
-        self._pass(session.number, home, command)
+        home.put(session.number, command)
 
     def _send_to_many(self, session: RoutedSession, command: SendToMany) -> None:
         self.traffic.received += 1
         if command.transaction:
             home = self._home_in(command.transaction, command.destinations)
-            self._pass(session.number, home, command)
+            self._pass_part(session.number, home, command)
             return
         parts: dict[RoutedHome, list[str]] = {}
         for name in command.destinations:
@@ -628,8 +645,9 @@ class RoutedConnection:
             parts.setdefault(self._home_to(name), []).append(name)
         if command.receipt is None:
             for home in parts:
-                home.unsure_at = home.asked
-        receipt = Joined(command.receipt, session.number, len(parts))
+                home.is_unsure = True
+        whole = command if len(parts) == 1 else None
+        receipt = Joined(command.receipt, session.number, len(parts), command=whole)
         for home, names in parts.items():
             message = copy(command.message) if len(parts) > 1 else command.message
             home.ask(session.number, SendToMany(message, tuple(names), receipt))
@@ -656,13 +674,14 @@ class RoutedConnection:
         consumer = session.consumers[command.id] = Consumer(command, session.number)
         consumer.open_in(own)
         ended = partial(self._subscribed, consumer)
-        receipt = Joined(command.receipt, session.number, len(own), again=self._once(command, len(own)), ended=ended)
+        again = self._once(command, len(own))
+        receipt = Joined(command.receipt, session.number, len(own), again=again, command=command, ended=ended)
         for branch in consumer.branches.values():
             branch.home.ask(session.number, branch.subscribe(receipt))
 
     def _subscribed(self, consumer: Consumer, error: Exception | None) -> None:
         """All homes have answered. It is in all of them, or in none."""
-        session = self._sessions.get(consumer.session)
+        session = self.sessions.get(consumer.session)
         if error is None or session is None or session.consumers.get(consumer.id) is not consumer:
             return
         del session.consumers[consumer.id]
@@ -688,9 +707,9 @@ class RoutedConnection:
             raise CommandError(f"this connection has no subscription {id!r}", code="UNKNOWN_SUBSCRIPTION")
         return consumer
 
-    def _end_consumer(self, number: int, id: str, home: RoutedHome) -> Consumer | None:
+    def end_consumer(self, number: int, id: str, home: RoutedHome) -> Consumer | None:
         """That consumer has ended in one home: so it ends in all. None = it has ended already."""
-        session = self._sessions.get(number)
+        session = self.sessions.get(number)
         consumer = None if session is None else session.consumers.pop(id, None)
         if consumer is not None:
             for branch in consumer.branches.values():
@@ -747,7 +766,7 @@ class RoutedConnection:
             self._drain(consumer, command, [*consumer.branches.values()], consumer.asks)
             return
         shares = consumer.grant(command.credit)
-        receipt = Joined(command.receipt, session.number, len(shares))
+        receipt = Joined(command.receipt, session.number, len(shares), command=command)
         for branch, share in shares:
             branch.home.ask(session.number, Credit(command.id, share, receipt, command.drain, command.wait_ms))
 
@@ -760,12 +779,12 @@ class RoutedConnection:
         elif left:
             branch, *others = left
             next_one = partial(self._drained, consumer, command, others, number)
-            receipt = Joined(None, consumer.session, ended=next_one)
+            receipt = Joined(None, consumer.session, command=command, ended=next_one)
             branch.share = credit
             branch.home.ask(consumer.session, Credit(consumer.id, credit, receipt, drain=True))
         elif command.wait_ms and not consumer.used:
             shares = consumer.grant(consumer.credit)
-            receipt = Joined(command.receipt, consumer.session, len(shares))
+            receipt = Joined(command.receipt, consumer.session, len(shares), command=command)
             for branch, share in shares:
                 again = Credit(consumer.id, share, receipt, drain=True, wait_ms=command.wait_ms)
                 branch.home.ask(consumer.session, again)
@@ -785,13 +804,16 @@ class RoutedConnection:
         consumer = self._consumer(session, command.id)
         branches = [*consumer.branches.values()]
         if not consumer.is_divided:
+            flow = branches[0].command.flow
+            if flow.prefetch:  # for when it begins anew
+                branches[0].command.flow = flow._replace(prefetch=max(1, flow.prefetch + command.change))
             self._pass(session.number, branches[0].home, command)
             return
         changes = consumer.extend(command.change) if consumer.is_limited else []
         if not changes:
             self._answer_now(command)
             return
-        receipt = Joined(command.receipt, session.number, len(changes))
+        receipt = Joined(command.receipt, session.number, len(changes), command=command)
         for branch, change in changes:
             branch.home.ask(session.number, Extend(command.id, change, receipt))
 
@@ -802,12 +824,18 @@ class RoutedConnection:
         if consumer is None and not command.consumer:
             consumer = next((each for each in session.consumers.values() if command.seq in each.held), None)
         if isinstance(command, SettleSet):
-            self._settle_set(session, command, consumer, command.seqs)
+            if not command.transaction and any(map(self._is_old, command.seqs)):
+                self._settle_each(session, command)
+            else:
+                self._settle_set(session, command, consumer, command.seqs)
         elif consumer is not None and consumer.is_divided:
             covered = consumer.covered(command.first, command.seq)
-            if not covered:
+            if covered:
+                self._settle_set(session, command, consumer, covered)
+            elif command.transaction or not self._is_old(command.seq):
                 raise _not_held(command)
-            self._settle_set(session, command, consumer, covered)
+            else:
+                self._settle_late(session.number, command)
         else:
             self._settle_range(session, command, consumer)
 
@@ -819,6 +847,12 @@ class RoutedConnection:
             raise _not_held(command)
         if command.transaction:
             home = self._work_in(command.transaction, home)
+        if not command.transaction and self._is_old(command.seq):
+            deals = partial(self._was_lost, session.number, copy(command))
+            receipt = Joined(command.receipt, session.number, command=command, deals=deals)
+            command = SettleIfHeld(
+                command.seq, command.consumer, receipt, "", command.outcome, command.first, command.reason
+            )
         branch = None if consumer is None else consumer.branches.get(index)
         if branch is not None and first is None:
             branch.unsettled = max(0, branch.unsettled - 1)
@@ -827,7 +861,41 @@ class RoutedConnection:
         self.traffic.acknowledged += command.outcome is Outcome.ACCEPTED
         command.seq >>= INDEX_BITS
         command.first = first and first >> INDEX_BITS
-        self._pass(session.number, home, command)
+        if command.__class__ is SettleIfHeld:
+            home.ask(session.number, command)
+        else:
+            self._pass_part(session.number, home, command)
+
+    def _is_old(self, seq: int) -> bool:
+        """May that delivery be from before its home was lost?"""
+        home = self._homes.get(seq & INDEX_MASK)
+        return home is not None and seq <= home.old
+
+    def _was_lost(self, number: int, command: Settle, joined: Joined) -> bool:
+        """A settlement of what may be such a delivery has its answer. True: it was one."""
+        if joined.outcomes != [NOT_HELD]:
+            return False
+        self._settle_late(number, command)
+        self._cluster.later(self._flush)
+        return True
+
+    def _settle_late(self, number: int, command: Settle) -> None:
+        """A settlement of such a delivery: the message comes again, has left for good, or somebody else has it."""
+        if command.receipt is None:
+            return
+        if command.first is not None or command.outcome is not Outcome.ACCEPTED:
+            self.peer.fail(Failure(_not_held(command), Scope.COMMAND, command.receipt, number))
+            return
+        again = SettleAgain(command.seq >> INDEX_BITS, command.consumer, command.receipt)
+        self._pass(number, self._home(command.seq & INDEX_MASK), again)
+
+    def _settle_each(self, session: RoutedSession, command: SettleSet) -> None:
+        """Deliveries of which some may be such ones."""
+        receipt, seqs = command.receipt, command.seqs
+        if receipt is not None:
+            raise _not_held(command)
+        for seq in seqs:
+            self._settle(session, Settle(seq, command.consumer, None, "", command.outcome, None, command.reason))
 
     def _settle_set(
         self, session: RoutedSession, command: Settle, consumer: Consumer | None, seqs: Iterable[int]
@@ -843,7 +911,7 @@ class RoutedConnection:
             parts.append((home, found))
         receipt = command.receipt
         if receipt is not None and len(parts) > 1:
-            receipt = Joined(receipt, session.number, len(parts))
+            receipt = Joined(receipt, session.number, len(parts), command=command)
         for home, found in parts:
             branch = None if consumer is None else consumer.branches.get(home.index)
             if consumer is not None and branch is not None:
@@ -854,13 +922,16 @@ class RoutedConnection:
                 self.traffic.acknowledged += len(found)
             own = [seq >> INDEX_BITS for seq in found]
             part = SettleSet(own, command.consumer, receipt, command.transaction, command.outcome, command.reason)
-            self._pass(session.number, home, part)
+            if len(parts) > 1 and receipt is not None:
+                home.ask(session.number, part)
+            else:
+                self._pass_part(session.number, home, part)
 
     def _settle_run(self, session: RoutedSession, command: SettleRun) -> None:
         consumer, seqs = session.consumers.get(command.consumer), command.seqs
         index = seqs[0] & INDEX_MASK
         branch = None if consumer is None or consumer.is_divided else consumer.branches.get(index)
-        if branch is None or {seq & INDEX_MASK for seq in seqs} != {index}:
+        if branch is None or min(seqs) <= branch.home.old or {seq & INDEX_MASK for seq in seqs} != {index}:
             for each in command.one_by_one():
                 self._route([each], session.number)
             return
@@ -879,22 +950,22 @@ class RoutedConnection:
     # -- transactions -------------------------------------------------------------------------------------------------
 
     def _begin(self, session: RoutedSession, command: Begin) -> None:
-        work = self._works.get(command.transaction)
-        if work is not None and work.home is not None:  # it may have ended there
+        work = self.works.get(command.transaction)
+        if work is not None and work.home is not None and not work.is_lost:  # it may have ended there
             self._pass(session.number, work.home, command)
             return
         if work is not None:
             raise CommandError(f"transaction {command.transaction!r} is open already")
-        if len(self._works) >= TRANSACTIONS_MAX:
+        if len(self.works) >= TRANSACTIONS_MAX:
             raise CommandError(
                 f"this connection has {TRANSACTIONS_MAX} open transactions already: end some of them",
                 code="TRANSACTIONS_TOO_MANY",
             )
-        self._works[command.transaction] = RoutedWork(session.number)
+        self.works[command.transaction] = RoutedWork(session.number)
         self._answer_now(command)
 
     def _work(self, name: str) -> RoutedWork:
-        work = self._works.get(name)
+        work = self.works.get(name)
         if work is None:
             raise CommandError(f"there is no open transaction {name!r} on this connection", code="UNKNOWN_TRANSACTION")
         return work
@@ -902,6 +973,8 @@ class RoutedConnection:
     def _work_in(self, name: str, home: RoutedHome) -> RoutedHome:
         """The home of that transaction, of which a part is in `home`. Raises CommandError where that is another."""
         work = self._work(name)
+        if work.is_lost:
+            raise _rolled_back(name)
         if work.home is None:
             work.home = home
             home.put(work.session, Begin(name))
@@ -929,29 +1002,37 @@ class RoutedConnection:
         """`command` failed: a transaction of which it would have been a part never commits without it."""
         if not isinstance(command, Send | SendMany | Settle | Invalid) or not command.transaction:
             return
-        work = self._works.pop(command.transaction, None)
-        if work is not None and work.home is not None:
+        work = self.works.get(command.transaction)
+        if work is None or work.is_lost:
+            return
+        del self.works[command.transaction]
+        if work.home is not None:
             work.home.put(work.session, Abort(command.transaction))
 
     def _end_work(self, session: RoutedSession, command: Commit | Prepare | Abort) -> None:
         name = command.transaction
-        work = self._works.get(name)
+        work = self.works.get(name)
         if work is None:
             if isinstance(command, Abort) or (isinstance(command, Commit) and not command.outcome_id):
                 self._work(name)
             self._to_all(session.number, self._all_homes(), command, is_question=True)
             return
+        if work.is_lost and isinstance(command, Commit) and not command.outcome_id:
+            del self.works[name]
+            raise _rolled_back(name)
+        if work.is_lost and isinstance(command, Abort):
+            work.home = None
         if work.home is None and (isinstance(command, Prepare) or (isinstance(command, Commit) and command.outcome_id)):
             self._work_in(name, self._anchor(name))
         if work.home is None:
-            del self._works[name]
+            del self.works[name]
             self._answer_now(command)
             return
-        del self._works[name]  # the next command may begin another one of that name
+        del self.works[name]  # the next command may begin another one of that name
 
         def ended(error: Exception | None) -> None:
             if error is not None and not isinstance(error, TransactionRolledBackError):
-                self._works.setdefault(name, work)  # it goes on, or its home knows better
+                self.works.setdefault(name, work)  # it goes on, or its home knows better
 
         self._to_all(session.number, [work.home], command, ended=ended)
 
@@ -969,24 +1050,24 @@ class RoutedConnection:
 
     def _open_session(self, session: RoutedSession | int, command: OpenSession) -> None:  # noqa: ARG002
         number = command.session
-        if number in self._sessions:
+        if number in self.sessions:
             raise CommandError(f"session {number} is open already: give each another number")
-        if len(self._sessions) >= SESSIONS_MAX:
+        if len(self.sessions) >= SESSIONS_MAX:
             raise CommandError(
                 f"this connection has {SESSIONS_MAX} sessions already: use one for each thread",
                 code="SESSIONS_TOO_MANY",
             )
-        self._sessions[number] = RoutedSession(number)
+        self.sessions[number] = RoutedSession(number)
         self._answer_now(command)
 
     def _close_session(self, session: RoutedSession, command: CloseSession) -> None:
         number = command.session
-        if number not in self._sessions or not number:
+        if number not in self.sessions or not number:
             raise CommandError(f"session {number} is not open", code="UNKNOWN_SESSION")
-        for consumer in self._sessions.pop(number).consumers.values():
+        for consumer in self.sessions.pop(number).consumers.values():
             consumer.end()
-        for name in [name for name, work in self._works.items() if work.session == number]:
-            del self._works[name]
+        for name in [name for name, work in self.works.items() if work.session == number]:
+            del self.works[name]
         homes = [home for home in self._homes.values() if number in home.sessions]
         self._to_all(session.number, homes, command)
         for home in homes:
@@ -994,22 +1075,25 @@ class RoutedConnection:
 
     def _make_temporary(self, session: RoutedSession, command: MakeTemporary) -> None:
         home = self._home_to(command.name)
-        if isinstance(command, RemoveTemporary):
-            home.made.discard(command.name)
-        else:
-            home.made.add(command.name)
-        self._to_all(session.number, [home], command)
+
+        def ended(error: Exception | None) -> None:
+            if isinstance(command, RemoveTemporary):
+                home.made.discard(command.name)
+            elif error is None:
+                home.made.add(command.name)
+
+        self._to_all(session.number, [home], command, ended=ended)
 
     def _open_producer(self, session: RoutedSession, command: OpenProducer) -> None:
         home = self._home_to(command.destination)
-        if len(self._producers) < PRODUCERS_MAX and command.id not in self._producers:
-            self._producers[command.id] = home, command.destination
+        if len(self.producers) < PRODUCERS_MAX and command.id not in self.producers:
+            self.producers[command.id] = home, command.destination
             self._pass(session.number, home, command)
         else:
             self._answer_now(command)
 
     def _close_producer(self, session: RoutedSession, command: CloseProducer) -> None:
-        found = self._producers.pop(command.id, None)
+        found = self.producers.pop(command.id, None)
         if found is None:
             self._answer_now(command)
         else:
@@ -1045,7 +1129,7 @@ class RoutedConnection:
         self._to_all(session.number, self._homes.values(), command)
 
     def _disconnect(self, session: RoutedSession, command: Disconnect) -> None:
-        self._is_ending = True
+        self.is_ending = True
 
         def ended(error: Exception | None) -> None:
             if error is None and command.receipt is not None:
@@ -1097,6 +1181,7 @@ class RoutedConnection:
         SettleLeases: _lease,
         Locate: _locate,
         Nothing: _nothing,
+        MakeSure: _nothing,
         Disconnect: _disconnect,
         Invalid: _invalid,
         Malformed: _malformed,
@@ -1108,6 +1193,12 @@ def _asking(command: Any, receipt: object) -> Any:
     other = copy(command)
     other.receipt = receipt
     return other
+
+
+def _rolled_back(name: str) -> TransactionRolledBackError:
+    return TransactionRolledBackError(
+        f"transaction {name!r} was rolled back: its store has got another master. Run it again"
+    )
 
 
 def _part(command: Subscribe, sources: tuple[Source, ...]) -> Subscribe:

@@ -153,5 +153,8 @@ class Ways:
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
+    def give_up(self) -> None:
+        self.links.give_up()
+
     def later(self, call: Callable[[], None]) -> None:
         self._loop.call_soon(call)

@@ -42,7 +42,7 @@ class ClientOpening(NamedTuple):
 
 
 class Home(NamedTuple):
-    """The master, as it says when a link begins."""
+    """The master, as it says when a link begins. `newest_seq` = of the messages that there are."""
 
     broker: str
     epoch: int

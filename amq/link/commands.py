@@ -62,6 +62,7 @@ from amq.protocols.commands import (
     LeaseReading,
     ListPrepared,
     Locate,
+    MakeSure,
     MakeTemporary,
     Malformed,
     Mode,
@@ -78,6 +79,7 @@ from amq.protocols.commands import (
     SendToMany,
     Settle,
     SettleAgain,
+    SettleIfHeld,
     SettleLeases,
     SettleRun,
     SettleSet,
@@ -153,6 +155,7 @@ _COMMANDS: Final[list[tuple[type[Command], Fields]]] = [
     (Malformed, {"error": ERROR}),
     (Invalid, {"error": ERROR} | _TRANSACTION),
     (Locate, {"sources": SOURCES}),
+    (MakeSure, {}),
 ]
 _NUMBERS: Final = {kind: number for number, (kind, _) in enumerate(_COMMANDS)}
 # Of a receipt: an error does not end the connection, whatever the client's protocol survives. A gateway asks each home
@@ -163,7 +166,8 @@ _SEND: Final = struct.Struct("<IQI")  # connection, receipt, bytes of the name o
 _RUN: Final = struct.Struct("<IQ")  # connection, receipt of the first, or 0 = none has one
 _MANY: Final = struct.Struct("<III")  # connection, bytes of the name of the transaction, of the headers
 _SETTLE: Final = struct.Struct("<IQQQBII")  # connection, receipt, seq, first, what, bytes of consumer, of transaction
-_RANGE, _AGAIN = 0x40, 0x80  # beside the outcome
+_IF_HELD, _RANGE, _AGAIN = 0x20, 0x40, 0x80  # beside the outcome
+_SETTLEMENTS: Final[dict[type[Command], int]] = {Settle: 0, SettleIfHeld: _IF_HELD, SettleAgain: _AGAIN}
 _ACKS: Final = struct.Struct("<II")  # connection, bytes of the name of the consumer
 _UNREADABLE = (ValueError, struct.error, RecursionError, OverflowError)
 UNWRITABLE: Final = (ValueError, struct.error, OverflowError)
@@ -186,7 +190,7 @@ def written(number: int, command: Command, receipt: int, token: int = 0) -> Outg
         name = _text(command.transaction)
         lead = _SEND.pack(number, receipt, len(name))
         return Outgoing(Kind.SEND, lead + name + head_of(command.message), command.message.body)
-    if kind is Settle or kind is SettleAgain:
+    if kind in _SETTLEMENTS:
         assert isinstance(command, Settle)
         return Outgoing(Kind.SETTLE, _settle(number, command, receipt))
     if kind is SendRun:
@@ -219,8 +223,7 @@ def _settle(number: int, command: Settle, receipt: int) -> bytes:
     what = _OUTCOMES.index(command.outcome)
     if command.first is not None:
         what |= _RANGE
-    if command.__class__ is SettleAgain:
-        what |= _AGAIN
+    what |= _SETTLEMENTS[command.__class__]
     consumer, transaction = _text(command.consumer), _text(command.transaction)
     lead = _SETTLE.pack(number, receipt, command.seq, command.first or 0, what, len(consumer), len(transaction))
     return b"".join((lead, consumer, transaction, _text(command.reason)))
@@ -272,13 +275,13 @@ def _read_settle(data: bytes, body: bytes) -> Command:
     _, receipt, seq, first, what, consumer_bytes, transaction_bytes = _SETTLE.unpack_from(data)
     at = _SETTLE.size + consumer_bytes
     stop = at + transaction_bytes
-    number = what & ~(_RANGE | _AGAIN)
+    number = what & ~(_RANGE | _AGAIN | _IF_HELD)
     if number >= len(_OUTCOMES) or stop > len(data) or body:
         raise ValueError("an acknowledgement is cut off, or has an unknown outcome")
     consumer = str(data[_SETTLE.size : at], "utf-8", "surrogatepass") if consumer_bytes else ""
     transaction = str(data[at:stop], "utf-8", "surrogatepass") if transaction_bytes else ""
     reason = str(data[stop:], "utf-8", "surrogatepass") if stop < len(data) else ""
-    kind = SettleAgain if what & _AGAIN else Settle
+    kind = SettleAgain if what & _AGAIN else SettleIfHeld if what & _IF_HELD else Settle
     outcome, begin = _OUTCOMES[number], first if what & _RANGE else None
     return kind(seq, consumer, receipt or None, transaction, outcome, begin, reason)
 

@@ -73,6 +73,7 @@ class RemoteConnection:
         self.traffic = Traffic()
         self.is_closed = False
         self.lost: Callable[[RemoteConnection, AmqError], None] = _tell
+        self.unanswered: list[object] = []  # when it is lost: tokens without an answer, in the order of their commands
         self._is_lost = False
         self._outlet = Outlet(number, link.write, self._flow)
         self._inlet = Inlet()
@@ -197,8 +198,12 @@ class RemoteConnection:
         """The link is lost."""
         self._outlet.close()
         if not self.is_closed:
+            self._catch_up(at_any_rate=True)
+        if not self.is_closed:
+            self.unanswered = [each.receipt if isinstance(each, _Asked) else each for each in self._receipts.values()]
             self._forget()
             self.lost(self, error)
+            self.unanswered = []
 
     # -- windows ------------------------------------------------------------------------------------------------------
 
@@ -397,7 +402,8 @@ def _nothing(link: Link, error: AmqError) -> None:
 
 class Link:
     """`lost` is called once, when all its connections have heard. `home` = as it said when the link began; None = the
-    link has no socket yet. `is_full`: the socket takes no more."""
+    link has no socket yet. `is_full`: the socket takes no more. `is_orderly`: the home has ended it, and has carried
+    out nothing that it has not answered."""
 
     def __init__(self, hub: LinkHub, secret: bytes, entropy: Random | None = None) -> None:
         self._hub = hub
@@ -411,7 +417,7 @@ class Link:
         self.home: Home | None = None
         self.connections: dict[int, RemoteConnection] = {}
         self.is_lost = False
-        self.is_full = False
+        self.is_full = self.is_orderly = False
         self.lost: Callable[[Link, AmqError], None] = _nothing
 
     async def connect(self, address: str, tls: ssl.SSLContext | None = None) -> Home:
@@ -534,7 +540,10 @@ class Link:
                 self._connected.set_result(self.home)
             return
         if number == LINK:
-            if frame.kind != Kind.BEAT:
+            if frame.kind == Kind.CLOSE:
+                self.is_orderly = True
+                self.lose(LinkError(f"{self.home.broker} is not the master any more", code="LINK_LOST"))
+            elif frame.kind != Kind.BEAT:
                 raise LinkError(f"the home sent a frame of kind {frame.kind} about the link")
             return
         connection = self.connections.get(number)

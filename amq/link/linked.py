@@ -31,6 +31,7 @@ from amq.protocols.commands import Command, Failure, InSession, Send, SendMany, 
 from amq.security.login import User
 from amq.transports.doorkeeper import Doorkeeper
 
+MOVED = "MOVED"  # code: the destination has another home
 _ENCODED = "link"  # the key of what links wrote of a batch
 _log = structlog.get_logger("amq.link")
 
@@ -300,7 +301,10 @@ class LinkedClient:
             data = calls.stated(self.on_link, calls.FAILURE, known._replace(error=mistake))
         self._put(Kind.FAIL, data)
         receipt = failure.receipt
-        if failure.scope not in self._survives and not (isinstance(receipt, int) and receipt & commands.SURVIVED):
+        is_survived = isinstance(receipt, int) and bool(receipt & commands.SURVIVED)
+        if getattr(error, "code", "") == MOVED:  # its gateway finds the home
+            return
+        if failure.scope not in self._survives and not is_survived:
             self.end()
 
     def close(self) -> None:

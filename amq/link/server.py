@@ -31,14 +31,14 @@ _log = structlog.get_logger("amq.link")
 
 
 class LinkServer:
-    """`home` = who this is; `numbers` gives connections numbers of this process; `manager()` makes the protocol for a
-    socket of a manager."""
+    """`home()` = who this is now; `numbers` gives connections numbers of this process; `manager()` makes the protocol
+    for a socket of a manager."""
 
     def __init__(
         self,
         hub: HomeHub,
         secret: bytes,
-        home: Home,
+        home: Callable[[], Home],
         entropy: Random,
         numbers: Iterator[int],
         manager: Callable[[], asyncio.Protocol] | None = None,
@@ -53,6 +53,7 @@ class LinkServer:
         self.strangers: dict[HomeLink, None] = {}
         self.owners: dict[str, LinkedClient] = {}  # of connections, by what their temporary destinations begin with
         self._is_open = True
+        self._parting: list[LinkSocket] = []
         self._refused = 0  # links, ever
         self._told_s = -TOLD_EVERY_S
         self._timer: asyncio.TimerHandle | None = hub.loop.call_later(TICK_S, self._tick)
@@ -88,10 +89,19 @@ class LinkServer:
             link.socket.abort()
 
     def close(self) -> None:
-        """End all links when their output is written."""
+        """End all links when their output is written: nothing is on its way, and what was not answered was not carried
+        out. The gateways hear that."""
         self._end()
-        for link in [*self.links, *self.strangers]:
+        self._parting = [link.socket for link in self.links]
+        for link in [*self.links]:
+            link.socket.part(framed(Kind.CLOSE, calls.numbered(LINK)))
+        for link in [*self.strangers]:
             link.socket.finish()
+
+    @property
+    def is_over(self) -> bool:
+        """Have all gateways closed their ends?"""
+        return not any(socket.is_open for socket in self._parting)
 
     def abort(self) -> None:
         """End all links at once."""
@@ -150,7 +160,7 @@ class HomeLink:
         self.name = name
         del server.strangers[self]
         server.links[self] = None
-        self.write(framed(Kind.WELCOME, calls.stated(LINK, HOME, server.home)))
+        self.write(framed(Kind.WELCOME, calls.stated(LINK, HOME, server.home())))
         _log.info("a gateway has linked itself", peer=name)
 
     def take(self, frame: LinkFrame) -> None:

@@ -97,6 +97,7 @@ class LinkSocket(asyncio.Protocol):
         self._is_paused = False
         self._is_stopped = False  # nothing is read any more
         self._is_finishing = False
+        self._waits_for_other = False  # which is to close
         self._is_writing = False
         self.name = ""  # of the other end
 
@@ -204,6 +205,20 @@ class LinkSocket(asyncio.Protocol):
         self.has_output()
         self._end(LinkError(f"the link to {self.name} was closed", code="LINK_LOST"))
 
+    def part(self, last: bytes) -> None:
+        """Say `last`, then wait for the other end to close: to close first would throw away what it has not read.
+        Nothing that it says is heard."""
+        self._is_finishing = self._waits_for_other = True
+        self._end(LinkError(f"the link to {self.name} was closed", code="LINK_LOST"))
+        self.write(last)
+        self._is_stopped, self._full_reads = False, 0
+        self._read_or_not()
+        self._hub.loop.call_later(GOODBYE_S, self.abort)
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
     def abort(self) -> None:
         """Close at once; what is pending is thrown away."""
         self._out.clear()
@@ -271,7 +286,7 @@ class LinkSocket(asyncio.Protocol):
                 transport.writelines(out)
             else:
                 transport.write(b"".join(out))
-        if self._is_finishing:
+        if self._is_finishing and not self._waits_for_other:
             transport.close()
 
     # -- input --------------------------------------------------------------------------------------------------------

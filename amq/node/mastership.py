@@ -122,11 +122,12 @@ class Mastership(Reception):
     async def _listen_for_links(self, text: str) -> None:
         """Open the port of gateways. Raises TransportError."""
         secret = link_secret(self.config.link_secret_file)
-        home = Home(self._name, self.epoch, self.message_id_prefix, self.broker.newest_seq)
-        self._links = links = LinkServer(
-            self, secret, home, self._entropy, self._shared.entrance.numbers, self._shared.manager()
-        )
+        numbers, manager = self._shared.entrance.numbers, self._shared.manager()
+        self._links = links = LinkServer(self, secret, self._home, self._entropy, numbers, manager)
         self.link = (await self.open_port(text, links.make))[0]
+
+    def _home(self) -> Home:
+        return Home(self._name, self.epoch, self.message_id_prefix, self.broker.newest_seq)
 
     def meet(self, neighbours: tuple[str, ...]) -> None:
         super().meet(neighbours)
@@ -149,7 +150,7 @@ class Mastership(Reception):
             await asyncio.sleep(POLL_S)
         if self._links is not None:
             self._links.close()
-            while self.turn.unsent and self.clock.monotonic() < deadline:
+            while (self.turn.unsent or not self._links.is_over) and self.clock.monotonic() < deadline:
                 self.turn.wake()
                 await asyncio.sleep(POLL_S)
         await self._close_connections()

@@ -22,6 +22,7 @@ from amq.core.xid import AnyXid
 
 CREDIT_MAX = 999_999_999  # messages that a consumer can ask for at once
 OLDEST = 0  # the oldest delivery that a consumer holds
+NOT_HELD = "not held"  # outcome of a `SettleIfHeld`
 
 
 class Outcome(Enum):
@@ -441,6 +442,13 @@ class SettleAgain(Settle):
     __slots__ = ()
 
 
+class SettleIfHeld(Settle):
+    """A settlement outside transactions that a gateway is not sure of: where the consumer does not hold the delivery,
+    nothing is done, and the outcome is `NOT_HELD`."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True, eq=False)
 class Begin(Command):
     transaction: str
@@ -604,6 +612,12 @@ class DeleteDestination(Command):
 
 class Nothing(Command):
     """There is nothing to do but to answer, in its turn."""
+
+    __slots__ = ()
+
+
+class MakeSure(Nothing):
+    """The answer says that all messages before it are stored."""
 
     __slots__ = ()
 

@@ -17,7 +17,7 @@ from amq.broker.sessions.links import Client as Who
 from amq.core.destination import plain_name
 from amq.core.errors import AmqError, CommandError
 from amq.core.message import Message, MessageBatch
-from amq.gateway.homes import RoutedHome
+from amq.gateway.homes import Loss, RoutedHome
 from amq.gateway.router import RoutedConnection
 from amq.journal.reader import RecordRun
 from amq.node.catalogue import ServedProtocol
@@ -34,6 +34,7 @@ class Handed:
         self.home = home
         self._wake = wake
         self.is_cut = False  # the way to the home is broken
+        self.asked: dict[int, Any] = {}  # tokens without an answer, by their `id`
 
     def subscribed(self, command: Subscribe, session: int) -> Any:
         return self.home.subscribed(command, session)
@@ -66,16 +67,20 @@ class Handed:
 
     def confirm(self, receipt: object, outcome: str = "") -> None:
         if not self.is_cut:
+            self.asked.pop(id(receipt), None)
             self.home.confirm(receipt, outcome)
             self._wake()
 
     def confirm_all(self, receipts: list[object]) -> None:
         if not self.is_cut:
+            for receipt in receipts:
+                self.asked.pop(id(receipt), None)
             self.home.confirm_all(receipts)
             self._wake()
 
     def fail(self, failure: Failure) -> None:
         if not self.is_cut:
+            self.asked.pop(id(failure.receipt), None)
             self.home.fail(failure)
             self._wake()
 
@@ -99,6 +104,7 @@ class Woken(ClientConnection):
     def handle(self, commands: list[Command], *args: Any, **options: Any) -> Any:
         number, own = 0, list[Command]()
         for command in commands:
+            self.peer.asked |= {id(each): each for each in receipts_of(command) if each is not None}  # type: ignore[attr-defined]
             number = command.session if isinstance(command, InSession) else number
             if all(map(self.is_own, named(command))):
                 own.append(command)
@@ -113,6 +119,10 @@ class Woken(ClientConnection):
         rest = super().handle(own, *args, **options)
         self.broker.wake()
         return rest
+
+
+def receipts_of(command: Command) -> Sequence[Any]:
+    return command.receipts or () if isinstance(command, SendRun) else (command.receipt,)
 
 
 def named(command: Command) -> list[str]:
@@ -163,6 +173,7 @@ class Brokers:
         handed = Handed(home, self.wake)
         self.opened.append(store)
         connection = Woken(self.world_of_store(store).broker, handed, owner, client)  # type: ignore[arg-type]
+        home.begun(self.world_of_store(store).broker.newest_seq)
         connection.is_own = lambda name: (self.newer or self.placement).home_of(name) in (store, "")
         return connection
 
@@ -190,12 +201,17 @@ class Brokers:
         """That destination has another home from now on. Gateways have yet to learn it."""
         self.newer = Table(self.placement.stores, {**self.placement.rules, name: store})
 
-    def cut(self, client: RoutedConnection, store: str) -> None:
+    def give_up(self) -> None:
+        """Nobody waits."""
+
+    def cut(self, client: RoutedConnection, store: str, is_orderly: bool = False, was_linked: bool = True) -> None:
         """The link of that client's connection to a store breaks: both ends learn of it."""
         index = self.placement.stores.index(store)
         home = client._homes[index]
-        home.connection.peer.is_cut = True  # type: ignore[union-attr]
-        home.lost(AmqError("the link is broken", code="LINK_LOST"))
+        handed: Any = home.connection.peer  # type: ignore[union-attr]
+        handed.is_cut = True
+        error = AmqError("the link is broken", code="LINK_LOST")
+        home.lost(Loss(error, [*handed.asked.values()], is_orderly, was_linked))
 
 
 class Worlds:

@@ -14,6 +14,7 @@ from amq.broker.sessions.links import NOBODY
 from amq.core.errors import AmqError, StoreError
 from amq.doors.threads import SystemThreads
 from amq.gateway import links, lookout
+from amq.gateway.homes import Loss
 from amq.gateway.links import HomeUnavailableError, StoreLinks
 from amq.gateway.lookout import Master
 from amq.link.framing import LinkError
@@ -31,8 +32,8 @@ class Guest:
         self.then: Callable[[], object] = lambda: None
         self.peer = SimpleNamespace(codec=SimpleNamespace(survives=frozenset()), peer_name="somewhere")
 
-    def lost(self, error: AmqError) -> None:
-        self.why = error.code
+    def lost(self, loss: Loss) -> None:
+        self.why = loss.error.code
         self.then()
 
 
@@ -40,14 +41,14 @@ class SomeLink:
     """A link that says where it was connected."""
 
     def __init__(self) -> None:
-        self.is_lost = False
+        self.is_lost = self.is_orderly = False
         self.address = ""
         self.home = None
         self.lost: Callable[[Any, AmqError], None]
         self.connections: list[Any] = []
 
     def open(self, *_: object, **__: object) -> Any:
-        self.connections.append(lambda: None)  # anything that can have an attribute
+        self.connections.append(SimpleNamespace(unanswered=[]))
         return self.connections[-1]
 
     def lose(self, error: AmqError) -> None:
@@ -213,6 +214,19 @@ def test_a_client_may_begin_another_link_while_the_lost_one_is_still_ending(play
         world.masters["s1"] = TWO
         await until(lambda: world.links.linked == ["s1"])
         assert [link.is_lost for link in world.made] == [True, False]
+
+    play(story)
+
+
+def test_a_gateway_that_ends_lets_nobody_wait_for_a_master(play: Play) -> None:
+    async def story(world: World) -> None:
+        world.masters["s1"] = ONE
+        served, waiting = world.guest("s1"), world.guest("s2")
+        await until(lambda: world.links.linked == ["s1"])
+        world.links.give_up()
+        assert (served.why, waiting.why) == ("", HomeUnavailableError.code)
+        with pytest.raises(HomeUnavailableError):
+            world.guest("s2")
 
     play(story)
 

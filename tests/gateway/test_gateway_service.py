@@ -129,6 +129,8 @@ def test_a_client_that_waits_for_a_master_is_closed_when_the_gateway_stops(
         await client.send("SEND", ("destination", "/queue/q"), ("receipt", "r"), body=b"")
         await until(lambda: bool(world.gateway.ways.links.waiting))
         await world.gateway.stop()
+        error = await client.receive()
+        assert (error.command, error.headers["code"]) == ("ERROR", "STORE_LOST")
         with pytest.raises(EOFError):  # so the client tries elsewhere
             await client.receive()
 

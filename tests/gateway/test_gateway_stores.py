@@ -137,3 +137,31 @@ def test_a_takeover_costs_a_client_a_pause_and_not_its_connection(tmp_path: Path
         assert (await client.receive()).headers["receipt-id"] == "waits"
 
     run(tmp_path, story)
+
+
+def test_a_client_that_is_busy_in_a_store_keeps_its_connection_through_a_hand_over(tmp_path: Path) -> None:
+    """It has messages that are unsettled and some that are unanswered, all without ids."""
+
+    async def story(world: World) -> None:
+        producer, consumer = await world.connect(), await world.connect()
+        queue = world.queue_in("s1")
+        await consumer.send("SUBSCRIBE", ("id", "0"), ("destination", queue), ("ack", "client-individual"))
+        await producer.store(b"first", name=queue)
+        held = await consumer.receive()
+        stopping = asyncio.ensure_future(world.members.pop("s1").stop())
+        sent = 0
+        while "s1" not in world.gateway.ways.links.waiting:
+            sent += 1
+            await producer.send("SEND", ("destination", queue), ("receipt", str(sent)), body=b"%d" % sent)
+            await asyncio.sleep(0)
+        await stopping
+        await world.serve("s1")
+        receipts = [(await producer.receive()).headers["receipt-id"] for _ in range(sent)]
+        assert receipts == [str(n + 1) for n in range(sent)]
+        bodies = [held.body]
+        while bodies.count(b"first") < 2 or len({*bodies}) <= sent:
+            bodies.append((await consumer.receive()).body)
+        for _ in range(2):  # the delivery before, and the one behind
+            await consumer.ack(held)
+
+    run(tmp_path, story)

@@ -144,7 +144,7 @@ def test_a_range_over_several_homes_is_settled_in_each(cluster: Cluster) -> None
     says(cluster, client, Settle(seqs[5], "c", "again", first=seqs[4]))
     assert client.confirmed == ["range", "again"]
     assert all(cluster.stored(name[8:]) == [] for name in names)
-    [consumer] = client.session._sessions[0].consumers.values()  # type: ignore[attr-defined]
+    [consumer] = client.session.sessions[0].consumers.values()  # type: ignore[attr-defined]
     assert not consumer.held
 
 
@@ -270,7 +270,7 @@ def test_sessions_begin_in_a_home_when_they_are_needed(cluster: Cluster) -> None
     says(cluster, client, CloseSession(1, "c"))
     assert client.confirmed == ["o", "r", "c"]
     assert client.bodies == [b"m"]
-    assert client.session._sessions.keys() == {0}  # type: ignore[attr-defined]
+    assert client.session.sessions.keys() == {0}  # type: ignore[attr-defined]
 
 
 def test_a_session_begins_in_a_home_right_behind_the_end_of_another_one(cluster: Cluster) -> None:
@@ -434,7 +434,7 @@ def test_tables_are_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -
     session: Any = client.session
     says(cluster, client, *(OpenProducer(f"p{n}", name, f"r{n}") for n, name in enumerate(NAMES)))
     assert len(client.confirmed) == len(NAMES)
-    assert len(session._producers) == 3
+    assert len(session.producers) == 3
     assert len(session._by_name) <= 3
     says(cluster, client, OpenSession(1), OpenSession(2))
     client.fail = lambda failure: client.errors.append((failure.error.code, ""))  # type: ignore[method-assign, attr-defined]
@@ -459,32 +459,6 @@ def test_a_home_that_is_lost_is_opened_again_where_nothing_was_left_there(cluste
     sent(cluster, sent_again, name)
     assert client.bodies == [b"0", b"0"]
     assert len(cluster.worlds[1].broker.connections) == 2
-
-
-@pytest.mark.parametrize("left", ["unanswered", "unsure", "unsettled", "transaction", "temporary", "browse", "refused"])
-def test_a_home_that_is_lost_with_something_ends_the_connection(cluster: Cluster, left: str) -> None:
-    client, name = cluster.connect(), name_in(cluster, 1)
-    sent(cluster, client, name)
-    if left == "unanswered":
-        client.session.handle([Send(Message(name, b"m"), "r")])
-    elif left == "unsure":
-        says(cluster, client, Send(Message(name, b"m")))
-    elif left == "unsettled":
-        says(cluster, client, subscribe("c", name, acknowledges=True))
-    elif left == "transaction":
-        says(cluster, client, Begin("t"), Send(Message(name, b"m"), "r", "t"))
-    elif left == "temporary":
-        names = (f"temp-queue://x{n}" for n in range(100))
-        says(cluster, client, MakeTemporary(next(n for n in names if cluster.placement.home_of(n) == "s1")))
-    elif left == "browse":
-        says(cluster, client, subscribe("b", name, browser=True))
-    else:
-        cluster.refuses = True
-    cluster.cut(client.session, "s1")  # type: ignore[arg-type]
-    cluster.settle()
-    assert client.codes == ["STORE_LOST"]
-    assert client.refused
-    assert cluster.opened == ["s1"]
 
 
 def test_what_has_moved_is_sent_again_in_order_when_the_table_is_there(cluster: Cluster) -> None:

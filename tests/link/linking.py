@@ -59,7 +59,7 @@ class Linked(Served):
         self.home.opened, self.home.closed = self._entered, self._left
         self.home.connections = {}
         known = Home("broker", self.world.epoch, self.world.broker.message_id_prefix, 0)
-        self.server = LinkServer(self.home, SECRET, known, Random(2), itertools.count(1000))
+        self.server = LinkServer(self.home, SECRET, lambda: known, Random(2), itertools.count(1000))
         self._turns = PlainTurn(loop)
         self.hub = SimpleNamespace(**vars(self.home))
         self.hub.turn = self._turns

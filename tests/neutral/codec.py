@@ -190,6 +190,9 @@ class NeutralCodec:
     def batch(self, subscription: Any, batch: MessageBatch) -> bytes:
         return b"".join([self.delivery(subscription, message, 0) for message in batch.messages])
 
+    def may_repeat(self, until: int) -> None:
+        """It looks for no duplicates."""
+
     def heartbeat(self) -> bytes:
         return frame(Op.BEAT)
 

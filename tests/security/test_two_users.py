@@ -57,8 +57,13 @@ STOMP_ONLY = {
     "Settle.transaction",  # OpenWire settles sets in transactions
 }
 # A question has no transaction, and test_transports_reattach.py shows tokens of others and guessed ones.
-NOWHERE = {"SettleAgain.transaction", "Connect.reattach"}
-CANNOT = {"contract": NOWHERE, "stomp": NOWHERE | OPENWIRE_ONLY, "openwire": NOWHERE | STOMP_ONLY}
+NOWHERE = {"SettleAgain.transaction", "SettleIfHeld.transaction", "Connect.reattach"}
+OF_GATEWAYS = {"SettleIfHeld.consumer"}
+CANNOT = {
+    "contract": NOWHERE,
+    "stomp": NOWHERE | OF_GATEWAYS | OPENWIRE_ONLY,
+    "openwire": NOWHERE | OF_GATEWAYS | STOMP_ONLY,
+}
 
 
 def played(script: list[Step], hear: Hear = lambda *_: None) -> dict[str, Witness]:

@@ -33,6 +33,7 @@ from amq.core.ownership import owned
 from amq.journal.batch import Waiter
 from amq.journal.records.message import Run
 from amq.protocols.commands import (
+    NOT_HELD,
     Abort,
     Begin,
     CloseProducer,
@@ -48,6 +49,7 @@ from amq.protocols.commands import (
     LeaseMessages,
     ListPrepared,
     Locate,
+    MakeSure,
     MakeTemporary,
     Malformed,
     Nothing,
@@ -63,12 +65,14 @@ from amq.protocols.commands import (
     SendToMany,
     Settle,
     SettleAgain,
+    SettleIfHeld,
     SettleRun,
     SettleSet,
     Subscribe,
     Unsubscribe,
 )
 
+UNKNOWN_DELIVERY = "UNKNOWN_DELIVERY"  # code: the connection does not hold it
 STALLED_BYTES_MAX = 16 << 20  # sends that wait for memory on a connection that must be read on for its acknowledgements
 
 
@@ -420,6 +424,14 @@ class Session:
             raise self._unknown(command)
         self._broker.journal.confirm(self._waiter(command))
 
+    def _settle_if_held(self, command: SettleIfHeld) -> None:
+        try:
+            self._settle(command)
+        except CommandError as error:
+            if error.code != UNKNOWN_DELIVERY:
+                raise
+            self.peer.confirm(command.receipt, NOT_HELD)
+
     def _settle_together(
         self, command: Settle, subscription: Subscription | None, seqs: Sequence[int], transaction: Transaction | None
     ) -> None:
@@ -484,7 +496,7 @@ class Session:
         return CommandError(
             f"{name} of a message that this connection does not hold: it was acknowledged before, its subscription "
             "ended or does not acknowledge, or it was delivered on an earlier connection",
-            code="UNKNOWN_DELIVERY",
+            code=UNKNOWN_DELIVERY,
         )
 
     def _subscribe(self, command: Subscribe) -> None:
@@ -672,6 +684,9 @@ class Session:
     def _nothing(self, command: Nothing | Locate) -> None:
         self._confirm_now(command)
 
+    def _make_sure(self, command: MakeSure) -> None:
+        self._confirm_durably(command)
+
     def _list_prepared(self, command: ListPrepared) -> None:
         self._broker.two_phase.tell(Rights(self._broker.access, self._client.user), self._waiter(command))
 
@@ -704,6 +719,7 @@ class Session:
         SettleRun: _settle_run,
         SettleSet: _settle_several,
         SettleAgain: _settle_again,
+        SettleIfHeld: _settle_if_held,
         OpenSession: _open_session,
         CloseSession: _close_session,
         Subscribe: _subscribe,
@@ -717,6 +733,7 @@ class Session:
         DeleteDestination: _delete_destination,
         Locate: _nothing,
         Nothing: _nothing,
+        MakeSure: _make_sure,
         Unsubscribe: _unsubscribe,
         Begin: _begin,
         Commit: _commit,

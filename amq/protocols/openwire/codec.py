@@ -905,6 +905,10 @@ class OpenWireCodec:
         """Many messages for one consumer."""
         return b"".join([self.delivery(consumer, message, 0) for message in batch.messages])
 
+    def may_repeat(self, until: int) -> None:
+        if self._tolerates_faults:
+            self._ids.known_to = max(self._ids.known_to, until)
+
     def heartbeat(self) -> bytes:
         return frame(structure(table.KEEP_ALIVE_INFO), self._version)
 

@@ -687,6 +687,9 @@ class StompCodec:
         """Many messages for one subscription, each delivered for the first time."""
         return self._deliveries.encode_batch(subscription, batch)
 
+    def may_repeat(self, until: int) -> None:
+        """Clients of STOMP look for no duplicates."""
+
     def heartbeat(self) -> bytes:
         """The line end that says: I am alive."""
         return b"\n"
