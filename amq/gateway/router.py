@@ -134,7 +134,8 @@ class RoutedConnection:
         self._move: Move | None = None
         self._is_repeating = False
         self._cluster = cluster
-        self._client = client._replace(since_ms=cluster.clock.wall_ms())
+        self._client = client
+        self._since_ms = cluster.clock.wall_ms()
         self._owner = owner
         self._protocol = protocol
         self._is_lost = False
@@ -342,7 +343,8 @@ class RoutedConnection:
         return home
 
     def open(self, home: RoutedHome) -> None:
-        connection = self._cluster.open_home(home.store, home, self._client, self._owner, self._protocol)
+        client = self._client._replace(since_ms=self._since_ms)
+        connection = self._cluster.open_home(home.store, home, client, self._owner, self._protocol)
         home.connection = connection
         if self._is_lost:
             connection.lose()
