@@ -1,9 +1,9 @@
 """Reopening: the way to a home is lost, and what a client has there begins anew at the next master of that store.
 
-Sessions, consumers, producers and temporary destinations begin again as they were. What was not answered is repeated
-in the old order, before anything newer, where that cannot be carried out twice: a message with a duplicate id, a
-question, and what has the same effect the second time; and everything where the old master said at its end that it had
-not carried it out. An acknowledgement becomes the question whether it was carried out. A transaction that was open is
+Sessions, consumers, producers and temporary destinations begin again as they were. Commands without an answer are
+repeated in the old order, before anything newer: all of them where the old master said at its end that it had not
+carried them out, and otherwise those that cannot be carried out twice, such as a message with a duplicate id, a
+question, and a command with the same effect the second time. An acknowledgement becomes the question whether it was carried out. A transaction that was open is
 rolled back, and its client hears so where it goes on with it.
 
 Invariants: the client hears of a command once; nothing is confirmed that was not carried out, or that the end of the
