@@ -3,8 +3,8 @@
 Sessions, consumers, producers and temporary destinations begin again as they were. Commands without an answer are
 repeated in the old order, before anything newer: all of them where the old master said at its end that it had not
 carried them out, and otherwise those that cannot be carried out twice, such as a message with a duplicate id, a
-question, and a command with the same effect the second time. An acknowledgement becomes the question whether it was carried out. A transaction that was open is
-rolled back, and its client hears so where it goes on with it.
+question, and a command with the same effect the second time. An acknowledgement becomes the question whether it was
+carried out. A transaction that was open is rolled back, and its client hears so where it goes on with it.
 
 Invariants: the client hears of a command once; nothing is confirmed that was not carried out, or that the end of the
 connection to the old master did not bring about; a home that is lost again and again without an answer ends the
