@@ -10,6 +10,7 @@ from amq.broker.homes import Homes
 from amq.cli import cluster_placing
 from amq.cluster.placement import Placement
 from amq.cluster.placing import Await, Grant, decide
+from amq.gateway import homes
 from amq.gateway.router import RoutedConnection
 from amq.link import commands
 from amq.link import link as link_module
@@ -102,9 +103,9 @@ def a_table_settles_before_all_stores_have_it() -> AbstractContextManager[object
 
 
 @mutant
-def a_client_goes_on_without_what_it_lost() -> AbstractContextManager[object]:
-    """Deliveries of a home that is gone are acknowledged to the next one, and answers never come."""
-    return patch.object(RoutedConnection, "_is_idle", lambda *_: True)
+def a_home_settles_by_another_name() -> AbstractContextManager[object]:
+    """A gateway takes the number of a message in one store for that in another one."""
+    return patch.object(homes, "INDEX_BITS", 9)
 
 
 @mutant

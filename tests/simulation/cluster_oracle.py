@@ -2,8 +2,8 @@
 
 Beside P1 to P4 of each store it checks, at the moment when it happens: a client is told of a confirmation only when a
 store has committed what is confirmed (a gateway confirms nothing itself); a gateway gives a client only what its home
-has given to this client, and as often; an acknowledgement reaches a home only by the link that brought the delivery; no
-destination has two homes. That each answer comes is liveness: some applications wait for one as long as it takes.
+has given to this client, and as often, and settles only what the client got; no destination has two homes. That each
+answer comes is liveness: some applications wait for one as long as it takes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from amq.broker.queues.queue import Subscription
 from amq.cluster.placement import SPREAD, Placement
 from amq.core.destination import QUEUE_SCHEME
 from amq.core.message import Message
-from amq.gateway.homes import INDEX_BITS, RoutedHome
+from amq.gateway.homes import INDEX_BITS
 from amq.gateway.router import RoutedConnection
 from amq.journal.records import ObeyedTable, Record
 from amq.link.link import RemoteConnection
@@ -144,6 +144,8 @@ class ClusterOracle(Oracle):
     def delivered(self, message_id: str, wire_id: str, epoch: int) -> None:
         if message_id in self.unsure and message_id in self.sent:
             self.sent[message_id].wire_ids.clear()
+        if message_id in self.sent and self.sent[message_id].acked_epoch:  # it was on its way when that came
+            self.counts["seen again"] += 1
         super().delivered(message_id, wire_id, 0 * epoch)  # epochs of different homes have no order
 
     def acknowledged(self, message_id: str, epoch: int) -> None:
@@ -188,14 +190,15 @@ class ClusterOracle(Oracle):
 
     def _settles(self, remote: RemoteConnection, command: Any) -> None:
         seqs = command.seqs if isinstance(command, SettleRun | SettleSet) else [command.seq]
-        known: set[int] = getattr(remote, "seen_seqs", set())
-        if wrong := [seq for seq in seqs if seq not in known]:
-            self.broken("gateway", f"an acknowledgement of {wrong} goes to a home by a link that did not bring it")
+        home: Any = remote.recipient
+        owner, store = home._router._owner, home.store
+        if wrong := [seq for seq in seqs if not self._given[owner, store, seq]]:
+            self.broken("gateway", f"a home is to settle {wrong}, which its client never got")
 
     @contextmanager
     def observing(self) -> Iterator[None]:
         deliver, deliver_all, say = LinkedClient.deliver, LinkedClient.deliver_all, RemoteConnection._say
-        come, come_all, lost = RoutedHome.deliver, RoutedHome.deliver_all, RoutedConnection.lost
+        lost = RoutedConnection.lost
 
         def see_deliver(client: LinkedClient, subscription: Any, message: Message, redelivered: int) -> None:
             self._hands(client, subscription, [message])
@@ -210,20 +213,6 @@ class ClusterOracle(Oracle):
                 self._settles(remote, command)
             say(remote, command, session)
 
-        def came(home: RoutedHome, messages: list[Message]) -> None:
-            remote: Any = home.connection
-            if not hasattr(remote, "seen_seqs"):
-                remote.seen_seqs = set()
-            remote.seen_seqs.update(message.seq for message in messages)
-
-        def see_come(home: RoutedHome, subscription: Any, message: Message, redelivered: int) -> None:
-            came(home, [message])
-            come(home, subscription, message, redelivered)
-
-        def see_come_all(home: RoutedHome, subscription: Any, messages: list[Message]) -> None:
-            came(home, messages)
-            come_all(home, subscription, messages)
-
         def see_lost(connection: RoutedConnection, *args: Any) -> None:
             lost(connection, *args)
             goes_on = not connection.is_closed and not connection.peer.is_closing  # type: ignore[attr-defined]
@@ -235,8 +224,6 @@ class ClusterOracle(Oracle):
             patch.object(LinkedClient, "deliver", see_deliver),
             patch.object(LinkedClient, "deliver_all", see_deliver_all),
             patch.object(RemoteConnection, "_say", see_say),
-            patch.object(RoutedHome, "deliver", see_come),
-            patch.object(RoutedHome, "deliver_all", see_come_all),
             patch.object(RoutedConnection, "lost", see_lost),
             self._counted(RoutedConnection, "_repeat", "moved"),
         ):
