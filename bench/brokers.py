@@ -58,6 +58,20 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def cpu_s_below(pid: int) -> float:
+    """Processor time of all processes that `pid` has started, and that these have, while they run."""
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            parents.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
+    found, below = 0.0, parents.get(pid, [])
+    while below:
+        with contextlib.suppress(OSError):
+            found += _cpu_s(below[-1])
+        below += parents.get(below.pop(), [])
+    return found
+
+
 class BrokerProcess:
     """One broker process on `store`, listening for STOMP on `port` while it is the master, and for OpenWire on
     `openwire_port` if there is one."""
@@ -252,6 +266,13 @@ class OneStoreCluster(AmqBroker):
         return [pid for pid, words in naming(self.store) if part in words and self.name in words]
 
 
+class FourStoreCluster(OneStoreCluster):
+    """A node of a cluster with four stores."""
+
+    kind = "stores"
+    stores = 4
+
+
 class TwoStoreNode(OneStoreCluster):
     """One of several nodes of a cluster of two stores."""
 
@@ -422,7 +443,7 @@ class FloorServer(BrokerProcess):
 
 
 KINDS: dict[str, type[BrokerProcess]] = {
-    broker.kind: broker for broker in (AmqBroker, OneStoreCluster, ActiveMqBroker, FloorServer)
+    broker.kind: broker for broker in (AmqBroker, OneStoreCluster, FourStoreCluster, ActiveMqBroker, FloorServer)
 }
 ARCHIVES: dict[str, tuple[type[BrokerProcess], str, str]] = {  # by kind: class, a file of the archive, how to get it
     "activemq6": (

@@ -4,7 +4,9 @@ A broker is filled with messages of one size; nothing else runs. Stream: `Trigge
 end, so with leases and acknowledgements; the same in frames of single messages, as it was before there were others
 (through a relay: see `bench.plain`); and the same with the option `store`, also cut into 1, 2 and 8 partitions. Batch:
 a look at the whole queue, without and with `store`. Journal: `format("amq-journal")`, which asks
-no broker. Beside them a client, which gives each message to a loop and to no Spark: stomp.py; and the ceiling: a data
+no broker. Stores: as many queues as stores of a
+cluster, each in another one, read together by one stream with `store`; with the processor time of Spark as well.
+Beside them a client, which gives each message to a loop and to no Spark: stomp.py; and the ceiling: a data
 source that cuts bodies out of bytes that somebody sends as fast as a socket takes them. Before each some rows are
 read, so that workers are there. Of a stream the start, the reading and the end are measured apart. Invariant: a rate
 is returned only when as many rows came as there are messages.
@@ -48,8 +50,9 @@ SINGLE = "queue, stream, single frames"
 SOCKET, LOOP = "the socket alone", "stomp.py, no Spark"
 DIRECT, BATCH_DIRECT = "queue, stream, direct", "queue, batch, direct"
 SCALING = {f"queue, stream, direct, {parts} part{'s' if parts > 1 else ''}": str(parts) for parts in (1, 2, 8)}
-TAKES = (STREAM, DIRECT, *SCALING, SINGLE, LOOP)
-ALL = (SOCKET, BATCH, BATCH_DIRECT, JOURNAL, JOURNAL_HEADS, STREAM, DIRECT, *SCALING, SINGLE, LOOP)
+STORES = {f"cluster, direct, {count} store{'s' if count > 1 else ''}": count for count in (1, 2, 4)}
+TAKES = (STREAM, DIRECT, *SCALING, SINGLE, LOOP, *STORES)
+ALL = (SOCKET, BATCH, BATCH_DIRECT, JOURNAL, JOURNAL_HEADS, STREAM, DIRECT, *SCALING, SINGLE, LOOP, *STORES)
 HEAD = b"MESSAGE\nsubscription:1\nmessage-id:1\ndestination:/queue/bench\ntimestamp:1\npersistent:true\n\n"
 PIECE_FRAMES = 2000
 PLANNING = ("latestOffset", "walCommit", "getBatch", "queryPlanning")  # parts of a micro-batch before its tasks run
@@ -66,11 +69,13 @@ class Phases(NamedTuple):
 
 
 class SourceReading(NamedTuple):
-    """One reading of all rows; `broker_cpu_s` = what the broker worked meanwhile; `phases` of a stream."""
+    """One reading of all rows; `broker_cpu_s` = what the broker worked meanwhile, `spark_cpu_s` what Spark did;
+    `phases` of a stream."""
 
     seconds: float
     broker_cpu_s: float
     phases: Phases | None = None
+    spark_cpu_s: float = 0.0
 
 
 class SourceBench:
@@ -99,19 +104,24 @@ class SourceBench:
     def read(self, what: str, queue: str, rows: int) -> SourceReading:
         """Read all `rows` of `queue`. A stream takes them. Raises LoadError where others came."""
         self._phases = None
-        cpu_s, start_s = self._cpu_s(), time.monotonic()
+        cpu_s, below_s, start_s = self._cpu_s(), self._below_s(), time.monotonic()
         ways = {
             STREAM: self._stream,
             DIRECT: partial(self._stream, store=self._store),
             **{name: partial(self._stream, store=self._store, minPartitions=parts) for name, parts in SCALING.items()},
+            **dict.fromkeys(STORES, partial(self._stream, store=self._store)),
             SINGLE: partial(self._stream, url=self._before),
             LOOP: self._loop,
         }
         found = ways.get(what, partial(self._once, what))(queue, rows)
-        trial = SourceReading(time.monotonic() - start_s, self._cpu_s() - cpu_s, self._phases)
+        worked_s = self._below_s() - below_s
+        trial = SourceReading(time.monotonic() - start_s, self._cpu_s() - cpu_s, self._phases, worked_s)
         if found != rows:
             raise LoadError(f"{what}: {found:,} rows came, there are {rows:,}")
         return trial
+
+    def _below_s(self) -> float:
+        return brokers.cpu_s_below(os.getpid()) - self._cpu_s()  # brokers are below this process, too
 
     def _stream(self, queue: str, _rows: int, **more: str) -> int:
         given = {"url": self._url, "destination": queue, "subscription": CURSOR, **more}
@@ -129,7 +139,8 @@ class SourceBench:
             progress = [json.loads(each.json) for each in queries[-1].recentProgress]
             self._phases = phases_of(progress, began_s[0], time.time())
         with amq.connect(self._url) as connection:  # Spark leaves the last micro-batch to the next query
-            connection.settle(queue, CURSOR, LEASES_ALL)
+            for name in queue.split(","):
+                connection.settle(name, CURSOR, LEASES_ALL)
         return found
 
     def _loop(self, queue: str, rows: int) -> int:
@@ -177,6 +188,37 @@ class SourceBench:
             rows.observe(seen, F.count(F.lit(1)).alias("rows")).write.format("noop").mode("overwrite").save()
         found: int = seen.get["rows"]
         return found
+
+
+class StoresBench(SourceBench):
+    """The same of a cluster: in place of a queue are `count` queues, each in another store."""
+
+    def __init__(
+        self, spark: Any, node: brokers.BrokerProcess, size_bytes: int, count: int, cpu_s: Callable[[], float]
+    ) -> None:
+        url = f"failover:(stomp://127.0.0.1:{node.port})"
+        super().__init__(spark, url, url, str(node.store), size_bytes, cpu_s)
+        self._count = count
+
+    def _names(self, queue: str) -> list[str]:
+        found: dict[str, str] = {}
+        with amq.connect(self._url) as connection:
+            for number in range(1000):
+                name = f"{queue}.{number}"
+                where = connection.where(name)
+                assert where is not None, "it is a gateway"
+                found.setdefault(where.homes[0], name)
+                if len(found) == self._count:
+                    break
+        return [*found.values()]
+
+    def fill(self, queue: str, rows: int) -> None:
+        names = self._names(queue)
+        for name in names:
+            super().fill(name, rows // len(names))
+
+    def _stream(self, queue: str, rows: int, **more: str) -> int:
+        return super()._stream(",".join(self._names(queue)), rows, **more)
 
 
 def frame_of(size_bytes: int) -> bytes:
@@ -282,6 +324,7 @@ def measure(
             "rows": rows,
             "per_s": spread([rows / trial.seconds for trial in done])._asdict(),
             "broker_cpu_us": spread([1e6 * trial.broker_cpu_s / rows for trial in done])._asdict(),
+            "spark_cpu_us": spread([1e6 * trial.spark_cpu_s / rows for trial in done])._asdict(),
             **{
                 name: spread([getattr(trial.phases, name) for trial in done if trial.phases])._asdict()
                 for name in (Phases._fields if any(trial.phases for trial in done) else ())
@@ -307,17 +350,37 @@ def run(
         url = f"failover:(stomp://127.0.0.1:{broker.port})"
         before = f"failover:(stomp://127.0.0.1:{stack.enter_context(plain.before(broker.port))})"
         bench = SourceBench(spark, url, before, str(broker.store), size_bytes, broker.cpu_s)
-        return measure(bench, rows, trials, cli.progress, kinds)
+        alone = [each for each in kinds if each not in STORES]
+        results = measure(bench, rows, trials, cli.progress, alone) if alone else []
+        together = {name: STORES[name] for name in kinds if name in STORES}
+        if together:
+            node = stack.enter_context(brokers.BrokerGroup("stores", directory=directory, options=given)).wait_master()
+            for name, count in together.items():
+                of_stores = StoresBench(spark, node, size_bytes, count, node.cpu_s)
+                results += measure(of_stores, rows, trials, cli.progress, [name])
+        return results
 
 
 def table(results: Sequence[dict[str, Any]], size_bytes: int) -> Table:
     shown = Table(title=f"{results[0]['rows']:,} rows of {size_bytes} B through Spark local[2]")
-    for heading in ("", "rows/s", "lowest", "highest", "broker: CPU µs a row", "start s", "reading s", "end s"):
+    for heading in (
+        "",
+        "rows/s",
+        "lowest",
+        "highest",
+        "broker: CPU µs a row",
+        "Spark: CPU µs a row",
+        "start s",
+        "reading s",
+        "end s",
+    ):
         shown.add_column(heading, justify="right" if heading else "left")
     for result in results:
-        rate, cpu = Spread(**result["per_s"]), Spread(**result["broker_cpu_us"])
+        rate, cpu, worked = (Spread(**result[name]) for name in ("per_s", "broker_cpu_us", "spark_cpu_us"))
         phases = [f"{result[name]['median']:.2f}" if name in result else "" for name in Phases._fields]
-        shown.add_row(result["what"], *(f"{value:,.0f}" for value in rate), f"{cpu.median:.1f}", *phases)
+        shown.add_row(
+            result["what"], *(f"{value:,.0f}" for value in rate), f"{cpu.median:.1f}", f"{worked.median:.1f}", *phases
+        )
     return shown
 
 

@@ -160,7 +160,10 @@ class Connection:
     async def where(self, *destinations: str, timeout: float | None = None) -> whereabouts.Whereabouts | None:
         """In which stores of its cluster does each of `destinations` live, and where are their masters? None = the
         connection leads to no gateway of a cluster."""
-        if not whereabouts.is_gateway(self._machine):
+        machine, timeout_s = self._machine, self._timeout_s(timeout)
+        if not await self._driver.wait(machine.up_gate, machine.is_flowing, timeout_s):  # what is there is unknown
+            raise timed_out(machine, "where", timeout_s)
+        if not whereabouts.is_gateway(machine):
             return None
         request = await self._ask(whereabouts.ask(self._machine, destinations), "where", timeout)
         return whereabouts.answer(self._machine, request.outcome)

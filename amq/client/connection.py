@@ -169,15 +169,16 @@ class Connection:
     def where(self, *destinations: str, timeout: float | None = None) -> whereabouts.Whereabouts | None:
         """In which stores of its cluster does each of `destinations` live, and where are their masters? None where the
         connection leads to a broker, which serves one store, and to no gateway of a cluster."""
-        if not self._is_gateway():
-            return None
+        self._check_waits()
+        with self._driver.lock:
+            machine, timeout_s = self._machine, self._timeout_s(timeout)
+            if not self._driver.wait(machine.up_gate, machine.is_flowing, timeout_s):  # what is there is unknown
+                raise timed_out(machine, "where", timeout_s)
+            if not whereabouts.is_gateway(machine):
+                return None
         request = self._ask(lambda: whereabouts.ask(self._machine, destinations), "where", timeout)
         with self._driver.lock:
             return whereabouts.answer(self._machine, request.outcome)
-
-    def _is_gateway(self) -> bool:
-        with self._driver.lock:
-            return whereabouts.is_gateway(self._machine)
 
     def recover(self, timeout: float | None = None) -> list[PreparedTransaction]:
         """List the prepared transactions of all clients, oldest first."""
