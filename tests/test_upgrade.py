@@ -19,14 +19,17 @@ from older import run
 from traffic import QUEUE, Producer, drain, send
 
 import amq
+from amq.cluster.placement import Placement
 from amq.journal.checkpoint import list_checkpoints
 from amq.journal.format import HEADER
+from amq.journal.records import ObeyedTable
 from amq.security.users_edit import add_user
 from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs
-from bench.wire import WireConnection
+from bench.wire import WireConnection, WireError
 from tests.patience import DEADLINE_S
 from tests.test_slave import followed
+from tests.written_store import write_store
 
 pytestmark = pytest.mark.deep
 STORE_UNUSABLE = 4
@@ -285,6 +288,20 @@ def test_an_old_broker_on_a_store_of_a_new_one_changes_nothing(brokers: Brokers,
     new.start().wait_serving()
     with new.connect() as connection:
         assert [int(body.split()[1]) for body in drain(connection, 40)] == list(range(40))
+
+
+def test_an_old_broker_refuses_the_store_of_a_cluster(brokers: Brokers, old_amq: Path) -> None:
+    """Its journal has the table that it obeys: a broker that reads it does so, in a cluster or not."""
+    placement = Placement.even(3, ["s1", "s2"])
+    write_store(brokers.store, ["queue://orders"], ObeyedTable("c", "s1", 3, placement.to_json()))
+    before = content(brokers.store)
+    assert_refused(brokers.add("b", old_amq).start())
+    assert content(brokers.store) == before
+    new = brokers.add("a").start()
+    new.wait_serving()
+    elsewhere = next(f"q{number}" for number in range(99) if placement.home_of(f"queue://q{number}") == "s2")
+    with new.connect() as connection, pytest.raises(WireError, match="lives in store s2"):
+        send(connection, b"1", queue=f"/queue/{elsewhere}")
 
 
 def test_an_old_slave_of_a_new_master_never_takes_over(brokers: Brokers, old_amq: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +15,16 @@ from amq.cluster.adopting import RULES_FOR_ONE, adopting_rules
 from amq.cluster.directory import Cluster
 from amq.cluster.placement import RULES_MAX, Placement
 from amq.core.errors import ConfigError
-from amq.core.message import Message
-from amq.journal.format import SegmentHeader, segment_name
-from amq.journal.records import Destination, ObeyedTable, Previous, Record, Subscribed, encode_record
+from amq.journal.format import segment_name
+from amq.journal.records import ObeyedTable, Subscribed
 from amq.store.files.vfs import SystemVfs
 from amq.store.open import store_behind
 from tests.cluster.nodes import Nodes, each_as_it_should_be
-from tests.fuzz import corpus
 from tests.patience import DEADLINE_S
+from tests.written_store import write_store
 
 TWO = Placement.even(7, ["s1", "s2"])
 DURABLE = {"client_id": "c", "name": "s", "selector": "", "message_id_prefix": "x", "no_local": False}
-
-
-def write_store(store: Path, names: Sequence[str], *records: Record) -> Path:
-    """A store at rest, with a message in the destination of each full name."""
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(["queue://\0", *names]), start=1)}
-    header = SegmentHeader(1, 1, bytes(range(16)), 0xC0FFEE)
-    found: list[Record] = [Previous(0), *(Destination(number, name) for name, number in numbers.items())]
-    found += [Message(name, name.encode(), persistent=True, seq=seq) for seq, name in enumerate(names, start=1)]
-    payload = b"".join(encode_record(each, numbers) for each in (*found, *records))
-    for name, data in (
-        (f"journal/{segment_name(1, 1)}", header.encode() + corpus.batch(payload, 1, 0, header)),
-        (f"epochs/{1:010d}.json", corpus.epoch_document(number=1, sealed={})),
-    ):
-        path = store / name
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o750)
-        path.write_bytes(data)
-    store.chmod(0o750)
-    return store
 
 
 def amq(*words: object) -> Result:
