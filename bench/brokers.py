@@ -413,7 +413,7 @@ class ArtemisBroker(BrokerProcess):
             ]
             if self.neighbour:
                 words += ["--clustered", "--cluster-user", "bench", "--cluster-password", "bench"]
-                words += ["--static-cluster", f"tcp://127.0.0.1:{self.neighbour}"]
+                words += ["--max-hops", "1", "--static-cluster", f"tcp://127.0.0.1:{self.neighbour}"]
             made = subprocess.run(words, capture_output=True, text=True, check=False)
             if made.returncode:
                 raise BrokerProcessError(f"artemis create failed:\n{made.stdout}{made.stderr}")
