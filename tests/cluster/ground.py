@@ -67,6 +67,15 @@ class GroundNode(DemoNode):
             if before is not None:
                 os.environ["PYTHONPATH"] = before
 
+    def stop(self) -> None:
+        """SIGTERM, and wait for the end. A process of it that a starved machine ends too slowly is killed by the node,
+        whose exit code that is then: no promise depends on it."""
+        assert self._process is not None
+        self._wanted = False
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(DEADLINE_S)
+        self._reap()
+
     def gateway(self) -> int | None:
         """The process id of its gateway, None = it has none at the moment."""
         return self._running(lambda words: "--gateway" in words)

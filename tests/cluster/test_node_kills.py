@@ -29,7 +29,7 @@ def test_nothing_is_lost_undone_doubled_or_disordered_whatever_ends_or_hangs(tmp
     kinds = [kind for kind in kills.KINDS if kind not in SLOW]
     random.Random(seed).shuffle(kinds)
     print(f"seed {seed}: {kinds}")
-    found = kills.run(tmp_path, kinds, seed, print, per_round=len(kinds), longest_s=1.0, options=GENTLE)
+    found = kills.run(tmp_path, kinds, seed, print, stores=3, per_round=len(kinds), longest_s=1.0, options=GENTLE)
     assert found.is_good, f"seed {seed}: {found.verdict()}"
     assert found.kills == Counter(kinds)
     assert found.judged == len(kinds)
