@@ -61,7 +61,7 @@ class ClusterWorld(World):
             node.wait_event(RUNS, START_S)
         self._served = True
         self.traffic.start()
-        self.traffic.wait_each_confirmed(20)
+        self.traffic.wait_each_confirmed(20, 180.0)
 
     def stores_of(self, node: Broker) -> list[str]:
         """The stores that it serves."""
@@ -75,7 +75,7 @@ class ClusterWorld(World):
             found = {store: at_s for at_s, store, name, _ in list(self.served) if at_s > since_s and name == node.name}
             return found if found.keys() >= set(stores) else {}
 
-        found = self.wait(taken, 90.0)
+        found = self.wait(taken, 180.0)
         self.measures["takeover"] = max(found[store] for store in stores) - since_s
         self.say(f"{node.name} serves {', '.join(stores)} after {self.measures['takeover']:.1f} s")
 

@@ -10,7 +10,7 @@ from lab.world import World
 @scenario(
     "cluster",
     f"a cluster of {NODES} hosts: one loses its power while another is cut off from the file server, then healed",
-    60,
+    75,
     make=ClusterWorld,
 )
 def power_off_and_cut(world: World) -> None:
@@ -23,4 +23,4 @@ def power_off_and_cut(world: World) -> None:
     world.wait_served_by(left, since_s, stores)
     world.say("healing")
     cut.guest.heal()
-    world.traffic.wait_each_confirmed(20, 90.0)
+    world.traffic.wait_each_confirmed(20, 180.0)
