@@ -20,7 +20,7 @@ from amq.config.schema import BrokerConfig
 from amq.core.message import Message
 from amq.doors.clock import Clock
 from amq.doors.threads import JobThread, Threads
-from amq.gateway.homes import GatewayCluster
+from amq.gateway.homes import ALL_NUMBERS, GatewayCluster
 from amq.gateway.router import RoutedConnection
 from amq.gateway.turn import GatewayTurn
 from amq.node.catalogue import Surroundings
@@ -110,7 +110,9 @@ class GatewayHub(Reception):
         return size
 
     def _surroundings(self) -> Surroundings:
-        return Surroundings(self.config, self._name, self.epoch, self._message_id_prefix, cluster=self._cluster)
+        # A client that comes from another gateway may have had any message: none shows which.
+        prefix, newest = self._message_id_prefix, ALL_NUMBERS
+        return Surroundings(self.config, self._name, self.epoch, prefix, newest, self._cluster)
 
     def _keep_up(self) -> None:
         self.translator.step()

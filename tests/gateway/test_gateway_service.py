@@ -13,9 +13,13 @@ import pytest
 
 from amq.cluster.directory import Cluster, ClusterNode, node_document
 from amq.config.schema import BrokerConfig
+from amq.core.message import Message
 from amq.gateway import hub, lookout
+from amq.gateway.homes import INDEX_BITS
 from amq.gateway.process import Gateway
+from amq.node.catalogue import PROTOCOLS
 from amq.node.service import PLAIN, Source
+from amq.protocols.openwire.codec import OpenWireCodec
 from amq.security.users_edit import add_user
 from tests.patience import DEADLINE_S
 from tests.service_world import Client, until
@@ -115,6 +119,19 @@ def test_clients_hear_where_other_nodes_are_and_of_no_others_at_the_end(play: Pl
                 await client.receive()
         finally:
             seat.close()
+
+    play(story)
+
+
+def test_a_client_that_comes_from_another_gateway_gets_messages_by_new_ids(play: Play) -> None:
+    """Its library takes a message that comes a second time by the same id for a duplicate."""
+
+    async def story(world: World) -> None:
+        (openwire,) = [each for each in PROTOCOLS if each.name == "openwire"]
+        codec = openwire.make(world.gateway.hub._surroundings(), "1-1.")
+        assert isinstance(codec, OpenWireCodec)
+        codec._ids.known_to = codec._identity.newest_seq  # as where `failover_reconnect` is set
+        assert codec._ids.may_know(Message("queue://q", b"", seq=(1 << 63) << INDEX_BITS))
 
     play(story)
 
