@@ -124,9 +124,4 @@ def clients_of_a_lost_link_stay() -> AbstractContextManager[object]:
     return patch.object(HomeLink, "ended", ended)
 
 
-@mutant
-def an_error_of_a_question_ends_the_connection() -> AbstractContextManager[object]:
-    return patch.object(commands, "SURVIVED", 0)
-
-
 FEATURES: dict[str, tuple[str, ...]] = dict.fromkeys(MUTANTS, ("cluster",))
