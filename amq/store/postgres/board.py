@@ -41,7 +41,8 @@ class SqlSeat:
     def close(self) -> None:
         lock, self._lock = self._lock, None
         if lock is not None:
-            self._database.unlock(lock)
+            with suppress(OSError):  # it ends with its connection
+                self._database.unlock(lock)
 
     def _take(self) -> EntryLock:
         """The locked entry, which is made where it is missing. Raises SeatTakenError, OSError."""
