@@ -26,7 +26,7 @@ COMMANDS = {
     "start": ("start", "Run a broker in the foreground."),
     "stop": ("orders", "Stop a broker of the group, on whatever host it runs."),
     "handover": ("orders", "Make another broker of the group the master."),
-    "status": ("status", "Show who is master of a store, or which broker of a URL serves clients."),
+    "status": ("status", "Show who is master of a store, of each store of a cluster, or of the group of a URL."),
     "cluster": ("cluster", "Make a cluster of several stores, see who serves what, drain a node."),
     "doctor": ("doctor", "Find out whether a directory is fit to be a store, or what clients of a TLS port meet."),
     "queues": ("queues", "Show queues: how much waits in each, and who consumes it."),

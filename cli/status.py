@@ -76,7 +76,7 @@ def status(
     passcode: str,
     as_json: bool,
 ) -> None:
-    """Show who is master of a store, or of all stores of a cluster, or which broker of a URL serves clients.
+    """Show who is master of a store, of each store of a cluster, or of the group of a URL.
 
     Exit code 0: a master serves. 1: there is none, or it is silent. `state` in the JSON is one of "serving"; "silent"
     (the master has written no heartbeat for longer than its lockKeepAlivePeriod and confirms nothing: it pauses,

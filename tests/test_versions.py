@@ -9,6 +9,7 @@ from amq.journal import checkpoint, format, interchange
 from amq.store import epoch, presence
 from amq.store.document import newest_format
 
+CLUSTER_KINDS = ("cluster", "cluster-table", "node", "node-order")
 PAGE = Path(__file__).parents[1] / "docs" / "versions.md"
 
 
@@ -19,6 +20,7 @@ def test_the_page_names_the_versions_of_today() -> None:
         "checkpoints": checkpoint.FORMAT,
         "epochs": newest_format(epoch.KIND),
         "claims, heartbeats, presence of brokers": newest_format(presence.KIND),
+        "tables, seats and orders of a cluster": max(map(newest_format, CLUSTER_KINDS)),
         "exported journals": interchange.VERSION,
     }
     for what, version, read in told:

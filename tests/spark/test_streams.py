@@ -29,7 +29,7 @@ from pyspark_amq.homes import StorePart
 from pyspark_amq.offsets import OffsetError
 from pyspark_amq.options import OptionError, SinkOptions, SourceOptions, read
 from pyspark_amq.source import AmqStreamReader
-from pyspark_amq.staging import Part, StagedInStores
+from pyspark_amq.staging import Attempt, StagedInStores
 from pyspark_amq.streams import ClusterStreamReader
 from tests.brokers import Broker, Brokers
 from tests.patience import DEADLINE_S
@@ -281,7 +281,7 @@ def stage(options: SinkOptions, batch: int, partition: int, rows: dict[str, rang
         }
     )
     columns = FrameColumns(text=True, key=False, destination=True, headers=False, id=None)
-    found = staging.stage(table.to_batches(max_chunksize=7), Part("q", batch, partition, 0), options, columns)
+    found = staging.stage(table.to_batches(max_chunksize=7), Attempt("q", batch, partition, 0), options, columns)
     assert isinstance(found, StagedInStores)
     return found
 

@@ -809,11 +809,16 @@ class Queue:
         """The part of `_hand_out` in which nothing is decided for a single message: the same messages for the same
         consumers, as many rounds as each of them has room for."""
         ready, redelivered = self.ready, self.redelivered
-        while ready and len(ready) == len({each.peer for each in ready}):
+        while ready:
             level, consumers = self.levels[self._top], [*ready]
             count = len(consumers)
-            rounds = min(len(level) // count, RUN_MESSAGES_MAX, *[each.credit - 1 for each in consumers])
+            rounds = min(len(level) // count, RUN_MESSAGES_MAX)
+            for subscription in consumers:
+                if subscription.credit <= rounds:
+                    rounds = subscription.credit - 1
             if rounds < ROUNDS_MIN or self.guests or self._top in self.backlogs:
+                return
+            if count > 1 and count != len({each.peer for each in consumers}):
                 return
             messages = [*islice(level, rounds * count)]
             for message in messages:
@@ -830,8 +835,9 @@ class Queue:
             else:
                 for _ in messages:
                     level.popleft()
-            shares = [messages[place::count] for place in range(count)]
-            for subscription, share in zip(consumers, shares, strict=True):
+            shares = []
+            for place, subscription in enumerate(consumers):
+                shares.append(share := messages[place::count])
                 subscription.credit -= rounds
                 if subscription.auto:
                     owner.consumed_all(self, share)
