@@ -23,7 +23,7 @@ from amq.transports.places import files_limit
 SWITCH_INTERVAL_S = 0.0002
 GC_THRESHOLDS = (100_000, 50, 100)  # queues hold many long-lived objects: look at them seldom
 INTERNAL = 70  # exit code, as `amq.cli.exits` has it
-VITAL_THREADS = frozenset(("amq-journal", "amq-lease", "amq-watchdog"))
+VITAL_THREADS = frozenset(("amq-journal", "amq-lease", "amq-lookout", "amq-watchdog"))
 _log = structlog.get_logger("amq.process")
 
 
