@@ -1,4 +1,4 @@
-"""The killer of a cluster: every kind of kill once, and what judges the clients finds each broken promise."""
+"""The killer of a cluster: some kinds of kill once, and what judges the clients finds each broken promise."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.cluster.kills import Flow, Hurt, Outcome, gaps, judge
 from tests.patience import DEADLINE_S
 
 SLOW = ("link half open", "upgrade of links", "upgrade", "node stopped", "gateway stopped", "member stopped")
+KINDS_OF_A_RUN = 4
 GENTLE = {"lockKeepAlivePeriod": "10s", "heartBeatSend": "10s"}  # no busy machine takes a master for a dead one
 
 
 @pytest.mark.deep
 def test_nothing_is_lost_undone_doubled_or_disordered_whatever_ends_or_hangs(tmp_path: Path) -> None:
     seed = int.from_bytes(os.urandom(4), "big")
-    kinds = [kind for kind in kills.KINDS if kind not in SLOW]
-    random.Random(seed).shuffle(kinds)
+    kinds = random.Random(seed).sample([kind for kind in kills.KINDS if kind not in SLOW], KINDS_OF_A_RUN)
     print(f"seed {seed}: {kinds}")
     found = kills.run(tmp_path, kinds, seed, print, stores=3, per_round=len(kinds), longest_s=1.0, options=GENTLE)
     assert found.is_good, f"seed {seed}: {found.verdict()}"
