@@ -407,8 +407,8 @@ class Round:
 
 def judge(logs: Sequence[Log]) -> list[Violation]:
     """What was broken. The rule of two masters is left out: clients see gateways, and no epoch."""
-    rules = (lost, invented, undone, doubled, reordered)
-    return [Violation(rule.__name__, text) for rule in rules for text in rule(logs)]
+    found = [Violation(rule.__name__, text) for rule in (lost, invented, undone, reordered) for text in rule(logs)]
+    return found + [Violation(doubled.__name__, text) for text in doubled(logs, by_gateways=True)]
 
 
 def gaps(flows: Sequence[Flow], logs: Sequence[Log], hurts: Sequence[Hurt]) -> Iterator[tuple[str, bool, float]]:

@@ -58,6 +58,7 @@ CAME = [(20, "open", "", "1/0"), (21, "recv", "p-1", "a"), (22, "recv", "p-2", "
         ("lost", CAME[:2]),
         ("reordered", [CAME[0], CAME[2], CAME[1]]),
         ("doubled", [*CAME, (23, "recv", "p-2", "c")]),
+        ("", [*CAME, (23, "ack", "p-2", ""), (24, "recv", "p-2", "b"), (25, "acked", "p-2", "")]),
         ("invented", [*CAME, (23, "recv", "p-3", "c")]),
         ("undone", [*CAME, (23, "ack", "p-2", ""), (24, "acked", "p-2", ""), (25, "recv", "p-2", "b")]),
     ],
