@@ -165,7 +165,7 @@ class Pair:
 def table(found: dict[str, dict[str, Any]], load: float) -> Table:
     shown = Table(
         title="two brokers as one: producers at the first, consumers at the second",
-        caption=f"load of the machine: {load:.1f}. Of each kill: {', '.join(RULES)}, of so many sent",
+        caption=f"load of the machine: {load:.1f}. Of each kill: {', '.join(RULES)}, after the number sent",
     )
     for heading in ("", "messages/s", "kill -9 of the consumers' broker", "of the producers' broker"):
         shown.add_column(heading, justify="right" if heading else "left")

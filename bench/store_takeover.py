@@ -209,7 +209,7 @@ def one(group: ClusterStore) -> dict[str, float]:
 
 
 def _until_all(watches: list[Watch], count: int) -> None:
-    """Until each has got so many answers more. Raises BrokerProcessError."""
+    """Until each has got this number of answers more. Raises BrokerProcessError."""
     before = [watch.done.value for watch in watches]
     deadline = time.monotonic() + GIVE_UP_S
     while any(watch.done.value < done + count for watch, done in zip(watches, before, strict=True)):

@@ -48,7 +48,7 @@ class ClusterLink(Link):
         self.whole = WholeCluster(Masters(Cluster(directory), clock=clock))
 
     async def seen(self) -> Seen:
-        """A cluster is no store."""
+        """Refused: a cluster has several stores. Raises TransportError."""
         raise TransportError("this is the console of a cluster: it shows no single store")
 
     async def look(self) -> ClusterSeen:

@@ -445,24 +445,8 @@ class ClusterWorld(World):
                 store.begin()
             for gateway in self.gateways:
                 scheduler.after(self.rng.random(), gateway.start)
-            for application, machine in self.applications:
-                scheduler.after(self.rng.random(), partial(self.start_client, application, machine))
-            for fault in self.faults:
-                scheduler.at(fault.at, partial(inject, self, fault))
-            scheduler.after(CHECK_EVERY_S, self._check)
             scheduler.after(0.3, self._look_at_tables)
-            scheduler.run(self.faults_s + 2.0, oracle.over)
-            if not oracle.over():
-                self._make_peace()
-                self._wait_until_settled()
-            if not oracle.over():
-                if self.settled():
-                    self._finish()
-                else:
-                    oracle.broken("liveness", self._diagnosis())
-            result = self._result()
-            self._tear_down()
-        return result
+            return self._play(inject, self.faults_s)
 
     def _look_at_tables(self) -> None:
         for store in self.stores:

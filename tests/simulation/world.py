@@ -489,22 +489,27 @@ class World:
                 settings.enter_context(feature.settings())
             for slot in self.slots:
                 scheduler.after(self.rng.random(), partial(self.start_broker, slot))
-            for application, machine in self.applications:
-                scheduler.after(self.rng.random(), partial(self.start_client, application, machine))
-            for fault in self.faults:
-                scheduler.at(fault.at, partial(inject, self, fault))
-            scheduler.after(CHECK_EVERY_S, self._check)
-            scheduler.run(FAULTS_S + 2.0, oracle.over)
-            if not oracle.over():
-                self._make_peace()
-                self._wait_until_settled()
-            if not oracle.over():
-                if self.settled():
-                    self._finish()
-                else:
-                    oracle.broken("liveness", self._diagnosis())
-            result = self._result()
-            self._tear_down()
+            return self._play(inject, FAULTS_S)
+
+    def _play(self, inject: Callable[[Any, Fault], None], faults_s: float) -> Result:
+        """What clients do, and the faults, until all is settled or a promise is broken."""
+        oracle, scheduler = self.oracle, self.scheduler
+        for application, machine in self.applications:
+            scheduler.after(self.rng.random(), partial(self.start_client, application, machine))
+        for fault in self.faults:
+            scheduler.at(fault.at, partial(inject, self, fault))
+        scheduler.after(CHECK_EVERY_S, self._check)
+        scheduler.run(faults_s + 2.0, oracle.over)
+        if not oracle.over():
+            self._make_peace()
+            self._wait_until_settled()
+        if not oracle.over():
+            if self.settled():
+                self._finish()
+            else:
+                oracle.broken("liveness", self._diagnosis())
+        result = self._result()
+        self._tear_down()
         return result
 
     def _finish(self) -> None:
