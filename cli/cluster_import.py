@@ -22,10 +22,9 @@ from uuid import UUID
 
 import click
 
-from amq.cli.cluster_options import WAIT_S, cluster_option
+from amq.cli.cluster_options import change_wait_option, cluster_option
 from amq.cli.cluster_placing import carry_through, finished, runs, store_seen, wait_until_all_have
 from amq.cli.journal_common import look
-from amq.cli.options import valued
 from amq.cli.orders import OrderError
 from amq.cli.output import counted, examples, json_option, print_json
 from amq.cli.store import read_status, store_of
@@ -68,13 +67,7 @@ class _Contents:
 @click.argument("store", metavar="STOREDIR|URL")
 @click.option("--name", metavar="NAME", help="Its name in the cluster. Default: the next free one of s1, s2, ….")
 @click.option("--dry-run", is_flag=True, help="Show the rules, or what is in the way, and change nothing.")
-@valued(
-    "--wait",
-    "wait_s",
-    type=click.FloatRange(0.1, 86_400),
-    default=WAIT_S,
-    help="How long to wait for the stores of the cluster; then the change is taken back.",
-)
+@change_wait_option
 @json_option
 def import_store(directory: str, store: str, name: str | None, dry_run: bool, wait_s: float, as_json: bool) -> None:
     """Make the store of a lone group one of a cluster. It stays where it is, and keeps its destinations.

@@ -22,3 +22,10 @@ wait_option = valued(
     default=WAIT_S,
     help="How long to wait until it is done; 0 = do not wait.",
 )
+change_wait_option = valued(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0.1, 86_400),
+    default=WAIT_S,
+    help="How long to wait for the stores of the cluster; then the change is taken back.",
+)

@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from amq.cli.cluster_options import WAIT_S, cluster_option
-from amq.cli.options import valued
+from amq.cli.cluster_options import change_wait_option, cluster_option
 from amq.cli.orders import OrderError
 from amq.cli.output import examples, json_option, print_json, print_table
 from amq.cli.store import store_of
@@ -36,13 +35,7 @@ Seen = Callable[[str], StoreSeen]
 @click.argument("pattern", metavar="PATTERN")
 @click.argument("store", metavar="STORE|spread", default="")
 @click.option("--remove", "removes", is_flag=True, help="Remove the rule of PATTERN.")
-@valued(
-    "--wait",
-    "wait_s",
-    type=click.FloatRange(0.1, 86_400),
-    default=WAIT_S,
-    help="How long to wait for the stores; then the change is taken back.",
-)
+@change_wait_option
 @json_option
 def place(directory: str, pattern: str, store: str, removes: bool, wait_s: float, as_json: bool) -> None:
     """Give the destinations of PATTERN a home: a store, or all of them (spread).
