@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ class Wire:
 
     def break_off(self) -> None:
         for end in self.ends:
-            end.transport.abort()
+            _close(end)
 
 
 @dataclass
@@ -96,12 +97,12 @@ class Cables:
 
         async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             if cable.is_cut:
-                writer.transport.abort()
+                _close(writer)
                 return
             try:
                 from_home, to_home = await asyncio.open_connection(HOME, port)
             except OSError:
-                writer.transport.abort()
+                _close(writer)
                 return
             wire = Wire([writer, to_home])
             if cable.is_cut:  # meanwhile
@@ -134,6 +135,13 @@ class Cables:
                 if not wire.is_half_open:
                     to.write(data)
                     await to.drain()
-        own.transport.abort()
+        _close(own)
         if not wire.is_half_open:
-            to.transport.abort()
+            _close(to)
+
+
+def _close(end: asyncio.StreamWriter) -> None:
+    """The other side hears of it, though processes that were forked meanwhile have the socket as well."""
+    with contextlib.suppress(OSError):  # it was closed before
+        end.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+    end.transport.abort()
