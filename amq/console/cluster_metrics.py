@@ -12,7 +12,7 @@ from typing import Final
 import amq
 from amq.cluster.directory import GatewaySeen
 from amq.cluster.masters import StoreAnswer
-from amq.console.metrics import TOTALS, MetricsText
+from amq.console.metrics import MetricsText, totals_of
 from amq.console.whole import ClusterSeen
 
 GATEWAYS: Final[list[tuple[str, str, str, Callable[[GatewaySeen], int]]]] = [
@@ -76,7 +76,5 @@ def cluster_text(seen: ClusterSeen | None, totals: Sequence[StoreAnswer]) -> str
     answers = [({"store": each.store, "node": each.node}, each.row) for each in totals]
     up = [(labels, int(row is not None)) for labels, row in answers]
     text.family("amq_up", "gauge", "1 = the broker answers.", up)
-    for name, kind, told, of in TOTALS:
-        values = [(labels, of(row)) for labels, row in answers if row is not None]
-        text.family(name, kind, told, [(labels, value) for labels, value in values if value is not None])
+    totals_of(text, [(labels, row) for labels, row in answers if row is not None])
     return str(text)

@@ -8,7 +8,7 @@ with each mastership where their help says so; rates over such a reset are right
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import amq
@@ -37,12 +37,21 @@ class MetricsText:
         if value is not None:
             self.family(name, kind, told, [({}, value)])
 
-    def histogram(self, name: str, told: str, found: Mapping[str, Any]) -> None:
-        """`found` = `Histogram.to_json`."""
-        self._lines += [f"# HELP {name} {_help(told)}", f"# TYPE {name} histogram"]
-        for bound, count in found["buckets"]:
-            self._lines.append(f'{name}_bucket{{le="{"+Inf" if bound is None else _number(bound)}"}} {count}')
-        self._lines += [f"{name}_sum {_number(found['sum'])}", f"{name}_count {found['count']}"]
+    def histogram(
+        self, name: str, told: str, samples: Iterable[tuple[Mapping[str, str], Mapping[str, Any] | None]]
+    ) -> None:
+        """`samples` = labels, and `Histogram.to_json`."""
+        lines: list[str] = []
+        for labels, found in samples:
+            if found is None:
+                continue
+            for bound, count in found["buckets"]:
+                le = {"le": "+Inf" if bound is None else _number(bound)}
+                lines.append(f"{name}_bucket{_labels({**labels, **le})} {count}")
+            lines.append(f"{name}_sum{_labels(labels)} {_number(found['sum'])}")
+            lines.append(f"{name}_count{_labels(labels)} {found['count']}")
+        if lines:
+            self._lines += [f"# HELP {name} {_help(told)}", f"# TYPE {name} histogram", *lines]
 
     def __str__(self) -> str:
         return "\n".join(self._lines) + "\n"
@@ -146,21 +155,58 @@ TOTALS: Final[list[Figure]] = [
     ("amq_masterships_total", "counter", "How often this process became master.", lambda row: row["masterships"]),
 ]
 
-TRAFFIC: Final = {  # by protocol
-    "amq_messages_received_total": (
+# name, kind, help, label, part of the totals with the count of each
+BY_LABEL: Final[list[tuple[str, str, str, str, str]]] = [
+    (
+        "amq_messages_dead_lettered_total",
+        "counter",
+        "Messages that went to a dead-letter queue.",
+        "reason",
+        "dead_lettered",
+    ),
+    ("amq_connections_by_protocol", "gauge", "Clients that are logged in, by protocol.", "protocol", "protocols"),
+    (
+        "amq_messages_received_total",
+        "counter",
+        "Messages that clients sent; refused ones do not count, one to several destinations counts once." + ANEW,
+        "protocol",
         "received",
-        "Messages that clients sent; refused ones do not count, one to several destinations counts once.",
     ),
-    "amq_messages_delivered_total": (
+    (
+        "amq_messages_delivered_total",
+        "counter",
+        "Messages that went to clients: each time, also to browsers, but not those that Spark reads from the store."
+        + ANEW,
+        "protocol",
         "delivered",
-        "Messages that went to clients: each time, also to browsers, but not those that Spark reads from the store.",
     ),
-    "amq_messages_acknowledged_total": (
-        "acknowledged",
+    (
+        "amq_messages_acknowledged_total",
+        "counter",
         "Messages that consumers acknowledged: in a transaction at once, and those of leases that Spark settled. "
-        "Consumers that need not (ack:auto) do not count.",
+        "Consumers that need not (ack:auto) do not count." + ANEW,
+        "protocol",
+        "acknowledged",
     ),
-}
+    (
+        "amq_connections_refused_total",
+        "counter",
+        "Connections that were turned away, by the option that allows no more." + ANEW,
+        "reason",
+        "turned_away",
+    ),
+    ("amq_logins_total", "counter", "Logins: ok, or the code of the refusal." + ANEW, "result", "logins"),
+]
+
+TIMES: Final[list[tuple[str, str, str]]] = [  # name, help, part of the totals
+    (
+        "amq_takeover_seconds",
+        "How long takeovers by this process took, with the wait for the lease of the master before.",
+        "takeover",
+    ),
+    ("amq_journal_sync_seconds", "How long fdatasync took." + ANEW, "journal_sync"),
+    ("amq_loop_lag_seconds", "How late the event loop was, ten times a second.", "loop_lag"),
+]
 
 
 def broker_text(seen: Seen | None, status: Row | None, totals: Row | None, now_ms: int) -> str:
@@ -189,42 +235,20 @@ def broker_text(seen: Seen | None, status: Row | None, totals: Row | None, now_m
         )
     if seen is not None:
         _store(text, seen)
-    if totals is not None:
-        for name, kind, told, of in TOTALS:
-            text.one(name, kind, told, of(totals))
-        text.family(
-            "amq_messages_dead_lettered_total",
-            "counter",
-            "Messages that went to a dead-letter queue.",
-            [({"reason": reason}, count) for reason, count in totals["dead_lettered"].items()],
-        )
-        text.family(
-            "amq_connections_by_protocol",
-            "gauge",
-            "Clients that are logged in, by protocol.",
-            [({"protocol": name}, count) for name, count in totals["protocols"].items()],
-        )
-        for name, (part, told) in TRAFFIC.items():
-            counts = totals.get(part, {})
-            text.family(name, "counter", told + ANEW, [({"protocol": each}, counts[each]) for each in counts])
-        told = "Connections that were turned away, by the option that allows no more." + ANEW
-        text.family(
-            "amq_connections_refused_total",
-            "counter",
-            told,
-            [({"reason": name}, count) for name, count in totals.get("turned_away", {}).items()],
-        )
-        text.family(
-            "amq_logins_total",
-            "counter",
-            "Logins: ok, or the code of the refusal." + ANEW,
-            [({"result": name}, count) for name, count in totals.get("logins", {}).items()],
-        )
-        told = "How long takeovers by this process took, with the wait for the lease of the master before."
-        text.histogram("amq_takeover_seconds", told, totals["takeover"])
-        text.histogram("amq_journal_sync_seconds", "How long fdatasync took." + ANEW, totals["journal_sync"])
-        text.histogram("amq_loop_lag_seconds", "How late the event loop was, ten times a second.", totals["loop_lag"])
+    totals_of(text, [({}, totals)] if totals is not None else [])
     return str(text)
+
+
+def totals_of(text: MetricsText, masters: Sequence[tuple[Mapping[str, str], Row]]) -> None:
+    """The figures of `masters`, each with its labels."""
+    for name, kind, told, of in TOTALS:
+        values = [(labels, of(row)) for labels, row in masters]
+        text.family(name, kind, told, [(labels, value) for labels, value in values if value is not None])
+    for name, kind, told, label, part in BY_LABEL:
+        found = [(labels, each, count) for labels, row in masters for each, count in row.get(part, {}).items()]
+        text.family(name, kind, told, [({**labels, label: each}, count) for labels, each, count in found])
+    for name, told, part in TIMES:
+        text.histogram(name, told, [(labels, row.get(part)) for labels, row in masters])
 
 
 def _process(text: MetricsText, found: Row) -> None:

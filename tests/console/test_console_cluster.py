@@ -15,7 +15,7 @@ from amq.console.app import Console
 from amq.console.whole import ClusterLink
 from amq.doors.clock import SystemClock
 from tests.cluster.served import ServedCluster, served_cluster
-from tests.console.test_console_metrics import promtool
+from tests.console.test_console_metrics import promtool, samples
 
 AS = httpx.BasicAuth("alice", "a")
 Story = Callable[[httpx.AsyncClient], Coroutine[Any, Any, None]]
@@ -97,6 +97,13 @@ def test_metrics_have_stores_and_nodes(served: ServedCluster) -> None:
             text = (await client.get("/metrics")).text
             assert 'amq_messages{store="s1",node="a"} 2' in text.split("\n")
             assert 'amq_node_up{node="a"} 1' in text.split("\n")
+            found = samples(text)
+            both = {(("node", "a"), ("store", store)) for store in ("s1", "s2")}
+            for name in "amq_takeover_seconds_count", "amq_journal_sync_seconds_sum", "amq_loop_lag_seconds_count":
+                assert found[name].keys() == both
+            in_s1 = (("node", "a"), ("store", "s1"))
+            assert found["amq_takeover_seconds_count"][in_s1] == 1
+            assert found["amq_takeover_seconds_bucket"][("le", "+Inf"), *in_s1] == 1
             checked = promtool("check", "metrics", data=text)
             assert (checked.returncode, checked.stderr) == (0, "")
             text = (await client.get("/metrics/per-object")).text

@@ -72,7 +72,7 @@ def test_the_writer_writes_as_prometheus_client_does(seed: int) -> None:
         oracle.observe(seconds)
     text.family("g", "gauge", "h\\\nh", [({"a": name, "b": name[::-1]}, value) for name, value in values.items()])
     text.family("c_total", "counter", "h", [({"a": name}, 7) for name in values])
-    text.histogram("h", "h", ours.to_json())
+    text.histogram("h", "h", [({}, ours.to_json())])
     expected = {
         name: found
         for name, found in samples(generate_latest(registry).decode()).items()
