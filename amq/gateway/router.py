@@ -5,8 +5,8 @@ Pure: no socket, no event loop; the connections to the homes come from a functio
 keep their order; the client hears of a command only when each home that has a part in it has answered, so nothing is
 confirmed here that no home has confirmed; a command in which no home has a part is answered at once.
 
-A session, a transaction and a consumer begin in a home when something of theirs is first needed there. A transaction
-lives in one home. Every table here is bounded: by what the homes allow, or by a limit below.
+A session, a transaction and a consumer begin in a home when something of theirs is first needed there. Every table here
+is bounded: by what the homes allow, or by a limit below.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from amq.broker.sessions.connection import LOOK_AFTER, PRODUCERS_MAX, SESSIONS_M
 from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic
 from amq.core.destination import TOPIC_SCHEME, Pattern, Source, told, wire_name
-from amq.core.errors import AmqError, CommandError, TransactionRolledBackError
-from amq.gateway.answers import AGAIN, BYTES, KEPT_BYTES, SESSION, TOKEN, Joined, Kept, all_lines, in_all
+from amq.core.errors import AmqError, CommandError
+from amq.gateway import works
+from amq.gateway.answers import AGAIN, BYTES, KEPT_BYTES, SESSION, TOKEN, Joined, Kept
 from amq.gateway.consumers import Consumer, ConsumerHome, HomeBranch, in_homes
 from amq.gateway.homes import INDEX_BITS, INDEX_MASK, GatewayCluster, Loss, RoutedHome
+from amq.gateway.moves import MOVED, Move
 from amq.gateway.reopening import reopen
 from amq.protocols.commands import (
     NOT_HELD,
@@ -78,12 +80,9 @@ from amq.protocols.commands import (
     Unsubscribe,
 )
 
-TRANSACTIONS_MAX: Final = 10_000
 NAMES_MAX: Final = 1000  # of destinations whose home is known without a look at the table
 UNANSWERED_MAX: Final = 10_000  # commands in one home; the client is not read until half of them are answered
 KEPT_BYTES_MAX: Final = 32 << 20  # of messages on their way to one home; more than may wait there for room
-MOVED: Final = "MOVED"  # code: the destination has another home
-_CURE: Final = "place these destinations in one store (amq cluster place), or use a connection for each"
 _EVERYWHERE: Final = frozenset((PREPARED_NAME,))
 
 
@@ -97,29 +96,6 @@ class RoutedSession:
         self.consumers: dict[str, Consumer] = {}
 
 
-class RoutedWork:
-    """A transaction of the client, begun in `session`. `home` None = nothing was done in it; `is_lost`: its home was
-    lost, so it is rolled back."""
-
-    __slots__ = ("home", "is_lost", "session")
-
-    def __init__(self, session: int) -> None:
-        self.session = session
-        self.home: RoutedHome | None = None
-        self.is_lost = False
-
-
-class Move:
-    """A destination has another home than the table here says. `repeated` = commands that come again when there is a
-    newer table, with their sessions and errors; `homes` = where they were; `held` = what came behind them."""
-
-    def __init__(self) -> None:
-        self.homes: set[RoutedHome] = set()
-        self.repeated: list[tuple[int, Command, Failure]] = []
-        self.held: list[Command] = []
-        self.is_known = False  # the table has come, or there is none
-
-
 class RoutedConnection:
     """Implements `amq.transports.hub.ServedConnection`."""
 
@@ -131,9 +107,9 @@ class RoutedConnection:
         self.is_closed = False
         self.touched: list[RoutedHome] = []  # which get something of what is being carried out
         self.waits = False  # answers are waited for: see `answered`
-        self._move: Move | None = None
-        self._is_repeating = False
-        self._cluster = cluster
+        self.move: Move | None = None
+        self.is_repeating = False
+        self.cluster = cluster
         self._client = client
         self._since_ms = cluster.clock.wall_ms()
         self._owner = owner
@@ -143,7 +119,7 @@ class RoutedConnection:
         self._homes: dict[int, RoutedHome] = {}  # by index
         self._by_name: dict[str, RoutedHome] = {}  # homes of single destinations
         self.sessions: dict[int, RoutedSession] = {0: RoutedSession(0)}
-        self.works: dict[str, RoutedWork] = {}
+        self.works: dict[str, works.RoutedWork] = {}
         self.producers: dict[str, tuple[RoutedHome, str]] = {}  # id → home, destination
         self._unbalanced: dict[Consumer, None] = {}
         self._pausing: set[object] = set()  # why the client is not read
@@ -151,7 +127,7 @@ class RoutedConnection:
         self._failing: Joined | None = None  # what failed last in one of several homes, and not yet in all
         self.is_ending = False  # its Disconnect is on the way
         if client.id:  # the other connections of that client meet it there
-            self._anchor(client.id)
+            self.anchor(client.id)
 
     @property
     def owes_answers(self) -> bool:
@@ -206,34 +182,34 @@ class RoutedConnection:
         self.producers.clear()
         self._unbalanced.clear()
         self.touched.clear()
-        self._move = None
+        self.move = None
         self.waits = False
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
     def handle(self, commands: list[Command], *, until_s: float = math.inf) -> list[Command]:
-        if self._move is not None:
-            commands = self._hold(commands)
+        if self.move is not None:
+            commands = self.move.hold(commands)
         if until_s == math.inf:
-            self._route(commands, 0)
-            self._flush()
+            self.route(commands, 0)
+            self.flush()
             return []
         at, step, number = 0, 2, 0  # two: where the first one is an InSession, something is done all the same
         while at < len(commands):
-            number = self._route(commands[at : at + step], number)
-            self._flush()
+            number = self.route(commands[at : at + step], number)
+            self.flush()
             at, step = at + step, min(2 * step, LOOK_AFTER)
             if self.is_closed:
                 return []
-            if self._move is not None:
-                self._hold([InSession(number), *commands[at:]])
+            if self.move is not None:
+                self.move.hold([InSession(number), *commands[at:]])
                 return []
-            if at < len(commands) and self._cluster.clock.monotonic() >= until_s:
+            if at < len(commands) and self.cluster.clock.monotonic() >= until_s:
                 return [InSession(number), *commands[at:]] if number else commands[at:]
         return []
 
-    def _route(self, commands: list[Command], number: int) -> int:
-        """Give each command to its home; they go there with the next `_flush`. `number` = of the session of the first
+    def route(self, commands: list[Command], number: int) -> int:
+        """Give each command to its home; they go there with the next `flush`. `number` = of the session of the first
         ones. Returns that of the last ones."""
         names, homes, handlers = self._by_name, self._homes, self._HANDLERS
         session = self.sessions.get(number)
@@ -250,15 +226,15 @@ class RoutedConnection:
                     handlers[OpenSession if kind is OpenSession else Command](self, number, command)
                 elif kind is Send and not command.transaction:  # type: ignore[attr-defined]
                     message = command.message  # type: ignore[attr-defined]
-                    home = names.get(message.destination) or self._home_to(message.destination)
+                    home = names.get(message.destination) or self.home_to(message.destination)
                     if message.envelope is not None and self._owner in message.envelope.reply_to:
-                        self._home_to(message.envelope.reply_to)  # or the answer would find nobody there
+                        self.home_to(message.envelope.reply_to)  # or the answer would find nobody there
                     receipt = command.receipt
                     if receipt is None:
                         home.is_unsure = True
                     else:
                         size = KEPT_BYTES + len(message.body)
-                        command.receipt = Kept((receipt, size, message, 0, number, self._is_repeating))
+                        command.receipt = Kept((receipt, size, message, 0, number, self.is_repeating))
                         home.asked += 1
                         home.kept_bytes += size
                     self.traffic.received += 1
@@ -290,11 +266,11 @@ class RoutedConnection:
                 else:
                     handlers[kind](self, session, command)
             except AmqError as error:
-                self._spoil(command)
+                works.spoil(self, command)
                 self.peer.fail(Failure(error, Scope.COMMAND, command.receipt, number))
         return number
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """Hand what was routed to the homes."""
         while self.touched:
             touched, self.touched = self.touched, []
@@ -306,7 +282,7 @@ class RoutedConnection:
                     home.connection.handle(out)
                 if home.asked - home.answered > UNANSWERED_MAX or home.kept_bytes > KEPT_BYTES_MAX:
                     self.waits = True
-                    self._pause(home.index)
+                    self.pause(home.index)
 
     def _make_sure(self, home: RoutedHome, out: list[Command]) -> None:
         """Ask behind messages that were sent without asking: with the answer they are there."""
@@ -315,13 +291,13 @@ class RoutedConnection:
             home.is_making_sure = False
             if home.is_unsure and not self.is_closed:
                 self.touched.append(home)
-                self._cluster.later(self._flush)
+                self.cluster.later(self.flush)
 
         home.is_unsure, home.is_making_sure = False, True
         home.asked += 1
         out.append(MakeSure(Joined(None, home.session, ended=sure)))
 
-    def _answer_now(self, command: Command) -> None:
+    def answer_now(self, command: Command) -> None:
         """No home has a part in it."""
         if command.receipt is not None:
             self.peer.confirm(command.receipt)
@@ -337,32 +313,32 @@ class RoutedConnection:
         """The home with that index, which is opened where that is needed. Raises AmqError."""
         home = self._homes.get(index)
         if home is None:
-            home = RoutedHome(self, self._cluster.placement.stores[index], index)
+            home = RoutedHome(self, self.cluster.placement.stores[index], index)
             self.open(home)
             self._homes[index] = home
         return home
 
     def open(self, home: RoutedHome) -> None:
         client = self._client._replace(since_ms=self._since_ms)
-        connection = self._cluster.open_home(home.store, home, client, self._owner, self._protocol)
+        connection = self.cluster.open_home(home.store, home, client, self._owner, self._protocol)
         home.connection = connection
         if self._is_lost:
             connection.lose()
         elif not self._is_writable:
             connection.set_writable(False)
 
-    def _indices(self, name: str) -> list[int]:
+    def indices(self, name: str) -> list[int]:
         """Those of the homes of the destination of that full name."""
-        stores = self._cluster.placement.stores
-        home = self._cluster.placement.home_of(name)
+        stores = self.cluster.placement.stores
+        home = self.cluster.placement.home_of(name)
         return [stores.index(home)] if home in stores and name not in _EVERYWHERE else [*range(len(stores))]
 
-    def _home_to(self, name: str) -> RoutedHome:
+    def home_to(self, name: str) -> RoutedHome:
         """The home for what is sent to the destination of that full name: of one that lives in each store always the
         same for this connection, so that what it sends stays in order. Raises AmqError."""
         home = self._by_name.get(name)
         if home is None:
-            indices = self._indices(name)
+            indices = self.indices(name)
             if len(indices) > 1:
                 indices = [self._own_place(len(indices))]
             home = self._home(indices[0])
@@ -381,20 +357,20 @@ class RoutedConnection:
         digits = "".join(filter(str.isdigit, self._owner))
         return int(digits or "0") % count
 
-    def _anchor(self, name: str) -> RoutedHome:
+    def anchor(self, name: str) -> RoutedHome:
         """The home where what concerns no destination is known by `name`: the same for all connections."""
-        return self._home(self._indices(TOPIC_SCHEME + name)[0])
+        return self._home(self.indices(TOPIC_SCHEME + name)[0])
 
-    def _all_homes(self) -> list[RoutedHome]:
+    def all_homes(self) -> list[RoutedHome]:
         """Each store of the cluster. Raises AmqError."""
-        return [self._home(index) for index in range(len(self._cluster.placement.stores))]
+        return [self._home(index) for index in range(len(self.cluster.placement.stores))]
 
     def _parts(self, sources: Iterable[Source]) -> dict[RoutedHome, tuple[Source, ...]]:
         """The homes of what a consumer names, and the part that each has."""
         parts: dict[int, list[Source]] = {}
         for source in sources:
-            everywhere = range(len(self._cluster.placement.stores))
-            for index in everywhere if isinstance(source, Pattern) else self._indices(source):
+            everywhere = range(len(self.cluster.placement.stores))
+            for index in everywhere if isinstance(source, Pattern) else self.indices(source):
                 parts.setdefault(index, []).append(source)
         return {self._home(index): tuple(found) for index, found in parts.items()}
 
@@ -411,17 +387,17 @@ class RoutedConnection:
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    def _to_all(self, session: int, homes: Iterable[ConsumerHome], command: Command, **joined: Any) -> None:
+    def to_all(self, session: int, homes: Iterable[ConsumerHome], command: Command, **joined: Any) -> None:
         """`command` goes to these homes, and the client hears when all have answered."""
         found = list(homes)
         if not found:
-            self._answer_now(command)
+            self.answer_now(command)
             return
         receipt = Joined(command.receipt, session, len(found), command=command, **joined)
         for home in found:
             home.ask(session, _asking(command, receipt))
 
-    def _pass(self, session: int, home: ConsumerHome, command: Command) -> None:
+    def pass_on(self, session: int, home: ConsumerHome, command: Command) -> None:
         """`command` goes to one home as it is."""
         if command.receipt is None:
             home.put(session, command)
@@ -489,19 +465,13 @@ class RoutedConnection:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def pause(self, home: RoutedHome) -> None:
-        """The home has no room for more of this client."""
-        self._pause(home)
-
-    def resume(self, home: RoutedHome) -> None:
-        self._resume(home)
-
-    def _pause(self, reason: object) -> None:
+    def pause(self, reason: object) -> None:
+        """Do not read the client, for that reason: a home, which has no room for more of it, for example."""
         if not self._pausing:
             self.peer.pause_reading()
         self._pausing.add(reason)
 
-    def _resume(self, reason: object) -> None:
+    def resume(self, reason: object) -> None:
         if reason in self._pausing:
             self._pausing.discard(reason)
             if not self._pausing:
@@ -510,72 +480,21 @@ class RoutedConnection:
     def answered(self, home: RoutedHome) -> None:
         """An answer has come from that home, and something waits for answers."""
         if home.asked - home.answered <= UNANSWERED_MAX // 2 and home.kept_bytes <= KEPT_BYTES_MAX // 2:
-            self._resume(home.index)
-        self._go_on()
-        self.waits = self._move is not None or any(index in self._pausing for index in self._homes)
-
-    # -- destinations that have moved ---------------------------------------------------------------------------------
+            self.resume(home.index)
+        if self.move is not None:
+            self.move.go_on()
+        self.waits = self.move is not None or any(index in self._pausing for index in self._homes)
 
     def _repeat(self, home: RoutedHome, session: int, command: Command, failure: Failure) -> None:
-        """`command` comes again when a newer table is there, or fails so. Meanwhile its home answers for all messages
-        that are on their way there, and what the client says waits: so what goes to one destination stays in order."""
-        move = self._move
-        if move is None:
-            move = self._move = Move()
-            self.waits = True
-            self._pause(MOVED)
-            self._cluster.renew(self._renewed)
-        move.homes.add(home)
-        move.repeated.append((session, command, failure))
+        """`command` fails so because its destination has another home: it comes again."""
+        if self.move is None:
+            self.move = Move(self)
+            self.move.ask()
+        self.move.repeat(home, session, command, failure)
 
-    def _renewed(self, is_newer: bool) -> None:
-        move = self._move
-        if move is None:
-            return
-        move.is_known = True
+    def forget_homes(self) -> None:
+        """There may be a newer table."""
         self._by_name.clear()
-        if not is_newer:
-            for _, _, failure in move.repeated:
-                self.peer.fail(failure)
-            move.repeated.clear()
-        self._cluster.later(self._go_on)
-
-    def _go_on(self) -> None:
-        move = self._move
-        if move is None or not move.is_known or any(home.kept_bytes for home in move.homes):
-            return
-        self._move = None
-        self._is_repeating = True
-        for session, command, _ in move.repeated:
-            self._route([command], session)
-        self._is_repeating = False
-        self._flush()
-        self._resume(MOVED)
-        if move.held and not self.is_closed:
-            self.handle(move.held)
-
-    def _hold(self, commands: list[Command]) -> list[Command]:
-        """Keep those of `commands` that must wait for the newer table. Returns the others: settlements outside
-        transactions, and the room of consumers."""
-        passing: list[Command] = []
-        number, held, passed = 0, -1, 0
-        assert self._move is not None
-        for command in commands:
-            if isinstance(command, InSession):
-                number = command.session
-                continue
-            is_passing = isinstance(command, Settle | SettleRun | Credit | Extend)
-            if is_passing and not getattr(command, "transaction", ""):
-                if passed != number:
-                    passing.append(InSession(number))
-                    passed = number
-                passing.append(command)
-            else:
-                if held != number:
-                    self._move.held.append(InSession(number))
-                    held = number
-                self._move.held.append(command)
-        return passing
 
     # -- a home that is lost ------------------------------------------------------------------------------------------
 
@@ -585,10 +504,10 @@ class RoutedConnection:
         if self.is_closed or home.connection is None:
             return
         home.end()
-        self._resume(home)
+        self.resume(home)
         try:
             reopen(self, home, loss)
-            self._flush()
+            self.flush()
         except AmqError as failed:
             why = f"the store {home.store} that this connection uses is not reached any more: connect again. {failed}"
             self.peer.fail(Failure(AmqError(why, code="STORE_LOST"), Scope.CONNECTION))
@@ -607,18 +526,18 @@ class RoutedConnection:
 
     def _send(self, session: RoutedSession, command: Send) -> None:
         """In a transaction."""
-        home = self._home_in(command.transaction, [command.message.destination])
+        home = works.home_in(self, command.transaction, [command.message.destination])
         self.traffic.received += 1
         self._pass_part(session.number, home, command)
 
     def _send_run(self, session: RoutedSession, command: SendRun) -> None:
-        home, bodies, receipts = self._home_to(command.like.destination), command.bodies, command.receipts
+        home, bodies, receipts = self.home_to(command.like.destination), command.bodies, command.receipts
         self.traffic.received += len(bodies)
         if receipts is None:
             home.is_unsure = True
             home.put(session.number, command)
             return
-        number, again = session.number, self._is_repeating
+        number, again = session.number, self.is_repeating
         kept: list[object] = [
             None if receipt is None else Kept((receipt, KEPT_BYTES + len(body), command, place, number, again))
             for place, (receipt, body) in enumerate(zip(receipts, bodies, strict=True))
@@ -631,20 +550,20 @@ class RoutedConnection:
         home.put(number, SendRun(command.like, bodies, kept, command.natives))
 
     def _send_many(self, session: RoutedSession, command: SendMany) -> None:
-        home = self._home_in(command.transaction, [command.like.destination])
+        home = works.home_in(self, command.transaction, [command.like.destination])
         self.traffic.received += len(command.bodies)
         home.put(session.number, command)
 
     def _send_to_many(self, session: RoutedSession, command: SendToMany) -> None:
         self.traffic.received += 1
         if command.transaction:
-            home = self._home_in(command.transaction, command.destinations)
+            home = works.home_in(self, command.transaction, command.destinations)
             self._pass_part(session.number, home, command)
             return
         parts: dict[RoutedHome, list[str]] = {}
         for name in command.destinations:
             check_sent_to(name)  # an error in one is none of the others: what can be known is known before
-            parts.setdefault(self._home_to(name), []).append(name)
+            parts.setdefault(self.home_to(name), []).append(name)
         if command.receipt is None:
             for home in parts:
                 home.is_unsure = True
@@ -656,7 +575,7 @@ class RoutedConnection:
 
     def _once(self, command: Command, parts: int = 1) -> Command | None:
         """The command to be given again where its destination has moved: only once, and where one home had it."""
-        return None if self._is_repeating or parts > 1 else command
+        return None if self.is_repeating or parts > 1 else command
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 
@@ -691,7 +610,7 @@ class RoutedConnection:
             if branch.home in consumer.begun:
                 branch.home.put(session.number, Unsubscribe(consumer.id))
         consumer.end()
-        self._cluster.later(self._flush)
+        self.cluster.later(self.flush)
 
     def subscribed(self, home: RoutedHome, command: Subscribe, session: int) -> HomeBranch:
         """A consumer begins in that home. The client's codec is asked once for each."""
@@ -718,18 +637,18 @@ class RoutedConnection:
                 if branch.home is not home:
                     branch.home.put(number, Unsubscribe(id))
             consumer.end()
-            self._cluster.later(self._flush)
+            self.cluster.later(self.flush)
         return consumer
 
     def _unsubscribe(self, session: RoutedSession, command: Unsubscribe) -> None:
         consumer = session.consumers.get(command.id)
         if consumer is None and command.subscription_name:
-            self._to_all(session.number, self._all_homes(), command, is_question=True)
+            self.to_all(session.number, self.all_homes(), command, is_question=True)
             return
         homes = [branch.home for branch in self._consumer(session, command.id).branches.values()]
         if not command.subscription_name:
             session.consumers.pop(command.id).end()
-            self._to_all(session.number, homes, command)
+            self.to_all(session.number, homes, command)
             return
 
         def ended(error: Exception | None) -> None:
@@ -737,12 +656,12 @@ class RoutedConnection:
             if found is not None:
                 found.end()
 
-        self._to_all(session.number, homes, command, ended=ended)
+        self.to_all(session.number, homes, command, ended=ended)
 
     def balance(self, consumer: Consumer) -> None:
         """A home has used its share of that consumer's room."""
         if not self._unbalanced:
-            self._cluster.later(self._balance)
+            self.cluster.later(self._balance)
         self._unbalanced[consumer] = None
 
     def _balance(self) -> None:
@@ -750,7 +669,7 @@ class RoutedConnection:
         for consumer in unbalanced:
             for branch, command in consumer.balance():
                 branch.home.put(consumer.session, command)
-        self._flush()
+        self.flush()
 
     def _credit(self, session: RoutedSession, command: Credit) -> None:
         consumer = session.consumers.get(command.id)
@@ -758,7 +677,7 @@ class RoutedConnection:
             raise CommandError(f"subscription {command.id!r} did not begin with credit: subscribe with a credit of 0")
         if not consumer.is_divided:
             consumer.grant(command.credit)
-            self._pass(session.number, next(iter(consumer.branches.values())).home, command)
+            self.pass_on(session.number, next(iter(consumer.branches.values())).home, command)
             return
         consumer.is_drained = command.drain
         consumer.asks += 1
@@ -777,7 +696,7 @@ class RoutedConnection:
         consumer wait, and in each of them."""
         credit = consumer.credit - consumer.used
         if consumer.asks != number or not consumer.branches or credit <= 0:
-            self._answer_now(command)
+            self.answer_now(command)
         elif left:
             branch, *others = left
             next_one = partial(self._drained, consumer, command, others, number)
@@ -791,16 +710,16 @@ class RoutedConnection:
                 again = Credit(consumer.id, share, receipt, drain=True, wait_ms=command.wait_ms)
                 branch.home.ask(consumer.session, again)
         else:
-            self._answer_now(command)
+            self.answer_now(command)
 
     def _drained(self, consumer: Consumer, command: Credit, left: list[HomeBranch], number: int, _: object) -> None:
         """One home has no more for it now."""
-        self._cluster.later(partial(self._drain_on, consumer, command, left, number))
+        self.cluster.later(partial(self._drain_on, consumer, command, left, number))
 
     def _drain_on(self, consumer: Consumer, command: Credit, left: list[HomeBranch], number: int) -> None:
         if not self.is_closed:
             self._drain(consumer, command, left, number)
-            self._flush()
+            self.flush()
 
     def _extend(self, session: RoutedSession, command: Extend) -> None:
         consumer = self._consumer(session, command.id)
@@ -809,11 +728,11 @@ class RoutedConnection:
             flow = branches[0].command.flow
             if flow.prefetch:  # for when it begins anew
                 branches[0].command.flow = flow._replace(prefetch=max(1, flow.prefetch + command.change))
-            self._pass(session.number, branches[0].home, command)
+            self.pass_on(session.number, branches[0].home, command)
             return
         changes = consumer.extend(command.change) if consumer.is_limited else []
         if not changes:
-            self._answer_now(command)
+            self.answer_now(command)
             return
         receipt = Joined(command.receipt, session.number, len(changes), command=command)
         for branch, change in changes:
@@ -848,7 +767,7 @@ class RoutedConnection:
         if home is None or (first not in (None, OLDEST) and first & INDEX_MASK != index):
             raise _not_held(command)
         if command.transaction:
-            home = self._work_in(command.transaction, home)
+            home = works.work_in(self, command.transaction, home)
         if not command.transaction and self._is_old(command.seq):
             deals = partial(self._was_lost, session.number, copy(command))
             receipt = Joined(command.receipt, session.number, command=command, deals=deals)
@@ -878,7 +797,7 @@ class RoutedConnection:
         if joined.outcomes != [NOT_HELD]:
             return False
         self._settle_late(number, command)
-        self._cluster.later(self._flush)
+        self.cluster.later(self.flush)
         return True
 
     def _settle_late(self, number: int, command: Settle) -> None:
@@ -889,7 +808,7 @@ class RoutedConnection:
             self.peer.fail(Failure(_not_held(command), Scope.COMMAND, command.receipt, number))
             return
         again = SettleAgain(command.seq >> INDEX_BITS, command.consumer, command.receipt)
-        self._pass(number, self._home(command.seq & INDEX_MASK), again)
+        self.pass_on(number, self._home(command.seq & INDEX_MASK), again)
 
     def _settle_each(self, session: RoutedSession, command: SettleSet) -> None:
         """Deliveries of which some may be such ones."""
@@ -909,7 +828,7 @@ class RoutedConnection:
             if home is None:
                 raise _not_held(command)
             if command.transaction:
-                home = self._work_in(command.transaction, home)
+                home = works.work_in(self, command.transaction, home)
             parts.append((home, found))
         receipt = command.receipt
         if receipt is not None and len(parts) > 1:
@@ -935,7 +854,7 @@ class RoutedConnection:
         branch = None if consumer is None or consumer.is_divided else consumer.branches.get(index)
         if branch is None or min(seqs) <= branch.home.old or {seq & INDEX_MASK for seq in seqs} != {index}:
             for each in command.one_by_one():
-                self._route([each], session.number)
+                self.route([each], session.number)
             return
         branch.unsettled = max(0, branch.unsettled - len(seqs))
         self.traffic.acknowledged += len(seqs)
@@ -943,110 +862,11 @@ class RoutedConnection:
         branch.home.put(session.number, command)
 
     def _settle_again(self, session: RoutedSession, command: SettleAgain) -> None:
-        if command.seq & INDEX_MASK >= len(self._cluster.placement.stores):
+        if command.seq & INDEX_MASK >= len(self.cluster.placement.stores):
             raise _not_held(command)
         home = self._home(command.seq & INDEX_MASK)
         command.seq >>= INDEX_BITS
-        self._pass(session.number, home, command)
-
-    # -- transactions -------------------------------------------------------------------------------------------------
-
-    def _begin(self, session: RoutedSession, command: Begin) -> None:
-        work = self.works.get(command.transaction)
-        if work is not None and work.home is not None and not work.is_lost:  # it may have ended there
-            self._pass(session.number, work.home, command)
-            return
-        if work is not None:
-            raise CommandError(f"transaction {command.transaction!r} is open already")
-        if len(self.works) >= TRANSACTIONS_MAX:
-            raise CommandError(
-                f"this connection has {TRANSACTIONS_MAX} open transactions already: end some of them",
-                code="TRANSACTIONS_TOO_MANY",
-            )
-        self.works[command.transaction] = RoutedWork(session.number)
-        self._answer_now(command)
-
-    def _work(self, name: str) -> RoutedWork:
-        work = self.works.get(name)
-        if work is None:
-            raise CommandError(f"there is no open transaction {name!r} on this connection", code="UNKNOWN_TRANSACTION")
-        return work
-
-    def _work_in(self, name: str, home: RoutedHome) -> RoutedHome:
-        """The home of that transaction, of which a part is in `home`. Raises CommandError where that is another."""
-        work = self._work(name)
-        if work.is_lost:
-            raise _rolled_back(name)
-        if work.home is None:
-            work.home = home
-            home.put(work.session, Begin(name))
-        if work.home is not home:
-            raise CommandError(
-                f"transaction {name!r} is in store {work.home.store}, and this part of it belongs to store "
-                f"{home.store}: a transaction has one store. {_CURE}",
-                code="TRANSACTION_OVER_STORES",
-            )
-        return home
-
-    def _home_in(self, transaction: str, names: Iterable[str]) -> RoutedHome:
-        """The home where messages for `names` become a part of that transaction."""
-        work = self._work(transaction)
-        for name in names:
-            indices = self._indices(name)
-            home = self._home_to(name)
-            if work.home is not None and work.home.index in indices:
-                home = work.home
-            self._work_in(transaction, home)
-        assert work.home is not None
-        return work.home
-
-    def _spoil(self, command: Command) -> None:
-        """`command` failed: a transaction of which it would have been a part never commits without it."""
-        if not isinstance(command, Send | SendMany | Settle | Invalid) or not command.transaction:
-            return
-        work = self.works.get(command.transaction)
-        if work is None or work.is_lost:
-            return
-        del self.works[command.transaction]
-        if work.home is not None:
-            work.home.put(work.session, Abort(command.transaction))
-
-    def _end_work(self, session: RoutedSession, command: Commit | Prepare | Abort) -> None:
-        name = command.transaction
-        work = self.works.get(name)
-        if work is None:
-            if isinstance(command, Abort) or (isinstance(command, Commit) and not command.outcome_id):
-                self._work(name)
-            self._to_all(session.number, self._all_homes(), command, is_question=True)
-            return
-        if work.is_lost and isinstance(command, Commit) and not command.outcome_id:
-            del self.works[name]
-            raise _rolled_back(name)
-        if work.is_lost and isinstance(command, Abort):
-            work.home = None
-        if work.home is None and (isinstance(command, Prepare) or (isinstance(command, Commit) and command.outcome_id)):
-            self._work_in(name, self._anchor(name))
-        if work.home is None:
-            del self.works[name]
-            self._answer_now(command)
-            return
-        del self.works[name]  # the next command may begin another one of that name
-
-        def ended(error: Exception | None) -> None:
-            if error is not None and not isinstance(error, TransactionRolledBackError):
-                self.works.setdefault(name, work)  # it goes on, or its home knows better
-
-        self._to_all(session.number, [work.home], command, ended=ended)
-
-    def _finish(self, session: RoutedSession, command: Command) -> None:
-        """Ask each store: it is not known here which of them has what was prepared."""
-        self._to_all(session.number, self._all_homes(), command, is_question=True)
-
-    def _abort_batch(self, session: RoutedSession, command: AbortBatch) -> None:
-        self._to_all(session.number, self._all_homes(), command, outcome=in_all)
-
-    def _list_prepared(self, session: RoutedSession, command: ListPrepared) -> None:
-        self._to_all(session.number, self._all_homes(), command, outcome=all_lines)
+        self.pass_on(session.number, home, command)
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 
@@ -1060,7 +880,7 @@ class RoutedConnection:
                 code="SESSIONS_TOO_MANY",
             )
         self.sessions[number] = RoutedSession(number)
-        self._answer_now(command)
+        self.answer_now(command)
 
     def _close_session(self, session: RoutedSession, command: CloseSession) -> None:
         number = command.session
@@ -1068,15 +888,14 @@ class RoutedConnection:
             raise CommandError(f"session {number} is not open", code="UNKNOWN_SESSION")
         for consumer in self.sessions.pop(number).consumers.values():
             consumer.end()
-        for name in [name for name, work in self.works.items() if work.session == number]:
-            del self.works[name]
+        works.end_session(self, number)
         homes = [home for home in self._homes.values() if number in home.sessions]
-        self._to_all(session.number, homes, command)
+        self.to_all(session.number, homes, command)
         for home in homes:
             home.sessions.discard(number)
 
     def _make_temporary(self, session: RoutedSession, command: MakeTemporary) -> None:
-        home = self._home_to(command.name)
+        home = self.home_to(command.name)
 
         def ended(error: Exception | None) -> None:
             if isinstance(command, RemoveTemporary):
@@ -1084,51 +903,51 @@ class RoutedConnection:
             elif error is None:
                 home.made.add(command.name)
 
-        self._to_all(session.number, [home], command, ended=ended)
+        self.to_all(session.number, [home], command, ended=ended)
 
     def _open_producer(self, session: RoutedSession, command: OpenProducer) -> None:
-        home = self._home_to(command.destination)
+        home = self.home_to(command.destination)
         if len(self.producers) < PRODUCERS_MAX and command.id not in self.producers:
             self.producers[command.id] = home, command.destination
-            self._pass(session.number, home, command)
+            self.pass_on(session.number, home, command)
         else:
-            self._answer_now(command)
+            self.answer_now(command)
 
     def _close_producer(self, session: RoutedSession, command: CloseProducer) -> None:
         found = self.producers.pop(command.id, None)
         if found is None:
-            self._answer_now(command)
+            self.answer_now(command)
         else:
-            self._pass(session.number, found[0], command)
+            self.pass_on(session.number, found[0], command)
 
     def _delete_destination(self, session: RoutedSession, command: DeleteDestination) -> None:
-        homes = [self._home(index) for index in self._indices(command.name)]
-        self._to_all(session.number, homes, command, again=self._once(command, len(homes)))
+        homes = [self._home(index) for index in self.indices(command.name)]
+        self.to_all(session.number, homes, command, again=self._once(command, len(homes)))
 
     def _lease(self, session: RoutedSession, command: LeaseMessages | SettleLeases) -> None:
-        self._to_all(session.number, [self._only_home(command.sources)], command, again=self._once(command))
+        self.to_all(session.number, [self._only_home(command.sources)], command, again=self._once(command))
 
     def _locate(self, session: RoutedSession, command: Locate) -> None:  # noqa: ARG002
-        table = self._cluster.placement
+        table = self.cluster.placement
         found = ["" if isinstance(source, Pattern) else table.home_of(source) for source in command.sources]
         homes = [home if home in table.stores else "" for home in found]
         wanted = [store for store in table.stores if "" in homes or store in homes]
         self._locating += 1
-        self._pause(Locate)
+        self.pause(Locate)
 
         def answer(addresses: Mapping[str, Sequence[str]]) -> None:
             self._locating -= 1
             if self.is_closed:
                 return
             if not self._locating:
-                self._resume(Locate)
+                self.resume(Locate)
             stores = {store: [*addresses[store]] for store in wanted}
             self.peer.confirm(command.receipt, json.dumps({"table": table.number, "homes": homes, "stores": stores}))
 
-        self._cluster.locate(wanted, answer)
+        self.cluster.locate(wanted, answer)
 
     def _nothing(self, session: RoutedSession, command: Nothing) -> None:
-        self._to_all(session.number, self._homes.values(), command)
+        self.to_all(session.number, self._homes.values(), command)
 
     def _disconnect(self, session: RoutedSession, command: Disconnect) -> None:
         self.is_ending = True
@@ -1141,7 +960,7 @@ class RoutedConnection:
         if not self._homes:
             ended(None)
             return
-        self._to_all(session.number, [*self._homes.values()], _asking(command, None), ended=ended)
+        self.to_all(session.number, [*self._homes.values()], _asking(command, None), ended=ended)
 
     def _invalid(self, session: RoutedSession, command: Invalid) -> None:  # noqa: ARG002
         raise command.error if isinstance(command.error, AmqError) else CommandError(str(command.error))
@@ -1163,15 +982,15 @@ class RoutedConnection:
         Unsubscribe: _unsubscribe,
         Credit: _credit,
         Extend: _extend,
-        Begin: _begin,
-        Commit: _end_work,
-        Prepare: _end_work,
-        Abort: _end_work,
-        Finish: _finish,
-        CommitBatch: _finish,
-        ForgetOutcome: _finish,
-        AbortBatch: _abort_batch,
-        ListPrepared: _list_prepared,
+        Begin: works.begin,
+        Commit: works.end,
+        Prepare: works.end,
+        Abort: works.end,
+        Finish: works.ask_all,
+        CommitBatch: works.ask_all,
+        ForgetOutcome: works.ask_all,
+        AbortBatch: works.abort_batch,
+        ListPrepared: works.list_prepared,
         OpenSession: _open_session,
         CloseSession: _close_session,
         MakeTemporary: _make_temporary,
@@ -1195,12 +1014,6 @@ def _asking(command: Any, receipt: object) -> Any:
     other = copy(command)
     other.receipt = receipt
     return other
-
-
-def _rolled_back(name: str) -> TransactionRolledBackError:
-    return TransactionRolledBackError(
-        f"transaction {name!r} was rolled back: its store has got another master. Run it again"
-    )
 
 
 def _part(command: Subscribe, sources: tuple[Source, ...]) -> Subscribe:

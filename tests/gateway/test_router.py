@@ -13,7 +13,7 @@ from amq.core.destination import ANY_REST, ANY_WORD, Pattern
 from amq.core.errors import CommandError
 from amq.core.message import Envelope, Message
 from amq.core.xid import Xid
-from amq.gateway import router
+from amq.gateway import router, works
 from amq.protocols.commands import (
     OLDEST,
     Abort,
@@ -428,8 +428,9 @@ def test_a_client_is_not_read_while_too_much_of_it_is_on_its_way(
 
 
 def test_tables_are_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PRODUCERS_MAX", "NAMES_MAX", "SESSIONS_MAX", "TRANSACTIONS_MAX"):
+    for name in ("PRODUCERS_MAX", "NAMES_MAX", "SESSIONS_MAX"):
         monkeypatch.setattr(router, name, 3)
+    monkeypatch.setattr(works, "TRANSACTIONS_MAX", 3)
     client = cluster.connect()
     session: Any = client.session
     says(cluster, client, *(OpenProducer(f"p{n}", name, f"r{n}") for n, name in enumerate(NAMES)))

@@ -1,0 +1,105 @@
+"""Move: a destination of a client's connection has got another home, and the table here does not say so yet.
+
+The commands that failed for that reason come again, once, when there is a newer table; the client hears of them then.
+client is not read, and what it has said waits. Invariant: what goes to one destination keeps its order.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from amq.broker.queues.queue import Recipient
+from amq.gateway.homes import GatewayCluster, RoutedHome
+from amq.protocols.commands import Command, Credit, Extend, Failure, InSession, Settle, SettleRun
+
+MOVED: Final = "MOVED"  # code: the destination has another home
+
+
+class MovedClient(Protocol):
+    """The client's connection: see `amq.gateway.router`."""
+
+    peer: Recipient
+    cluster: GatewayCluster
+    is_closed: bool
+    is_repeating: bool
+    move: Move | None
+    waits: bool
+
+    def handle(self, commands: list[Command]) -> list[Command]: ...
+    def route(self, commands: list[Command], number: int) -> int: ...
+    def flush(self) -> None: ...
+    def forget_homes(self) -> None: ...
+    def pause(self, reason: object) -> None: ...
+    def resume(self, reason: object) -> None: ...
+
+
+class Move:
+    """`repeated` = commands that come again when there is a newer table, with their sessions and errors; `homes` =
+    where they were; `held` = what came behind them."""
+
+    def __init__(self, client: MovedClient) -> None:
+        self._client = client
+        self.homes: set[RoutedHome] = set()
+        self.repeated: list[tuple[int, Command, Failure]] = []
+        self.held: list[Command] = []
+        self.is_known = False  # the table has come, or there is none
+
+    def ask(self) -> None:
+        """Ask for a newer table. The client is not read until it is there."""
+        self._client.waits = True
+        self._client.pause(MOVED)
+        self._client.cluster.renew(self._renewed)
+
+    def repeat(self, home: RoutedHome, session: int, command: Command, failure: Failure) -> None:
+        """`command` comes again when a newer table is there, or fails so. Meanwhile its home answers for all messages
+        that are on their way there."""
+        self.homes.add(home)
+        self.repeated.append((session, command, failure))
+
+    def _renewed(self, is_newer: bool) -> None:
+        if self._client.move is not self:
+            return
+        self.is_known = True
+        self._client.forget_homes()
+        if not is_newer:
+            for _, _, failure in self.repeated:
+                self._client.peer.fail(failure)
+            self.repeated.clear()
+        self._client.cluster.later(self.go_on)
+
+    def go_on(self) -> None:
+        """Repeat what comes again, and carry out what waits, where both are possible now."""
+        client = self._client
+        if client.move is not self or not self.is_known or any(home.kept_bytes for home in self.homes):
+            return
+        client.move = None
+        client.is_repeating = True
+        for session, command, _ in self.repeated:
+            client.route([command], session)
+        client.is_repeating = False
+        client.flush()
+        client.resume(MOVED)
+        if self.held and not client.is_closed:
+            client.handle(self.held)
+
+    def hold(self, commands: list[Command]) -> list[Command]:
+        """Keep those of `commands` that must wait for the newer table. Returns the others: settlements outside
+        transactions, and the room of consumers."""
+        passing: list[Command] = []
+        number, held, passed = 0, -1, 0
+        for command in commands:
+            if isinstance(command, InSession):
+                number = command.session
+                continue
+            is_passing = isinstance(command, Settle | SettleRun | Credit | Extend)
+            if is_passing and not getattr(command, "transaction", ""):
+                if passed != number:
+                    passing.append(InSession(number))
+                    passed = number
+                passing.append(command)
+            else:
+                if held != number:
+                    self.held.append(InSession(number))
+                    held = number
+                self.held.append(command)
+        return passing
