@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from amq.client.copies import DeliveryCopies
 from amq.client.errors import (
     CallTimeoutError,
     CommitOutcomeUnknownError,
@@ -68,6 +69,15 @@ class Delivery:
         self.settled = False
         self.settling: Request | None = None
 
+    @property
+    def is_settled(self) -> bool:
+        """Alone, or with later ones."""
+        return self.settled or self.number <= self.subscription.acknowledged
+
+    @property
+    def buffer(self) -> deque[Delivery]:
+        return self.subscription.buffer
+
 
 class Subscription:
     """The subscription of one consumer, with the messages that were delivered and not yet handed over."""
@@ -77,6 +87,7 @@ class Subscription:
         "acknowledged",
         "browses",
         "buffer",
+        "copies",
         "delivered",
         "ended",
         "error",
@@ -105,6 +116,7 @@ class Subscription:
         self.settling: Request | None = None  # and the request for that, if it asked for a receipt
         self.pulls = ("credit", "0") in headers
         self.wanted = False  # one that pulls: a message was asked for, and none has come since
+        self.copies = None if browses or self.pulls or session.ack == ACK_AUTO else DeliveryCopies()
         self._headers = headers
 
     def request(self, machine: Machine) -> Request:
@@ -119,7 +131,10 @@ class Subscription:
             return
         self.delivered += 1
         self.wanted = False
-        self.buffer.append(Delivery(frame, self, epoch, self.delivered))
+        delivery = Delivery(frame, self, epoch, self.delivered)
+        if self.copies is not None and self.session.machine.is_at_gateway and self.copies.needless(delivery):
+            return
+        self.buffer.append(delivery)
         if self.gate:
             open_gate(self.gate)
 
@@ -133,8 +148,14 @@ class Subscription:
 
     def interrupt(self) -> None:
         """The link broke: what it brought will be delivered again."""
-        self.buffer.clear()
+        self.empty()
         open_gate(self.gate)  # a transacted receive must learn that its transaction is rolled back
+
+    def empty(self) -> None:
+        """Nothing of what was delivered counts any more."""
+        self.buffer.clear()
+        if self.copies is not None:
+            self.copies.clear()
 
     def resume(self, machine: Machine) -> None:
         """There is a restored link again."""
@@ -148,7 +169,7 @@ class Subscription:
         if not self.ended:
             self.ended = True
             self.error = error
-            self.buffer.clear()
+            self.empty()
             open_gate(self.gate)
 
     def ready(self) -> bool:
@@ -293,7 +314,7 @@ class SessionCore:
         request = machine.request(RequestKind.ABORT, receipt, frame, transaction.name)
         for subscription in transaction.first:
             del machine.subscriptions[subscription.id]
-            subscription.buffer.clear()
+            subscription.empty()
             subscription.wanted = False
             subscription.id = machine.next_id()  # a new id: late deliveries to the old one are ignored
             machine.subscriptions[subscription.id] = subscription
@@ -404,6 +425,8 @@ class SessionCore:
             if not subscription.finished and not delivery.number % subscription.stride:
                 self.machine.write(_settling("ACK", delivery))  # room for the next; it takes nothing away
         elif self.transacted:
+            if subscription.copies is not None and self.machine.is_at_gateway:
+                subscription.copies.taken(delivery)
             transaction = self.current()
             if transaction.first.setdefault(subscription, delivery) is not delivery:
                 self.machine.write(_settling("ACK", delivery, transaction.name))
@@ -454,6 +477,8 @@ class SessionCore:
         delivery.settled = True
         if self.ack == ACK_CLIENT:
             subscription.acknowledged, subscription.settling = delivery.number, request
+        if subscription.copies is not None and machine.is_at_gateway:
+            subscription.copies.settle(delivery, self.ack == ACK_CLIENT, request)
         return request
 
 

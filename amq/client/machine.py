@@ -103,6 +103,7 @@ class Machine:
         self.flowing = False
         self.error: AmqError | None = None
         self.falls_back = False
+        self.is_at_gateway = False
         self._stays = False  # falls_back: a destination has moved, so it goes on by gateways
         self.actions: list[Action] = []
         self.events: list[ConnectionEvent] = []
@@ -582,6 +583,7 @@ class Machine:
     def _accepted(self, link: Link, connected: Frame, now: float) -> None:
         self._route.accepted(now)
         self._learn(connected, link.uri)
+        self.is_at_gateway = bool(link.cluster)
         self._refusals = 0
         preferred = [] if self._stays else self._route.priority
         self._next_at = now + PRIORITY_PROBE_EVERY_S if preferred and link.uri not in preferred else None

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 from amq.broker.homes import Homes
 from amq.cli import cluster_placing
+from amq.client.copies import DeliveryCopies
 from amq.cluster.placement import Placement
 from amq.cluster.placing import Await, Grant, decide
 from amq.gateway import homes
@@ -122,6 +123,11 @@ def clients_of_a_lost_link_stay() -> AbstractContextManager[object]:
         real(link, error)
 
     return patch.object(HomeLink, "ended", ended)
+
+
+@mutant
+def a_client_takes_what_it_has() -> AbstractContextManager[object]:
+    return patch.object(DeliveryCopies, "needless", lambda *_: False)
 
 
 FEATURES: dict[str, tuple[str, ...]] = dict.fromkeys(MUTANTS, ("cluster",))

@@ -144,8 +144,8 @@ class ClusterOracle(Oracle):
     def delivered(self, message_id: str, wire_id: str, epoch: int) -> None:
         if message_id in self.unsure and message_id in self.sent:
             self.sent[message_id].wire_ids.clear()
-        if message_id in self.sent and self.sent[message_id].acked_epoch:  # it was on its way when that came
-            self.counts["seen again"] += 1
+        elif message_id in self.sent and self.sent[message_id].acked_epoch:
+            self.broken("P2", f"{message_id} is received, and its acknowledgement was confirmed")
         super().delivered(message_id, wire_id, 0 * epoch)  # epochs of different homes have no order
 
     def acknowledged(self, message_id: str, epoch: int) -> None:

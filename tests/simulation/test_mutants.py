@@ -48,6 +48,7 @@ CAUGHT_AT = {
     "clients_of_a_lost_link_stay": 6,
     "a_table_settles_before_all_stores_have_it": 3,
     "a_table_is_told_before_its_record": 2,
+    "a_client_takes_what_it_has": 2,
 }
 
 
