@@ -11,20 +11,37 @@ import errno
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from amq.doors.clock import Clock
-from amq.store.coordinator import ABSENT, KeyEntry
-from tests.fakes import FakeClock
+from amq.store.coordinated.board import CoordinatedBoard
+from amq.store.coordinated.election import CoordinatedElection
+from amq.store.coordinated.epochs import CoordinatedEpochs
+from amq.store.coordinator import ABSENT, Coordinator, KeyEntry
+from amq.store.port import Store
+from tests.fakes import FakeClock, FakeHost
 
 SESSION_S = 4.0
+
+HOST = FakeHost(running=frozenset({(100, 5000)}))
+
+
+def coordinated(files: Store, coordinator: Coordinator, *, alone: bool = False) -> Store:
+    """The store `files` with its lock and its board in `coordinator`, and its epochs, too, unless the lock is there
+    `alone`."""
+    return replace(
+        files,
+        election=CoordinatedElection(coordinator, HOST, FakeClock(), alone=alone),
+        epochs=files.epochs if alone else CoordinatedEpochs(coordinator),
+        board=CoordinatedBoard(coordinator, HOST),
+    )
 
 
 @dataclass
 class Ensemble:
-    """All that the servers keep. A session ends when its owner has renewed it for the last time `SESSION_S` ago."""
+    """All that the servers keep. A session ends when its owner has been away for `SESSION_S`. Who waits for a change
+    makes the time pass."""
 
-    clock: Clock = field(default_factory=FakeClock)
+    clock: FakeClock = field(default_factory=FakeClock)
     revision: int = 100
     entries: dict[str, KeyEntry] = field(default_factory=dict)
     owners: dict[str, MemorySession] = field(default_factory=dict)  # of entries that go with a session
@@ -53,8 +70,11 @@ class Ensemble:
     def look(self) -> None:
         """End the sessions that were not renewed in time."""
         for session in set(self.owners.values()):
-            if session.until <= self.clock.monotonic():
+            if session.until is not None and session.until <= self.clock.monotonic():
                 self.expire(session)
+
+    def pause(self, seconds: float) -> None:
+        self.clock.advance(seconds)
 
     def _tell(self, key: str) -> None:
         self.changes.append(key)
@@ -62,17 +82,12 @@ class Ensemble:
 
 
 class MemorySession:
-    """See `amq.store.coordinator.Session`. It is renewed whenever its process asks the coordinator for something, and
-    by `renew`."""
+    """See `amq.store.coordinator.Session`. It lasts as long as its process reaches the ensemble, and `SESSION_S`."""
 
     def __init__(self, coordinator: MemoryCoordinator) -> None:
         self._coordinator = coordinator
         self.is_over = False
-        self.until = coordinator.ensemble.clock.monotonic() + SESSION_S
-
-    def renew(self) -> None:
-        if not self.is_over and not self._coordinator.away:
-            self.until = self._coordinator.ensemble.clock.monotonic() + SESSION_S
+        self.until: float | None = None  # its process is away, and it ends then
 
     def hold(self, key: str, value: bytes) -> int | None:
         ensemble = self._coordinator.reach(key)
@@ -84,14 +99,15 @@ class MemorySession:
         return number
 
     def rest_s(self) -> float:
-        left = self.until - self._coordinator.ensemble.clock.monotonic()
-        return max(0.0, left) if not self.is_over else 0.0
+        if self.is_over:
+            return 0.0
+        now = self._coordinator.ensemble.clock.monotonic()
+        return SESSION_S if self.until is None else max(0.0, self.until - now)
 
     def close(self) -> None:
-        self.is_over = True
-        self.until = min(self.until, self._coordinator.ensemble.clock.monotonic() + SESSION_S)
-        if not self._coordinator.away:
-            self._coordinator.ensemble.expire(self)
+        if self._coordinator.away and self.until is not None:
+            return  # it ends by itself
+        self._coordinator.ensemble.expire(self)
         self._coordinator.sessions.discard(self)
 
 
@@ -108,7 +124,11 @@ class MemoryWatch:
             return any(key == self._key or key.startswith(f"{self._key}/") for key in new)
 
         with self._ensemble.changed:
-            found = self._ensemble.changed.wait_for(is_there, timeout_s)
+            found = is_there()
+            if not found:
+                self._ensemble.pause(timeout_s)
+                self._ensemble.look()
+                found = is_there()
             self._seen = len(self._ensemble.changes)
         return found
 
@@ -122,17 +142,27 @@ class MemoryCoordinator:
 
     def __init__(self, ensemble: Ensemble) -> None:
         self.ensemble = ensemble
-        self.away = False
+        self._away = False
         self.lost_answers = 0
         self.sessions: set[MemorySession] = set()
+
+    @property
+    def away(self) -> bool:
+        return self._away
+
+    @away.setter
+    def away(self, away: bool) -> None:
+        self.ensemble.look()
+        until = self.ensemble.clock.monotonic() + SESSION_S if away else None
+        self._away = away
+        for session in self.sessions:
+            session.until = until
 
     def reach(self, what: str) -> Ensemble:
         """The ensemble, where this process can reach it."""
         if self.away:
             raise OSError(errno.ETIMEDOUT, "the coordinator does not answer", what)
         self.ensemble.look()
-        for session in self.sessions:
-            session.renew()
         return self.ensemble
 
     def answer(self, what: str) -> None:

@@ -26,14 +26,14 @@ HEARTBEAT, RELEASE = "heartbeat", "release"
 
 
 class LockPlace(NamedTuple):
-    """Where the lock and the claims of a store are: `identity` of a database, and the `url` by which it was reached.
-    Blank: they are in the store itself."""
+    """Where the lock and the claims of a store are: `identity` of a database or coordinator, and the `url` by which it
+    was reached. Blank: they are in the store itself."""
 
     identity: str = ""
     url: str = ""
 
     def describe(self) -> str:
-        return f"the database {self.url}" if self.identity else "a file of the store"
+        return self.url if self.identity else "a file of the store"
 
 
 IN_STORE = LockPlace()

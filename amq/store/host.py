@@ -180,12 +180,25 @@ class Owner:
         return f"{where}, which is this process" if seen_by is not None and self.same_process(seen_by) else where
 
 
-def is_here(owner: Owner, host: Host) -> bool:
+class ProcessFacts(Protocol):
+    """What an `Owner` and others say of their process."""
+
+    @property
+    def boot_id(self) -> str: ...
+    @property
+    def namespaces(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def pid_start(self) -> int: ...
+
+
+def is_here(owner: ProcessFacts, host: Host) -> bool:
     """Whether `owner` ran in this very boot of this machine, in namespaces in which its process can be looked up."""
     here = bool(owner.boot_id) and owner.boot_id == host.boot_id()
     return here and bool(owner.namespaces) and owner.namespaces == host.namespaces()
 
 
-def provably_gone(owner: Owner, host: Host) -> bool:
+def provably_gone(owner: ProcessFacts, host: Host) -> bool:
     """Whether `owner` ran here and its process is no longer there."""
     return is_here(owner, host) and not host.is_running(owner.pid, owner.pid_start)

@@ -10,8 +10,9 @@ import psycopg
 import pytest
 
 from amq.doors.threads import SystemThreads
-from amq.store.postgres import election
-from amq.store.postgres.election import _QUEUE, waiting
+from amq.store import waiting as waiting_module
+from amq.store.postgres.election import _QUEUE
+from amq.store.waiting import waiting
 from tests.brokers import Brokers
 from tests.election_contract import no
 from tests.patience import DEADLINE_S
@@ -109,7 +110,7 @@ class Door:
 
 
 def test_a_slave_is_woken_when_the_lock_is_free_also_after_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(election, "PAUSE_S", 0.001)
+    monkeypatch.setattr(waiting_module, "PAUSE_S", 0.001)
     door, woken = Door(False, OSError("gone"), OSError("gone"), False, True), threading.Event()
     with waiting(door.wait, woken.set, SystemThreads(), lambda: True) as unwatched:
         assert unwatched is None
@@ -118,7 +119,7 @@ def test_a_slave_is_woken_when_the_lock_is_free_also_after_errors(monkeypatch: p
 
 
 def test_a_master_does_not_wait_for_its_own_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(election, "ROLE_S", 0.001)
+    monkeypatch.setattr(waiting_module, "ROLE_S", 0.001)
     door, looked, woken = Door(True), threading.Semaphore(0), threading.Event()
     is_slave = False
 

@@ -3,6 +3,7 @@ those that are in a database."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,16 +14,24 @@ from amq.store.port import Store
 from tests.board_contract import check_board
 from tests.election_contract import Stores, check_election, check_epochs, check_terms
 from tests.log_contract import check_log
+from tests.memory_coordinator import Ensemble, MemoryCoordinator, coordinated
 from tests.memory_store import Shelves, store_on
 from tests.register_contract import check_board_of_register, check_register
 
 
-@pytest.fixture(params=["files", "memory"])
+@pytest.fixture(params=["files", "memory", "coordinator", "lock in a coordinator"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Stores:
-    shelves = Shelves()
+    shelves, ensemble = Shelves(), Ensemble()
+    files = partial(store_behind, SystemVfs(), str(tmp_path))
+    kinds: dict[str, Stores] = {
+        "files": files,
+        "memory": lambda: store_on(shelves),
+        "coordinator": lambda: coordinated(files(), MemoryCoordinator(ensemble)),
+        "lock in a coordinator": lambda: coordinated(files(), MemoryCoordinator(ensemble), alone=True),
+    }
 
     def new() -> Store:
-        store = store_behind(SystemVfs(), str(tmp_path)) if request.param == "files" else store_on(shelves)
+        store = kinds[request.param]()
         store.make()
         return store
 
