@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from amq.store.coordinated.board import CoordinatedBoard
 from amq.store.coordinated.election import CoordinatedElection
 from amq.store.coordinated.epochs import CoordinatedEpochs
-from amq.store.coordinator import ABSENT, Coordinator, KeyEntry
+from amq.store.coordinator import ABSENT, KeyEntry
 from amq.store.port import Store
 from tests.fakes import FakeClock, FakeHost
 
@@ -25,12 +25,12 @@ SESSION_S = 4.0
 HOST = FakeHost(running=frozenset({(100, 5000)}))
 
 
-def coordinated(files: Store, coordinator: Coordinator, *, alone: bool = False) -> Store:
+def coordinated(files: Store, coordinator: MemoryCoordinator, *, alone: bool = False) -> Store:
     """The store `files` with its lock and its board in `coordinator`, and its epochs, too, unless the lock is there
     `alone`."""
     return replace(
         files,
-        election=CoordinatedElection(coordinator, HOST, FakeClock(), alone=alone),
+        election=CoordinatedElection(coordinator, HOST, coordinator.ensemble.clock, alone=alone),
         epochs=files.epochs if alone else CoordinatedEpochs(coordinator),
         board=CoordinatedBoard(coordinator, HOST),
     )

@@ -13,7 +13,7 @@ from amq.config.transport_url import host_and_port, parse_transport_url
 from amq.core.destination import ANY_REST, ANY_WORD
 from amq.core.units import format_size
 from amq.doors.tls import is_protected
-from amq.store.name import is_directory
+from amq.store.name import COORDINATORS, is_directory
 
 # (the smaller one, the larger one, why)
 _AT_MOST = (
@@ -112,8 +112,9 @@ def _lock_contradictions(config: BrokerConfig) -> list[str]:
     if not config.locker:
         return []
     found = []
-    if not config.locker.startswith(("postgresql://", "postgres://")):
-        found.append(f"locker is {config.locker!r}: it must be the URL of a database, postgresql://HOST/DATABASE")
+    if not config.locker.startswith(("postgresql://", "postgres://", *COORDINATORS)):
+        kinds = "a database or coordinator: postgresql://HOST/DATABASE, etcd://HOST,HOST,HOST or zookeeper://…"
+        found.append(f"locker is {config.locker!r}: it must be the URL of {kinds}")
     if not is_directory(config.store):
         found.append("locker is set, but the store is a database, which holds its own lock: leave locker out")
     return found

@@ -42,10 +42,12 @@ class StoreOptions(DestinationDefaults):
 
     locker: str = LOCK.text(
         "",
-        "URL of a PostgreSQL database in which the lock of this store is, postgresql://HOST/DATABASE; the journal "
-        "stays in the store directory. Blank means that the lock is a file of the store.",
+        "URL of a PostgreSQL database, of etcd or of ZooKeeper in which the lock of this store is, such as "
+        "postgresql://HOST/DATABASE or etcd://HOST,HOST,HOST; the journal stays in the store directory. Blank means "
+        "that the lock is a file of the store.",
         "Use it where the locks of the shared file system cannot be trusted, but its writes can. Give each group its "
-        "own `tablePrefix`, and all brokers of a group the same database. See docs/postgresql.md.",
+        "own `tablePrefix` or `namespace`, and all brokers of a group the same servers. See docs/postgresql.md and "
+        "docs/coordinators.md.",
         elsewhere=("lease-database-locker", "database-locker"),
     )
     lock_acquire_sleep_interval_s: float = LOCK.duration(

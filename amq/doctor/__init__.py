@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from amq.doctor import examine as directory
 from amq.doctor.examine import Outside
 from amq.doctor.finding import Examination, Finding, Level
-from amq.store.name import is_directory
+from amq.store.name import is_coordinator, is_directory
 from amq.store.open import locker_of
 
 __all__ = ["Examination", "Finding", "Level", "examine", "examine_quickly"]
 
 
 def examine_quickly(store: str, doors: Outside | None = None, locker: str | None = None) -> Examination:
-    """The part that takes milliseconds. `locker` = URL of the database in which the lock is, "" = the lock is in the
-    store, None = as the last master had it. Raises OSError where the store cannot be read or written at all."""
+    """The part that takes milliseconds. `locker` = URL of the database or coordinator in which the lock is, "" =
+    in the store, None = as the last master had it. Raises OSError where the store cannot be read or written at all."""
     if not is_directory(store):
         return _examine_database(store, True)
     return _with_locker(directory.examine_quickly(store, doors), locker, True)
@@ -34,8 +34,8 @@ def examine(store: str, peers: Sequence[tuple[str, int]] = (), doors: Outside | 
 
 
 def _with_locker(report: Examination, locker: str | None, quick: bool) -> Examination:
-    """`report` of a directory with what holds for its lock, where that is in a database: the locks of the file system
-    do not matter then."""
+    """`report` of a directory with what holds for its lock, where that is in a database or a coordinator: the locks
+    of the file system do not matter then."""
     url = locker_of(report.path) if locker is None else locker
     if not url:
         return report
@@ -49,6 +49,11 @@ def _with_locker(report: Examination, locker: str | None, quick: bool) -> Examin
 
 
 def _examine_database(url: str, quick: bool) -> Examination:
+    """Of a coordinator, too."""
+    if is_coordinator(url):
+        from amq.doctor.coordinator import examine_coordinator
+
+        return examine_coordinator(url, quick)
     from amq.doctor.database import examine_database  # psycopg takes time to load
 
     return examine_database(url, quick)

@@ -181,7 +181,7 @@ class Owner:
 
 
 class ProcessFacts(Protocol):
-    """What an `Owner` and others say of their process."""
+    """The process of an `Owner`, and of others who say which one is theirs."""
 
     @property
     def boot_id(self) -> str: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+COORDINATORS = ("etcd://", "zookeeper://")
 _MEANT_AS_URL = re.compile(r"postgres(ql)?(:|//)")
 
 
@@ -12,6 +13,11 @@ def is_directory(store: str) -> bool:
     """Whether `store` is the path of a directory, and no URL, not even one with a slip: a broker that was given
     `postgresql//HOST/DATABASE` must not make such a directory. `./postgresql:` is one."""
     return "://" not in store and not _MEANT_AS_URL.match(store)
+
+
+def is_coordinator(url: str) -> bool:
+    """Whether the URL names a quorum of servers, which keeps small entries alone."""
+    return url.startswith(COORDINATORS)
 
 
 def real_name(store: str) -> str:

@@ -1,5 +1,5 @@
 """The one place that knows which kinds of stores there are: a directory, a database by its URL, or a directory whose
-lock is in a database.
+lock is in a database or a coordinator.
 
 Everything else takes the ports that `open_store` returns, and does not ask which kind it is.
 """
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from amq.core.errors import AmqError, ConfigError
+from amq.doors.clock import SystemClock
+from amq.doors.threads import SystemThreads
+from amq.store.coordinator import Coordinator
 from amq.store.election import Election
 from amq.store.files.board import FileBoard
 from amq.store.files.election import FileElection
@@ -21,7 +24,8 @@ from amq.store.files.others import check_own
 from amq.store.files.register import FileRegister
 from amq.store.files.vfs import SystemVfs, Vfs
 from amq.store.files.workshop import FileWorkshop
-from amq.store.name import is_directory
+from amq.store.host import SystemHost
+from amq.store.name import is_coordinator, is_directory
 from amq.store.port import Store
 from amq.store.register import Register
 from amq.store.workshop import Workshop
@@ -29,15 +33,28 @@ from amq.store.workshop import Workshop
 if TYPE_CHECKING:
     from amq.store.postgres.database import Database
 
+COORDINATORS_MAX = 64  # that a process keeps open
+
 
 def open_store(store: str, locker: str | None = None) -> Store:
-    """The ports of `store`. `locker` = URL of the database in which the lock is, "" = the lock is in the store, None =
-    as the last master had it. Raises ConfigError."""
+    """The ports of `store`. `locker` = URL of the database or coordinator in which the lock is, "" = the lock is in the
+    store, None = as the last master had it. Raises ConfigError."""
     if not is_directory(store):
         return store_in(_tables(store))
     files = open_directory(store)
     url = locker_of(store) if locker is None else locker
+    if is_coordinator(url):
+        return locked_by(files, open_coordinator(url))
     return locked_in(files, _tables(url)) if url else files
+
+
+@lru_cache(COORDINATORS_MAX)
+def open_coordinator(url: str) -> Coordinator:
+    """The coordinator at `url`, one for all members of this process. Raises ConfigError."""
+    from amq.store.coordinated.etcd import Etcd
+    from amq.store.coordinated.url import CoordinatorUrl
+
+    return Etcd(CoordinatorUrl.parse(url), SystemThreads(), SystemClock())
 
 
 def open_directory(store: str) -> Store:
@@ -93,8 +110,18 @@ def locked_in(files: Store, database: Database) -> Store:
     return replace(files, election=SqlElection(database, alone=True), board=SqlBoard(database))
 
 
+def locked_by(files: Store, coordinator: Coordinator) -> Store:
+    """The store `files`, whose lock is in `coordinator`, and what brokers say to each other."""
+    from amq.store.coordinated.board import CoordinatedBoard
+    from amq.store.coordinated.election import CoordinatedElection
+
+    host = SystemHost()
+    election = CoordinatedElection(coordinator, host, SystemClock(), alone=True)
+    return replace(files, election=election, board=CoordinatedBoard(coordinator, host))
+
+
 def locker_of(store: str) -> str:
-    """URL of the database in which the lock of directory `store` is, "" = in the store, or unknown.
+    """URL of the database or coordinator in which the lock of directory `store` is, "" = in the store, or unknown.
 
     As the newest epoch says that can be read: a command that repairs a damaged one must not take the wrong lock. An
     error of the store itself meets whoever asked.
@@ -119,6 +146,10 @@ def _election_at(in_store: Election, url: str) -> Election:
     """The election of brokers that have their lock at `url`; "" = in the store itself."""
     if not url:
         return in_store
+    if is_coordinator(url):
+        from amq.store.coordinated.election import CoordinatedElection
+
+        return CoordinatedElection(open_coordinator(url), SystemHost(), SystemClock(), alone=True)
     from amq.store.postgres.election import SqlElection
 
     return SqlElection(_tables(url), alone=True)

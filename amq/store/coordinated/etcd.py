@@ -1,0 +1,352 @@
+"""etcd as a coordinator, through the JSON gateway that every server of version 3.4 and later has.
+
+A call tries one server after the other until one answers, or its time is over. Invariants: reads are linearizable
+(etcd's default), so a server that is cut off answers none. A change is a transaction that compares the revision, so
+that a request which arrives twice, or late, changes nothing. Revisions are those of etcd, which counts all changes.
+"""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import json
+import math
+import select
+import ssl
+import threading
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from amq.core.errors import StoreError
+from amq.doors.clock import Clock
+from amq.doors.threads import Threads
+from amq.store.coordinated.url import CoordinatorUrl
+from amq.store.coordinator import ABSENT, KeyEntry
+
+CLOSE_S: Final = 1.0  # for the end of a session
+ROUND_S: Final = 0.05  # pause after all servers refused
+ANSWER_BYTES_MAX: Final = 16 << 20
+IDLE_MAX: Final = 4  # connections that are kept for the next call
+MARGIN: Final = 0.01  # of two clocks, over the time of a session
+_NOT_FOUND, _DENIED, _INVALID, _FULL, _LOGIN = 5, 7, 3, 8, 16  # codes of gRPC
+
+
+class _Refused(Exception):
+    """The answer of a server that could be asked: code and text."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Etcd:
+    """See `amq.store.coordinator.Coordinator`."""
+
+    def __init__(self, url: CoordinatorUrl, threads: Threads, clock: Clock) -> None:
+        self.url = url.text
+        self.session_s = url.session_s
+        self.call_s = url.call_s
+        self.clock = clock
+        self.threads = threads
+        self._url = url
+        self._prefix = f"{url.namespace}/"
+        self._context = url.context()
+        self._mutex = threading.Lock()
+        self._idle: list[tuple[tuple[str, int], http.client.HTTPConnection]] = []
+        self._at = 0  # the server that answered last
+        self._token = ""
+
+    # -- entries ------------------------------------------------------------------------------------------------------
+
+    def read(self, key: str) -> KeyEntry | None:
+        return self._entry(key, self.call("kv/range", {"key": self.coded(key)}, key))
+
+    def names(self, directory: str) -> list[str]:
+        prefix = f"{directory}/" if directory else ""
+        full = self._prefix + prefix
+        asked = {"key": _coded(full), "range_end": _coded(full[:-1] + "0"), "keys_only": True}
+        found = [b64decode(each["key"]).decode() for each in self.call("kv/range", asked, directory).get("kvs", ())]
+        return sorted({key.removeprefix(full).partition("/")[0] for key in found})
+
+    def compare_and_set(self, key: str, value: bytes, seen: int) -> int | None:
+        changed, found = self._change(key, seen, {"request_put": {"key": self.coded(key), "value": _base64(value)}})
+        if changed is not None:
+            return changed
+        return found.revision if found is not None and found.value == value else None  # an answer was lost before
+
+    def remove(self, key: str, seen: int) -> bool:
+        """Where the answer is lost and the entry is gone, this process may have removed it, or another one."""
+        changed, _ = self._change(key, seen, {"request_delete_range": {"key": self.coded(key)}})
+        return changed is not None
+
+    def _change(self, key: str, seen: int, change: Mapping[str, Any]) -> tuple[int | None, KeyEntry | None]:
+        """The revision of the change, or None and the entry that is there."""
+        coded = self.coded(key)
+        compare = {"key": coded, "target": "MOD", "result": "EQUAL", "mod_revision": str(seen)}
+        asked = {"compare": [compare], "success": [change], "failure": [{"request_range": {"key": coded}}]}
+        answer = self.call("kv/txn", asked, key)
+        if answer.get("succeeded"):
+            return int(answer["header"]["revision"]), None
+        return None, self._entry(key, answer["responses"][0].get("response_range", {}))
+
+    @staticmethod
+    def _entry(key: str, answer: Mapping[str, Any]) -> KeyEntry | None:
+        found = answer.get("kvs", ())
+        if not found:
+            return None
+        return KeyEntry(key, b64decode(found[0].get("value", "")), int(found[0]["mod_revision"]))
+
+    # -- sessions and watches -----------------------------------------------------------------------------------------
+
+    def open_session(self) -> EtcdSession:
+        sent = self.clock.monotonic()
+        answer = self.call("lease/grant", {"TTL": str(math.ceil(self.session_s))}, "a session")
+        return EtcdSession(self, answer["ID"], sent + int(answer["TTL"]) * (1 - MARGIN))
+
+    def hold(self, key: str, value: bytes, lease: str) -> int | None:
+        """Make the entry `key`, which goes with that lease."""
+        put = {"key": self.coded(key), "value": _base64(value), "lease": lease}
+        try:
+            changed, found = self._change(key, ABSENT, {"request_put": put})
+        except _Refused:  # there is no such lease any more
+            return None
+        if changed is None and found is not None and found.value == value:
+            asked = self.call("kv/range", {"key": self.coded(key)}, key).get("kvs", ())
+            return found.revision if asked and asked[0].get("lease") == lease else None  # an answer was lost before
+        return changed
+
+    @contextmanager
+    def watch(self, key: str) -> Iterator[EtcdWatch]:
+        watch = EtcdWatch(self, key)
+        try:
+            yield watch
+        finally:
+            watch.close()
+
+    def stream(self, key: str) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """A stream of changes of `key` and of what is below it. Raises OSError."""
+        full = self._prefix + key
+        asked = {"create_request": {"key": _coded(full), "range_end": _coded(f"{full}0")}}
+        server = self._url.servers[self._at % len(self._url.servers)]
+        connection = self._connect(server, self.call_s)
+        try:
+            response = self._send(connection, "watch", asked)
+            response.readline(ANSWER_BYTES_MAX)  # the watch is there
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise OSError(errno.EIO, f"cannot watch at {_named(server)}: {error}", self._place(key)) from error
+        return connection, response
+
+    # -- servers ------------------------------------------------------------------------------------------------------
+
+    def servers(self) -> list[tuple[str, str]]:
+        found = []
+        for server in self._url.servers:
+            try:
+                self._ask(server, "maintenance/status", {}, min(self.call_s, CLOSE_S))
+                found.append((_named(server), ""))
+            except (OSError, http.client.HTTPException, _Refused, StoreError) as error:
+                found.append((_named(server), str(error) or type(error).__name__))
+        return found
+
+    def is_compacted(self, changes: int) -> bool:
+        """Whether etcd has forgotten what was `changes` changes ago, or has not had as many. Raises OSError."""
+        revision = int(self.call("kv/range", {"key": self.coded("lock")}, "lock")["header"]["revision"]) - changes
+        if revision <= 0:
+            return True
+        try:
+            self.call("kv/range", {"key": self.coded("lock"), "revision": str(revision)}, "lock", raw=True)
+        except _Refused:
+            return True
+        return False
+
+    def close(self) -> None:
+        with self._mutex:
+            idle, self._idle = self._idle, []
+        for _, connection in idle:
+            connection.close()
+
+    def call(
+        self, what: str, asked: Mapping[str, Any], about: str, within_s: float | None = None, *, raw: bool = False
+    ) -> dict[str, Any]:
+        """The answer of the first server that gives one. Raises OSError about the entry `about`, StoreError; `raw` =
+        _Refused where a server could be asked and says no."""
+        end = self.clock.monotonic() + (self.call_s if within_s is None else within_s)
+        count, tries, why = len(self._url.servers), 0, "no time"
+        pause = threading.Event()
+        while (left := end - self.clock.monotonic()) > 0:
+            server = self._url.servers[self._at % count]
+            try:
+                return self._ask(server, what, asked, min(left, max(self.call_s / count, CLOSE_S)))
+            except _Refused as error:
+                if error.code == _LOGIN:
+                    self._token = ""
+                elif raw or error.code == _NOT_FOUND:
+                    raise
+                elif error.code in (_DENIED, _INVALID):
+                    raise StoreError(
+                        f"etcd refuses {what} to {self._url.user or 'a client without a user'}: {error}. Give the user "
+                        f"a role that may read and write all keys under {self._prefix}",
+                        code="STORE_UNUSABLE",
+                    ) from error
+                elif error.code == _FULL and "space" in str(error):
+                    raise OSError(errno.ENOSPC, f"etcd says: {error}", self._place(about)) from error
+                why = f"{_named(server)} says: {error}"
+            except (OSError, http.client.HTTPException) as error:
+                why = f"{_named(server)}: {error or type(error).__name__}"
+            self._at = (self._at + 1) % count
+            tries += 1
+            if tries % count == 0:
+                pause.wait(min(ROUND_S, left))
+        raise OSError(errno.ETIMEDOUT, f"no server of etcd answers ({why})", self._place(about))
+
+    def coded(self, key: str) -> str:
+        """The key as the gateway has it."""
+        return _coded(self._prefix + key)
+
+    def _place(self, key: str) -> str:
+        return f"{self.url}: {key}"
+
+    def _ask(self, server: tuple[str, int], what: str, asked: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Raises OSError, HTTPException, _Refused."""
+        if self._url.user and not self._token and what != "auth/authenticate":
+            login = {"name": self._url.user, "password": self._url.password()}
+            self._token = self._ask(server, "auth/authenticate", login, timeout_s)["token"]
+        connection = self._take(server, timeout_s)
+        try:
+            response = self._send(connection, what, asked)
+            data = response.read(ANSWER_BYTES_MAX)
+            if not response.isclosed():
+                raise http.client.HTTPException(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
+            answer = json.loads(data)
+            if not isinstance(answer, dict):
+                raise http.client.HTTPException("an answer that is no object")
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, ValueError):
+                raise http.client.HTTPException(f"no answer of etcd: {error}") from error
+            raise
+        with self._mutex:
+            keep = len(self._idle) < IDLE_MAX
+            if keep:
+                self._idle.append((server, connection))
+        if not keep:
+            connection.close()
+        if "error" in answer:
+            said = answer["error"]  # of a stream it is an object
+            code = answer.get("code") if isinstance(said, str) else said.get("grpc_code")
+            raise _Refused(int(code or 0), said if isinstance(said, str) else str(said.get("message")))
+        found: dict[str, Any] = answer.get("result", answer)
+        return found
+
+    def _take(self, server: tuple[str, int], timeout_s: float) -> http.client.HTTPConnection:
+        with self._mutex:
+            kept = next((each for each in self._idle if each[0] == server), None)
+            if kept is not None:
+                self._idle.remove(kept)
+        if kept is None:
+            return self._connect(server, timeout_s)
+        connection = kept[1]
+        if connection.sock is None or _is_readable(connection.sock):  # the server has ended it meanwhile
+            connection.close()
+            return self._connect(server, timeout_s)
+        connection.sock.settimeout(timeout_s)
+        return connection
+
+    def _connect(self, server: tuple[str, int], timeout_s: float) -> http.client.HTTPConnection:
+        if self._context is None:
+            return http.client.HTTPConnection(*server, timeout=timeout_s)
+        return http.client.HTTPSConnection(*server, timeout=timeout_s, context=self._context)
+
+    def _send(
+        self, connection: http.client.HTTPConnection, what: str, asked: Mapping[str, Any]
+    ) -> http.client.HTTPResponse:
+        headers = {"Content-Type": "application/json", **({"Authorization": self._token} if self._token else {})}
+        connection.request("POST", f"/v3/{what}", json.dumps(asked), headers)
+        return connection.getresponse()
+
+
+class EtcdSession:
+    """See `amq.store.coordinator.Session`: a lease, which a thread renews."""
+
+    def __init__(self, etcd: Etcd, lease: str, until: float) -> None:
+        self._etcd = etcd
+        self._lease = lease
+        self._until = until
+        self._ended = etcd.threads.event()
+        etcd.threads.start("amq-session", self._run)
+
+    def hold(self, key: str, value: bytes) -> int | None:
+        return None if self._ended.is_set() else self._etcd.hold(key, value, self._lease)
+
+    def rest_s(self) -> float:
+        return 0.0 if self._ended.is_set() else max(0.0, self._until - self._etcd.clock.monotonic())
+
+    def close(self) -> None:
+        if not self._ended.is_set():
+            self._ended.set()
+            with suppress(OSError, StoreError, _Refused):  # it ends by itself
+                self._etcd.call("lease/revoke", {"ID": self._lease}, "a session", CLOSE_S)
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._etcd.session_s / 4):
+            sent = self._etcd.clock.monotonic()
+            try:
+                answer = self._etcd.call("lease/keepalive", {"ID": self._lease}, "a session", self._etcd.session_s)
+            except (OSError, StoreError):
+                continue  # the servers end it, where no later try gets through
+            except _Refused:
+                answer = {}
+            left_s = int(answer.get("TTL", 0))
+            self._until = sent + left_s * (1 - MARGIN)
+            if left_s <= 0:
+                self._ended.set()  # the servers have ended it
+
+
+class EtcdWatch:
+    """See `amq.store.coordinator.KeyWatch`: a stream of one server. Where it breaks the next one is asked."""
+
+    def __init__(self, etcd: Etcd, key: str) -> None:
+        self._etcd, self._key = etcd, key
+        self._stream: tuple[http.client.HTTPConnection, http.client.HTTPResponse] | None = None
+        with suppress(OSError):  # `wait` tries again
+            self._stream = etcd.stream(key)
+
+    def wait(self, timeout_s: float) -> bool:
+        if self._stream is None:
+            self._stream = self._etcd.stream(self._key)
+            return True  # something may have changed meanwhile
+        response = self._stream[1]
+        if not select.select([response], [], [], timeout_s)[0]:
+            return False
+        try:
+            is_open = bool(response.read1(ANSWER_BYTES_MAX))
+        except (OSError, http.client.HTTPException):
+            is_open = False
+        if not is_open:
+            self.close()
+        return True
+
+    def close(self) -> None:
+        stream, self._stream = self._stream, None
+        for each in stream or ():
+            each.close()
+
+
+def _is_readable(sock: Any) -> bool:
+    return bool(select.select([sock], [], [], 0)[0]) or (isinstance(sock, ssl.SSLSocket) and bool(sock.pending()))
+
+
+def _base64(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+def _coded(key: str) -> str:
+    return _base64(key.encode())
+
+
+def _named(server: tuple[str, int]) -> str:
+    host, port = server
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
