@@ -27,7 +27,10 @@ from tests.scopes import SPARK, scope_of
 pytest.register_assert_rewrite("tests.broker.world", "tests.broker.topic_checks", "tests.broker.model")
 
 # The host may be busy: no example fails because it takes long. Test modules read these defaults when they are imported.
-settings.register_profile("amq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Half of the usual examples: each run draws others, and those of a day are thousands.
+USUAL = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("amq", USUAL, max_examples=50)
+settings.register_profile("thorough", USUAL, max_examples=2000)
 settings.load_profile("amq")
 
 TESTS = Path(__file__).resolve().parent
