@@ -18,7 +18,6 @@ from amq.cluster.directory import GATEWAYS_MAX, WEIGHT_MAX
 from amq.config import BrokerConfig, load
 from amq.core.errors import AmqError, ConfigError
 from amq.node import process
-from amq.node.node import Node
 from amq.node.service import Readers, Service, Source
 from amq.transports.places import FILES_MIN, files_warning
 
@@ -176,7 +175,7 @@ def start(
         if cluster is not None and gateway:
             service = start_cluster.gateway(cluster, config, source, readers, configure_log)
         else:
-            service = Node([config], [source], readers, environment=os.environ, configure_log=configure_log)
+            service = start_cluster.member(cluster, config, source, readers, configure_log)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             failure = runner.run(service.until_stopped(leash))
     if failure is not None:

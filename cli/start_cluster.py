@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 import structlog
@@ -28,13 +28,16 @@ from amq.config.addresses import of_broker, ports, shifted
 from amq.config.schema import OPTIONS
 from amq.config.transport_url import TransportUrl, parse_transport_url, reachable
 from amq.core.errors import ConfigError, TransportError
+from amq.gateway.members import member_ways
 from amq.gateway.process import Gateway
 from amq.management.probes import Health
 from amq.node import process
 from amq.node.management import AUTO, NONE, make_directory, socket_path
+from amq.node.node import Node, store_names
 from amq.node.probes import OwnProbes
 from amq.node.reception import LISTEN_PATIENCE_S, LISTEN_RETRY_S
 from amq.node.service import Readers, Source
+from amq.security.credentials import link_context
 from amq.store.board import Seat
 from amq.transports.handshakes import listening_sockets
 from amq.transports.probe import refusals
@@ -136,6 +139,21 @@ def gateway(
     except (KeyError, ValueError, TypeError, OSError) as error:
         raise ConfigError(f"--gateway is for the processes that a node starts ({error})") from error
     return Gateway(config, source, readers, Cluster(directory), sockets, configure_log)
+
+
+def member(
+    directory: str | None,
+    config: BrokerConfig,
+    source: Source,
+    readers: Readers,
+    configure_log: Callable[[BrokerConfig], None],
+) -> Node:
+    """A broker, with ways to the masters of the other stores if it is of a cluster. Raises AmqError."""
+    doors: dict[str, dict[str, Any]] = {}
+    if directory is not None:
+        (name,) = store_names([config])
+        doors[name] = {"peers": member_ways(Cluster(directory).location, lambda: link_context(config))}
+    return Node([config], [source], readers, environment=os.environ, configure_log=configure_log, doors=doors)
 
 
 def member_config(directory: str, store: str, read: Callable[[str], BrokerConfig]) -> BrokerConfig:

@@ -101,6 +101,7 @@ def stored_state(state: State, vfs: Vfs, store: str, trimmed: Trimmed = NOTHING)
         "markers": markers,
         "subscriptions": durable,
         "obeyed": state.obeyed.record,
+        "parcels": {name: parcel for name, (parcel, _) in state.parcels.items()},
     }
 
 

@@ -22,6 +22,7 @@ from amq.protocols.commands import (
     Abort,
     AbortBatch,
     Begin,
+    CloseParcel,
     CloseProducer,
     CloseSession,
     Command,
@@ -56,6 +57,7 @@ from amq.protocols.commands import (
     SettleRun,
     SettleSet,
     Subscribe,
+    Transfer,
     Unsubscribe,
 )
 from amq.security.login import User
@@ -200,8 +202,8 @@ DEMANDS: Mapping[type[Command], Callable[..., Iterable[Demand]]] = {
     LeaseMessages: _lease,
     SettleLeases: _lease,
 }
-# Commands that only go on with what the same connection was let in to do, or end it; and where a name would live, which
-# says nothing of what is there.
+# Commands that only go on with what the same connection was let in to do, or end it; where a name would live, which
+# says nothing of what is there; and those of other masters, which no protocol of clients has.
 FREE: frozenset[type[Command]] = frozenset(
     {
         Settle,
@@ -224,6 +226,8 @@ FREE: frozenset[type[Command]] = frozenset(
         CloseSession,
         RemoveTemporary,
         CloseProducer,
+        Transfer,
+        CloseParcel,
     }
 )
 # For these the session asks only where it does not remember that its user may.

@@ -47,6 +47,9 @@ from amq.broker.transactions.leasing import Leasing
 from amq.broker.transactions.readying import Readying
 from amq.broker.transactions.transaction import Transaction
 from amq.broker.transactions.two_phase import PendingPrepare, TwoPhase
+from amq.broker.transfer.arrivals import Arrivals
+from amq.broker.transfer.outbox import Outbox
+from amq.broker.transfer.outbox_queue import OutboxQueue
 from amq.broker.waiters import Reply
 from amq.config.schema import BrokerConfig
 from amq.core.destination import wire_name
@@ -101,6 +104,8 @@ class Broker(Core):
         self.commits = commits = Commits(self, topics, durables, redelivery)
         self.replays, self.readying = RetroactiveReplays(self, topics, durables, commits), Readying(self, durables)
         self.routing = Routing(self, topics, durables, self.limits, commits, self.quotas.made)
+        self.arrivals = Arrivals(self, self.routing, self.limits, commits)
+        self.outbox = Outbox(self, self.routing, commits, redelivery)
         self.wildcards.listener = self.routing.virtual
         self.scheduler = Scheduler(self, topics, redelivery, durables, self.routing, commits)
         self.two_phase = TwoPhase(self, commits, durables)
@@ -174,13 +179,16 @@ class Broker(Core):
         """The mastership ends: nothing more is written."""
         self._effect = None
         self._checkpointer.abandon()
+        self.outbox.stop()
         self.advisories.stop()
 
     # -- what the state has become ------------------------------------------------------------------------------------
 
     def _equip(self, queue: Queue) -> None:
         """`queue` has come into being, or was found."""
-        if not (queue.is_hidden or queue.fires or queue.name.startswith(SUBSCRIPTION_SCHEME)):
+        if queue.__class__ is OutboxQueue:
+            self.outbox.appeared(queue)
+        elif not (queue.is_hidden or queue.fires or queue.name.startswith(SUBSCRIPTION_SCHEME)):
             if queue.name.startswith(self.routing.virtual.consumers_begin):
                 self.routing.virtual.appeared(queue)
             if queue.options.last_value_key or queue.options.ring_size:
@@ -398,6 +406,8 @@ class Broker(Core):
     def expire(self, queue: Queue, messages: list[Message]) -> None:
         if queue.fires:
             self.scheduler.fire(queue, messages)
+        elif queue.__class__ is OutboxQueue:
+            self.outbox.expired(queue, messages)
         elif queue.is_hidden:  # a retained message goes nowhere else, and nobody consumed it
             self.journal.append_record(Consumed(queue.name, EXPIRED, [message.seq for message in messages]))
         else:
@@ -485,6 +495,8 @@ class Broker(Core):
         if later:
             self.dirty.update(later)
         # Work is looked for only where there is some: a lone message paid for 18 calls that found nothing.
+        if self.outbox.busy:
+            self.outbox.step()
         if self.topics.handed_out:
             self.topics.end_turn()
         if heads.natives or heads.last is not None:
@@ -517,7 +529,7 @@ class Broker(Core):
         self.replays.sweep()
         self.known_topics.sweep()
         for queue in list(self.state.expiring):
-            if not queue.expiring or is_prepared(queue.name) or queue.fires:
+            if not queue.expiring or is_prepared(queue.name) or queue.fires or queue.__class__ is OutboxQueue:
                 del self.state.expiring[queue]
                 continue
             expired = queue.take_expired(now_ms)
@@ -525,6 +537,7 @@ class Broker(Core):
                 self.expire(queue, expired)
             if queue.backlogs:
                 self.pager.take_expired(queue, now_ms, partial(self.expire, queue))
+        self.outbox.sweep()
         self.trimmer.step()  # in any case: nothing else may call it in an idle broker
         self._forget_idle()
 

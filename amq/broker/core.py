@@ -21,12 +21,13 @@ from amq.broker.state.state import State
 from amq.broker.storage.pins import Pins
 from amq.broker.transactions.effect import Effect
 from amq.broker.transactions.refused import Refused
+from amq.broker.transfer.peers import Peers
 from amq.broker.waiters import Awaiting
 from amq.config.schema import BrokerConfig
 from amq.core.message import LARGE_BODY_BYTES, Message
 from amq.doors.clock import Clock
 from amq.journal.batch import OpenBatch, Waiter
-from amq.journal.hidden import HELD_SCHEME
+from amq.journal.hidden import HELD_SCHEME, outbox_name
 from amq.journal.journal import Journal
 from amq.journal.records import Consumed, Group, Record
 from amq.journal.records.message import Run
@@ -51,12 +52,14 @@ class Core(ABC):
     outcomes_refused  commits that were reported as rolled back, which must stay true
     homes             which destinations live in this store, None = all: it is in no cluster
     homes_version     grows when they may be others
+    peers             the ways to the other stores, None = there are none
     """
 
     epoch: int
     behind_bytes: int
     homes: Homes | None = None
     homes_version = 0
+    peers: Peers | None = None
     message_id_prefix: str
     _seq: int
 
@@ -124,6 +127,11 @@ class Core(ABC):
                     if isinstance(part, Multicast) and not any(name in self.replaying for name in part.queues):
                         return part.seqs[0]
         return self.next_seq()
+
+    def led(self, name: str) -> str:
+        """The name under which this store stores what it leads to `name`, a destination: an outbox where that lives
+        elsewhere."""
+        return outbox_name(name) if self.homes is not None and self.homes.home_of(name) else name
 
     def is_duplicate(self, message: Message) -> bool:
         """Has the destination stored, or is it storing, a message with this producer-given id of the same user?"""

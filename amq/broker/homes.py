@@ -18,13 +18,11 @@ import structlog
 from amq.broker.names import is_temporary
 from amq.broker.state.state import State
 from amq.cluster.placement import SPREAD, Placement
-from amq.config.diverts import parse_diverts
-from amq.config.store_options import StoreOptions
-from amq.core.destination import QUEUE_SCHEME, Pattern, plain_name, wire_name
+from amq.core.destination import Pattern, wire_name
 from amq.core.errors import CommandError, NewerFormatError
 from amq.core.message import SUBSCRIPTION_SCHEME
 from amq.core.remembered import Remembered
-from amq.journal.hidden import home_name
+from amq.journal.hidden import OUTBOX_SCHEME, home_name
 from amq.journal.journal import Journal
 from amq.journal.records import ObeyedTable
 
@@ -64,7 +62,7 @@ class Homes:
 
     def _find(self, name: str) -> str:
         name = home_name(name)
-        if is_temporary(name):
+        if is_temporary(name) or name.startswith(OUTBOX_SCHEME):
             return ""
         if all(placement.is_home(self._store, name) for placement in self._placements):
             return ""
@@ -80,15 +78,9 @@ class Homes:
             f"{wire_name(name)[:200]} {why} (table {number}; this is store {self._store})", code="MOVED"
         )
 
-    def check_together(self, names: tuple[str, ...], route: tuple[str, ...]) -> None:
-        """Raises CommandError where a message to `names`, which live here, would be led to another store."""
-        for name in route:
-            if name not in names and (home := self.home_of(name)):
-                raise CommandError(
-                    f"{wire_name(names[0])[:200]} leads to {wire_name(name)[:200]}, which lives in store {home}, and "
-                    f"not in {self._store}: `amq cluster place` or a {{tag}} in both names brings them together",
-                    code="HOMES_APART",
-                )
+    def is_this(self, store: str) -> bool:
+        """Is that this one?"""
+        return store == self._store
 
     # -- taking over a table ------------------------------------------------------------------------------------------
 
@@ -156,8 +148,6 @@ class Homes:
         placement = self._placements[0]
         held = self._held(placement) if looks else []
         self.facts = {"number": placement.number, "since": placement.since, "held": held}
-        for reason in self.apart(self._state.config):
-            _log.warning("messages may be led to another store", reason=reason)
 
     def _held(self, placement: Placement) -> list[str]:
         """Destinations that must not stay here by `placement`, and of which this store holds something: messages,
@@ -168,35 +158,9 @@ class Homes:
 
     def _holding(self) -> Iterator[str]:
         for name, queue in self._state.queues.items():
-            if name.startswith(SUBSCRIPTION_SCHEME):
+            if name.startswith((SUBSCRIPTION_SCHEME, OUTBOX_SCHEME)):
                 continue
             if queue.stored or queue.stays:
                 yield home_name(name)
         for record in self._state.subscriptions.values():
             yield from (each for each in record.sources if not isinstance(each, Pattern))
-
-    # -- configuration ------------------------------------------------------------------------------------------------
-
-    def apart(self, config: StoreOptions) -> list[str]:
-        """Sentences about options that lead messages to another store."""
-        found = []
-        for table in config.destinations:
-            options = table.values
-            targets = [str(options["expiry_queue"])] if options.get("expiry_queue") else []
-            targets += [plain_name(each.target) for each in parse_diverts(str(options.get("divert", "")))]
-            for target in targets:
-                full = QUEUE_SCHEME + target
-                if not self._are_together(table.pattern, full):
-                    found.append(
-                        f"destinations {table.pattern!r} lead to {target}, which may live in another store: place it "
-                        f"with them, or in every store (`amq cluster place {target} {SPREAD}`)"
-                    )
-        return found
-
-    def _are_together(self, pattern: str, target: str) -> bool:
-        placement = self._placements[-1]
-        home = placement.home_of(target)
-        if home == SPREAD:
-            return True
-        alone = "*" not in pattern and ">" not in pattern
-        return alone and placement.home_of(QUEUE_SCHEME + pattern) == home

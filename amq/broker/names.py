@@ -19,7 +19,7 @@ from amq.core.destination import (
 )
 from amq.core.errors import AccessError, CommandError
 from amq.core.message import SUBSCRIPTION_SCHEME as SUBSCRIPTION_SCHEME
-from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME
+from amq.journal.hidden import HELD_SCHEME, OUTBOX_SCHEME, SENT_SCHEME
 from amq.journal.hidden import real_name as real_name
 
 SCHEDULE_SCHEME = "schedule://"  # see `amq.broker.scheduling.schedule`: to be browsed, and nothing else
@@ -49,8 +49,8 @@ def is_stored(name: str) -> bool:
 
 
 def is_queued(name: str) -> bool:
-    """Is it such a queue, or one of the scheduler's?"""
-    return name.startswith((QUEUE_SCHEME, SCHEDULE_SCHEME))
+    """Is it such a queue, one of the scheduler's, or an outbox?"""
+    return name.startswith((QUEUE_SCHEME, SCHEDULE_SCHEME, OUTBOX_SCHEME))
 
 
 def check_sent_to(name: str) -> None:

@@ -103,15 +103,7 @@ class StoreLinks:
 
     def open(self, name: str, home: RoutedHome, client: Client, owner: str, protocol: str) -> ServedConnection:
         """Serve a client at the store of that name. Raises HomeUnavailableError."""
-        if self._is_closed:
-            raise HomeUnavailableError("the gateway stops: connect again")
-        store = self._store(name)
-        link = store.link
-        if link is None or link.is_lost:
-            store.linked = None  # of the one that was lost a moment ago
-            store.link = link = self._make_link()
-            link.lost = partial(self._lost, store)
-            store.connecting = self._loop.create_task(self._connect(store, link))
+        link = self.link(name)
         peer = cast(Peer, home.peer)
         assert peer.codec is not None
         survives = peer.codec.survives
@@ -122,6 +114,19 @@ class StoreLinks:
         if link.home is not None:
             _begin(home, link.home.newest_seq)
         return connection
+
+    def link(self, name: str) -> Link:
+        """The link to the store of that name, connected or not. Raises HomeUnavailableError."""
+        if self._is_closed:
+            raise HomeUnavailableError("this process stops: connect again")
+        store = self._store(name)
+        link = store.link
+        if link is None or link.is_lost:
+            store.linked = None  # of the one that was lost a moment ago
+            store.link = link = self._make_link()
+            link.lost = partial(self._lost, store)
+            store.connecting = self._loop.create_task(self._connect(store, link))
+        return link
 
     def _store(self, name: str) -> _Store:
         return self._stores.setdefault(name, _Store(name))
@@ -184,7 +189,8 @@ class StoreLinks:
             store.linked = master
             if link.home is not None:
                 for connection in link.connections.values():
-                    _begin(cast(RoutedHome, connection.recipient), link.home.newest_seq)
+                    if isinstance(connection.recipient, RoutedHome):
+                        _begin(connection.recipient, link.home.newest_seq)
             _log.info("linked to the master", store=store.name, broker=master.broker, address=master.address)
 
     def _want(self, store: _Store, wanted: bool) -> None:

@@ -38,7 +38,8 @@ FORMAT = 2  # as that of segments: 0.1 wrote 1, and passes over what is newer
     MARKERS,
     SUBSCRIPTIONS,
     PLACEMENT,
-) = range(1, 13)
+    PARCELS,
+) = range(1, 14)
 _BLOCK = struct.Struct("<IIB")
 _READ_BYTES = 1 << 20
 _BLOCK_BYTES_MAX = 256 << 20

@@ -58,6 +58,7 @@ def ids_by_segment(liveness: Liveness) -> dict[str, tuple[int, int, int]]:
     others += [(len(owner) + ID_BYTES, segment) for owner, (_, segment) in liveness.markers.items()]
     others += [(record.record_bytes(), segment) for record, segment in liveness.subscriptions.values()]
     others += [(liveness.placed[0].record_bytes(), liveness.placed[1])] if liveness.placed is not None else []
+    others += [(parcel.record_bytes(), segment) for parcel, segment in liveness.parcels.values()]
     for more, segment in others:
         messages, outcomes, size = found.get(segment, (0, 0, 0))
         found[segment] = (messages, outcomes + 1, size + more)

@@ -11,6 +11,7 @@ SENT_SCHEME = "sent://"
 HELD_SCHEME = "held://"
 RETAINED_SCHEME = "retained://"  # one for each topic that has a retained message; it may expire there
 _SCHEDULE_SCHEME = "schedule://"
+OUTBOX_SCHEME = "outbox://"  # see `amq.broker.transfer.outbox`: messages that go to destinations of other stores
 _TOLD = (
     (SENT_SCHEME, "prepared, for "),
     (HELD_SCHEME, "prepared, taken from "),
@@ -42,7 +43,21 @@ def told_name(destination: str) -> str:
         return "durable subscription " + destination.removeprefix(SUBSCRIPTION_SCHEME).rpartition(":")[0]
     if destination.startswith(_SCHEDULE_SCHEME):
         return "scheduled for " + destination.removeprefix(_SCHEDULE_SCHEME).replace(".", "://", 1)
+    if destination.startswith(OUTBOX_SCHEME):
+        return "on the way to " + outbox_target(destination)
     return destination
+
+
+def outbox_name(destination: str) -> str:
+    """`queue://orders` → `outbox://queue.orders`"""
+    return OUTBOX_SCHEME + destination.replace("://", ".", 1)
+
+
+def outbox_target(name: str) -> str:
+    """Full name of the destination of an outbox; any other name as it is."""
+    if not name.startswith(OUTBOX_SCHEME):
+        return name
+    return name.removeprefix(OUTBOX_SCHEME).replace(".", "://", 1)
 
 
 def home_name(queue: str) -> str:

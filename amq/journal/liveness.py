@@ -27,6 +27,7 @@ from amq.journal.records import (
     Marker,
     Moved,
     ObeyedTable,
+    Parcel,
     Prepared,
     Record,
     Resolved,
@@ -228,6 +229,7 @@ class Liveness(Fold[str]):
         self.prepared: dict[Key, tuple[Prepared, str]] = {}  # by key, with the segment of the last mention
         self.markers: dict[str, tuple[Marker, str]] = {}  # owner → that of the newest committed batch, and the segment
         self.placed: tuple[ObeyedTable, str] | None = None  # the table of the cluster that it obeys, and the segment
+        self.parcels: dict[str, tuple[Parcel, str]] = {}  # channel → its last one, and the segment
         self.refers: defaultdict[str, set[str]] = defaultdict(set)
         self.live = LiveIndex()
         self.subscriptions: dict[str, tuple[Subscribed, str]] = {}  # durable ones by queue, and in which segment
@@ -343,6 +345,11 @@ class Liveness(Fold[str]):
     def obey(self, placed: ObeyedTable, segment: str) -> None:
         if self.placed is None or self.placed[0].number <= placed.number:
             self.placed = placed, segment
+
+    def ship(self, parcel: Parcel, segment: str) -> None:
+        last = self.parcels.get(parcel.channel)
+        if last is None or last[0].number <= parcel.number:
+            self.parcels[parcel.channel] = parcel, segment
 
     def trim(self, mark: Trimmed) -> None:
         self.trimmed = mark

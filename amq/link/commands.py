@@ -31,8 +31,10 @@ from amq.link.forms import (
 from amq.link.framing import Kind, LinkError, LinkFrame
 from amq.link.messages import (
     column_of,
+    columns_of,
     head_of,
     message_at,
+    messages_at,
     numbers_at,
     packed_headers,
     read_headers,
@@ -44,6 +46,7 @@ from amq.protocols.commands import (
     AbortBatch,
     Begin,
     Browse,
+    CloseParcel,
     CloseProducer,
     CloseSession,
     Command,
@@ -84,6 +87,7 @@ from amq.protocols.commands import (
     SettleRun,
     SettleSet,
     Subscribe,
+    Transfer,
     Unsubscribe,
 )
 
@@ -156,6 +160,7 @@ _COMMANDS: Final[list[tuple[type[Command], Fields]]] = [
     (Invalid, {"error": ERROR} | _TRANSACTION),
     (Locate, {"sources": SOURCES}),
     (MakeSure, {}),
+    (CloseParcel, {"channel": TEXT, "number": NUMBER}),
 ]
 _NUMBERS: Final = {kind: number for number, (kind, _) in enumerate(_COMMANDS)}
 # Of a receipt: an error does not end the connection, whatever the client's protocol survives. A gateway asks each home
@@ -165,6 +170,7 @@ _HEAD: Final = struct.Struct("<IQB")  # connection, receipt, number of the comma
 _SEND: Final = struct.Struct("<IQI")  # connection, receipt, bytes of the name of the transaction
 _RUN: Final = struct.Struct("<IQ")  # connection, receipt of the first, or 0 = none has one
 _MANY: Final = struct.Struct("<III")  # connection, bytes of the name of the transaction, of the headers
+_TRANSFER: Final = struct.Struct("<IQQII")  # connection, receipt, number, bytes of the names and extra, messages
 _SETTLE: Final = struct.Struct("<IQQQBII")  # connection, receipt, seq, first, what, bytes of consumer, of transaction
 _IF_HELD, _RANGE, _AGAIN = 0x20, 0x40, 0x80  # beside the outcome
 _SETTLEMENTS: Final[dict[type[Command], int]] = {Settle: 0, SettleIfHeld: _IF_HELD, SettleAgain: _AGAIN}
@@ -213,10 +219,21 @@ def written(number: int, command: Command, receipt: int, token: int = 0) -> Outg
         name = values.encode([command.transaction, *command.destinations])
         lead = _SEND.pack(number, receipt, len(name))
         return Outgoing(Kind.SEND_TO_MANY, lead + name + head_of(command.message), command.message.body)
+    if kind is Transfer:
+        assert isinstance(command, Transfer)
+        return _transfer(number, command, receipt)
     index = _NUMBERS[kind]
     fields = _COMMANDS[index][1]
     found = [form.put(token if name == "token" else getattr(command, name)) for name, form in fields.items()]
     return Outgoing(Kind.COMMAND, _HEAD.pack(number, receipt, index) + values.encode(found))
+
+
+def _transfer(number: int, command: Transfer, receipt: int) -> Outgoing:
+    messages = command.messages
+    names = values.encode([command.channel, command.queue, command.extra])
+    head, bodies = columns_of(messages) if messages else (b"", b"")
+    lead = _TRANSFER.pack(number, receipt, command.number, len(names), len(messages))
+    return Outgoing(Kind.TRANSFER, b"".join((lead, names, head)), bodies)
 
 
 def _settle(number: int, command: Settle, receipt: int) -> bytes:
@@ -269,6 +286,16 @@ def _read_many(data: bytes, body: bytes) -> Command:
     name, stop = _name(data, _MANY.size, at), at + headers_bytes
     like, bodies, natives = run_at(data, stop, body)
     return SendMany(like, bodies, name, read_headers(data[at:stop], len(bodies)), natives)
+
+
+def _read_transfer(data: bytes, body: bytes) -> Command:
+    _, receipt, number, size, count = _TRANSFER.unpack_from(data)
+    at = _TRANSFER.size + size
+    channel, queue, extra = map(TEXT.take, _listed(data[_TRANSFER.size : at]))
+    messages = messages_at(data, at, body) if count else []
+    if len(messages) != count:
+        raise ValueError("a parcel is cut off")
+    return Transfer(channel, number, messages, queue, extra, receipt or None)
 
 
 def _read_settle(data: bytes, body: bytes) -> Command:
@@ -333,6 +360,7 @@ _READERS: Final[dict[int, Callable[[bytes, bytes], Command]]] = {
     Kind.SEND_MANY: _read_many,
     Kind.SETTLE: _read_settle,
     Kind.SETTLE_RUN: _read_settle_run,
+    Kind.TRANSFER: _read_transfer,
     Kind.COMMAND: _read_other,
 }
 COMMANDS: Final = frozenset(_READERS)

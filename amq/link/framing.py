@@ -55,6 +55,7 @@ class Kind(IntEnum):
     SEND_MANY = 23
     SETTLE = 24
     SETTLE_RUN = 25
+    TRANSFER = 26
 
     WELCOME = 32
     DELIVER = 33

@@ -410,6 +410,8 @@ class _Scratch:
             journal.append_record(marker)
         if liveness.placed is not None:
             journal.append_record(liveness.placed[0])
+        for parcel, _ in liveness.parcels.values():
+            journal.append_record(parcel)
         for record in messages:
             journal.append_record(record)
             if journal.open.size > FLUSH_BYTES:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 from socket import socket
+from typing import Protocol
 
 import structlog
 
@@ -24,6 +25,7 @@ from amq.broker.queues.redelivery import shown
 from amq.broker.sessions.connection import ClientConnection
 from amq.broker.sessions.links import Client
 from amq.broker.state.state import State
+from amq.broker.transfer.peers import Peers
 from amq.config.schema import BrokerConfig
 from amq.core.errors import AmqError, CorruptError
 from amq.doors.clock import Clock
@@ -47,12 +49,19 @@ UPKEEP_S = 1.0
 _log = structlog.get_logger("amq.master")
 
 
+class ClosedPeers(Peers, Protocol):
+    """Ways to other stores, which end with their mastership."""
+
+    def close(self) -> None: ...
+
+
 MakeRunner = Callable[[Callable[..., object]], JobRunner]  # from the event loop's `call_soon_threadsafe`
 
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """The ways to the outside that a member has."""
+    """The ways to the outside that a member has. `peers(mastership, secret, threads, entropy)` makes those to the other
+    stores of its cluster, None = it is in none."""
 
     store: Store
     clock: Clock
@@ -60,6 +69,7 @@ class Doors:
     threads: Threads
     entropy: Random
     make_runner: MakeRunner
+    peers: Callable[..., ClosedPeers] | None = None
 
 
 class Mastership(Reception):
@@ -84,6 +94,8 @@ class Mastership(Reception):
         self.full = False  # the store's disk
         self.link = ""  # its address for gateways, "" = it has none
         self._links: LinkServer | None = None
+        self._peers: ClosedPeers | None = None
+        self._doors = doors
         self._entropy = entropy
         self._upkeep: asyncio.TimerHandle | None = None
         self._runner = make_runner(self.loop.call_soon_threadsafe)
@@ -125,6 +137,9 @@ class Mastership(Reception):
         numbers, manager = self._shared.entrance.numbers, self._shared.manager()
         self._links = links = LinkServer(self, secret, self._home, self._entropy, numbers, manager)
         self.link = (await self.open_port(text, links.make))[0]
+        if self._doors.peers is not None:
+            self._peers = self.broker.peers = self._doors.peers(self, secret, self._doors.threads, self._entropy)
+            self.broker.outbox.sweep()
 
     def _home(self) -> Home:
         return Home(self._name, self.epoch, self.message_id_prefix, self.broker.newest_seq)
@@ -137,6 +152,7 @@ class Mastership(Reception):
     async def stop(self, timeout_s: float = 30.0) -> bool:
         """End in good order: no new input, what came in is committed and confirmed. False where that took too long."""
         self._close_servers()
+        self.broker.outbox.stop()
         if self._links is not None:
             self._links.pause()
         for connection in list(self.connections.values()):
@@ -183,6 +199,8 @@ class Mastership(Reception):
         self.turn.stop()
         self._leave()
         self.broker.stop_serving()
+        if self._peers is not None:
+            self._peers.close()
         self.journal.abandon()
         self._runner.close()
         self._reader.close()

@@ -31,7 +31,7 @@ from amq.node.contender import Contender
 from amq.node.entrance import Entrance
 from amq.node.following import Lag, Loading
 from amq.node.group import Probe
-from amq.node.mastership import Doors, MakeRunner, Mastership
+from amq.node.mastership import ClosedPeers, Doors, MakeRunner, Mastership
 from amq.node.reception import Shared
 from amq.node.reign import Loop, Role, Won
 from amq.security.credentials import Credentials
@@ -90,6 +90,7 @@ class Member:
         make_runner: MakeRunner | None = None,
         probe: Probe | None = refusals,
         protocols: Sequence[ServedProtocol] = PROTOCOLS,
+        peers: Callable[..., ClosedPeers] | None = None,
         hosting: Hosting = Hosting(),
     ) -> None:
         self.config = config
@@ -112,6 +113,7 @@ class Member:
             threads,
             entropy or SystemRandom(),
             make_runner or (lambda post: JobThread(threads, post)),
+            peers,
         )
         entrance = hosting.entrance or Entrance(clock, lambda: self.config)
         self._shared = Shared(

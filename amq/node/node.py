@@ -50,7 +50,7 @@ class _Resident(NamedTuple):
 class Node(Service):
     """`members` by the names of their stores, from the first to the last one. Used on one event loop.
 
-    A test may give `doors`: by name of the store, those of its member.
+    `doors` = by name of the store, those of its member that are not the usual ones.
     """
 
     def __init__(

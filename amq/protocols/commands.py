@@ -610,6 +610,33 @@ class DeleteDestination(Command):
     receipt: object = None
 
 
+@dataclass(slots=True, eq=False)
+class Transfer(Command):
+    """Messages of another store, which go here exactly once: parcel `number` of `channel` (see
+    `amq.broker.transfer.channel`), all or none. Sent by the master of that store alone, over a link.
+
+    queue   full name of the queue of the journal that gets them; "" = each goes where it was sent to
+    extra   more that comes with them, as the two ends have agreed
+    """
+
+    channel: str
+    number: int
+    messages: list[Message]
+    queue: str = ""
+    extra: str = ""
+    receipt: object = None
+
+
+@dataclass(slots=True, eq=False)
+class CloseParcel(Command):
+    """Parcel `number` of `channel` does not come from now on, if it has not come yet. The answer is how many messages
+    it had, 0 = it has not come."""
+
+    channel: str
+    number: int
+    receipt: object = None
+
+
 class Nothing(Command):
     """There is nothing to do but to answer, in its turn."""
 

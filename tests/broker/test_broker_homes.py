@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from amq.broker.state.state import State
-from amq.cluster.placement import SPREAD, Placement
-from amq.config.destination_options import DestinationOptions
+from amq.cluster.placement import Placement
 from amq.config.schema import BrokerConfig
 from amq.core.destination import QUEUE_SCHEME, source
 from amq.core.errors import CommandError
@@ -298,34 +297,6 @@ def test_the_table_of_another_cluster_is_not_obeyed(placed: World) -> None:
     offer(placed, dataclasses.replace(TABLE, number=9), store="s2")
     placed.settle()
     assert placed.broker.homes.facts["number"] == 1
-
-
-def test_a_divert_that_leads_to_another_store_is_refused(make_world: Callable[..., World]) -> None:
-    options = (DestinationOptions(OURS, {"divert": THEIRS}), DestinationOptions(of("s1")[1], {"divert": of("s1")[2]}))
-    world = make_world(placed=content(TABLE), destinations=options)
-    client = world.connect()
-    client.send(b"x", OURS)
-    world.connect().send(b"later", OURS, properties={"AMQ_SCHEDULED_DELAY": "5"})
-    world.settle()
-    world.clock.advance(10)
-    world.settle()
-    assert client.codes == ["HOMES_APART"]
-    assert world.stored(THEIRS) == []
-    other = world.connect()
-    other.send(b"x", of("s1")[1])
-    world.settle()
-    assert other.errors == []
-    (sentence,) = world.broker.homes.apart(world.config)
-    assert f"`amq cluster place {THEIRS} spread`" in sentence
-    offer(world, TABLE.placed(THEIRS, SPREAD))
-    world.settle()
-    offer(world, TABLE.placed(THEIRS, SPREAD).settled())
-    world.settle()
-    assert world.broker.homes.apart(world.config) == []
-    world.connect().send(b"x", OURS)
-    world.clock.advance(10)
-    world.settle()
-    assert sorted(world.stored(THEIRS)) == [b"later", b"x"]
 
 
 def test_names_for_people() -> None:

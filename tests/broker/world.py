@@ -526,6 +526,8 @@ class World:
         obeyed = broker.state.obeyed
         if obeyed.record is not None:
             ids[obeyed.segment.key] = ids.get(obeyed.segment.key, 0) + obeyed.record.record_bytes()
+        for parcel, segment in broker.state.parcels.values():
+            ids[segment.key] = ids.get(segment.key, 0) + parcel.record_bytes()
         for segment in self.journal.segments:
             assert segment.id_bytes == ids.get(segment.key, 0), f"{segment.name} counts ids wrong"
         assert broker.memory.taken_bytes >= self.resident_bytes()

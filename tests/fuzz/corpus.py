@@ -23,6 +23,7 @@ from amq.journal.records import (
     Moved,
     ObeyedTable,
     Outcomes,
+    Parcel,
     Prepared,
     Previous,
     Record,
@@ -85,6 +86,7 @@ RECORDS: list[Record] = [
     Marker("job", 7),
     Marker("job", 8, BatchContent(3, 9)),
     ObeyedTable("c", "s1", 7, {"since": 7}),
+    Parcel("outbox://queue.b", 9, "s2", {"outbox://queue.b": [7, 8]}),
     DURABLE,
     Subscribed(DURABLE.queue, {}),
 ]
@@ -123,6 +125,7 @@ def _dumped() -> list[tuple[int, bytes]]:
     stored += [Redelivered("queue://a", [(4, 1, 0)]), Duplicates("queue://b", [("x", 1)]), Outcomes([("commit", 3)])]
     stored += [Prepared("x", 3, 1, 2, "job", 7, {"queue://a": [1, 2]}), Marker("job", 6)]
     stored.append(ObeyedTable("c", "s1", 6, {"since": 6}))
+    stored.append(Parcel("00ff/outbox://queue.a", 5, count=2))
     stored.append(DURABLE)
     for i, record in enumerate(stored):
         if isinstance(record, Message):

@@ -27,6 +27,7 @@ from amq.journal.records import (
     Moved,
     ObeyedTable,
     Outcomes,
+    Parcel,
     Prepared,
     Previous,
     Record,
@@ -135,6 +136,7 @@ simple = (
     | st.builds(Trimmed, numbers, numbers, st.dictionaries(st.tuples(numbers, numbers), numbers, max_size=2))
     | st.builds(Subscribed, names, st.just({}) | definitions)
     | st.builds(ObeyedTable, ids, ids, numbers, st.just({}))
+    | st.builds(Parcel, ids, numbers, ids, by_queue, numbers)
 )
 records = simple | multicasts() | st.builds(Group, st.lists(simple, max_size=3), ids, numbers)
 

@@ -225,6 +225,15 @@ def _marker_with_content(body: bytes, _: dict[int, str]) -> dict[str, Any]:
     return {"batch": batch, "rows": rows, "checksum": checksum, "owner": body[24:].decode()}
 
 
+def _parcel(body: bytes, _: dict[int, str]) -> dict[str, Any]:
+    end = 4 + _number(body)
+    facts = dict(zip(("channel", "number", "store", "queues", "count"), json.loads(body[4:end]), strict=True))
+    seqs = iter(_numbers(body, end))
+    facts["queues"] = {name: [next(seqs) for _ in range(count)] for name, count in facts["queues"].items()}
+    assert next(seqs, None) is None
+    return facts
+
+
 def _trimmed(body: bytes, _: dict[int, str]) -> dict[str, Any]:
     epoch, number, *kept = _numbers(body, 0)
     return {"epoch": epoch, "number": number, "kept": [kept[i : i + 3] for i in range(0, len(kept), 3)]}
@@ -248,4 +257,5 @@ _READ = {
     15: ("subscription", lambda b, _: dict(zip(("destination", "definition"), json.loads(b), strict=True))),
     16: ("marker", _marker_with_content),
     17: ("placed", lambda b, _: dict(zip(("cluster", "store", "number", "placement"), json.loads(b), strict=True))),
+    18: ("parcel", _parcel),
 }

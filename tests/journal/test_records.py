@@ -28,6 +28,7 @@ from amq.journal.records import (
     Moved,
     ObeyedTable,
     Outcomes,
+    Parcel,
     Prepared,
     Previous,
     Record,
@@ -108,6 +109,7 @@ simple = (
     | st.builds(Outcomes, st.lists(st.tuples(text, u64), max_size=4))
     | st.builds(Trimmed, u64, u64)
     | st.builds(ObeyedTable, text, text, u64, st.dictionaries(text, u64 | text, max_size=3))
+    | st.builds(Parcel, text, u64, text, st.dictionaries(text, st.lists(u64, max_size=3), max_size=2), u64)
     | st.builds(
         Subscribed,
         text.map("subscription://{}:1".format),

@@ -182,6 +182,11 @@ FIELDS: dict[str, Any] = {
     "reads": st.tuples(NUMBERS, NUMBERS),
     "error": ERRORS,
     "message": messages(),
+    "channel": TEXTS,
+    "number": NUMBERS,
+    "messages": st.lists(messages(), max_size=3),
+    "queue": TEXTS,
+    "extra": TEXTS,
     "destinations": st.lists(TEXTS, max_size=3).map(tuple),
 }
 # Those that a gateway answers itself, and what tells the session of the others.

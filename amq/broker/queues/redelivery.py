@@ -22,6 +22,7 @@ from amq.config.store_options import StoreOptions
 from amq.core.destination import wire_name
 from amq.core.message import LARGE_BODY_BYTES, Message
 from amq.journal.batch import Waiter
+from amq.journal.hidden import outbox_target
 from amq.journal.records import DEAD_LETTERED, EXPIRED, PURGED, Consumed, Group, Redelivered
 
 OVERDUE = "expired"  # the reason in dead letters
@@ -243,7 +244,7 @@ class Redelivery:
         """The message that stands for `message` on the dead-letter or expiry queue."""
         deliveries, _ = queue.redelivered.get(message.seq, (0, 0))
         properties = dict(message.properties or {})
-        properties["original-destination"] = wire_name(message.destination)
+        properties["original-destination"] = wire_name(outbox_target(message.destination))
         properties["dead-letter-reason"] = reason
         properties["dead-letter-deliveries"] = str(deliveries)
         if cause:
@@ -252,11 +253,11 @@ class Redelivery:
         if reason == OVERDUE:
             properties["original-expires"] = str(message.expires_ms)
             name = queue.expiry_name or name
-        moved = Message.made_of(message, name, properties, self._core.next_seq())
+        moved = Message.made_of(message, self._core.led(name), properties, self._core.next_seq())
         moved.body, moved.expires_ms, moved.duplicate_id = body, 0, ""
         self._core.memory.admit(moved)
         if DeadLettered in self._core.events.heard:
-            self._core.events.tell(DeadLettered(message.destination, message.seq, moved.destination, reason))
+            self._core.events.tell(DeadLettered(message.destination, message.seq, name, reason))
         return moved
 
     # -- waiting -----------------------------------------------------------------------------------------------------

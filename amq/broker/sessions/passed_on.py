@@ -11,8 +11,9 @@ from amq.broker.sessions.traffic import Traffic
 from amq.broker.transactions.leasing import Leasing
 from amq.broker.transactions.rights import Rights
 from amq.broker.transactions.two_phase import TwoPhase
+from amq.broker.transfer.arrivals import Arrivals
 from amq.journal.batch import Waiter
-from amq.protocols.commands import AbortBatch, Command, CommitBatch, Finish, ForgetOutcome, SettleLeases
+from amq.protocols.commands import AbortBatch, CloseParcel, Command, CommitBatch, Finish, ForgetOutcome, SettleLeases
 
 
 class Parts(Protocol):
@@ -21,6 +22,7 @@ class Parts(Protocol):
     access: Access
     two_phase: TwoPhase
     leasing: Leasing
+    arrivals: Arrivals
 
 
 class Asker(Protocol):
@@ -50,10 +52,15 @@ def _settle_leases(broker: Parts, asker: Asker, command: SettleLeases, waiter: W
     asker.traffic.acknowledged += broker.leasing.settle(command, waiter, asker.client.id, asker.client.user.name)
 
 
+def _close_parcel(broker: Parts, asker: Asker, command: CloseParcel, waiter: Waiter) -> None:  # noqa: ARG001
+    broker.arrivals.close(command, waiter)
+
+
 PASSED_ON: Mapping[type[Command], Callable[[Parts, Asker, Any, Waiter], None]] = {
     ForgetOutcome: _forget_outcome,
     Finish: _finish,
     CommitBatch: _commit_batch,
     AbortBatch: _abort_batch,
     SettleLeases: _settle_leases,
+    CloseParcel: _close_parcel,
 }

@@ -69,6 +69,7 @@ from amq.protocols.commands import (
     SettleRun,
     SettleSet,
     Subscribe,
+    Transfer,
     Unsubscribe,
 )
 
@@ -704,6 +705,10 @@ class Session:
             return
         self._broker.leasing.lease(command, self._waiter(command), self._client.id, self._client.user)
 
+    def _transfer(self, command: Transfer) -> None:
+        if (room := self._broker.arrivals.take(command, self._waiter(command))) is not None:
+            self.stall(command, room)
+
     def _pass_on(self, command: Command) -> None:
         PASSED_ON[command.__class__](self._broker, self._connection, command, self._waiter(command))
 
@@ -740,6 +745,7 @@ class Session:
         Abort: _abort,
         Prepare: _commit,
         LeaseMessages: _lease,
+        Transfer: _transfer,
         Disconnect: _disconnect,
         Invalid: _invalid,
         Malformed: _malformed,

@@ -30,6 +30,7 @@ from amq.journal.checkpoint import (
     HEAD,
     MARKERS,
     OUTCOMES,
+    PARCELS,
     PLACEMENT,
     PREPARED,
     QUEUE,
@@ -41,7 +42,7 @@ from amq.journal.checkpoint import (
 from amq.journal.follower import Start
 from amq.journal.format import segment_name
 from amq.journal.live import Segment
-from amq.journal.records import BatchContent, Marker, ObeyedTable, Prepared
+from amq.journal.records import BatchContent, Marker, ObeyedTable, Parcel, Prepared
 from amq.journal.records.subscription import Subscribed
 
 _CODE = struct.Struct("<Q")
@@ -79,6 +80,8 @@ def dump(state: State, segments: Callable[[], Iterable[Segment]]) -> Generator[B
             yield MARKERS, part
         if obeyed := state.obeyed.row():
             yield PLACEMENT, json.dumps(obeyed).encode()
+        for parcel, segment in list(state.parcels.values()):
+            yield PARCELS, _CODE.pack(segment.code) + parcel.body()
         paged_out, state.paged_out = state.paged_out, None
         for queue, messages in paged_out.items():
             yield QUEUE, queue.name.encode()
@@ -204,6 +207,10 @@ class _Loader:
         if kind == PREPARED:
             (code,) = _CODE.unpack_from(payload)
             self._state.prepared.put(Prepared.decode(payload[_CODE.size :]), self.segment(code))
+            return
+        if kind == PARCELS:
+            (code,) = _CODE.unpack_from(payload)
+            self._state.parcels.put(Parcel.decode(payload[_CODE.size :]), self.segment(code))
             return
         items = json.loads(payload)
         if kind == END:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Container
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import accumulate, chain, compress, islice, repeat
+from typing import Any, Final
 
 from amq.broker.memory import MESSAGE_OVERHEAD_BYTES, Memory, cost_of_all, cost_of_run
 from amq.broker.names import SCHEDULE_SCHEME, real_name, shelves
@@ -26,15 +27,17 @@ from amq.broker.queues.queue import Queue
 from amq.broker.scheduling.schedule import Schedule
 from amq.broker.state.changes import Change, Ended
 from amq.broker.state.obeyed import Obeyed
+from amq.broker.state.parcels import Parcels
 from amq.broker.state.prepared import PreparedTransactions
 from amq.broker.state.subscription_table import SubscribedTable
 from amq.broker.state.window import IdWindows
+from amq.broker.transfer.outbox_queue import OutboxQueue
 from amq.config.policies import Policies
 from amq.config.store_options import StoreOptions
 from amq.core.destination import plain_name
 from amq.core.message import LARGE_BODY_BYTES, SUBSCRIPTION_SCHEME, Copy, Message, Stub
 from amq.journal.follower import DivergedError
-from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME, is_hidden
+from amq.journal.hidden import HELD_SCHEME, OUTBOX_SCHEME, SENT_SCHEME, is_hidden, outbox_target
 from amq.journal.live import Segment
 from amq.journal.records import (
     ACKED,
@@ -44,6 +47,7 @@ from amq.journal.records import (
     Marker,
     Moved,
     ObeyedTable,
+    Parcel,
     Prepared,
     Record,
     Resolved,
@@ -53,6 +57,15 @@ from amq.journal.records import (
     Trimmed,
 )
 from amq.journal.recovery import Recovered
+
+# Of an outbox: nothing leaves it but for where it goes.
+_OUTBOX: Final[dict[str, Any]] = {
+    "divert": "",
+    "last_value_key": "",
+    "ring_size": 0,
+    "queue_limit_policy": "block",
+    "expiry_queue": "",
+}
 
 
 class State(ServingFold[Segment]):
@@ -70,6 +83,7 @@ class State(ServingFold[Segment]):
         self.prepared = PreparedTransactions()
         self.subscriptions = SubscribedTable()  # durable ones
         self.obeyed = Obeyed()
+        self.parcels = Parcels()
         self.memory = Memory(config.memory_limit_bytes)
         self.expiring: dict[Queue, None] = {}  # queues of messages with an expiry time, and perhaps others
         self.emptied: dict[Queue, None] = {}  # may be idle: `forget_idle` looks at no others
@@ -96,8 +110,7 @@ class State(ServingFold[Segment]):
         """The queue of that full name; it comes into being when it is first used."""
         queue = self.queues.get(name)
         if queue is None:
-            kind = Schedule if name.startswith(SCHEDULE_SCHEME) else Queue
-            queue = self.queues[name] = kind(name, self.options_of(name))
+            queue = self.queues[name] = _kind_of(name)(name, self.options_of(name))
             self.emptied[queue] = None
             if self._equip is not None:
                 self._equip(queue)
@@ -107,9 +120,11 @@ class State(ServingFold[Segment]):
         """The configuration for the destination of that full name; of a durable subscription that of its topic."""
         if name in self.subscriptions:
             name = self.subscriptions[name].topics[0]
-        options = self._policies.of(plain_name(real_name(name)))
+        options = self._policies.of(plain_name(outbox_target(real_name(name))))
         if is_hidden(name):
             return replace(options, duplicate_window=0, queue_limit_bytes=0, divert="")
+        if name.startswith(OUTBOX_SCHEME):
+            return replace(options, **_OUTBOX, shared_dead_letter_queue=self.config.shared_dead_letter_queue)
         return options
 
     def forget_idle(self, busy: Container[Queue] = ()) -> list[Queue]:
@@ -400,6 +415,9 @@ class State(ServingFold[Segment]):
         if self.obeyed.apply(placed, segment):
             self._note_change(placed)
 
+    def ship(self, parcel: Parcel, segment: Segment) -> None:
+        self.parcels.put(parcel, segment)
+
     def trim(self, mark: Trimmed) -> None:
         self.trimmed = mark
         for code in [code for code, segment in self.segments.items() if segment.key in mark and not segment.live]:
@@ -580,6 +598,12 @@ class State(ServingFold[Segment]):
         if self.serves:
             queue.met(run.size)
             self.memory.give_back(cost_of_run(run.bodies, run.header_bytes))
+
+
+def _kind_of(queue: str) -> type[Queue]:
+    if queue.startswith(SCHEDULE_SCHEME):
+        return Schedule
+    return OutboxQueue if queue.startswith(OUTBOX_SCHEME) else Queue
 
 
 def _segment(message: Message) -> Segment:

@@ -32,7 +32,7 @@ from amq.journal.compaction import (
 )
 from amq.journal.live import Segment
 from amq.journal.reader import Payload
-from amq.journal.records import Copies, Duplicates, Group, ObeyedTable, Outcomes, Trimmed
+from amq.journal.records import Copies, Duplicates, Group, ObeyedTable, Outcomes, Parcel, Trimmed
 from amq.journal.records.subscription import Subscribed
 
 PIECE_BYTES = 512 << 10  # looked at, and perhaps copied, at a time: a few milliseconds of the event loop
@@ -190,7 +190,7 @@ class Trimmer:
         gain_bytes = sum(map(size_of, going))
         if not going or gain_bytes < self._gain_bytes_min:
             return
-        copies: list[Duplicates | Outcomes | Subscribed | Group | ObeyedTable] = []
+        copies: list[Duplicates | Outcomes | Subscribed | Group | ObeyedTable | Parcel] = []
         codes = {segment.code for segment in going}
         if any(segment.id_bytes for segment in going):
             for queue in state.queues.values():
@@ -201,6 +201,7 @@ class Trimmer:
             copies += state.prepared.standing_in(codes, self._ending)
             copies += state.subscriptions.standing_in(codes)
             copies += state.obeyed.standing_in(codes)
+            copies += state.parcels.standing_in(codes)
         through = max(state.trimmed.through, going[-1].key)
         # Files that a crash left over are given up already, though they may still be there.
         stay = [s for s in journal.segments if s.code not in codes and s.key not in state.trimmed]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from amq.broker.core import Core
-from amq.broker.names import check_sent_to, is_queued, is_stored, is_temporary, is_topic
+from amq.broker.names import check_sent_to, is_queued, is_temporary, is_topic
 from amq.broker.queues.limits import Limits
 from amq.broker.queues.queue import Recipient
 from amq.broker.queues.rooms import Room
@@ -112,23 +112,25 @@ class Routing:
             own: tuple[str, ...] = (part,)
             diverts: list[_Led] = []
             if not is_temporary(part):
-                own, diverts = self._audience(part), self._diverts(part)
+                own, diverts = self.audience(part), self._diverts(part)
             parts.append((own, diverts))
             if any(led.selector is not None for led in diverts):
                 found.update(dict.fromkeys([*own, *(name for led in diverts for name in led.targets)]))
             else:
                 found.update(dict.fromkeys(_led(own, diverts)))
         route = tuple(found)
-        if self._core.homes is not None:
-            self._core.homes.check_together(names, route)
         if any(led.selector is not None for _, diverts in parts for led in diverts):
             route = Forked(route)
             route.parts = parts
         return self._routes.keep(key, route, len(key) + ENTRY_BYTES * len(route))
 
-    def _audience(self, name: str) -> tuple[str, ...]:
+    def audience(self, name: str) -> tuple[str, ...]:
         """A destination, and the queues that consume it if it is a virtual topic."""
         return tuple(dict.fromkeys((name, *self.virtual.queues_of(name)))) if is_topic(name) else (name,)
+
+    def _led_to(self, name: str) -> tuple[str, ...]:
+        led = self._core.led(name)
+        return self.audience(name) if led == name else (led,)
 
     def _diverts(self, name: str) -> list[_Led]:
         """The diverts of messages that are sent to `name`."""
@@ -136,7 +138,7 @@ class Routing:
         kind = "topic" if is_topic(name) else "queue"
         return [
             _Led(
-                self._audience(divert.target),
+                self._led_to(divert.target),
                 options.divert_exclusive if divert.exclusive is None else divert.exclusive,
                 Selector(divert.selector) if divert.selector else None,
             )
@@ -157,11 +159,11 @@ class Routing:
         if type(route) is Forked:
             route = route.of(message)
         made: list[Message] = []
-        queues = [name for name in route if is_stored(name)]
+        queues = [name for name in route if is_queued(name)]
         shared, copier = Sharing(peer, len(queues) - 1, encodes=False), Copier(message)
         stays_too = message.destination in queues
         for name in route:
-            if len(queues) > 1 and is_stored(name):
+            if len(queues) > 1 and is_queued(name):
                 copy = copier.copy(name)
                 copy.original, copy.shared = message, shared
                 if stays_too:  # shared properties count once, until the last of them has gone
@@ -169,7 +171,7 @@ class Routing:
                 made.append(copy)
                 continue
             made.append(copier.message(name))
-            if not is_stored(name):
+            if not is_queued(name):
                 made[-1].shared = Sharing(peer)
         return made
 

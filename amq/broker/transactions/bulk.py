@@ -16,7 +16,7 @@ from amq.core.errors import CommandError
 from amq.core.message import header_bytes_of_natives
 from amq.journal.records.message import Run
 from amq.journal.records.section import encode_sections
-from amq.protocols.commands import Command, Send, SendMany
+from amq.protocols.commands import Command, Send, SendMany, Transfer
 
 
 def add(core: Core, routing: Routing, transaction: Transaction, command: SendMany) -> bool:
@@ -62,6 +62,8 @@ def held_bytes(command: Command) -> int:
     """Bytes that a command takes while it waits."""
     if isinstance(command, Send):
         return cost(command.message)
+    if isinstance(command, Transfer):
+        return sum(map(cost, command.messages))
     if not isinstance(command, SendMany):
         return 0
     return cost_of_run(command.bodies, _header_bytes(command))

@@ -29,10 +29,10 @@ class Commits:
         """A new transaction that the client calls `name` and begins in that session; "" = it is the broker's own."""
         return Transaction(self._core, self._topics, self._redelivery, name, session)
 
-    def commit(self, transaction: Transaction, waiter: Waiter, outcome_id: str) -> None:
-        """Everything in `transaction` takes effect together. After any exception it is rolled back; so it is where a
-        commit of `outcome_id`, as `outcomes.name_of` gives it, took place, or does just now: `waiter` learns when that
-        is durable. Raises TransactionRolledBackError, StoreFullError."""
+    def commit(self, transaction: Transaction, waiter: Waiter, outcome_id: str) -> Group | None:
+        """Everything in `transaction` takes effect together. Returns the record that says so. After any exception it is
+        rolled back; so it is where a commit of `outcome_id`, as `outcomes.name_of` gives it, took place, or does just
+        now: `waiter` learns when that is durable. Raises TransactionRolledBackError, StoreFullError."""
         if outcome_id:
             if outcomes.is_refused(self._core, outcome_id, transaction.name):
                 transaction.roll_back()
@@ -40,7 +40,7 @@ class Commits:
             if outcomes.is_known(self._core, outcome_id):
                 first = self._core.outcomes_pending.get(outcome_id)
                 self._core.when_durable(Refusing(waiter, transaction.roll_back_repeated(outcome_id)), first)
-                return
+                return None
         try:
             if transaction.homes_version != self._core.homes_version:
                 transaction.check_homes()
@@ -49,6 +49,7 @@ class Commits:
             transaction.roll_back()
             raise
         transaction.finish(group)
+        return group
 
     def _append_commit(self, transaction: Transaction, waiter: Waiter, outcome_id: str) -> Group:
         """The group of `transaction`, on its way to the journal. After an exception the caller rolls back."""

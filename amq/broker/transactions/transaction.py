@@ -7,7 +7,7 @@ Lives in memory until it commits; the journal sees it once, whole. While open it
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from amq.core.errors import CommandError, TransactionRolledBackError
 from amq.core.message import SUBSCRIPTION_SCHEME, Copy, Message
 from amq.core.ownership import given
 from amq.journal.hidden import home_name
-from amq.journal.records import ACKED, Consumed, Group, Measured, Prepared, Record
+from amq.journal.records import ACKED, BaseRecord, Consumed, Group, Measured, Prepared, Record
 from amq.journal.records.message import Run
 from amq.journal.records.multicast import HOLDERS_MAX, Multicast
 from amq.protocols.commands import Command, Outcome
@@ -47,12 +47,14 @@ class Ready(Protocol):
 class Transaction:
     """`acks`, `nacks`, `requeued` and `released` = (subscription, message); `requeued` failed and shall come again, and
     so shall `released`, as if they had not been delivered.
-    `queued` is what was sent to queues, in order. `used_at` is monotonic seconds."""
+    `queued` is what was sent to queues, in order; `brings` = further records that take effect with it. `used_at` is
+    monotonic seconds."""
 
     __slots__ = (
         "_redelivery",
         "_topics",
         "acks",
+        "brings",
         "core",
         "ending",
         "homes_version",
@@ -85,6 +87,7 @@ class Transaction:
         self.nacks: list[tuple[Subscription, Message]] = []
         self.requeued: list[tuple[Subscription, Message]] = []
         self.released: list[tuple[Subscription, Message]] = []
+        self.brings: Sequence[BaseRecord] = ()
         self.size = 0
         self.readiness: Ready | None = None  # where it is large and about to commit
 
@@ -145,6 +148,7 @@ class Transaction:
             if message.segment is not None:
                 consumed.setdefault(subscription.queue.name, []).append(message.seq)
         records.extend(Consumed(name, ACKED, seqs) for name, seqs in consumed.items())
+        records.extend(self.brings)
         return Group(records, outcome_id, origin=self, measured=ready.measured if ready is not None else None)
 
     def finish(self, group: Group) -> None:

@@ -15,6 +15,7 @@ from amq.journal.records.group import GROUP, GROUP_HEAD, Copies, Copying, Group,
 from amq.journal.records.leases import LEASE, LeaseOwner, is_of_lease
 from amq.journal.records.message import MESSAGE, Run, Staging, Storing
 from amq.journal.records.multicast import MULTICAST, Multicast
+from amq.journal.records.parcel import PARCEL, Parcel, Shipping
 from amq.journal.records.placement import PLACED, ObeyedTable, Placing
 from amq.journal.records.record import (
     Record,
@@ -75,6 +76,7 @@ TYPES: dict[int, type[BaseRecord]] = {
         Marker,
         Subscribed,
         ObeyedTable,
+        Parcel,
     )
     for kind in each.kinds
 }
@@ -89,6 +91,7 @@ class Fold(
     Preparing[S],
     Subscribing[S],
     Placing[S],
+    Shipping[S],
     Trimming,
     Protocol[S],
 ):
@@ -116,6 +119,7 @@ __all__ = [
     "MOVED",
     "MULTICAST",
     "OUTCOMES",
+    "PARCEL",
     "PLACED",
     "PREPARED",
     "PREVIOUS",
@@ -140,6 +144,7 @@ __all__ = [
     "Multicast",
     "ObeyedTable",
     "Outcomes",
+    "Parcel",
     "Prepared",
     "Previous",
     "Record",

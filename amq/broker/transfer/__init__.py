@@ -1,0 +1,1 @@
+"""Transfer: messages that go from this store to another one, and come from others, exactly once."""
