@@ -184,7 +184,6 @@ FIELDS: dict[str, Any] = {
     "message": messages(),
     "channel": TEXTS,
     "number": NUMBERS,
-    "messages": st.lists(messages(), max_size=3),
     "queue": TEXTS,
     "extra": TEXTS,
     "destinations": st.lists(TEXTS, max_size=3).map(tuple),
@@ -215,6 +214,8 @@ def any_command(draw: Any) -> Command:
         command.receipt = None
     if kind is contract.LeaseMessages:
         command.timeout_ms = draw(NUMBERS)
+    if kind is contract.Transfer:
+        command.messages = draw(st.lists(messages(), max_size=3))
     if kind is contract.AbortBatch:
         command.batch, command.xids = draw(st.one_of(st.none(), NUMBERS)), draw(st.one_of(st.none(), BATCHES))
     return command  # type: ignore[no-any-return]

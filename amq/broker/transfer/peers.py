@@ -25,7 +25,7 @@ class Peers(Protocol):
     def open(
         self, store: str, recipient: Recipient, protocol: str, lost: Callable[[AmqError], None], user: str = ""
     ) -> PeerConnection:
-        """A connection to the master of `store`, which operators see as one of `protocol`. What it is given waits until
+        """A connection to the master of `store`, which operators see as one of `protocol`. Its commands wait until
         that master is found, for at most 30 s. `recipient` gets the answers, each once; an error of a command ends
         nothing. `lost` is called when it has ended: commands that were not answered may have been carried out, or not.
         Raises AmqError."""
