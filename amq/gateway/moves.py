@@ -1,7 +1,9 @@
 """Move: a destination of a client's connection has got another home, and the table here does not say so yet.
 
-The commands that failed for that reason come again, once, when there is a newer table; the client hears of them then.
-client is not read, and what it has said waits. Invariant: what goes to one destination keeps its order.
+The commands that failed for that reason come again, once, when there is a newer table. Meanwhile the client is not
+read, and what it has said waits. Invariant: what goes to one destination keeps its order. So the homes that refused
+something refuse all messages to these destinations behind it, until they hear `GoOn`: it may live there again when
+such a message comes.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from typing import Final, Protocol
 
 from amq.broker.queues.queue import Recipient
 from amq.gateway.homes import GatewayCluster, RoutedHome
-from amq.protocols.commands import Command, Credit, Extend, Failure, InSession, Settle, SettleRun
+from amq.protocols.commands import Command, Credit, Extend, Failure, GoOn, InSession, Settle, SettleRun
 
 MOVED: Final = "MOVED"  # code: the destination has another home
 
@@ -38,23 +40,23 @@ class Move:
     where they were; `held` = what came behind them."""
 
     def __init__(self, client: MovedClient) -> None:
+        """The client is not read until it goes on."""
         self._client = client
+        self._is_asked = False
         self.homes: set[RoutedHome] = set()
         self.repeated: list[tuple[int, Command, Failure]] = []
         self.held: list[Command] = []
-        self.is_known = False  # the table has come, or there is none
+        self.is_known = True  # the table that was asked for has come, or there is none
+        client.waits = True
+        client.pause(MOVED)
 
-    def ask(self) -> None:
-        """Ask for a newer table. The client is not read until it is there."""
-        self._client.waits = True
-        self._client.pause(MOVED)
-        self._client.cluster.renew(self._renewed)
-
-    def repeat(self, home: RoutedHome, session: int, command: Command, failure: Failure) -> None:
+    def repeat(self, session: int, command: Command, failure: Failure) -> None:
         """`command` comes again when a newer table is there, or fails so. Meanwhile its home answers for all messages
         that are on their way there."""
-        self.homes.add(home)
         self.repeated.append((session, command, failure))
+        if not self._is_asked:
+            self._is_asked, self.is_known = True, False
+            self._client.cluster.renew(self._renewed)
 
     def _renewed(self, is_newer: bool) -> None:
         if self._client.move is not self:
@@ -73,6 +75,8 @@ class Move:
         if client.move is not self or not self.is_known or any(home.kept_bytes for home in self.homes):
             return
         client.move = None
+        for home in self.homes:
+            home.put(0, GoOn())
         client.is_repeating = True
         for session, command, _ in self.repeated:
             client.route([command], session)

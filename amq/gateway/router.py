@@ -430,18 +430,19 @@ class RoutedConnection:
         receipt: Any = failure.receipt
         kind = receipt.__class__
         is_moved = getattr(failure.error, "code", "") == MOVED
+        move = self._move_of(home) if is_moved else None
         if kind is Kept:
-            if is_moved and not receipt[AGAIN]:
-                self._repeat(home, receipt[SESSION], receipt.command(), failure._replace(receipt=receipt[TOKEN]))
+            if move is not None and not receipt[AGAIN]:
+                move.repeat(receipt[SESSION], receipt.command(), failure._replace(receipt=receipt[TOKEN]))
             else:
                 self.peer.fail(failure._replace(receipt=receipt[TOKEN]))
             return
         if kind is Joined and failure.scope is not Scope.CONNECTION:
-            if is_moved and receipt.again is not None:
+            if move is not None and receipt.again is not None:
                 command = receipt.again
                 if receipt.ended is not None:
                     receipt.ended(failure.error)
-                self._repeat(home, receipt.session, command, failure._replace(receipt=receipt.token))
+                move.repeat(receipt.session, command, failure._replace(receipt=receipt.token))
             elif receipt.failed(failure):
                 self.answer(receipt)
             elif not receipt.is_question:
@@ -449,8 +450,8 @@ class RoutedConnection:
             return
         if failure.scope is Scope.CONSUMER:
             consumer = self.end_consumer(failure.session, failure.consumer, home)
-            if is_moved and consumer is not None:
-                self._repeat(home, failure.session, _asking(consumer.command, None), failure)
+            if move is not None and consumer is not None:
+                move.repeat(failure.session, _asking(consumer.command, None), failure)
                 return
         token = receipt.token if kind is Joined else receipt
         self.peer.fail(failure._replace(receipt=token))
@@ -485,12 +486,12 @@ class RoutedConnection:
             self.move.go_on()
         self.waits = self.move is not None or any(index in self._pausing for index in self._homes)
 
-    def _repeat(self, home: RoutedHome, session: int, command: Command, failure: Failure) -> None:
-        """`command` fails so because its destination has another home: it comes again."""
+    def _move_of(self, home: RoutedHome) -> Move:
+        """That home has refused something whose destination lives elsewhere."""
         if self.move is None:
             self.move = Move(self)
-            self.move.ask()
-        self.move.repeat(home, session, command, failure)
+        self.move.homes.add(home)
+        return self.move
 
     def forget_homes(self) -> None:
         """There may be a newer table."""
@@ -517,7 +518,7 @@ class RoutedConnection:
         failure = joined.error
         if failure is not None and self.end_consumer(consumer.session, consumer.id, home) is not None:
             if getattr(failure.error, "code", "") == MOVED:
-                self._repeat(home, consumer.session, _asking(consumer.command, None), failure)
+                self._move_of(home).repeat(consumer.session, _asking(consumer.command, None), failure)
             else:
                 self.peer.fail(Failure(failure.error, Scope.CONSUMER, None, consumer.session, consumer.id))
         return True

@@ -60,6 +60,7 @@ from amq.protocols.commands import (
     Finish,
     Flow,
     ForgetOutcome,
+    GoOn,
     Invalid,
     LeaseMessages,
     LeaseReading,
@@ -161,6 +162,7 @@ _COMMANDS: Final[list[tuple[type[Command], Fields]]] = [
     (Locate, {"sources": SOURCES}),
     (MakeSure, {}),
     (CloseParcel, {"channel": TEXT, "number": NUMBER}),
+    (GoOn, {}),
 ]
 _NUMBERS: Final = {kind: number for number, (kind, _) in enumerate(_COMMANDS)}
 # Of a receipt: an error does not end the connection, whatever the client's protocol survives. A gateway asks each home

@@ -27,7 +27,18 @@ from amq.link.channel import GRANT_BYTES, Inlet, Outlet
 from amq.link.framing import Kind, LinkError, LinkFrame, framed
 from amq.link.messages import columns_of
 from amq.link.socket import LinkHub
-from amq.protocols.commands import Command, Failure, InSession, Send, SendMany, SendRun, Subscribe
+from amq.protocols.commands import (
+    Command,
+    Failure,
+    GoOn,
+    InSession,
+    Scope,
+    Send,
+    SendMany,
+    SendRun,
+    SendToMany,
+    Subscribe,
+)
 from amq.security.login import User
 from amq.transports.doorkeeper import Doorkeeper
 
@@ -104,6 +115,8 @@ class LinkedClient:
         self._bytes = 0  # of the same
         self._done: list[int] = []  # receipts of this turn that are not yet written
         self._lent_bytes = 0
+        self._moved: set[int | None] = set()  # receipts of this share that were refused because of their destination
+        self._refused: set[str] = set()  # destinations that had moved, until the gateway knows that
         self._is_held_back = False  # the session learned that there is no room for deliveries
         self._is_stalled = self._is_throttled = False  # nothing is granted
         self._ends = False  # the gateway has closed it
@@ -175,7 +188,11 @@ class LinkedClient:
             throttles = config.throttle_messages or config.throttle_size_bytes
             if throttles:
                 self._count(came)
+            if self._refused:
+                came = self._behind(came)
             self._held = client.handle(came, until_s=until_s)
+            if self._moved:
+                self._note_moved(came)
             if self._held:
                 return True
             if throttles and not self.is_closed:
@@ -186,6 +203,31 @@ class LinkedClient:
         elif self._inlet.taken_bytes >= GRANT_BYTES:
             self._grant()
         return False
+
+    def _note_moved(self, came: list[Command]) -> None:
+        """Some of `came` was refused: nothing behind it for the same destination is stored, until the gateway knows."""
+        moved, self._moved = self._moved, set()
+        for command in came:
+            names = named(command)
+            if names and not moved.isdisjoint(receipts_of(command)):
+                self._refused.update(names)
+
+    def _behind(self, came: list[Command]) -> list[Command]:
+        """`came`, but for messages behind such that were refused."""
+        found: list[Command] = []
+        session = 0
+        for command in came:
+            if command.__class__ is GoOn:
+                self._refused.clear()
+            elif isinstance(command, InSession):
+                session = command.session
+            if self._refused.isdisjoint(named(command)):
+                found.append(command)
+                continue
+            error = CommandError("the destination had another home when the messages before this one came", code=MOVED)
+            for receipt in receipts_of(command):
+                self.fail(Failure(error, Scope.COMMAND, receipt, session))
+        return found
 
     def go_on(self, share_s: float) -> float:
         """The share of this connection in a later round: see `amq.transports.shares`."""
@@ -303,6 +345,7 @@ class LinkedClient:
         receipt = failure.receipt
         is_survived = isinstance(receipt, int) and bool(receipt & commands.SURVIVED)
         if getattr(error, "code", "") == MOVED:  # its gateway finds the home
+            self._moved.add(receipt if isinstance(receipt, int) else None)
             return
         if failure.scope not in self._survives and not is_survived:
             self.end()
@@ -403,3 +446,16 @@ class LinkedClient:
     def is_over(self) -> bool:
         """Have both ends closed it?"""
         return self.is_closed and self._ends
+
+
+def named(command: Command) -> Sequence[str]:
+    """The destinations of a message that is stored by itself, in no transaction."""
+    if isinstance(command, SendRun):
+        return (command.like.destination,)
+    if not isinstance(command, Send) or command.transaction:
+        return ()
+    return command.destinations if isinstance(command, SendToMany) else (command.message.destination,)
+
+
+def receipts_of(command: Command) -> Sequence[Any]:
+    return command.receipts or (None,) if isinstance(command, SendRun) else (command.receipt,)

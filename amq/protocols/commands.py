@@ -649,6 +649,13 @@ class MakeSure(Nothing):
     __slots__ = ()
 
 
+class GoOn(Nothing):
+    """Of a gateway, which has had the answers to all messages that it sent to this home before: those behind this one
+    may be stored again, also for a destination that was refused because it had moved."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True, eq=False)
 class LeaseMessages(Command):
     """Set the next waiting messages of what `sources` name apart for `cursor`: up to `messages`, and about up to `size`

@@ -19,12 +19,14 @@ from amq.protocols.commands import (
     Abort,
     Begin,
     CloseSession,
+    Command,
     Commit,
     CommitBatch,
     Credit,
     Extend,
     Failure,
     Finish,
+    GoOn,
     InSession,
     LeaseMessages,
     ListPrepared,
@@ -521,6 +523,33 @@ def test_what_has_moved_is_repeated_once(cluster: Cluster, is_newer: bool) -> No
     cluster.settle()
     assert client.errors == [("MOVED", "r")]
     assert cluster.asked == []
+
+
+@pytest.mark.parametrize("refusals", [1, 2])
+def test_a_home_that_refused_something_hears_when_the_client_goes_on(cluster: Cluster, refusals: int) -> None:
+    client, name = cluster.connect(), name_in(cluster, 0)
+    sent(cluster, client, name)
+    cluster.move(name, "s1")
+    heard: list[type[Command]] = []
+    connection = client.session._homes[0].connection  # type: ignore[attr-defined]
+    handle = connection.handle
+
+    def see(commands: list[Command], **options: object) -> list[Command]:
+        heard.extend(map(type, commands))
+        return handle(commands, **options)  # type: ignore[no-any-return]
+
+    connection.handle = see
+    failures: list[Failure] = []
+    client.fail = failures.append  # type: ignore[method-assign]  # it survives them
+    says(cluster, client, Send(Message(name, b"m"), "r"))
+    if refusals == 2:
+        cluster.asked.pop()(True)  # and the table is the older one
+    else:
+        cluster.tell()
+    cluster.settle()
+    assert [kind for kind in heard if kind is not InSession] == [Send, GoOn] * refusals
+    assert len(failures) == refusals - 1
+    assert client.session.move is None  # type: ignore[attr-defined]
 
 
 def test_a_message_that_moved_and_asks_for_no_answer_is_an_error(cluster: Cluster) -> None:

@@ -20,6 +20,7 @@ from amq.cluster.placement import SPREAD, Placement
 from amq.core.destination import QUEUE_SCHEME
 from amq.core.message import Message
 from amq.gateway.homes import INDEX_BITS
+from amq.gateway.moves import Move
 from amq.gateway.router import RoutedConnection
 from amq.journal.records import ObeyedTable, Record
 from amq.link.link import RemoteConnection
@@ -225,6 +226,6 @@ class ClusterOracle(Oracle):
             patch.object(LinkedClient, "deliver_all", see_deliver_all),
             patch.object(RemoteConnection, "_say", see_say),
             patch.object(RoutedConnection, "lost", see_lost),
-            self._counted(RoutedConnection, "_repeat", "moved"),
+            self._counted(Move, "repeat", "moved"),
         ):
             yield
