@@ -152,7 +152,7 @@ $(VENV)/.installed-spark: $(METADATA) | $(BIN)/python
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-test: $(METADATA) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint,bench,spark,jwt,ldap,sql,console,browser]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint,bench,spark,jwt,ldap,sql,zookeeper,console,browser]'
 	@$(FOR_SPARK)
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-spark
 

@@ -51,10 +51,21 @@ def open_store(store: str, locker: str | None = None) -> Store:
 @lru_cache(COORDINATORS_MAX)
 def open_coordinator(url: str) -> Coordinator:
     """The coordinator at `url`, one for all members of this process. Raises ConfigError."""
-    from amq.store.coordinated.etcd import Etcd
     from amq.store.coordinated.url import CoordinatorUrl
 
-    return Etcd(CoordinatorUrl.parse(url), SystemThreads(), SystemClock())
+    parsed = CoordinatorUrl.parse(url)
+    if parsed.kind == "etcd":
+        from amq.store.coordinated.etcd import Etcd
+
+        return Etcd(parsed, SystemThreads(), SystemClock())
+    try:
+        from amq.store.coordinated.zookeeper import ZooKeeper  # not for everybody: kazoo is an extra
+    except ImportError as error:
+        raise ConfigError(
+            f"{url} needs kazoo, which cannot be loaded ({error}): pip install 'amq[zookeeper]'",
+            code="STORE_URL_INVALID",
+        ) from error
+    return ZooKeeper(parsed, SystemThreads(), SystemClock())
 
 
 def open_directory(store: str) -> Store:

@@ -1,4 +1,4 @@
-"""Real brokers on a store in a directory whose lock is in real servers of etcd."""
+"""Real brokers on a store in a directory whose lock is in real servers of etcd or ZooKeeper."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,22 @@ from click.testing import CliRunner
 
 from amq.cli.main import main
 from amq.store.open import locker_of, open_coordinator, open_directory
-from tests.brokers import Broker, Brokers
-from tests.ensemble import Ensemble, EtcdEnsemble, ensemble, needs_etcd, wait_until
+from tests.brokers import SHORT, Broker, Brokers
+from tests.ensemble import Ensemble, EtcdEnsemble, ZooKeeperEnsemble, ensemble, needs_etcd, needs_zookeeper, wait_until
+from tests.relay import Relay
 from tests.traffic import Producer, connect_any, drain
 
-KINDS = [pytest.param(EtcdEnsemble, marks=needs_etcd)]
+KINDS = [
+    pytest.param(EtcdEnsemble, marks=needs_etcd, id="etcd"),
+    pytest.param(ZooKeeperEnsemble, marks=needs_zookeeper, id="zookeeper"),
+]
 SHORT_SESSION = "sessionTimeout=2000"
+PATIENT = ("sessionTimeout=60000", "requestTimeout=60000")  # a busy machine deposes no master
 
 
-@pytest.fixture(params=KINDS)
-def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ensemble]:
-    with ensemble(request.param, tmp_path / "servers") as found:
+@contextmanager
+def running(kind: type[Ensemble], directory: Path) -> Iterator[Ensemble]:
+    with ensemble(kind, directory / "servers") as found:
         wait_until(lambda: open_coordinator(found.url()).read("any") is None, "the servers have a leader")
         yield found
 
@@ -49,9 +55,12 @@ def masterships(brokers: Brokers) -> int:
 
 
 @pytest.mark.deep
-def test_brokers_go_on_while_servers_fail_and_wait_while_all_are_gone(servers: Ensemble, tmp_path: Path) -> None:
-    url = servers.url(SHORT_SESSION)
-    with Brokers(tmp_path, locker=url) as brokers:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_master_serves_while_servers_fail_and_is_followed_when_it_is_killed(
+    kind: type[Ensemble], tmp_path: Path
+) -> None:
+    with running(kind, tmp_path) as servers, Brokers(tmp_path, lockKeepAlivePeriod="60s") as brokers:
+        url = brokers.options["locker"] = servers.url(*PATIENT)
         pair = [brokers.master("a"), brokers.slave("b")]
         assert not {"lock", "claim", "brokers", "orders"} & set(os.listdir(brokers.store))
         assert locker_of(str(brokers.store)) == url
@@ -63,28 +72,57 @@ def test_brokers_go_on_while_servers_fail_and_wait_while_all_are_gone(servers: E
         producer = Producer(pair)
         producer.start()
         producer.wait_confirmed(100)
-
-        # One server after the other stands still, then is killed: the master is not deposed.
-        for number in range(3):
+        for number in servers.victims:
             servers.signal(number, signal.SIGSTOP)
             producer.wait_confirmed(100)
             servers.kill(number)
             servers.start(number)
             wait_until(lambda: not any(why for _, why in open_coordinator(url).servers()), "all three answer")
         assert masterships(brokers) == 1
-
-        # A slave takes over from a master that is killed, though that one's session is not over yet.
         pair[1].wait_ready()
-        pair[0].kill()
+        pair[0].kill()  # its session is not over yet
         pair[1].wait_serving()
-        pair[0].start().wait_slave()
-        producer.wait_confirmed(100)
-
-        # Without servers the master confirms nothing after its lease, and none takes over until they are back.
-        servers.kill()
-        pair[1].wait_event("mastership lost")
-        assert masterships(brokers) == 2
-        servers.start()
-        wait_until(lambda: masterships(brokers) == 3, "one of the two serves again")
         producer.wait_confirmed(100)
         checked(pair, producer)
+
+
+@pytest.mark.deep
+@needs_etcd
+def test_without_servers_the_master_ends_and_none_takes_over_until_they_are_back(tmp_path: Path) -> None:
+    with (
+        running(EtcdEnsemble, tmp_path) as servers,
+        Brokers(tmp_path, locker=servers.url()) as brokers,
+    ):
+        pair = [brokers.master("a"), brokers.slave("b")]
+        producer = Producer(pair)
+        producer.start()
+        producer.wait_confirmed(100)
+        servers.kill()
+        before = masterships(brokers)
+        wait_until(lambda: any(broker.said("mastership lost") for broker in pair), "the master ends")
+        assert masterships(brokers) == before
+        servers.start()
+        wait_until(lambda: masterships(brokers) > before, "one of the two serves again")
+        producer.wait_confirmed(100)
+        checked(pair, producer)
+
+
+@pytest.mark.deep
+@needs_etcd
+def test_a_master_that_alone_is_cut_off_from_the_servers_is_followed_and_confirms_nothing(tmp_path: Path) -> None:
+    with running(EtcdEnsemble, tmp_path) as servers, Brokers(tmp_path, locker=servers.url(SHORT_SESSION)) as brokers:
+        relay = Relay(servers.ports)
+        try:
+            cut = brokers.add("a", locker=servers.url(SHORT_SESSION, ports=relay.ports), **SHORT).start()
+            cut.wait_serving()
+            pair = [cut, brokers.slave("b", **SHORT)]
+            producer = Producer(pair)
+            producer.start()
+            producer.wait_confirmed(100)
+            relay.freeze()
+            pair[1].wait_serving()
+            cut.wait_event("mastership lost")
+            producer.wait_confirmed(100)
+            checked(pair, producer)
+        finally:
+            relay.close()

@@ -1,4 +1,4 @@
-"""Real servers of etcd, three of each, keep the contract of all coordinators, and lose one of them."""
+"""Real servers of etcd and ZooKeeper, three of each, keep the contract of all coordinators, and lose one of them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import pytest
 from amq.store.coordinator import ABSENT, Coordinator, claim
 from amq.store.open import open_coordinator
 from tests.coordinator_contract import CHECKS, Coordinators
-from tests.ensemble import Ensemble, EtcdEnsemble, ensemble, needs_etcd, wait_until
+from tests.ensemble import Ensemble, EtcdEnsemble, ZooKeeperEnsemble, ensemble, needs_etcd, needs_zookeeper, wait_until
 
-KINDS = [pytest.param(EtcdEnsemble, marks=needs_etcd)]
+KINDS = [
+    pytest.param(EtcdEnsemble, marks=needs_etcd, id="etcd"),
+    pytest.param(ZooKeeperEnsemble, marks=needs_zookeeper, id="zookeeper"),
+]
 _keys = (f"key-{number}" for number in itertools.count())
 
 
@@ -51,7 +54,7 @@ def test_each_server_in_turn_stands_still_or_is_killed(servers: Ensemble, coordi
     assert session.hold(f"{key}-held", b"x") is not None
     last = one.compare_and_set(key, b"0", ABSENT)
     assert last is not None
-    for number in range(3):
+    for number in servers.victims:
         servers.signal(number, signal.SIGSTOP)
         wait_until(lambda: one.read(key) is not None, "two of three go on")
         found = one.read(key)
