@@ -47,7 +47,10 @@ class Way:
 
     def handle(self, commands: list[Command], *, until_s: float = 0.0) -> list[Command]:  # noqa: ARG002
         assert not self.is_closed
-        self._ways.said += [(self.store, command) for command in commands]
+        for command in commands:
+            self._ways.said.append((self.store, command))
+            if isinstance(command, Transfer):  # as the bytes of the link: nothing is shared
+                command.messages = [_copied(message) for message in command.messages]
         self.commands += commands
         return []
 
@@ -55,9 +58,12 @@ class Way:
         self.is_closed = True
         self._ways.end(self)
 
-    def lose(self) -> None:
-        """The link breaks: what was said and not carried never comes."""
+    def lose(self, comes_late: bool = False) -> None:
+        """The link breaks: what was said and not carried never comes, or at any later time, when nobody asks any
+        more."""
         if not self.is_closed:
+            if comes_late:
+                self._ways.late += [(self.store, command) for command in self.commands]
             self.close()
             self._lost(TransportError("the link broke"))
 
@@ -70,9 +76,6 @@ class Way:
             if self.home is None:
                 self.world = self._ways.worlds[self.store]
                 self.home = ClientConnection(self.world.broker, self, self._ways.owner(), Client())
-            for command in commands:
-                if isinstance(command, Transfer):  # as the bytes of the link: nothing is shared
-                    command.messages = [_copied(message) for message in command.messages]
             self.home.handle(commands)
             self.world.broker.wake()
         answers, self.answers = self.answers, []
@@ -117,7 +120,17 @@ class Ways:
         self.worlds = worlds
         self.open_ways: list[Way] = []
         self.said: list[tuple[str, Command]] = []
+        self.late: list[tuple[str, Command]] = []  # what comes when its link has broken
         self._count = 0
+
+    def come_late(self) -> None:
+        """The first command of a link that has broken comes."""
+        if self.late:
+            store, command = self.late.pop(0)
+            way = Way(self, store, None, lambda _: None)
+            way.home = ClientConnection(self.worlds[store].broker, way, self.owner(), Client())
+            way.home.handle([command])
+            self.worlds[store].broker.wake()
 
     def owner(self) -> str:
         self._count += 1

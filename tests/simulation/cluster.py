@@ -23,16 +23,18 @@ from amq.cli.orders import OrderError
 from amq.cluster.directory import StoreTable
 from amq.cluster.placement import SPREAD
 from amq.cluster.preference import priorities
+from amq.config.destination_options import DestinationOptions
 from amq.config.schema import BrokerConfig
 from amq.core.errors import AmqError
 from amq.core.message import LARGE_BODY_BYTES
+from amq.gateway.members import MemberWays
 from tests.large import large_from
 from tests.simulation.clients import Application, Consumer, Mover, Producer, TransactedProducer
 from tests.simulation.cluster_faults import inject, schedule
 from tests.simulation.cluster_oracle import ClusterOracle, StoreOracle
 from tests.simulation.door import SimVfs
 from tests.simulation.faults import FAULTS_S, Fault
-from tests.simulation.gateways import CLUSTER_ID, SECRET, Directory, GatewaySlot, Tables, finder
+from tests.simulation.gateways import CLUSTER_ID, SECRET, Directory, GatewaySlot, Tables, finder, no_tls
 from tests.simulation.hosts import HostCache
 from tests.simulation.network import Network
 from tests.simulation.oracle import STORE
@@ -113,6 +115,9 @@ class StoreWorld(World):
             slave_follow_interval_s=rng.choice((0.1, 0.5)),
             queue_limit_bytes=self.cluster.queue_limit_bytes,
             failback_delay_s=rng.choice((2.0, 60.0)),
+            destinations=(
+                DestinationOptions(self.cluster.led, {"divert": self.cluster.led_to, "divert_exclusive": True}),
+            ),
         )
 
     def begin(self) -> None:
@@ -169,6 +174,14 @@ class StoreWorld(World):
 
     def kill_client(self, index: int) -> None:
         self.cluster.kill_client(index)
+
+    def _ways(self, process: Process) -> dict[str, Any]:
+        find = self.cluster.finder(process)
+
+        def make(hub: Any, secret: bytes, threads: Any, entropy: Random) -> MemberWays:
+            return MemberWays(hub, secret, threads, entropy, lambda name: name, no_tls, find)
+
+        return {"peers": make}
 
     def door(self, process: Process) -> SimVfs:
         """For a process that is no member."""
@@ -238,6 +251,8 @@ class ClusterWorld(World):
         count = rng.choice((2, 2, 3))
         self.tables = Tables([f"s{i + 1}" for i in range(count)])
         self.tables.lag_s = {node.name: rng.choice((0.0, 0.0, 0.3, 3.0)) for node in self.nodes}
+        self.led, self.led_to = self._apart()
+        self.divert = DestinationOptions(self.led, {"divert": self.led_to, "divert_exclusive": True})
         self.stores = [StoreWorld(self, i, rng) for i in range(count + 1)]  # the last one is added later, perhaps
         self.mount = self.stores[0].mount
         self.gateways = self._make_gateways(rng)
@@ -245,6 +260,13 @@ class ClusterWorld(World):
         dice = Random(rng.getrandbits(64))
         self.faults = schedule(dice, self.period_s, count, focus) if faults is None else faults
         self._operator: Process | None = None
+
+    def _apart(self) -> tuple[str, str]:
+        """Two queues with different homes: messages for the first are led to the second."""
+        placement = self.tables.newest.placement
+        first = placement.home_of("queue://led")
+        names = (f"led.to.{number}" for number in range(1000))
+        return "led", next(name for name in names if placement.home_of(f"queue://{name}") != first)
 
     def _make_gateways(self, rng: Random) -> list[GatewaySlot]:
         found = []
@@ -276,6 +298,8 @@ class ClusterWorld(World):
             *(partial(Consumer, queue=queue, prefetch=rng.choice((1, 3, 20))) for queue in ("a", "a", "n.*", "n.1")),
             *(partial(Consumer, queue=queue, prefetch=rng.choice((1, 3, 20))) for queue in ("x.{t}", "z.{t}", MOVABLE)),
             *(partial(Consumer, queue="many", prefetch=rng.choice((1, 3, 20))) for _ in range(2)),
+            partial(Producer, queue=self.led, burst=rng.choice((2, 10)), body_bytes=body_bytes),
+            partial(Consumer, queue=self.led_to, prefetch=rng.choice((1, 20))),
             partial(Producer, queue="k", burst=2, body_bytes=body_bytes, pause_s=1.0),
             lambda *known: Consumer(*known, "k", 5, late=True),
         ]

@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 from amq.broker.broker import Broker
 from amq.broker.queues.queue import Subscription
+from amq.broker.transfer.channel import Channel
 from amq.cluster.placement import SPREAD, Placement
 from amq.core.destination import QUEUE_SCHEME
 from amq.core.message import Message
@@ -199,7 +200,7 @@ class ClusterOracle(Oracle):
     @contextmanager
     def observing(self) -> Iterator[None]:
         deliver, deliver_all, say = LinkedClient.deliver, LinkedClient.deliver_all, RemoteConnection._say
-        lost = RoutedConnection.lost
+        lost, come = RoutedConnection.lost, Channel._come
 
         def see_deliver(client: LinkedClient, subscription: Any, message: Message, redelivered: int) -> None:
             self._hands(client, subscription, [message])
@@ -220,8 +221,17 @@ class ClusterOracle(Oracle):
             self.counts["homes lost"] += 1
             self.counts["homes lost unnoticed"] += goes_on
 
+        def see_come(channel: Channel) -> None:
+            """The messages of a parcel leave for the store that has confirmed them."""
+            here = self.here()
+            for seqs in channel._parcel.queues.values():
+                here.withdrawn.update(seqs)
+            self.counts["parcels"] += 1
+            come(channel)
+
         with (
             super().observing(),
+            patch.object(Channel, "_come", see_come),
             patch.object(LinkedClient, "deliver", see_deliver),
             patch.object(LinkedClient, "deliver_all", see_deliver_all),
             patch.object(RemoteConnection, "_say", see_say),

@@ -136,7 +136,7 @@ class GatewaySlot:
             table,
             self.config.name,
             SECRET,
-            WayDoors(clock, clock, dice, _no_tls, find),
+            WayDoors(clock, clock, dice, no_tls, find),
         )
         shared = Shared(Events(), Entrance(clock, lambda: self.config), anybody)
         hub = GatewayHub(self.config, clock, dice, clock, shared, self.config.name, self.machine.name, CLUSTER_ID, ways)
@@ -174,7 +174,7 @@ class GatewaySlot:
         return [f"{self.name} holds {each}" for each in found]
 
 
-def _no_tls() -> Any:
+def no_tls() -> Any:
     raise AssertionError("no link of the simulation has TLS")
 
 

@@ -326,6 +326,10 @@ class World:
         """The door to the store of one process."""
         return SimVfs(cache, process, lambda: self.server_ready_at)
 
+    def _ways(self, process: Process) -> dict[str, Any]:  # noqa: ARG002
+        """Further doors of a broker."""
+        return {}
+
     def _settings(self) -> AbstractContextManager[object]:
         """What else holds while this world runs."""
         return nullcontext()
@@ -343,6 +347,7 @@ class World:
             make_runner=process.runner,
             replace_process=lambda: self._replace(slot, process),
             probe=self._probe if self.deaf else None,
+            **self._ways(process),
         )
         slot.service = service
         service.events.listen(release.role_changed, lambda event: self.oracle.log(f"{slot.name} is {event.role}"))

@@ -222,7 +222,9 @@ class OutboxSender:
         here = [seq for seq in seqs if seq in held.unacked]
         self._held_bytes -= sum(map(_size, held.settle(here)))
         if len(here) < len(seqs):
-            self.queue.take_out(set(seqs) - set(here))
+            rest = set(seqs) - set(here)
+            self.queue.take_out(rest)
+            self._core.state.take_from_disk(self.queue, rest)  # or they would be read, and sent, before they have left
 
     def _drop_volatile(self) -> None:
         volatile, self._volatile = self._volatile, []
