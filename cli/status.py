@@ -36,7 +36,8 @@ from amq.journal.segment import list_segments
 from amq.management.consoles import is_loopback, web_url
 from amq.protocols.stomp.frame import Frame, FrameReader, encode
 from amq.store.host import Owner
-from amq.store.name import full_name
+from amq.store.name import full_name, is_coordinator
+from amq.store.open import open_coordinator
 from amq.store.presence import BrokerPresence
 from amq.store.segment_log import SegmentLog
 from amq.store.status import StoreStatus, silence, store_status
@@ -157,6 +158,7 @@ def _of_store(store: str) -> dict[str, Any]:
     except OSError as error:
         raise StoreError(f"{error.filename or store}: {error.strerror}: the store cannot be read") from error
     epoch, master, last_ms = seen.epoch, seen.master, seen.last_sign_wall_ms
+    url = epoch.lock.url if epoch is not None else ""
     return {
         "store": full_name(store),
         "state": _state(seen, silent_s),
@@ -164,7 +166,8 @@ def _of_store(store: str) -> dict[str, Any]:
         "silent_s": None if silent_s is None else round(silent_s, 1),
         "successor": _successor(seen),
         "lock": seen.lock,
-        "locker": epoch.lock.url if epoch is not None else "",
+        "locker": url,
+        "locker_servers": dict(open_coordinator(url).servers()) if is_coordinator(url) else {},
         "epoch": epoch.number if epoch is not None else 0,
         "epoch_owner": epoch.owner.name if epoch is not None else "",
         "version": epoch.format if epoch is not None else None,
@@ -334,6 +337,8 @@ def _print_store(facts: dict[str, Any]) -> None:
         since = wall_text(facts["since_wall_ms"])
         click.echo(f"epoch    {facts['epoch']}, since {since} ({age} ago): {facts['reason']}")
     click.echo(f"lock     {facts['lock']}" + (f", in {facts['locker']}" if facts["locker"] else ""))
+    for server, why in facts["locker_servers"].items():
+        click.echo(f"         {server} {f'does not answer: {why}' if why else 'answers'}")
     slaves = "\n         ".join(f"{_who(slave)}{_slave_text(slave)}" for slave in facts["slaves"])
     click.echo(f"slaves   {slaves or 'none: no broker would take over'}")
     if facts["slaves"] and all(slave["cannot_listen"] or slave["too_old"] for slave in facts["slaves"]):

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +19,6 @@ import pytest
 from tests.patience import DEADLINE_S
 from tests.ports import free_port
 
-SERVERS = 3
 JAR = Path("/usr/share/java/zookeeper.jar")
 _IN_CI = os.environ.get("CI") == "true"
 needs_etcd = pytest.mark.skipif(
@@ -35,13 +34,14 @@ class Ensemble:
     fail, one after the other: a new start of some costs seconds."""
 
     kind = ""
+    servers = 3
     victims: tuple[int, ...] = (0, 1, 2)
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.ports = [free_port() for _ in range(SERVERS)]
+        self.ports = [free_port() for _ in range(self.servers)]
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        for number in range(SERVERS):
+        for number in range(self.servers):
             (directory / str(number)).mkdir(parents=True)
 
     def url(self, *options: str, ports: list[int] | None = None, user: str = "") -> str:
@@ -50,7 +50,7 @@ class Ensemble:
 
     def start(self, *numbers: int) -> None:
         """Start these servers, or all."""
-        for number in numbers or range(SERVERS):
+        for number in numbers or range(self.servers):
             with open(self.directory / f"{number}.log", "ab") as log:
                 self._processes[number] = subprocess.Popen(
                     ["setpriv", "--pdeathsig", "KILL", *self.command(number)],
@@ -58,7 +58,6 @@ class Ensemble:
                     stdout=log,
                     stderr=log,
                     cwd=self.directory / str(number),
-                    env={**os.environ, **self.environment()},
                 )
 
     def signal(self, number: int, what: signal.Signals) -> None:
@@ -74,22 +73,20 @@ class Ensemble:
     def command(self, number: int) -> list[str]:
         raise NotImplementedError
 
-    def environment(self) -> Mapping[str, str]:
-        return {}
-
     def log(self) -> str:
         return "\n".join(file.read_text()[-3000:] for file in sorted(self.directory.glob("*.log")))
 
 
 class EtcdEnsemble(Ensemble):
     kind = "etcd"
+    scheme = "http"  # of its clients
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.peers = [free_port() for _ in range(SERVERS)]
+        self.peers = [free_port() for _ in range(self.servers)]
 
     def command(self, number: int) -> list[str]:
-        client, peer = f"http://127.0.0.1:{self.ports[number]}", f"http://127.0.0.1:{self.peers[number]}"
+        client, peer = f"{self.scheme}://127.0.0.1:{self.ports[number]}", f"http://127.0.0.1:{self.peers[number]}"
         members = ",".join(f"n{each}=http://127.0.0.1:{port}" for each, port in enumerate(self.peers))
         given = {
             "name": f"n{number}",
@@ -110,7 +107,7 @@ class ZooKeeperEnsemble(Ensemble):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.peers = [(free_port(), free_port()) for _ in range(SERVERS)]
+        self.peers = [(free_port(), free_port()) for _ in range(self.servers)]
 
     def command(self, number: int) -> list[str]:
         own = self.directory / str(number)

@@ -66,6 +66,7 @@ def test_the_master_serves_while_servers_fail_and_is_followed_when_it_is_killed(
         assert locker_of(str(brokers.store)) == url
         seen = command("status", "--store", str(brokers.store))
         assert (seen["state"], seen["master"]["name"], seen["locker"]) == ("serving", "a", url)
+        assert seen["locker_servers"] == {f"127.0.0.1:{port}": "" for port in servers.ports}
         assert [each["name"] for each in seen["slaves"]] == ["b"]
         found = command("doctor", f"{brokers.store}/", "--quick")["findings"]
         assert sum(each["found"] == "answers" for each in found) == 3

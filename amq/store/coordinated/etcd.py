@@ -28,6 +28,7 @@ from amq.store.coordinator import ABSENT, KeyEntry
 CLOSE_S: Final = 1.0  # for the end of a session
 ROUND_S: Final = 0.05  # pause after all servers refused
 ANSWER_BYTES_MAX: Final = 16 << 20
+TEXT_BYTES_MAX: Final = 200  # of an answer that is not from etcd, in an error
 IDLE_MAX: Final = 4  # connections that are kept for the next call
 MARGIN: Final = 0.01  # of two clocks, over the time of a session
 _NOT_FOUND, _DENIED, _INVALID, _FULL, _LOGIN = 5, 7, 3, 8, 16  # codes of gRPC
@@ -220,13 +221,9 @@ class Etcd:
             data = response.read(ANSWER_BYTES_MAX)
             if not response.isclosed():
                 raise http.client.HTTPException(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
-            answer = json.loads(data)
-            if not isinstance(answer, dict):
-                raise http.client.HTTPException("an answer that is no object")
-        except BaseException as error:
+            answer = _answer(data, response.status)
+        except BaseException:
             connection.close()
-            if isinstance(error, ValueError):
-                raise http.client.HTTPException(f"no answer of etcd: {error}") from error
             raise
         with self._mutex:
             keep = len(self._idle) < IDLE_MAX
@@ -333,6 +330,16 @@ class EtcdWatch:
         stream, self._stream = self._stream, None
         for each in stream or ():
             each.close()
+
+
+def _answer(data: bytes, status: int) -> dict[str, Any]:
+    """The object that etcd sends, whether it refuses or not. Raises HTTPException."""
+    with suppress(ValueError):
+        found = json.loads(data)
+        if isinstance(found, dict):
+            return found
+    text = data[:TEXT_BYTES_MAX].decode(errors="replace").strip()
+    raise http.client.HTTPException(f"no answer of etcd: {status} {text}")
 
 
 def _is_readable(sock: Any) -> bool:
