@@ -9,14 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 
-from tests.simulation import cluster_mutants, feature_mutants, mutants, openwire_mutants, sql_mutants
+from tests.simulation import cluster_mutants, feature_mutants, mutants, openwire_mutants, replica_mutants, sql_mutants
 from tests.simulation.faults import Fault
 from tests.simulation.world import Result, run
 
 PROCESSES = 2
 MUTANTS = mutants.MUTANTS | openwire_mutants.MUTANTS | sql_mutants.MUTANTS | cluster_mutants.MUTANTS
-FOCUS = mutants.FOCUS | sql_mutants.FOCUS | cluster_mutants.FOCUS
-FEATURES = feature_mutants.FEATURES | sql_mutants.FEATURES | cluster_mutants.FEATURES
+MUTANTS |= replica_mutants.MUTANTS
+FOCUS = mutants.FOCUS | sql_mutants.FOCUS | cluster_mutants.FOCUS | replica_mutants.FOCUS
+FEATURES = feature_mutants.FEATURES | sql_mutants.FEATURES | cluster_mutants.FEATURES | replica_mutants.FEATURES
 
 Focus = tuple[str, ...]
 Features = tuple[str, ...] | None  # None = as the seed has it

@@ -634,11 +634,16 @@ def run(
     seed: int, faults: list[Fault] | None = None, focus: tuple[str, ...] = (), features: tuple[str, ...] | None = None
 ) -> Result:
     """One run."""
-    from tests.simulation import cluster, database
+    from tests.simulation import cluster, database, replicas
 
-    kinds: dict[str, type[World]] = {database.NAME: database.SqlWorld, cluster.NAME: cluster.ClusterWorld}
+    kinds: dict[str, Callable[..., Any]] = {
+        database.NAME: database.SqlWorld,
+        cluster.NAME: cluster.ClusterWorld,
+        replicas.NAME: replicas.ReplicationWorld,
+    }
     kind = next((kinds[name] for name in features or () if name in kinds), World)
     try:
-        return kind(seed, faults, focus, features).run()
+        result: Result = kind(seed, faults, focus, features).run()
+        return result
     except AmqError as error:  # the harness itself must never meet one
         raise AssertionError(f"seed {seed}: {error}") from error

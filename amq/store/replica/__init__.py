@@ -1,0 +1,11 @@
+"""The protocol of a replicated store as state machines: messages in, messages and requests out, no I/O, no clock.
+
+Spec and proof: docs/master-slave.md, "A replicated store".
+
+    group       GroupRecord: what the coordinator keeps, and what its numbers mean
+    messages    what members say to each other; what a machine asks of the program around it
+    keeper      Keeper: one copy of the log, of any member
+    stream      LogStream: brings the copies of all members up to one end
+    leader      Leader: the master of a term; it confirms, and changes the group
+    candidate   Candidate: promise, seal, copy, compare-and-set
+"""
