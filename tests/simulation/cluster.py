@@ -31,6 +31,7 @@ from amq.gateway.members import MemberWays
 from tests.large import large_from
 from tests.simulation.clients import Application, Consumer, Mover, Producer, TransactedProducer
 from tests.simulation.cluster_faults import inject, schedule
+from tests.simulation.cluster_features import add_feature
 from tests.simulation.cluster_oracle import ClusterOracle, StoreOracle
 from tests.simulation.door import SimVfs
 from tests.simulation.faults import FAULTS_S, Fault
@@ -219,7 +220,7 @@ class ClusterWorld(World):
         seed: int,
         faults: list[Fault] | None = None,
         focus: tuple[str, ...] = (),
-        features: tuple[str, ...] | None = None,  # noqa: ARG002 - it has its own
+        features: tuple[str, ...] | None = None,
     ) -> None:
         self.seed = seed
         rng = Random(f"cluster {seed}")
@@ -237,7 +238,7 @@ class ClusterWorld(World):
             rng.choice((0.0, 0.0, 0.0005, 0.005)),
         )
         self.peace = False
-        self.features = (NAME,)
+        self.features = features or (NAME,)
         self.machines: list[Machine] = []
         self.slots, self._made = [], []
         self.applications: list[tuple[Application, Machine]] = []
@@ -257,6 +258,9 @@ class ClusterWorld(World):
         self.mount = self.stores[0].mount
         self.gateways = self._make_gateways(rng)
         self._make_applications(rng)
+        for name in self.features:
+            if name != NAME:
+                add_feature(self, name)
         dice = Random(rng.getrandbits(64))
         self.faults = schedule(dice, self.period_s, count, focus) if faults is None else faults
         self._operator: Process | None = None
@@ -465,6 +469,8 @@ class ClusterWorld(World):
             ExitStack() as settings,
         ):
             settings.enter_context(self._hooked(Homes, "offer"))
+            for feature in self._made:
+                settings.enter_context(feature.settings())
             for store in self.stores[:-1]:
                 store.begin()
             for gateway in self.gateways:

@@ -115,6 +115,7 @@ class ClusterOracle(Oracle):
         self.unsure: set[str] = set()  # ids that may be stored twice: they were on their way while their home changed
         self.moving: tuple[str, ...] = ()  # queues that get another home now
         self.spread: tuple[str, ...] = ()  # those that live in every store, of which there is one more now
+        self._acknowledged: dict[str, str] = {}  # id → the application that was told so last
         self._handed: Counter[tuple[str, str, int]] = Counter()  # by homes: (owner, store, seq)
         self._given: Counter[tuple[str, str, int]] = Counter()  # by gateways
 
@@ -146,14 +147,23 @@ class ClusterOracle(Oracle):
     def delivered(self, message_id: str, wire_id: str, epoch: int) -> None:
         if message_id in self.unsure and message_id in self.sent:
             self.sent[message_id].wire_ids.clear()
-        elif message_id in self.sent and self.sent[message_id].acked_epoch:
+        elif self._acknowledged.get(message_id) == self._who():
             self.broken("P2", f"{message_id} is received, and its acknowledgement was confirmed")
         super().delivered(message_id, wire_id, 0 * epoch)  # epochs of different homes have no order
+
+    def seq_of(self, wire_id: str) -> int:
+        return super().seq_of(wire_id) >> INDEX_BITS
 
     def acknowledged(self, message_id: str, epoch: int) -> None:
         if not any(store.is_consumed(seq) for store, seq in self.places[message_id]):
             self.broken("P2", f"the acknowledgement of {message_id} was confirmed, and no store has committed it")
+        self._acknowledged[message_id] = self._who()
         super().acknowledged(message_id, epoch)
+
+    def _who(self) -> str:
+        """The application that runs now. Another one may have what it got before, and look at it later."""
+        task = self._scheduler.current
+        return task.process.name if task is not None else ""
 
     # -- homes --------------------------------------------------------------------------------------------------------
 

@@ -211,7 +211,7 @@ class Subscriber(Consumer):
         return consumer
 
     def _id(self, message: aio.Message) -> str:
-        message_id = self._feature.identities[int(message.id.rpartition("-")[2])]
+        message_id = self._feature.identities[self.oracle.seq_of(message.id)]
         if message_id.partition("@")[0] != application_id(message):
             self.oracle.broken("P5", f"{message.id} is {application_id(message)}, stored was {message_id}")
         self._feature.received(self._durable, message_id)

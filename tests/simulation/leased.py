@@ -288,7 +288,7 @@ class Reader(Application):
             message = await reader.receive(CALL_S)
             if message is None:
                 break
-            seqs.append(int(message.id.rpartition("-")[2]))
+            seqs.append(self.oracle.seq_of(message.id))
             self._feature.ids[seqs[-1]] = application_id(message)
             self.oracle.delivered(application_id(message), message.id, self.epoch(connection))
         self._feature.read(held, start, seqs)

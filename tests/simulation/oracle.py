@@ -177,6 +177,10 @@ class Oracle:
         if DEAD + message_id in self.sent:
             self.broken("P2", f"{message_id} was acknowledged, and is a dead letter as well")
 
+    def seq_of(self, wire_id: str) -> int:
+        """The number in its store of the message that a client knows by that id."""
+        return int(wire_id.rpartition("-")[2])
+
     def gone(self, seq: int, epoch: int) -> None:
         """It had left when that epoch ended, which nobody was told then."""
         self._consumed.setdefault(seq, epoch)

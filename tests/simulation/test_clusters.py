@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.simulation.cluster import NAME, ClusterWorld
+from tests.simulation.cluster_features import CLUSTER_FEATURES
 from tests.simulation.faults import Fault
 from tests.simulation.pool import report, run_seed
 
@@ -45,3 +46,11 @@ def test_clusters_keep_their_promises() -> None:
         counts += result.counts
     short = {kind: counts[kind] for kind, least in WANTED.items() if counts[kind] < least}
     assert not short, f"too little happened: {short} of {counts}"
+
+
+@pytest.mark.deep
+def test_what_a_store_does_for_clients_of_gateways_keeps_its_promises() -> None:
+    result = run_seed(1, features=(NAME, *CLUSTER_FEATURES))
+    assert not result.violation, report(result)
+    missing = [kind for kind in ("for durable subscriptions", "leases", "two-phase commits") if not result.counts[kind]]
+    assert not missing, f"too little happened: {missing} of {result.counts}"
