@@ -1,0 +1,143 @@
+"""The machines of a replicated store, one at a time: what a copy takes, and what waits for a slow member.
+
+The simulation (tests/simulation/test_replicas.py) has them all together, with faults.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amq.store.replica.group import GroupPolicy, GroupRecord
+from amq.store.replica.keeper import Keeper, KeptState
+from amq.store.replica.leader import Leader
+from amq.store.replica.messages import (
+    Adopt,
+    Append,
+    AskPromise,
+    CompareAndSet,
+    Confirm,
+    FetchLog,
+    KeepData,
+    KeepMark,
+    KeepPiece,
+    Lacking,
+    Lost,
+    Piece,
+    Promised,
+    ReadBack,
+    RefusedBallot,
+    Say,
+    SetAside,
+    StartOver,
+    Stored,
+    Supply,
+)
+from amq.store.replica.stream import IN_FLIGHT_BYTES_MAX
+
+SECOND = GroupRecord(7, frozenset("abc"), 2, 3, 40)  # term 7 begins where term 3 ended at 40
+AHEAD, BEHIND = KeptState(5, 3, True, 50), KeptState(5, 3, True, 30)
+BEGUN = KeptState(7, 7, True, 10)
+OLD = KeptState(1, 1, True, 99)
+
+
+@pytest.mark.parametrize(
+    ("kept", "message", "requests", "answer"),
+    [
+        (AHEAD, AskPromise(4), (), RefusedBallot(5)),
+        (AHEAD, AskPromise(5), (), Promised(5, 3, 50, True)),
+        (AHEAD, AskPromise(6), (KeepMark(6, 3, True),), Promised(6, 3, 50, True)),
+        (AHEAD, Append(3, 3, 50, 60, b"x"), (), RefusedBallot(5)),
+        (AHEAD, Append(5, 3, 50, 60, b"x"), (KeepData(60, b"x"),), Stored(3, 60)),
+        (AHEAD, Append(6, 3, 50, 60, b"x"), (KeepMark(6, 3, True), KeepData(60, b"x")), Stored(3, 60)),
+        (AHEAD, Append(5, 3, 40, 50, b"x"), (), Stored(3, 50)),
+        (AHEAD, Append(5, 3, 40, 60, b"x"), (), Lacking(3, 50, True)),
+        (AHEAD, Append(5, 3, 60, 70, b"x"), (), Lacking(3, 50, True)),
+        (AHEAD, Append(7, 7, 50, 70, b"x"), (KeepMark(7, 3, True),), Lacking(3, 50, True)),
+        (AHEAD, Adopt(7, SECOND), (SetAside(40), KeepMark(7, 7, True)), Stored(7, 0)),
+        (BEHIND, Adopt(7, SECOND), (KeepMark(7, 3, True),), Lacking(3, 30, True)),
+        (BEGUN, Adopt(7, SECOND), (), Stored(7, 10)),
+        (BEGUN, Piece(7, SECOND, 0, True, b"x"), (), Stored(7, 10)),
+        (AHEAD, Piece(7, SECOND, 0, True, b"x"), (SetAside(40), KeepMark(7, 7, True)), Stored(7, 0)),
+        (
+            OLD,
+            Piece(7, SECOND, 0, False, b"x"),
+            (KeepMark(7, 7, False), StartOver(), KeepPiece(b"x")),
+            Lacking(7, 1, False),
+        ),
+        (
+            OLD,
+            Piece(7, SECOND, 0, True, b"x"),
+            (KeepMark(7, 7, False), StartOver(), KeepPiece(b"x"), KeepMark(7, 7, True)),
+            Stored(7, 0),
+        ),
+        (KeptState(7, 7, False, 0), AskPromise(8), (KeepMark(8, 7, False),), Promised(8, 7, 0, False)),
+        (KeptState(7, 7, False, 0), Append(7, 7, 0, 5, b"x"), (), Lacking(7, 0, False)),
+        (KeptState(7, 7, False, 0), Piece(7, SECOND, 3, True, b"x"), (), Lacking(7, 0, False)),
+        (BEGUN, FetchLog(8, 7, 4), (KeepMark(8, 7, True), ReadBack(7, 4)), None),
+        (BEGUN, FetchLog(8, 6, 4), (KeepMark(8, 7, True),), Lacking(7, 10, True)),
+    ],
+)
+def test_a_copy(kept: KeptState, message: Any, requests: tuple[Any, ...], answer: Any) -> None:
+    assert Keeper(kept).handle(message) == (requests, answer)
+
+
+def leader(policy: GroupPolicy | None = None) -> Leader:
+    made = Leader("a", SECOND, 5, ["d"], policy or GroupPolicy(3, 2))
+    for member in "ab":
+        made.handle(member, Stored(7, 0))
+    made.take()
+    return made
+
+
+def test_a_slow_member_holds_little_in_memory_and_is_supplied_later() -> None:
+    master = leader()
+    size = IN_FLIGHT_BYTES_MAX // 8
+    for number in range(1, 101):
+        master.append(number, size, b"")
+        master.handle("a", Stored(7, number))
+    out = master.take()
+    sent = [each.message.upto for each in out if isinstance(each, Say) and each.member == "b"]
+    assert sent == list(range(1, 9)), "no more than the bound is on its way"
+    assert not any(isinstance(each, Confirm) for each in out)
+    for upto in sent:
+        master.handle("b", Stored(7, upto))
+    out = master.take()
+    assert [each.position for each in out if isinstance(each, Confirm)] == sent
+    assert [each for each in out if isinstance(each, Supply)] == [Supply("b", 7, 8)], "one question at a time"
+    master.stream.supplied("b", 7, 8, 100, size, b"")
+    master.handle("b", Stored(7, 100))
+    assert master.confirmed == 100
+
+
+def test_nothing_is_confirmed_without_those_who_go_before_the_coordinator_says_so() -> None:
+    """b and c are lost: the group shall be a alone."""
+    master = leader(GroupPolicy(3, 1))
+    master.handle("d", Lacking(0, 0, True))
+    for _ in range(4):
+        master.handle("a", Stored(7, 0))
+        master.tick()
+    alone = SECOND.regrouped("a")
+    assert CompareAndSet(5, alone) in master.take()
+    master.append(1, 1, b"")
+    master.handle("a", Stored(7, 1))
+    assert not master.confirmed
+    master.answered(5, SECOND)  # asked again, until it is known
+    master.tick()
+    assert CompareAndSet(5, alone) in master.take()
+    assert not master.confirmed
+    master.answered(6, alone)
+    assert master.confirmed == 1
+
+
+def test_a_master_that_hears_of_a_later_one_is_lost_once() -> None:
+    master = leader()
+    master.handle("b", RefusedBallot(9))
+    master.handle("b", RefusedBallot(9))
+    master.answered(6, SECOND.after(9, "bc", 0))
+    assert [type(each) for each in master.take()] == [Lost]
+    master.append(1, 1, b"")
+    for member in "ab":
+        master.handle(member, Stored(7, 1))
+    assert not master.confirmed
