@@ -98,8 +98,9 @@ class Codec(Protocol):
         and `large_delivery`: raises CostlyError where a thread must make the message ready, by `translation`."""
         ...
 
-    def deliveries(self, subscription: Any, messages: Sequence[Message], /) -> list[bytes]:
-        """`delivery` for each of `messages`, for the first time; but none from the first on that is costly."""
+    def deliveries(self, subscription: Any, messages: Sequence[Message], /) -> tuple[bytes, int]:
+        """`delivery` for each of `messages`, for the first time, in one piece; but none from the first on that is
+        costly. And how many these are."""
         ...
 
     def translation(self, subscription: Any) -> Callable[[Message], Message]:

@@ -372,11 +372,13 @@ class Peer:
 
     def deliver_all(self, subscription: QueueConsumer, messages: list[Message]) -> None:
         self._traffic.delivered += len(messages)
-        frames = [] if self._later else self.codec.deliveries(subscription.wire, messages)  # type: ignore[union-attr]
-        if frames:
-            self._gather(b"".join(frames))
-        if len(frames) < len(messages):  # the next one takes a thread, and those behind it wait for that
-            self._deliver_later(subscription, 0, *messages[len(frames) :])
+        count = 0
+        if not self._later:
+            data, count = self.codec.deliveries(subscription.wire, messages)  # type: ignore[union-attr]
+            if count:
+                self._gather(data)
+        if count < len(messages):  # the next one takes a thread, and those behind it wait for that
+            self._deliver_later(subscription, 0, *messages[count:])
 
     def deliver_batch(self, subscription: QueueConsumer, batch: MessageBatch) -> None:
         self._traffic.delivered += len(batch.messages)

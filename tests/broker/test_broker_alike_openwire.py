@@ -51,8 +51,8 @@ class GeneralCodec(OpenWireCodec):
     def _receive_frequent(self, commands: list[Command], left: int) -> int:  # noqa: ARG002
         return left
 
-    def deliveries(self, consumer: Any, messages: Sequence[Message]) -> list[bytes]:
-        return [self.delivery(consumer, each, 0) for each in messages]
+    def deliveries(self, consumer: Any, messages: Sequence[Message]) -> tuple[bytes, int]:
+        return b"".join([self.delivery(consumer, each, 0) for each in messages]), len(messages)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Spoken(Client):
         self._tell(self.codec.delivery(subscription.wire, message, redelivered))
 
     def deliver_all(self, subscription: Subscription, messages: list[Message]) -> None:
-        self._tell(b"".join(self.codec.deliveries(subscription.wire, messages)))
+        self._tell(self.codec.deliveries(subscription.wire, messages)[0])
 
     def confirm(self, receipt: object, outcome: str = "") -> None:
         self._tell(self.codec.receipt(receipt, outcome))

@@ -184,8 +184,8 @@ class NeutralCodec:
     def end_of_browse(self, subscription: tuple[int, str]) -> bytes:
         return frame(Op.BROWSED, subscription[1], session=subscription[0])
 
-    def deliveries(self, subscription: tuple[int, str], messages: Sequence[Message]) -> list[bytes]:
-        return [self.delivery(subscription, message, 0) for message in messages]
+    def deliveries(self, subscription: tuple[int, str], messages: Sequence[Message]) -> tuple[bytes, int]:
+        return b"".join([self.delivery(subscription, message, 0) for message in messages]), len(messages)
 
     def batch(self, subscription: Any, batch: MessageBatch) -> bytes:
         return b"".join([self.delivery(subscription, message, 0) for message in batch.messages])

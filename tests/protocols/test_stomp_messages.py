@@ -152,4 +152,5 @@ def test_what_is_encoded_together_is_the_same_as_one_by_one(some: list[tuple[Mes
     each = [message.with_body(b"%d" % number) for message, count in some for number in range(count)]
     deliveries = Deliveries(version, "ID:x-", "")
     form = deliveries.format("s", 0, True)
-    assert deliveries.encode_all(form, each) == [deliveries.encode(form, message, 0) for message in each]
+    whole = b"".join([deliveries.encode(form, message, 0) for message in each])
+    assert deliveries.encode_all(form, each) == (whole, len(each))

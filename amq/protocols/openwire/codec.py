@@ -87,8 +87,9 @@ from amq.protocols.openwire.messages import (
     GROUP_ID,
     GROUP_SEQ,
     MESSAGE_TYPES,
+    PIECES,
     PROPERTIES_MAX,
-    dispatch_as_it_came,
+    dispatch_as_they_came,
     head_of,
     message_of,
     producer_text_in,
@@ -837,17 +838,34 @@ class OpenWireCodec:
 
     def delivery(self, consumer: Consumer, message: Message, redelivered: int) -> bytes:
         """One message for one consumer."""
-        if self._version < 10 or message.seq <= self._ids.known_to:  # it may know it
-            return b"".join(self._pieces(consumer, message, redelivered))
-        if message.destination != consumer.opening_name:
-            consumer.opening_name = message.destination
-            consumer.opening = consumer.head + self._destination_of(message.destination)
-        data = dispatch_as_it_came(consumer.opening, message, redelivered)
-        if data is None:
-            return b"".join(self._pieces(consumer, message, redelivered))
-        consumer.dispatched += 1
-        consumer.held[message.seq] = message.seq
-        return data
+        seq = message.seq
+        if self._version >= 10 and seq > self._ids.known_to:  # else its client may know it
+            if message.destination != consumer.opening_name:
+                self._open(consumer, message.destination)
+            pieces = dispatch_as_they_came(consumer.opening, (message,), redelivered)
+            if pieces:
+                consumer.dispatched += 1
+                consumer.held[seq] = seq
+                return b"".join(pieces)
+        return b"".join(self._pieces(consumer, message, redelivered))
+
+    def _open(self, consumer: Consumer, name: str) -> None:
+        """Dispatches to `consumer` are of messages for the destination of that full name."""
+        consumer.opening_name, consumer.opening = name, consumer.head + self._destination_of(name)
+
+    def _as_they_came(self, consumer: Consumer, messages: Sequence[Message]) -> list[bytes]:
+        """The pieces of the dispatches of `messages`, up to the first that must be written in general."""
+        seqs = [message.seq for message in messages]
+        if self._version < 10 or min(seqs) <= self._ids.known_to:
+            return []
+        if messages[0].destination != consumer.opening_name:
+            self._open(consumer, messages[0].destination)
+        pieces = dispatch_as_they_came(consumer.opening, messages, 0)
+        if len(pieces) < PIECES * len(seqs):
+            del seqs[len(pieces) // PIECES :]
+        consumer.dispatched += len(seqs)
+        consumer.held.update(zip(seqs, seqs, strict=True))
+        return pieces
 
     def _destination_of(self, name: str) -> bytes:
         found = self._names.get(name)
@@ -882,24 +900,18 @@ class OpenWireCodec:
         """The browse of this consumer has shown everything."""
         return frame(nothing_for(consumer), self._version)
 
-    def deliveries(self, consumer: Consumer, messages: Sequence[Message]) -> list[bytes]:
-        """Messages for one consumer, each for the first time, up to the first that is costly."""
-        frames: list[bytes] = []
-        known_to, held, name = self._ids.known_to, consumer.held, ""
-        is_usual = self._version >= 10
+    def deliveries(self, consumer: Consumer, messages: Sequence[Message]) -> tuple[bytes, int]:
+        """Messages for one consumer, each for the first time, up to the first that is costly; and how many."""
+        pieces = self._as_they_came(consumer, messages)
+        at = len(pieces) // PIECES
         with contextlib.suppress(CostlyError):
-            for message in messages:
-                if message.destination != name:
-                    name = message.destination
-                    opening = consumer.head + self._destination_of(name)
-                data = dispatch_as_it_came(opening, message, 0) if is_usual and message.seq > known_to else None
-                if data is None:
-                    frames.append(self.delivery(consumer, message, 0))
-                    continue
-                consumer.dispatched += 1
-                held[message.seq] = message.seq
-                frames.append(data)
-        return frames
+            while at < len(messages):
+                pieces.append(self.delivery(consumer, messages[at], 0))
+                at += 1
+                if at < len(messages):
+                    pieces += (more := self._as_they_came(consumer, messages[at:]))
+                    at += len(more) // PIECES
+        return b"".join(pieces), at
 
     def batch(self, consumer: Consumer, batch: MessageBatch) -> bytes:
         """Many messages for one consumer."""

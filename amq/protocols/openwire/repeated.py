@@ -8,19 +8,31 @@ single frames would have read, with the same result. All other frames, and incom
 
 from __future__ import annotations
 
+import struct
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from amq.protocols.openwire import table
-from amq.protocols.openwire.consumers import USUAL_ID
-from amq.protocols.openwire.messages import HEAD, SCHEDULED, USUAL, USUAL_END
-from amq.protocols.openwire.wire import INT, LONG
+from amq.protocols.openwire.messages import HEAD, NO_TYPE_BUT_CONTENT, SAME_AT, SCHEDULED, TIME_AT, USUAL, USUAL_END
+from amq.protocols.openwire.wire import INT
 
 _PART_BYTES_MAX: Final = 16 << 10  # of body and properties, each: with larger ones the steps do not count
-# Behind the place of the sequence: fields that are the same in all, then the timestamp, then "no type" and "content".
-_SAME_AT: Final = 16
-_TIME_AT: Final = 34
-_BODY_AT: Final = USUAL.size + 5
-_NO_TYPE_BUT_CONTENT: Final = b"\0\1"
+_LENGTH_BYTES: Final = 5  # a truth and a number, before content and properties
+
+
+@lru_cache(maxsize=256)
+def _message(first_bytes: int) -> struct.Struct:
+    """A message up to its content: the size of the frame, its type, the number of the command, `first_bytes` that are
+    the same in all up to the sequence, `SAME_AT` to `TIME_AT`, no type and content, and the size of that."""
+    same_bytes, time_bytes = TIME_AT - SAME_AT, USUAL.size - 1 - TIME_AT
+    return struct.Struct(f">IBi{first_bytes}s{SAME_AT}x{same_bytes}s{time_bytes}x2sI")
+
+
+@lru_cache(maxsize=256)
+def _acknowledgement(same_bytes: int, id_bytes: int) -> struct.Struct:
+    """An acknowledgement: the size of the frame, its type, `same_bytes` that are the same in all up to its kind, and
+    twice the `id_bytes` of an id and the number of the message; then how many these are, and that there is no cause."""
+    return struct.Struct(f">IB4x{same_bytes}s{id_bytes}sq{id_bytes}sq4xB")
 
 
 class Sends(NamedTuple):
@@ -37,41 +49,40 @@ class Sends(NamedTuple):
 def sends(data: bytes, start: int, at: int, end: int, native: bytes, frames_max: int, properties_max: int) -> Sends:
     """The frames behind the message that stands from `start` to `end` in `data`, with its sequence at `at`, and has
     that native data; at most `frames_max`, as long as they have its shape."""
-    kind, first, offset, available = data[start], data[start + 5 : at], at - start, len(data)
-    same, last = data[at + _SAME_AT : at + _TIME_AT], data[end - USUAL_END.size : end]
-    head = native[: HEAD.size]
+    kind, first, available = data[start], data[start + 5 : at], len(data)
+    same, last = data[at + SAME_AT : at + TIME_AT], data[end - USUAL_END.size : end]
+    bare, head = b"\0" + last, native[: HEAD.size]
+    shape = _message(len(first))
+    unpack, to_body, last_bytes = shape.unpack_from, shape.size, len(last)
+    to_cut = to_body - _LENGTH_BYTES
     bodies: list[bytes] = []
     natives: list[bytes] = []
     command_ids: list[int] = []
     properties: list[int] = []
-    unpack, position, end_bytes = INT.unpack_from, end, USUAL_END.size
-    while len(bodies) < frames_max and position + 4 < available:
-        begin = position + 4
-        stop = begin + unpack(data, position)[0]
-        at = begin + offset
-        cut, body = at + USUAL.size, at + _BODY_AT
-        close = stop - end_bytes
-        if stop > available or body >= close or data[begin] != kind or not data.startswith(first, begin + 5):
+    position = end
+    for _ in range(frames_max):
+        body = position + to_body
+        if body >= available:
             break
-        if data[cut - 1 : cut + 1] != _NO_TYPE_BUT_CONTENT or not data.startswith(same, at + _SAME_AT):
+        frame_bytes, of_kind, command_id, beginning, common, typed, body_bytes = unpack(data, position)
+        if of_kind != kind or beginning != first or common != same or typed != NO_TYPE_BUT_CONTENT:
             break
-        rest = body + unpack(data, cut + 1)[0]
-        if not body <= rest < close or rest - body > _PART_BYTES_MAX or not data.startswith(last, close):
+        rest, stop = body + body_bytes, position + 4 + frame_bytes
+        if stop > available or body_bytes > _PART_BYTES_MAX:
             break
+        tail = data[rest:stop]
         size = 0
-        if data[rest]:
-            size = close - rest - 5
-            if not 0 <= size <= _PART_BYTES_MAX or unpack(data, rest + 1)[0] != size:
+        if tail != bare:
+            size = len(tail) - last_bytes - _LENGTH_BYTES
+            if not 0 <= size <= _PART_BYTES_MAX or not tail[0] or not tail.endswith(last):
                 break
-            if (size > properties_max and unpack(data, rest + 5)[0] > properties_max) or (
-                data.find(SCHEDULED, rest, close) >= 0
-            ):
+            if INT.unpack_from(tail, 1)[0] != size or SCHEDULED in tail:
                 break
-        elif rest + 1 != close:
-            break
+            if size > properties_max and INT.unpack_from(tail, _LENGTH_BYTES)[0] > properties_max:
+                break
         bodies.append(data[body:rest])
-        natives.append(b"%b%b%b" % (head, data[begin + 6 : cut], data[rest:stop]))
-        command_ids.append(unpack(data, begin + 1)[0])
+        natives.append(head + data[position + 10 : position + to_cut] + tail)
+        command_ids.append(command_id)
         properties.append(size)
         position = stop
     return Sends(bodies, natives, command_ids, properties, position)
@@ -81,19 +92,16 @@ def acknowledged(data: bytes, start: int, at: int, end: int, frames_max: int) ->
     """Names of the messages that frames of the shape of one acknowledgement settle, each frame one message and without
     an answer; and where these frames end. They stand behind that acknowledgement, which reaches from `start` to `end`
     in `data`, with its kind at `at`. At most `frames_max`."""
-    same, offset, available = data[start + 5 : at + 1], at - start, len(data)
+    same, id_bytes = data[start + 5 : at + 1], 32 + (data[at + 7] << 8 | data[at + 8])
+    shape = _acknowledgement(len(same), id_bytes)
+    size, kind, id_begin = shape.size - 4, table.MESSAGE_ACK, data[at + 1 : at + 9]
     names: list[int] = []
-    unpack = INT.unpack_from
-    while len(names) < frames_max and end + 4 < available:
-        begin = end + 4
-        stop, at = begin + unpack(data, end)[0], begin + offset
-        if stop > available or stop < at + 9 or data[begin] != table.MESSAGE_ACK or data[stop - 1]:
+    count = min(frames_max, (len(data) - end) // shape.size)
+    found = memoryview(data)[end : end + count * shape.size]
+    for frame_bytes, of_kind, common, id, name, again, last, cause in shape.iter_unpack(found):
+        if frame_bytes != size or of_kind != kind or common != same or not id.startswith(id_begin):
             break
-        if not data.startswith(same, begin + 5) or not data.startswith(USUAL_ID, at + 1):
+        if id != again or name != last or cause:
             break
-        last = at + 41 + (data[at + 7] << 8 | data[at + 8])
-        if stop != last + last - at + 4 or not data.startswith(data[at + 1 : last], last):
-            break
-        names.append(LONG.unpack_from(data, last - 8)[0])
-        end = stop
-    return names, end
+        names.append(name)
+    return names, end + len(names) * shape.size

@@ -679,8 +679,8 @@ class StompCodec:
         """Tells the client that it has seen everything."""
         return self._deliveries.end_of_browse(subscription)
 
-    def deliveries(self, subscription: DeliveryFormat, messages: Sequence[Message]) -> list[bytes]:
-        """Messages for one subscription, each for the first time, up to the first that is costly."""
+    def deliveries(self, subscription: DeliveryFormat, messages: Sequence[Message]) -> tuple[bytes, int]:
+        """Messages for one subscription, each for the first time, up to the first that is costly; and how many."""
         return self._deliveries.encode_all(subscription, messages)
 
     def batch(self, subscription: DeliveryFormat, batch: MessageBatch) -> bytes:

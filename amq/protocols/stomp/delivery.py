@@ -127,8 +127,9 @@ class Deliveries:
         head = f"{form.head}{seq}{ack}{destination}{message.timestamp_ms}\n{optional}\n".encode("utf-8", "replace")
         return head if head_only else head + body + b"\0"
 
-    def encode_all(self, form: DeliveryFormat, messages: Sequence[Message]) -> list[bytes]:
-        """`encode` for each of `messages`, for the first time; but none from the first on that is costly.
+    def encode_all(self, form: DeliveryFormat, messages: Sequence[Message]) -> tuple[bytes, int]:
+        """`encode` for each of `messages`, for the first time; but none from the first on that is costly. And how many
+        these are.
 
         A message with no more than a body and properties, as nearly all, is written right here: it saves two calls of
         ten. Messages that came in a run share their properties, which are written once.
@@ -170,7 +171,7 @@ class Deliveries:
                 frames.append(b"%b%b\0" % (start.encode("utf-8", "replace"), body))
         except CostlyError:
             pass
-        return frames
+        return b"".join(frames), len(frames)
 
     def end_of_browse(self, form: DeliveryFormat) -> bytes:
         """The MESSAGE frame, which is no message, that ends a browse; as ActiveMQ writes it."""

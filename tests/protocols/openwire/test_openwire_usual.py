@@ -268,7 +268,7 @@ def test_messages_that_are_dispatched_together_are_as_one_by_one() -> None:
     for codec in (together, alone):
         codec._ids.known_to = 2
     (consumer,), (other,) = together._consumers.values(), alone._consumers.values()
-    assert together.deliveries(consumer, stored) == [alone.delivery(other, each, 0) for each in stored]
+    assert together.deliveries(consumer, stored) == (b"".join([alone.delivery(other, each, 0) for each in stored]), 8)
     assert (consumer.held, consumer.dispatched) == (other.held, 8)
 
 
