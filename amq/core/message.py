@@ -484,24 +484,16 @@ def alike(
     like: Message,
     bodies: Iterable[bytes],
     headers: Iterable[dict[str, str]] | None = None,
-    natives: Iterable[bytes] | None = None,
+    natives: Sequence[bytes] | None = None,
 ) -> list[Message]:
     """Messages without ids that differ from `like` in their bodies alone, and in `headers`, which become theirs, or in
     the data of their native forms."""
-    if headers is None and natives is None:
+    if natives is not None:
+        return stood(like, bodies, repeat((0, like.timestamp_ms, 0, 0), len(natives)), natives)
+    if headers is None:
         return list(map(like.with_body, bodies))
     destination, content_type, priority, content = like.destination, like.content_type, like.priority, like.content
     persistent, timestamp_ms, expires_ms = like.persistent, like.timestamp_ms, like.expires_ms
-    if natives is not None:
-        protocol, _ = native_like(like)
-        made = []
-        for body, data in zip(bodies, natives, strict=True):
-            message = Message(destination, body, None, "", priority, persistent, timestamp_ms, expires_ms, "", content)
-            message.envelope = Envelope("", None, "", "", 0, Native(protocol, data))
-            message.header_bytes = NATIVE_BYTES + NATIVE_SHARE * len(data)
-            made.append(message)
-        return made
-    assert headers is not None
     found = []
     for body, own in zip(bodies, headers, strict=True):
         envelope = lift(own)
@@ -524,9 +516,14 @@ def alike(
     return found
 
 
-def stood(like: Message, bodies: Iterable[bytes], facts: Iterable[tuple[int, int, int, int]]) -> list[Message]:
-    """Messages that differ from `like` in their bodies alone, and in `facts`: seq, time, offset and size of each. The
-    same as `with_body` for each, in two thirds of the time."""
+def stood(
+    like: Message,
+    bodies: Iterable[bytes],
+    facts: Iterable[tuple[int, int, int, int]],
+    natives: Sequence[bytes] | None = None,
+) -> list[Message]:
+    """Messages that differ from `like` in their bodies alone, in the data of their native forms where they have some,
+    and in `facts`: seq, time, offset and size of each. The same as `with_body` for each, in two thirds of the time."""
     new, found = Message.__new__, []
     destination, properties, header_bytes = like.destination, like.properties, like.header_bytes
     content_type, duplicate_id, content = like.content_type, like.duplicate_id, like.content
@@ -550,7 +547,19 @@ def stood(like: Message, bodies: Iterable[bytes], facts: Iterable[tuple[int, int
         message.offset = offset
         message.size = size
         found.append(message)
+    if natives is not None:
+        _give_natives(found, native_like(like)[0], natives)
     return found
+
+
+def _give_natives(messages: list[Message], protocol: str, natives: Sequence[bytes]) -> None:
+    """`messages` have nothing but these native forms beside their bodies. Made without a call of Python for each."""
+    new, of_tuple = Native.__new__, tuple.__new__
+    for message, data in zip(messages, natives, strict=True):
+        native = new(Native)
+        native.protocol, native.data, native.read, native.is_costly = protocol, data, None, False
+        message.envelope = of_tuple(Envelope, ("", None, "", "", 0, native))
+        message.header_bytes = NATIVE_BYTES + NATIVE_SHARE * len(data)
 
 
 def check(message: Message) -> None:
@@ -641,11 +650,11 @@ class Heads:
         self.bytes += size
 
     def clear(self) -> None:
-        natives, self.natives = self.natives, []
+        for native in self.natives:
+            native.read = None
+        self.natives.clear()
         self.bytes = 0
         self.last = None
-        for native in natives:
-            native.read = None
 
 
 heads: Final = Heads()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise, repeat
 from typing import Final
 
-from amq.core.message import Envelope, HeaderColumns, Message, alike, stood
+from amq.core.message import Envelope, HeaderColumns, Message, stood
 from amq.journal.format import RECORD_BYTES
 from amq.journal.records.message import MESSAGE_HEAD, decode_message
 from amq.journal.records.section import encode_section
@@ -140,12 +140,7 @@ def messages_at(data: bytes, at: int, bodies: bytes) -> list[Message]:
         seqs, at = column_at("Q", data, at, count)
         times, at = column_at("Q", data, at, count)
         found, natives = _bodies_at(data, at, count, flags, bodies)
-        if natives is None:
-            return stood(like, found, zip(seqs, times, repeat(0), repeat(0)))
-        messages = alike(like, found, None, natives)
-        for message, seq, timestamp_ms in zip(messages, seqs, times, strict=True):
-            message.seq, message.timestamp_ms = seq, timestamp_ms
-        return messages
+        return stood(like, found, zip(seqs, times, repeat(0), repeat(0)), natives)
     sizes, at = column_at("I", data, at + _COLUMNS.size, count)
     head_sizes, at = column_at("I", data, at, count)
     ends = [*accumulate(head_sizes, initial=at)]

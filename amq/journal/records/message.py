@@ -22,7 +22,7 @@ from amq.core.ownership import given, owner_of
 from amq.journal.format import RECORD, RECORD_BYTES, Chunk, LargeRecord, crc32
 from amq.journal.hidden import is_hidden
 from amq.journal.records.base import BaseRecord, S
-from amq.journal.records.section import EXTENDED, decode_section, describe_section, encode_natives, encode_section
+from amq.journal.records.section import EXTENDED, decode_section, describe_section, encode_section, native_begin
 
 MESSAGE = 2
 # seq, destination, flags, priority, timestamp ms, expires ms, bytes of: content type, duplicate id, properties
@@ -177,9 +177,9 @@ class Run(BaseRecord):
     of all.
 
     bodies        at least one
-    sections      of their properties, where a message has some: see `encode_sections`
+    sections      of their properties, where a message has some and there are no natives: see `encode_sections`
     header_bytes  that all these properties take in memory
-    natives       data of the native forms, where the messages have these beside `like`; their sections are made of that
+    natives       data of the native forms, where the messages have these beside `like`
     seq           of the first, 0 = not given yet; those of the others follow
     sizes         of their records, bytes, once they are encoded
     offset, size  where the first record is in its segment, and bytes of all
@@ -203,7 +203,7 @@ class Run(BaseRecord):
             sections = [json.dumps(like.properties).encode()] * len(bodies)
             header_bytes = like.header_bytes * len(bodies)
         elif natives is not None and sections is None:
-            sections, header_bytes = encode_natives(*native_like(like), natives), header_bytes_of_natives(natives)
+            header_bytes = header_bytes_of_natives(natives)
         self.sections = sections
         self.header_bytes = header_bytes
         self.seq = self.offset = self.size = 0
@@ -246,7 +246,7 @@ class Run(BaseRecord):
         if self.sections is None:
             sizes = self.sizes[begin:end].tolist()
             facts = zip(self.seqs[begin:end], repeat(self.like.timestamp_ms), accumulate(sizes, initial=offset), sizes)
-            return stood(self.like, self.bodies[begin:end], facts)
+            return stood(self.like, self.bodies[begin:end], facts, self.natives and self.natives[begin:end])
         found = self._made(begin, end)
         for message, seq, size in zip(found, self.seqs[begin:end], self.sizes[begin:end], strict=True):
             message.seq, message.offset, message.size = seq, offset, size
@@ -276,7 +276,16 @@ class Run(BaseRecord):
         )[_U64.size :]
         parts: list[bytes] = []
         pack_seq, pack, pack_bytes = _U64.pack, RECORD.pack, _U32.pack
-        if self.sections is None:
+        if self.natives is not None:
+            begin = content_type + native_begin(*native_like(like))
+            beside = len(begin) + _U32.size - len(content_type)
+            start = struct.Struct(f"<Q{len(head) - _U32.size}sI{len(begin)}sI")
+            pack_start = start.pack
+            for seq, body, data in zip(self.seqs, self.bodies, self.natives, strict=True):
+                size = len(data)
+                record = pack_start(seq, head, beside + size, begin, size) + data + body
+                parts += pack(len(record), crc32(record, MESSAGE), MESSAGE), record
+        elif self.sections is None:
             head += content_type
             beside = _U64.size + len(head)
             for seq, body in zip(self.seqs, self.bodies, strict=True):
@@ -295,7 +304,10 @@ class Run(BaseRecord):
         if not self.sizes:
             beside = RECORD_BYTES + MESSAGE_BYTES + len(self.like.content_type.encode())
             lengths: Iterable[int] = map(len, self.bodies)
-            if self.sections is not None:
+            if self.natives is not None:
+                beside += len(native_begin(*native_like(self.like))) + _U32.size
+                lengths = map(add, lengths, map(len, self.natives))
+            elif self.sections is not None:
                 lengths = map(add, lengths, map(len, self.sections))
             self.sizes = array("I", map(beside.__add__, lengths))
         return sum(self.sizes)
