@@ -24,16 +24,16 @@ from tests.test_calls import BURST, MESSAGES, Calls, listed
 
 TRANSACTION_MESSAGES = 100
 # One alone: a message to its answer and its delivery, and its acknowledgement to the answer.
-LONE_CALLS_MAX = {"send": 49, "acknowledge": 51}
+LONE_CALLS_MAX = {"send": 49, "acknowledge": 49}
 # Of each message of a burst: to the answer to the last, the same with its delivery, and its acknowledgement; and of a
 # transaction, with the delivery, and of one that acknowledges.
 BURST_CALLS_MAX = {
-    "send": 3.6,
-    "deliver": 4.7,
-    "acknowledge": 1.1,
-    "not persistent": 3.9,
-    "transaction": 5.4,
-    "acknowledging transaction": 2.1,
+    "send": 2.4,
+    "deliver": 1.7,
+    "acknowledge": 0.8,
+    "not persistent": 2.0,
+    "transaction": 3.4,
+    "acknowledging transaction": 1.9,
 }
 
 

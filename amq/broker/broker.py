@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from operator import attrgetter
 from typing import Any, ClassVar, Final, Protocol
 
 from amq.broker.access import Access, anybody_may
@@ -64,6 +65,11 @@ from amq.journal.records.message import Run
 from amq.security.permissions import Permissions
 
 PAUSED_MAX = 10_000
+# What holds something only while there is rare work for a turn, which asks once for all of it. They are never replaced.
+RARE: Final = (
+    *("topics.arrived", "topics.handed_out", "redelivery.timers", "scheduler.timers", "wildcards.joining"),
+    *("pulling.withdrawn", "pulling.timers", "readying.under_way", "limits.waiting", "limits.overfull", "outbox.busy"),
+)
 _NOTHING: Final[frozenset[str]] = frozenset()
 
 
@@ -112,6 +118,8 @@ class Broker(Core):
         self.leasing = Leasing(self, durables, self.two_phase, DirectReads(self, self.access))
         self._checkpointer = Checkpointer(self)
         self.trimmer = Trimmer(self, self.two_phase.ending.keys())
+        self._later: dict[Queue, None] = {}  # dirty, and held by what takes effect
+        self._rare = (*attrgetter(*RARE)(self), heads.natives, self._later)
 
     def begin(self, epoch: int, behind_bytes: int = 0) -> None:
         """Serve: all of the journal was read into the state, and `journal` has begun that of `epoch`. `behind_bytes` =
@@ -460,10 +468,35 @@ class Broker(Core):
         viewing = self.viewing
         viewing.before, viewing.now, viewing.spent = viewing.now, 0, 0.0
         self.selecting.left = TURN_STEPS
+        wildcards, taken_bytes = self.wildcards, self.memory.taken_bytes
+        is_rare = any(self._rare) or self.pager.waits or self.two_phase.has_work or wildcards.woken
+        if is_rare or self._effect is not None:
+            taken_bytes = self._begin_turn(now_ms)
+        held = _NOTHING if self._effect is None else self._effect.held
+        while self.dirty or (wildcards.waking and wildcards.wake_next()):
+            dirty = list(self.dirty)
+            self.dirty.clear()
+            for queue in dirty:
+                if held and queue.name in held:
+                    self._later[queue] = None
+                    continue
+                if self.paused and queue.name in self.paused:
+                    for browser in queue.browsers:
+                        browser.step(now_ms)
+                else:
+                    (queue.retention or queue).dispatch(self, now_ms)
+                if queue.stored_bytes > queue.drops_above:
+                    self.limits.over(queue)
+        if any(self._rare) or heads.last is not None:
+            self._end_turn()
+        if self.pager.waits and self.memory.taken_bytes < taken_bytes:
+            self.wake()  # a reader that lacked memory was asked before some came free
+
+    def _begin_turn(self, now_ms: int) -> int:
+        """Some of the rare work is there, before queues are dispatched. Returns the bytes of memory that were taken
+        when readers of the disk had been asked."""
         if self._effect is not None:
             self._go_on(self._effect)
-        held = _NOTHING if self._effect is None else self._effect.held
-        later: dict[Queue, None] = {}
         if self.pager.waits:
             self.pager.feed()
         taken_bytes = self.memory.taken_bytes
@@ -475,26 +508,14 @@ class Broker(Core):
             self.scheduler.step(now_ms)
         if self.two_phase.has_work:
             self.two_phase.step()
-        wildcards = self.wildcards
-        if wildcards.woken or wildcards.joining:
-            wildcards.step()
-        while self.dirty or (wildcards.waking and wildcards.wake_next()):
-            dirty = list(self.dirty)
-            self.dirty.clear()
-            for queue in dirty:
-                if queue.name in held:
-                    later[queue] = None
-                    continue
-                if self.paused and queue.name in self.paused:
-                    for browser in queue.browsers:
-                        browser.step(now_ms)
-                else:
-                    (queue.retention or queue).dispatch(self, now_ms)
-                if queue.stored_bytes > queue.drops_above:
-                    self.limits.over(queue)
-        if later:
-            self.dirty.update(later)
-        # Work is looked for only where there is some: a lone message paid for 18 calls that found nothing.
+        if self.wildcards.woken or self.wildcards.joining:
+            self.wildcards.step()
+        return taken_bytes
+
+    def _end_turn(self) -> None:
+        """Some of the rare work is there, after queues were dispatched."""
+        self.dirty.update(self._later)
+        self._later.clear()
         if self.outbox.busy:
             self.outbox.step()
         if self.topics.handed_out:
@@ -507,8 +528,6 @@ class Broker(Core):
             self.readying.step()
         if self.limits.waiting or self.limits.overfull:
             self.limits.step()
-        if self.pager.waits and self.memory.taken_bytes < taken_bytes:
-            self.wake()  # a reader that lacked memory was asked before some came free
 
     def dispatch_some(self, queues: Iterable[Queue]) -> None:
         """Deliver what can be delivered of `queues` before the end of the turn."""

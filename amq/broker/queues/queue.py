@@ -487,18 +487,17 @@ class Queue:
         """Does a consumer take the next message now?"""
         return not any(self.levels) and any(each.is_ready for each in self.ready)
 
-    def store_all(self, messages: list[Message]) -> None:
-        """`store` for each of these, of one priority, all in the journal or none, in the order of their seqs."""
-        first = messages[0]
-        count, cost = len(messages), cost_of_all(messages)
+    def store_all(self, messages: list[Message], cost_bytes: int, size: int) -> None:
+        """`store` for each of these, of one priority, all in the journal or none, in the order of their seqs.
+        `cost_bytes` = the sum of their `cost`, `size` = that of their records."""
+        first, count = messages[0], len(messages)
         self.enqueued += count
         if first.segment is None:
-            self.stored_bytes += cost
+            self.stored_bytes += cost_bytes
         else:
-            size = sum([message.size for message in messages])
             self.stored_bytes += size
             self.pending_bytes -= size  # it was expected
-        self.resident_bytes += cost
+        self.resident_bytes += cost_bytes
         if first.expires_ms:
             self.expiring += count
         self.messages.update([(message.seq, message) for message in messages])
@@ -556,8 +555,8 @@ class Queue:
             self.redelivered.pop(message.seq, None)
         self.acknowledged += 1
 
-    def remove_all(self, messages: list[Message]) -> None:
-        """`remove` for each of these."""
+    def remove_all(self, messages: list[Message]) -> int:
+        """`remove` for each of these. Returns the sum of their `cost`."""
         rows, redelivered = self.messages, self.redelivered
         stored_bytes = taken_bytes = expiring = 0
         for message in messages:
@@ -573,6 +572,7 @@ class Queue:
         self.resident_bytes -= taken_bytes
         self.expiring -= expiring
         self.acknowledged += len(messages)
+        return taken_bytes
 
     def discard(self, seqs: list[int]) -> list[Columns]:
         """Those of `seqs` that wait on disk alone have left. Returns their rows in pieces."""
@@ -751,7 +751,7 @@ class Queue:
                 owner.fetch(self, self._top)
                 break
             if not level:
-                if self._top == 0:
+                if self._top == 0 or not (backlogs or any(levels)):
                     break
                 self._top -= 1
                 continue

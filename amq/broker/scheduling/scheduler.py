@@ -222,7 +222,7 @@ class Scheduler:
         self._number += 1
         heappush(self.timers, (due_ms, self._number, schedule))
         if len(self.timers) > TIMERS_SPARE + 2 * len(self.core.state.queues):
-            self.timers = [timer for timer in self.timers if timer[0] == timer[2].armed_ms]
+            self.timers[:] = [timer for timer in self.timers if timer[0] == timer[2].armed_ms]
             heapify(self.timers)
         self.core.wake()
 

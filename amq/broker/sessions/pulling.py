@@ -61,7 +61,7 @@ class Pulling:
         self._waiting[subscription] = self._number, waiter
         heappush(self.timers, (self._core.clock.monotonic() + seconds, self._number, subscription))
         if len(self.timers) > 2 * len(self._waiting) + STALE_MAX:
-            self.timers = [each for each in self.timers if self._waiting.get(each[2], (0,))[0] == each[1]]
+            self.timers[:] = [each for each in self.timers if self._waiting.get(each[2], (0,))[0] == each[1]]
             heapify(self.timers)
         self._core.wake()
 
@@ -74,7 +74,8 @@ class Pulling:
                 self.withdrawn.append((subscription, self._waiting.pop(subscription)[1]))
         if not self.withdrawn:
             return
-        withdrawn, self.withdrawn = self.withdrawn, []
+        withdrawn = self.withdrawn.copy()
+        self.withdrawn.clear()
         for subscription, waiter in withdrawn:
             if subscription.credit > 0 and not subscription.ended and self._may_get_more(subscription):
                 self.withdrawn.append((subscription, waiter))

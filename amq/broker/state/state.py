@@ -259,28 +259,29 @@ class State(ServingFold[Segment]):
         """`store` for each of `messages`: of one destination and priority, in the order of their seqs, without ids."""
         first = messages[0]
         queue = self.queues.get(first.destination) or self.queue(first.destination)
-        memory = self.memory
+        memory, cost, size = self.memory, cost_of_all(messages), 0
         is_known = segment is not None and first.seq <= self.newest_seq
         stays = segment is None or (
             self.serves
             and not (queue.is_hidden or queue.fires or first.priority in queue.backlogs)
-            and max([len(message.body) for message in messages]) <= LARGE_BODY_BYTES
-            and queue.resident_bytes + cost_of_all(messages) + memory.taken_bytes <= memory.paging_bytes
+            and (cost <= LARGE_BODY_BYTES or max([len(message.body) for message in messages]) <= LARGE_BODY_BYTES)
+            and queue.resident_bytes + cost + memory.taken_bytes <= memory.paging_bytes
         )
         if is_known or queue.retention is not None or not stays:
             for message in messages:
                 self.store(message, segment)
             return
         if segment is not None:
+            for message in messages:
+                message.segment = segment
+                size += message.size
             self.newest_seq = messages[-1].seq
             segment.live += len(messages)
-            segment.live_bytes += sum([message.size for message in messages])
-        for message in messages:
-            message.segment = segment
+            segment.live_bytes += size
         if first.expires_ms:
             self.expiring[queue] = None
         self.arrived[queue] = None
-        queue.store_all(messages)
+        queue.store_all(messages, cost, size)
 
     def _stands_again(self, queue: Queue, message: Message, segment: Segment, place: Place) -> None:
         before = self.segments[place.segment]
@@ -471,9 +472,10 @@ class State(ServingFold[Segment]):
 
     def remove_all(self, queue: Queue, messages: list[Message], said_in: Segment | None = None) -> None:
         """`remove` for each of `messages`, as a record in the segment `said_in` says, if there is one."""
-        queue.remove_all(messages)
-        seen = said_in
+        taken_bytes, is_shared, seen = queue.remove_all(messages), False, said_in
         for message in messages:
+            if message.shared is not None:
+                is_shared = True
             segment = message.segment
             if isinstance(segment, Segment):
                 if segment is not seen and said_in is not None and segment is not said_in:
@@ -484,7 +486,10 @@ class State(ServingFold[Segment]):
                 else:
                     segment.live -= 1
                     segment.live_bytes -= message.size
-        self.memory.free_all(messages)
+        if is_shared:
+            self.memory.free_all(messages)
+        else:
+            self.memory.taken_bytes -= taken_bytes
         if not queue.messages:
             self.emptied[queue] = None
 

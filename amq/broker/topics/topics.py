@@ -311,12 +311,12 @@ class Topics:
     def hand_out(self, now_ms: int, *, everything: bool = False) -> None:
         """Give what arrived to the present subscribers. Where very many selectors have to be asked some of it waits for
         the next turn, unless `everything` must go."""
-        arrived, self.arrived = self.arrived, []
+        arrived = self.arrived.copy()
         if self._selective and not everything:
-            count = self._affordable(arrived)
-            if count < len(arrived):
-                arrived, self.arrived = arrived[:count], arrived[count:]
-                self._core.wake()
+            arrived = arrived[: self._affordable(arrived)]
+        del self.arrived[: len(arrived)]
+        if self.arrived:
+            self._core.wake()
         self.handed_out += arrived
         for name, messages in self._runs(arrived, now_ms):
             self.known.sent(name, len(messages))
@@ -351,7 +351,7 @@ class Topics:
             for message in self.handed_out:
                 assert message.shared is not None
                 message.shared.encoded = None
-            self.handed_out = []
+            self.handed_out.clear()
 
     def _runs(self, messages: list[Message], now_ms: int) -> Iterator[tuple[str, list[Message]]]:
         """`messages` in pieces of one topic each. Where somebody has subscribed to several topics at once the pieces

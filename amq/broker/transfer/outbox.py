@@ -67,7 +67,8 @@ class Outbox:
 
     def step(self) -> None:
         """Send what can be sent."""
-        busy, self.busy = self.busy, {}
+        busy = list(self.busy)
+        self.busy.clear()
         now_s = self._core.clock.monotonic()
         for sender in busy:
             sender.step(now_s)
