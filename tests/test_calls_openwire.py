@@ -28,12 +28,12 @@ LONE_CALLS_MAX = {"send": 49, "acknowledge": 49}
 # Of each message of a burst: to the answer to the last, the same with its delivery, and its acknowledgement; and of a
 # transaction, with the delivery, and of one that acknowledges.
 BURST_CALLS_MAX = {
-    "send": 2.4,
-    "deliver": 1.7,
-    "acknowledge": 0.8,
-    "not persistent": 2.0,
-    "transaction": 3.4,
-    "acknowledging transaction": 1.9,
+    "send": 2.5,
+    "deliver": 1.9,
+    "acknowledge": 0.9,
+    "not persistent": 2.2,
+    "transaction": 3.6,
+    "acknowledging transaction": 2.1,
 }
 
 
