@@ -6,6 +6,7 @@
 | STORE_WITHOUT_MASTER  | no node serves a store |
 | STORE_UNBALANCED      | not the node that should serves a store, for longer than failbackDelay and `GRACE_S` |
 | TABLE_NOT_IN_FORCE    | the master of a store has not recorded the newest homes of destinations, for `GRACE_S` |
+| OUTBOX_WAITS          | what the master of a store leads to another store has not left for `GRACE_S` |
 | NODE_ABSENT           | a node does not run, and no operator has drained it |
 | PROCESS_RESTARTS      | processes of a node end again and again |
 | LINK_REFUSED          | masters refuse the links of gateways: another secret or version |
@@ -19,6 +20,7 @@ from typing import Final, NamedTuple
 from amq.cluster.directory import ClusterNode, StoreTable
 from amq.cluster.masters import StoreNow
 from amq.core.units import parse_duration_ms
+from amq.store.presence import BrokerPresence
 
 GRACE_S: Final = 30.0
 FAILBACK_S: Final = 5.0  # failbackDelay, where a master does not say
@@ -72,7 +74,19 @@ def _of_store(
     if store.obeys is not None and store.obeys < table.placement.since and serves_s > GRACE_S:
         text = f"store {store.name} obeys table {store.obeys} of the homes, not {table.placement.since}"
         found.append(Alarm("TABLE_NOT_IN_FORCE", text, store.name, master.name))
-    return found
+    return [*found, *_of_outbox(store, master, now_ms)]
+
+
+def _of_outbox(store: StoreNow, master: BrokerPresence, now_ms: int) -> list[Alarm]:
+    placement = master.facts.get("placement")
+    late = placement.get("outbox") if isinstance(placement, dict) else None
+    since_ms = late.get("since_ms") if isinstance(late, dict) else None
+    if not isinstance(since_ms, int) or (now_ms - since_ms) / 1000 <= GRACE_S:
+        return []
+    assert isinstance(late, dict)
+    why = str(late.get("reason") or "its home has not confirmed them")
+    text = f"store {store.name} has messages for {late.get('destination')} that do not leave: {why}"
+    return [Alarm("OUTBOX_WAITS", text, store.name, master.name)]
 
 
 def _of_node(node: ClusterNode) -> list[Alarm]:

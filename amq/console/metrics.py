@@ -123,6 +123,12 @@ TOTALS: Final[list[Figure]] = [
     ("amq_connections", "gauge", "Clients that are logged in.", lambda row: row["connections"]),
     ("amq_connections_opened_total", "counter", "Clients that logged in.", lambda row: row["connections_opened"]),
     ("amq_prepared_transactions", "gauge", "Prepared transactions.", lambda row: row["prepared"]),
+    (
+        "amq_outbox_messages",
+        "gauge",
+        "Messages on the way to other stores of the cluster.",
+        lambda row: row.get("outbox_messages"),
+    ),
     ("amq_memory_used_bytes", "gauge", "Memory that messages take.", lambda row: row["memory_used_bytes"]),
     ("amq_memory_limit_bytes", "gauge", "memoryLimit.", lambda row: row["memory_limit_bytes"]),
     ("amq_store_used_bytes", "gauge", "Files of the journal.", lambda row: row["store_used_bytes"]),

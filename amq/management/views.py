@@ -284,13 +284,15 @@ def segments() -> Table[Segment]:
 
 def totals(broker: Broker) -> Row:
     """Figures of the whole broker that cost nothing to know."""
-    journal, memory = broker.journal, broker.memory
+    journal, memory, outboxes = broker.journal, broker.memory, [*broker.outbox.rows()]
     return {
         "came_back": broker.redelivery.came_back,
         "queues": len(broker.state.queues),
         "connections": len(broker.connections),
         "topics": len(broker.known_topics),
         "prepared": len(broker.state.prepared),
+        "outbox_messages": sum(row.messages for row in outboxes),
+        "outbox_since_ms": min((row.since_ms for row in outboxes if row.since_ms), default=None),
         "memory_used_bytes": memory.taken_bytes,
         "memory_limit_bytes": memory.limit_bytes,
         "journal_segments": len(journal.segments),

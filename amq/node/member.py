@@ -207,7 +207,8 @@ class Member:
         if master is not None:
             found |= {"urls": tuple(master.urls), "store_full": master.full, "link": master.link}
             if (homes := master.broker.homes) is not None:
-                found["placement"] = homes.facts
+                late = master.broker.outbox.facts
+                found["placement"] = {**homes.facts, "outbox": late} if late else homes.facts
         return found
 
     def cut(self) -> None:

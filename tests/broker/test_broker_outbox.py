@@ -194,7 +194,11 @@ def test_what_another_store_refuses_waits_and_then_goes_to_the_dead_letter_queue
     assert waiting(stores) == 2, "the first one came alone"
     (row,) = stores.worlds["s1"].broker.outbox.rows()
     assert (row.destination, row.store, row.messages, row.trouble) == (f"queue://{THEIRS}", "s2", 2, "it is not good")
-    assert row.waits_s >= 2
+    assert row.since_ms == stores.worlds["s1"].clock.wall_ms() - 3000
+    assert stores.worlds["s1"].broker.outbox.facts == {}
+    stores.settle(10)
+    facts = stores.worlds["s1"].broker.outbox.facts
+    assert facts == {"destination": row.destination, "since_ms": row.since_ms, "reason": "it is not good"}
     said = len(stores.ways.said)
     stores.settle(400)
     assert len(stores.ways.said) - said < 60, "a message that is refused is not sent in a hot loop"

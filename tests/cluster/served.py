@@ -19,10 +19,12 @@ from amq.cluster.directory import Cluster
 from amq.cluster.masters import Masters
 from amq.cluster.whole import WholeCluster
 from amq.config.schema import BrokerConfig
+from amq.gateway.members import member_ways
 from amq.management.listing import Row
 from amq.node import process
 from amq.node.member import Member, Role
 from amq.node.node import Node
+from amq.security.credentials import link_context
 from amq.security.login import User
 from tests.patience import DEADLINE_S
 from tests.service_world import PERIOD_S
@@ -76,7 +78,8 @@ class ServedCluster:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
 
     async def _start(self) -> None:
-        self.node = Node([self._config(name) for name in self.names])
+        ways = {"peers": member_ways(self.cluster.location, lambda: link_context(self._config(self.names[0])))}
+        self.node = Node([self._config(name) for name in self.names], doors=dict.fromkeys(self.names, ways))
         await self.node.start()
         for member in self.node.members.values():
             assert await asyncio.wait_for(member.wait_for(Role.MASTER), DEADLINE_S) is Role.MASTER, member.failure

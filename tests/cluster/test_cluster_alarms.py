@@ -64,6 +64,18 @@ def test_a_store_is_unbalanced_after_its_delay(table: StoreTable) -> None:
     assert told(table, served_by("b"), came_back, NODES[1]) == []
 
 
+def test_messages_that_do_not_leave(table: StoreTable) -> None:
+    store = served_by("a")
+    assert store.master is not None
+    outbox = {"destination": "queue://x", "since_ms": NOW_MS - 29_000, "reason": "the link broke"}
+    store.master.facts["placement"]["outbox"] = outbox
+    assert told(table, store) == []
+    outbox["since_ms"] = NOW_MS - 31_000
+    (alarm,) = told(table, store)
+    assert (alarm.code, alarm.store, alarm.node) == ("OUTBOX_WAITS", "s1", "a")
+    assert "queue://x that do not leave: the link broke" in alarm.text
+
+
 def test_a_table_that_is_not_in_force(table: StoreTable) -> None:
     assert told(table, served_by("a", number=0, began_s=20)) == []
     (alarm,) = told(table, served_by("a", number=0))

@@ -9,7 +9,7 @@ destination that has come to live here gets its messages from there as well. An 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -33,24 +33,28 @@ from amq.protocols.commands import Mode, Outcome, Subscribe
 PARCEL_MESSAGES_MAX: Final = 1000
 PARCEL_BYTES_MAX: Final = 1 << 20  # or one message
 HELD_BYTES_MAX: Final = 4 << 20  # in memory, of each outbox, and one message
+LATE_MS: Final = 10_000  # what waits so long is told to operators
+FACT_CHARACTERS_MAX: Final = 200
 REFUSALS_MAX: Final = 5  # of one message, before it goes to the dead-letter queue of this store
 _PASSING: Final = frozenset((CLOSED, UNSURE, "MOVED", "LINK_LOST", "LINK_BROKEN", "LINK_REFUSED", "LINK_VERSION"))
 _log = structlog.get_logger("amq.outbox")
 
 
 class OutboxRow(NamedTuple):
-    """An outbox as operators see it. `waits_s` = for how long its oldest message has; `trouble` = why, "" = unknown."""
+    """An outbox as operators see it. `since_ms` = wall clock of its oldest message, 0 = unknown; `trouble` = why that
+    has not left, "" = unknown."""
 
     destination: str
     store: str
     messages: int
     bytes: int
-    waits_s: float
+    since_ms: int
     trouble: str
 
 
 class Outbox:
-    """All outboxes of this store. Call `step` once a turn where `busy` is not empty, and every second."""
+    """All outboxes of this store. Call `step` once a turn where `busy` is not empty, and `sweep` every second. `facts`
+    is for operators, replaced as a whole; other threads read it."""
 
     def __init__(self, core: Core, routing: Routing, commits: Commits, redelivery: Redelivery) -> None:
         self._core = core
@@ -59,6 +63,7 @@ class Outbox:
         self._redelivery = redelivery
         self.senders: dict[Queue, OutboxSender] = {}
         self.busy: dict[OutboxSender, None] = {}
+        self.facts: Mapping[str, Any] = {}
 
     def appeared(self, queue: Queue) -> None:
         """An outbox has come into being, or was found, while this broker serves."""
@@ -74,10 +79,21 @@ class Outbox:
             sender.step(now_s)
 
     def sweep(self) -> None:
-        """Try again where it is time for that."""
+        """Try again where it is time for that, and say what waits."""
+        if self.senders:
+            self._tell()
         self.busy.update(dict.fromkeys(self.senders.values()))
         if self.busy:
             self._core.wake()
+
+    def _tell(self) -> None:
+        """The outbox of which the oldest message waits longest, if that is long."""
+        late = min((row for row in self.rows() if row.since_ms), key=lambda row: row.since_ms, default=None)
+        if late is None or self._core.clock.wall_ms() - late.since_ms < LATE_MS:
+            self.facts = {}
+        else:
+            name, why = late.destination[:FACT_CHARACTERS_MAX], late.trouble[:FACT_CHARACTERS_MAX]
+            self.facts = {"destination": name, "since_ms": late.since_ms, "reason": why}
 
     def expired(self, queue: Queue, messages: list[Message]) -> None:
         """Messages past their time are in no line any more: they go as all others."""
@@ -301,10 +317,10 @@ class OutboxSender:
     def row(self) -> OutboxRow:
         queue, homes = self.queue, self._core.homes
         first = next(iter(self.held.unacked.values()), None)
-        waits_s = max(0.0, (self._core.clock.wall_ms() - first.timestamp_ms) / 1000) if first is not None else 0.0
+        since_ms = first.timestamp_ms if first is not None else 0
         store = homes.home_of(self.target) if homes is not None else ""
         trouble = self.channel.trouble or self._trouble
-        return OutboxRow(self.target, store, queue.stored, queue.stored_bytes, waits_s, trouble)
+        return OutboxRow(self.target, store, queue.stored, queue.stored_bytes, since_ms, trouble)
 
 
 def _size(message: Message) -> int:
