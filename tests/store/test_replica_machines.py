@@ -34,7 +34,7 @@ from amq.store.replica.messages import (
     Stored,
     Supply,
 )
-from amq.store.replica.stream import IN_FLIGHT_BYTES_MAX
+from amq.store.replica.stream import FORGOTTEN_TICKS, IN_FLIGHT_BYTES_MAX
 
 SECOND = GroupRecord(7, frozenset("abc"), 2, 3, 40)  # term 7 begins where term 3 ended at 40
 AHEAD, BEHIND = KeptState(5, 3, True, 50), KeptState(5, 3, True, 30)
@@ -109,6 +109,18 @@ def test_a_slow_member_holds_little_in_memory_and_is_supplied_later() -> None:
     master.stream.supplied("b", 7, 8, 100, size, b"")
     master.handle("b", Stored(7, 100))
     assert master.confirmed == 100
+
+
+def test_spares_that_come_and_go_are_forgotten() -> None:
+    master = leader()
+    for number in range(300):
+        master.stream.meet(f"spare {number}")
+        master.handle(f"spare {number}", Lacking(0, 0, True))
+        master.tick()
+    known = [number for number in range(300) if master.stream.knows(f"spare {number}")]
+    assert len(known) == FORGOTTEN_TICKS - 1
+    assert known[-1] == 299
+    assert all(master.stream.knows(member) for member in "abc"), "its members are not"
 
 
 def test_nothing_is_confirmed_without_those_who_go_before_the_coordinator_says_so() -> None:

@@ -60,6 +60,7 @@ class Leader:
     def tick(self) -> None:
         """Call now and then."""
         self.stream.tick()
+        self.stream.forget(frozenset({self.me}).union(*(record.members for record in self._counting())))
         if not self._asked:
             members = self._wanted()
             self.pending = None if members == self.record.members else self.record.regrouped(members)

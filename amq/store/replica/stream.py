@@ -8,7 +8,7 @@ its way to a member, or waits for it in memory, is bounded: after that the membe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from amq.store.replica.messages import Adopt, Append, Lacking, Piece, Say, Store
 
 IN_FLIGHT_BYTES_MAX = 8 << 20  # to one member
 LOST_TICKS = 3  # a member that says nothing for so long is taken for lost
+FORGOTTEN_TICKS = 100  # a spare that says nothing for so long has to be met anew: each new disk has another id
 
 
 @dataclass(slots=True)
@@ -78,6 +79,13 @@ class LogStream:
         peer = self._peers.get(member)
         return peer is not None and peer.ticks < LOST_TICKS
 
+    def forget(self, keep: Collection[str]) -> None:
+        """Forget members that have long been silent, except those in `keep`."""
+        for member in [each for each, peer in self._peers.items() if peer.ticks >= FORGOTTEN_TICKS]:
+            if member not in keep:
+                del self._peers[member]
+                self.positions.pop(member, None)
+
     def append(self, upto: int, size: int, data: Any) -> None:
         """The log grows by `data` of `size` bytes."""
         after, self.end = self.end, upto
@@ -105,7 +113,9 @@ class LogStream:
 
     def supplied(self, member: str, term: int, after: int, upto: int, size: int, data: Any) -> None:
         """Send the data that a Supply asked for."""
-        peer = self._peers[member]
+        peer = self._peers.get(member)
+        if peer is None:
+            return
         peer.supplied = True
         if term != self.record.term:
             if peer.acked is None:
