@@ -33,28 +33,32 @@ class Numbered(Protocol):
 class DeliveryCopies:
     """The deliveries of one consumer by the ids of their messages, as long as these may come again."""
 
-    __slots__ = ("_asked", "_copied", "_known")
+    __slots__ = ("_asked", "_copied", "_known", "_taken")
 
     def __init__(self) -> None:
         self._known: dict[str, Numbered] = {}  # the newest, in the order of their numbers
         self._asked: deque[tuple[set[str], Request]] = deque()  # settled, with the request whose answer is awaited
+        self._taken: set[str] = set()  # in the transaction that is open; its end decides about all copies
         self._copied: list[tuple[Numbered, str]] = []  # in the program's hands when their message came again
 
     def clear(self) -> None:
         """The broker delivers from now on what it has not delivered before."""
         self._known.clear()
         self._asked.clear()
+        self._taken.clear()
         self._copied.clear()
 
     def needless(self, delivery: Numbered) -> bool:
-        """`delivery` comes next. True = its message is just being acknowledged."""
+        """`delivery` comes next. True = its message is just being acknowledged, or part of a transaction."""
         known, asked = self._known, self._asked
         while asked and asked[0][1].done:
             self._forget(asked.popleft()[0])
         id = delivery.frame.headers.get("message-id", "")
         before = known.get(id)
         if before is not None:
-            if any(id in ids and request.frame.startswith(b"ACK") for ids, request in asked):
+            if id in self._taken:
+                return True
+            if any(id in ids and request.frame.startswith((b"ACK", b"COMMIT")) for ids, request in asked):
                 return True
             if _waits(before):
                 delivery.buffer.remove(before)
@@ -86,8 +90,15 @@ class DeliveryCopies:
             self._asked.append((ids, request))
 
     def taken(self, delivery: Numbered) -> None:
-        """`delivery` is part of a transaction, which is rolled back where its message comes again."""
-        self._known.pop(delivery.frame.headers.get("message-id", ""), None)
+        """`delivery` is part of the open transaction."""
+        self._taken.add(delivery.frame.headers.get("message-id", ""))
+
+    def commit(self, request: Request) -> None:
+        """The transaction ends so. Where it is rolled back, all comes again on another connection or subscription."""
+        taken, self._taken = self._taken, set()
+        for id in taken & self._known.keys():
+            self._known[id].settled = True
+        self._asked.append((taken, request))
 
     def _forget(self, ids: set[str]) -> None:
         for id in ids:

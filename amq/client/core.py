@@ -294,6 +294,9 @@ class SessionCore:
         frame = encode("COMMIT", [("transaction", transaction.name), *headers, ("receipt", receipt.decode())])
         request = machine.request(RequestKind.COMMIT, receipt, frame, transaction.name)
         request.outcome_id = outcome_id
+        for subscription in transaction.first:
+            if subscription.copies is not None and machine.is_at_gateway:
+                subscription.copies.commit(request)
         return request
 
     def start_rollback(self) -> Request | None:

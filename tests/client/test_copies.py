@@ -105,6 +105,26 @@ def test_three_deliveries_of_a_message_are_settled_by_one_acknowledgement() -> N
     assert consuming.waiting == ["2"]
 
 
+def test_a_transaction_takes_a_message_once() -> None:
+    consuming = Consuming(transacted=True)
+    consuming.come("1", "2")
+    consuming.take()
+    consuming.come("1", "2", "3")
+    assert consuming.waiting == ["2", "3"]
+    assert consuming.session.start_commit() is not None
+    consuming.come("1", "2")
+    assert consuming.waiting == ["3", "2"]
+
+
+def test_what_was_rolled_back_comes_again() -> None:
+    consuming = Consuming(transacted=True)
+    consuming.come("1")
+    consuming.take()
+    consuming.session.start_rollback()
+    consuming.come("1")
+    assert consuming.take() == "1"
+
+
 def test_nothing_is_kept_of_what_is_settled() -> None:
     consuming = Consuming()
     copies = consuming.subscription.copies
