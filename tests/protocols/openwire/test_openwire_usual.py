@@ -32,8 +32,8 @@ class GeneralCodec(OpenWireCodec):
 
 
 def facts(found: object) -> object:
-    """Everything that `found` holds, to compare."""
-    if isinstance(found, (Remembered, OpenWireCodec)) or found.__class__.__name__ in ("Consumer", "Structure"):
+    """Everything that `found` holds, to compare. What a codec knows of the messages before it may differ."""
+    if isinstance(found, (Remembered, OpenWireCodec)) or found.__class__.__name__ in ("Consumer", "Known", "Structure"):
         return found.__class__.__name__
     if isinstance(found, _PLAIN) or not hasattr(found, "__class__"):
         return found
