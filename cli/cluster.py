@@ -11,6 +11,7 @@ import click
 
 from amq.cli import exits
 from amq.cli.cluster_import import import_store
+from amq.cli.cluster_moving import finish, move, move_wait_option, moves, rate_of, rate_option, settled
 from amq.cli.cluster_options import cluster_option, wait_option
 from amq.cli.cluster_placing import place, where
 from amq.cli.cluster_status import SeenStore, facts_of, look, print_facts
@@ -97,18 +98,36 @@ def init(
     "add-store",
     epilog=examples(
         "amq cluster add-store --cluster /mnt/shared/cluster s5",
+        "amq cluster add-store --cluster /mnt/shared/cluster s6 --share",
         "amq cluster add-store --cluster /mnt/shared/cluster archive --at postgresql://amq@db/archive",
     ),
 )
 @cluster_option
 @click.argument("name", metavar="NAME")
 @click.option("--at", "location", metavar="PATH|URL", default="", help="Where it is. Default: in the cluster.")
+@click.option("--share", is_flag=True, help="Give it its share of the slots, with what their destinations hold.")
+@rate_option
+@move_wait_option
 @json_option
-def add_store(directory: str, name: str, location: str, as_json: bool) -> None:
-    """Add a store. The nodes notice it within seconds, and share it out. Nothing lives in it until a rule says so."""
+def add_store(
+    directory: str, name: str, location: str, share: bool, rate: str | None, wait_s: float, as_json: bool
+) -> None:
+    """Add a store. The nodes notice it within seconds, and share it out.
+
+    Nothing lives in it until a rule says so, or with --share until its share has moved there, as by `amq cluster move`;
+    the same command gives a store its share later.
+    """
     found = Cluster(directory)
-    found.add_store(name, location)
-    if as_json:
+    if not share or name not in found.table().stores:
+        found.add_store(name, location)
+    if share:
+        placement = settled(found)
+        wanted = placement.shared_out(rate_of(rate))
+        if wanted.layout != placement.layout:
+            placement = found.place(wanted).placement
+        done = f"store {name} has its share of the slots"
+        finish(found, placement, wait_s, as_json, {"store": name, "at": found.location(name)}, done, placement.layout)
+    elif as_json:
         print_json({"cluster": found.directory, "store": name, "at": found.location(name)})
     else:
         click.echo(f"store {name} is at {found.location(name)}")
@@ -208,6 +227,8 @@ def forget(directory: str, node: str, as_json: bool) -> None:
 
 
 cluster.add_command(import_store)
+cluster.add_command(move)
+cluster.add_command(moves)
 cluster.add_command(place)
 cluster.add_command(where)
 

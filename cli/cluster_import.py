@@ -23,7 +23,7 @@ from uuid import UUID
 import click
 
 from amq.cli.cluster_options import change_wait_option, cluster_option
-from amq.cli.cluster_placing import carry_through, finished, runs, store_seen, wait_until_all_have
+from amq.cli.cluster_placing import carry_through, finished, wait_until_all_have
 from amq.cli.journal_common import look
 from amq.cli.orders import OrderError
 from amq.cli.output import counted, examples, json_option, print_json
@@ -32,6 +32,7 @@ from amq.cluster.adopting import adopting_rules
 from amq.cluster.directory import Cluster, StoreTable
 from amq.cluster.placement import SPREAD, Placement
 from amq.cluster.placing import StoreSeen
+from amq.cluster.seeing import runs, store_seen
 from amq.core.destination import TEMPORARY_QUEUE_SCHEME, TEMPORARY_TOPIC_SCHEME, wire_name
 from amq.core.errors import AmqError, ConfigError, StoreError
 from amq.core.message import SUBSCRIPTION_SCHEME

@@ -12,13 +12,11 @@ import click
 from amq.cli.cluster_options import change_wait_option, cluster_option
 from amq.cli.orders import OrderError
 from amq.cli.output import examples, json_option, print_json, print_table
-from amq.cli.store import store_of
 from amq.cluster.directory import Cluster
 from amq.cluster.placement import SPREAD, Placement
 from amq.cluster.placing import Await, Grant, Revert, StoreSeen, decide
+from amq.cluster.seeing import store_seen
 from amq.core.destination import TOPIC_SCHEME
-from amq.core.errors import AmqError
-from amq.store.status import StoreStatus, store_status
 
 POLL_S = 0.2
 Seen = Callable[[str], StoreSeen]
@@ -110,6 +108,8 @@ def finished(found: Cluster, until: float) -> Placement:
     """The placement of a cluster in which no change is under way: one that somebody left behind comes to its end, but
     the import of a store is taken back, because that store may hold something else meanwhile. Raises OrderError."""
     placement = found.table().placement
+    if placement.step is not None:
+        raise OrderError("destinations are moving: see `amq cluster moves`, and wait for the end or --cancel")
     if placement.joining:
         return found.place(placement.reverted()).placement
     return placement if placement.before is None else carry_through(found, placement, until)
@@ -154,33 +154,3 @@ def wait_until_all_have(found: Cluster, placement: Placement, until: float, seen
                 "change: see `amq cluster status` for stores without a master"
             )
         time.sleep(POLL_S)
-
-
-def store_seen(found: Cluster, name: str) -> StoreSeen:
-    """Store `name`, as its master describes it. Raises OrderError."""
-    try:
-        status: StoreStatus = store_status(store_of(found.location(name)))
-    except FileNotFoundError:
-        return StoreSeen(is_unused=not runs(found))
-    except (AmqError, OSError) as error:
-        raise OrderError(f"store {name} cannot be read: {error}") from error
-    if status.epoch is None:
-        return StoreSeen(is_unused=not runs(found) and not status.brokers)
-    facts = status.master.facts.get("placement") if status.master is not None else None
-    if not isinstance(facts, dict):
-        return StoreSeen()
-    held = facts.get("held")
-    return StoreSeen(
-        _number(facts.get("number")),
-        tuple(map(str, held)) if isinstance(held, list) else (),
-        _number(facts.get("refused")),
-    )
-
-
-def runs(found: Cluster) -> bool:
-    """Does a node of the cluster run?"""
-    return any(node.running for node in found.nodes())
-
-
-def _number(value: object) -> int:
-    return value if type(value) is int else 0

@@ -9,6 +9,7 @@ state.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Protocol
@@ -49,6 +50,7 @@ from amq.broker.transactions.readying import Readying
 from amq.broker.transactions.transaction import Transaction
 from amq.broker.transactions.two_phase import PendingPrepare, TwoPhase
 from amq.broker.transfer.arrivals import Arrivals
+from amq.broker.transfer.moving import Mover
 from amq.broker.transfer.outbox import Outbox
 from amq.broker.transfer.outbox_queue import OutboxQueue
 from amq.broker.waiters import Reply
@@ -112,6 +114,8 @@ class Broker(Core):
         self.routing = Routing(self, topics, durables, self.limits, commits, self.quotas.made)
         self.arrivals = Arrivals(self, self.routing, self.limits, commits)
         self.outbox = Outbox(self, self.routing, commits, redelivery)
+        self.moving = Mover(self, self.durables)
+        self.arrivals.queue_of, self.arrivals.taken = self.moving.queue_of, self.moving.taken
         self.wildcards.listener = self.routing.virtual
         self.scheduler = Scheduler(self, topics, redelivery, durables, self.routing, commits)
         self.two_phase = TwoPhase(self, commits, durables)
@@ -145,6 +149,7 @@ class Broker(Core):
         if state.obeyed.record is not None or self.config.placed is not None:
             self.homes = Homes(state, journal, self._live_elsewhere)
             self.homes.begin(self.config.placed)
+            self.moving.channel.begin()
         self.wake()
 
     def reconfigure(self, config: BrokerConfig) -> None:
@@ -188,6 +193,7 @@ class Broker(Core):
         self._effect = None
         self._checkpointer.abandon()
         self.outbox.stop()
+        self.moving.channel.stop()
         self.advisories.stop()
 
     # -- what the state has become ------------------------------------------------------------------------------------
@@ -472,7 +478,7 @@ class Broker(Core):
         is_rare = any(self._rare) or self.pager.waits or self.two_phase.has_work or wildcards.woken
         if is_rare or self._effect is not None:
             taken_bytes = self._begin_turn(now_ms)
-        held = _NOTHING if self._effect is None else self._effect.held
+        held = _NOTHING if self._effect is None and self.homes is None else self._not_given()
         while self.dirty or (wildcards.waking and wildcards.wake_next()):
             dirty = list(self.dirty)
             self.dirty.clear()
@@ -529,10 +535,16 @@ class Broker(Core):
         if self.limits.waiting or self.limits.overfull:
             self.limits.step()
 
+    def _not_given(self) -> AbstractSet[str]:
+        """Full names of queues of which nothing is given to anybody now: a transaction takes effect there, or they are
+        on their way from or to another store."""
+        frozen = self.homes.frozen if self.homes is not None else _NOTHING
+        return frozen if self._effect is None else frozen | self._effect.held
+
     def dispatch_some(self, queues: Iterable[Queue]) -> None:
         """Deliver what can be delivered of `queues` before the end of the turn."""
         now_ms = self.clock.wall_ms()
-        held = _NOTHING if self._effect is None else self._effect.held
+        held = _NOTHING if self._effect is None and self.homes is None else self._not_given()
         for queue in queues:
             if queue.name not in held and queue.name not in self.paused:
                 (queue.retention or queue).dispatch(self, now_ms)
@@ -547,7 +559,13 @@ class Broker(Core):
         self.topics.recovery_buffer.sweep(now_ms)
         self.replays.sweep()
         self.known_topics.sweep()
+        if self.homes is not None:
+            self.homes.sweep()
+            self.moving.step()
+        frozen = self.homes.frozen if self.homes is not None else _NOTHING
         for queue in list(self.state.expiring):
+            if queue.name in frozen:
+                continue
             if not queue.expiring or is_prepared(queue.name) or queue.fires or queue.__class__ is OutboxQueue:
                 del self.state.expiring[queue]
                 continue

@@ -5,12 +5,19 @@ once, before its record is written, and gives only when the record is durable; o
 a store never serves what a later master of it would refuse, and a table that needs the number of all stores exists only
 after each of them has given up for good what it takes away (docs/master-slave.md, "One home for each destination").
 
+A move takes along what a destination holds. By its table this store gives up what is moving, holds it until it has
+sent all of it (`leaving`; `amq.broker.moving`), and is given what others have sent here when they hold nothing of it.
+A table that would take a destination of which a transaction is prepared, or messages are leased, waits here for their
+end, and so long nothing changes.
+
 Without a table, and so without a cluster, nothing here is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import structlog
@@ -24,11 +31,21 @@ from amq.core.message import SUBSCRIPTION_SCHEME
 from amq.core.remembered import Remembered
 from amq.journal.hidden import OUTBOX_SCHEME, home_name
 from amq.journal.journal import Journal
-from amq.journal.records import ObeyedTable
+from amq.journal.records import Group, ObeyedTable, Prepared
 
 KNOWN_BYTES_MAX = 4 << 20  # of names whose homes are remembered
 HELD_TOLD_MAX = 20  # destinations that are named to operators
+DUE_TOLD_MAX = 64  # slots whose destinations have not begun to move
 _log = structlog.get_logger("amq.placement")
+
+
+@dataclass(slots=True)
+class Sent:
+    """What this mastership has sent to other stores by moves: messages, bytes, and how many bytes a second lately."""
+
+    sent: int = 0
+    sent_bytes: int = 0
+    bytes_a_second: int = 0
 
 
 class Homes:
@@ -44,6 +61,10 @@ class Homes:
         self._coming: ObeyedTable | None = None
         self._known: Remembered[str] = Remembered(KNOWN_BYTES_MAX)
         self._store = ""
+        self._waiting: Mapping[str, Any] | None = None  # a table of a move that is not taken over yet
+        self.leaving: dict[str, None] = {}  # queues of the journal that must be sent to their new homes
+        self.frozen: set[str] = set()  # these, and queues to which others send what moves here: nobody gets anything
+        self.sent = Sent()
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -52,6 +73,15 @@ class Homes:
         its connection is, since only that has it."""
         if self.home_of(name):
             raise self._moved(name)
+
+    def check_taken(self, queue: str) -> None:
+        """Raises CommandError where what another store has sent here for that queue of the journal does not belong
+        here, now or when all has arrived."""
+        for name in self._homes_of(queue):
+            if self.home_of(name):
+                if len(self._placements) > 1 or not self._placements[0].comes(self._store, name):
+                    raise self._moved(name)
+                self.frozen.add(queue)
 
     def home_of(self, name: str) -> str:
         """The store where the destination lives, "" = in this one, perhaps among others."""
@@ -69,14 +99,15 @@ class Homes:
         return self._placements[-1].home_of(name)
 
     def _moved(self, name: str) -> CommandError:
-        home, number = self.home_of(name), self._placements[-1].number
-        if home in (self._store, SPREAD):
+        home, number, code = self.home_of(name), self._placements[-1].number, "MOVED"
+        if home not in (self._store, SPREAD) and self._placements[-1].is_moving(home_name(name)):
+            why, code = f"is moving to store {home} with what it holds: try again in a moment", "MOVING"
+        elif home in (self._store, SPREAD):
+            code = "MOVING"
             why = f"is about to live in {'this store' if home == self._store else 'every store'}: try again in a moment"
         else:
             why = f"lives in store {home}: connect there, or to a port of the cluster"
-        return CommandError(
-            f"{wire_name(name)[:200]} {why} (table {number}; this is store {self._store})", code="MOVED"
-        )
+        return CommandError(f"{wire_name(name)[:200]} {why} (table {number}; this is store {self._store})", code=code)
 
     def is_this(self, store: str) -> bool:
         """Is that this one?"""
@@ -115,14 +146,63 @@ class Homes:
             return
         placement = Placement.from_json(found.number, found.placement)
         self._store = found.store
-        if newest is not None and placement.before is not None and (held := self._held(placement)):
+        if newest is not None and placement.step is not None and (bound := self._bound(placement)):
+            if self._waiting is None:
+                _log.info("a step of a move waits for transactions and leases to end", table=found.number, held=bound)
+            self._waiting = offered
+            self.facts = {**self.facts, "waits": bound}
+            return
+        changes = newest is not None and placement.before is not None and placement.step is None
+        if changes and (held := self._held(placement)):
             _log.warning("a table of the cluster is refused: it would strand messages", table=found.number, held=held)
             self.facts = {**self.facts, "refused": found.number, "held": held}
             return
+        self._waiting = None
         self._coming = found
         self._placements = (*self._placements, placement)
         self._take()
         self._journal.append_record(found)
+
+    def sweep(self) -> None:
+        """Call every second or so: what a move waits for may have ended."""
+        if self._waiting is not None:
+            self.offer(self._waiting)
+        if self._placements and self._placements[0].step is not None and self._waiting is None:
+            self.tell_progress()
+
+    def has_left(self, queue: str) -> None:
+        """All that this store had of that queue of the journal is in another store."""
+        del self.leaving[queue]
+        if not self.leaving:
+            self.tell_progress()
+
+    def next_home(self, queue: str) -> str:
+        """The store to which a queue of the journal that leaves goes."""
+        return self._placements[0].home_of(next(iter(self._homes_of(queue))))
+
+    @property
+    def rate_bytes(self) -> int:
+        """The most that a move may send a second, 0 = no limit."""
+        step = self._placements[0].step
+        return 0 if step is None else step.rate_bytes
+
+    def tell_progress(self) -> None:
+        """Of a move, by the table that is recorded."""
+        placement, queues = self._placements[0], self._state.queues
+        names = sorted({home_name(name) for name in self.leaving})
+        facts = {
+            **self.facts,
+            "held": [wire_name(name) for name in names[:HELD_TOLD_MAX]],
+            "left": sum(queues[name].stored for name in self.leaving if name in queues),
+            "left_bytes": sum(queues[name].stored_bytes for name in self.leaving if name in queues),
+            **asdict(self.sent),
+            "busy": sorted(
+                {placement.where(name).slot for name in self._bound_names() if placement.waits(self._store, name)}
+            ),
+        }
+        facts.pop("waits", None)
+        if facts != self.facts:
+            self.facts = facts
 
     def recorded(self, placed: ObeyedTable) -> None:
         """The record is durable, and ours: what the table gives to this store it has from now on. A record that was
@@ -134,7 +214,7 @@ class Homes:
             self._coming = None
         self._take()
         self._tell()
-        if held := self.facts["held"]:
+        if (held := self.facts["held"]) and self._placements[0].step is None:
             _log.warning("destinations that live elsewhere have messages here", table=placed.number, held=held)
         else:
             _log.info("a table of the cluster is in force", table=placed.number)
@@ -148,6 +228,57 @@ class Homes:
         placement = self._placements[0]
         held = self._held(placement) if looks else []
         self.facts = {"number": placement.number, "since": placement.since, "held": held}
+        self.leaving, self.frozen = {}, set()
+        if placement.step is not None:
+            self._begin_step(placement)
+
+    def _begin_step(self, placement: Placement) -> None:
+        """Find what leaves with this step of a move, and tell what leaves later."""
+        due = Counter[int]()
+        for name, queue in self._state.queues.items():
+            if not self._holds(name):
+                continue
+            for home in self._homes_of(name):
+                if placement.leaves(self._store, home):
+                    self.leaving[name] = None
+                    self.frozen.add(name)
+                elif placement.comes(self._store, home):
+                    self.frozen.add(name)
+                elif placement.waits(self._store, home):
+                    due[placement.where(home).slot] += max(1, queue.stored_bytes)
+        told = sorted(due.items())[:DUE_TOLD_MAX]
+        self.facts = {**self.facts, "due": told, "due_bytes": due.total(), "cut": len(told) < len(due)}
+        self.tell_progress()
+
+    def _holds(self, name: str) -> bool:
+        queue = self._state.queues[name]
+        return not name.startswith(OUTBOX_SCHEME) and bool(queue.stored or queue.stays or queue.duplicates)
+
+    def _homes_of(self, queue: str) -> Iterable[str]:
+        """The destinations to which a queue of the journal belongs: that of a durable subscription to all its topics.
+        It has none where it is in every store, because it means a pattern."""
+        if not queue.startswith(SUBSCRIPTION_SCHEME):
+            return (home_name(queue),)
+        record = self._state.subscriptions.get(queue)
+        sources = () if record is None else record.sources
+        return () if any(isinstance(each, Pattern) for each in sources) else sources[:1]  # type: ignore[return-value]
+
+    def _bound(self, placement: Placement) -> list[str]:
+        """Destinations that leave by `placement`, and that cannot now."""
+        found = {name for name in self._bound_names() if placement.leaves(self._store, name)}
+        return [wire_name(name) for name in sorted(found)[:HELD_TOLD_MAX]]
+
+    def _bound_names(self) -> Iterator[str]:
+        """Destinations of which a transaction is prepared, or messages are leased, or that a durable subscription has
+        with others."""
+        on_their_way = (record for batch in self._journal.on_their_way() for record in batch.records)
+        for record in (*(each for each, _ in self._state.prepared.values()), *on_their_way):
+            for part in record.records if isinstance(record, Group) else (record,):
+                if isinstance(part, Prepared):
+                    yield from map(home_name, (*part.sends, *part.acks))
+        for subscribed in self._state.subscriptions.values():
+            if len(subscribed.sources) > 1:
+                yield from (each for each in subscribed.sources if not isinstance(each, Pattern))
 
     def _held(self, placement: Placement) -> list[str]:
         """Destinations that must not stay here by `placement`, and of which this store holds something: messages,

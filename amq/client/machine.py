@@ -58,7 +58,7 @@ SEND_WINDOW_BYTES = 16 * 1024 * 1024
 DISCONNECT_S_MAX = 2.0
 PRIORITY_PROBE_EVERY_S = 2.0
 EXIT_TIMEOUT_S = 5.0
-MOVED = "MOVED"  # code: the destination lives in another store
+HOME_CODES = ("MOVED", "MOVING")  # the destination lives in another store, or is on its way there
 TLS_ALERT = b"\x15\x03"
 _PORT_DOUBTS = {
     SCHEME: "is it a STOMP port, and one without TLS?",
@@ -681,7 +681,7 @@ class Machine:
     def _on_error(self, frame: Frame, now: float) -> None:
         """The broker refuses something and closes: end the request that it names, or find out which it is."""
         error = error_of(frame)
-        is_moved = error.code == MOVED and self.falls_back and self.link is not None and not self.link.cluster
+        is_moved = error.code in HOME_CODES and self.falls_back and self.link is not None and not self.link.cluster
         self._stays = self._stays or is_moved
         if is_transient(error) or is_moved:  # a gateway finds its new home
             self._broken(error, now)

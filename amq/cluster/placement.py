@@ -18,6 +18,10 @@ gets another home belongs to no store; the second one exists only when every sto
 tables that are in force at one moment, no two give a destination to different stores (docs/master-slave.md,
 "One home for each destination").
 
+A move takes what the destinations hold along, slot by slot. Its tables have a `step`: destinations of the slots that
+have moved have their new homes, those of the slots that are moving have none, and all others have their old ones. The
+next step exists only when every store has recorded this one, and no store holds anything of what is moving.
+
 Pure: no file, no clock. Every process computes the same from the same table.
 """
 
@@ -42,6 +46,7 @@ from amq.core.destination import (
 from amq.core.errors import ConfigError
 
 SLOTS: Final = 1024
+ALL_SLOTS: Final = frozenset(range(SLOTS))
 SPREAD: Final = "spread"  # as a home: the destination lives in every store
 RULES_MAX: Final = 256
 PATTERN_WORDS_MAX: Final = 100
@@ -97,6 +102,22 @@ class Layout:
         return (self._tree.find(key.split("."), 0) if self.rules else None) or ("", "")
 
 
+@dataclass(frozen=True, slots=True)
+class MoveStep:
+    """How far a move is. `moved` and `moving` are slots; `returns` = an operator takes the move back: what has moved
+    moves back, when what is moving has arrived. Each store sends at most `rate_bytes` a second, 0 = no limit."""
+
+    moved: frozenset[int] = frozenset()
+    moving: frozenset[int] = frozenset()
+    returns: bool = False
+    rate_bytes: int = 0
+
+    @property
+    def waiting(self) -> frozenset[int]:
+        """The slots that have not begun to move."""
+        return ALL_SLOTS - self.moved - self.moving
+
+
 class _Node:
     """The rules that go on after some words: a plain word is more specific than `*`, and `*` than `>`, as
     `amq.core.destination.specificity` has it."""
@@ -129,6 +150,7 @@ class Placement:
     stores  names, in the order in which they were added
     before  the homes that those replace, while not every store has recorded this table; None = nothing moves
     joining a store that becomes one of `stores` when that change is settled: until then no broker serves it. "" = none
+    step    of a change that takes along what the destinations hold; None = a change that moves nothing that is held
     """
 
     number: int
@@ -138,6 +160,7 @@ class Placement:
     layout: Layout
     before: Layout | None = None
     joining: str = ""
+    step: MoveStep | None = None
 
     @classmethod
     def even(cls, number: int, stores: Iterable[str], naming: Naming | None = None) -> Placement:
@@ -154,18 +177,42 @@ class Placement:
 
     def where(self, name: str) -> Where:
         """The home of the destination of that full name, and why."""
-        return self._where(name, self.layout)
+        return self._where(name, self._in_force(name)[0])
+
+    def _in_force(self, name: str) -> tuple[Layout, ...]:
+        """A store serves the destination if all of these say so."""
+        if self.before is None:
+            return (self.layout,)
+        if self.step is None or (slot := self._where(name, self.layout).slot) in self.step.moving:
+            return self.layout, self.before
+        return (self.before if slot in self.step.waiting else self.layout,)
 
     def is_home(self, store: str, name: str) -> bool:
         """May the member of `store` serve the destination of that full name? Nobody may while it moves."""
-        layouts = (self.layout,) if self.before is None else (self.layout, self.before)
-        return all(self._where(name, layout).home in (store, SPREAD) for layout in layouts)
+        return all(self._where(name, layout).home in (store, SPREAD) for layout in self._in_force(name))
+
+    def is_moving(self, name: str) -> bool:
+        """Does nobody serve the destination, because it is on its way to another home?"""
+        return len({self._where(name, layout).home for layout in self._in_force(name)}) > 1
 
     def leaves(self, store: str, name: str) -> bool:
         """May what `store` has of that destination not stay there? By a table with `before`: because of this change; of
         what should have been elsewhere already it says nothing, so that a change can bring it home."""
         if self.before is None:
             return not self.is_home(store, name)
+        return len(self._in_force(name)) > 1 and self._goes(store, name)
+
+    def waits(self, store: str, name: str) -> bool:
+        """Is that destination at `store` still, which it leaves with a later step?"""
+        return self.step is not None and self._in_force(name) == (self.before,) and self._goes(store, name)
+
+    def comes(self, store: str, name: str) -> bool:
+        """Is what other stores have of that destination on its way to `store`?"""
+        return self.step is not None and self.is_moving(name) and self.home_of(name) in (store, SPREAD)
+
+    def _goes(self, store: str, name: str) -> bool:
+        """Does `store` lose that destination by this change?"""
+        assert self.before is not None, "nothing moves"
         here = (store, SPREAD)
         return self._where(name, self.before).home in here and self._where(name, self.layout).home not in here
 
@@ -240,6 +287,49 @@ class Placement:
     def placed(self, pattern: str, store: str) -> Placement:
         """The destinations of `pattern` go to `store`, or to all for SPREAD; "" = its rule goes. While the table is on
         its way to the stores, no store has what moves. Raises ConfigError."""
+        return self._changed(self._with_rule(pattern, store), None)
+
+    def carried(self, pattern: str, store: str, rate_bytes: int = 0) -> Placement:
+        """The same, and they take along what they hold, step by step. Raises ConfigError."""
+        return self._changed(self._with_rule(pattern, store), MoveStep(rate_bytes=rate_bytes))
+
+    def shared_out(self, rate_bytes: int = 0) -> Placement:
+        """Slots go to the stores that have fewer than their share, until all have it, and take along what is held."""
+        return self._changed(
+            Layout(self.layout.rules, even_slots(self.layout.slots, self.stores)), MoveStep(rate_bytes=rate_bytes)
+        )
+
+    def stepped(self, slots: frozenset[int]) -> Placement:
+        """What was moving has arrived; what is in `slots` is moving."""
+        assert self.step is not None
+        assert slots <= self.step.waiting
+        return self._at(replace(self.step, moved=self.step.moved | self.step.moving, moving=slots))
+
+    def returning(self) -> Placement:
+        """An operator takes the move back. What is moving arrives first."""
+        assert self.step is not None
+        return self._at(replace(self.step, returns=True))
+
+    def at_rate(self, rate_bytes: int) -> Placement:
+        """The same move at another rate."""
+        assert self.step is not None
+        return self._at(replace(self.step, rate_bytes=rate_bytes))
+
+    def turned(self) -> Placement:
+        """What was moving has arrived, and what has moved moves back from now on."""
+        assert self.step is not None
+        assert self.before is not None
+        at = MoveStep(moved=self.step.waiting, rate_bytes=self.step.rate_bytes)
+        return replace(self._at(at), layout=self.before, before=self.layout)
+
+    def _at(self, step: MoveStep) -> Placement:
+        return replace(self, number=self.number + 1, since=self.number + 1, step=step)
+
+    def _changed(self, layout: Layout, step: MoveStep | None) -> Placement:
+        number = self.number + 1
+        return replace(self, number=number, since=number, layout=layout, before=self.layout, step=step)
+
+    def _with_rule(self, pattern: str, store: str) -> Layout:
         rules = dict(self.layout.rules)
         if not store:
             if pattern not in rules:
@@ -251,17 +341,18 @@ class Placement:
             rules[pattern] = store
             if len(rules) > RULES_MAX:
                 raise _too_many_rules()
-        number = self.number + 1
-        return replace(self, number=number, since=number, layout=Layout(rules, self.layout.slots), before=self.layout)
+        return Layout(rules, self.layout.slots)
 
     def settled(self) -> Placement:
         """All stores have recorded this table, and hold nothing of what moves: its new homes have it from now on."""
         stores = (*self.stores, self.joining) if self.joining else self.stores
-        return replace(self, number=self.number + 1, since=self.number + 1, stores=stores, before=None, joining="")
+        number = self.number + 1
+        return replace(self, number=number, since=number, stores=stores, before=None, joining="", step=None)
 
     def reverted(self) -> Placement:
         """The change does not take place: what was to move stays where it was."""
         assert self.before is not None, "nothing moves"
+        assert self.step is None, "what is held has begun to move"
         number = self.number + 1
         return replace(self, number=number, since=number, layout=self.before, before=None, joining="")
 
@@ -305,6 +396,7 @@ class Placement:
             **_layout_to_json(self.layout),
             **({"before": _layout_to_json(self.before)} if self.before is not None else {}),
             **({"joining": self.joining} if self.joining else {}),
+            **({"step": _step_to_json(self.step)} if self.step is not None else {}),
         }
 
     @classmethod
@@ -313,7 +405,7 @@ class Placement:
         try:
             naming = Naming(**found["naming"])
             stores = tuple(found["order"])
-            before, joining = found.get("before"), found.get("joining", "")
+            before, joining, step = found.get("before"), found.get("joining", ""), found.get("step")
             made = cls(
                 number,
                 found["since"],
@@ -322,7 +414,10 @@ class Placement:
                 _layout_from_json(found, (*stores, joining) if joining else stores),
                 _layout_from_json(before, stores) if before is not None else None,
                 joining,
+                _step_from_json(step) if step is not None else None,
             )
+            if made.step is not None and made.before is None:
+                raise ValueError("a move goes from nowhere")
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"a placement is damaged: {error!r}") from error
         texts = (*stores, made.joining, *(getattr(naming, name) for name in Naming.__slots__))
@@ -373,6 +468,50 @@ def _layout_from_json(found: Any, stores: Sequence[str]) -> Layout:
     if SPREAD in slots:
         raise ValueError("a slot is at no store")
     return Layout(rules, slots)
+
+
+def even_slots(slots: Sequence[str], stores: Sequence[str]) -> tuple[str, ...]:
+    """The slots in equal shares among `stores`, so that as few as possible change their store."""
+    rest = SLOTS % len(stores)
+    mine = {store: [slot for slot, name in enumerate(slots) if name == store] for store in stores}
+    richest = sorted(stores, key=lambda store: -len(mine[store]))  # who has more keeps the odd ones
+    shares = {store: SLOTS // len(stores) + (place < rest) for place, store in enumerate(richest)}
+    found = {slot: store for store in stores for slot in mine[store][: shares[store]]}
+    free = iter(slot for slot in range(SLOTS) if slot not in found)
+    for store in stores:
+        for _ in range(shares[store] - len(mine[store][: shares[store]])):
+            found[next(free)] = store
+    return tuple(found[slot] for slot in range(SLOTS))
+
+
+def _step_to_json(step: MoveStep) -> dict[str, Any]:
+    more = {"returns": step.returns, "rate": step.rate_bytes}
+    return {
+        "moved": _runs(step.moved),
+        "moving": _runs(step.moving),
+        **{key: each for key, each in more.items() if each},
+    }
+
+
+def _runs(slots: frozenset[int]) -> list[list[int]]:
+    """[first, last] of each run."""
+    found: list[list[int]] = []
+    for slot in sorted(slots):
+        if found and found[-1][1] == slot - 1:
+            found[-1][1] = slot
+        else:
+            found.append([slot, slot])
+    return found
+
+
+def _step_from_json(found: Any) -> MoveStep:
+    moved, moving = (
+        frozenset(slot for first, last in found[name] for slot in range(first, last + 1))
+        for name in ("moved", "moving")
+    )
+    if not moved | moving <= ALL_SLOTS or moved & moving:
+        raise ValueError("slots of a move that do not exist, or that are in two states")
+    return MoveStep(moved, moving, found.get("returns", False) is True, int(found.get("rate", 0)))
 
 
 def _table() -> tuple[int, ...]:

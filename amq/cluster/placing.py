@@ -3,6 +3,8 @@
 The table that takes destinations away (`Placement.before`) is there already. The one that gives them to their new homes
 may be made only when every store obeys the first and holds nothing of what moves. Otherwise the change is taken back.
 
+A move takes along what is held, so nothing is stranded: `next_step`.
+
 Pure: whoever makes the change looks at the stores, asks `decide`, and acts. Where two do so at a time, both come to the
 same table, or one of them finds that it is there.
 """
@@ -11,8 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from amq.cluster.placement import Placement
+
+STEP_BYTES: Final = 64 << 20  # of what a step of a move takes along, where it is not one slot alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +29,28 @@ class StoreSeen:
     refused   number of the table that it refuses, because that would strand what it holds; 0 = it refuses none
     is_unused no broker has served the store yet, and no node of the cluster runs: whoever serves it first will read the
               newest table
+    due       of a move: the slots of which it holds something that has not begun to move, each with its bytes, in their
+              order; `is_cut` where there are more than these
+    busy      of a move: the slots of which it cannot send something, because a transaction is prepared, or the like
+    left      messages that it holds of what is moving, of `left_bytes`; `due_bytes` = of what has not begun to move
+    sent      messages that it has sent to other stores in this mastership, of `sent_bytes`, `bytes_a_second` lately
+    waits     destinations of which it must wait for the end of transactions or leases, before it obeys the newest table
     """
 
     number: int = 0
     held: tuple[str, ...] = ()
     refused: int = 0
     is_unused: bool = False
+    due: tuple[tuple[int, int], ...] = ()
+    is_cut: bool = False
+    busy: tuple[int, ...] = ()
+    left: int = 0
+    left_bytes: int = 0
+    due_bytes: int = 0
+    sent: int = 0
+    sent_bytes: int = 0
+    bytes_a_second: int = 0
+    waits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +83,39 @@ def decide(placement: Placement, stores: Mapping[str, StoreSeen]) -> Await | Gra
         return Revert(held)
     late = [name for name, seen in stores.items() if seen.number < placement.number and not seen.is_unused]
     return Await(tuple(late)) if late else Grant()
+
+
+def next_step(placement: Placement, stores: Mapping[str, StoreSeen]) -> Await | Placement:
+    """The next table of a move. The next step takes all slots that hold nothing along, and of the others as many as
+    hold `STEP_BYTES` together, so that no destination waits for long."""
+    step = placement.step
+    assert step is not None
+    late = [
+        name
+        for name, seen in stores.items()
+        if not seen.is_unused and (seen.number < placement.number or (step.moving and (seen.held or seen.left)))
+    ]
+    if late:
+        return Await(tuple(late))
+    if step.returns:
+        return placement.turned()
+    if not step.waiting:
+        return placement.settled()
+    due: dict[int, int] = {}
+    busy = {slot: name for name, seen in stores.items() for slot in seen.busy}
+    known_to = 1 << 62  # a store did not say what is in higher slots
+    for seen in stores.values():
+        for slot, size in seen.due:
+            due[slot] = due.get(slot, 0) + size
+        if seen.is_cut:
+            known_to = min(known_to, seen.due[-1][0])
+    taken, size = set(step.waiting - due.keys() - busy.keys()), 0
+    for slot in sorted((due.keys() - busy.keys()) & step.waiting):
+        if size and size + due[slot] > STEP_BYTES:
+            break
+        taken.add(slot)
+        size += due[slot]
+    slots = frozenset(slot for slot in taken if slot <= known_to)
+    if not slots and not step.moving:
+        return Await(tuple(dict.fromkeys(busy.values())))
+    return placement.stepped(slots)

@@ -33,6 +33,7 @@ from typing import NamedTuple
 import structlog
 
 from amq.cluster.directory import Cluster, ClusterNode, GatewaySeen, node_document
+from amq.cluster.moving import MOVING_LOOK_S, carry_on
 from amq.core.errors import AmqError
 from amq.node import process
 from amq.store.board import Seat, SeatTakenError
@@ -119,6 +120,7 @@ class Supervisor:
         self._trouble = ""
         self._stopped = threading.Event()
         self._is_ready = False
+        self._is_moving = False  # are destinations on their way to other homes?
 
     async def until_stopped(self) -> int:
         """Run until a signal asks to stop. Returns the exit code: that of the first process that failed to end well."""
@@ -131,6 +133,8 @@ class Supervisor:
         for index, program in enumerate(self._programs, start=1):
             self._gateways.append(self._open(f"gateway {index}", {"gateway": index}, program))
         threading.Thread(target=self._look_on, name="amq-cluster", daemon=True).start()
+        carrying = (self._cluster, lambda: self._is_moving, self._stopped)
+        threading.Thread(target=carry_on, args=carrying, name="amq-moves", daemon=True).start()
         try:
             await self._end
             await self._stop(self._gateways, GATEWAYS_END_S)
@@ -170,6 +174,7 @@ class Supervisor:
                     self._seat.write(node_document(node))
                     self._written = node
                 table = self._cluster.table()
+                self._is_moving = table.placement.step is not None
                 seen = _Seen(tuple(table.stores), self._cluster.priorities(self._node.name), table.number)
                 trouble = ""
             except (AmqError, OSError, SeatTakenError) as error:
@@ -180,7 +185,7 @@ class Supervisor:
             if seen is not None:
                 with suppress(RuntimeError):  # the event loop has ended meanwhile
                     self._loop.call_soon_threadsafe(self._take, seen)
-            self._stopped.wait(LOOK_S)
+            self._stopped.wait(MOVING_LOOK_S if self._is_moving else LOOK_S)
 
     def _take(self, seen: _Seen) -> None:
         if self._end.done() or seen == self._seen:

@@ -46,6 +46,10 @@ class HomeTable(Protocol):
         """The store in which the destination of that full name lives; anything that is not a store = in each."""
         ...
 
+    def is_moving(self, name: str) -> bool:
+        """Does no store serve the destination, because it is on its way to another home?"""
+        ...
+
 
 class GatewayCluster(Protocol):
     """The surroundings of routed connections."""

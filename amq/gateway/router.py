@@ -30,7 +30,7 @@ from amq.gateway import works
 from amq.gateway.answers import AGAIN, BYTES, KEPT_BYTES, SESSION, TOKEN, Joined, Kept
 from amq.gateway.consumers import Consumer, ConsumerHome, HomeBranch, in_homes
 from amq.gateway.homes import INDEX_BITS, INDEX_MASK, GatewayCluster, Loss, RoutedHome
-from amq.gateway.moves import MOVED, Move
+from amq.gateway.moves import HOME_CODES, Move
 from amq.gateway.reopening import reopen
 from amq.protocols.commands import (
     NOT_HELD,
@@ -108,6 +108,7 @@ class RoutedConnection:
         self.touched: list[RoutedHome] = []  # which get something of what is being carried out
         self.waits = False  # answers are waited for: see `answered`
         self.move: Move | None = None
+        self.moving_until_s = 0.0  # what moves may come again until then, monotonic
         self.is_repeating = False
         self.cluster = cluster
         self._client = client
@@ -429,7 +430,7 @@ class RoutedConnection:
         """Something has failed in that home."""
         receipt: Any = failure.receipt
         kind = receipt.__class__
-        is_moved = getattr(failure.error, "code", "") == MOVED
+        is_moved = getattr(failure.error, "code", "") in HOME_CODES
         move = self._move_of(home) if is_moved else None
         if kind is Kept:
             if move is not None and not receipt[AGAIN]:
@@ -449,12 +450,22 @@ class RoutedConnection:
                 self._failing = receipt
             return
         if failure.scope is Scope.CONSUMER:
+            if is_moved:
+                self._hold_to_be_old(home, failure)
             consumer = self.end_consumer(failure.session, failure.consumer, home)
             if move is not None and consumer is not None:
                 move.repeat(failure.session, _asking(consumer.command, None), failure)
                 return
         token = receipt.token if kind is Joined else receipt
         self.peer.fail(failure._replace(receipt=token))
+
+    def _hold_to_be_old(self, home: RoutedHome, failure: Failure) -> None:
+        """What that consumer has from there comes again from another home: an acknowledgement of it may come late."""
+        session = self.sessions.get(failure.session)
+        consumer = None if session is None else session.consumers.get(failure.consumer)
+        branch = None if consumer is None else consumer.branches.get(home.index)
+        if branch is not None:
+            home.old = max(home.old, branch.newest)
 
     def ends(self) -> None:
         """A home ends the connection: what the client asked for at its end is answered first."""
@@ -517,7 +528,7 @@ class RoutedConnection:
         """A consumer began anew, or could not."""
         failure = joined.error
         if failure is not None and self.end_consumer(consumer.session, consumer.id, home) is not None:
-            if getattr(failure.error, "code", "") == MOVED:
+            if getattr(failure.error, "code", "") in HOME_CODES:
                 self._move_of(home).repeat(consumer.session, _asking(consumer.command, None), failure)
             else:
                 self.peer.fail(Failure(failure.error, Scope.CONSUMER, None, consumer.session, consumer.id))

@@ -43,6 +43,7 @@ from amq.security.login import User
 from amq.transports.doorkeeper import Doorkeeper
 
 MOVED = "MOVED"  # code: the destination has another home
+HOME_CODES = (MOVED, "MOVING")  # or it is on its way there
 _ENCODED = "link"  # the key of what links wrote of a batch
 _log = structlog.get_logger("amq.link")
 
@@ -344,7 +345,7 @@ class LinkedClient:
         self._put(Kind.FAIL, data)
         receipt = failure.receipt
         is_survived = isinstance(receipt, int) and bool(receipt & commands.SURVIVED)
-        if getattr(error, "code", "") == MOVED:  # its gateway finds the home
+        if getattr(error, "code", "") in HOME_CODES:  # its gateway finds the home
             self._moved.add(receipt if isinstance(receipt, int) else None)
             return
         if failure.scope not in self._survives and not is_survived:

@@ -131,13 +131,13 @@ def test_a_table_takes_away_at_once_and_gives_when_it_is_durable(placed: World) 
     assert placed.broker.homes.home_of(q(OURS)) == "s2"
     assert placed.broker.homes.facts["number"] == 1  # nobody is told before it is durable
     client.send_out()
-    assert [code for code, _ in client.errors] == ["MOVED"]
+    assert [code for code, _ in client.errors] == ["MOVING"]
     placed.settle()
     assert placed.broker.homes.facts == {"number": 2, "since": 2, "held": []}
     other = placed.connect()
     other.send(b"x", OURS)
     placed.settle()
-    assert other.codes == ["MOVED"]
+    assert other.codes == ["MOVING"]
 
 
 def test_no_table_is_told_while_only_an_older_one_is_durable(make_world: Callable[..., World]) -> None:
@@ -172,7 +172,7 @@ def test_a_client_that_has_sent_there_before_is_refused(placed: World) -> None:
     offer(placed, TABLE.placed(OURS, "s2"))
     client.send(b"y", OURS)
     placed.settle()
-    assert client.codes == ["MOVED"]
+    assert client.codes == ["MOVING"]
     assert placed.broker.state.stored == 0
 
 
@@ -185,7 +185,7 @@ def test_a_transaction_that_sends_to_what_moved_is_rolled_back(placed: World) ->
     offer(placed, TABLE.placed(OURS, "s2"))
     client.commit()
     placed.settle()
-    assert client.codes == ["MOVED"]
+    assert client.codes == ["MOVING"]
     assert placed.broker.state.stored == 0
 
 

@@ -37,7 +37,7 @@ homes are not asked for a message whose destination was used before [again]
 a transaction is committed where its destinations lived [transaction]
     amq.broker.transactions.transaction.Transaction.check_homes: homes.check(home_name(name)) => pass
 what moves belongs to its new home at once [walk]
-    amq.cluster.placement.Placement.is_home: self.before is None => True
+    amq.cluster.placement.Placement._in_force: self.before is None => True
 a table settles before all stores have it [walk]
     amq.cluster.placing.decide: if late else => if False else
 a table settles although something is held [walk]

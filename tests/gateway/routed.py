@@ -143,6 +143,7 @@ class Table:
         self.stores = stores
         self.number = 1
         self.rules = rules or {}
+        self.moving: set[str] = set()
 
     def home_of(self, name: str) -> str:
         plain = plain_name(name)
@@ -151,6 +152,9 @@ class Table:
         if plain.startswith("ActiveMQ.Advisory."):
             return ""
         return self.stores[crc32(plain.removeprefix("DLQ.").encode()) % len(self.stores)]
+
+    def is_moving(self, name: str) -> bool:
+        return name in self.moving
 
 
 class Brokers:

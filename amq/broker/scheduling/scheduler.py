@@ -272,7 +272,8 @@ class Scheduler:
         """Must what falls due there wait for room? At the limit of the store only until all that fell due before was
         consumed: nothing else gives the room of what is scheduled. And so long, or jobs that repeat for nobody would
         lead past it for ever. A message that would be led to another store waits, too."""
-        if not self._routing.is_possible(schedule.target):
+        homes = self.core.homes
+        if (homes is not None and homes.home_of(schedule.target)) or not self._routing.is_possible(schedule.target):
             return True
         journal = self.core.journal
         if not journal.at_limit or journal.disk_full:

@@ -59,7 +59,7 @@ class Commits:
             transaction.roll_back()
             raise StoreFullError("the store's disk is full: the transaction was rolled back")
         ready = transaction.readiness
-        looks = ready is None or not ready.admit(group)
+        looks = (ready is None or not ready.admit(group)) and not transaction.takes_over
         for item in transaction.queued:
             if item.__class__ is Run:
                 item.seq = self._core.next_seq(len(item.bodies))

@@ -68,6 +68,7 @@ class Transaction:
         "sends_to_durables",
         "session",
         "size",
+        "takes_over",
         "used_at",
     )
 
@@ -88,6 +89,7 @@ class Transaction:
         self.requeued: list[tuple[Subscription, Message]] = []
         self.released: list[tuple[Subscription, Message]] = []
         self.brings: Sequence[BaseRecord] = ()
+        self.takes_over = False  # what it sends comes from another store, which remembers its ids as this one may
         self.size = 0
         self.readiness: Ready | None = None  # where it is large and about to commit
 

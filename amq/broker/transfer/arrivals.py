@@ -18,9 +18,8 @@ from amq.broker.transactions.commits import Commits
 from amq.broker.transactions.transaction import memory_bytes
 from amq.broker.waiters import Answering
 from amq.core.errors import CommandError
-from amq.core.message import Copy, Message
+from amq.core.message import Copy, Message, Sharing
 from amq.journal.batch import Waiter
-from amq.journal.hidden import home_name
 from amq.journal.records import BaseRecord, Parcel, Record
 from amq.protocols.commands import CloseParcel, Transfer
 
@@ -50,7 +49,10 @@ class Arrivals:
             raise CommandError(f"parcel {number} of {channel[:200]} came before, or was closed", code=CLOSED)
         transaction = self._commits.begin()
         messages = self._messages(transfer)
-        transaction.add([message for message in messages if transfer.queue or not self._is_known(message)])
+        if transfer.queue:
+            transaction.sends, transaction.takes_over = messages, True
+        else:
+            transaction.add([message for message in messages if not self._is_known(message)])
         for message in transaction.sends:
             if message.shared is not None:
                 message.shared.others = sum(each.shared is message.shared for each in transaction.sends) - 1
@@ -97,7 +99,7 @@ class Arrivals:
         if transfer.queue:
             queue = self.queue_of(transfer)
             if homes is not None:
-                homes.check(home_name(queue))
+                homes.check_taken(queue)
             return [_for_queue(message, queue) for message in transfer.messages]
         found: list[Message] = []
         for message in transfer.messages:
@@ -131,7 +133,7 @@ def _for_queue(message: Message, queue: str) -> Message:
         message.seq = 0
         return message
     copy = Copy.made_of(message, message.destination, message.properties)
-    copy.queue_name, copy.original = queue, None
+    copy.queue_name, copy.original, copy.shared = queue, message, Sharing(None, encodes=False)
     return copy
 
 

@@ -36,7 +36,9 @@ HELD_BYTES_MAX: Final = 4 << 20  # in memory, of each outbox, and one message
 LATE_MS: Final = 10_000  # what waits so long is told to operators
 FACT_CHARACTERS_MAX: Final = 200
 REFUSALS_MAX: Final = 5  # of one message, before it goes to the dead-letter queue of this store
-_PASSING: Final = frozenset((CLOSED, UNSURE, "MOVED", "LINK_LOST", "LINK_BROKEN", "LINK_REFUSED", "LINK_VERSION"))
+_PASSING: Final = frozenset(
+    (CLOSED, UNSURE, "MOVED", "MOVING", "LINK_LOST", "LINK_BROKEN", "LINK_REFUSED", "LINK_VERSION")
+)
 _log = structlog.get_logger("amq.outbox")
 
 

@@ -1,0 +1,237 @@
+"""Mover: sends what leaves this store by a step of a move to its new home, and takes in what comes here so.
+
+Nobody serves what is moving, so nothing of it changes but by this. It goes queue by queue, of each first what belongs
+to no message (the durable subscription, the ids that it remembers), then its messages, by priority and in their order,
+in parcels (`amq.broker.transfer.channel`): each leaves this store in the record that says that it has arrived. So a
+crash of either store at any moment loses nothing and doubles nothing, and the next master goes on with what is left.
+
+The other store keeps what has come in the queue where it belongs. Nobody is given anything of it there before that
+store is its home, which is not before this one holds nothing of it any more (docs/master-slave.md).
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterator
+from typing import Any, Final
+
+import structlog
+
+from amq.broker.core import Core
+from amq.broker.names import SUBSCRIPTION_SCHEME
+from amq.broker.queues.backlog import Place
+from amq.broker.queues.queue import Queue
+from amq.broker.topics.durables import Durables
+from amq.broker.transfer.channel import Channel, Seqs
+from amq.core.errors import AmqError
+from amq.core.message import Message
+from amq.journal.live import Segment
+from amq.journal.records import BaseRecord, Duplicates, Redelivered
+from amq.protocols.commands import Transfer
+
+MESSAGES_MAX: Final = 1000  # in a parcel
+BYTES_MAX: Final = 1 << 20  # of their records, where it is not one message alone
+IDS_MAX: Final = 5000  # in a parcel
+RATE_S: Final = 2.0  # the rate that is told is that of so long
+SUBSCRIPTION, IDS, COUNTS, STAYS = "subscription", "ids", "counts", "stays"  # in the extra of a parcel
+_log = structlog.get_logger("amq.placement")
+
+
+class Mover:
+    """Call `step` every second or so."""
+
+    def __init__(self, core: Core, durables: Durables) -> None:
+        self._core = core
+        self._durables = durables
+        self.channel = Channel(core, "moves", self)
+        self._name = ""  # of the queue that is being sent
+        self._ids: list[str] = []  # that it remembers and that are not sent, the newest first
+        self._seqs = iter(array("Q"))  # of its messages that are not sent
+        self._is_begun = self._is_reading = False
+        self._parcel: tuple[list[Message], int, int] = ([], 0, 0)  # what is not persistent of it; messages, and bytes
+        self._counted_s, self._counted_bytes = 0.0, 0  # since then, for the rate that is told
+        self._pause_until_s = 0.0
+
+    # -- from here ----------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Go on with what leaves, if there is something."""
+        core, homes = self._core, self._core.homes
+        now_s = core.clock.monotonic()
+        self.channel.step(now_s)
+        if homes is None or self._is_reading or now_s < self._pause_until_s:
+            return
+        while homes.leaving and self.channel.is_free and not self._is_reading:
+            name = next(iter(homes.leaving))
+            queue = core.state.queues.get(name)
+            if queue is None:
+                homes.has_left(name)
+            elif name != self._name:
+                self._begin(queue)
+            elif not self._send_head(queue) and not self._send_some(queue):
+                self._end(queue)
+
+    def _begin(self, queue: Queue) -> None:
+        self._name, self._is_begun = queue.name, False
+        self._ids = [*reversed(queue.duplicates)]
+        self._seqs = _in_order(queue)
+
+    def _send_head(self, queue: Queue) -> bool:
+        """What belongs to no message."""
+        if self._is_begun and not self._ids:
+            return False
+        ids = [self._ids.pop() for _ in range(min(IDS_MAX, len(self._ids)))]
+        extra: dict[str, Any] = {**({IDS: ids} if ids else {}), **({STAYS: True} if queue.stays else {})}
+        self._is_begun = True
+        if not extra:
+            return False
+        self._send(queue, [], extra)
+        return True
+
+    def _send_some(self, queue: Queue) -> bool:
+        """Some messages. False = there are none."""
+        kept: list[Message] = []
+        places: list[Place] = []
+        size = 0
+        for seq in self._seqs:
+            message = queue.messages.get(seq)
+            if message is not None and message.segment is None:
+                kept.append(message)
+                size += len(message.body)
+            elif (place := _place(queue, seq, message)) is not None:
+                places.append(place)
+                size += place.size
+            if len(kept) + len(places) >= MESSAGES_MAX or size >= BYTES_MAX:
+                break
+        if places:
+            self._is_reading = True
+            self._look(queue, places, kept)
+        elif kept:
+            self._send(queue, kept, {})
+        return bool(places or kept)
+
+    def _look(self, queue: Queue, places: list[Place], kept: list[Message]) -> None:
+        def found(messages: list[Message] | None) -> None:
+            if messages is None:  # copied forward meanwhile
+                again = [place for each in places if (place := _place(queue, each.seq, None)) is not None]
+                self._look(queue, again, kept)
+                return
+            self._is_reading = False
+            self._send(queue, [*messages, *kept], {})
+
+        self._core.pager.look(queue, places, found)
+
+    def _send(self, queue: Queue, messages: list[Message], extra: dict[str, Any]) -> None:
+        core = self._core
+        assert core.homes is not None
+        if queue.name.startswith(SUBSCRIPTION_SCHEME):
+            extra[SUBSCRIPTION] = core.state.subscriptions[queue.name].definition
+        counts = [
+            [row, *queue.redelivered[message.seq]]
+            for row, message in enumerate(messages)
+            if message.seq in queue.redelivered
+        ]
+        if counts:
+            extra[COUNTS] = counts
+        kept = [message for message in messages if message.seq in queue.messages and message.segment is None]
+        kept = [message for message in kept if queue.messages[message.seq] is message]
+        here = {message.seq for message in kept}
+        seqs = [message.seq for message in messages if message.seq not in here]
+        self._parcel = kept, len(messages), sum(len(message.body) for message in messages)
+        home = core.homes.next_home(queue.name)
+        self.channel.send(home, messages, {queue.name: seqs}, queue.name, json.dumps(extra) if extra else "")
+
+    def _end(self, queue: Queue) -> None:
+        """All is sent, if nothing came in between."""
+        if queue.stored:
+            self._begin(queue)
+            return
+        homes, record = self._core.homes, self._core.state.subscriptions.get(queue.name)
+        assert homes is not None
+        if record is not None and self._durables.knows(record):
+            self._durables.end(record)
+        queue.stays = False
+        self._core.state.emptied[queue] = None
+        self._name = ""
+        homes.has_left(queue.name)
+
+    # -- the owner of the channel --------------------------------------------------------------------------------------
+
+    def release(self, queues: Seqs) -> None:
+        for name, seqs in queues.items():
+            self._core.state.queue(name).take_out({*seqs})
+
+    def delivered(self) -> None:
+        core, homes = self._core, self._core.homes
+        assert homes is not None
+        kept, count, size = self._parcel
+        queue = core.state.queue(self._name) if kept else None
+        for message in kept:
+            assert queue is not None
+            if queue.take_out({message.seq}):
+                core.state.remove(queue, message)
+        self._parcel = [], 0, 0
+        now_s = core.clock.monotonic()
+        self._count(now_s, count, size)
+        if homes.rate_bytes:
+            self._pause_until_s = max(now_s, self._pause_until_s) + size / homes.rate_bytes
+        self.step()
+
+    def _count(self, now_s: float, count: int, size: int) -> None:
+        homes = self._core.homes
+        assert homes is not None
+        homes.sent.sent += count
+        homes.sent.sent_bytes += size
+        self._counted_bytes += size
+        if now_s >= self._counted_s + RATE_S:
+            homes.sent.bytes_a_second = int(self._counted_bytes / min(now_s - self._counted_s, 2 * RATE_S))
+            self._counted_s, self._counted_bytes = now_s, 0
+
+    def refused(self, error: AmqError) -> None:
+        _log.info("what moves is not taken yet: trying again", queue=self._name, reason=str(error))
+        self._name, self._parcel = "", ([], 0, 0)
+        self._pause_until_s = self._core.clock.monotonic() + 0.2
+
+    # -- to here ------------------------------------------------------------------------------------------------------
+
+    def queue_of(self, transfer: Transfer) -> str:
+        """The queue of the journal, here, into which the messages of a parcel go. Raises CommandError."""
+        definition = json.loads(transfer.extra).get(SUBSCRIPTION) if transfer.extra else None
+        if definition is None:
+            return transfer.queue
+        return self._durables.restore({**definition, "message_id_prefix": self._core.message_id_prefix}).name
+
+    def taken(self, transfer: Transfer, messages: list[Message]) -> list[BaseRecord]:
+        """What is recorded with the messages of a parcel, which have their seqs."""
+        if not transfer.extra:
+            return []
+        extra, queue = json.loads(transfer.extra), self.queue_of(transfer)
+        found: list[BaseRecord] = []
+        if ids := extra.get(IDS):
+            first = self._core.next_seq(len(ids))
+            found.append(Duplicates(queue, [(id, seq) for seq, id in enumerate(ids, first)]))
+        if counts := extra.get(COUNTS):
+            found.append(Redelivered(queue, [(messages[row].seq, *count) for row, *count in counts]))
+        if extra.get(STAYS):
+            self._core.state.queue(queue)
+        return found
+
+
+def _in_order(queue: Queue) -> Iterator[int]:
+    """The seqs of all that the queue holds: the highest priority first, and in their order."""
+    for priority in range(9, -1, -1):
+        found = array("Q", sorted(seq for seq, each in queue.messages.items() if each.priority == priority))
+        if backlog := queue.backlogs.get(priority):
+            for chunk in backlog.chunks:
+                found.extend(chunk.seqs)
+            found = array("Q", sorted(found))
+        yield from found
+
+
+def _place(queue: Queue, seq: int, message: Message | None) -> Place | None:
+    message = message or queue.messages.get(seq)
+    if message is None:
+        return queue.find(seq)
+    assert isinstance(message.segment, Segment)
+    return Place(seq, message.segment.code, message.offset, message.size)

@@ -1,0 +1,61 @@
+"""What the master of a store says of the table that it obeys, as its store shows it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from amq.cluster.directory import Cluster
+from amq.cluster.placing import StoreSeen
+from amq.core.errors import AmqError, StoreError
+from amq.store.open import open_store
+from amq.store.port import Store
+from amq.store.status import store_status
+
+
+@cache
+def _store_of(location: str) -> Store:
+    return open_store(location)
+
+
+def store_seen(found: Cluster, name: str) -> StoreSeen:
+    """Store `name`, as its master describes it. Raises StoreError."""
+    try:
+        status = store_status(_store_of(found.location(name)))
+    except FileNotFoundError:
+        return StoreSeen(is_unused=not runs(found))
+    except (AmqError, OSError) as error:
+        raise StoreError(f"store {name} cannot be read: {error}") from error
+    if status.epoch is None:
+        return StoreSeen(is_unused=not runs(found) and not status.brokers)
+    facts = status.master.facts.get("placement") if status.master is not None else None
+    return seen_of(facts) if isinstance(facts, dict) else StoreSeen()
+
+
+def seen_of(facts: dict[str, Any]) -> StoreSeen:
+    """The facts of `amq.broker.homes`, which may be of another version."""
+    held, due, busy, waits = (facts.get(name) for name in ("held", "due", "busy", "waits"))
+    return StoreSeen(
+        _number(facts.get("number")),
+        tuple(map(str, held)) if isinstance(held, list) else (),
+        _number(facts.get("refused")),
+        due=tuple((_number(each[0]), _number(each[1])) for each in due) if isinstance(due, list) else (),
+        is_cut=facts.get("cut") is True,
+        busy=tuple(map(_number, busy)) if isinstance(busy, list) else (),
+        left=_number(facts.get("left")),
+        left_bytes=_number(facts.get("left_bytes")),
+        due_bytes=_number(facts.get("due_bytes")),
+        sent=_number(facts.get("sent")),
+        sent_bytes=_number(facts.get("sent_bytes")),
+        bytes_a_second=_number(facts.get("bytes_a_second")),
+        waits=tuple(map(str, waits)) if isinstance(waits, list) else (),
+    )
+
+
+def runs(found: Cluster) -> bool:
+    """Does a node of the cluster run?"""
+    return any(node.running for node in found.nodes())
+
+
+def _number(value: object) -> int:
+    return value if type(value) is int else 0

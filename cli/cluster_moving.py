@@ -1,0 +1,187 @@
+"""`amq cluster move` and `amq cluster moves`: destinations get another home, and take along what they hold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import click
+
+from amq.cli.cluster_options import WAIT_S, cluster_option
+from amq.cli.cluster_placing import finished, wait_until_all_have
+from amq.cli.options import valued
+from amq.cli.orders import OrderError
+from amq.cli.output import examples, json_option, print_json
+from amq.cluster.directory import Cluster
+from amq.cluster.moving import MOVING_LOOK_S, advance
+from amq.cluster.placement import SPREAD, Layout, Placement
+from amq.cluster.placing import Await, StoreSeen, next_step
+from amq.cluster.seeing import store_seen
+from amq.core.errors import ConfigError
+from amq.core.units import parse_size_bytes
+
+move_wait_option = valued(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0, 86_400),
+    default=86_400,
+    help="How long to wait for the end. The move goes on without the command.",
+)
+rate_option = click.option(
+    "--rate", metavar="SIZE", help="Send at most that many bytes a second, as 20MiB; 0 = no limit."
+)
+
+
+@click.command(
+    epilog=examples(
+        "amq cluster move --cluster /mnt/shared/cluster 'orders.>' s2",
+        "amq cluster move --cluster /mnt/shared/cluster orders.eu s2 --rate 20MiB --wait 0",
+        "amq cluster moves --cluster /mnt/shared/cluster",
+    )
+)
+@cluster_option
+@click.argument("pattern", metavar="PATTERN")
+@click.argument("store", metavar="STORE|spread")
+@rate_option
+@move_wait_option
+@json_option
+def move(directory: str, pattern: str, store: str, rate: str | None, wait_s: float, as_json: bool) -> None:
+    """Give the destinations of PATTERN another home, and take along all that they hold, while nodes serve.
+
+    They move in steps of up to 64 MiB, or of one destination that holds more. What is in the step under way is served
+    by no store until it has arrived: clients of gateways wait for it. All else is served as ever. The nodes carry the
+    move through, also when this command ends; `amq cluster moves` shows it, and takes it back with --cancel.
+
+    Exit code 0: all has moved. 7: it has not within --wait, with what it waits for.
+    """
+    found = Cluster(directory)
+    placement = settled(found)
+    if placement.layout.rules.get(pattern, "") != store:
+        placement = found.place(placement.carried(pattern, store, rate_of(rate))).placement
+    done = f"{pattern} lives in {'every store' if store == SPREAD else store}"
+    finish(found, placement, wait_s, as_json, {"pattern": pattern, "home": store}, done, placement.layout)
+
+
+@click.command(
+    epilog=examples(
+        "amq cluster moves --cluster /mnt/shared/cluster",
+        "amq cluster moves --cluster /mnt/shared/cluster --rate 50MiB",
+        "amq cluster moves --cluster /mnt/shared/cluster --cancel",
+    )
+)
+@cluster_option
+@click.option(
+    "--cancel", "cancels", is_flag=True, help="Take the move back: what has moved moves back, with its order."
+)
+@rate_option
+@json_option
+def moves(directory: str, cancels: bool, rate: str | None, as_json: bool) -> None:
+    """Show the move that is under way: how far it is, how long it takes, and what it waits for."""
+    found = Cluster(directory)
+    placement = found.table().placement
+    if placement.step is not None and cancels and not placement.step.returns:
+        placement = found.place(placement.returning()).placement
+    if placement.step is not None and rate is not None:
+        placement = found.place(placement.at_rate(rate_of(rate))).placement
+    facts = progress(found, placement)
+    if as_json:
+        print_json(facts)
+    else:
+        click.echo(told(facts))
+
+
+def settled(found: Cluster) -> Placement:
+    """The placement of a cluster in which nothing moves, and of which all stores know. Raises OrderError."""
+    until = time.monotonic() + WAIT_S
+    placement = finished(found, until)
+    wait_until_all_have(found, placement, until)
+    return placement
+
+
+def finish(
+    found: Cluster,
+    placement: Placement,
+    wait_s: float,
+    as_json: bool,
+    facts: Mapping[str, Any],
+    done: str,
+    wanted: Layout,
+) -> None:
+    """Carry the move to the layout `wanted` through for `wait_s`, with its progress, and say how it ended. Raises
+    OrderError."""
+    until, said = time.monotonic() + wait_s, ""
+    while placement.step is not None and time.monotonic() < until:
+        placement = advance(found)
+        if not as_json and placement.step is not None and (line := told(progress(found, placement))) != said:
+            click.echo(said := line, err=True)
+        time.sleep(MOVING_LOOK_S)
+    now = progress(found, placement)
+    if as_json:
+        print_json({"cluster": found.directory, **facts, **now})
+    if placement.step is not None:
+        raise OrderError(f"the move goes on without this command: {told(now)}")
+    if placement.layout != wanted:
+        raise OrderError("the move was taken back, or somebody has changed the cluster since")
+    if not as_json:
+        click.echo(f"table {placement.number}: {done}")
+
+
+def progress(found: Cluster, placement: Placement, seen: Callable[[str], StoreSeen] | None = None) -> dict[str, Any]:
+    """How far a move is, for people and programs."""
+    step = placement.step
+    if step is None:
+        return {"moving": False, "table": placement.number}
+    seen = seen or partial(store_seen, found)
+    stores = {name: seen(name) for name in placement.stores}
+    following = next_step(placement, stores)
+    reached = {name: each for name, each in stores.items() if each.number >= placement.number}
+    return {
+        "moving": True,
+        "table": placement.number,
+        "returns": step.returns,
+        "rate": step.rate_bytes or None,
+        "moved_slots": len(step.moved),
+        "moving_slots": len(step.moving),
+        "left_messages": sum(each.left for each in reached.values()),
+        "left_bytes": sum(each.left_bytes + each.due_bytes for each in reached.values()),
+        "sent_messages": sum(each.sent for each in stores.values()),
+        "sent_bytes": sum(each.sent_bytes for each in stores.values()),
+        "eta_s": _eta_s(list(reached.values())),
+        "waits_for": {name: list(stores[name].waits) for name in following.stores}
+        if isinstance(following, Await)
+        else {},
+    }
+
+
+def _eta_s(stores: list[StoreSeen]) -> int | None:
+    """Of the slowest store; None = nothing was sent yet."""
+    times = [
+        (each.left_bytes + each.due_bytes) // each.bytes_a_second if each.bytes_a_second else None
+        for each in stores
+        if each.left_bytes + each.due_bytes
+    ]
+    return max((each for each in times if each is not None), default=None) if None not in times else None
+
+
+def told(facts: dict[str, Any]) -> str:
+    """One line for people."""
+    if not facts["moving"]:
+        return f"nothing moves (table {facts['table']})"
+    way = "moves back" if facts["returns"] else "moves"
+    eta = "" if facts["eta_s"] is None else f", about {facts['eta_s']} s"
+    text = (
+        f"table {facts['table']}: {facts['left_bytes'] >> 10} KiB to go{eta}; {facts['sent_messages']} messages sent; "
+        f"{facts['left_messages']} messages in the step that {way}"
+    )
+    waits = "; ".join(f"{name}: {', '.join(names)}" if names else name for name, names in facts["waits_for"].items())
+    return f"{text}; waits for {waits}" if waits else text
+
+
+def rate_of(text: str | None) -> int:
+    """Bytes a second, 0 = no limit. Raises ConfigError."""
+    try:
+        return 0 if text is None else parse_size_bytes(text)
+    except ValueError as error:
+        raise ConfigError(f"--rate {text}: {error}") from None

@@ -1,0 +1,397 @@
+"""A move between two stores: all that a destination holds comes to its new home, once and in order, whatever ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from amq.broker.transfer import moving
+from amq.cluster.placement import Placement
+from amq.cluster.placing import Await, StoreSeen, next_step
+from amq.cluster.seeing import seen_of
+from amq.config.destination_options import DestinationOptions
+from amq.protocols.commands import Finish, Prepare
+from tests.broker.outboxes import STORES, TABLE, Stores, content, names_of
+from tests.broker.test_broker_retained import retain
+from tests.broker.world import World
+from tests.mutant import Mutant, mutants
+from tests.sampling import sampled
+
+SEEDS = range(6)
+
+OURS, OURS_TOO, _ = names_of("s1")
+THEIRS = names_of("s2")[0]
+BODIES = [b"%d" % number for number in range(30)]
+MUTANTS = mutants(r"""
+the new home serves before the old one has sent everything [crashes]
+    amq.cluster.placing.next_step: (step.moving and (seen.held or seen.left)) => False
+what is on its way is served by its old home [meanwhile]
+    amq.cluster.placement.Placement._in_force: in self.step.moving => in ()
+what is on its way is given to a consumer of the new home [meanwhile]
+    amq.broker.homes.Homes.check_taken: self.frozen.add(queue) => pass
+the old home forgets what the new one has not recorded [crashes]
+    amq.broker.transfer.channel.Channel._recorded: self._ask(transfer) => self._ask(transfer); self._come()
+a step takes a prepared transaction along [prepared]
+    amq.broker.homes.Homes.offer: bound := self._bound(placement) => bound := []
+the new home remembers no ids [ids]
+    amq.broker.transfer.moving.Mover.taken: ids := extra.get(IDS) => ids := []
+ids of another time are in the way [ids]
+    amq.broker.transactions.commits.Commits._append_commit: and not transaction.takes_over =>
+deliveries are not counted [all]
+    amq.broker.transfer.moving.Mover.taken: counts := extra.get(COUNTS) => counts := []
+""")
+
+
+class Cluster(Stores):
+    """Two stores, and those who make the tables."""
+
+    def __init__(self, path: Path, **config: Any) -> None:
+        super().__init__(path, **config)
+        self.table = TABLE
+        self.settle(2)
+
+    def begin(self, pattern: str = OURS, store: str = "s2") -> None:
+        self.table = self.table.carried(pattern, store)
+        self.offer()
+
+    def offer(self, *stores: str) -> None:
+        for store in stores or STORES:
+            world = self.worlds[store]
+            world.config = world.standby.config = world.config.__class__(
+                **{**vars_of(world.config), "placed": content(self.table, store)}
+            )
+            world.broker.reconfigure(world.config)
+
+    def seen(self) -> dict[str, StoreSeen]:
+        return {store: seen_of(dict(world.broker.homes.facts)) for store, world in self.worlds.items()}
+
+    def advance(self) -> bool:
+        """Make the next table, where the stores allow it."""
+        if self.table.step is None:
+            return False
+        found = next_step(self.table, self.seen())
+        if isinstance(found, Await):
+            return False
+        self.table = Placement.from_json(found.number, found.to_json())
+        self.offer()
+        return True
+
+    def finish(self) -> None:
+        for _ in range(20):
+            self.settle(2)
+            self.advance()
+        assert self.table.step is None, self.seen()
+        self.settle(2)
+
+
+def vars_of(config: Any) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in config.__dataclass_fields__}
+
+
+@pytest.fixture(autouse=True)
+def small_parcels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "MESSAGES_MAX", 50)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    made: list[Cluster] = []
+
+    def make(**config: Any) -> Cluster:
+        made.append(Cluster(tmp_path, **config))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.close()
+
+
+@pytest.fixture
+def cluster(make: Callable[..., Cluster]) -> Cluster:
+    return make()
+
+
+def send(world: World, bodies: list[bytes] = BODIES, queue: str = OURS, **fields: Any) -> None:
+    client = world.connect()
+    for body in bodies:
+        client.send(body, queue, **fields)
+    world.settle()
+    assert client.errors == []
+
+
+def received(world: World, queue: str = OURS, **fields: Any) -> list[bytes]:
+    client = world.connect()
+    client.subscribe(queue, ack="auto", **fields)
+    world.settle()
+    assert client.errors == []
+    client.disconnect()
+    world.settle()
+    return client.bodies
+
+
+def test_a_queue_comes_in_order_and_its_old_home_forgets_it(cluster: Cluster) -> None:
+    s1, s2 = cluster.worlds.values()
+    send(s1)
+    send(s1, [b"kept"], OURS_TOO)
+    cluster.begin()
+    cluster.finish()
+    assert cluster.table.home_of(f"queue://{OURS}") == "s2"
+    assert received(s2) == BODIES
+    assert received(s1, OURS_TOO) == [b"kept"]
+    assert f"queue://{OURS}" not in s1.broker.state.queues or not s1.broker.state.queues[f"queue://{OURS}"].stored
+    client = s1.connect()
+    client.send(b"x", OURS)
+    s1.settle()
+    assert client.codes == ["MOVED"]
+
+
+def test_nobody_gets_anything_while_it_moves(cluster: Cluster) -> None:
+    s1, s2 = cluster.worlds.values()
+    send(s1)
+    everything = s2.connect()
+    everything.subscribe("queue://>", id="all", ack="auto")
+    cluster.begin()
+    cluster.settle(2)
+    assert cluster.advance()
+    cluster.settle(5)
+    assert s2.broker.state.stored == len(BODIES)
+    assert everything.bodies == []
+    cluster.finish()
+    assert everything.bodies == BODIES
+
+
+def test_messages_keep_all_that_they_have(cluster: Cluster) -> None:
+    s1, s2 = cluster.worlds.values()
+    world = s1.connect()
+    world.send(b"low", OURS, priority=1)
+    world.send(b"high", OURS, priority=9)
+    world.send(b"props", OURS, properties={"a": "b"}, expires_ms=s1.clock.wall_ms() + 600_000)
+    world.send(b"in memory alone", OURS, persistent=False)
+    s1.settle()
+    seen = {each.body: each for each in s1.broker.state.queues[f"queue://{OURS}"].messages.values()}
+    before = {body: (each.priority, each.timestamp_ms, each.expires_ms, each.properties) for body, each in seen.items()}
+    failing = s1.connect()
+    failing.subscribe(OURS, ack="client", prefetch=1)
+    s1.settle()
+    assert failing.bodies == [b"high"]
+    failing.disconnect()
+    cluster.begin()
+    cluster.finish()
+    client = s2.connect()
+    client.subscribe(OURS, ack="auto")
+    s2.settle()
+    assert client.bodies == [b"high", b"props", b"in memory alone", b"low"]
+    assert [each.redelivered for each in client.deliveries] == [1, 0, 0, 0]
+    after = {each.body: each.message for each in client.deliveries}
+    assert before == {
+        body: (each.priority, each.timestamp_ms, each.expires_ms, each.properties) for body, each in after.items()
+    }
+
+
+def test_a_retained_message_comes(cluster: Cluster) -> None:
+    s1, s2 = cluster.worlds.values()
+    topic = f"topic://{OURS}"
+    retain(s1, b"kept", topic)
+    s1.settle()
+    assert s1.broker.state.stored == 1
+    cluster.begin()
+    cluster.finish()
+    assert (s1.broker.state.stored, s2.broker.state.stored) == (0, 1)
+
+
+def test_a_queue_that_waits_for_a_virtual_topic_comes(cluster: Cluster) -> None:
+    s1, s2 = cluster.worlds.values()
+    name = next(f"VirtualTopic.{n}" for n in range(99) if TABLE.home_of(f"topic://VirtualTopic.{n}") == "s1")
+    assert received(s1, f"Consumer.A.{name}") == []
+    cluster.begin(name)
+    cluster.finish()
+    send(s2, [b"x"], f"topic://{name}")
+    assert received(s2, f"Consumer.A.{name}") == [b"x"]
+
+
+def test_a_move_sends_no_more_than_it_may(cluster: Cluster) -> None:
+    s1, _ = cluster.worlds.values()
+    send(s1, [bytes(1000)] * 300)
+    cluster.begin()
+    cluster.settle(2)
+    cluster.table = cluster.table.at_rate(20_000)
+    cluster.offer()
+    cluster.settle(2)
+    cluster.advance()
+    cluster.settle(4)
+    assert 0 < cluster.seen()["s1"].left < 300
+    cluster.settle(20)
+    assert cluster.seen()["s1"].left == 0
+    assert cluster.seen()["s1"].sent == 300
+
+
+def test_a_durable_subscription_comes_with_what_waits_for_it(cluster: Cluster) -> None:
+    s1, s2 = cluster.worlds.values()
+    topic = f"topic://{OURS}"
+    client = s1.connect("c")
+    client.subscribe(topic, subscription_name="d", id="d", selector="a = 'b'")
+    s1.settle()
+    client.disconnect()
+    send(s1, BODIES, topic, properties={"a": "b"})
+    cluster.begin()
+    cluster.finish()
+    assert not s1.broker.state.subscriptions
+    send(s2, [b"new"], topic, properties={"a": "b"})
+    client = s2.connect("c")
+    client.subscribe(topic, subscription_name="d", id="d", selector="a = 'b'", ack="auto")
+    s2.settle()
+    assert client.bodies == [*BODIES, b"new"]
+
+
+def test_ids_are_remembered_where_the_queue_lives(cluster: Cluster) -> None:
+    s1, s2 = cluster.worlds.values()
+    send(s1, [b"one"], duplicate_id="1")
+    assert received(s1) == [b"one"]
+    send(s1, [b"two"], duplicate_id="2")
+    cluster.begin()
+    cluster.finish()
+    send(s2, [b"one"], duplicate_id="1")
+    send(s2, [b"two"], duplicate_id="2")
+    assert received(s2) == [b"two"]
+    send(s2, [b"three"], duplicate_id="3")
+    cluster.begin(store="s1")  # what it has is not taken for what it had
+    cluster.finish()
+    assert received(s1) == [b"three"]
+
+
+def test_what_is_scheduled_comes_at_its_time(cluster: Cluster) -> None:
+    s1, s2 = cluster.worlds.values()
+    send(s1, [b"later"], properties={"AMQ_SCHEDULED_DELAY": "3600000"})
+    cluster.begin()
+    cluster.finish()
+    assert received(s2) == []
+    s2.clock.advance(3600)
+    s2.settle()
+    assert received(s2) == [b"later"]
+    assert s1.broker.state.stored == 0
+
+
+def test_nothing_expires_on_its_way(make: Callable[..., Cluster]) -> None:
+    cluster = make(destinations=(DestinationOptions(OURS, {"expiry_queue": f"DLQ.{OURS}"}),))
+    s1, s2 = cluster.worlds.values()
+    send(s1, [b"x"], expires_ms=s1.clock.wall_ms() + 20_000)
+    cluster.begin()
+    cluster.settle(2)
+    cluster.advance()
+    cluster.offer("s1")
+    for world in (s1, s2):
+        world.settle()
+        world.clock.advance(60)
+        world.broker.sweep()
+    assert s1.broker.state.stored + s2.broker.state.stored >= 1
+    cluster.finish()
+    assert [s1.broker.state.stored, len(s2.stored("DLQ." + OURS))] == [0, 1]
+
+
+def test_a_destination_waits_for_its_prepared_transaction(cluster: Cluster) -> None:
+    s1, s2 = cluster.worlds.values()
+    client = s1.connect()
+    client.begin()
+    client.send(b"prepared", OURS, transaction="t")
+    client.do(Prepare("t", "x", receipt="r"))
+    s1.settle()
+    cluster.begin()
+    cluster.settle(2)
+    assert cluster.seen()["s1"].busy
+    for _ in range(3):
+        cluster.advance()
+        cluster.settle(2)
+    send(s1, [b"served meanwhile"])
+    assert cluster.table.step is not None
+    table, cluster.table = cluster.table, cluster.table.stepped(cluster.table.step.waiting)
+    cluster.offer()  # as if it had been prepared since
+    cluster.settle(3)
+    send(s1, [b"served still"])
+    assert cluster.seen()["s1"].waits == (f"/queue/{OURS}",)
+    cluster.table = dataclasses.replace(table, number=cluster.table.number + 1)
+    cluster.offer()
+    cluster.settle(3)
+    assert next_step(cluster.table, cluster.seen()) == Await(("s1",))
+    other = s1.connect()
+    other.do(Finish("x", True, "r"))
+    s1.settle()
+    cluster.finish()
+    assert sorted(received(s2)) == [b"prepared", b"served meanwhile", b"served still"]
+
+
+@pytest.mark.parametrize("seed", sampled(SEEDS, 3))
+def test_nothing_is_lost_or_doubled_whatever_ends(make: Callable[..., Cluster], seed: int) -> None:
+    crashes(make(), seed)
+
+
+def crashes(cluster: Cluster, seed: int) -> None:
+    """A move with crashes, links that break, and an operator who takes it back."""
+    random = Random(seed)
+    s1 = cluster.worlds["s1"]
+    bodies = [b"%d" % number for number in range(500)]
+    send(s1, bodies)
+    cluster.begin()
+    for step in range(60):
+        happens = random.randrange(12)
+        if happens == 0:
+            cluster.crash(random.choice(STORES), jobs=random.randrange(4))
+        elif happens == 1:
+            for way in [*cluster.ways.open_ways]:
+                way.lose()
+        elif happens == 2:
+            cluster.advance()
+        elif happens == 3 and step < 20 and cluster.table.step is not None and not cluster.table.step.returns:
+            cluster.table = cluster.table.returning()
+            cluster.offer()
+        else:
+            for world in cluster.worlds.values():
+                for _ in range(random.randrange(1, 6)):
+                    world.turn()
+                    world.runner.step()
+            for way in cluster.ways.open_ways:
+                way.leave()
+            for way in [*cluster.ways.open_ways]:
+                way.carry()
+            for world in cluster.worlds.values():
+                world.clock.advance(0.3)
+                world.broker.sweep()
+    cluster.finish()
+    home = cluster.table.home_of(f"queue://{OURS}")
+    assert received(cluster.worlds[home]) == bodies
+    assert sum(world.broker.state.stored for world in cluster.worlds.values()) == 0
+
+
+def _in(test: Callable[[Any], None]) -> Callable[[Path], None]:
+    def check(path: Path) -> None:
+        cluster = Cluster(path)
+        try:
+            test(cluster)
+        finally:
+            cluster.close()
+
+    return check
+
+
+def _all_crashes(path: Path) -> None:
+    for seed in SEEDS:
+        _in(lambda cluster, seed=seed: crashes(cluster, seed))(path / str(seed))  # type: ignore[misc]
+
+
+CHECKS = {
+    "crashes": _all_crashes,
+    "meanwhile": _in(test_nobody_gets_anything_while_it_moves),
+    "prepared": _in(test_a_destination_waits_for_its_prepared_transaction),
+    "ids": _in(test_ids_are_remembered_where_the_queue_lives),
+    "all": _in(test_messages_keep_all_that_they_have),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.what)
+def test_a_mutant_is_seen(mutant: Mutant, tmp_path: Path) -> None:
+    with mutant.applied(), pytest.raises(AssertionError):
+        CHECKS[mutant.seen_by](tmp_path)

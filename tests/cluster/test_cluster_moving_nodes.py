@@ -1,0 +1,70 @@
+"""A queue moves between two stores of nodes that serve it, while its producer sends, and their masters are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.amq_process import amq
+from tests.cluster.nodes import Nodes, each_as_it_should_be
+from tests.patience import DEADLINE_S
+from tests.traffic import QUEUE, Producer, connect_any, drain
+
+pytestmark = pytest.mark.deep
+NAME = QUEUE.rpartition("/")[2]
+
+
+def move(nodes: Nodes, store: str, *options: str) -> None:
+    amq("cluster", "move", "--cluster", nodes.cluster, NAME, store, "--wait", "0", *options)
+
+
+def moves(nodes: Nodes) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(amq("cluster", "moves", "--cluster", nodes.cluster, "--json").stdout)
+    return found
+
+
+def settle(nodes: Nodes) -> None:
+    until = time.monotonic() + DEADLINE_S
+    while moves(nodes)["moving"]:
+        assert time.monotonic() < until, f"{moves(nodes)}\n{nodes.logs()}"
+        time.sleep(0.1)
+
+
+def test_a_queue_moves_under_traffic_and_kills(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, stores=2)
+    try:
+        for node in nodes.nodes.values():
+            node.start()
+        found = nodes.until(each_as_it_should_be)
+        masters = {store["store"]: store["master"] for store in found["stores"]}
+        nodes.place(NAME, "s1").check_returncode()
+        gateway = nodes.nodes["a"]
+        producer = Producer([gateway])  # type: ignore[list-item]
+        producer.start()
+        producer.wait_confirmed(1000)
+        for turn, killed in enumerate((None, "s1", "s2")):
+            target = "s2" if turn % 2 == 0 else "s1"
+            move(nodes, target)
+            if killed is not None:
+                for pid in nodes.nodes[masters[killed]].members_of(killed):
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            settle(nodes)
+            producer.wait_confirmed(100)
+            where = amq("cluster", "where", "--cluster", nodes.cluster, NAME, "--json").stdout
+            assert json.loads(where)["destinations"][0]["home"] == target
+        confirmed = producer.stop()
+        with connect_any([gateway]) as connection:  # type: ignore[list-item]
+            bodies = [int(body.split()[1]) for body in drain(connection, len(confirmed))]
+        assert bodies == sorted(set(bodies)), "stored twice, or out of order"
+        assert set(confirmed) <= set(bodies)
+        assert producer.failovers == 0, "its connection has held"
+    finally:
+        nodes.kill()
