@@ -32,6 +32,11 @@ def check_register(new: Callable[[], Register]) -> None:
     assert one.read("", "secret") == other.read("", "secret") == b"of one"
     assert other.is_private("", "secret")
     assert "secret" in other.names("")
+    assert other.names("", ".a-probe") == other.names("")
+    one.write("tables", "old", b"", "a")
+    other.remove("tables", "old")
+    other.remove("tables", "old")
+    assert one.names("tables") == []
 
     # Of those who make a table at a time one succeeds, and nobody finds a part of it.
     big = {number: bytes([number]) * (1 << 20) for number in range(WRITERS)}

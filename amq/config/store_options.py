@@ -42,9 +42,9 @@ class StoreOptions(DestinationDefaults):
 
     locker: str = LOCK.text(
         "",
-        "URL of a PostgreSQL database, of etcd or of ZooKeeper in which the lock of this store is, such as "
-        "postgresql://HOST/DATABASE or etcd://HOST,HOST,HOST; the journal stays in the store directory. Blank means "
-        "that the lock is a file of the store.",
+        "URL of a PostgreSQL database, of etcd, of ZooKeeper or of a small directory in which the lock of this store "
+        "is, such as postgresql://HOST/DATABASE, etcd://HOST,HOST,HOST or file:///DIR; the journal stays in the store "
+        "directory. Blank means that the lock is a file of the store.",
         "Use it where the locks of the shared file system cannot be trusted, but its writes can. Give each group its "
         "own `tablePrefix` or `namespace`, and all brokers of a group the same servers. See docs/postgresql.md and "
         "docs/coordinators.md.",

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from amq.doctor import examine as directory
 from amq.doctor.examine import Outside
 from amq.doctor.finding import Examination, Finding, Level
-from amq.store.name import is_coordinator, is_directory
+from amq.store.name import SMALL, is_coordinator, is_directory
 from amq.store.open import locker_of
 
 __all__ = ["Examination", "Finding", "Level", "examine", "examine_quickly"]
@@ -50,6 +50,8 @@ def _with_locker(report: Examination, locker: str | None, quick: bool) -> Examin
 
 def _examine_database(url: str, quick: bool) -> Examination:
     """Of a coordinator, too."""
+    if url.startswith(SMALL):
+        return directory.examine_quickly(url.removeprefix("file://"))
     if is_coordinator(url):
         from amq.doctor.coordinator import examine_coordinator
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-COORDINATORS = ("etcd://", "zookeeper://")
+COORDINATORS = ("etcd://", "zookeeper://", SMALL := "file:///")
 _MEANT_AS_URL = re.compile(r"postgres(ql)?(:|//)")
 
 
@@ -16,7 +16,7 @@ def is_directory(store: str) -> bool:
 
 
 def is_coordinator(url: str) -> bool:
-    """Whether the URL names a quorum of servers, which keeps small entries alone."""
+    """Whether the URL names servers, or a small directory, that keep small entries alone."""
     return url.startswith(COORDINATORS)
 
 

@@ -25,7 +25,7 @@ from amq.store.files.register import FileRegister
 from amq.store.files.vfs import SystemVfs, Vfs
 from amq.store.files.workshop import FileWorkshop
 from amq.store.host import SystemHost
-from amq.store.name import is_coordinator, is_directory
+from amq.store.name import SMALL, is_coordinator, is_directory
 from amq.store.port import Store
 from amq.store.register import Register
 from amq.store.workshop import Workshop
@@ -51,8 +51,13 @@ def open_store(store: str, locker: str | None = None) -> Store:
 @lru_cache(COORDINATORS_MAX)
 def open_coordinator(url: str) -> Coordinator:
     """The coordinator at `url`, one for all members of this process. Raises ConfigError."""
+    from amq.store.coordinated.register import RegisterCoordinator
     from amq.store.coordinated.url import CoordinatorUrl
 
+    if url.startswith(SMALL):
+        return RegisterCoordinator(open_register(url.removeprefix("file://")), url, SystemHost(), makes=False)
+    if not is_coordinator(url):
+        return RegisterCoordinator(open_register(url), url, SystemHost())
     parsed = CoordinatorUrl.parse(url)
     if parsed.kind == "etcd":
         from amq.store.coordinated.etcd import Etcd

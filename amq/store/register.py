@@ -30,8 +30,9 @@ class Register(Protocol):
         """Path or URL of store `name`, which lives beside the register. Raises ConfigError where it cannot have one."""
         ...
 
-    def names(self, directory: str) -> list[str]:
-        """Raises FileNotFoundError where nothing was made yet, StoreError, OSError."""
+    def names(self, directory: str, asker: str = "") -> list[str]:
+        """`asker`, a name that nobody else uses, asks for the answer of the place itself, where otherwise a network
+        client may give an older one. Raises FileNotFoundError where nothing was made yet, StoreError, OSError."""
         ...
 
     def read(self, directory: str, name: str) -> bytes:
@@ -41,6 +42,10 @@ class Register(Protocol):
     def write(self, directory: str, name: str, data: bytes, attempt: str, *, private: bool = False) -> None:
         """Write a new document, durably; no other user may read a `private` one. `attempt` is unique. Raises
         FileExistsError where there is one, StoreError, OSError."""
+        ...
+
+    def remove(self, directory: str, name: str) -> None:
+        """Remove a document that no one needs any more, where it is there. Raises StoreError, OSError."""
         ...
 
     def is_private(self, directory: str, name: str) -> bool:

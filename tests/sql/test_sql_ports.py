@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from amq.store.coordinated.register import RegisterCoordinator
+from amq.store.coordinator import Coordinator
 from amq.store.files.vfs import SystemVfs
 from amq.store.open import locked_in, store_behind, store_in
 from amq.store.port import Store
@@ -15,7 +17,9 @@ from amq.store.postgres.register import SqlRegister
 from amq.store.postgres.url import SqlUrl
 from amq.store.register import Register
 from tests.board_contract import check_board
+from tests.coordinator_contract import CHECKS, Coordinators
 from tests.election_contract import check_election, check_epochs, check_terms
+from tests.fakes import FakeHost
 from tests.log_contract import check_log
 from tests.postgres import needs_postgres
 from tests.register_contract import check_board_of_register, check_register
@@ -73,6 +77,20 @@ def test_the_register_of_a_cluster(url: str) -> None:
 
     check_register(made)
     check_board_of_register(made)
+    for database in databases:  # the server admits few connections
+        for session in list(database.sessions._made):
+            session.close()
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_coordinator(url: str, check: Callable[[Coordinators, str], None]) -> None:
+    databases = []
+
+    def made() -> Coordinator:
+        databases.append(Database(SqlUrl.parse(url)))
+        return RegisterCoordinator(SqlRegister(databases[-1]), url, FakeHost())
+
+    check(made, "k")
     for database in databases:  # the server admits few connections
         for session in list(database.sessions._made):
             session.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amq.store.files.vfs import SystemVfs
-from amq.store.open import open_register, store_behind
+from amq.store.open import locked_by, open_coordinator, open_register, store_behind
 from amq.store.port import Store
 from tests.board_contract import check_board
 from tests.election_contract import Stores, check_election, check_epochs, check_terms
@@ -19,15 +19,17 @@ from tests.memory_store import Shelves, store_on
 from tests.register_contract import check_board_of_register, check_register
 
 
-@pytest.fixture(params=["files", "memory", "coordinator", "lock in a coordinator"])
+@pytest.fixture(params=["files", "memory", "coordinator", "lock in a coordinator", "lock in a small directory"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Stores:
-    shelves, ensemble = Shelves(), Ensemble()
-    files = partial(store_behind, SystemVfs(), str(tmp_path))
+    shelves, ensemble, small = Shelves(), Ensemble(), tmp_path / "small"
+    small.mkdir()
+    files = partial(store_behind, SystemVfs(), str(tmp_path / "store"))
     kinds: dict[str, Stores] = {
         "files": files,
         "memory": lambda: store_on(shelves),
         "coordinator": lambda: coordinated(files(), MemoryCoordinator(ensemble)),
         "lock in a coordinator": lambda: coordinated(files(), MemoryCoordinator(ensemble), alone=True),
+        "lock in a small directory": lambda: locked_by(files(), open_coordinator.__wrapped__(f"file://{small}")),
     }
 
     def new() -> Store:

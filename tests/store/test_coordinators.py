@@ -3,19 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from amq.core.errors import StoreError
+from amq.store.coordinated.register import DURABLE, RegisterCoordinator
+from amq.store.coordinator import ABSENT
+from amq.store.open import open_coordinator, open_register
 from tests.coordinator_contract import CHECKS, Coordinators
+from tests.fakes import FakeHost
 from tests.memory_coordinator import Ensemble, MemoryCoordinator
 
 
-@pytest.fixture
-def coordinators() -> Coordinators:
-    ensemble = Ensemble()
-    return lambda: MemoryCoordinator(ensemble)
+@pytest.fixture(params=["memory", "directory"])
+def coordinators(request: pytest.FixtureRequest, tmp_path: Path) -> Coordinators:
+    ensemble, new = Ensemble(), open_coordinator.__wrapped__
+    kinds: dict[str, Coordinators] = {
+        "memory": lambda: MemoryCoordinator(ensemble),
+        "directory": lambda: new(f"file://{tmp_path}"),
+    }
+    return kinds[request.param]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_contract(coordinators: Coordinators, check: Callable[[Coordinators, str], None]) -> None:
     check(coordinators, "k")
+
+
+def test_a_writer_that_was_overtaken_finds_its_number_free_and_does_not_win(tmp_path: Path) -> None:
+    """Whoever replaces an entry in a directory removes what was there, so the name of its successor is free again."""
+    one, other = (RegisterCoordinator(open_register(str(tmp_path)), "file:///d", FakeHost()) for _ in range(2))
+    first = one.compare_and_set("k", b"1", ABSENT)
+    stale = one.newest("k")
+    second = other.compare_and_set("k", b"2", first or ABSENT)
+    third = other.compare_and_set("k", b"3", second or ABSENT)
+    assert one.append("k", stale, DURABLE, b"late") is None
+    assert one.read("k") == other.read("k") == ("k", b"3", third)
+    fourth = other.compare_and_set("k", b"4", third or ABSENT)
+    with pytest.raises(OSError, match="at once"):  # what replaced it is replaced, too: it cannot know
+        one.append("k", stale, DURABLE, b"late")
+    assert one.read("k") == ("k", b"4", fourth)
+
+
+def test_a_small_directory_that_is_not_mounted_is_not_made(tmp_path: Path) -> None:
+    coordinator = open_coordinator(f"file://{tmp_path}/missing")
+    with pytest.raises(StoreError, match="mount it") as raised:
+        coordinator.read("k")
+    assert raised.value.code == "STORE_MISSING"
+    assert not (tmp_path / "missing").exists()

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 
 from amq.store.files.board import FileBoard
-from amq.store.files.vfs import Vfs, read_file, write_all
+from amq.store.files.vfs import Vfs, listdir_fresh, read_file, write_all
 
 _OTHERS = 0o077
 
@@ -37,8 +37,9 @@ class FileRegister:
     def place_of_store(self, directory: str, name: str) -> str:
         return self.place(directory, name)
 
-    def names(self, directory: str) -> list[str]:
-        return self._vfs.listdir(self.place(directory))
+    def names(self, directory: str, asker: str = "") -> list[str]:
+        place = self.place(directory)
+        return listdir_fresh(self._vfs, place, asker) if asker else self._vfs.listdir(place)
 
     def read(self, directory: str, name: str) -> bytes:
         return read_file(self._vfs, self.place(directory, name))
@@ -63,6 +64,10 @@ class FileRegister:
             with suppress(FileNotFoundError):
                 vfs.unlink(draft)
         vfs.fsync_directory(os.path.dirname(path))
+
+    def remove(self, directory: str, name: str) -> None:
+        with suppress(FileNotFoundError):
+            self._vfs.unlink(self.place(directory, name))
 
     def is_private(self, directory: str, name: str) -> bool:
         return not self._vfs.stat(self.place(directory, name)).st_mode & _OTHERS

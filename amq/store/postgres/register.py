@@ -36,7 +36,7 @@ class SqlRegister:
                 code=error.code,
             ) from None
 
-    def names(self, directory: str) -> list[str]:
+    def names(self, directory: str, asker: str = "") -> list[str]:  # noqa: ARG002 (the database always answers itself)
         return self._database.names(directory)
 
     def read(self, directory: str, name: str) -> bytes:
@@ -44,6 +44,9 @@ class SqlRegister:
 
     def write(self, directory: str, name: str, data: bytes, attempt: str, *, private: bool = False) -> None:  # noqa: ARG002
         self._database.create(directory, name, data)
+
+    def remove(self, directory: str, name: str) -> None:
+        self._database.delete(directory, [name])
 
     def is_private(self, directory: str, name: str) -> bool:  # noqa: ARG002 (the rights on the tables decide)
         return True
