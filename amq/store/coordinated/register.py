@@ -117,7 +117,7 @@ class RegisterCoordinator:
         return {key: sorted(numbers) for key, numbers in found.items()}
 
     def newest(self, key: str) -> _Version:
-        """The newest version of `key`. One that is held by nobody is gone."""
+        """The newest version of `key`. Where its session is over, it is gone."""
         for _ in range(READS_MAX):
             numbers = self.documents().get(key)
             if numbers is None:
