@@ -344,6 +344,7 @@ class SimReplica:
         elif isinstance(wanted, Confirm):
             self._confirm(wanted.position)
         elif isinstance(wanted, CompareAndSet):
+            world.asked.add(wanted)
             world.ask(self, partial(self._compare_and_set, wanted), partial(self._answered, machine))
         else:
             assert isinstance(wanted, Lost)
@@ -416,6 +417,7 @@ class ReplicationWorld:
         self.oracle, self.coordinator = ReplicaOracle(), SimCoordinator()
         self.cuts: dict[frozenset[int], float] = {}
         self.away: dict[int, float] = {}  # number of a replica → until when it does not reach the coordinator
+        self.asked: set[CompareAndSet] = set()  # of the coordinator, which may still carry them out
         self.trips: list[tuple[Fault, Counter[str]]] = []
         self.replicas = [SimReplica(self, number) for number in range(self.policy.members + rng.choice((0, 0, 1)))]
         self.faults = schedule(rng, len(self.replicas), focus) if faults is None else faults
@@ -592,10 +594,11 @@ def strike(world: ReplicationWorld, blow: str, replica: SimReplica, seconds: flo
 
 
 def _destroy(world: ReplicationWorld, replica: SimReplica, seconds: float) -> None:
-    """One disk in a run is lost for good, where another copy has what was confirmed."""
-    record = world.coordinator.record
+    """One disk in a run is lost for good, where another copy has what was confirmed, and will have it."""
+    coordinator = world.coordinator
+    records = [coordinator.record, *(asked.record for asked in world.asked if asked.revision == coordinator.revision)]
     first = all(each.disks == 1 for each in world.replicas)
-    if first and (replica.id not in record.members or record.copies > 1):
+    if first and all(replica.id not in record.members or record.copies > 1 for record in records):
         world.oracle.counts["disks lost"] += 1
         replica.crash()
         replica.new_disk()
