@@ -74,6 +74,18 @@ def test_a_divert_leads_to_another_store_in_order(stores: Stores) -> None:
         world.check()
 
 
+def test_an_idle_outbox_holds_no_connection(stores: Stores) -> None:
+    send(stores, 1)
+    stores.settle(10)
+    assert len(stores.ways.open_ways) == 1
+    stores.settle(12)
+    assert stores.ways.open_ways == []
+    assert stores.worlds["s2"].broker.connections == {}
+    send(stores, 1, 1)
+    stores.settle(1)
+    assert stores.worlds["s2"].stored(THEIRS) == [b"0", b"1"]
+
+
 def test_nobody_else_sees_an_outbox(stores: Stores) -> None:
     send(stores, 3)
     client = stores.worlds["s1"].connect()

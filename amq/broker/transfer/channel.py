@@ -29,6 +29,7 @@ from amq.protocols.commands import CloseParcel, Failure, Transfer
 
 PAUSE_S: Final = 0.5  # before the first repetition
 PAUSE_S_MAX: Final = 30.0
+IDLE_S: Final = 20.0  # a connection that carries nothing for so long is closed
 PROTOCOL: Final = "outbox"  # of the connections to other stores
 _log = structlog.get_logger("amq.outbox")
 Seqs = Mapping[str, Sequence[int]]  # full name of a queue → seqs of its messages
@@ -77,6 +78,7 @@ class Channel:
         self._tries = 0
         self._connection: PeerConnection | None = None
         self._linked_to = ""
+        self._idle_s = 0.0  # when its connection ends if nothing more is sent
         self._asked = 0  # the number of the question that may be answered
 
     @property
@@ -112,7 +114,9 @@ class Channel:
         self._hang_up()
 
     def step(self, now_s: float) -> None:
-        """Go on, if it is time for that."""
+        """Go on, if it is time for that. A connection that nobody needs ends."""
+        if self.state is ChannelStep.FREE and self._connection is not None and now_s >= self._idle_s:
+            self._hang_up()
         if self.due_s is not None and now_s >= self.due_s and self._core.peers is not None:
             self.due_s = None
             if self.state is ChannelStep.DOUBT:
@@ -134,6 +138,7 @@ class Channel:
 
     def _ask(self, command: Transfer | CloseParcel) -> None:
         self._asked += 1
+        self._idle_s = self._core.clock.monotonic() + IDLE_S
         command.receipt = self._asked
         try:
             self._connected().handle([command])
