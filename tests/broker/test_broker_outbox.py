@@ -13,7 +13,7 @@ from amq.config.destination_options import DestinationOptions
 from amq.core.errors import CommandError
 from amq.core.message import Message
 from amq.journal.hidden import outbox_name
-from amq.protocols.commands import CloseParcel, Transfer
+from amq.protocols.commands import CloseParcel, Finish, Prepare, Transfer
 from tests.broker.outboxes import TABLE, Stores, content, names_of
 
 OURS, OURS_TOO, _ = names_of("s1")
@@ -117,6 +117,41 @@ def test_a_repeated_send_is_forwarded_once(stores: Stores) -> None:
     send(stores, 1, duplicate_id="id")
     stores.settle(1)
     assert stores.worlds["s2"].stored(THEIRS) == [b"0"]
+
+
+def test_transactions_lead_to_another_store(stores: Stores) -> None:
+    """Also one that was prepared before a message that came to the outbox earlier than it."""
+    world = stores.worlds["s1"]
+    client = world.connect()
+    client.begin()
+    client.send(b"prepared", OURS, transaction="t")
+    client.do(Prepare("t", "x1", receipt="p"))
+    client.begin("u")
+    client.send(b"committed", OURS, transaction="u")
+    client.commit("u")
+    stores.settle(1)
+    assert stores.worlds["s2"].stored(THEIRS) == [b"committed"]
+    stores.crash("s1")
+    stores.settle(1)
+    other = world.connect()
+    other.do(Finish("x1", True, "f"))
+    stores.settle(1)
+    assert other.errors == []
+    assert stores.worlds["s2"].stored(THEIRS) == [b"committed", b"prepared"]
+    assert waiting(stores) == 0
+
+
+def test_a_divert_to_a_topic_reaches_who_hears_it_there(make_stores: Callable[..., Stores]) -> None:
+    virtual = next(f"VirtualTopic.{n}" for n in range(1000) if TABLE.home_of(f"topic://VirtualTopic.{n}") == "s2")
+    stores = make_stores(destinations=(DestinationOptions(OURS, {"divert": f"topic://{virtual}"}),))
+    consumer = stores.worlds["s2"].connect()
+    consumer.subscribe(f"Consumer.c.{virtual}", id="queue")
+    hearer = stores.worlds["s2"].connect()
+    hearer.subscribe(f"topic://{virtual}", ack="auto")
+    stores.settle(1)
+    send(stores, 2)
+    stores.settle(1)
+    assert consumer.bodies == hearer.bodies == [b"0", b"1"]
 
 
 def test_what_is_not_persistent_goes_as_well(stores: Stores) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from amq.broker.access import Access, Demand
 from amq.broker.actions import Action
 from amq.broker.names import SCHEDULE_SCHEME, real_name
+from amq.journal.hidden import outbox_target
 from amq.journal.records import Prepared
 from amq.security.login import User
 
@@ -53,7 +54,7 @@ class Rights:
 def demands(prepared: Prepared) -> Iterator[Demand]:
     """The rights for what it does. A scheduled message demands what it would if it were sent when it is due."""
     for name in prepared.sends:
-        real = real_name(name)
+        real = outbox_target(real_name(name))
         if real.startswith(SCHEDULE_SCHEME):
             real = real.removeprefix(SCHEDULE_SCHEME).replace(".", "://", 1)
         yield Action.SEND, real
