@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from amq.broker.core import Core
-from amq.broker.names import is_topic
+from amq.broker.names import is_queued, is_topic
 from amq.broker.queues.queue import Queue, Subscription
 from amq.broker.queues.redelivery import Redelivery
 from amq.broker.topics.routing import Routing
@@ -25,7 +25,7 @@ from amq.broker.transfer.arrivals import CLOSED, UNSURE
 from amq.broker.transfer.channel import PAUSE_S, PAUSE_S_MAX, Channel, Seqs
 from amq.broker.waiters import Call
 from amq.cluster.placement import SPREAD
-from amq.core.errors import AmqError, StoreError, TransactionRolledBackError
+from amq.core.errors import AmqError, CommandError, StoreError, TransactionRolledBackError
 from amq.core.message import Message
 from amq.journal.hidden import outbox_target
 from amq.protocols.commands import Mode, Outcome, Subscribe
@@ -112,21 +112,35 @@ class Outbox:
             if queue.stored:
                 yield sender.row()
 
-    def deliver_here(self, held: Subscription, target: str, messages: list[Message], done: Call) -> None:
-        """`target` lives in this store: `messages`, which `held` had, leave the outbox for it. Raises AmqError."""
-        transaction = self._commits.begin()
-        transaction.settle(held, messages, Outcome.ACCEPTED)
+    def copies_here(self, target: str, messages: list[Message]) -> list[Message]:
+        """`messages` as `target`, which lives in this store, gets them: without those that it has for a producer that
+        repeated them. Raises CommandError where that is not sure."""
+        found: list[Message] = []
         for message in messages:
             route = self._routing.audience(target) if is_topic(target) else (target,)
             here = Message.made_of(message, target, message.properties)
-            transaction.add([each for each in self._routing.copies(here, route, None) if not self._is_known(each)])
-        transaction.sends_to_durables = True
-        self._commits.add_copies(transaction)
-        self._core.memory.take(memory_bytes(transaction.sends + transaction.published))
-        self._commits.commit(transaction, done, "")
+            found += [each for each in self._routing.copies(here, route, None) if not self._is_known(each)]
+        return found
 
     def _is_known(self, message: Message) -> bool:
-        return bool(message.persistent and message.duplicate_id) and self._core.is_duplicate(message)
+        name, id = message.queue_name, message.duplicate_id
+        if not (message.persistent and id and is_queued(name) and self._core.is_duplicate(message)):
+            return False
+        if id in self._core.state.queue(name).duplicates_pending:
+            raise CommandError(f"a message with the same id is just being stored in {name[:200]}", code=UNSURE)
+        return True
+
+    def deliver_here(self, held: Subscription, messages: list[Message], copies: list[Message], done: Call) -> None:
+        """`messages`, which `held` had, leave the outbox, and `copies` come. Raises AmqError."""
+        transaction = self._commits.begin()
+        transaction.settle(held, messages, Outcome.ACCEPTED)
+        transaction.add(copies)
+        transaction.sends_to_durables = True
+        _, stored_by_others = self._commits.add_copies(transaction)
+        self._core.memory.take(memory_bytes(transaction.sends + transaction.published))
+        if stored_by_others:
+            raise transaction.roll_back_duplicate(None, stored_by_others[0])
+        self._commits.commit(transaction, done, "")
 
     def give_up(self, queue: Queue, message: Message, error: AmqError) -> None:
         """The other store refuses `message` for good: it goes to the dead-letter queue of this one."""
@@ -208,11 +222,15 @@ class OutboxSender:
     # -- it lives here ------------------------------------------------------------------------------------------------
 
     def _deliver_here(self, messages: list[Message]) -> None:
+        try:
+            copies = self._outbox.copies_here(self.target, messages)
+        except AmqError as error:
+            self._pause(error)
+            return
         self._is_delivering = True
         self._take_out([message.seq for message in messages])
-        done = Call(self._here, self._not_here)
         try:
-            self._outbox.deliver_here(self.held, self.target, messages, done)
+            self._outbox.deliver_here(self.held, messages, copies, Call(self._here, self._not_here))
         except AmqError as error:
             self._not_here(error)
 
