@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from amq.core.errors import TransactionRolledBackError
 from amq.core.message import Message
 from amq.protocols.commands import Command, Failure, Send, SendRun
 
@@ -59,7 +60,8 @@ class Joined:
     token, session  of the client's command; `is_asked` = the client waits for an answer
     waits           homes that have not answered
     outcome         makes one outcome of those of the homes
-    is_question     it has succeeded where one home carried it out: the others did not know of it
+    is_question     the homes that do not know of it say so: it has succeeded where one home carried it out, and all
+                    others did not know
     again           the command, for the other home that its destination may have now; None = it is not repeated
     command         the same as its client gave it, for the next master of a home that is lost; None = it is not
                     repeated there
@@ -122,7 +124,7 @@ class Joined:
         if self.is_repeated and _is_unknown(failure):
             return self.confirmed("")
         before = self.failure
-        if before is None or (self.is_question and _is_unknown(before) and not _is_unknown(failure)):
+        if before is None or (self.is_question and _knowledge(before) < _knowledge(failure)):
             self.failure = failure
         self.waits -= 1
         return not self.waits
@@ -130,8 +132,15 @@ class Joined:
     @property
     def error(self) -> Failure | None:
         """The failure of all of it, None = it has succeeded."""
-        return None if self.is_question and self.outcomes else self.failure
+        failure = self.failure
+        is_known = failure is not None and _knowledge(failure) > 1
+        return None if self.is_question and self.outcomes and not is_known else failure
 
 
 def _is_unknown(failure: Failure) -> bool:
     return str(getattr(failure.error, "code", "")).startswith(_UNKNOWN)
+
+
+def _knowledge(failure: Failure) -> int:
+    """How much a home knows that answers a question so: 0 = nothing, 1 = it would answer so knowing nothing, too."""
+    return 0 if _is_unknown(failure) else 1 if isinstance(failure.error, TransactionRolledBackError) else 2

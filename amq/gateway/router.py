@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from hashlib import blake2b
@@ -618,9 +618,14 @@ class RoutedConnection:
         if error is None or session is None or session.consumers.get(consumer.id) is not consumer:
             return
         del session.consumers[consumer.id]
+        self._end_in(consumer, consumer.begun if consumer.is_divided else ())
+
+    def _end_in(self, consumer: Consumer, homes: Container[ConsumerHome]) -> None:
+        """It has ended for its client. Whether it had ended in one of `homes` before is nothing that it hears."""
         for branch in consumer.branches.values():
-            if branch.home in consumer.begun:
-                branch.home.put(session.number, Unsubscribe(consumer.id))
+            if branch.home in homes:
+                quiet = Joined(None, consumer.session, is_question=True, deals=lambda _: True)
+                branch.home.ask(consumer.session, Unsubscribe(consumer.id, quiet))
         consumer.end()
         self.cluster.later(self.flush)
 
@@ -645,11 +650,7 @@ class RoutedConnection:
         session = self.sessions.get(number)
         consumer = None if session is None else session.consumers.pop(id, None)
         if consumer is not None:
-            for branch in consumer.branches.values():
-                if branch.home is not home:
-                    branch.home.put(number, Unsubscribe(id))
-            consumer.end()
-            self.cluster.later(self.flush)
+            self._end_in(consumer, {branch.home for branch in consumer.branches.values()} - {home})
         return consumer
 
     def _unsubscribe(self, session: RoutedSession, command: Unsubscribe) -> None:

@@ -32,6 +32,7 @@ from amq.protocols.commands import (
     Failure,
     GoOn,
     InSession,
+    Malformed,
     Scope,
     Send,
     SendMany,
@@ -78,6 +79,14 @@ class Carrier(Protocol):
 
     def over(self, client: LinkedClient) -> None:
         """It is over at this end."""
+
+
+def _read(frame: LinkFrame) -> Command:
+    """What one client has said never ends the link of all others."""
+    try:
+        return commands.read(frame)
+    except LinkError as error:
+        return Malformed(error)
 
 
 class Spoken(NamedTuple):
@@ -159,7 +168,7 @@ class LinkedClient:
             held = self._held
             if not held and self._session:
                 held.append(InSession(self._session))
-            held.append(commands.read(whole))
+            held.append(_read(whole))
         elif whole.kind == Kind.SESSION:
             self._session = calls.read_size(whole)
             if self._held:

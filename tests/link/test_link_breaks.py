@@ -17,7 +17,7 @@ from amq.link.calls import OPENING, ClientOpening
 from amq.link.channel import WINDOW_BYTES
 from amq.link.framing import Kind, LinkFrame, LinkFrames, framed
 from amq.link.hello import HELLO_BYTES, NONCE_BYTES, LinkHello
-from amq.protocols.commands import Commit, Flow, Mode, Send, Subscribe
+from amq.protocols.commands import Commit, Flow, Mode, Scope, Send, Subscribe
 from tests.fakes import FakeClock
 from tests.link.linking import SECRET, Linked, serve
 from tests.transports.served import CONNECT, Peer, frame
@@ -145,7 +145,6 @@ def test_garbage_ends_the_link_and_no_other(tmp_path: Path) -> None:
         for kind, data in (
             (Kind.SEND, calls.numbered(9) + b"of a connection that is not open"),
             (Kind.DELIVER, calls.numbered(1) + b"what only a home says"),
-            (Kind.SEND, calls.numbered(1) + b"no message"),
             (Kind.GRANT, calls.of_size(1, 1 << 40)),
             (Kind.OPEN, calls.numbered(5) + b"garbage"),
             (99, calls.numbered(1)),
@@ -162,6 +161,24 @@ def test_garbage_ends_the_link_and_no_other(tmp_path: Path) -> None:
         await served.until(lambda: len(served.home.connections) == 1, "the end of their clients")
         await served.say(peer, SEND)
         await served.until(lambda: [peer.read(), b"hello" in peer.said][1], "the message")
+
+    play(tmp_path, test)
+
+
+def test_a_command_that_cannot_be_read_ends_its_connection_and_no_other(tmp_path: Path) -> None:
+    async def test(served: Linked) -> None:
+        gateway = Gateway(served)
+        await gateway.link()
+        gateway.open(1)
+        gateway.open(2, "77-2.")
+        gateway.say(Kind.SEND, calls.numbered(1) + b"no message")
+        await served.until(lambda: Kind.CLOSE in gateway.kinds(), "the end of that connection")
+        failed, closed = [frame for frame in gateway.found if frame.kind in (Kind.FAIL, Kind.CLOSE)]
+        failure = calls.statement(failed, calls.FAILURE)
+        assert (failure.error.code, failure.scope) == ("LINK_BROKEN", Scope.CONNECTION)
+        assert LinkFrame(Kind.CLOSE, calls.numbered(1)).data == closed.data
+        assert len(served.home.connections) == 1
+        gateway.socket.close()
 
     play(tmp_path, test)
 
