@@ -123,7 +123,7 @@ class Quotas:
         config, text = self._core.config, command.filter.selector
         stored = self._durables.selector_text(command.subscription_name, client_id, user)
         terms_max = config.max_selector_terms if text != stored else 0
-        return Selector(text, self._core.message_id_prefix, terms_max)
+        return Selector(text, command.filter.ids or self._core.message_id_prefix, terms_max)
 
     def _check_durable(self, user: str, key: tuple[str, str], terms: int) -> None:
         limit = self._core.config.max_subscriptions_per_user

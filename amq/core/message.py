@@ -21,6 +21,8 @@ from amq.core.errors import CommandError
 from amq.core.values import Properties
 
 BYTES, TEXT, MAP, STREAM, OBJECT, NONE = range(6)
+SEQ_DIGITS_MAX: Final = 23
+STORE_BITS: Final = 10  # of a message's number, as a client of a gateway sees it: the place of its store in the table
 CONTENTS = ("bytes", "text", "map", "stream", "object", "none")  # their names
 DEFAULT_PRIORITY = 4
 # A larger body is never joined with anything: it is written, read and delivered where it lies, and is in memory only on
@@ -73,6 +75,28 @@ def _full_name(wire: str) -> str:
 
 def _is_full_name(text: str) -> bool:
     return all(part.startswith(tuple(_WIRE_PREFIXES.values())) for part in text.split(","))
+
+
+class MessageIds(NamedTuple):
+    """The ids that the broker gives to messages, as a client sees them: `prefix`, then the number of the message, which
+    a gateway moves by `bits`, with the `place` of the store behind it."""
+
+    prefix: str
+    bits: int = 0
+    place: int = 0
+
+    def seq_of(self, id: str) -> int | None:
+        """The number of the message in its store, None = it is not such an id."""
+        text = id.removeprefix(self.prefix)
+        if not text.isascii() or not text.isdecimal() or len(text) > SEQ_DIGITS_MAX:
+            return None
+        number = int(text)
+        return number >> self.bits if number & ((1 << self.bits) - 1) == self.place else None
+
+
+def ids_of_cluster(cluster: str, place: int = 0) -> MessageIds:
+    """Those of the store at that place of the table, as the clients of a gateway see them. `cluster` = its id."""
+    return MessageIds(f"ID:{cluster[:12]}-", STORE_BITS, place)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from amq.broker.queues.queue import QueueConsumer, Recipient
 from amq.broker.sessions.links import Client
 from amq.core.errors import AmqError
-from amq.core.message import Message, MessageBatch
+from amq.core.message import STORE_BITS, Message, MessageBatch
 from amq.doors.clock import Clock
 from amq.gateway.answers import BYTES, TOKEN, Joined, Kept
 from amq.gateway.consumers import Consumer, HomeBranch
@@ -20,7 +20,7 @@ from amq.journal.reader import RecordRun
 from amq.protocols.commands import Command, Failure, InSession, OpenSession, SendRun, Subscribe
 from amq.transports.hub import ServedConnection
 
-INDEX_BITS: Final = 10  # of a message's number: the place of its store in the table
+INDEX_BITS: Final = STORE_BITS
 INDEX_MASK: Final = (1 << INDEX_BITS) - 1
 ALL_NUMBERS: Final = 1 << 80  # no message has that number
 

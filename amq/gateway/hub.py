@@ -17,7 +17,7 @@ import structlog
 from amq.broker.memory import Memory
 from amq.broker.sessions.links import Client
 from amq.config.schema import BrokerConfig
-from amq.core.message import Message
+from amq.core.message import Message, ids_of_cluster
 from amq.doors.clock import Clock
 from amq.doors.threads import JobThread, Threads
 from amq.gateway.homes import ALL_NUMBERS, GatewayCluster
@@ -57,7 +57,7 @@ class GatewayHub(Reception):
         self.epoch = entropy.getrandbits(EPOCH_BITS)
         self.turn = GatewayTurn(self.loop)
         self.memory = Memory(config.memory_limit_bytes)
-        self._message_id_prefix = f"ID:{cluster[:12]}-"
+        self._ids = ids_of_cluster(cluster)
         make_runner = partial(JobThread, threads, self.loop.call_soon_threadsafe)
         self.translator = Translator(self.memory, make_runner, self.turn.wake)
         self.lend, self.take_back, self.shown = self._lend, self.memory.take_back, _as_it_is
@@ -100,7 +100,7 @@ class GatewayHub(Reception):
 
     def admit(self, peer: Peer, owner: str, client: Client, protocol: str) -> ServedConnection:
         made = RoutedConnection(self._ways, peer, owner, client, protocol)
-        made.traffic = self.traffic[protocol]
+        made.traffic, made.ids = self.traffic[protocol], self._ids
         return made
 
     def _lend(self, queue: Any, message: Message) -> int:  # noqa: ARG002
@@ -111,7 +111,7 @@ class GatewayHub(Reception):
 
     def _surroundings(self) -> Surroundings:
         # A client that comes from another gateway may have had any message: none shows which.
-        prefix, newest = self._message_id_prefix, ALL_NUMBERS
+        prefix, newest = self._ids.prefix, ALL_NUMBERS
         return Surroundings(self.config, self._name, self.epoch, prefix, newest, self._cluster)
 
     def _keep_up(self) -> None:

@@ -26,6 +26,7 @@ from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic
 from amq.core.destination import TOPIC_SCHEME, Pattern, Source, told, wire_name
 from amq.core.errors import AmqError, CommandError
+from amq.core.message import MessageIds
 from amq.gateway import works
 from amq.gateway.answers import AGAIN, BYTES, KEPT_BYTES, SESSION, TOKEN, Joined, Kept
 from amq.gateway.consumers import Consumer, ConsumerHome, HomeBranch, in_homes
@@ -83,6 +84,7 @@ from amq.protocols.commands import (
 NAMES_MAX: Final = 1000  # of destinations whose home is known without a look at the table
 UNANSWERED_MAX: Final = 10_000  # commands in one home; the client is not read until half of them are answered
 KEPT_BYTES_MAX: Final = 32 << 20  # of messages on their way to one home; more than may wait there for room
+_MESSAGE_ID: Final = "JMSMessageID"  # in a selector
 _EVERYWHERE: Final = frozenset((PREPARED_NAME,))
 
 
@@ -104,6 +106,7 @@ class RoutedConnection:
         has it. Raises AmqError where the client may not connect."""
         self.peer = peer
         self.traffic = Traffic()
+        self.ids: MessageIds | None = None  # of messages, as the client sees those of the first store
         self.is_closed = False
         self.touched: list[RoutedHome] = []  # which get something of what is being carried out
         self.waits = False  # answers are waited for: see `answered`
@@ -604,6 +607,9 @@ class RoutedConnection:
             own: dict[ConsumerHome, Subscribe] = {home: _asking(command, None) for home in parts}
         else:
             own = {home: _part(command, found) for home, found in parts.items()}
+        if self.ids is not None and _MESSAGE_ID in command.filter.selector:
+            for at, part in own.items():
+                part.filter = part.filter._replace(ids=self.ids._replace(place=at.index))
         consumer = session.consumers[command.id] = Consumer(command, session.number)
         consumer.open_in(own)
         ended = partial(self._subscribed, consumer)

@@ -29,6 +29,7 @@ from amq.core.message import (
     STREAM,
     CostlyError,
     Message,
+    MessageIds,
     bare,
     neutral,
 )
@@ -159,15 +160,24 @@ class Look:
 
 
 def seq_of(broker: Broker, id: str) -> int:
-    """The seq of the message that the broker gave this id. Raises CommandError."""
-    text = id.removeprefix(broker.message_id_prefix)
-    if not text.isascii() or not text.isdecimal() or len(text) > 20:
+    """The seq of the message that the broker gave this id, also as a client of a gateway sees it. Raises
+    CommandError."""
+    seq = _ids_of(broker, id).seq_of(id)
+    if seq is None:
         raise CommandError(
             f"{id[:100]!r} is not an id of a message of this broker: write it as a list shows it, "
             f"{broker.message_id_prefix}N",
             code="MESSAGE_UNKNOWN",
         )
-    return int(text)
+    return seq
+
+
+def _ids_of(broker: Broker, id: str) -> MessageIds:
+    """The ids of which that one may be."""
+    of_gateways = None if broker.homes is None else broker.homes.message_ids()
+    if of_gateways is not None and id.startswith(of_gateways.prefix):
+        return of_gateways
+    return MessageIds(broker.message_id_prefix)
 
 
 def place_of(queue: Queue, seq: int) -> Place | None:

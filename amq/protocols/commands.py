@@ -17,7 +17,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from amq.core.destination import Pattern, Source
-from amq.core.message import HeaderColumns, Message, alike
+from amq.core.message import HeaderColumns, Message, MessageIds, alike
 from amq.core.xid import AnyXid
 
 CREDIT_MAX = 999_999_999  # messages that a consumer can ask for at once
@@ -279,11 +279,13 @@ class Filter(NamedTuple):
     selector     "" = all
     no_local     none that its own connection sends
     retroactive  first those that its topics keep
+    ids          those that its selector means by `JMSMessageID`; None = as the broker gives them
     """
 
     selector: str = ""
     no_local: bool = False
     retroactive: bool = False
+    ids: MessageIds | None = None
 
 
 class Browse(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from amq.core.message import Message, head
+from amq.core.message import Message, MessageIds, head
 from amq.core.ownership import given
 from amq.selectors import syntax, values
 from amq.selectors.syntax import (
@@ -57,18 +57,18 @@ _LINES = (
 )
 
 
-def compiled(condition: Condition, message_id_prefix: str) -> Matches:
+def compiled(condition: Condition, ids: MessageIds) -> Matches:
     """A function that tells whether `condition` is TRUE for a message. It never raises."""
     writer = _Writer()
     source = writer.true(condition)
-    matches: Matches = _factory(source, len(writer.constants))(message_id_prefix, *writer.constants)
+    matches: Matches = _factory(source, len(writer.constants))(*ids, *writer.constants)
     return matches
 
 
 @lru_cache(maxsize=_SHAPES_MAX)
 def _factory(source: str, constants: int) -> Callable[..., Any]:
     names = "".join(f", c{index}" for index in range(constants))
-    lines = [f"def factory(prefix{names}):", *_LINES, f"    return {source}", "  return matches"]
+    lines = [f"def factory(prefix, bits, place{names}):", *_LINES, f"    return {source}", "  return matches"]
     scope: dict[str, Any] = {}
     exec("\n".join(lines), {**_FUNCTIONS, "given": given, "head": head}, scope)
     factory: Callable[..., Any] = scope["factory"]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Final
 from weakref import WeakValueDictionary
 
+from amq.core.message import MessageIds
 from amq.selectors.compiler import Matches, compiled
 from amq.selectors.parser import parse
 from amq.selectors.syntax import Condition
 
 TERMS_A_STEP: Final = 4
+_NO_IDS: Final = MessageIds("")
 
 
 class Selector:
@@ -21,32 +23,33 @@ class Selector:
                 It never raises. It takes at most a few milliseconds, whatever the selector and the properties
     terms       see `Parsed`
     steps       about what it costs to ask it, where 1 is the least
-    `message_id_prefix` is what the protocol writes before a message's `seq` in its id; without it `JMSMessageID` is an
-    error, rather than something that never matches.
+    `ids` are those that the broker gives to messages, or what they begin with; without them `JMSMessageID` is an error,
+    rather than something that never matches.
     `terms_max` = the most terms that it may have, 0 = any number.
     SelectorError, which points at the column: the text is not a selector, or goes beyond a limit.
     """
 
-    __slots__ = ("__weakref__", "condition", "matches", "message_id_prefix", "steps", "terms", "text")
+    __slots__ = ("__weakref__", "condition", "ids", "matches", "steps", "terms", "text")
 
     text: str
     condition: Condition
+    ids: MessageIds | None
     matches: Matches
-    message_id_prefix: str | None
     steps: int
     terms: int
 
-    def __new__(cls, text: str, message_id_prefix: str | None = None, terms_max: int = 0) -> Selector:
-        known = _in_use.get((text, message_id_prefix))
+    def __new__(cls, text: str, ids: MessageIds | str | None = None, terms_max: int = 0) -> Selector:
+        ids = MessageIds(ids) if isinstance(ids, str) else ids
+        known = _in_use.get((text, ids))
         if known is not None and not known.terms > terms_max > 0:
             return known
         selector = super().__new__(cls)
         selector.text = text
-        selector.condition, selector.terms = parse(text, message_id_prefix is not None, terms_max)
+        selector.condition, selector.terms = parse(text, ids is not None, terms_max)
         selector.steps = 1 + selector.terms // TERMS_A_STEP
-        selector.matches = compiled(selector.condition, message_id_prefix or "")
-        selector.message_id_prefix = message_id_prefix
-        _in_use[text, message_id_prefix] = selector
+        selector.matches = compiled(selector.condition, ids or _NO_IDS)
+        selector.ids = ids
+        _in_use[text, ids] = selector
         return selector
 
     def __repr__(self) -> str:
@@ -54,4 +57,4 @@ class Selector:
 
 
 # Bounded by what is in use: an entry goes with the last subscription that has the selector.
-_in_use: WeakValueDictionary[tuple[str, str | None], Selector] = WeakValueDictionary()
+_in_use: WeakValueDictionary[tuple[str, MessageIds | None], Selector] = WeakValueDictionary()

@@ -166,7 +166,7 @@ NUMBER_HEADERS: Final = {
 TEXT_HEADERS: Final = {
     "JMSDestination": "m.destination",
     "JMSDeliveryMode": "('PERSISTENT' if m.persistent else 'NON_PERSISTENT')",
-    "JMSMessageID": "(prefix + str(m.seq) if e is None or not e.message_id else e.message_id)",
+    "JMSMessageID": "(prefix + str(m.seq << bits | place) if e is None or not e.message_id else e.message_id)",
     "JMSCorrelationID": "(None if e is None else e.correlation_text)",
     "JMSReplyTo": "(None if e is None else e.reply_text or None)",
     "JMSType": "(None if e is None else e.type or None)",

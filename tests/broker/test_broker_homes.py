@@ -18,6 +18,7 @@ from amq.journal.format import segment_name
 from amq.journal.hidden import home_name
 from amq.journal.live import Segment
 from amq.journal.records import ObeyedTable
+from amq.management.messages import seq_of
 from amq.protocols.commands import (
     DeleteDestination,
     LeaseMessages,
@@ -72,6 +73,14 @@ def test_what_lives_elsewhere_is_refused_by_every_command(placed: World) -> None
         placed.settle()
         assert client.codes == ["MOVED"], command
     assert placed.broker.state.stored == 0
+
+
+def test_a_message_is_found_by_the_id_that_clients_of_gateways_see(placed: World) -> None:
+    place = TABLE.stores.index("s1")
+    own = f"{placed.broker.message_id_prefix}5"
+    assert seq_of(placed.broker, f"ID:c-{5 << 10 | place}") == seq_of(placed.broker, own) == 5
+    with pytest.raises(CommandError, match="not an id of a message of this broker"):
+        seq_of(placed.broker, f"ID:c-{5 << 10 | place + 1}")
 
 
 def q(name: str) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from amq.core.destination import ANY_REST, ANY_WORD, Pattern
 from amq.core.errors import AccessError, CommandError, SelectorError
-from amq.core.message import Envelope, HeaderColumns, Message, Native, lift
+from amq.core.message import Envelope, HeaderColumns, Message, MessageIds, Native, lift
 from amq.core.values import Float32, Int8, Int16, Int32
 from amq.core.xid import Xid, Xids
 from amq.journal.reader import RecordRun
@@ -42,6 +42,7 @@ from amq.protocols.commands import (
 TEXTS = st.text(max_size=20)
 NUMBERS = st.integers(0, (1 << 63) - 1)
 SEQS = st.integers(0, (1 << 64) - 1)
+IDS = st.builds(MessageIds, TEXTS, NUMBERS, NUMBERS)
 BODIES = st.binary(max_size=60)
 RECEIPTS = st.integers(1, 1 << 60)
 SOURCES = st.one_of(
@@ -158,7 +159,7 @@ FIELDS: dict[str, Any] = {
     "sources": st.lists(SOURCES, min_size=1, max_size=3).map(tuple),
     "mode": st.builds(Mode, st.booleans(), st.booleans(), st.booleans(), st.integers(-9, 9), st.booleans()),
     "flow": st.builds(Flow, NUMBERS, st.one_of(st.none(), NUMBERS), st.integers(-1, 9)),
-    "filter": st.builds(Filter, TEXTS, st.booleans(), st.booleans()),
+    "filter": st.builds(Filter, TEXTS, st.booleans(), st.booleans(), st.none() | IDS),
     "browse": st.one_of(
         st.none(),
         st.builds(

@@ -215,7 +215,8 @@ class Subscription:
         self.redelivers = command.mode.redelivers
         self.exclusive = command.mode.exclusive
         self.priority = command.mode.priority
-        self.selector = Selector(command.filter.selector, prefix) if command.filter.selector else None
+        wanted = command.filter
+        self.selector = Selector(wanted.selector, wanted.ids or prefix) if wanted.selector else None
         self.in_transactions = 0  # messages that it has acknowledged or refused in transactions that are open
         self.prefetch = prefetch
         credit = command.flow.credit

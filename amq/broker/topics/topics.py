@@ -66,7 +66,8 @@ class TopicQueue(TopicBuffer):
     ) -> None:
         asked = command.flow.pending_limit
         self._limit_asked = NO_LIMIT if asked < 0 else asked  # 0 = the consumer does not say
-        selector = Selector(command.filter.selector, prefix) if command.filter.selector else None
+        wanted = command.filter
+        selector = Selector(wanted.selector, wanted.ids or prefix) if wanted.selector else None
         super().__init__(told(sources), sources, options, selector)
         self._topics = topics
         self.no_local = command.filter.no_local
