@@ -27,7 +27,7 @@ from amq.broker.state.state import State
 from amq.cluster.placement import SPREAD, Placement
 from amq.core.destination import Pattern, wire_name
 from amq.core.errors import CommandError, NewerFormatError
-from amq.core.message import SUBSCRIPTION_SCHEME, MessageIds, ids_of_cluster
+from amq.core.message import SUBSCRIPTION_SCHEME, GivenIds, ids_of_cluster
 from amq.core.remembered import Remembered
 from amq.journal.hidden import OUTBOX_SCHEME, home_name
 from amq.journal.journal import Journal
@@ -98,7 +98,7 @@ class Homes:
             return ""
         return self._placements[-1].home_of(name)
 
-    def message_ids(self) -> MessageIds | None:
+    def message_ids(self) -> GivenIds | None:
         """Those of this store as clients of gateways see them. None = no table is in force yet."""
         obeyed = self._state.obeyed.record
         if obeyed is None or not self._placements:

@@ -77,7 +77,7 @@ def _is_full_name(text: str) -> bool:
     return all(part.startswith(tuple(_WIRE_PREFIXES.values())) for part in text.split(","))
 
 
-class MessageIds(NamedTuple):
+class GivenIds(NamedTuple):
     """The ids that the broker gives to messages, as a client sees them: `prefix`, then the number of the message, which
     a gateway moves by `bits`, with the `place` of the store behind it."""
 
@@ -94,9 +94,9 @@ class MessageIds(NamedTuple):
         return number >> self.bits if number & ((1 << self.bits) - 1) == self.place else None
 
 
-def ids_of_cluster(cluster: str, place: int = 0) -> MessageIds:
+def ids_of_cluster(cluster: str, place: int = 0) -> GivenIds:
     """Those of the store at that place of the table, as the clients of a gateway see them. `cluster` = its id."""
-    return MessageIds(f"ID:{cluster[:12]}-", STORE_BITS, place)
+    return GivenIds(f"ID:{cluster[:12]}-", STORE_BITS, place)
 
 
 @dataclass(slots=True)

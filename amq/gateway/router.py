@@ -26,7 +26,7 @@ from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic
 from amq.core.destination import TOPIC_SCHEME, Pattern, Source, told, wire_name
 from amq.core.errors import AmqError, CommandError
-from amq.core.message import MessageIds
+from amq.core.message import GivenIds
 from amq.gateway import works
 from amq.gateway.answers import AGAIN, BYTES, KEPT_BYTES, SESSION, TOKEN, Joined, Kept
 from amq.gateway.consumers import Consumer, ConsumerHome, HomeBranch, in_homes
@@ -106,7 +106,7 @@ class RoutedConnection:
         has it. Raises AmqError where the client may not connect."""
         self.peer = peer
         self.traffic = Traffic()
-        self.ids: MessageIds | None = None  # of messages, as the client sees those of the first store
+        self.ids: GivenIds | None = None  # of messages, as the client sees those of the first store
         self.is_closed = False
         self.touched: list[RoutedHome] = []  # which get something of what is being carried out
         self.waits = False  # answers are waited for: see `answered`

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from amq.core import values
-from amq.core.message import MessageIds
+from amq.core.message import GivenIds
 from amq.link.forms import (
     ERROR,
     NUMBER,
@@ -113,7 +113,7 @@ _COMMANDS: Final[list[tuple[type[Command], Fields]]] = [
             "sources": SOURCES,
             "mode": row(Mode, TRUTH, TRUTH, TRUTH, NUMBER, TRUTH),
             "flow": row(Flow, NUMBER, optional(NUMBER), NUMBER),
-            "filter": row(Filter, TEXT, TRUTH, TRUTH, optional(row(MessageIds, TEXT, NUMBER, NUMBER))),
+            "filter": row(Filter, TEXT, TRUTH, TRUTH, optional(row(GivenIds, TEXT, NUMBER, NUMBER))),
             "token": NUMBER,
             "subscription_name": TEXT,
             "browse": optional(_BROWSE),

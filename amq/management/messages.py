@@ -28,8 +28,8 @@ from amq.core.message import (
     ORIGINAL_DESTINATION,
     STREAM,
     CostlyError,
+    GivenIds,
     Message,
-    MessageIds,
     bare,
     neutral,
 )
@@ -172,12 +172,12 @@ def seq_of(broker: Broker, id: str) -> int:
     return seq
 
 
-def _ids_of(broker: Broker, id: str) -> MessageIds:
+def _ids_of(broker: Broker, id: str) -> GivenIds:
     """The ids of which that one may be."""
     of_gateways = None if broker.homes is None else broker.homes.message_ids()
     if of_gateways is not None and id.startswith(of_gateways.prefix):
         return of_gateways
-    return MessageIds(broker.message_id_prefix)
+    return GivenIds(broker.message_id_prefix)
 
 
 def place_of(queue: Queue, seq: int) -> Place | None:

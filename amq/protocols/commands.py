@@ -17,7 +17,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from amq.core.destination import Pattern, Source
-from amq.core.message import HeaderColumns, Message, MessageIds, alike
+from amq.core.message import GivenIds, HeaderColumns, Message, alike
 from amq.core.xid import AnyXid
 
 CREDIT_MAX = 999_999_999  # messages that a consumer can ask for at once
@@ -285,7 +285,7 @@ class Filter(NamedTuple):
     selector: str = ""
     no_local: bool = False
     retroactive: bool = False
-    ids: MessageIds | None = None
+    ids: GivenIds | None = None
 
 
 class Browse(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from amq.core.message import Message, MessageIds, head
+from amq.core.message import GivenIds, Message, head
 from amq.core.ownership import given
 from amq.selectors import syntax, values
 from amq.selectors.syntax import (
@@ -57,7 +57,7 @@ _LINES = (
 )
 
 
-def compiled(condition: Condition, ids: MessageIds) -> Matches:
+def compiled(condition: Condition, ids: GivenIds) -> Matches:
     """A function that tells whether `condition` is TRUE for a message. It never raises."""
     writer = _Writer()
     source = writer.true(condition)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 from weakref import WeakValueDictionary
 
-from amq.core.message import MessageIds
+from amq.core.message import GivenIds
 from amq.selectors.compiler import Matches, compiled
 from amq.selectors.parser import parse
 from amq.selectors.syntax import Condition
 
 TERMS_A_STEP: Final = 4
-_NO_IDS: Final = MessageIds("")
+_NO_IDS: Final = GivenIds("")
 
 
 class Selector:
@@ -33,13 +33,13 @@ class Selector:
 
     text: str
     condition: Condition
-    ids: MessageIds | None
+    ids: GivenIds | None
     matches: Matches
     steps: int
     terms: int
 
-    def __new__(cls, text: str, ids: MessageIds | str | None = None, terms_max: int = 0) -> Selector:
-        ids = MessageIds(ids) if isinstance(ids, str) else ids
+    def __new__(cls, text: str, ids: GivenIds | str | None = None, terms_max: int = 0) -> Selector:
+        ids = GivenIds(ids) if isinstance(ids, str) else ids
         known = _in_use.get((text, ids))
         if known is not None and not known.terms > terms_max > 0:
             return known
@@ -57,4 +57,4 @@ class Selector:
 
 
 # Bounded by what is in use: an entry goes with the last subscription that has the selector.
-_in_use: WeakValueDictionary[tuple[str, MessageIds | None], Selector] = WeakValueDictionary()
+_in_use: WeakValueDictionary[tuple[str, GivenIds | None], Selector] = WeakValueDictionary()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amq.core.destination import ANY_REST, Pattern
-from amq.core.message import Message, MessageIds, ids_of_cluster
+from amq.core.message import GivenIds, Message, ids_of_cluster
 from amq.core.xid import Xid
 from amq.protocols.commands import Begin, CommitBatch, Finish, Prepare, Send
 from tests.gateway.routed import Cluster, RoutedClient
@@ -56,7 +56,7 @@ def test_a_selector_finds_a_message_by_the_id_that_its_client_has_seen(cluster: 
 
 
 def test_an_id_is_read_as_it_was_written() -> None:
-    for ids in (MessageIds("ID:x-"), ids_of_cluster("cluster", 7)):
+    for ids in (GivenIds("ID:x-"), ids_of_cluster("cluster", 7)):
         for seq in (0, 1, (1 << 63) + 5):
             assert ids.seq_of(f"{ids.prefix}{seq << ids.bits | ids.place}") == seq
         assert [ids.seq_of(text) for text in ("ID:x-", "ID:x-y", f"{ids.prefix}{'9' * 30}")] == [None] * 3

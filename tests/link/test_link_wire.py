@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from amq.core.destination import ANY_REST, ANY_WORD, Pattern
 from amq.core.errors import AccessError, CommandError, SelectorError
-from amq.core.message import Envelope, HeaderColumns, Message, MessageIds, Native, lift
+from amq.core.message import Envelope, GivenIds, HeaderColumns, Message, Native, lift
 from amq.core.values import Float32, Int8, Int16, Int32
 from amq.core.xid import Xid, Xids
 from amq.journal.reader import RecordRun
@@ -42,7 +42,7 @@ from amq.protocols.commands import (
 TEXTS = st.text(max_size=20)
 NUMBERS = st.integers(0, (1 << 63) - 1)
 SEQS = st.integers(0, (1 << 64) - 1)
-IDS = st.builds(MessageIds, TEXTS, NUMBERS, NUMBERS)
+IDS = st.builds(GivenIds, TEXTS, NUMBERS, NUMBERS)
 BODIES = st.binary(max_size=60)
 RECEIPTS = st.integers(1, 1 << 60)
 SOURCES = st.one_of(
