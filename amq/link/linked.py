@@ -82,7 +82,7 @@ class Carrier(Protocol):
 
 
 def _read(frame: LinkFrame) -> Command:
-    """What one client has said never ends the link of all others."""
+    """A command that cannot be read ends its connection, and never the link of all."""
     try:
         return commands.read(frame)
     except LinkError as error:
