@@ -47,6 +47,7 @@ from amq.broker.transactions.direct import DirectReads
 from amq.broker.transactions.effect import Effect
 from amq.broker.transactions.leasing import Leasing
 from amq.broker.transactions.readying import Readying
+from amq.broker.transactions.spanning import Spanning
 from amq.broker.transactions.transaction import Transaction
 from amq.broker.transactions.two_phase import PendingPrepare, TwoPhase
 from amq.broker.transfer.arrivals import Arrivals
@@ -119,6 +120,7 @@ class Broker(Core):
         self.wildcards.listener = self.routing.virtual
         self.scheduler = Scheduler(self, topics, redelivery, durables, self.routing, commits)
         self.two_phase = TwoPhase(self, commits, durables)
+        self.spanning = Spanning(self, commits, self.two_phase)
         self.leasing = Leasing(self, durables, self.two_phase, DirectReads(self, self.access))
         self._checkpointer = Checkpointer(self)
         self.trimmer = Trimmer(self, self.two_phase.ending.keys())
@@ -144,6 +146,7 @@ class Broker(Core):
         state.serve(self._equip)
         if state.prepared:
             self.two_phase.start_serving()
+            self.spanning.start_serving()
         if state.subscriptions:
             self.durables.load()
         if state.obeyed.record is not None or self.config.placed is not None:
@@ -194,6 +197,7 @@ class Broker(Core):
         self._checkpointer.abandon()
         self.outbox.stop()
         self.moving.channel.stop()
+        self.spanning.stop()
         self.advisories.stop()
 
     # -- what the state has become ------------------------------------------------------------------------------------
@@ -227,9 +231,11 @@ class Broker(Core):
     def _prepared(self, prepared: Prepared) -> None:
         self.two_phase.is_prepared(prepared)
         self.leasing.is_leased(prepared)
+        self.spanning.is_there(prepared)
 
     def _ended(self, ended: Ended) -> None:
         self.two_phase.ended(ended.prepared, ended.committed)
+        self.spanning.has_ended(ended.prepared)
         self.pins.release(str(ended.prepared.xid))
 
     def _marked(self, marker: Marker) -> None:
@@ -336,6 +342,7 @@ class Broker(Core):
             elif isinstance(record, Group) and isinstance(record.origin, Transaction | PendingPrepare):
                 self.outcomes_pending.pop(record.outcome_id, None)
                 record.origin.withdraw()
+                self.spanning.withdrawn(record)
             elif isinstance(record, Copies):
                 self.trimmer.rejected(record)
             elif isinstance(record, Group):  # a dead letter: it stays where it was
@@ -554,6 +561,7 @@ class Broker(Core):
         now_ms = self.clock.wall_ms()
         self.limits.sweep()
         self.two_phase.sweep(now_ms)
+        self.spanning.sweep()
         self.redelivery.step()  # a host that was suspended has its alarm too late
         self.scheduler.step(now_ms)
         self.topics.recovery_buffer.sweep(now_ms)

@@ -41,6 +41,11 @@ class MovedClient(Protocol):
     def resume(self, reason: object) -> None: ...
 
 
+def passes(command: Command) -> bool:
+    """May it pass commands before it that wait? Settlements outside transactions may, and the room of consumers."""
+    return isinstance(command, Settle | SettleRun | Credit | Extend) and not getattr(command, "transaction", "")
+
+
 class Move:
     """`repeated` = commands that come again when there is a newer table, with their sessions and errors; `homes` =
     where they were; `held` = what came behind them."""
@@ -107,16 +112,14 @@ class Move:
             client.handle(self.held)
 
     def hold(self, commands: list[Command]) -> list[Command]:
-        """Keep those of `commands` that must wait for the newer table. Returns the others: settlements outside
-        transactions, and the room of consumers."""
+        """Keep those of `commands` that must wait for the newer table. Returns the others."""
         passing: list[Command] = []
         number, held, passed = 0, -1, 0
         for command in commands:
             if isinstance(command, InSession):
                 number = command.session
                 continue
-            is_passing = isinstance(command, Settle | SettleRun | Credit | Extend)
-            if is_passing and not getattr(command, "transaction", ""):
+            if passes(command):
                 if passed != number:
                     passing.append(InSession(number))
                     passed = number

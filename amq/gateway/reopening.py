@@ -84,7 +84,7 @@ def reopen(client: HomesClient, home: RoutedHome, loss: Loss) -> None:
     home.sessions = {0}
     client.open(home)
     for work in client.works.values():
-        work.is_lost = work.is_lost or work.home is home
+        work.has_lost(home)
     for name in home.made:
         home.ask(0, MakeTemporary(name, Joined(None, 0, deals=_ignore)))
     begun = {id(receipt.command): receipt for receipt in unanswered if _begins(receipt)}
@@ -137,7 +137,7 @@ def _is_repeatable(receipt: Any, is_orderly: bool) -> bool:
         return not receipt.is_asked
     if isinstance(command, SendToMany) and not command.transaction:
         return is_orderly or bool(command.message.duplicate_id)
-    return is_orderly or not isinstance(command, Commit) or bool(command.outcome_id)
+    return is_orderly or not (isinstance(command, Commit) and _is_unnamed(command))
 
 
 def _ignore(_: Joined) -> bool:
@@ -202,8 +202,8 @@ def _repeat_joined(client: HomesClient, home: RoutedHome, receipt: Joined, is_or
     elif isinstance(command, Settle) and not isinstance(command, SettleAgain):
         is_part = bool(command.transaction)
         _fail(home, receipt, _lost_work(command.transaction) if is_part else _unsure(), number)
-    elif command.__class__ is Begin or (isinstance(command, Commit) and not command.outcome_id):
-        _fail(home, receipt, _lost_work(command.transaction), number)
+    elif _is_lost(command):
+        _fail(home, receipt, _lost_work(command.transaction), number)  # type: ignore[attr-defined]
     elif isinstance(command, Credit):
         _repeat_credit(client, home, command, receipt)
     else:
@@ -215,6 +215,17 @@ def _repeat_joined(client: HomesClient, home: RoutedHome, receipt: Joined, is_or
             receipt.is_repeated = receipt.is_question = True  # the connection survives it
         again.receipt = receipt
         home.put(number, again)
+
+
+def _is_lost(command: Command) -> bool:
+    """Was it lost with the transaction of which it is a part, or the end without a name?"""
+    if isinstance(command, SendToMany):
+        return bool(command.transaction)
+    return command.__class__ is Begin or (isinstance(command, Commit) and _is_unnamed(command))
+
+
+def _is_unnamed(command: Commit) -> bool:
+    return command.__class__ is Commit and not command.outcome_id
 
 
 def _deletes(command: Unsubscribe) -> bool:

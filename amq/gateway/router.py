@@ -31,8 +31,9 @@ from amq.gateway import works
 from amq.gateway.answers import AGAIN, BYTES, KEPT_BYTES, SESSION, TOKEN, Joined, Kept
 from amq.gateway.consumers import Consumer, ConsumerHome, HomeBranch, in_homes
 from amq.gateway.homes import INDEX_BITS, INDEX_MASK, GatewayCluster, Loss, RoutedHome
-from amq.gateway.moves import HOME_CODES, Move
+from amq.gateway.moves import HOME_CODES, Move, passes
 from amq.gateway.reopening import reopen
+from amq.gateway.spanning import SpanningCommit
 from amq.protocols.commands import (
     NOT_HELD,
     OLDEST,
@@ -89,13 +90,15 @@ _EVERYWHERE: Final = frozenset((PREPARED_NAME,))
 
 
 class RoutedSession:
-    """A session of the client; `consumers` by id."""
+    """A session of the client; `consumers` by id; `commit` = of a transaction over several homes, for which it
+    waits."""
 
-    __slots__ = ("consumers", "number")
+    __slots__ = ("commit", "consumers", "number")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.consumers: dict[str, Consumer] = {}
+        self.commit: SpanningCommit | None = None
 
 
 class RoutedConnection:
@@ -124,6 +127,8 @@ class RoutedConnection:
         self._by_name: dict[str, RoutedHome] = {}  # homes of single destinations
         self.sessions: dict[int, RoutedSession] = {0: RoutedSession(0)}
         self.works: dict[str, works.RoutedWork] = {}
+        self.commits: dict[SpanningCommit, None] = {}  # that are not over
+        self._ids = 0  # of transactions over several homes, ever
         self.producers: dict[str, tuple[RoutedHome, str]] = {}  # id → home, destination
         self._unbalanced: dict[Consumer, None] = {}
         self._pausing: set[object] = set()  # why the client is not read
@@ -183,6 +188,7 @@ class RoutedConnection:
                 consumer.end()
         self.sessions.clear()
         self.works.clear()
+        self.commits.clear()
         self.producers.clear()
         self._unbalanced.clear()
         self.touched.clear()
@@ -217,6 +223,8 @@ class RoutedConnection:
         ones. Returns that of the last ones."""
         names, homes, handlers = self._by_name, self._homes, self._HANDLERS
         session = self.sessions.get(number)
+        if session is not None and session.commit is not None:
+            session = None
         for command in commands:
             if self.is_closed:
                 break
@@ -224,10 +232,12 @@ class RoutedConnection:
             if kind is InSession:
                 number = command.session  # type: ignore[attr-defined]
                 session = self.sessions.get(number)
+                if session is not None and session.commit is not None:
+                    session = None
                 continue
             try:
                 if session is None:
-                    handlers[OpenSession if kind is OpenSession else Command](self, number, command)
+                    self._not_ready(number, command)
                 elif kind is Send and not command.transaction:  # type: ignore[attr-defined]
                     message = command.message  # type: ignore[attr-defined]
                     home = names.get(message.destination) or self.home_to(message.destination)
@@ -269,6 +279,8 @@ class RoutedConnection:
                         found.put(number, command)
                 else:
                     handlers[kind](self, session, command)
+                    if session.commit is not None:
+                        session = None
             except AmqError as error:
                 works.spoil(self, command)
                 self.peer.fail(Failure(error, Scope.COMMAND, command.receipt, number))
@@ -305,6 +317,21 @@ class RoutedConnection:
         """No home has a part in it."""
         if command.receipt is not None:
             self.peer.confirm(command.receipt)
+
+    def _not_ready(self, number: int, command: Command) -> None:
+        """Its session is not open, or waits for a commit. What may make room for that goes on."""
+        session = self.sessions.get(number)
+        if session is None:
+            self._HANDLERS[OpenSession if command.__class__ is OpenSession else Command](self, number, command)
+        elif session.commit is None or passes(command):
+            self._HANDLERS[command.__class__](self, session, command)
+        else:
+            session.commit.hold(number, command)
+
+    def new_id(self) -> str:
+        """No other transaction of the cluster ever has it."""
+        self._ids += 1
+        return f"{self._owner}{self._ids}"
 
     def _unopened(self, number: int, command: Command) -> None:
         """Its session is not open."""
@@ -520,6 +547,8 @@ class RoutedConnection:
             return
         home.end()
         self.resume(home)
+        for commit in [*self.commits]:
+            commit.lost(home)
         try:
             reopen(self, home, loss)
             self.flush()
@@ -541,7 +570,7 @@ class RoutedConnection:
 
     def _send(self, session: RoutedSession, command: Send) -> None:
         """In a transaction."""
-        home = works.home_in(self, command.transaction, [command.message.destination])
+        home = works.home_in(self, command.transaction, command.message.destination, command.message)
         self.traffic.received += 1
         self._pass_part(session.number, home, command)
 
@@ -565,28 +594,26 @@ class RoutedConnection:
         home.put(number, SendRun(command.like, bodies, kept, command.natives))
 
     def _send_many(self, session: RoutedSession, command: SendMany) -> None:
-        home = works.home_in(self, command.transaction, [command.like.destination])
+        home = works.home_in(self, command.transaction, command.like.destination, command.like)
         self.traffic.received += len(command.bodies)
         home.put(session.number, command)
 
     def _send_to_many(self, session: RoutedSession, command: SendToMany) -> None:
         self.traffic.received += 1
-        if command.transaction:
-            home = works.home_in(self, command.transaction, command.destinations)
-            self._pass_part(session.number, home, command)
-            return
+        name, message = command.transaction, command.message
         parts: dict[RoutedHome, list[str]] = {}
-        for name in command.destinations:
-            check_sent_to(name)  # an error in one is none of the others: what can be known is known before
-            parts.setdefault(self.home_to(name), []).append(name)
-        if command.receipt is None:
+        for destination in command.destinations:
+            check_sent_to(destination)  # an error in one is none of the others: what can be known is known before
+            home = works.home_in(self, name, destination, message) if name else self.home_to(destination)
+            parts.setdefault(home, []).append(destination)
+        if command.receipt is None and not name:
             for home in parts:
                 home.is_unsure = True
-        whole = command if len(parts) == 1 else None
+        whole = command if len(parts) == 1 or name else None
         receipt = Joined(command.receipt, session.number, len(parts), command=whole)
         for home, names in parts.items():
-            message = copy(command.message) if len(parts) > 1 else command.message
-            home.ask(session.number, SendToMany(message, tuple(names), receipt))
+            part = copy(message) if len(parts) > 1 else message
+            home.ask(session.number, SendToMany(part, tuple(names), receipt, name))
 
     def _once(self, command: Command, parts: int = 1) -> Command | None:
         """The command to be given again where its destination has moved: only once, and where one home had it."""
@@ -786,7 +813,7 @@ class RoutedConnection:
         if home is None or (first not in (None, OLDEST) and first & INDEX_MASK != index):
             raise _not_held(command)
         if command.transaction:
-            home = works.work_in(self, command.transaction, home)
+            works.work_in(self, command.transaction, home, command.outcome is Outcome.ACCEPTED)
         if not command.transaction and self._is_old(command.seq):
             deals = partial(self._was_lost, session.number, copy(command))
             receipt = Joined(command.receipt, session.number, command=command, deals=deals)
@@ -847,7 +874,7 @@ class RoutedConnection:
             if home is None:
                 raise _not_held(command)
             if command.transaction:
-                home = works.work_in(self, command.transaction, home)
+                works.work_in(self, command.transaction, home, command.outcome is Outcome.ACCEPTED)
             parts.append((home, found))
         receipt = command.receipt
         if receipt is not None and len(parts) > 1:
@@ -905,6 +932,10 @@ class RoutedConnection:
         number = command.session
         if number not in self.sessions or not number:
             raise CommandError(f"session {number} is not open", code="UNKNOWN_SESSION")
+        commit = self.sessions[number].commit
+        if commit is not None:
+            commit.hold(session.number, command)
+            return
         for consumer in self.sessions.pop(number).consumers.values():
             consumer.end()
         works.end_session(self, number)
@@ -969,6 +1000,10 @@ class RoutedConnection:
         self.to_all(session.number, self._homes.values(), command)
 
     def _disconnect(self, session: RoutedSession, command: Disconnect) -> None:
+        for commit in self.commits:
+            if not commit.is_decided:
+                commit.hold(session.number, command)
+                return
         self.is_ending = True
 
         def ended(error: Exception | None) -> None:

@@ -1,7 +1,8 @@
 """Works: the transactions of a client's connection over several homes.
 
-Each begins in its home when the first part of it goes there; a transaction lives in one home. An end of one that is not
-known here, as after a failover, is a question to every home.
+A transaction begins in a home when the first part of it goes there. Its end is given to its home; where it has several,
+`amq.gateway.spanning` commits it in all of them or in none. An end of one that is not known here, as after a failover,
+is a question to every home.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
+from amq.broker.names import is_queued
 from amq.core.errors import CommandError, TransactionRolledBackError
+from amq.core.message import Message
 from amq.gateway.answers import all_lines, in_all
 from amq.gateway.homes import RoutedHome
+from amq.gateway.spanning import CommittingSession, SpanningClient, SpanningCommit
 from amq.protocols.commands import (
     Abort,
     AbortBatch,
@@ -27,16 +31,9 @@ from amq.protocols.commands import (
 )
 
 TRANSACTIONS_MAX: Final = 10_000
-_CURE: Final = "place these destinations in one store (amq cluster place), or use a connection for each"
 
 
-class WorkSession(Protocol):
-    """A session of the client."""
-
-    number: int
-
-
-class WorksClient(Protocol):
+class WorksClient(SpanningClient, Protocol):
     """The client's connection: see `amq.gateway.router`."""
 
     works: dict[str, RoutedWork]
@@ -51,21 +48,49 @@ class WorksClient(Protocol):
 
 
 class RoutedWork:
-    """A transaction of the client, begun in `session`. `home` None = nothing was done in it; `is_lost`: its home was
-    lost, so it is rolled back."""
+    """A transaction of the client, begun in `session`.
 
-    __slots__ = ("home", "is_lost", "session")
+    homes      where it has parts, in the order of the first of each
+    decider    the one of these that commits in one phase; None = it has no parts
+    lost       the last one of these that was lost: so it is rolled back
+    is_ending  it is just being committed in several homes
+    """
+
+    __slots__ = ("_is_bound", "decider", "homes", "is_ending", "lost", "session")
 
     def __init__(self, session: int) -> None:
         self.session = session
-        self.home: RoutedHome | None = None
-        self.is_lost = False
+        self.homes: list[RoutedHome] = []
+        self.decider: RoutedHome | None = None
+        self.lost: RoutedHome | None = None
+        self.is_ending = False
+        self._is_bound = False
+
+    def add(self, home: RoutedHome, name: str, may_prepare: bool) -> None:
+        """A part in `home`. Where it cannot be prepared, the home is the one that need not."""
+        if home not in self.homes:
+            self.homes.append(home)
+            home.put(self.session, Begin(name))
+        if self.decider is None or not (may_prepare or self._is_bound):
+            self.decider = home
+            self._is_bound = not may_prepare
+
+    def has_lost(self, home: RoutedHome) -> None:
+        """The way to that home is broken."""
+        if home in self.homes and not self.is_ending:
+            self.homes.remove(home)
+            self.lost = home
+
+    def abort(self, name: str) -> None:
+        """Roll it back, where it is open, without an answer."""
+        for home in self.homes:
+            home.put(self.session, Abort(name))
 
 
-def begin(client: WorksClient, session: WorkSession, command: Begin) -> None:
+def begin(client: WorksClient, session: CommittingSession, command: Begin) -> None:
     work = client.works.get(command.transaction)
-    if work is not None and work.home is not None and not work.is_lost:  # it may have ended there
-        client.pass_on(session.number, work.home, command)
+    if work is not None and len(work.homes) == 1 and work.lost is None:  # it may have ended there
+        client.pass_on(session.number, work.homes[0], command)
         return
     if work is not None:
         raise CommandError(f"transaction {command.transaction!r} is open already")
@@ -82,37 +107,29 @@ def _work(client: WorksClient, name: str) -> RoutedWork:
     work = client.works.get(name)
     if work is None:
         raise CommandError(f"there is no open transaction {name!r} on this connection", code="UNKNOWN_TRANSACTION")
+    if work.is_ending:
+        raise CommandError(
+            f"transaction {name!r} is being committed by another session of this connection: begin another one",
+            code="UNKNOWN_TRANSACTION",
+        )
     return work
 
 
-def work_in(client: WorksClient, name: str, home: RoutedHome) -> RoutedHome:
-    """The home of that transaction, of which a part is in `home`. Raises CommandError where that is another."""
+def work_in(client: WorksClient, name: str, home: RoutedHome, may_prepare: bool = True) -> RoutedHome:
+    """`home`, where that transaction has a part from now on. `may_prepare`: the part may be prepared."""
     work = _work(client, name)
-    if work.is_lost:
+    if work.lost is not None:
         raise _rolled_back(name)
-    if work.home is None:
-        work.home = home
-        home.put(work.session, Begin(name))
-    if work.home is not home:
-        raise CommandError(
-            f"transaction {name!r} is in store {work.home.store}, and this part of it belongs to store "
-            f"{home.store}: a transaction has one store. {_CURE}",
-            code="TRANSACTION_OVER_STORES",
-        )
+    work.add(home, name, may_prepare)
     return home
 
 
-def home_in(client: WorksClient, transaction: str, names: Iterable[str]) -> RoutedHome:
-    """The home where messages for `names` become a part of that transaction."""
+def home_in(client: WorksClient, transaction: str, name: str, message: Message) -> RoutedHome:
+    """The home where `message` for `name` becomes a part of that transaction."""
     work = _work(client, transaction)
-    for name in names:
-        indices = client.indices(name)
-        home = client.home_to(name)
-        if work.home is not None and work.home.index in indices:
-            home = work.home
-        work_in(client, transaction, home)
-    assert work.home is not None
-    return work.home
+    indices = client.indices(name)
+    home = next((home for home in work.homes if home.index in indices), None) or client.home_to(name)
+    return work_in(client, transaction, home, message.persistent and is_queued(name))
 
 
 def spoil(client: WorksClient, command: Command) -> None:
@@ -120,14 +137,13 @@ def spoil(client: WorksClient, command: Command) -> None:
     if not isinstance(command, Send | SendMany | Settle | Invalid) or not command.transaction:
         return
     work = client.works.get(command.transaction)
-    if work is None or work.is_lost:
+    if work is None or work.lost is not None or work.is_ending:
         return
     del client.works[command.transaction]
-    if work.home is not None:
-        work.home.put(work.session, Abort(command.transaction))
+    work.abort(command.transaction)
 
 
-def end(client: WorksClient, session: WorkSession, command: Commit | Prepare | Abort) -> None:
+def end(client: WorksClient, session: CommittingSession, command: Commit | Prepare | Abort) -> None:
     name = command.transaction
     work = client.works.get(name)
     if work is None:
@@ -135,43 +151,80 @@ def end(client: WorksClient, session: WorkSession, command: Commit | Prepare | A
             _work(client, name)
         ask_all(client, session, command)
         return
-    if work.is_lost and isinstance(command, Commit) and not command.outcome_id:
+    _work(client, name)
+    if work.lost is not None:
         del client.works[name]
-        raise _rolled_back(name)
-    if work.is_lost and isinstance(command, Abort):
-        work.home = None
-    if work.home is None and (isinstance(command, Prepare) or (isinstance(command, Commit) and command.outcome_id)):
-        work_in(client, name, client.anchor(name))
-    if work.home is None:
-        del client.works[name]
-        client.answer_now(command)
+        work.abort(name)
+        if isinstance(command, Abort):
+            client.answer_now(command)
+        elif _has_outcome(command):
+            client.to_all(session.number, [work.lost], command)
+        else:
+            raise _rolled_back(name)
         return
+    if not work.homes and _has_outcome(command):
+        work_in(client, name, client.anchor(name))
+    if len(work.homes) > 1 and isinstance(command, Commit):
+        _commit_in_all(client, session, command, work)
+        return
+    if len(work.homes) > 1 and isinstance(command, Prepare):
+        del client.works[name]
+        work.abort(name)
+        raise _over_stores(name, work)
     del client.works[name]  # the next command may begin another one of that name
 
     def ended(error: Exception | None) -> None:
-        if error is not None and not isinstance(error, TransactionRolledBackError):
+        is_over = isinstance(error, TransactionRolledBackError) or len(work.homes) > 1
+        if error is not None and not is_over:
             client.works.setdefault(name, work)  # it goes on, or its home knows better
 
-    client.to_all(session.number, [work.home], command, ended=ended)
+    # One that a home has ended already, for it was idle, is rolled back as well.
+    client.to_all(session.number, work.homes, command, ended=ended, is_question=len(work.homes) > 1)
+
+
+def _has_outcome(command: Commit | Prepare | Abort) -> bool:
+    """May it be asked for later how this ended?"""
+    return isinstance(command, Prepare) or (isinstance(command, Commit) and bool(command.outcome_id))
+
+
+def _commit_in_all(client: WorksClient, session: CommittingSession, command: Commit, work: RoutedWork) -> None:
+    work.is_ending = True
+    decider, name = work.decider, command.transaction
+    assert decider is not None
+    others = [home for home in work.homes if home is not decider]
+
+    def ended() -> None:
+        del client.works[name]
+
+    SpanningCommit(client, session, decider, others, command, ended).begin()
 
 
 def end_session(client: WorksClient, number: int) -> None:
     """The transactions of that session end with it, in their homes too."""
-    for name in [name for name, work in client.works.items() if work.session == number]:
+    for name in [name for name, work in client.works.items() if work.session == number and not work.is_ending]:
         del client.works[name]
 
 
-def ask_all(client: WorksClient, session: WorkSession, command: Command) -> None:
+def ask_all(client: WorksClient, session: CommittingSession, command: Command) -> None:
     """Ask each store: it is not known here which of them has what was prepared."""
     client.to_all(session.number, client.all_homes(), command, is_question=True)
 
 
-def abort_batch(client: WorksClient, session: WorkSession, command: AbortBatch) -> None:
+def abort_batch(client: WorksClient, session: CommittingSession, command: AbortBatch) -> None:
     client.to_all(session.number, client.all_homes(), command, outcome=in_all)
 
 
-def list_prepared(client: WorksClient, session: WorkSession, command: ListPrepared) -> None:
+def list_prepared(client: WorksClient, session: CommittingSession, command: ListPrepared) -> None:
     client.to_all(session.number, client.all_homes(), command, outcome=all_lines)
+
+
+def _over_stores(name: str, work: RoutedWork) -> CommandError:
+    stores = " and ".join(f"store {home.store}" for home in work.homes)
+    return CommandError(
+        f"transaction {name!r} was rolled back: it has parts in {stores}, and a client prepares a transaction in "
+        "one store. Commit it in one phase, or place these destinations together (amq cluster place)",
+        code="TRANSACTION_OVER_STORES",
+    )
 
 
 def _rolled_back(name: str) -> TransactionRolledBackError:

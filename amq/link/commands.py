@@ -25,6 +25,7 @@ from amq.link.forms import (
     XIDS,
     Form,
     choice,
+    many,
     optional,
     pair,
     row,
@@ -45,6 +46,7 @@ from amq.link.messages import (
 from amq.protocols.commands import (
     Abort,
     AbortBatch,
+    AskDecision,
     Begin,
     Browse,
     CloseParcel,
@@ -54,8 +56,10 @@ from amq.protocols.commands import (
     Commit,
     CommitBatch,
     Credit,
+    Decide,
     DeleteDestination,
     Disconnect,
+    EndPart,
     Extend,
     Filter,
     Finish,
@@ -76,6 +80,7 @@ from amq.protocols.commands import (
     OpenSession,
     Outcome,
     Prepare,
+    PreparePart,
     Range,
     RemoveTemporary,
     Send,
@@ -100,6 +105,13 @@ _PLACE: Final = optional(row(pair, NUMBER, NUMBER))
 _READING: Final = row(LeaseReading, NUMBER, TEXT, NUMBER, NUMBER, optional(NUMBER))
 _BROWSE: Final = row(Browse, optional(_READING), optional(row(Range, _PLACE, _PLACE)), TRUTH, TRUTH, TRUTH)
 _TRANSACTION: Final = {"transaction": TEXT}
+_PREPARE: Final = _TRANSACTION | {
+    "xid": XID,
+    "timeout_ms": optional(NUMBER),
+    "owner": TEXT,
+    "batch": NUMBER,
+    "may_be_read_only": TRUTH,
+}
 _NAME: Final = {"name": TEXT}
 _LEASES: Final = {"sources": SOURCES, "cursor": TEXT, "epoch": NUMBER}
 # The fields of a command, beside its receipt. Its number is its place here: new ones come last.
@@ -131,11 +143,7 @@ _COMMANDS: Final[list[tuple[type[Command], Fields]]] = [
     (Begin, _TRANSACTION),
     (Commit, {"outcome_id": TEXT} | _TRANSACTION),
     (Abort, _TRANSACTION),
-    (
-        Prepare,
-        {"xid": XID, "timeout_ms": optional(NUMBER), "owner": TEXT, "batch": NUMBER, "may_be_read_only": TRUTH}
-        | _TRANSACTION,
-    ),
+    (Prepare, _PREPARE),
     (Finish, {"xid": XID, "commit": TRUTH}),
     (
         CommitBatch,
@@ -164,6 +172,10 @@ _COMMANDS: Final[list[tuple[type[Command], Fields]]] = [
     (MakeSure, {}),
     (CloseParcel, {"channel": TEXT, "number": NUMBER}),
     (GoOn, {}),
+    (PreparePart, _PREPARE),
+    (Decide, {"outcome_id": TEXT, "xid": XID, "stores": many(TEXT)} | _TRANSACTION),
+    (AskDecision, {"xid": XID, "user": TEXT}),
+    (EndPart, {"xid": XID, "user": TEXT, "commit": TRUTH}),
 ]
 _NUMBERS: Final = {kind: number for number, (kind, _) in enumerate(_COMMANDS)}
 # Of a receipt: an error does not end the connection, whatever the client's protocol survives. A gateway asks each home

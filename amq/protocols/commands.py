@@ -23,6 +23,7 @@ from amq.core.xid import AnyXid
 CREDIT_MAX = 999_999_999  # messages that a consumer can ask for at once
 OLDEST = 0  # the oldest delivery that a consumer holds
 NOT_HELD = "not held"  # outcome of a `SettleIfHeld`
+DECIDED, REPEATED, NEVER = "decided", "repeated", "never"  # outcomes of `Decide` and `AskDecision`
 
 
 class Outcome(Enum):
@@ -502,6 +503,45 @@ class Prepare(Begin):
         self.timeout_ms = timeout_ms
         self.owner = owner
         self.batch = batch
+
+
+class PreparePart(Prepare):
+    """First phase of a transaction over several stores, in each but the one that decides. `xid` names that, see
+    `amq.journal.records.spanning`. The part never times out: it ends as was decided. A gateway's command."""
+
+    __slots__ = ()
+
+
+@dataclass(slots=True, eq=False)
+class Decide(Commit):
+    """Commit `transaction`, and with it the decision that the parts of `xid`, which `stores` have prepared, are
+    committed. The outcome is `DECIDED`. Where `transaction` is not open it is a question, which never will be decided
+    where it was not; `REPEATED` = not, but another commit `outcome_id` took place. A gateway's command."""
+
+    xid: str = ""
+    stores: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class AskDecision(Command):
+    """Was the transaction `xid` of `user` decided, over several stores? The outcome is `DECIDED`, or `NEVER`: then it
+    never will be. A store's command."""
+
+    xid: str
+    user: str
+    receipt: object = None
+
+
+@dataclass(slots=True, eq=False)
+class EndPart(Command):
+    """Commit the part of `xid` of `user` that was prepared, or roll it back, as was decided. Again, or where there is
+    no such part = nothing. To the store that decided it says that all parts have ended. A gateway's or a store's
+    command."""
+
+    xid: str
+    user: str
+    commit: bool
+    receipt: object = None
 
 
 @dataclass(slots=True, eq=False)

@@ -218,6 +218,29 @@ class Brokers:
         home.lost(Loss(error, [*handed.asked.values()], is_orderly, was_linked))
 
 
+class PeerWays:
+    """The ways of a store to the others. Implements `amq.broker.transfer.peers.Peers`."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+        self.opened: list[str] = []
+        self.refuses = False
+
+    def open(self, store: str, recipient: Any, *_: Any, **__: Any) -> ClientConnection:
+        if self.refuses:
+            raise AmqError("no master", code="HOME_UNAVAILABLE")
+        self.opened.append(store)
+        return WokenPeer(self._brokers.world_of_store(store).broker, recipient)
+
+
+class WokenPeer(ClientConnection):
+    """It wakes the broker."""
+
+    def handle(self, commands: list[Command], *args: Any, **options: Any) -> Any:
+        self.broker.wake()
+        return super().handle(commands, *args, **options)
+
+
 class Worlds:
     """Several worlds in the place of one: what a test asks of a queue is answered by its home."""
 

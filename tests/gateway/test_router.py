@@ -297,14 +297,6 @@ def test_a_transaction_lives_where_its_work_is(cluster: Cluster) -> None:
     assert client.confirmed == ["b", "s", "c", "a", "empty"]
 
 
-def test_a_transaction_over_two_stores_is_refused_and_does_not_commit(cluster: Cluster) -> None:
-    client = cluster.connect()
-    first, second = name_in(cluster, 0), name_in(cluster, 1)
-    says(cluster, client, Begin("t"), Send(Message(first, b"m"), None, "t"), Send(Message(second, b"m"), "s", "t"))
-    assert client.errors == [("TRANSACTION_OVER_STORES", "s")]
-    assert cluster.stored(first[8:]) == cluster.stored(second[8:]) == []
-
-
 def test_the_question_how_a_commit_ended_is_asked_everywhere(cluster: Cluster) -> None:
     client, name = cluster.connect(), name_in(cluster, 1)
     says(cluster, client, Begin("t"), Send(Message(name, b"m"), None, "t"), Commit("t", "c", "outcome"))

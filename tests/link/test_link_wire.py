@@ -151,7 +151,8 @@ PLACES = st.one_of(st.none(), st.tuples(NUMBERS, NUMBERS))
 READINGS = st.builds(LeaseReading, NUMBERS, TEXTS, NUMBERS, NUMBERS, st.one_of(st.none(), NUMBERS))
 FIELDS: dict[str, Any] = {
     **dict.fromkeys(("id", "consumer", "transaction", "owner", "cursor", "subscription_name", "outcome_id"), TEXTS),
-    **dict.fromkeys(("name", "destination", "reason"), TEXTS),
+    **dict.fromkeys(("name", "destination", "reason", "user"), TEXTS),
+    "stores": st.lists(TEXTS, max_size=3).map(tuple),
     **dict.fromkeys(("session", "credit", "wait_ms", "after", "messages", "size", "skip", "epoch", "through"), NUMBERS),
     **dict.fromkeys(("drain", "commit", "take", "places", "may_be_read_only"), st.booleans()),
     "change": st.integers(-9, 9),

@@ -10,10 +10,21 @@ from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic
 from amq.broker.transactions.leasing import Leasing
 from amq.broker.transactions.rights import Rights
+from amq.broker.transactions.spanning import Spanning
 from amq.broker.transactions.two_phase import TwoPhase
 from amq.broker.transfer.arrivals import Arrivals
 from amq.journal.batch import Waiter
-from amq.protocols.commands import AbortBatch, CloseParcel, Command, CommitBatch, Finish, ForgetOutcome, SettleLeases
+from amq.protocols.commands import (
+    AbortBatch,
+    AskDecision,
+    CloseParcel,
+    Command,
+    CommitBatch,
+    EndPart,
+    Finish,
+    ForgetOutcome,
+    SettleLeases,
+)
 
 
 class Parts(Protocol):
@@ -23,6 +34,7 @@ class Parts(Protocol):
     two_phase: TwoPhase
     leasing: Leasing
     arrivals: Arrivals
+    spanning: Spanning
 
 
 class Asker(Protocol):
@@ -38,6 +50,14 @@ def _forget_outcome(broker: Parts, asker: Asker, command: ForgetOutcome, waiter:
 
 def _finish(broker: Parts, asker: Asker, command: Finish, waiter: Waiter) -> None:
     broker.two_phase.finish(command, waiter, Rights(broker.access, asker.client.user))
+
+
+def _ask_decision(broker: Parts, asker: Asker, command: AskDecision, waiter: Waiter) -> None:  # noqa: ARG001
+    broker.spanning.ask(command, waiter)
+
+
+def _end_part(broker: Parts, asker: Asker, command: EndPart, waiter: Waiter) -> None:  # noqa: ARG001
+    broker.spanning.end(command, waiter)
 
 
 def _commit_batch(broker: Parts, asker: Asker, command: CommitBatch, waiter: Waiter) -> None:
@@ -59,6 +79,8 @@ def _close_parcel(broker: Parts, asker: Asker, command: CloseParcel, waiter: Wai
 PASSED_ON: Mapping[type[Command], Callable[[Parts, Asker, Any, Waiter], None]] = {
     ForgetOutcome: _forget_outcome,
     Finish: _finish,
+    AskDecision: _ask_decision,
+    EndPart: _end_part,
     CommitBatch: _commit_batch,
     AbortBatch: _abort_batch,
     SettleLeases: _settle_leases,

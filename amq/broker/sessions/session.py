@@ -41,6 +41,7 @@ from amq.protocols.commands import (
     Command,
     Commit,
     Credit,
+    Decide,
     DeleteDestination,
     Disconnect,
     Extend,
@@ -58,6 +59,7 @@ from amq.protocols.commands import (
     OpenSession,
     Outcome,
     Prepare,
+    PreparePart,
     RemoveTemporary,
     Scope,
     Send,
@@ -610,6 +612,8 @@ class Session:
             del self._transactions[command.transaction]
         if isinstance(command, Prepare):
             self._broker.two_phase.prepare(transaction, command, self._waiter(command), self.user)
+        elif isinstance(command, Decide):
+            self._broker.spanning.commit(transaction, command, self._waiter(command), name, self.user)
         elif transaction is not None:
             self._broker.commits.commit(transaction, self._waiter(command), name)
         elif name:
@@ -746,6 +750,8 @@ class Session:
         Commit: _commit,
         Abort: _abort,
         Prepare: _commit,
+        PreparePart: _commit,
+        Decide: _commit,
         LeaseMessages: _lease,
         Transfer: _transfer,
         Disconnect: _disconnect,

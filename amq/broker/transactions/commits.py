@@ -12,7 +12,7 @@ from amq.broker.waiters import Refusing
 from amq.core.errors import StoreFullError, TransactionRolledBackError
 from amq.core.message import Message
 from amq.journal.batch import Waiter
-from amq.journal.records import Group, takes_space
+from amq.journal.records import Group, Prepared, takes_space
 from amq.journal.records.message import Run
 
 
@@ -29,10 +29,13 @@ class Commits:
         """A new transaction that the client calls `name` and begins in that session; "" = it is the broker's own."""
         return Transaction(self._core, self._topics, self._redelivery, name, session)
 
-    def commit(self, transaction: Transaction, waiter: Waiter, outcome_id: str) -> Group | None:
-        """Everything in `transaction` takes effect together. Returns the record that says so. After any exception it is
-        rolled back; so it is where a commit of `outcome_id`, as `outcomes.name_of` gives it, took place, or does just
-        now: `waiter` learns when that is durable. Raises TransactionRolledBackError, StoreFullError."""
+    def commit(
+        self, transaction: Transaction, waiter: Waiter, outcome_id: str, decision: Prepared | None = None
+    ) -> Group | None:
+        """Everything in `transaction` takes effect together. After any exception it is rolled back; so it is where a
+        commit of `outcome_id`, as `outcomes.name_of` gives it, took place, or does just now: `waiter` learns when that
+        is durable. `decision` is stored with it. Returns the group on its way, None = another commit of that name is
+        waited for. Raises TransactionRolledBackError, StoreFullError."""
         if outcome_id:
             if outcomes.is_refused(self._core, outcome_id, transaction.name):
                 transaction.roll_back()
@@ -44,17 +47,21 @@ class Commits:
         try:
             if transaction.homes_version != self._core.homes_version:
                 transaction.check_homes()
-            group = self._append_commit(transaction, waiter, outcome_id)
+            group = self._append_commit(transaction, waiter, outcome_id, decision)
         except Exception:
             transaction.roll_back()
             raise
         transaction.finish(group)
         return group
 
-    def _append_commit(self, transaction: Transaction, waiter: Waiter, outcome_id: str) -> Group:
+    def _append_commit(
+        self, transaction: Transaction, waiter: Waiter, outcome_id: str, decision: Prepared | None
+    ) -> Group:
         """The group of `transaction`, on its way to the journal. After an exception the caller rolls back."""
         self._complete(transaction)
         group = transaction.to_group(outcome_id)
+        if decision is not None:
+            group.records.append(decision)
         if not transaction.has_room() and takes_space(group):
             transaction.roll_back()
             raise StoreFullError("the store's disk is full: the transaction was rolled back")

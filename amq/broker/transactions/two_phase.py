@@ -37,6 +37,7 @@ from amq.journal.records import (
     ACKED,
     LEASE,
     PURGED,
+    SPAN,
     BatchContent,
     Consumed,
     Group,
@@ -46,10 +47,13 @@ from amq.journal.records import (
     Record,
     Redelivered,
     Resolved,
+    decider_of,
     is_of_lease,
+    is_of_span,
+    stores_of,
 )
 from amq.journal.records.message import Run
-from amq.protocols.commands import AbortBatch, CommitBatch, Finish, Prepare, Subscribe
+from amq.protocols.commands import AbortBatch, CommitBatch, Finish, Prepare, PreparePart, Subscribe
 
 XID_CHARACTERS_MAX = 512
 COMMITTED, DUPLICATE, READ_ONLY = "committed", "duplicate", "read-only"
@@ -133,7 +137,7 @@ class TwoPhase:
             command.xid,
             core.next_seq(),
             core.clock.wall_ms(),
-            self._timeout_ms(command.timeout_ms),
+            0 if isinstance(command, PreparePart) else self._timeout_ms(command.timeout_ms),
             command.owner,
             command.batch,
             user=user,
@@ -153,7 +157,7 @@ class TwoPhase:
     def restore(self, given: Prepared, sends: list[Message], waiter: Waiter) -> None:
         """Prepare what was prepared in another store: `given`, which this one does not know, and whose `acks` wait here
         and are in no line any more, with `sends`. Raises CommandError, TransactionRolledBackError, StoreFullError."""
-        _check_names(given.xid, given.owner)
+        _check_names(given.xid, given.owner, is_own=True)
         self._core.memory.take(memory_bytes(sends))
         transaction = self._transactions.begin()
         transaction.sends = sends
@@ -215,7 +219,7 @@ class TwoPhase:
     def _check(self, transaction: Transaction, command: Prepare, user: str) -> None:
         """Raises TransactionRolledBackError, CommandError where it cannot be prepared."""
         xid, key = command.xid, key_of(user, command.xid)
-        _check_names(xid, command.owner)
+        _check_names(xid, command.owner, is_own=isinstance(command, PreparePart))
         if (user, xid) in self._refused:
             raise TransactionRolledBackError(f"{xid} was asked for after a failover and declared not prepared")
         if self.is_known(key):
@@ -272,7 +276,7 @@ class TwoPhase:
                 for each in some
                 if each.key in prepared
                 and each.key not in self.ending
-                and not is_of_lease(each.owner)
+                and not (is_of_lease(each.owner) or is_of_span(str(each.xid)))
                 and listing.rights.may_end(each)
             )
             if len(some) < LOOKED_AT_MAX or len(listing.found) >= LISTED_MAX:
@@ -330,9 +334,9 @@ class TwoPhase:
 
     def _has_ended(self, key: Key) -> bool:
         """Does the broker remember that it has ended?"""
-        return any(self._ended_so(key, committed) for committed in (True, False))
+        return any(self.ended_so(key, committed) for committed in (True, False))
 
-    def _ended_so(self, key: Key, committed: bool) -> bool:
+    def ended_so(self, key: Key, committed: bool) -> bool:
         user, xid = parts_of(key)
         return owned(user, outcome_id(xid, committed)) in self._core.state.outcomes
 
@@ -341,7 +345,7 @@ class TwoPhase:
         committed; else it never will be. Raises TransactionRolledBackError."""
         xid, core = command.xid, self._core
         for key in dict.fromkeys((key_of(user, xid), xid)):  # an earlier version may have prepared it, without a user
-            if key in self._preparing or key in core.state.prepared or self._ended_so(key, True):
+            if key in self._preparing or key in core.state.prepared or self.ended_so(key, True):
                 core.when_durable(waiter, self._preparing.get(key))
                 return
         self._refused.add(user, xid)
@@ -380,6 +384,8 @@ class TwoPhase:
         TransactionRolledBackError, AccessError."""
         core, xid, commit = self._core, command.xid, command.commit
         key = self._meant(xid, rights)
+        if is_of_span(str(xid)):
+            self._check_span(key, commit, rights)
         if key in self.ending:
             group, committed = self.ending[key]
             try:
@@ -396,8 +402,18 @@ class TwoPhase:
         elif key in self._preparing:
             raise CommandError(f"{xid} is being prepared: wait until that is confirmed", code="UNKNOWN_TRANSACTION")
         else:
-            self._check_outcome(xid, commit, self._ended_so(key, True))
+            self._check_outcome(xid, commit, self.ended_so(key, True))
             core.journal.confirm(waiter)
+
+    def _check_span(self, key: Key, commit: bool, rights: Rights) -> None:
+        """A part of a transaction over several stores ends as was decided. Raises CommandError, but for an operator who
+        ends a part by hand."""
+        _, xid = parts_of(key)
+        if not rights.manages:
+            raise CommandError(f"store {decider_of(xid)} decides how {xid} ends: wait for that", code="XID_INVALID")
+        found, _ = self._core.state.prepared.get(key, (None, None))
+        if found is not None and stores_of(found.owner) and not commit:
+            raise CommandError(f"{xid} was committed: it cannot be rolled back any more", code="XID_COMMITTED")
 
     def finish_together(self, some: list[Prepared], commit: bool, waiter: Waiter) -> None:
         """Commit or roll back all of `some`, none of which is ending; there need not be any."""
@@ -488,6 +504,8 @@ class TwoPhase:
     def abort_batch(self, command: AbortBatch, waiter: Waiter) -> None:
         """Roll back what is prepared for an owner, in groups of bounded size. The answer comes when all are done."""
         owner, batch, prepared = command.owner, command.batch, self._core.state.prepared
+        if is_of_span(owner):
+            raise _reserved()
         wanted = [
             each
             for each in prepared.of_owner(owner)
@@ -515,9 +533,9 @@ class TwoPhase:
         found = prepared.get(key)
         if key in self.ending or found is None:
             _, committing = self.ending.get(key, (None, None))
-            if committing is False or self._ended_so(key, False):
+            if committing is False or self.ended_so(key, False):
                 raise TransactionRolledBackError(f"{xid} was rolled back: run the batch again")
-            if committing or self._ended_so(key, True):
+            if committing or self.ended_so(key, True):
                 raise CommandError(f"{xid} was committed alone: it is not part of a batch", code="XID_COMMITTED")
             raise self._unknown(xid)
         if (found[0].owner, found[0].batch) != (owner, batch):
@@ -684,8 +702,8 @@ class PreparedBrowser(Browser):
         return None
 
 
-def _check_names(xid: AnyXid, owner: str) -> None:
-    """Raises CommandError."""
+def _check_names(xid: AnyXid, owner: str, is_own: bool = False) -> None:
+    """`is_own`: it may be of the names that the broker gives. Raises CommandError."""
     text = str(xid)
     try:
         is_good = bool(xid.check()) if isinstance(xid, Xid) else isinstance(parse(xid), str)
@@ -697,9 +715,9 @@ def _check_names(xid: AnyXid, owner: str) -> None:
             "format of 32 bits and two parts of up to 64 bytes",
             code="XID_INVALID",
         )
-    if is_of_lease(text) or is_of_lease(owner):
+    if is_of_lease(text) or is_of_lease(owner) or (not is_own and (is_of_span(text) or is_of_span(owner))):
         raise _reserved()
 
 
 def _reserved() -> CommandError:
-    return CommandError(f"xids and owners that begin with {LEASE} are those of leases", code="XID_INVALID")
+    return CommandError(f"xids and owners that begin with {LEASE} or {SPAN} are the broker's own", code="XID_INVALID")

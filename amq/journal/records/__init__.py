@@ -45,6 +45,7 @@ from amq.journal.records.settlement import (
     Redelivered,
     Settling,
 )
+from amq.journal.records.spanning import SPAN, decider_of, decision_owner, is_of_span, span_xid, stores_of
 from amq.journal.records.subscription import Subscribed, Subscribing
 from amq.journal.records.transactions import (
     MARKER,
@@ -127,6 +128,7 @@ __all__ = [
     "REASONS",
     "REDELIVERED",
     "RESOLVED",
+    "SPAN",
     "TRIMMED",
     "TYPES",
     "BaseRecord",
@@ -154,14 +156,19 @@ __all__ = [
     "ServingFold",
     "Subscribed",
     "Trimmed",
+    "decider_of",
+    "decision_owner",
     "describe",
     "destinations_of",
     "encode_record",
     "is_larger",
     "is_of_lease",
+    "is_of_span",
     "kind_name",
     "messages_in",
     "place",
     "record_bytes",
+    "span_xid",
+    "stores_of",
     "takes_space",
 ]

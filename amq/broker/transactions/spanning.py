@@ -1,0 +1,315 @@
+"""Spanning: the parts and decisions that this store has of transactions over several stores.
+
+The gateway prepares a part in each store but one, the decider. That commits its own share together with the decision.
+Then the gateway commits the parts. Invariants: a part ends as the decider has decided, and by nothing else; the decider
+says "never" only where the transaction can never be decided later: an open transaction ends with its master, so the
+refusals of a master need not outlive it; a decision is kept until every part has ended.
+
+A part or a decision that is still here after `DOUBT_S` has lost its gateway. A part asks the decider; a decision gives
+its word to the stores that have parts. Both ask again until they are answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import structlog
+
+from amq.broker.core import Core
+from amq.broker.transactions import outcomes
+from amq.broker.transactions.commits import Commits
+from amq.broker.transactions.refused import Refused
+from amq.broker.transactions.transaction import Transaction
+from amq.broker.transactions.two_phase import TwoPhase
+from amq.broker.transfer.peers import PeerConnection
+from amq.broker.waiters import Answering, Call
+from amq.core.errors import AmqError, StoreError, TransactionRolledBackError
+from amq.core.xid import Key, key_of
+from amq.journal.batch import Waiter
+from amq.journal.records import Group, Prepared, decider_of, decision_owner, stores_of
+from amq.protocols.commands import DECIDED, NEVER, REPEATED, AskDecision, Decide, EndPart, Failure
+
+DOUBT_S: Final = 5.0  # a gateway needs less for both phases; so long after a question the next one comes
+ASKED_MAX: Final = 100  # questions without an answer; the others wait
+STARTED_MAX: Final = 100  # transactions in a turn of the sweep
+PROTOCOL: Final = "decision"
+_log = structlog.get_logger("amq.broker")
+
+
+class Spanning:
+    """`since` = parts and decisions that have not ended here → when they began or were found (monotonic)."""
+
+    def __init__(self, core: Core, commits: Commits, two_phase: TwoPhase) -> None:
+        self._core = core
+        self._commits = commits
+        self._two_phase = two_phase
+        self._deciding: dict[Key, Group] = {}  # decisions on their way
+        self._refused = Refused(lambda: core.config.outcome_window)
+        self.since: dict[Key, float] = {}
+        self._due: dict[Key, float] = {}  # the earliest first
+        self._owing: dict[Key, set[str]] = {}  # of decisions: the stores that have not answered
+        self._ways: dict[str, Asking] = {}
+
+    def start_serving(self) -> None:
+        """The replay is complete."""
+        for prepared, _ in self._core.state.prepared.values():
+            self.is_there(prepared)
+
+    def is_there(self, prepared: Prepared) -> None:
+        """A prepared transaction is durable."""
+        if not decider_of(prepared.xid):
+            return
+        self._deciding.pop(prepared.key, None)
+        if prepared.key not in self.since:
+            now_s = self._core.clock.monotonic()
+            self.since[prepared.key] = now_s
+            self._due[prepared.key] = now_s + DOUBT_S
+
+    def has_ended(self, prepared: Prepared) -> None:
+        """The end of a prepared transaction is durable."""
+        if self.since.pop(prepared.key, None) is not None:
+            self._due.pop(prepared.key, None)
+            self._owing.pop(prepared.key, None)
+
+    def stop(self) -> None:
+        """The mastership ends."""
+        ways, self._ways = self._ways, {}
+        self._due.clear()
+        for way in ways.values():
+            way.hang_up()
+
+    def in_doubt(self) -> Iterator[tuple[Prepared, float]]:
+        """Parts and decisions whose gateway has not ended them, the oldest first, with seconds."""
+        now_s, prepared = self._core.clock.monotonic(), self._core.state.prepared
+        for key, since_s in self.since.items():
+            if now_s - since_s < DOUBT_S:
+                return
+            if key in prepared and key not in self._two_phase.ending:
+                yield prepared[key][0], now_s - since_s
+
+    @property
+    def oldest_doubt_s(self) -> float:
+        """How long the oldest of these is in doubt, 0 = none is."""
+        return next((seconds for _, seconds in self.in_doubt()), 0.0)
+
+    # -- the decider --------------------------------------------------------------------------------------------------
+
+    def commit(self, transaction: Transaction | None, command: Decide, waiter: Waiter, name: str, user: str) -> None:
+        """`transaction` None = it is not open: a question. Raises TransactionRolledBackError, StoreFullError,
+        CommandError: then it never will be decided."""
+        if transaction is None:
+            self._tell(command, waiter, name, user)
+        else:
+            self._decide(transaction, command, waiter, name, user)
+
+    def _decide(self, transaction: Transaction, command: Decide, waiter: Waiter, name: str, user: str) -> None:
+        """Commit this store's share of the transaction with the decision."""
+        core, key = self._core, key_of(user, command.xid)
+        if (user, command.xid) in self._refused:
+            transaction.roll_back()
+            raise _rolled_back(command.xid)
+        decision = Prepared(
+            command.xid, core.next_seq(), core.clock.wall_ms(), 0, decision_owner(command.stores), user=user
+        )
+        answer = Answering(waiter, DECIDED)
+        group = self._commits.commit(transaction, answer, name, decision)
+        if group is not None:
+            self._deciding[key] = group
+
+    def withdrawn(self, group: Group) -> None:
+        """A group met a full disk."""
+        for record in group.records:
+            if record.__class__ is Prepared and self._deciding.get(record.key) is group:
+                del self._deciding[record.key]
+
+    def _tell(self, command: Decide, waiter: Waiter, name: str, user: str) -> None:
+        """Answer a gateway whose transaction is not open here: the master that had it may have decided. REPEATED: the
+        client's name for the commit is that of another one, which took place."""
+        core, key = self._core, key_of(user, command.xid)
+        if self._is_decided(key):
+            core.when_durable(Answering(waiter, DECIDED), self._deciding.get(key))
+            return
+        self._refused.add(user, command.xid)
+        if name and outcomes.is_known(core, name):
+            core.when_durable(Answering(waiter, REPEATED), core.outcomes_pending.get(name))
+            return
+        raise _rolled_back(command.xid)
+
+    def ask(self, command: AskDecision, waiter: Waiter) -> None:
+        """A store that has a part asks. What is not decided never will be from now on."""
+        key = key_of(command.user, command.xid)
+        if self._is_decided(key):
+            self._core.when_durable(Answering(waiter, DECIDED), self._deciding.get(key))
+            return
+        self._refused.add(command.user, command.xid)
+        self._core.journal.confirm(Answering(waiter, NEVER))
+
+    def _is_decided(self, key: Key) -> bool:
+        return key in self._deciding or key in self._core.state.prepared or self._two_phase.ended_so(key, True)
+
+    # -- the parts ----------------------------------------------------------------------------------------------------
+
+    def end(self, command: EndPart, waiter: Waiter) -> None:
+        """Carry out what was decided of a part; again = nothing. In the decider: all parts have ended. Raises
+        TransactionRolledBackError where an operator has rolled the part back."""
+        core, key = self._core, key_of(command.user, command.xid)
+        ending = self._two_phase.ending.get(key)
+        if ending is not None:
+            core.when_durable(waiter, ending[0])
+        elif key in core.state.prepared:
+            self._two_phase.finish_together([core.state.prepared[key][0]], command.commit, waiter)
+        elif command.commit and self._two_phase.ended_so(key, False):
+            raise TransactionRolledBackError(f"this part of {command.xid} was rolled back by an operator")
+        else:
+            core.journal.confirm(waiter)
+
+    # -- in doubt -----------------------------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """Ask for those that are in doubt. Call every second or so."""
+        if self._core.peers is None:
+            return
+        now_s, started = self._core.clock.monotonic(), 0
+        while self._due and started < STARTED_MAX:
+            key = next(iter(self._due))
+            asked = sum(len(way.asked) for way in self._ways.values())
+            if self._due[key] > now_s or asked >= ASKED_MAX:
+                return
+            started += 1
+            del self._due[key]
+            self._due[key] = now_s + DOUBT_S
+            if key in self._core.state.prepared and key not in self._two_phase.ending:
+                self._ask(self._core.state.prepared[key][0])
+
+    def _ask(self, prepared: Prepared) -> None:
+        xid, user, stores = str(prepared.xid), prepared.user, stores_of(prepared.owner)
+        if not stores:
+            self._way(decider_of(xid)).ask(prepared.key, AskDecision(xid, user))
+            return
+        owing = self._owing.setdefault(prepared.key, set(stores))
+        for store in [*owing]:
+            self._way(store).ask(prepared.key, EndPart(xid, user, True))
+
+    def _way(self, store: str) -> Asking:
+        way = self._ways.get(store)
+        if way is None:
+            way = self._ways[store] = Asking(self, self._core, store)
+        return way
+
+    def closed(self, way: Asking) -> None:
+        """Nothing is asked there."""
+        if self._ways.get(way.store) is way:
+            del self._ways[way.store]
+
+    def answered(self, store: str, key: Key, outcome: str, error: Exception | None) -> None:
+        """`store` has answered for that part or decision."""
+        found = self._core.state.prepared.get(key)
+        if found is None or key in self._two_phase.ending:
+            return
+        prepared = found[0]
+        stores = stores_of(prepared.owner)
+        if error is not None and not (stores and isinstance(error, TransactionRolledBackError)):
+            _log.warning("a store did not say what became of a transaction", of_store=store, reason=str(error))
+            return
+        if not stores:
+            self._end(prepared, outcome == DECIDED)
+            return
+        if error is not None:
+            _log.error("a transaction was committed in part", xid=str(prepared.xid), of_store=store, reason=str(error))
+        owing = self._owing.get(key)
+        if owing is not None:
+            owing.discard(store)
+            if not owing:
+                self._end(prepared, True)
+
+    def _end(self, prepared: Prepared, commit: bool) -> None:
+        _log.info("a transaction over several stores has ended", xid=str(prepared.xid), committed=commit)
+        self._two_phase.finish_together([prepared], commit, Call(_nothing, _nothing))
+
+
+class Asking:
+    """The questions to one other store, on a connection that lasts as long as there are some. Implements
+    `amq.broker.queues.queue.Recipient`."""
+
+    def __init__(self, spanning: Spanning, core: Core, store: str) -> None:
+        self.store = store
+        self.asked: dict[int, Key] = {}  # by receipt
+        self._keys: set[Key] = set()
+        self._spanning = spanning
+        self._core = core
+        self._last = 0
+        self._connection: PeerConnection | None = None
+
+    def ask(self, key: Key, command: AskDecision | EndPart) -> None:
+        """Once at a time for each `key`."""
+        peers = self._core.peers
+        if key in self._keys or peers is None:
+            return
+        self._last += 1
+        command.receipt = self._last
+        self.asked[self._last] = key
+        self._keys.add(key)
+        try:
+            if self._connection is None:
+                self._connection = peers.open(self.store, self, PROTOCOL, self._lost)
+            self._connection.handle([command])
+        except AmqError as error:
+            self._lost(error)
+
+    def hang_up(self) -> None:
+        """Ask no more."""
+        self.asked.clear()
+        self._keys.clear()
+        self._spanning.closed(self)
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed:
+            connection.close()
+
+    def _lost(self, error: AmqError) -> None:
+        """Asked again when that is due."""
+        if self.asked:
+            _log.warning("a store did not say what became of a transaction", of_store=self.store, reason=str(error))
+        self._connection = None
+        self.hang_up()
+
+    def _answered(self, receipt: object, outcome: str, error: Exception | None) -> None:
+        key = self.asked.pop(receipt, None)  # type: ignore[call-overload]
+        if key is not None:
+            self._keys.discard(key)
+            self._spanning.answered(self.store, key, outcome, error)
+        if not self.asked:
+            self.hang_up()
+
+    def confirm(self, receipt: object, outcome: str = "") -> None:
+        self._answered(receipt, outcome, None)
+
+    def confirm_all(self, receipts: list[object]) -> None:
+        for receipt in receipts:
+            self._answered(receipt, "", None)
+
+    def fail(self, failure: Failure) -> None:
+        if failure.receipt is not None:
+            self._answered(failure.receipt, "", failure.error)
+
+    def close(self) -> None:
+        self._lost(StoreError("the other store has ended the connection"))
+
+    def pause_reading(self) -> None:
+        """At most `ASKED_MAX` questions are on their way."""
+
+    def resume_reading(self) -> None:
+        """Nothing was paused."""
+
+    def subscribed(self, *_: Any) -> Any:
+        raise AssertionError("no consumer here")
+
+    deliver = deliver_all = browsed = deliver_batch = deliver_run = subscribed
+
+
+def _nothing(*_: object) -> None:
+    """The record of the end says it all."""
+
+
+def _rolled_back(xid: str) -> TransactionRolledBackError:
+    return TransactionRolledBackError(f"transaction {xid} was rolled back: a store asked first what became of it")

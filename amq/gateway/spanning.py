@@ -1,0 +1,211 @@
+"""SpanningCommit: the commit of a client's transaction that has parts in several stores.
+
+Each store but one prepares its part, the decider commits its own share with the decision, and then the others commit.
+Invariants: the client hears that it is committed when the decision is durable, and not before; what its session says
+behind the commit waits for the decision, so order is kept in each store. Where this gateway ends in the middle of it,
+the stores bring it to the same end among themselves (`amq.broker.transactions.spanning`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import structlog
+
+from amq.broker.queues.queue import Recipient
+from amq.broker.sessions.links import Client
+from amq.core.errors import AmqError, TransactionRolledBackError
+from amq.gateway.answers import Joined
+from amq.gateway.homes import GatewayCluster, RoutedHome
+from amq.journal.records import span_xid
+from amq.protocols.commands import (
+    DECIDED,
+    Abort,
+    Command,
+    Commit,
+    Decide,
+    EndPart,
+    Failure,
+    InSession,
+    PreparePart,
+    Scope,
+)
+
+_log = structlog.get_logger("amq.gateway")
+
+
+class SpanningClient(Protocol):
+    """The client's connection: see `amq.gateway.router`."""
+
+    peer: Recipient
+    cluster: GatewayCluster
+    commits: dict[SpanningCommit, None]
+    is_closed: bool
+
+    @property
+    def client(self) -> Client: ...
+    def new_id(self) -> str: ...
+    def handle(self, commands: list[Command]) -> list[Command]: ...
+    def flush(self) -> None: ...
+    def pause(self, reason: object) -> None: ...
+    def resume(self, reason: object) -> None: ...
+
+
+class CommittingSession(Protocol):
+    """The session that commits."""
+
+    number: int
+    commit: SpanningCommit | None
+
+
+class SpanningCommit:
+    """`ended` is called when it is decided, or never will be."""
+
+    def __init__(
+        self,
+        client: SpanningClient,
+        session: CommittingSession,
+        decider: RoutedHome,
+        others: list[RoutedHome],
+        command: Commit,
+        ended: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._session = session
+        self._decider = decider
+        self._others = others
+        self._command = command
+        self._ended = ended
+        self._user = client.client.user.name
+        self._xid = span_xid(decider.store, client.new_id())
+        self._waits = {*others}  # homes without an answer
+        self._prepared: list[RoutedHome] = []
+        self._error: AmqError | None = None
+        self.is_decided = False
+        self._is_answered = self._is_in_doubt = False
+        self._held: list[Command] = []
+        self._held_of = -1  # the session of the last one of these
+
+    def begin(self) -> None:
+        self._session.commit = self
+        self._client.commits[self] = None
+        for home in self._others:
+            self._ask(home, PreparePart(self._command.transaction, self._xid), self._prepared_in)
+
+    def hold(self, number: int, command: Command) -> None:
+        """`command` of that session waits for the decision. The client is not read meanwhile."""
+        if not self._held:
+            self._client.pause(self)
+        if number != self._held_of:
+            self._held.append(InSession(number))
+            self._held_of = number
+        self._held.append(command)
+
+    def lost(self, home: RoutedHome) -> None:
+        """The way to that home is broken. Where it has still to commit its part it does so when it is back."""
+        if self.is_decided and home in self._waits:
+            self._answer()
+
+    def _ask(self, home: RoutedHome, command: Any, answered: Callable[[RoutedHome, Joined], None]) -> None:
+        def deals(joined: Joined) -> bool:
+            self._client.cluster.later(self._client.flush)
+            answered(home, joined)
+            return True
+
+        # As a question its error does not end the connection.
+        command.receipt = Joined(None, self._session.number, is_question=True, command=command, deals=deals)
+        home.ask(self._session.number, command)
+
+    def _prepared_in(self, home: RoutedHome, joined: Joined) -> None:
+        self._waits.discard(home)
+        if joined.error is None:
+            self._prepared.append(home)
+        elif self._error is None:
+            self._error = _not_prepared(home, joined.error.error)
+        if self._waits:
+            return
+        if self._error is not None:
+            self._give_up(self._error)
+            return
+        name, outcome_id = self._command.transaction, self._command.outcome_id
+        stores = tuple(each.store for each in self._others)
+        self._ask(self._decider, Decide(name, None, outcome_id, self._xid, stores), self._decided)
+
+    def _decided(self, _: RoutedHome, joined: Joined) -> None:
+        if joined.error is not None:
+            error = joined.error.error
+            self._give_up(error if isinstance(error, AmqError) else AmqError(str(error)))
+        elif joined.outcomes != [DECIDED]:  # an earlier commit of that name took place
+            self._give_up(None)
+        else:
+            self.is_decided = True
+            self._waits = {*self._others}
+            for home in self._others:
+                self._ask(home, EndPart(self._xid, self._user, True), self._committed_in)
+            self._client.cluster.later(self._go_on)
+
+    def _committed_in(self, home: RoutedHome, joined: Joined) -> None:
+        self._waits.discard(home)
+        if joined.error is not None:
+            self._is_in_doubt = True
+            reason = str(joined.error.error)
+            _log.error("a part of a transaction was not committed", xid=self._xid, of_store=home.store, reason=reason)
+        if self._waits:
+            return
+        self._answer()
+        del self._client.commits[self]
+        if not self._is_in_doubt:  # nobody will ask for the decision any more
+            self._decider.put(self._session.number, EndPart(self._xid, self._user, True))
+
+    def _give_up(self, error: AmqError | None) -> None:
+        """It never will be decided. `error` None = the client is to hear that it is committed, by an earlier one."""
+        for home in self._others:
+            if home in self._prepared:
+                self._ask(home, EndPart(self._xid, self._user, False), _ignored)
+            else:
+                self._ask(home, Abort(self._command.transaction), _ignored)
+        self._ask(self._decider, Abort(self._command.transaction), _ignored)
+        self._client.cluster.later(partial(self._gave_up, error))
+
+    def _gave_up(self, error: AmqError | None) -> None:
+        """The homes have been told."""
+        if not self._client.is_closed:
+            del self._client.commits[self]
+            self._answer(error)
+            self._go_on()
+
+    def _answer(self, error: AmqError | None = None) -> None:
+        """The client hears of it, once."""
+        if self._is_answered:
+            return
+        self._is_answered = True
+        receipt = self._command.receipt
+        if error is not None:
+            self._client.peer.fail(Failure(error, Scope.COMMAND, receipt, self._session.number))
+        elif receipt is not None:
+            self._client.peer.confirm(receipt)
+
+    def _go_on(self) -> None:
+        """What was held may be carried out."""
+        if self._client.is_closed:
+            return
+        self._session.commit = None
+        self._ended()
+        held, self._held = self._held, []
+        if held:
+            self._client.handle(held)
+            self._client.resume(self)
+
+
+def _ignored(_: RoutedHome, __: Joined) -> None:
+    """It was rolled back in any case."""
+
+
+def _not_prepared(home: RoutedHome, error: Exception) -> AmqError:
+    code = getattr(error, "code", "") or "TRANSACTION_ROLLED_BACK"
+    return TransactionRolledBackError(
+        f"the transaction has parts in several stores, and was rolled back in all: store {home.store} says: {error}",
+        code=code,
+    )

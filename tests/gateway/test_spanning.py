@@ -1,0 +1,354 @@
+"""A transaction over several homes: all of it or nothing, whoever is lost at whichever step, and the client hears what
+is true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amq.broker.transactions import spanning
+from amq.core.message import Message
+from amq.gateway.homes import RoutedHome
+from amq.protocols.commands import (
+    Abort,
+    Begin,
+    CloseSession,
+    Command,
+    Commit,
+    Disconnect,
+    Failure,
+    InSession,
+    ListPrepared,
+    OpenSession,
+    Prepare,
+    Scope,
+    Send,
+    SendToMany,
+    Settle,
+)
+from tests.gateway.routed import Cluster, PeerWays, RoutedClient
+from tests.subscribing import subscribe
+
+NAMES = ["queue://n0", "queue://n1", "queue://n2"]  # each in the store of its number
+
+
+class Stage:
+    """A cluster, and a client that commits in several of its stores."""
+
+    def __init__(self, path: Path, **config: Any) -> None:
+        self.cluster = Cluster(path, 3, **config)
+        self.cluster.placement.rules |= {name: f"s{n}" for n, name in enumerate(NAMES)} | {"topic://t": "s1"}
+        self.ways = PeerWays(self.cluster)
+        self.client = self.cluster.connect()
+        self.client.fail = self._failed  # type: ignore[method-assign]
+        self.rest()
+
+    def _failed(self, failure: Failure) -> None:
+        """It survives what OpenWire survives."""
+        if failure.scope is Scope.CONNECTION:
+            RoutedClient.fail(self.client, failure)
+        else:
+            error: Any = failure.error
+            self.client.errors.append((error.code, str(failure.receipt or "")))
+
+    def rest(self) -> None:
+        for world in self.cluster.worlds:
+            world.broker.peers = self.ways
+            world.wake()
+        self.cluster.settle()
+
+    def says(self, *commands: Any, client: RoutedClient | None = None) -> RoutedClient:
+        client = client or self.client
+        client.session.handle([*commands])
+        self.rest()
+        return client
+
+    def home(self, store: int) -> RoutedHome:
+        return self.client.session._homes[store]  # type: ignore[attr-defined,no-any-return]
+
+    def cut(self, store: int) -> None:
+        """The gateway hears nothing more from that store, whose master does what it was asked before."""
+        connection: Any = self.home(store).connection
+        connection.peer.is_cut = True
+
+    def lose(self, store: int) -> None:
+        self.cluster.cut(self.client.session, f"s{store}")  # type: ignore[arg-type]
+        self.rest()
+
+    def crash(self, store: int) -> None:
+        """The master of that store ends, and another one begins."""
+        connection: Any = self.home(store).connection
+        asked = dict(connection.peer.asked)
+        self.cluster.worlds[store].crash_and_recover()
+        connection.peer.asked = asked
+        self.lose(store)
+
+    def wait(self, seconds: float = spanning.DOUBT_S + 1) -> None:
+        """Time passes."""
+        for world in self.cluster.worlds:
+            world.clock.advance(seconds)
+            world.broker.sweep()
+        self.rest()
+
+    @property
+    def stored(self) -> list[list[bytes]]:
+        return [self.cluster.stored(name[8:]) for name in NAMES]
+
+    @property
+    def prepared(self) -> int:
+        return sum(len(world.broker.state.prepared) for world in self.cluster.worlds)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    found = Stage(tmp_path)
+    yield found
+    found.cluster.close()
+
+
+def sends(*stores: int, body: bytes = b"m") -> list[Command]:
+    return [Begin("t"), *(Send(Message(NAMES[store], body), None, "t") for store in stores)]
+
+
+def test_all_of_it_is_committed_and_nothing_is_left(stage: Stage) -> None:
+    stage.says(*sends(2, 0, 1), Commit("t", "c", "outcome"))
+    assert stage.client.confirmed == ["c"]
+    assert stage.stored == [[b"m"]] * 3
+    assert stage.prepared == 0
+    other = stage.says(Commit("t", "known", "outcome"), client=stage.cluster.connect())
+    assert other.confirmed == ["known"]
+    assert stage.ways.opened == []
+
+
+def test_acknowledgements_and_messages_to_several_destinations_are_parts(stage: Stage) -> None:
+    stage.says(Send(Message(NAMES[0], b"a")), Send(Message(NAMES[1], b"b")), client=stage.cluster.connect())
+    stage.says(*(subscribe(name, name, acknowledges=True) for name in NAMES[:2]))
+    stage.says(
+        Begin("t"),
+        *(Settle(each.seq, each.subscription, None, "t") for each in [*stage.client.deliveries]),
+        SendToMany(Message("", b"x"), (NAMES[0], NAMES[2]), "s", "t"),
+        Commit("t", "c"),
+    )
+    assert stage.client.confirmed == ["s", "c"]
+    assert sorted(stage.client.bodies) == [b"a", b"b", b"x"]
+    assert stage.stored == [[b"x"], [], [b"x"]]
+
+
+def test_it_is_rolled_back_everywhere(stage: Stage) -> None:
+    stage.says(*sends(0, 1), Abort("t", "a"))
+    assert stage.client.confirmed == ["a"]
+    stage.says(*sends(0, 1, body=b"n"), Commit("t", "c"))
+    assert stage.stored == [[b"n"], [b"n"], []]
+
+
+def test_what_cannot_be_prepared_is_in_the_decider(stage: Stage) -> None:
+    other = stage.says(subscribe("d", "topic://t"), client=stage.cluster.connect())
+    publish = Send(Message("topic://t", b"t"), None, "t")
+    stage.says(*sends(0), publish, Commit("t", "c"))
+    assert (stage.client.confirmed, other.bodies) == (["c"], [b"t"])
+    brief = Send(Message(NAMES[2], b"t", persistent=False), None, "t")
+    stage.says(*sends(0), publish, brief, Commit("t", "c"))
+    assert stage.client.errors == [("NOT_SUPPORTED", "c")]
+    assert (stage.stored, stage.prepared) == ([[b"m"], [], []], 0)
+
+
+def test_what_comes_behind_the_commit_is_carried_out_behind_it(stage: Stage) -> None:
+    def order(name: str) -> list[bytes]:
+        return stage.cluster.stored(name[8:])
+
+    after = [Send(Message(name, b"after"), f"after {name}") for name in NAMES]
+    stage.says(OpenSession(1), InSession(1), *sends(0, 1, 2), Commit("t", "c"), *after, InSession(0), Disconnect("d"))
+    assert stage.client.confirmed[-1] == "d"
+    assert len(stage.client.confirmed) == 5
+    assert [order(name) for name in NAMES] == [[b"m", b"after"]] * 3
+
+
+def test_other_sessions_go_on_and_cannot_end_it(stage: Stage) -> None:
+    stage.says(OpenSession(1))
+    stage.client.session.handle([*sends(0, 1), Commit("t", "c"), InSession(1), Begin("t", "b"), Abort("t", "a")])
+    stage.client.session.handle([InSession(1), Send(Message(NAMES[0], b"free"), "f"), CloseSession(1, "close")])
+    stage.rest()
+    assert [receipt for _, receipt in stage.client.errors] == ["b", "a"]
+    assert sorted(stage.client.confirmed) == ["c", "close", "f"]
+    assert sorted(stage.stored[0]) == [b"free", b"m"]
+
+
+def test_a_name_that_took_place_rolls_the_second_one_back(stage: Stage) -> None:
+    stage.says(*sends(0, 1), Commit("t", "c", "once"))
+    stage.says(*sends(0, 1, body=b"again"), Commit("t", "d", "once"))
+    assert stage.client.errors == [("ALREADY_COMMITTED", "d")]
+    assert (stage.stored, stage.prepared) == ([[b"m"], [b"m"], []], 0)
+
+
+def test_a_client_prepares_in_one_store(stage: Stage) -> None:
+    stage.says(*sends(0, 1), Prepare("t", "x", receipt="p"))
+    assert stage.client.errors == [("TRANSACTION_OVER_STORES", "p")]
+    assert (stage.stored, stage.prepared) == ([[]] * 3, 0)
+
+
+def test_its_names_are_the_brokers_own(stage: Stage) -> None:
+    stage.says(*sends(0, 1))
+    stage.cut(1)
+    stage.says(Commit("t", "c"))
+    xid = next(iter(stage.cluster.worlds[1].broker.state.prepared))
+    other = stage.says(ListPrepared("l"), client=stage.cluster.connect())
+    assert other.outcomes in ([], [""])
+    for prepare in Prepare("t", str(xid), receipt="p"), Prepare("t", "x", owner="span:s1", receipt="q"):
+        stage.says(*sends(2), prepare, client=(other := stage.cluster.connect()))
+        assert other.codes == ["XID_INVALID"]
+
+
+# -- somebody is lost --------------------------------------------------------------------------------------------------
+
+
+def outcome(stage: Stage) -> str:
+    """What the client heard: "c", or the code of an error. All of it is committed then, or nothing; and nothing stays
+    in doubt."""
+    for _ in range(4):
+        stage.wait()
+    assert stage.prepared == 0
+    found = [*stage.client.confirmed, *stage.client.codes]
+    assert stage.stored in ([[b"m"]] * 3, [[]] * 3)
+    if "c" in found:
+        assert stage.stored == [[b"m"]] * 3
+    if "TRANSACTION_ROLLED_BACK" in found:
+        assert stage.stored == [[]] * 3
+    assert len(found) == 1
+    return found[0]
+
+
+Loss = Callable[[Stage, int], None]
+
+
+def losing(stage: Stage, store: int) -> None:
+    stage.lose(store)
+
+
+def crashing(stage: Stage, store: int) -> None:
+    stage.crash(store)
+
+
+STEPS = range(14)
+
+
+@pytest.mark.parametrize("loss", [losing, crashing])
+@pytest.mark.parametrize("store", [1, 2])
+@pytest.mark.parametrize("name", ["", "outcome"])
+def test_a_home_is_lost_at_any_step(tmp_path: Path, store: int, loss: Loss, name: str) -> None:
+    """Store 1 decides."""
+    found = set()
+    for step in STEPS:
+        (path := tmp_path / str(step)).mkdir()
+        stage = Stage(path)
+        stage.says(*sends(1, 2, 0))
+        stage.client.session.handle([Commit("t", "c", name)])
+        _steps(stage, step)
+        loss(stage, store)
+        found.add(outcome(stage))
+        stage.cluster.close()
+    assert found == {"c", "TRANSACTION_ROLLED_BACK"} if loss is crashing else found >= {"c"}
+
+
+def test_the_gateway_is_lost_at_any_step(tmp_path: Path) -> None:
+    found = set()
+    for step in STEPS:
+        (path := tmp_path / str(step)).mkdir()
+        stage = Stage(path)
+        stage.says(*sends(0, 1, 2))
+        stage.client.session.handle([Commit("t", "c", "outcome")])
+        _steps(stage, step)
+        for home in [*stage.client.session._homes.values()]:  # type: ignore[attr-defined]
+            home.connection.peer.is_cut = True
+        stage.client.session.close()
+        stage.client._out.clear()
+        told = [*stage.client.confirmed]
+        for _ in range(4):
+            stage.wait()
+        assert stage.stored in ([[b"m"]] * 3, [[]] * 3)
+        assert stage.prepared == 0
+        other = stage.says(Commit("t", "q", "outcome"), client=stage.cluster.connect())
+        is_there = stage.stored == [[b"m"]] * 3
+        assert (other.confirmed == ["q"]) == is_there
+        assert is_there or told == []
+        found.add(is_there)
+        stage.cluster.close()
+    assert found == {True, False}
+
+
+def _steps(stage: Stage, count: int) -> None:
+    """Each is a turn of each broker and a job of its disk, and what the gateway had put off."""
+    for _ in range(count):
+        for world in stage.cluster.worlds:
+            world.turn()
+            world.runner.step()
+        soon, stage.cluster._soon[:] = [*stage.cluster._soon], []
+        for call in soon:
+            call()
+
+
+def test_a_late_decision_is_refused_after_a_store_has_asked(stage: Stage) -> None:
+    stage.says(*sends(0, 1))
+    stage.cut(1)
+    stage.says(Commit("t", "c"))
+    assert stage.prepared == 1
+    stage.wait()
+    assert stage.ways.opened == ["s0"]
+    assert (stage.prepared, stage.stored) == (0, [[]] * 3)
+    asked = [*stage.home(1).connection.peer.asked.values()]  # type: ignore[union-attr]
+    stage.home(1).confirm(asked[0])  # the answer of the prepare comes at last
+    stage.rest()
+    assert stage.client.errors == [("TRANSACTION_ROLLED_BACK", "c")]
+    assert stage.stored == [[]] * 3
+
+
+def test_a_store_asks_again_until_the_decider_answers(stage: Stage) -> None:
+    stage.says(*sends(0, 1))
+    stage.cut(1)
+    stage.says(Commit("t", "c"))
+    stage.ways.refuses = True
+    stage.wait()
+    stage.wait()
+    assert stage.prepared == 1
+    world = stage.cluster.worlds[1]
+    assert world.broker.spanning.oldest_doubt_s > spanning.DOUBT_S
+    stage.ways.refuses = False
+    stage.wait()
+    assert stage.prepared == 0
+    assert world.broker.spanning.oldest_doubt_s == 0
+    assert not world.broker.spanning.since
+    assert not world.broker.spanning._ways
+
+
+def test_a_decision_is_kept_until_each_part_has_ended(stage: Stage) -> None:
+    stage.says(*sends(1, 2, 0))
+    stage.client.session.handle([Commit("t", "c")])
+    for _ in range(30):
+        _steps(stage, 1)
+        if any(each.owner for each, _ in stage.cluster.worlds[1].broker.state.prepared.values()):
+            break
+    for store in (0, 1, 2):
+        stage.cut(store)
+    stage.client.session.close()
+    stage.ways.refuses = True
+    stage.wait()
+    assert len(stage.cluster.worlds[1].broker.state.prepared) == 1
+    stage.cluster.worlds[1].crash_and_recover()
+    stage.rest()
+    assert len(stage.cluster.worlds[1].broker.state.prepared) == 1
+    stage.ways.refuses = False
+    stage.wait()
+    assert (stage.stored, stage.prepared) == ([[b"m"]] * 3, 0)
+
+
+def test_a_part_never_times_out(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, prepared_transaction_timeout_s=1.0, prepared_transaction_timeout_max_s=1.0)
+    stage.says(*sends(0, 1))
+    stage.cut(1)
+    stage.says(Commit("t", "c"))
+    stage.ways.refuses = True
+    stage.wait(1000.0)
+    assert stage.prepared == 1
+    stage.cluster.close()
