@@ -6,18 +6,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from amq.broker.broker import Broker
 from amq.broker.transactions import spanning
+from amq.broker.transactions.refused import Refused
+from amq.broker.transactions.spanning import Spanning
 from amq.core.message import Message
 from amq.gateway.homes import RoutedHome
+from amq.gateway.spanning import SpanningCommit
 from amq.protocols.commands import (
     Abort,
     Begin,
     CloseSession,
     Command,
     Commit,
+    Decide,
     Disconnect,
     Failure,
     InSession,
@@ -201,6 +207,23 @@ def test_its_names_are_the_brokers_own(stage: Stage) -> None:
         assert other.codes == ["XID_INVALID"]
 
 
+@pytest.mark.parametrize(("stores", "batches"), [((1,), [0, 1, 0]), ((1, 2), [0, 2, 2]), ((1, 2, 0), [2, 2, 2])])
+def test_it_costs_a_prepare_and_the_end_of_each_part(stage: Stage, stores: tuple[int, ...], batches: list[int]) -> None:
+    """The client waits for the first batch of the decider, and for both of the others; the decider's second one forgets
+    the decision."""
+    found = [0, 0, 0]
+    real = Broker.committed
+
+    def committed(broker: Broker, batch: Any) -> None:
+        found[[world.broker for world in stage.cluster.worlds].index(broker)] += 1
+        real(broker, batch)
+
+    stage.says(*sends(*stores))
+    with patch.object(Broker, "committed", committed):
+        stage.says(Commit("t", "c"))
+    assert (stage.client.confirmed, found) == (["c"], batches)
+
+
 # -- somebody is lost --------------------------------------------------------------------------------------------------
 
 
@@ -234,6 +257,7 @@ def crashing(stage: Stage, store: int) -> None:
 STEPS = range(14)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("loss", [losing, crashing])
 @pytest.mark.parametrize("store", [1, 2])
 @pytest.mark.parametrize("name", ["", "outcome"])
@@ -252,6 +276,7 @@ def test_a_home_is_lost_at_any_step(tmp_path: Path, store: int, loss: Loss, name
     assert found == {"c", "TRANSACTION_ROLLED_BACK"} if loss is crashing else found >= {"c"}
 
 
+@pytest.mark.deep
 def test_the_gateway_is_lost_at_any_step(tmp_path: Path) -> None:
     found = set()
     for step in STEPS:
@@ -276,6 +301,16 @@ def test_the_gateway_is_lost_at_any_step(tmp_path: Path) -> None:
         found.add(is_there)
         stage.cluster.close()
     assert found == {True, False}
+
+
+@pytest.mark.parametrize("store", [1, 2])
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_master_ends_while_its_part_is_prepared_or_decided(stage: Stage, store: int, step: int) -> None:
+    stage.says(*sends(1, 2, 0))
+    stage.client.session.handle([Commit("t", "c")])
+    _steps(stage, step)
+    stage.crash(store)
+    assert outcome(stage) == ("c" if step and store == 2 else "TRANSACTION_ROLLED_BACK")
 
 
 def _steps(stage: Stage, count: int) -> None:
@@ -352,3 +387,81 @@ def test_a_part_never_times_out(tmp_path: Path) -> None:
     stage.wait(1000.0)
     assert stage.prepared == 1
     stage.cluster.close()
+
+
+# -- holes made on purpose ---------------------------------------------------------------------------------------------
+
+
+def _answers_early() -> Any:
+    """The client hears before the decision is durable."""
+    real = SpanningCommit._ask
+
+    def ask(commit: SpanningCommit, home: RoutedHome, command: Any, answered: Any) -> None:
+        real(commit, home, command, answered)
+        if isinstance(command, Decide):
+            commit._answer()
+
+    return patch.object(SpanningCommit, "_ask", ask)
+
+
+def _commits_on_its_own() -> Any:
+    """A part in doubt is committed without a question."""
+    return patch.object(Spanning, "_ask", lambda spans, prepared: spans._end(prepared, True))
+
+
+def _takes_nothing_for_a_commit() -> Any:
+    """A decider that knows nothing says that it has decided."""
+    return patch.object(Spanning, "_is_decided", lambda *_: True)
+
+
+def _forgets_what_it_said() -> Any:
+    """A decider says "never", and decides later."""
+    return patch.object(Refused, "add", lambda *_: None)
+
+
+def _forgets_the_decision() -> Any:
+    """The decision is not stored."""
+    real = Spanning._decide
+
+    def decide(spans: Spanning, transaction: Any, command: Decide, waiter: Any, name: str, user: str) -> None:
+        with patch.object(spanning, "Prepared", lambda *_, **__: None):
+            real(spans, transaction, command, waiter, name, user)
+
+    return patch.object(Spanning, "_decide", decide)
+
+
+def _stories(path: Path) -> None:
+    for number, store in enumerate((1, 2)):
+        for step in range(6):
+            (each := path / f"{number}-{step}").mkdir()
+            stage = Stage(each)
+            try:
+                stage.says(*sends(1, 2, 0))
+                stage.client.session.handle([Commit("t", "c")])
+                _steps(stage, step)
+                stage.crash(store)
+                outcome(stage)
+            finally:
+                stage.cluster.close()
+    (path / "late").mkdir()
+    stage = Stage(path / "late")
+    try:
+        test_a_late_decision_is_refused_after_a_store_has_asked(stage)
+    finally:
+        stage.cluster.close()
+
+
+MUTANTS = [
+    _answers_early,
+    _commits_on_its_own,
+    _takes_nothing_for_a_commit,
+    _forgets_what_it_said,
+    _forgets_the_decision,
+]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_each_hole_is_found(tmp_path: Path, mutant: Callable[[], Any]) -> None:
+    with mutant(), pytest.raises(AssertionError):
+        _stories(tmp_path)

@@ -59,6 +59,15 @@ class SpreadProducer(Producer):
         await super().once()
 
 
+def spanning(rng: Random) -> list[Any]:
+    """Applications whose transactions have parts in two stores."""
+    return [
+        partial(TransactedProducer, queues=["left", "right"]),
+        partial(Mover, source="left", target="right"),
+        partial(Consumer, queue="right", prefetch=rng.choice((1, 3, 20))),
+    ]
+
+
 class StoreWorld(World):
     """One store of a cluster: its file server, its member at each node, its oracle."""
 
@@ -199,6 +208,7 @@ class StoreWorld(World):
             if master is None:
                 continue
             links: Any = master._links
+            found += [f"a part or decision {key}" for key in master.broker.spanning.since]
             found += [f"connection {number}" for number in master.connections]
             found += [f"session of {each}" for each in master.broker.connections]
             found += [f"owner {owner}" for owner in links.owners]
@@ -288,10 +298,10 @@ class ClusterWorld(World):
                 found.append(GatewaySlot(self, f"gateway-{node.name}-{i}", node, config))
         return found
 
-    def _make_applications(self, rng: Random) -> None:
-        uris = [f"{slot.config.transports[0]}?heartBeat=1000&connectTimeout=1000" for slot in self.gateways]
+    def _applications(self, rng: Random) -> list[Any]:
+        """Makers of the applications."""
         body_bytes = rng.choice((40, 400, 3000))
-        made: list[Any] = [
+        return [
             partial(Producer, queue="a", burst=1, body_bytes=body_bytes),
             partial(Producer, queue="n.1", burst=rng.choice((5, 20)), body_bytes=body_bytes),
             partial(Producer, queue="n.2", burst=2, body_bytes=body_bytes),
@@ -299,6 +309,7 @@ class ClusterWorld(World):
             partial(SpreadProducer, queue="many", burst=3, body_bytes=body_bytes),
             partial(TransactedProducer, queues=["x.{t}", "y.{t}"]),
             partial(Mover, source="y.{t}", target="z.{t}"),
+            *spanning(rng),
             *(partial(Consumer, queue=queue, prefetch=rng.choice((1, 3, 20))) for queue in ("a", "a", "n.*", "n.1")),
             *(partial(Consumer, queue=queue, prefetch=rng.choice((1, 3, 20))) for queue in ("x.{t}", "z.{t}", MOVABLE)),
             *(partial(Consumer, queue="many", prefetch=rng.choice((1, 3, 20))) for _ in range(2)),
@@ -307,7 +318,12 @@ class ClusterWorld(World):
             partial(Producer, queue="k", burst=2, body_bytes=body_bytes, pause_s=1.0),
             lambda *known: Consumer(*known, "k", 5, late=True),
         ]
+
+    def _make_applications(self, rng: Random) -> None:
+        uris = [f"{slot.config.transports[0]}?heartBeat=1000&connectTimeout=1000" for slot in self.gateways]
+        made = self._applications(rng)
         first = self.tables.newest.placement.placed("many", SPREAD).settled()
+        first = first.placed("left", "s1").settled().placed("right", "s2").settled()
         first = replace(first, number=1, since=1, before=None)
         self.tables.made[0] = (-1e9, StoreTable(self.tables.newest.locations, first))
         for make in made:

@@ -23,7 +23,8 @@ from amq.core.message import Message
 from amq.gateway.homes import INDEX_BITS
 from amq.gateway.moves import Move
 from amq.gateway.router import RoutedConnection
-from amq.journal.records import ObeyedTable, Record
+from amq.journal.hidden import HELD_SCHEME
+from amq.journal.records import Moved, ObeyedTable, Record
 from amq.link.link import RemoteConnection
 from amq.link.linked import LinkedClient
 from amq.protocols.commands import Settle, SettleRun, SettleSet
@@ -44,6 +45,7 @@ class StoreOracle(Oracle):
         self.sent, self.groups, self.counts = cluster.sent, cluster.groups, cluster.counts
         self.placement: Placement | None = None  # the newest table that the journal has
         self.left: set[int] = set()  # seqs of messages that a new master did not find
+        self.held: set[int] = set()  # seqs of messages whose acknowledgement was prepared, ever
         self.checkers = [Takeovers(self)]
 
     def log(self, text: str) -> None:
@@ -61,6 +63,8 @@ class StoreOracle(Oracle):
     def _record(self, epoch: int, record: Record) -> None:
         is_new = isinstance(record, Message) and record.seq not in self._stored
         super()._record(epoch, record)
+        if isinstance(record, Moved) and record.target.startswith(HELD_SCHEME):
+            self.held.update(record.seqs)
         if is_new:
             assert isinstance(record, Message)
             self.cluster.stored(self, record)
@@ -155,7 +159,7 @@ class ClusterOracle(Oracle):
         return super().seq_of(wire_id) >> INDEX_BITS
 
     def acknowledged(self, message_id: str, epoch: int) -> None:
-        if not any(store.is_consumed(seq) for store, seq in self.places[message_id]):
+        if not any(store.is_consumed(seq) or seq in store.held for store, seq in self.places[message_id]):
             self.broken("P2", f"the acknowledgement of {message_id} was confirmed, and no store has committed it")
         self._acknowledged[message_id] = self._who()
         super().acknowledged(message_id, epoch)

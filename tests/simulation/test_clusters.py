@@ -4,10 +4,12 @@ others (`test_mutants`)."""
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
+from typing import Any
 
 import pytest
 
-from tests.simulation.cluster import NAME, ClusterWorld
+from tests.simulation.cluster import NAME, ClusterWorld, spanning
 from tests.simulation.cluster_features import CLUSTER_FEATURES
 from tests.simulation.faults import Fault
 from tests.simulation.pool import report, run_seed
@@ -27,6 +29,26 @@ class ShortWorld(ClusterWorld):
     """A few seconds of faults."""
 
     faults_s = 4.0
+
+
+class SpanningWorld(ClusterWorld):
+    """Transactions over two stores alone, and many kills."""
+
+    faults_s = 8.0
+
+    def _applications(self, rng: Random) -> list[Any]:
+        return spanning(rng)
+
+
+KILLS = ("kill", "kill_gateway", "cut_link")
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_transactions_over_two_stores_are_committed_in_both_or_in_none(seed: int) -> None:
+    result = SpanningWorld(seed, focus=KILLS).run()
+    assert not result.violation, report(result)
+    assert result.counts["confirmed"]
 
 
 def test_a_cluster_keeps_its_promises_for_a_few_seconds() -> None:

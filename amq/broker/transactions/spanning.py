@@ -50,6 +50,7 @@ class Spanning:
         self._due: dict[Key, float] = {}  # the earliest first
         self._owing: dict[Key, set[str]] = {}  # of decisions: the stores that have not answered
         self._ways: dict[str, Asking] = {}
+        self._troubles: dict[str, str] = {}  # why stores do not answer, as the log has it
 
     def start_serving(self) -> None:
         """The replay is complete."""
@@ -210,8 +211,9 @@ class Spanning:
         prepared = found[0]
         stores = stores_of(prepared.owner)
         if error is not None and not (stores and isinstance(error, TransactionRolledBackError)):
-            _log.warning("a store did not say what became of a transaction", of_store=store, reason=str(error))
+            self.unanswered(store, error)
             return
+        self._troubles.pop(store, None)
         if not stores:
             self._end(prepared, outcome == DECIDED)
             return
@@ -222,6 +224,13 @@ class Spanning:
             owing.discard(store)
             if not owing:
                 self._end(prepared, True)
+
+    def unanswered(self, store: str, error: Exception) -> None:
+        """`store` is asked again when that is due. The log says why, once."""
+        reason = str(error)
+        if self._troubles.get(store) != reason:
+            self._troubles[store] = reason
+            _log.warning("a store did not say what became of a transaction", of_store=store, reason=reason)
 
     def _end(self, prepared: Prepared, commit: bool) -> None:
         _log.info("a transaction over several stores has ended", xid=str(prepared.xid), committed=commit)
@@ -269,7 +278,7 @@ class Asking:
     def _lost(self, error: AmqError) -> None:
         """Asked again when that is due."""
         if self.asked:
-            _log.warning("a store did not say what became of a transaction", of_store=self.store, reason=str(error))
+            self._spanning.unanswered(self.store, error)
         self._connection = None
         self.hang_up()
 
