@@ -141,7 +141,7 @@ class RoutedConnection:
     @property
     def owes_answers(self) -> bool:
         """Is there something asked for that no home has answered?"""
-        return any(home.unanswered for home in self._homes.values())
+        return any(home.unanswered for home in self._homes.values() if home.connection is not None)
 
     @property
     def client(self) -> Client:
