@@ -20,6 +20,7 @@ from unittest.mock import patch
 from amq.broker.homes import Homes
 from amq.cli import cluster_placing
 from amq.cli.orders import OrderError
+from amq.cluster import seeing
 from amq.cluster.directory import StoreTable
 from amq.cluster.placement import SPREAD
 from amq.cluster.preference import priorities
@@ -462,9 +463,9 @@ class ClusterWorld(World):
         with (
             patch.object(cluster_placing, "Cluster", lambda _: Directory(self, process())),
             patch.object(cluster_placing, "time", Time),
-            patch.object(cluster_placing, "store_of", lambda name: self.store(name).door(process()).store(STORE)),
+            patch.object(seeing, "_store_of", lambda name: self.store(name).door(process()).store(STORE)),
             patch.object(cluster_placing, "print_json", lambda _: None),
-            patch.object(cluster_placing, "runs", lambda _: True),
+            patch.object(seeing, "runs", lambda _: True),
         ):
             yield
 
