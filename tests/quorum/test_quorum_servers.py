@@ -17,6 +17,7 @@ KINDS = [
     pytest.param(EtcdEnsemble, marks=needs_etcd, id="etcd"),
     pytest.param(ZooKeeperEnsemble, marks=needs_zookeeper, id="zookeeper"),
 ]
+PATIENT = ("requestTimeout=60000", "sessionTimeout=20000")  # a busy machine answers late
 _keys = (f"key-{number}" for number in itertools.count())
 
 
@@ -32,7 +33,7 @@ def coordinators(servers: Ensemble) -> Iterator[Coordinators]:
     made: list[Coordinator] = []
 
     def new() -> Coordinator:
-        made.append(open_coordinator.__wrapped__(servers.url()))
+        made.append(open_coordinator.__wrapped__(servers.url(*PATIENT)))
         return made[-1]
 
     yield new

@@ -26,6 +26,7 @@ from amq.store.coordinated.url import CoordinatorUrl
 from amq.store.coordinator import ABSENT, KeyEntry
 
 CLOSE_S: Final = 1.0  # for the end of a session
+SERVER_S: Final = 2.0  # for one server, before the next one is asked
 ROUND_S: Final = 0.05  # pause after all servers refused
 ANSWER_BYTES_MAX: Final = 16 << 20
 TEXT_BYTES_MAX: Final = 200  # of an answer that is not from etcd, in an error
@@ -180,7 +181,7 @@ class Etcd:
         while (left := end - self.clock.monotonic()) > 0:
             server = self._url.servers[self._at % count]
             try:
-                return self._ask(server, what, asked, min(left, max(self.call_s / count, CLOSE_S)))
+                return self._ask(server, what, asked, min(left, max(CLOSE_S, min(self.call_s / count, SERVER_S))))
             except _Refused as error:
                 if error.code == _LOGIN:
                     self._token = ""
