@@ -319,7 +319,7 @@ class RoutedConnection:
             self.peer.confirm(command.receipt)
 
     def _not_ready(self, number: int, command: Command) -> None:
-        """Its session is not open, or waits for a commit. What may make room for that goes on."""
+        """Its session is not open, or waits for a commit. Commands that may make room for that go on."""
         session = self.sessions.get(number)
         if session is None:
             self._HANDLERS[OpenSession if command.__class__ is OpenSession else Command](self, number, command)

@@ -188,7 +188,7 @@ class SpanningCommit:
             self._client.peer.confirm(receipt)
 
     def _go_on(self) -> None:
-        """What was held may be carried out."""
+        """Commands that were held may be carried out."""
         if self._client.is_closed:
             return
         self._session.commit = None

@@ -138,7 +138,7 @@ class Spanning:
         raise _rolled_back(command.xid)
 
     def ask(self, command: AskDecision, waiter: Waiter) -> None:
-        """A store that has a part asks. What is not decided never will be from now on."""
+        """A store that has a part asks. A transaction that is not decided never will be."""
         key = key_of(command.user, command.xid)
         if self._is_decided(key):
             self._core.when_durable(Answering(waiter, DECIDED), self._deciding.get(key))
