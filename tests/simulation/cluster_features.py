@@ -11,11 +11,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from amq.cluster.directory import StoreTable
-from tests.simulation.alike import SECOND
 from tests.simulation.durable import Durables
 from tests.simulation.features import Feature
 from tests.simulation.leased import QUEUE, Leases
-from tests.simulation.two_phase import SOURCE, TARGET, TwoPhase
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import ClusterWorld, StoreWorld
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 CLUSTER_FEATURES: dict[str, tuple[type[Feature], tuple[str, ...]]] = {
     "durable": (Durables, ("t",)),
     "leases": (Leases, (QUEUE,)),
-    "two-phase": (TwoPhase, (SOURCE, TARGET, SECOND)),
 }
 
 
