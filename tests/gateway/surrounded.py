@@ -39,6 +39,9 @@ class OwnTable:
     def home_of(self, name: str) -> str:
         return "" if name.startswith("topic://ActiveMQ.Advisory.") else STORES[MAIN]
 
+    def is_moving(self, name: str) -> bool:  # noqa: ARG002
+        return False
+
 
 class Surrounded:
     """The stores of one world: implements `amq.gateway.homes.GatewayCluster`."""
