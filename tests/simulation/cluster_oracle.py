@@ -23,8 +23,8 @@ from amq.core.message import Message
 from amq.gateway.homes import INDEX_BITS
 from amq.gateway.moves import Move
 from amq.gateway.router import RoutedConnection
-from amq.journal.hidden import HELD_SCHEME
-from amq.journal.records import Moved, ObeyedTable, Record
+from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME
+from amq.journal.records import Consumed, Moved, ObeyedTable, Record
 from amq.link.link import RemoteConnection
 from amq.link.linked import LinkedClient
 from amq.protocols.commands import Settle, SettleRun, SettleSet
@@ -65,6 +65,8 @@ class StoreOracle(Oracle):
         super()._record(epoch, record)
         if isinstance(record, Moved) and record.target.startswith(HELD_SCHEME):
             self.held.update(record.seqs)
+        if isinstance(record, Consumed) and record.destination.startswith(SENT_SCHEME):
+            self.withdrawn.update(record.seqs)  # by the end of a part that was rolled back
         if is_new:
             assert isinstance(record, Message)
             self.cluster.stored(self, record)
