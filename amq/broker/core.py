@@ -224,7 +224,7 @@ class Core(ABC):
         return self.pager.is_reading(queue)
 
     def lacks_memory(self, queue: Queue) -> bool:
-        """Are messages of `queue` going to be read from the disk when there is memory for them?"""
+        """Does a read of `queue` from the disk wait for memory that comes free by itself?"""
         return self.pager.lacks_memory(queue)
 
     def is_held(self, queue: Queue) -> bool:

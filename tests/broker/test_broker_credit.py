@@ -12,7 +12,7 @@ from amq.broker.queues import browser, selector_dispatch
 from amq.broker.topics import wildcards
 from amq.core.destination import Pattern, pattern_words
 from amq.core.message import Message
-from amq.protocols.commands import Credit, Flow, Mode, Outcome, Scope, Send, Subscribe, Unsubscribe
+from amq.protocols.commands import Begin, Commit, Credit, Flow, Mode, Outcome, Scope, Send, Subscribe, Unsubscribe
 from tests.broker.many import ManyClient
 from tests.broker.world import World
 
@@ -92,6 +92,36 @@ def test_what_is_on_the_disk_is_there(tmp_path: Path, acknowledges: bool) -> Non
             client.settle(*some, session=1, consumer="c")
         found += some
     assert drained(client, "c", credit) == []
+    world.check_at_rest()
+    world.close()
+
+
+@pytest.mark.parametrize("source", ["o.a", ALL])
+@pytest.mark.parametrize("holder", ["consumer", "transaction", "transaction of one that went"])
+def test_memory_that_others_hold_is_not_waited_for(tmp_path: Path, source: str | Pattern, holder: str) -> None:
+    """A client may read the answer before it acknowledges what fills the memory. What leaves makes room: that is waited
+    for."""
+    world = World(tmp_path, **SMALL)
+    bodies = fill(world, 100, "queue://o.a", size=500)
+    client = ManyClient(world)
+    client.open(1)
+    client.consume("holder", "o.a", session=1, credit=100)
+    world.settle()
+    held = client.bodies_of("holder", 1)
+    assert held == bodies[: len(held)] != bodies, "the memory is full"
+    if holder != "consumer":
+        client.ask(Begin("t"), session=1)
+        client.settle(*held, session=1, consumer="holder", transaction="t")
+    client.ask(Unsubscribe("holder") if holder.endswith("went") else Credit("holder", 0), session=1)
+    client.consume("c", source, session=1, credit=4)
+    world.settle()
+    assert drained(client, "c", 0) == []
+    assert drained(client, "c", 3) == []
+    if holder == "consumer":
+        client.settle(*held, session=1, consumer="holder")
+    else:
+        client.ask(Commit("t"), session=1)
+    assert drained(client, "c", 3) == bodies[len(held) :][:3]
     world.check_at_rest()
     world.close()
 

@@ -52,6 +52,7 @@ class Pager:
         self._looks: deque[tuple[Queue, list[Place] | Rows, Callable[[list[Any] | None], None]]] = deque()
         self._looking = False
         self._again: dict[Queue, None] = {}
+        self._leaving: set[int] | None = None  # `Journal.leaving` of this turn, where somebody asked
 
     def fetch(self, queue: Queue, priority: int) -> None:
         """Read the oldest messages of that backlog."""
@@ -78,6 +79,7 @@ class Pager:
         self._next_look()
         self._dirty |= self._again
         self._again = {}
+        self._leaving = None
         for queue in [queue for queue in self._hungry if self._ahead_bytes(queue)]:
             del self._hungry[queue]
             self._dirty[queue] = None
@@ -97,8 +99,15 @@ class Pager:
         return any((queue, priority) in self._under_way for priority in queue.backlogs)
 
     def lacks_memory(self, queue: Queue) -> bool:
-        """Is anything of `queue` going to be read when there is memory for it?"""
-        return queue in self._hungry and bool(queue.backlogs)
+        """Does a read of `queue` wait for memory that comes free by itself? What consumers and open transactions hold
+        does not: their client may wait for the answer to this question."""
+        if queue not in self._hungry or not queue.backlogs:
+            return False
+        if self._ahead_bytes(queue):
+            return True  # in the next turn, or when a large body is written
+        if self._leaving is None:
+            self._leaving = self._journal.leaving()
+        return not queue.messages.keys().isdisjoint(self._leaving)
 
     def take_oldest(self, queue: Queue, size_bytes: int, then: Callable[[list[Message]], None]) -> None:
         """Hand to `then` the oldest waiting messages, of any priority, as far as they are on disk; nothing where that

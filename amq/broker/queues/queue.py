@@ -300,10 +300,10 @@ class Subscription:
         self.credit += change
 
     def looks(self, core: Fetching) -> bool:
-        """Is anything read from the disk that may be for it, or does its queue wait for the end of a transaction? If it
-        holds messages, these may be what fills the memory: then it waits for none."""
+        """Is anything read from the disk that may be for it, now or when memory comes free by itself, or does its queue
+        wait for a transaction to take effect?"""
         queue = self.queue
-        if core.is_held(queue) or core.is_reading(queue) or (not self.unacked and core.lacks_memory(queue)):
+        if core.is_held(queue) or core.is_reading(queue) or core.lacks_memory(queue):
             return True
         return queue.selection is not None and queue.selection.is_looking
 
