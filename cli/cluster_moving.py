@@ -50,9 +50,9 @@ rate_option = click.option(
 def move(directory: str, pattern: str, store: str, rate: str | None, wait_s: float, as_json: bool) -> None:
     """Give the destinations of PATTERN another home, and take along all that they hold, while nodes serve.
 
-    They move in steps of up to 64 MiB, or of one destination that holds more. What is in the step under way is served
-    by no store until it has arrived: clients of gateways wait for it. All else is served as ever. The nodes carry the
-    move through, also when this command ends; `amq cluster moves` shows it, and takes it back with --cancel.
+    They move in steps of up to 64 MiB, or of one destination that holds more. No store serves the destinations of the
+    step under way until they have arrived: clients of gateways wait for them. All others are served as ever. The nodes
+    carry the move through, also when this command ends; `amq cluster moves` shows it, and takes it back with --cancel.
 
     Exit code 0: all has moved. 7: it has not within --wait, with what it waits for.
     """

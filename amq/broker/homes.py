@@ -41,7 +41,7 @@ _log = structlog.get_logger("amq.placement")
 
 @dataclass(slots=True)
 class Sent:
-    """What this mastership has sent to other stores by moves: messages, bytes, and how many bytes a second lately."""
+    """Messages and bytes that this mastership has sent to other stores by moves, and its rate lately."""
 
     sent: int = 0
     sent_bytes: int = 0

@@ -300,13 +300,13 @@ class Placement:
         )
 
     def stepped(self, slots: frozenset[int]) -> Placement:
-        """What was moving has arrived; what is in `slots` is moving."""
+        """The step that was moving has arrived; `slots` are moving."""
         assert self.step is not None
         assert slots <= self.step.waiting
         return self._at(replace(self.step, moved=self.step.moved | self.step.moving, moving=slots))
 
     def returning(self) -> Placement:
-        """An operator takes the move back. What is moving arrives first."""
+        """An operator takes the move back. The step that is moving arrives first."""
         assert self.step is not None
         return self._at(replace(self.step, returns=True))
 
@@ -316,7 +316,7 @@ class Placement:
         return self._at(replace(self.step, rate_bytes=rate_bytes))
 
     def turned(self) -> Placement:
-        """What was moving has arrived, and what has moved moves back from now on."""
+        """The step that was moving has arrived; from now on the slots that have moved go back."""
         assert self.step is not None
         assert self.before is not None
         at = MoveStep(moved=self.step.waiting, rate_bytes=self.step.rate_bytes)

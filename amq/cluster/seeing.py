@@ -1,4 +1,4 @@
-"""What the master of a store says of the table that it obeys, as its store shows it."""
+"""The table that the master of a store obeys, as its store shows it."""
 
 from __future__ import annotations
 

@@ -490,7 +490,7 @@ class RoutedConnection:
         self.peer.fail(failure._replace(receipt=token))
 
     def _hold_to_be_old(self, home: RoutedHome, failure: Failure) -> None:
-        """What that consumer has from there comes again from another home: an acknowledgement of it may come late."""
+        """Deliveries of that consumer from `home` come again from another one: their acknowledgements may come late."""
         session = self.sessions.get(failure.session)
         consumer = None if session is None else session.consumers.get(failure.consumer)
         branch = None if consumer is None else consumer.branches.get(home.index)

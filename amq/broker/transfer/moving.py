@@ -78,7 +78,7 @@ class Mover:
         self._seqs = _in_order(queue)
 
     def _send_head(self, queue: Queue) -> bool:
-        """What belongs to no message."""
+        """The ids that the queue remembers, and that it stays. False = there is nothing more of these."""
         if self._is_begun and not self._ids:
             return False
         ids = [self._ids.pop() for _ in range(min(IDS_MAX, len(self._ids)))]
@@ -203,7 +203,7 @@ class Mover:
         return self._durables.restore({**definition, "message_id_prefix": self._core.message_id_prefix}).name
 
     def taken(self, transfer: Transfer, messages: list[Message]) -> list[BaseRecord]:
-        """What is recorded with the messages of a parcel, which have their seqs."""
+        """The records that go with the messages of a parcel. These messages have their seqs already."""
         if not transfer.extra:
             return []
         extra, queue = json.loads(transfer.extra), self.queue_of(transfer)
