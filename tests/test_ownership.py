@@ -42,6 +42,7 @@ PLAIN = {
     "Flow.credit",
     "Flow.pending_limit",
     "Flow.prefetch",
+    "Filter.ids",
     "Filter.no_local",
     "Filter.retroactive",
     "Filter.selector",
@@ -84,6 +85,17 @@ PLAIN = {
     "SettleLeases.sources",
     "SettleLeases.through",
     "Locate.sources",
+    "AskDecision.user",  # these are said by gateways and stores, for the user of the transaction
+    "Decide.stores",
+    "EndPart.commit",
+    "EndPart.user",
+    "Transfer.channel",  # and these by stores alone
+    "Transfer.extra",
+    "Transfer.messages",
+    "Transfer.number",
+    "Transfer.queue",
+    "CloseParcel.channel",
+    "CloseParcel.number",
     "Malformed.error",
     "Invalid.error",
 }

@@ -43,7 +43,16 @@ NAMES: Final = (
     Name("duplicate id that OpenWire forms", ("Send.message",), (Within.USER, Within.DESTINATION)),
     Name(
         "id of a prepared transaction",
-        ("Prepare.xid", "Finish.xid", "ForgetOutcome.xid", "CommitBatch.xids", "AbortBatch.xids"),
+        (
+            "Prepare.xid",
+            "Decide.xid",
+            "AskDecision.xid",
+            "EndPart.xid",
+            "Finish.xid",
+            "ForgetOutcome.xid",
+            "CommitBatch.xids",
+            "AbortBatch.xids",
+        ),
         (Within.USER,),
     ),
     Name("client id, exclusive", ("Connect.client_id",), (Within.USER,)),

@@ -13,6 +13,7 @@ from amq.protocols.codec import Codec
 from amq.protocols.commands import (
     Abort,
     AbortBatch,
+    AskDecision,
     Begin,
     Browse,
     CloseProducer,
@@ -22,7 +23,9 @@ from amq.protocols.commands import (
     CommitBatch,
     Connect,
     Credit,
+    Decide,
     Disconnect,
+    EndPart,
     Extend,
     Finish,
     Flow,
@@ -37,6 +40,7 @@ from amq.protocols.commands import (
     OpenProducer,
     OpenSession,
     Prepare,
+    PreparePart,
     RemoveTemporary,
     Send,
     SendMany,
@@ -78,6 +82,24 @@ def _prepare(client: Connected, name: str, body: bytes) -> None:
 def _prepare_batch(client: Connected, name: str, body: bytes) -> None:
     sent = Send(Message(SHARED, body), "s", "t")
     client.tell(Begin("t", "b"), sent, Prepare("t", f"xid {name}", None, f"owner{name}", 7, "p"))
+
+
+def _prepare_part(client: Connected, name: str, body: bytes) -> None:
+    sent = Send(Message(SHARED, body), "s", "t")
+    client.tell(Begin("t", "b"), sent, PreparePart("t", f"span:other:{name}", receipt="p"))
+
+
+def _decide(client: Connected, name: str, body: bytes) -> None:
+    sent = Send(Message(SHARED, body), "s", "t")
+    client.tell(Begin("t", "b"), sent, Decide("t", "c", f"outcome {name}", f"span:this:{name}", ("other",)))
+
+
+def _ask_decision(client: Connected, name: str, body: bytes) -> None:  # noqa: ARG001
+    client.tell(AskDecision(f"span:this:{name}", client.user, "a"))
+
+
+def _end_part(client: Connected, name: str, body: bytes) -> None:  # noqa: ARG001
+    client.tell(EndPart(f"span:other:{name}", client.user, True, "e"))
 
 
 def _temporary(client: Connected, name: str) -> str:
@@ -206,6 +228,10 @@ ACTIONS: Mapping[str, Action] = {
     "abort batches": _does(lambda name: AbortBatch(f"owner{name}", receipt="a")),
     "prepare": _prepare,
     "ask for a prepare": _does(lambda name: Prepare("t", f"xid {name}", receipt="p")),
+    "prepare a part": _prepare_part,
+    "decide": _decide,
+    "ask for a decision": _ask_decision,
+    "end a part": _end_part,
     "list": _does(lambda _: ListPrepared("l")),
     "end": _does(lambda name: Finish(f"xid {name}", True, "f")),
     "roll back": _does(lambda name: Finish(f"xid {name}", False, "f")),

@@ -57,8 +57,17 @@ STOMP_ONLY = {
     "Settle.transaction",  # OpenWire settles sets in transactions
 }
 # A question has no transaction, and test_transports_reattach.py shows tokens of others and guessed ones.
-NOWHERE = {"SettleAgain.transaction", "SettleIfHeld.transaction", "Connect.reattach"}
-OF_GATEWAYS = {"SettleIfHeld.consumer"}
+NOWHERE = {"SettleAgain.transaction", "SettleIfHeld.transaction", "PreparePart.owner", "Connect.reattach"}
+OF_GATEWAYS = {
+    "SettleIfHeld.consumer",
+    "PreparePart.transaction",
+    "PreparePart.xid",
+    "Decide.outcome_id",
+    "Decide.transaction",
+    "Decide.xid",
+    "AskDecision.xid",
+    "EndPart.xid",
+}
 CANNOT = {
     "contract": NOWHERE,
     "stomp": NOWHERE | OF_GATEWAYS | OPENWIRE_ONLY,
