@@ -7,6 +7,7 @@
 | STORE_UNBALANCED      | not the node that should serves a store, for longer than failbackDelay and `GRACE_S` |
 | TABLE_NOT_IN_FORCE    | the master of a store has not recorded the newest homes of destinations, for `GRACE_S` |
 | OUTBOX_WAITS          | what the master of a store leads to another store has not left for `GRACE_S` |
+| TRANSACTION_IN_DOUBT  | what became of a transaction over several stores is not known for `GRACE_S` |
 | NODE_ABSENT           | a node does not run, and no operator has drained it |
 | PROCESS_RESTARTS      | processes of a node end again and again |
 | LINK_REFUSED          | masters refuse the links of gateways: another secret or version |
@@ -15,7 +16,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from amq.cluster.directory import ClusterNode, StoreTable
 from amq.cluster.masters import StoreNow
@@ -74,19 +75,27 @@ def _of_store(
     if store.obeys is not None and store.obeys < table.placement.since and serves_s > GRACE_S:
         text = f"store {store.name} obeys table {store.obeys} of the homes, not {table.placement.since}"
         found.append(Alarm("TABLE_NOT_IN_FORCE", text, store.name, master.name))
-    return [*found, *_of_outbox(store, master, now_ms)]
+    if late := _late(master, "outbox", now_ms):
+        why = late.get("reason") or "its home has not confirmed them"
+        text = f"store {store.name} has messages for {late.get('destination')} that do not leave: {why}"
+        found.append(Alarm("OUTBOX_WAITS", text, store.name, master.name))
+    if late := _late(master, "doubt", now_ms):
+        why, waits_s = late.get("reason") or "it has not answered", (now_ms - late["since_ms"]) // 1000
+        text = (
+            f"transaction {late.get('xid')} of store {store.name} waits {waits_s} s for {late.get('waits_for')}: {why}"
+        )
+        found.append(Alarm("TRANSACTION_IN_DOUBT", text, store.name, master.name))
+    return found
 
 
-def _of_outbox(store: StoreNow, master: BrokerPresence, now_ms: int) -> list[Alarm]:
+def _late(master: BrokerPresence, what: str, now_ms: int) -> dict[str, Any]:
+    """What a master says of that, if it has been so for `GRACE_S`."""
     placement = master.facts.get("placement")
-    late = placement.get("outbox") if isinstance(placement, dict) else None
+    late = placement.get(what) if isinstance(placement, dict) else None
     since_ms = late.get("since_ms") if isinstance(late, dict) else None
-    if not isinstance(since_ms, int) or (now_ms - since_ms) / 1000 <= GRACE_S:
-        return []
-    assert isinstance(late, dict)
-    why = str(late.get("reason") or "its home has not confirmed them")
-    text = f"store {store.name} has messages for {late.get('destination')} that do not leave: {why}"
-    return [Alarm("OUTBOX_WAITS", text, store.name, master.name)]
+    if not isinstance(late, dict) or not isinstance(since_ms, int):  # none, or of another version
+        return {}
+    return late if (now_ms - since_ms) / 1000 > GRACE_S else {}
 
 
 def _of_node(node: ClusterNode) -> list[Alarm]:

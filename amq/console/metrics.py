@@ -124,6 +124,18 @@ TOTALS: Final[list[Figure]] = [
     ("amq_connections_opened_total", "counter", "Clients that logged in.", lambda row: row["connections_opened"]),
     ("amq_prepared_transactions", "gauge", "Prepared transactions.", lambda row: row["prepared"]),
     (
+        "amq_transactions_in_doubt",
+        "gauge",
+        "Parts and decisions of transactions over several stores that wait for other stores.",
+        lambda row: row.get("in_doubt"),
+    ),
+    (
+        "amq_transactions_in_doubt_oldest_seconds",
+        "gauge",
+        "Age of the oldest of these, 0 = there are none.",
+        lambda row: row.get("in_doubt_s"),
+    ),
+    (
         "amq_outbox_messages",
         "gauge",
         "Messages on the way to other stores of the cluster.",

@@ -285,12 +285,15 @@ def segments() -> Table[Segment]:
 def totals(broker: Broker) -> Row:
     """Figures of the whole broker that cost nothing to know."""
     journal, memory, outboxes = broker.journal, broker.memory, [*broker.outbox.rows()]
+    doubts = [prepared.created_ms for prepared, _ in broker.spanning.in_doubt()]
     return {
         "came_back": broker.redelivery.came_back,
         "queues": len(broker.state.queues),
         "connections": len(broker.connections),
         "topics": len(broker.known_topics),
         "prepared": len(broker.state.prepared),
+        "in_doubt": len(doubts),
+        "in_doubt_s": max(0.0, (broker.clock.wall_ms() - min(doubts)) / 1000) if doubts else 0.0,
         "outbox_messages": sum(row.messages for row in outboxes),
         "outbox_since_ms": min((row.since_ms for row in outboxes if row.since_ms), default=None),
         "memory_used_bytes": memory.taken_bytes,

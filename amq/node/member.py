@@ -207,8 +207,8 @@ class Member:
         if master is not None:
             found |= {"urls": tuple(master.urls), "store_full": master.full, "link": master.link}
             if (homes := master.broker.homes) is not None:
-                late = master.broker.outbox.facts
-                found["placement"] = {**homes.facts, "outbox": late} if late else homes.facts
+                late = {"outbox": master.broker.outbox.facts, "doubt": master.broker.spanning.facts}
+                found["placement"] = {**homes.facts, **{name: what for name, what in late.items() if what}}
         return found
 
     def cut(self) -> None:

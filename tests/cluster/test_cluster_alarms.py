@@ -76,6 +76,24 @@ def test_messages_that_do_not_leave(table: StoreTable) -> None:
     assert "queue://x that do not leave: the link broke" in alarm.text
 
 
+def test_a_transaction_of_which_another_store_does_not_say_what_became(table: StoreTable) -> None:
+    store = served_by("a")
+    assert store.master is not None
+    doubt = {"xid": "span:s2:7", "waits_for": "s2", "since_ms": NOW_MS - 29_000, "reason": ""}
+    store.master.facts["placement"]["doubt"] = doubt
+    assert told(table, store) == []
+    doubt["since_ms"] = NOW_MS - 31_000
+    (alarm,) = told(table, store)
+    assert alarm == Alarm(
+        "TRANSACTION_IN_DOUBT",
+        "transaction span:s2:7 of store s1 waits 31 s for s2: it has not answered",
+        "s1",
+        "a",
+    )
+    store.master.facts["placement"]["doubt"] = {"since_ms": "of another version"}
+    assert told(table, store) == []
+
+
 def test_a_table_that_is_not_in_force(table: StoreTable) -> None:
     assert told(table, served_by("a", number=0, began_s=20)) == []
     (alarm,) = told(table, served_by("a", number=0))

@@ -17,6 +17,7 @@ from amq.broker.transactions.spanning import Spanning
 from amq.core.message import Message
 from amq.gateway.homes import RoutedHome
 from amq.gateway.spanning import SpanningCommit
+from amq.management.views import totals
 from amq.protocols.commands import (
     Abort,
     Begin,
@@ -348,13 +349,45 @@ def test_a_store_asks_again_until_the_decider_answers(stage: Stage) -> None:
     stage.wait()
     assert stage.prepared == 1
     world = stage.cluster.worlds[1]
-    assert world.broker.spanning.oldest_doubt_s > spanning.DOUBT_S
     stage.ways.refuses = False
     stage.wait()
     assert stage.prepared == 0
-    assert world.broker.spanning.oldest_doubt_s == 0
     assert not world.broker.spanning.since
     assert not world.broker.spanning._ways
+
+
+def test_operators_see_what_is_in_doubt(stage: Stage) -> None:
+    def seen(store: int) -> tuple[Any, ...]:
+        broker = stage.cluster.worlds[store].broker
+        row, facts = totals(broker), dict(broker.spanning.facts)
+        return row["in_doubt"], row["in_doubt_s"], facts.get("waits_for"), facts.get("reason"), facts.get("since_ms")
+
+    stage.says(*sends(0, 1, 2))
+    began_ms = stage.cluster.worlds[1].clock.wall_ms()
+    stage.cut(1)
+    stage.says(Commit("t", "c"))
+    assert seen(1) == (0, 0.0, None, None, None)
+    stage.ways.refuses = True
+    stage.wait()
+    assert seen(1) == (1, 6.0, None, None, None), "it has just been asked for"
+    stage.wait()
+    assert seen(1) == (1, 12.0, "s0", "no master", began_ms)
+    stage.ways.refuses = False
+    stage.wait()
+    stage.wait(1.0)
+    assert seen(1) == (0, 0.0, None, None, None)
+
+    stage.says(*sends(0, 1, 2), client=(other := stage.cluster.connect()))
+    other.session.handle([Commit("t", "d")])
+    while not any(each.owner for each, _ in stage.cluster.worlds[0].broker.state.prepared.values()):
+        _steps(stage, 1)
+    for home in other.session._homes.values():  # type: ignore[attr-defined]
+        home.connection.peer.is_cut = True
+    other.session.close()
+    stage.ways.refuses = True
+    stage.wait()
+    stage.wait()
+    assert seen(0)[2:4] == ("s1, s2", "no master"), "the decision waits for those that have parts"
 
 
 def test_a_decision_is_kept_until_each_part_has_ended(stage: Stage) -> None:

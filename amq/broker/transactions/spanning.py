@@ -11,7 +11,7 @@ its word to the stores that have parts. Both ask again until they are answered.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import structlog
@@ -22,6 +22,7 @@ from amq.broker.transactions.commits import Commits
 from amq.broker.transactions.refused import Refused
 from amq.broker.transactions.transaction import Transaction
 from amq.broker.transactions.two_phase import TwoPhase
+from amq.broker.transfer.outbox import FACT_CHARACTERS_MAX
 from amq.broker.transfer.peers import PeerConnection
 from amq.broker.waiters import Answering, Call
 from amq.core.errors import AmqError, StoreError, TransactionRolledBackError
@@ -31,6 +32,7 @@ from amq.journal.records import Group, Prepared, decider_of, decision_owner, sto
 from amq.protocols.commands import DECIDED, NEVER, REPEATED, AskDecision, Decide, EndPart, Failure
 
 DOUBT_S: Final = 5.0  # a gateway needs less for both phases; so long after a question the next one comes
+LATE_S: Final = 2 * DOUBT_S  # a question has had no answer for `DOUBT_S`: `facts` say so
 ASKED_MAX: Final = 100  # questions without an answer; the others wait
 STARTED_MAX: Final = 100  # transactions in a turn of the sweep
 PROTOCOL: Final = "decision"
@@ -38,7 +40,8 @@ _log = structlog.get_logger("amq.broker")
 
 
 class Spanning:
-    """`since` = parts and decisions that have not ended here → when they began or were found (monotonic)."""
+    """`since` = parts and decisions that have not ended here → when they began or were found (monotonic). `facts` is
+    for operators, replaced as a whole; other threads read it."""
 
     def __init__(self, core: Core, commits: Commits, two_phase: TwoPhase) -> None:
         self._core = core
@@ -47,6 +50,7 @@ class Spanning:
         self._deciding: dict[Key, Group] = {}  # decisions on their way
         self._refused = Refused(lambda: core.config.outcome_window)
         self.since: dict[Key, float] = {}
+        self.facts: Mapping[str, Any] = {}
         self._due: dict[Key, float] = {}  # the earliest first
         self._owing: dict[Key, set[str]] = {}  # of decisions: the stores that have not answered
         self._ways: dict[str, Asking] = {}
@@ -89,10 +93,20 @@ class Spanning:
             if key in prepared and key not in self._two_phase.ending:
                 yield prepared[key][0], now_s - since_s
 
-    @property
-    def oldest_doubt_s(self) -> float:
-        """How long the oldest of these is in doubt, 0 = none is."""
-        return next((seconds for _, seconds in self.in_doubt()), 0.0)
+    def _say(self) -> None:
+        """What is in doubt longest, if it is so for long."""
+        prepared, seconds = next(self.in_doubt(), (None, 0.0))
+        if prepared is None or seconds < LATE_S:
+            self.facts = {}
+            return
+        waits_for = sorted(self._owing.get(prepared.key) or stores_of(prepared.owner)) or [decider_of(prepared.xid)]
+        why = next((self._troubles[store] for store in waits_for if store in self._troubles), "")
+        self.facts = {
+            "xid": str(prepared.xid)[:FACT_CHARACTERS_MAX],
+            "waits_for": ", ".join(waits_for)[:FACT_CHARACTERS_MAX],
+            "since_ms": prepared.created_ms,
+            "reason": why[:FACT_CHARACTERS_MAX],
+        }
 
     # -- the decider --------------------------------------------------------------------------------------------------
 
@@ -168,7 +182,8 @@ class Spanning:
     # -- in doubt -----------------------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Ask for those that are in doubt. Call every second or so."""
+        """Ask for those that are in doubt, and say what waits. Call every second or so."""
+        self._say()
         if self._core.peers is None:
             return
         now_s, started = self._core.clock.monotonic(), 0
