@@ -1,0 +1,42 @@
+"""The program of examples/cluster, as a process against a cluster whose node is killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from brokers import ROOT
+
+from tests.patience import DEADLINE_S
+from tests.processes import naming
+
+FOLDER = ROOT / "examples" / "cluster"
+LINES = (
+    "connected to ",
+    "270 orders sent to 9 queues, 90 of them handled",
+    "kill the node now: ",
+    "90 more orders sent",
+    "360 of 360 orders handled, ",
+    "right: ",
+)
+
+
+@pytest.mark.deep
+def test_a_node_of_three_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, str(FOLDER / "three_nodes.py")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"TMPDIR": str(tmp_path)}, timeout=4 * DEADLINE_S
+    )
+    said = done.stdout
+    rest = iter(said.splitlines())
+    for words in LINES:
+        assert any(line.strip().startswith(words) for line in rest), f"no line {words!r} at its place in\n{said}"
+    assert "nodes: kill -9 " in said
+    for event in ("event INTERRUPTED: the connection to ", "event FAILOVER: connected to "):
+        assert said.count(event) == 1, said
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert naming(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
