@@ -47,6 +47,11 @@ class Outlet:
         self.flight_bytes = 0
 
     @property
+    def waits(self) -> bool:
+        """Is anything not written yet?"""
+        return bool(self._waiting)
+
+    @property
     def is_full(self) -> bool:
         return self.flight_bytes >= WINDOW_BYTES or bool(self._waiting)
 

@@ -290,6 +290,8 @@ class LinkedClient:
         if len(body) > LARGE_BODY_BYTES:
             self._lent_bytes += self._hub.lend(subscription.queue, message)
         self._put(Kind.DELIVER, head, body)
+        if self._lent_bytes and not self._outlet.waits:
+            self._return_memory()
 
     def deliver_all(self, subscription: QueueConsumer, messages: list[Message]) -> None:
         if self.is_closed:

@@ -19,6 +19,7 @@ from amq.link.framing import Kind, LinkFrame, LinkFrames, framed
 from amq.link.hello import HELLO_BYTES, NONCE_BYTES, LinkHello
 from amq.protocols.commands import Commit, Flow, Mode, Scope, Send, Subscribe
 from tests.fakes import FakeClock
+from tests.large import large_from
 from tests.link.linking import SECRET, Linked, serve
 from tests.transports.served import CONNECT, Peer, frame
 
@@ -324,6 +325,19 @@ def test_a_large_body_crosses_both_ways(tmp_path: Path) -> None:
         await served.hang_up(peer)
 
     play(tmp_path, test)
+
+
+def test_a_large_body_that_goes_in_one_frame_gives_its_memory_back(tmp_path: Path) -> None:
+    """Large messages that wait on disk were read no more while it was lent."""
+
+    async def test(served: Linked) -> None:
+        peer = await consumer(served)
+        await served.say(peer, frame("SEND", {"destination": "/queue/a"}, b"x" * 2_000))
+        await served.until(lambda: [peer.read(), b"x" * 2_000 in peer.said][1], "the message")
+        assert served.world.broker.memory.lent_bytes == 0
+
+    with large_from(1_000):
+        play(tmp_path, test)
 
 
 def test_an_error_of_a_question_ends_no_connection(tmp_path: Path) -> None:
