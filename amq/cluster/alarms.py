@@ -10,7 +10,7 @@
 | TRANSACTION_IN_DOUBT  | what became of a transaction over several stores is not known for `GRACE_S` |
 | NODE_ABSENT           | a node does not run, and no operator has drained it |
 | PROCESS_RESTARTS      | processes of a node end again and again |
-| LINK_REFUSED          | masters refuse the links of gateways: another secret or version |
+| LINK_REFUSED          | links of gateways are refused: secret, version or certificate   |
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def _of_node(node: ClusterNode) -> list[Alarm]:
         found.append(Alarm("PROCESS_RESTARTS", text, node=node.name))
     if refused := sum(each.refused for each in node.gateways):
         text = (
-            f"gateways of node {node.name} are refused by {refused} masters: they know another secret, or run another "
-            "version; see the log of the node"
+            f"gateways of node {node.name} have no link to {refused} masters: one knows another secret, runs another "
+            "version, or has a certificate that is refused; see the log of the node"
         )
         found.append(Alarm("LINK_REFUSED", text, node=node.name))
     return found

@@ -88,7 +88,7 @@ class StoreLinks:
 
     @property
     def refused(self) -> list[str]:
-        """The stores whose masters refuse links of this process: it has another secret, or is of another version."""
+        """The stores to whose masters links are refused: another secret, another version, a certificate."""
         return [each.name for each in self._stores.values() if each.is_refused]
 
     @property

@@ -15,6 +15,7 @@ one read brings. Behind it frames have checksums and no proofs: between hosts us
 from __future__ import annotations
 
 import hmac
+import ssl
 import struct
 from typing import Final
 
@@ -28,6 +29,10 @@ PROOF_BYTES: Final = 32
 SECRET_BYTES_MIN: Final = 16
 _HELLO: Final = struct.Struct(f"<{len(MAGIC)}sH{NONCE_BYTES}s")
 HELLO_BYTES: Final = _HELLO.size
+_RENEW: Final = "renew it, or look at the clock of this host"
+_RENAME: Final = "give that node a certificate for this name, or name its host in linkListen as its certificate does"
+_TRUST: Final = "set trust of this node to a PEM file with the CA that signed it"
+_CURES: Final = {9: _RENEW, 10: _RENEW, 62: _RENAME, 64: _RENAME}  # by number of what OpenSSL finds
 
 
 class LinkHello:
@@ -97,3 +102,9 @@ class LinkHello:
         nonces = theirs + mine if self._is_home else mine + theirs  # the gateway's first
         other = b"manager" if self.manages else b"gateway"
         return hmac.digest(self._secret, (b"home" if of_home else other) + nonces, "sha256")
+
+
+def certificate_refused(address: str, error: ssl.SSLCertVerificationError) -> LinkError:
+    """This end does not accept the certificate of the home at `address`, and says what to do."""
+    found, cure = error.verify_message.rstrip("."), _CURES.get(error.verify_code, _TRUST)
+    return LinkError(f"the certificate of {address} is refused: {found}; {cure}", code="LINK_REFUSED")

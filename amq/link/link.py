@@ -23,7 +23,7 @@ from amq.link import calls, commands
 from amq.link.calls import HOME, OPENING, ClientOpening, Home
 from amq.link.channel import GRANT_BYTES, WINDOW_BYTES, Inlet, Outlet
 from amq.link.framing import LINK, NUMBER, Kind, LinkError, LinkFrame, framed
-from amq.link.hello import NONCE_BYTES, LinkHello
+from amq.link.hello import NONCE_BYTES, LinkHello, certificate_refused
 from amq.link.socket import LinkHub, LinkSocket
 from amq.protocols.commands import (
     CloseSession,
@@ -439,9 +439,11 @@ class Link:
                 host, port = url.hostname or "", url.port or 0
                 await loop.create_connection(lambda: socket, host, port, ssl=context, server_hostname=name)
             return await answer
-        except BaseException:
+        except BaseException as error:
             self._connected = self._socket = None
             socket.abort()
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise certificate_refused(address, error) from error
             raise
 
     def open(

@@ -182,7 +182,10 @@ class LinkSocket(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self._begins and self._hello.has_heard and not self._hello.is_done:
-            text = f"{self.name} closed the link after the proof of this end: it has another secret, or it stops"
+            text = (
+                f"{self.name} closed the link after the proof of this end: it stops, or it has another secret; give "
+                "all nodes of the cluster the same linkSecretFile"
+            )
             self._end(LinkError(text, code="LINK_REFUSED"))
         else:
             self._end(LinkError(f"the link to {self.name} broke: {exc or 'the other end closed it'}", code="LINK_LOST"))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from structlog.testing import capture_logs
 
 from amq.cluster.directory import Cluster
 from amq.config.schema import BrokerConfig
@@ -30,12 +31,15 @@ STORES = ("s1", "s2")
 class World:
     """A node with a member for each store, each a `Node` of its own, and a gateway at `port`."""
 
-    def __init__(self, folder: Path, tls: bool) -> None:
+    def __init__(self, folder: Path, tls: bool, days: int = 60) -> None:
+        """`days` = how long the certificate of the masters is valid. `trust` = the CA that the gateway trusts."""
         self.cluster = Cluster.create(str(folder / "c"), dict.fromkeys(STORES, ""))
         self._options: dict[str, Any] = {"name": "a", "management_socket": "none", "lock_acquire_sleep_interval_s": 0.1}
+        self.trust = folder / "trust.pem"
         if tls:
             authority = Authority(folder / "ca")
-            pair = authority.pair("node")
+            pair = authority.pair("node", days)
+            self.trust.write_bytes(authority.trust.read_bytes())
             self._options |= {
                 "certificate": str(pair.certificate),
                 "certificate_key": str(pair.key),
@@ -44,7 +48,8 @@ class World:
         self._scheme = "ssl" if tls else "tcp"
         self.members: dict[str, Node] = {}
         self.listener = socket.create_server(("127.0.0.1", 0))
-        config = BrokerConfig(store=self.cluster.directory, transports=("stomp://127.0.0.1:0",), **self._options)
+        own = self._options | ({"trust": str(self.trust)} if tls else {})
+        config = BrokerConfig(store=self.cluster.directory, transports=("stomp://127.0.0.1:0",), **own)
         self.gateway = Gateway(config, Source(lambda: config), PLAIN, self.cluster, [[self.listener]])
         self.clients: list[Client] = []
 
@@ -84,9 +89,9 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookout, "WANTED_LOOK_S", 0.02)
 
 
-def run(folder: Path, story: Callable[[World], Coroutine[Any, Any, None]], tls: bool = False) -> None:
+def run(folder: Path, story: Callable[[World], Coroutine[Any, Any, None]], tls: bool = False, days: int = 60) -> None:
     async def whole() -> None:
-        world = World(folder, tls)
+        world = World(folder, tls, days)
         await world.gateway.start()
         try:
             for store in STORES:
@@ -119,6 +124,60 @@ def test_one_client_uses_the_queues_of_both_stores(tmp_path: Path) -> None:
 @needs_openssl
 def test_links_speak_tls_where_the_node_has_a_certificate(tmp_path: Path) -> None:
     run(tmp_path, use_both, tls=True)
+
+
+async def meet_refusal(world: World, cause: str, cure: str) -> Client:
+    """A client that waits for store s1, whose master and the gateway do not accept each other."""
+    client = await world.connect()
+    with capture_logs() as lines:
+        await client.send("SEND", ("destination", world.queue_in("s1")), ("receipt", "waits"), body=b"one")
+        await until(lambda: world.gateway.ways.links.refused == ["s1"])
+    (reason,) = [each["reason"] for each in lines if each["event"] == "the master refuses links of this node"]
+    assert cause in reason
+    assert cure in reason
+    return client
+
+
+async def see_cured(world: World, client: Client) -> None:
+    assert (await client.receive()).headers["receipt-id"] == "waits"
+    assert world.gateway.ways.links.refused == []
+
+
+@needs_openssl
+def test_a_master_with_a_certificate_of_another_ca_is_refused_until_its_ca_is_trusted(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        good = world.trust.read_bytes()
+        world.trust.write_bytes(Authority(tmp_path / "another").trust.read_bytes())
+        client = await meet_refusal(world, "certificate of ssl://", "set trust of this node")
+        world.trust.write_bytes(good)
+        await see_cured(world, client)
+
+    run(tmp_path, story, tls=True)
+
+
+@needs_openssl
+def test_a_master_with_an_expired_certificate_is_refused(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await meet_refusal(world, "has expired", "renew it")
+
+    run(tmp_path, story, tls=True, days=-1)
+
+
+def test_a_master_with_another_secret_is_refused_and_keeps_nobody_from_other_stores(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        secret = Path(world.cluster.directory) / "secret"
+        good = secret.read_text()
+        secret.write_text(good[::-1])
+        await world.members.pop("s1").stop()
+        await world.serve("s1")
+        client = await meet_refusal(world, "has another secret", "give all nodes of the cluster the same")
+        await client.store(b"meanwhile", name=world.queue_in("s2"))
+        secret.write_text(good)
+        await world.members.pop("s1").stop()
+        await world.serve("s1")
+        await see_cured(world, client)
+
+    run(tmp_path, story)
 
 
 def test_a_takeover_costs_a_client_a_pause_and_not_its_connection(tmp_path: Path) -> None:
