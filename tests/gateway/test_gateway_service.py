@@ -20,7 +20,9 @@ from amq.gateway.process import Gateway
 from amq.node.catalogue import PROTOCOLS
 from amq.node.service import PLAIN, Source
 from amq.protocols.openwire.codec import OpenWireCodec
+from amq.protocols.stomp.frame import Frame
 from amq.security.users_edit import add_user
+from amq.transports import places
 from tests.patience import DEADLINE_S
 from tests.service_world import Client, until
 
@@ -30,7 +32,7 @@ OTHER = "stomp://127.0.0.1:4711"
 class World:
     """A gateway of node `a` at a port of its own, in a cluster of two stores that nobody serves."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, options: dict[str, Any]) -> None:
         self.cluster = Cluster.create(str(folder / "c"), {"s1": "", "s2": ""})
         self.users = folder / "users"
         add_user(str(self.users), "alice", "first")
@@ -43,16 +45,19 @@ class World:
             transports=("stomp://127.0.0.1:0",),
             users_file=str(self.users),
             anonymous="no",
-            failed_logins_per_minute=0,
+            **{"failed_logins_per_minute": 0} | options,
         )
         self.gateway = Gateway(self.config, Source(lambda: self.config), PLAIN, self.cluster, [[self.listener]])
 
     async def is_let_in(self, passcode: str) -> bool:
+        return (await self.answer(passcode)).command == "CONNECTED"
+
+    async def answer(self, passcode: str) -> Frame:
         client = Client(*await asyncio.open_connection("127.0.0.1", self.port))
         self.clients.append(client)
         login = ("login", "alice"), ("passcode", passcode), ("amq-brokers-receipt", "group")
         await client.send("CONNECT", ("accept-version", "1.2"), ("host", "/"), *login)
-        return (await client.receive()).command == "CONNECTED"
+        return await client.receive()
 
     async def log_in(self) -> Client:
         assert await self.is_let_in("first")
@@ -60,8 +65,8 @@ class World:
 
 
 @asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[World]:
-    world = World(folder)
+async def serving(folder: Path, options: dict[str, Any]) -> AsyncIterator[World]:
+    world = World(folder, options)
     await world.gateway.start()
     try:
         yield world
@@ -79,10 +84,10 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def play(tmp_path: Path) -> Callable[[Callable[[World], Coroutine[Any, Any, None]]], None]:
-    def run(story: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+def play(tmp_path: Path) -> Play:
+    def run(story: Callable[[World], Coroutine[Any, Any, None]], **options: Any) -> None:
         async def whole() -> None:
-            async with serving(tmp_path) as world:
+            async with serving(tmp_path, options) as world:
                 await story(world)
 
         asyncio.run(asyncio.wait_for(whole(), DEADLINE_S))
@@ -90,7 +95,7 @@ def play(tmp_path: Path) -> Callable[[Callable[[World], Coroutine[Any, Any, None
     return run
 
 
-Play = Callable[[Callable[[World], Coroutine[Any, Any, None]]], None]
+Play = Callable[..., None]
 
 
 def test_it_knows_the_users_of_the_file_as_it_is_now(play: Play) -> None:
@@ -103,6 +108,47 @@ def test_it_knows_the_users_of_the_file_as_it_is_now(play: Play) -> None:
             await asyncio.sleep(0.01)
 
     play(story)
+
+
+def test_failed_logins_are_limited_at_a_gateway(play: Play) -> None:
+    async def story(world: World) -> None:
+        for _ in range(2):
+            assert not await world.is_let_in("wrong")
+        assert not await world.is_let_in("first"), "its address has to wait"
+
+    play(story, failed_logins_per_minute=2)
+
+
+def test_a_user_has_no_more_connections_at_a_gateway_than_it_may(play: Play) -> None:
+    async def story(world: World) -> None:
+        client = await world.log_in()
+        refused = await world.answer("first")
+        assert refused.command == "ERROR"
+        assert "maxConnectionsPerUser" in refused.headers["message"]
+        for each in (client, world.clients[-1]):
+            await each.close()
+        await until(lambda: not world.gateway.hub.connections)
+        assert await world.is_let_in("first")
+
+    play(story, max_connections_per_user=1)
+
+
+def test_strangers_take_no_place_of_a_gateway_for_long(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest gives way to who comes next. Clients keep their places."""
+    monkeypatch.setattr(places, "GIVES_WAY_S", 0.0)
+
+    async def story(world: World) -> None:
+        client = await world.log_in()
+        strangers = [await asyncio.open_connection("127.0.0.1", world.port) for _ in range(5)]
+        world.clients += [Client(*each) for each in strangers]
+        for reader, _ in strangers[:3]:
+            assert await reader.read() == b""
+        await world.log_in()
+        assert await strangers[3][0].read() == b""
+        await client.send("BEGIN", ("transaction", "t"), ("receipt", "still here"))
+        assert (await client.receive()).headers["receipt-id"] == "still here"
+
+    play(story, max_connections=3)
 
 
 def test_clients_hear_where_other_nodes_are_and_of_no_others_at_the_end(play: Play) -> None:

@@ -26,6 +26,7 @@ from tests.patience import DEADLINE_S
 from tests.service_world import Client, until
 
 STORES = ("s1", "s2")
+TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "vendor=a:1,other=b"}
 
 
 class World:
@@ -107,12 +108,15 @@ def run(folder: Path, story: Callable[[World], Coroutine[Any, Any, None]], tls: 
 async def use_both(world: World) -> None:
     client = await world.connect()
     for store in STORES:
-        await client.store(store.encode(), name=world.queue_in(store))
+        sent = ("destination", world.queue_in(store)), ("receipt", store), *TRACE.items()
+        await client.send("SEND", *sent, body=store.encode())
+        assert (await client.receive()).headers["receipt-id"] == store
     for number, store in enumerate(STORES):
         words = ("id", str(number)), ("destination", world.queue_in(store)), ("ack", "client-individual")
         await client.send("SUBSCRIBE", *words)
         message = await client.receive()
         assert (message.command, message.body) == ("MESSAGE", store.encode())
+        assert message.headers.items() >= TRACE.items()
         await client.ack(message)
     assert sorted(world.gateway.ways.links.linked) == sorted(STORES)
 
