@@ -89,7 +89,7 @@ def _of_store(
 
 
 def _late(master: BrokerPresence, what: str, now_ms: int) -> dict[str, Any]:
-    """What a master says of that, if it has been so for `GRACE_S`."""
+    """Facts that the master tells of something that waits, if it has waited for `GRACE_S`."""
     placement = master.facts.get("placement")
     late = placement.get(what) if isinstance(placement, dict) else None
     since_ms = late.get("since_ms") if isinstance(late, dict) else None

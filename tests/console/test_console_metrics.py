@@ -100,6 +100,8 @@ def test_the_figures_are_those_of_the_broker(tmp_path: Path) -> None:
             "amq_epoch": 1,
             "amq_queues_without_consumers": 2,
             "amq_group_has_master": 1,
+            "amq_transactions_in_doubt": 0,
+            "amq_transactions_in_doubt_oldest_seconds": 0,
         }
         assert {name: found[name][()] for name in expected} == expected
         assert found["amq_journal_sync_seconds_count"][()] >= 1

@@ -94,7 +94,7 @@ class Spanning:
                 yield prepared[key][0], now_s - since_s
 
     def _say(self) -> None:
-        """What is in doubt longest, if it is so for long."""
+        """Tell operators of the transaction that is in doubt longest, if that is long."""
         prepared, seconds = next(self.in_doubt(), (None, 0.0))
         if prepared is None or seconds < LATE_S:
             self.facts = {}
