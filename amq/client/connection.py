@@ -182,13 +182,12 @@ class Connection:
 
     def recover(self, timeout: float | None = None) -> list[PreparedTransaction]:
         """List the prepared transactions of all clients, oldest first."""
-        found: dict[str, PreparedTransaction] = {}
+        found: dict[bytes, PreparedTransaction] = {}  # a failover repeats some; several stores have parts of one xid
         timeout_s = self._timeout_s(timeout)
         with self.session() as session:
             browser = session.browser(PREPARED_QUEUE, timeout=timeout)
             while (message := browser.receive(timeout_s)) is not None:
-                prepared = PreparedTransaction.parse(message.body)
-                found[prepared.xid] = prepared
+                found[message.body] = PreparedTransaction.parse(message.body)
             if not browser.finished:
                 raise timed_out(self._machine, "list of prepared transactions", timeout_s)
         return list(found.values())

@@ -1040,7 +1040,7 @@ class RoutedConnection:
         Commit: works.end,
         Prepare: works.end,
         Abort: works.end,
-        Finish: works.ask_all,
+        Finish: works.finish,
         CommitBatch: works.ask_all,
         ForgetOutcome: works.ask_all,
         AbortBatch: works.abort_batch,

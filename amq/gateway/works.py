@@ -16,12 +16,14 @@ from amq.core.message import Message
 from amq.gateway.answers import all_lines, in_all
 from amq.gateway.homes import RoutedHome
 from amq.gateway.spanning import CommittingSession, SpanningClient, SpanningCommit
+from amq.journal.records import decider_of
 from amq.protocols.commands import (
     Abort,
     AbortBatch,
     Begin,
     Command,
     Commit,
+    Finish,
     Invalid,
     ListPrepared,
     Prepare,
@@ -203,6 +205,16 @@ def end_session(client: WorksClient, number: int) -> None:
     """The transactions of that session end with it, in their homes too."""
     for name in [name for name, work in client.works.items() if work.session == number and not work.is_ending]:
         del client.works[name]
+
+
+def finish(client: WorksClient, session: CommittingSession, command: Finish) -> None:
+    """Raises CommandError for a transaction over several stores: one of them could refuse what the others did."""
+    if decider := decider_of(command.xid):
+        raise CommandError(
+            f"store {decider} decides how {command.xid} ends. A part is ended by hand at the port of its own store",
+            code="XID_INVALID",
+        )
+    ask_all(client, session, command)
 
 
 def ask_all(client: WorksClient, session: CommittingSession, command: Command) -> None:

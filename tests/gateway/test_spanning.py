@@ -27,6 +27,7 @@ from amq.protocols.commands import (
     Decide,
     Disconnect,
     Failure,
+    Finish,
     InSession,
     ListPrepared,
     OpenSession,
@@ -388,6 +389,46 @@ def test_operators_see_what_is_in_doubt(stage: Stage) -> None:
     stage.wait()
     stage.wait()
     assert seen(0)[2:4] == ("s1, s2", "no master"), "the decision waits for those that have parts"
+
+
+def in_doubt(stage: Stage) -> list[str]:
+    """Of each store that has a part: of which transaction."""
+    return [str(each.xid) for world in stage.cluster.worlds for each, _ in world.broker.state.prepared.values()]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_operator_ends_a_part_by_hand_in_its_store(stage: Stage, commit: bool) -> None:
+    stage.says(*sends(0, 1, 2))
+    stage.cut(1)
+    stage.cut(2)
+    stage.says(Commit("t", "c"))
+    stage.ways.refuses = True
+    xid, other = in_doubt(stage)
+    assert xid == other
+    for _ in range(2):
+        operator = stage.cluster.worlds[1].connect()
+        operator.do(Finish(xid, commit, "f"))
+        stage.rest()
+        assert (operator.confirmed, operator.codes) == (["f"], [])
+        assert (stage.stored, in_doubt(stage)) == ([[], [b"m"] if commit else [], []], [xid])
+
+
+def test_no_operator_ends_a_part_in_some_stores_alone_by_a_gateway(stage: Stage) -> None:
+    """The decider has committed it, and would refuse what the others did."""
+    stage.says(*sends(0, 1))
+    stage.cut(0)
+    stage.says(Commit("t", "c"))
+    stage.ways.refuses = True
+    xid, _ = in_doubt(stage)
+    operator = stage.says(Finish(xid, False, "f"), client=stage.cluster.connect())
+    assert operator.codes == ["XID_INVALID"]
+    operator = stage.cluster.worlds[0].connect()
+    operator.do(Finish(xid, False, "f"))
+    stage.rest()
+    assert operator.codes == ["XID_COMMITTED"]
+    stage.ways.refuses = False
+    stage.wait()
+    assert (stage.stored, stage.prepared) == ([[b"m"], [b"m"], []], 0)
 
 
 def test_a_decision_is_kept_until_each_part_has_ended(stage: Stage) -> None:
