@@ -115,12 +115,14 @@ class Producer(threading.Thread):
 def drain(connection: WireConnection, expected: int, queue: str = QUEUE, timeout_s: float = DEADLINE_S) -> list[bytes]:
     """Consume and acknowledge all that is in `queue`, in the order of delivery; `expected` only says how much to await.
 
-    Ends with a sentinel sent behind everything, so that one message too many is seen as well as one too few.
+    Ends with a sentinel sent behind everything, so that one message too many is seen as well as one too few. Nothing is
+    acknowledged before that. So where the store behind a gateway gets another master, all of it comes again from the
+    first message on, with the same ids, and counts anew: a message that is stored twice has two ids.
     """
     send(connection, b"the end", queue=queue)
     prefetch = expected + 10
     connection.send("SUBSCRIBE", {"destination": queue, "id": "drain", "ack": "client", "prefetch-count": prefetch})
-    bodies: list[bytes] = []
+    bodies: dict[str, bytes] = {}
     while True:
         frame = connection.next_frame(timeout_s)
         if frame.command != "MESSAGE":
@@ -130,5 +132,8 @@ def drain(connection: WireConnection, expected: int, queue: str = QUEUE, timeout
             connection.receipt("drained", timeout_s)
             connection.send("UNSUBSCRIBE", {"id": "drain", "receipt": "left"})
             connection.receipt("left", timeout_s)
-            return bodies
-        bodies.append(frame.body)
+            return [*bodies.values()]
+        id = frame.headers["message-id"]
+        if id in bodies:
+            bodies.clear()
+        bodies[id] = frame.body
