@@ -138,3 +138,28 @@ def test_a_message_that_was_only_looked_at_needs_none(face: Any) -> None:
             await connection.abort()
 
     run(scenario)
+
+
+def test_parts_of_one_transaction_in_several_stores_are_listed_each(face: Any) -> None:
+    """A part that a browse shows again, after a failover, is listed once."""
+    part = b'{"xid":"span:s1:7","owner":"","batch":0,"created_ms":1,"timeout_ms":0,"sends":{"/queue/%s":1},"acks":{}}'
+
+    def browse(_: Conversation, frame: Frame) -> Any:
+        receipt = frame.headers.get("receipt")
+        found = [encode("RECEIPT", [("receipt-id", receipt)])] if receipt else []
+        if frame.command == "UNSUBSCRIBE":
+            return b"".join(found) or IGNORE
+        if frame.command != "SUBSCRIBE":
+            return None
+        id = frame.headers["id"]
+        for number, name in enumerate((b"a", b"b", b"a")):
+            found.append(encode("MESSAGE", [("subscription", id), ("message-id", str(number))], part % name))
+        return b"".join([*found, encode("MESSAGE", [("subscription", id), ("browser", "end")])])
+
+    async def scenario() -> None:
+        with Broker(Store(), script=browse) as broker:
+            connection = await face.connect(failover(broker))
+            assert [[*each.sends] for each in await connection.recover()] == [["/queue/a"], ["/queue/b"]]
+            await connection.abort()
+
+    run(scenario)
