@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from io import BytesIO
 from typing import Final
 
 from amq.journal.format import RECORD_BYTES_MAX
@@ -110,7 +111,7 @@ class Inlet:
         self._bytes_max = bytes_max
         self._kind = 0  # of the large frame of which parts are to come, 0 = there is none
         self._sizes = [0, 0]  # bytes that are missing of its head, and of its body
-        self._parts: tuple[list[bytes], list[bytes]] = ([], [])
+        self._parts = (BytesIO(), BytesIO())  # of its head, and of its body: a file gives its bytes without a copy
         self.taken_bytes = 0  # and not yet granted
 
     def take(self, frame: LinkFrame) -> LinkFrame | None:
@@ -136,12 +137,11 @@ class Inlet:
         at = 0 if self._sizes[0] else 1
         if not self._kind or not 0 < len(data) <= self._sizes[at]:
             raise LinkError("a part of a large frame is not one")
-        self._parts[at].append(data)
+        self._parts[at].write(data)
         self._sizes[at] -= len(data)
         if any(self._sizes):
             return None
-        head, body = map(b"".join, self._parts)
-        frame = LinkFrame(self._kind, head, body)
+        frame = LinkFrame(self._kind, self._parts[0].getvalue(), self._parts[1].getvalue())
         self.close()
         return frame
 
@@ -155,4 +155,4 @@ class Inlet:
 
     def close(self) -> None:
         """Forget what has come of a large frame."""
-        self._kind, self._sizes, self._parts = 0, [0, 0], ([], [])
+        self._kind, self._sizes, self._parts = 0, [0, 0], (BytesIO(), BytesIO())
