@@ -19,6 +19,7 @@ from amq_migrate.openwire.addresses import parse
 from amq_migrate.openwire.peer import OtherBroker, connect
 from amq_migrate.openwire.queues import INDIVIDUAL, acknowledge, consuming, queue_of
 from amq_migrate.openwire.wire import SESSION
+from tests.patience import DEADLINE_S
 
 _numbers = itertools.count(1)
 PROPERTIES = {
@@ -116,7 +117,7 @@ def receive(peer: OtherBroker, queue: str, count: int) -> list[Structure]:
 
     peer.wire.on_dispatch = dispatched
     with consuming(peer, next(_numbers) + 5000, queue_of(queue), 1000):
-        peer.wait(lambda: len(found) == count, 30, f"has no {count} messages on {queue}")
+        peer.wait(lambda: len(found) == count, DEADLINE_S, f"has no {count} messages on {queue}")
     return found
 
 

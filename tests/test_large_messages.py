@@ -30,12 +30,12 @@ CHUNK = BLOCK[:MIB]
 class Peer:
     """A STOMP client that never has a whole body in memory."""
 
-    def __init__(self, broker: Broker, receive_buffer_bytes: int = 0) -> None:
+    def __init__(self, port: int, receive_buffer_bytes: int = 0) -> None:
         self._socket = socket.socket()
         if receive_buffer_bytes:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self._socket.settimeout(DEADLINE_S)
-        self._socket.connect(("127.0.0.1", broker.port))
+        self._socket.connect(("127.0.0.1", port))
         self._buffer = bytearray()
         self.command("CONNECT", {"accept-version": "1.2", "host": "x"})
         assert self.head()[0] == "CONNECTED"
@@ -152,7 +152,7 @@ class Memory:
 def broker(tmp_path: Path) -> Iterator[Broker]:
     with Brokers(tmp_path) as brokers:
         made = brokers.master()
-        with Peer(made) as peer:  # what is loaded and made once
+        with Peer(made.port) as peer:  # what is loaded and made once
             peer.send("warm", 3 * MIB)
             peer.subscribe("warm")
             peer.ask("ACK", {"id": peer.delivery()["ack"]})
@@ -162,7 +162,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 @pytest.mark.deep
 def test_one_copy_in_and_one_copy_out(broker: Broker) -> None:
     memory = Memory(broker.pid)
-    with Peer(broker) as producer:
+    with Peer(broker.port) as producer:
         producer.send("a", number=1)
         producer.send("a", number=2)
         producer.send("a", number=3)
@@ -170,7 +170,7 @@ def test_one_copy_in_and_one_copy_out(broker: Broker) -> None:
     assert memory.now() < 0.1 * BODY_BYTES, "it waits on the disk alone"
     memory.start()
     for number in (1, 2, 3):
-        with Peer(broker) as consumer:
+        with Peer(broker.port) as consumer:
             consumer.subscribe("a")
             headers = consumer.delivery()
             assert headers["number"] == str(number)
@@ -181,7 +181,7 @@ def test_one_copy_in_and_one_copy_out(broker: Broker) -> None:
 @pytest.mark.deep
 def test_slow_consumers_hold_one_body_each_and_nobody_back(broker: Broker) -> None:
     """One reads a few bytes now and then; others take what comes, large and small, at their own pace."""
-    with Peer(broker) as producer, Peer(broker, 64 << 10) as slow, Peer(broker) as quick:
+    with Peer(broker.port) as producer, Peer(broker.port, 64 << 10) as slow, Peer(broker.port) as quick:
         producer.send("slow", number=1)
         producer.send("slow", number=2)
         memory = Memory(broker.pid)
@@ -206,17 +206,17 @@ def test_slow_consumers_hold_one_body_each_and_nobody_back(broker: Broker) -> No
 @pytest.mark.deep
 def test_given_back_refused_and_in_a_transaction(broker: Broker) -> None:
     """Its body is read again each time: for the next consumer, and for the move to the dead-letter queue."""
-    with Peer(broker) as peer:
+    with Peer(broker.port) as peer:
         memory = Memory(broker.pid)
         peer.command("BEGIN", {"transaction": "t"})
         peer.send("a", number=1, transaction="t")
         peer.ask("COMMIT", {"transaction": "t"})
         assert memory.growth() < GROWTH_MAX * BODY_BYTES
         assert memory.now() < 0.1 * BODY_BYTES
-        with Peer(broker) as first:
+        with Peer(broker.port) as first:
             first.subscribe("a")
             assert "redelivered" not in first.delivery()
-        with Peer(broker) as broken:
+        with Peer(broker.port) as broken:
             broken.subscribe("a")
             assert broken.head()[1]["redelivered"] == "true"  # and it goes without having read the body
         peer.subscribe("a")

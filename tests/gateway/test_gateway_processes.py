@@ -19,7 +19,9 @@ from amq.core.destination import QUEUE_SCHEME
 from amq.core.errors import CommandError
 from bench.wire import WireConnection
 from tests.cluster.nodes import Node, Nodes, each_as_it_should_be, served_by
+from tests.openwire_client import peer_of, receive
 from tests.patience import DEADLINE_S
+from tests.test_large_messages import BODY_BYTES, CHUNK, GROWTH_MAX, MIB, Memory, Peer
 from tests.traffic import Producer, drain, send
 
 pytestmark = pytest.mark.deep
@@ -129,6 +131,35 @@ def test_one_port_serves_the_queues_of_all_stores(start: Callable[..., Nodes]) -
     found = nodes.until(lambda found: sum(each["links"] for each in found["nodes"][0]["gateways"]) >= 2)
     assert all(each["pid"] for each in found["nodes"][0]["gateways"])
     assert nodes.nodes["a"].stop() == 0
+
+
+def test_a_large_body_is_in_a_gateway_once_at_most(start: Callable[..., Nodes]) -> None:
+    """In by STOMP, out by STOMP and OpenWire. A link carries it in parts, so the gateway may have much less of it."""
+    nodes = start("a", stores=1)
+    node, (gateway,) = nodes.nodes["a"], nodes.nodes["a"].gateways
+    with Peer(node.port) as peer:  # what is loaded and made once
+        peer.send("warm", 3 * MIB)
+        peer.subscribe("warm")
+        peer.ask("ACK", {"id": peer.delivery()["ack"]})
+    memory = Memory(gateway)
+    with Peer(node.port) as producer:
+        for number in (1, 2):
+            producer.send("large", number=number)
+    assert memory.growth() < GROWTH_MAX * BODY_BYTES
+    memory.start()
+    with Peer(node.port) as consumer:
+        consumer.subscribe("large")
+        headers = consumer.delivery()
+        assert headers["number"] == "1"
+        consumer.ask("ACK", {"id": headers["ack"]})
+    assert memory.growth() < GROWTH_MAX * BODY_BYTES
+    memory.start()
+    with peer_of(f"tcp://127.0.0.1:{node.port}") as other:
+        (found,) = receive(other, "large", 1)
+    content = found.fields["content"]
+    assert len(content) == BODY_BYTES
+    assert content[-MIB:] == CHUNK
+    assert memory.growth() < GROWTH_MAX * BODY_BYTES
 
 
 def test_a_living_node_answers_always_and_nothing_confirmed_is_lost(start: Callable[..., Nodes]) -> None:
