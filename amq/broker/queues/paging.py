@@ -99,8 +99,8 @@ class Pager:
         return any((queue, priority) in self._under_way for priority in queue.backlogs)
 
     def lacks_memory(self, queue: Queue) -> bool:
-        """Does a read of `queue` wait for memory that comes free by itself? What consumers and open transactions hold
-        does not: their client may wait for the answer to this question."""
+        """Does a read of `queue` wait for memory that comes free by itself? Memory that consumers and open
+        transactions hold does not: their client may wait for the answer to this question."""
         if queue not in self._hungry or not queue.backlogs:
             return False
         if self._ahead_bytes(queue):
