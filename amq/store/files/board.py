@@ -3,10 +3,12 @@
 Invariants: the lock of a seat's file says whether its broker runs, its content says the rest. It is overwritten in
 place, and so is a slot, because a network client that has once seen no such name may see none for seconds. A file that
 is removed while its broker runs is made again, but not where nothing at all is there: the file system is not mounted.
+A lock that the file server has lost is taken again: gateways would never find that master.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -31,18 +33,30 @@ class FileSeat:
         self._vfs = vfs
         self._store = store
         self._fd: int | None = self._take()
+        self._has_failed = False  # to write: NFS refuses what is written with a descriptor whose lock it has lost
 
     def write(self, data: bytes) -> None:
-        assert self._fd is not None
+        if self._fd is None:
+            raise OSError(errno.ENOLCK, "the lock of this file was lost, and is not had again", self.place)
+        self._has_failed = True
         write_all(self._vfs, self._fd, data, 0)
         self._vfs.fsync(self._fd)
+        self._has_failed = False
 
     def keep(self) -> bool:
-        assert self._fd is not None
-        if self._in_place(self._fd) or not self._vfs.listdir(self._store):
+        fd = self._fd
+        if fd is not None and not self._has_failed and self._in_place(fd):
+            if not self._is_locked() and not self._vfs.try_lock(fd):  # the file server has lost our lock
+                raise SeatTakenError(self._read_other)
             return False
+        if not self._vfs.listdir(self._store):
+            return False
+        if self._has_failed:
+            self.close()  # this host may count the lock as held by that descriptor
         lost, self._fd = self._fd, self._take()
-        self._vfs.close(lost)
+        self._has_failed = False
+        if lost is not None:
+            self._vfs.close(lost)
         return True
 
     def close(self) -> None:
@@ -70,6 +84,14 @@ class FileSeat:
         fd = self._vfs.open(self.place, os.O_RDONLY)
         try:
             return read_all(self._vfs, fd, SEAT_BYTES, 0)
+        finally:
+            self._vfs.close(fd)
+
+    def _is_locked(self) -> bool:
+        """As others see it. To ask for a lock that is held by the same descriptor fails on SMB."""
+        fd = self._vfs.open(self.place, os.O_RDONLY)
+        try:
+            return self._vfs.lock_held(fd)
         finally:
             self._vfs.close(fd)
 
