@@ -42,7 +42,6 @@ TEMPORARY, TRANSACTION = "temporary destination", "transaction"
 DIFFERENT: Final = {
     "consumers.py::test_a_lower_priority_gets_what_waits_on_disk": WINDOW,
     "consumers.py::test_an_auto_consumer_of_a_higher_priority_is_overtaken_when_its_socket_is_full": WINDOW,
-    "credit.py::test_a_wildcard_gets_of_all_its_queues": PREFETCH,
     "extend.py::test_room_grows_and_shrinks[False-wildcard]": PREFETCH,
     "leasing.py::test_refused[runs-fields4-DESTINATION_REFUSED]": LEASES,
     "leasing.py::test_refused[single-fields4-DESTINATION_REFUSED]": LEASES,

@@ -3,7 +3,7 @@
 All destinations live in that one; the others, made when a client first needs them, get their part of what goes to each
 store: patterns, durable subscriptions to them, and the second phase of transactions that are not known here. Between
 the gateway and each broker is a link (`tests/link/piped.py`). What looks at the broker's side of a client finds it.
-See test_gateway_broker.py.
+See test_gateway_suites.py.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Surrounded:
         self.world = world
         self.clock = world.clock
         self.others: dict[str, World] = {}
-        self._soon: list[Callable[[], None]] = []
+        self.soon: list[Callable[[], None]] = []
 
     def open_home(self, store: str, home: RoutedHome, client: Any, owner: str, protocol: str) -> Any:  # noqa: ARG002
         world = self.world if store == STORES[MAIN] else self._other(store)
@@ -79,7 +79,7 @@ class Surrounded:
         self.later(lambda: done(dict.fromkeys(stores, ())))
 
     def later(self, call: Callable[[], None]) -> None:
-        self._soon.append(call)
+        self.soon.append(call)
         self.world.wake()
 
     def give_up(self) -> None:
@@ -87,7 +87,7 @@ class Surrounded:
 
     def step(self) -> None:
         """What the event loop and the other brokers do between two turns of this one."""
-        soon, self._soon = self._soon, []
+        soon, self.soon = self.soon, []
         for call in soon:
             call()
         for other in self.others.values():
@@ -240,6 +240,14 @@ def stepped(original: Any) -> Any:
         cluster = vars(world).get("surrounded")
         if cluster is not None:
             cluster.step()
-        original(world, **options)
+        original(world, **options)  # which forgets that the step woke the world
+        if cluster is not None and cluster.soon:
+            world.wake()
 
     return turn
+
+
+def surround(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a gateway before the broker of each world that the test makes."""
+    monkeypatch.setattr(worlds, "ClientConnection", Routed)
+    monkeypatch.setattr(World, "turn", stepped(World.turn))

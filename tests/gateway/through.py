@@ -17,8 +17,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def through_a_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.broker import world
-    from tests.gateway.surrounded import Routed, stepped
+    from tests.gateway.surrounded import surround
 
-    monkeypatch.setattr(world, "ClientConnection", Routed)
-    monkeypatch.setattr(world.World, "turn", stepped(world.World.turn))
+    surround(monkeypatch)
