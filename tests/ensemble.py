@@ -5,6 +5,7 @@ Invariant: the servers are gone when their block is left, and when the test run 
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
 from tests.patience import DEADLINE_S
 from tests.ports import free_port
@@ -147,7 +149,16 @@ def ensemble(kind: type[Ensemble], directory: Path) -> Iterator[Ensemble]:
         servers.start()
         yield servers
     finally:
+        for client in clients():
+            client.stop()
+            client.close()
         servers.kill()
+
+
+def clients() -> list[KazooClient]:
+    """Those of this process, which keeps them. Without servers their threads try for ever to come back, and draw random
+    pauses beside other tests."""
+    return [each for each in gc.get_objects() if isinstance(each, KazooClient)]
 
 
 def wait_until(is_so: object, what: str) -> None:

@@ -100,7 +100,7 @@ def test_without_password_or_certificate_nothing_is_told(server: _Protected) -> 
             opened(server, "namespace=shop", user="amq@").read("key")
     finally:
         os.replace(server.directory / "right", server.directory / "password")
-    with pytest.raises(OSError, match=r"(?i)certificate|closed|reset"):
+    with pytest.raises(OSError, match=r"(?i)certificate|closed|reset|EOF"):
         made(server.url(f"caFile={server.authority.trust}", "requestTimeout=500")).read("key")
     with pytest.raises(OSError, match="certificate verify failed"):
         made(server.url("tls=true", "requestTimeout=500")).read("key")
