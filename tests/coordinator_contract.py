@@ -31,7 +31,7 @@ def check_entries(new: Coordinators, key: str) -> None:
     assert one.compare_and_set(key, b"one's", first) is None
     assert one.compare_and_set(key, b"one's", second + 1) is None
 
-    # Whoever asks again because the answer was lost hears that it took place.
+    # A writer that asks again because the answer was lost hears that its change took place.
     assert other.compare_and_set(key, b"other's", first) == second
 
     # Any bytes, none, and many.

@@ -38,8 +38,8 @@ def coordinated(files: Store, coordinator: MemoryCoordinator, *, alone: bool = F
 
 @dataclass
 class Ensemble:
-    """All that the servers keep. A session ends when its owner has been away for `SESSION_S`. Who waits for a change
-    makes the time pass."""
+    """All that the servers keep. A session ends when its owner has been away for `SESSION_S`. A client that waits
+    for a change makes the time pass."""
 
     clock: FakeClock = field(default_factory=FakeClock)
     revision: int = 100

@@ -180,7 +180,7 @@ def end(client: WorksClient, session: CommittingSession, command: Commit | Prepa
         if error is not None and not is_over:
             client.works.setdefault(name, work)  # it goes on, or its home knows better
 
-    # One that a home has ended already, for it was idle, is rolled back as well.
+    # A transaction that a home has ended already, because it was idle, is rolled back as well.
     client.to_all(session.number, work.homes, command, ended=ended, is_question=len(work.homes) > 1)
 
 

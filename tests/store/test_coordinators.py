@@ -32,7 +32,7 @@ def test_the_contract(coordinators: Coordinators, check: Callable[[Coordinators,
 
 
 def test_a_writer_that_was_overtaken_finds_its_number_free_and_does_not_win(tmp_path: Path) -> None:
-    """Whoever replaces an entry in a directory removes what was there, so the name of its successor is free again."""
+    """To replace an entry in a directory, a writer removes the old one; so the name of its successor is free again."""
     one, other = (RegisterCoordinator(open_register(str(tmp_path)), "file:///d", FakeHost()) for _ in range(2))
     first = one.compare_and_set("k", b"1", ABSENT)
     stale = one.newest("k")

@@ -138,7 +138,7 @@ def _for_queue(message: Message, queue: str) -> Message:
 
 
 class _Arriving:
-    """Tells `waiter` what becomes of a parcel on its way to the journal, of which `coming` is told, too."""
+    """Answers `waiter` when a parcel is in the journal or has failed, and takes the parcel out of `coming`."""
 
     def __init__(self, coming: dict[str, tuple[Parcel, Record]], parcel: Parcel, waiter: Waiter, result: str) -> None:
         self._coming = coming

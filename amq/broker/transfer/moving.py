@@ -33,7 +33,7 @@ from amq.protocols.commands import Transfer
 MESSAGES_MAX: Final = 1000  # in a parcel
 BYTES_MAX: Final = 1 << 20  # of their records, where it is not one message alone
 IDS_MAX: Final = 5000  # in a parcel
-RATE_S: Final = 2.0  # the rate that is told is that of so long
+RATE_S: Final = 2.0  # over which the rate for operators is measured
 SUBSCRIPTION, IDS, COUNTS, STAYS = "subscription", "ids", "counts", "stays"  # in the extra of a parcel
 _log = structlog.get_logger("amq.placement")
 
@@ -50,7 +50,7 @@ class Mover:
         self._seqs = iter(array("Q"))  # of its messages that are not sent
         self._is_begun = self._is_reading = False
         self._parcel: tuple[list[Message], int, int] = ([], 0, 0)  # what is not persistent of it; messages, and bytes
-        self._counted_s, self._counted_bytes = 0.0, 0  # since then, for the rate that is told
+        self._counted_s, self._counted_bytes = 0.0, 0  # since then, for the rate
         self._pause_until_s = 0.0
 
     # -- from here ----------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from amq.protocols.commands import Mode, Outcome, Subscribe
 PARCEL_MESSAGES_MAX: Final = 1000
 PARCEL_BYTES_MAX: Final = 1 << 20  # or one message
 HELD_BYTES_MAX: Final = 4 << 20  # in memory, of each outbox, and one message
-LATE_MS: Final = 10_000  # what waits so long is told to operators
+LATE_MS: Final = 10_000  # operators see a message that waits longer
 FACT_CHARACTERS_MAX: Final = 200
 REFUSALS_MAX: Final = 5  # of one message, before it goes to the dead-letter queue of this store
 _PASSING: Final = frozenset(
@@ -162,7 +162,7 @@ class OutboxSender:
         self.peer: Any = self
         self._volatile: list[Message] = []  # of the parcel: not persistent
         self._refusals = 0  # one after the other
-        self._singly = 0  # so many messages go alone, since one of them was refused
+        self._singly = 0  # messages that go alone from now on, since one was refused
         self._wait_until_s, self._pause_s = 0.0, PAUSE_S
         self._trouble = ""
         self._held_bytes = 0

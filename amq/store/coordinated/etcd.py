@@ -112,7 +112,7 @@ class Etcd:
         put = {"key": self.coded(key), "value": _base64(value), "lease": lease}
         try:
             changed, found = self._change(key, ABSENT, {"request_put": put})
-        except _Refused:  # there is no such lease any more
+        except _Refused:  # the lease is gone
             return None
         if changed is None and found is not None and found.value == value:
             asked = self.call("kv/range", {"key": self.coded(key)}, key).get("kvs", ())

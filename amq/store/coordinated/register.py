@@ -6,7 +6,7 @@ newest document of a key is never removed. A writer that was overtaken may find 
 there is replaced and removed: then a newer document is there that does not name the one of this writer.
 
 An entry of a session is bound to a seat of the board, which is a lock of the file system or of the database. So it ends
-with its process at once, and there is no time that a session lasts.
+with its process at once, and a session has no time to live.
 """
 
 from __future__ import annotations
