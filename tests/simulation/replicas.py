@@ -98,7 +98,7 @@ class SimCopy:
         if isinstance(request, KeepMark):
             if request.whole and not self.whole:
                 self.log, self.pieces = self.pieces, []
-            self.promised, self.term, self.whole = request
+            self.promised, self.term, self.whole, _ = request
         elif isinstance(request, KeepData):
             assert not self.log or request.data[0][:2] > self.log[-1][:2], "a copy writes behind its end"
             self.log += request.data

@@ -22,6 +22,7 @@ from amq.store.replica.messages import (
     KeepData,
     KeepMark,
     KeepPiece,
+    KeepSegments,
     Lacking,
     Lost,
     Piece,
@@ -33,6 +34,7 @@ from amq.store.replica.messages import (
     StartOver,
     Stored,
     Supply,
+    Trim,
 )
 from amq.store.replica.stream import FORGOTTEN_TICKS, IN_FLIGHT_BYTES_MAX
 
@@ -153,3 +155,13 @@ def test_a_master_that_hears_of_a_later_one_is_lost_once() -> None:
     for member in "ab":
         master.handle(member, Stored(7, 1))
     assert not master.confirmed
+
+
+@pytest.mark.parametrize(
+    ("position", "requests"), [(30, (KeepSegments(30, ("x",)),)), (60, ())], ids=["it has the mark", "not yet"]
+)
+def test_a_copy_deletes_segments_when_it_has_all_that_made_them_superfluous(
+    position: int, requests: tuple[Any, ...]
+) -> None:
+    assert Keeper(AHEAD).handle(Trim(5, 3, position, ("x",))) == (requests, None)
+    assert Keeper(AHEAD).handle(Trim(4, 3, position, ("x",))).requests == ()

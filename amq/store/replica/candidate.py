@@ -75,7 +75,7 @@ class Candidate:
         if ballot <= record.term:
             self._lose(f"the coordinator has term {record.term}")
         elif not record.term:
-            self._decide(GroupRecord(ballot, frozenset({me}), 1, 0, 0))
+            self._decide(record.after(ballot, {me}, 0))
         elif me not in record.members or not self._has_all_before():
             self._lose("this member's copy is not among those of the newest record")
         else:

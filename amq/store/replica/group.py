@@ -19,6 +19,7 @@ class GroupRecord:
     copies    W: this many of them must have a write before it is confirmed
     before    the term before
     sealed    how far the log of that term counts
+    epoch     the number of this mastership, from 1: one more than that of the term before
     """
 
     term: int
@@ -26,6 +27,7 @@ class GroupRecord:
     copies: int
     before: int
     sealed: int
+    epoch: int = 0
 
     def holds(self, having: Collection[str]) -> bool:
         """Whether a write is confirmed that the copies `having` have."""
@@ -46,7 +48,7 @@ class GroupRecord:
 
     def after(self, ballot: int, members: Collection[str], sealed: int) -> GroupRecord:
         """The next term, with the log of this one up to `sealed`."""
-        return GroupRecord(ballot, frozenset(members), majority(len(members)), self.term, sealed)
+        return GroupRecord(ballot, frozenset(members), majority(len(members)), self.term, sealed, self.epoch + 1)
 
 
 NO_GROUP = GroupRecord(0, frozenset(), 0, 0, 0)

@@ -20,6 +20,7 @@ from amq.store.replica.messages import (
     KeepData,
     KeepMark,
     KeepPiece,
+    KeepSegments,
     Lacking,
     Piece,
     Promised,
@@ -28,6 +29,7 @@ from amq.store.replica.messages import (
     SetAside,
     StartOver,
     Stored,
+    Trim,
 )
 
 
@@ -39,11 +41,12 @@ class KeptState:
     term: int = 0
     whole: bool = True
     position: int = 0
+    epoch: int = 0
 
 
 class CopyWork(NamedTuple):
-    """Carry out `requests` in this order, then send `answer`; a ReadBack makes the answer itself. After an error of the
-    disk the copy must stop."""
+    """Carry out `requests` in this order, then send `answer`, None = none; a ReadBack makes the answer itself. After an
+    error of the disk the copy must stop."""
 
     requests: tuple[DiskRequest, ...]
     answer: Any
@@ -57,6 +60,7 @@ class Keeper:
         self.term = kept.term
         self.whole = kept.whole
         self.position = kept.position
+        self.epoch = kept.epoch
         self._pieces = 0  # of the copy that is under way; a member that starts anew begins it anew
 
     def handle(self, message: Any) -> CopyWork:
@@ -72,6 +76,9 @@ class Keeper:
         marked = self._promise(message.ballot)
         if isinstance(message, AskPromise):
             return CopyWork(marked, Promised(message.ballot, self.term, self.position, self.whole))
+        if isinstance(message, Trim):
+            has = self._has(message.term) and message.position <= self.position
+            return CopyWork((*marked, KeepSegments(message.position, message.names)) if has else marked, None)
         assert isinstance(message, FetchLog)
         if not self._has(message.term) or message.after > self.position:
             return CopyWork(marked, self._lacking())
@@ -103,7 +110,7 @@ class Keeper:
         if self.term == record.term or not self.can_begin(record):
             marked = self._promise(message.ballot)
             return CopyWork(marked, Stored(self.term, self.position) if self._has(record.term) else self._lacking())
-        self.promised, self.term, self.position = message.ballot, record.term, 0
+        self.promised, self.term, self.position, self.epoch = message.ballot, record.term, 0, record.epoch
         return CopyWork((SetAside(record.sealed), self._mark()), Stored(self.term, 0))
 
     def _take_piece(self, message: Piece) -> CopyWork:
@@ -112,7 +119,8 @@ class Keeper:
             return self._adopt(Adopt(message.ballot, record))
         marked: tuple[DiskRequest, ...] = ()
         if self.term != record.term or (message.number == self._pieces == 0):
-            self.promised, self.term, self.whole, self.position, self._pieces = message.ballot, record.term, False, 0, 0
+            self.promised, self.term, self.epoch = message.ballot, record.term, record.epoch
+            self.whole, self.position, self._pieces = False, 0, 0
             marked = (self._mark(), StartOver())  # in this order: half of a log never passes for a whole one
         if message.number != self._pieces:
             return CopyWork(marked, self._lacking())
@@ -129,4 +137,4 @@ class Keeper:
         return Lacking(self.term, self.position if self.whole else self._pieces, self.whole)
 
     def _mark(self) -> KeepMark:
-        return KeepMark(self.promised, self.term, self.whole)
+        return KeepMark(self.promised, self.term, self.whole, self.epoch)

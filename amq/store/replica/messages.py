@@ -55,7 +55,17 @@ class FetchLog(NamedTuple):
     after: int
 
 
-TO_A_COPY = (AskPromise, Adopt, Append, Piece, FetchLog)
+class Trim(NamedTuple):
+    """Of the segments up to `position` in the log of `term` only `names` count. It goes out when that is confirmed, and
+    needs no answer."""
+
+    ballot: int
+    term: int
+    position: int
+    names: tuple[str, ...]
+
+
+TO_A_COPY = (AskPromise, Adopt, Append, Piece, FetchLog, Trim)
 
 
 # -- from a copy -------------------------------------------------------------------------------------------------------
@@ -105,11 +115,12 @@ class Fetched(NamedTuple):
 
 
 class KeepMark(NamedTuple):
-    """Replace the small document of the copy."""
+    """Replace the small document of the copy. `epoch` is that of `term`."""
 
     promised: int
     term: int
     whole: bool
+    epoch: int = 0
 
 
 class KeepData(NamedTuple):
@@ -142,7 +153,14 @@ class ReadBack(NamedTuple):
     after: int
 
 
-DiskRequest = KeepMark | KeepData | SetAside | StartOver | KeepPiece | ReadBack
+class KeepSegments(NamedTuple):
+    """Delete all segments up to `position` but `names`. A crash may undo it."""
+
+    position: int
+    names: tuple[str, ...]
+
+
+DiskRequest = KeepMark | KeepData | SetAside | StartOver | KeepPiece | ReadBack | KeepSegments
 
 
 # -- from a stream, leader or candidate --------------------------------------------------------------------------------
