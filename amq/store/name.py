@@ -1,10 +1,11 @@
-"""The name of a store: the path of a directory, or the URL of a database."""
+"""The name of a store: the path of a directory, or the URL of a database or of a replicated store."""
 
 from __future__ import annotations
 
 import os
 import re
 
+REPLICA = "replica:///"
 COORDINATORS = ("etcd://", "zookeeper://", SMALL := "file:///")
 _MEANT_AS_URL = re.compile(r"postgres(ql)?(:|//)")
 

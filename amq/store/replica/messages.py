@@ -10,6 +10,16 @@ from typing import Any, NamedTuple
 
 from amq.store.replica.group import GroupRecord
 
+
+class SegmentWrite(NamedTuple):
+    """Bytes of the segment `name`, from `start` on; 0 = with its head, which makes the segment. They end with a whole
+    write of the journal. `data`: bytes or a memoryview."""
+
+    name: str
+    start: int
+    data: Any
+
+
 # -- to a copy ---------------------------------------------------------------------------------------------------------
 
 
