@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from amq.config.transport_url import parse_transport_url
 from tests.cli.amq_process import ROOT, amq
@@ -126,6 +126,12 @@ class Nodes:
             name: Node(self.cluster, name, directory, ports and ports + place * (stores + 1))
             for place, name in enumerate("ab")
         }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     def kill(self) -> None:
         """kill -9 of everything."""

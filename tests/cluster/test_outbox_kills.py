@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,15 +14,6 @@ from tests.traffic import Producer, connect_any, drain
 
 pytestmark = pytest.mark.deep
 KILLED = ("s1", "s2", "s1")
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    made = Nodes(tmp_path, stores=2, fixed_ports=True)
-    try:
-        yield made
-    finally:
-        made.kill()
 
 
 def test_a_divert_survives_kills_of_both_masters(nodes: Nodes, tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -20,15 +19,6 @@ from tests.patience import DEADLINE_S
 pytestmark = pytest.mark.deep
 QUEUES = {"/queue/left": "s1", "/queue/right": "s2"}  # the first one decides
 EACH = 10  # committed transactions before a kill
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    made = Nodes(tmp_path, stores=2, fixed_ports=True)
-    try:
-        yield made
-    finally:
-        made.kill()
 
 
 class Application(threading.Thread):

@@ -1,156 +1,96 @@
 """The rules of "The lock alone in a coordinator" (docs/master-slave.md), with mutants, on a coordinator in memory.
 
-An old master appends and checks its lease. At each of its calls of the coordinator in turn something happens: the call
-is lost, or its answer; its session ends and another broker takes over, while the old master stands still before the
-call or after it. The two run on different hosts. Whatever was confirmed must lie inside the seal.
+At each of the old master's calls of the coordinator in turn something happens: the call is lost, or its answer; its
+session ends and another broker takes over, while the old master stands still before the call or after it. The two run
+on different hosts.
 """
 
 from __future__ import annotations
 
 import errno
-import itertools
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from typing import Any
+from functools import partial
 
 import pytest
-from fakes import FakeClock, FakeHost
 
 from amq.core.errors import OwnershipLostError, StoreError
 from amq.store.board import SeatTakenError
 from amq.store.coordinated.board import CoordinatedBoard
 from amq.store.coordinated.election import CoordinatedElection
-from amq.store.lease import Lease
-from amq.store.locker import Locker
 from tests.election_contract import Member, no
+from tests.fakes import FakeClock, FakeHost
+from tests.fault_course import (
+    LOST,
+    OVER,
+    PERIOD_S,
+    Candidate,
+    Course,
+    CourseMutant,
+    Fault,
+    Step,
+    check_all,
+    claim_not_looked_at,
+    lease_not_asked,
+    must_be_caught,
+    no_wait,
+)
 from tests.memory_coordinator import SESSION_S, Ensemble, MemoryCoordinator, coordinated
 from tests.memory_store import Shelves, store_on
-from tests.sql.candidates import BATCH, PERIOD_S, Candidate, Violation
 
-Call = Callable[[], Any]
+FAULTS = (*LOST, *OVER)
 
 
-class Broker(Candidate):
-    """Writes what a master writes, until the first error."""
+class QuorumBroker(Candidate):
+    """It checks its lease after each batch."""
 
-    def __init__(self, shelves: Shelves, ensemble: Ensemble, name: str, clock: FakeClock) -> None:
+    def __init__(self, shelves: Shelves, ensemble: Ensemble, name: str) -> None:
         self.coordinator = MemoryCoordinator(ensemble)
-        super().__init__(coordinated(store_on(shelves), self.coordinator, alone=True), name, clock)
+        super().__init__(coordinated(store_on(shelves), self.coordinator, alone=True), name, ensemble.clock)
 
     def work(self) -> None:
-        name = f"{self.epoch:08d}-00000001.seg"
-        writer = self.store.log.create(name, BATCH, 1 << 16, self.clock)
-        for batch in range(1, 5):
-            end = (batch + 1) * len(BATCH)
-            writer.append(end - len(BATCH), end, [BATCH])
-            if self.lease.valid():
-                self.confirmed[name] = end
-            self.lease.check()
+        for number in range(1, 5):
+            self.write(number, 1)
 
 
-def lost(_world: World, _call: Call) -> Any:
-    raise OSError(errno.ETIMEDOUT, "the call is lost")
+def _lose() -> None:
+    raise OSError(errno.ETIMEDOUT, "the call is lost, or its answer")
 
 
-def answer_lost(_world: World, call: Call) -> Any:
-    call()
-    raise OSError(errno.ETIMEDOUT, "the answer is lost")
+class QuorumCourse(Course):
+    """`alive`: the old master checks its lease while its successor waits."""
 
-
-def over_before(world: World, call: Call) -> Any:
-    world.succeed()
-    return call()
-
-
-def over_after(world: World, call: Call) -> Any:
-    found = call()
-    world.succeed()
-    return found
-
-
-FAULTS = (lost, answer_lost, over_before, over_after)
-
-
-class World:
-    """The fault comes at call `at` of the old master's work. `alive`: it checks its lease while its successor waits."""
-
-    def __init__(self, fault: Callable[[World, Call], Any], at: int, alive: bool) -> None:
+    def __init__(self, fault: Fault, at: int, alive: bool) -> None:
         self.ensemble, shelves = Ensemble(), Shelves()
-        self.old = Broker(shelves, self.ensemble, "old", self.ensemble.clock)
-        self.new = Broker(shelves, self.ensemble, "new", self.ensemble.clock)
-        self.calls, self._at, self._fault = 0, at, fault
-        self._working = self._succeeded = False
+        old, new = (QuorumBroker(shelves, self.ensemble, name) for name in ("old", "new"))
+        super().__init__(old, new, fault, at)
+        self._coordinator = old.coordinator
         if alive:
-            self.new.pause = self._wait  # type: ignore[method-assign]
+            new.meanwhile = old.check_lease
         for name in ("read", "compare_and_set", "remove", "open_session"):
-            real = getattr(self.old.coordinator, name)
-            setattr(self.old.coordinator, name, lambda *given, _real=real: self._call(lambda: _real(*given)))
+            real = getattr(old.coordinator, name)
+            call = lambda *given, _real=real: self.call(Step(partial(_real, *given), _lose))  # noqa: E731
+            setattr(old.coordinator, name, call)
 
-    def play(self) -> bool:
-        """True where the old master made that many calls."""
-        self.old.become_master()
-        self._working = True
-        with suppress(OSError, OwnershipLostError):
-            self.old.work()
-        self._working = False
-        self.succeed()
-        return self.calls >= self._at
-
-    def succeed(self) -> None:
-        if self._succeeded:
-            return
-        self._succeeded = True
-        working, self._working = self._working, False
-        for session in list(self.old.coordinator.sessions):
+    def free(self) -> None:
+        for session in list(self._coordinator.sessions):
             self.ensemble.expire(session)
-        self.new.become_master()
-        if self.old.lease.valid():
-            raise Violation("two masters serve at once")
-        self._working = working
 
     def check(self) -> None:
-        for name, length in self.old.confirmed.items():
-            if length > self.new.sealed.get(name, 0):
-                raise Violation(f"{name}: {length} bytes confirmed, {self.new.sealed.get(name, 0)} sealed")
+        super().check()
         newest = self.new.store.epochs.newest()
         assert newest is not None
-        assert (newest.owner.name, newest.lock.url) == ("new", "memory://")
-
-    def _wait(self, seconds: float) -> bool:
-        self.ensemble.clock.advance(seconds)
-        with suppress(OwnershipLostError):
-            self.old.lease.check()
-        return False
-
-    def _call(self, call: Call) -> Any:
-        if self._working:
-            self.calls += 1
-            if self.calls == self._at:
-                return self._fault(self, call)
-        return call()
+        assert newest.lock.url == "memory://"
 
 
-def histories() -> Iterator[World]:
-    """Every fault at every call, and one history without a fault."""
-    for fault, alive in itertools.product(FAULTS, (False, True)):
-        played, at = True, 0
-        while played:
-            at += 1
-            world = World(fault, at, alive)
-            played = world.play()
-            yield world
+def dead(_: pytest.MonkeyPatch, fault: Fault, at: int) -> Course:
+    return QuorumCourse(fault, at, alive=False)
+
+
+def alive(_: pytest.MonkeyPatch, fault: Fault, at: int) -> Course:
+    return QuorumCourse(fault, at, alive=True)
 
 
 def test_what_was_confirmed_lies_inside_the_seal_whatever_happens_at_the_coordinator() -> None:
-    played = 0
-    for world in histories():
-        world.check()
-        played += 1
-    assert played > 60
-
-
-def no_wait(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Locker, "_wait_for", lambda _locker, _previous: (0.0, ""))
+    assert check_all(dead, FAULTS) + check_all(alive, FAULTS) > 60
 
 
 def coordinator_fences(patch: pytest.MonkeyPatch) -> None:
@@ -158,28 +98,19 @@ def coordinator_fences(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CoordinatedElection, "shuts_out", True)
 
 
-def claim_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    """Nor the heartbeats of others; and the session taken for the proof, which its owner believes to go on."""
-    patch.setattr(Locker, "_check_claim", lambda _locker: None)
+def claim_and_heartbeats_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """And the session is taken for the proof, which its owner believes to go on."""
+    claim_not_looked_at(patch)
     patch.setattr(CoordinatedElection, "write", lambda *_: None)
     patch.setattr(CoordinatedElection, "holds", lambda _election: True)
 
 
-def lease_not_asked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Lease, "valid", lambda _lease: True)
-
-
-MUTANTS = [no_wait, coordinator_fences, claim_not_looked_at, lease_not_asked]
+MUTANTS = [no_wait, coordinator_fences, claim_and_heartbeats_not_looked_at, lease_not_asked]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_without_a_rule_some_history_breaks_the_promise(
-    monkeypatch: pytest.MonkeyPatch, mutant: Callable[[pytest.MonkeyPatch], None]
-) -> None:
-    mutant(monkeypatch)
-    with pytest.raises(Violation):
-        for world in histories():
-            world.check()
+def test_without_a_rule_some_history_breaks_the_promise(mutant: CourseMutant) -> None:
+    must_be_caught(mutant, alive, FAULTS)
 
 
 def members(ensemble: Ensemble) -> tuple[Member, Member, MemoryCoordinator, MemoryCoordinator]:

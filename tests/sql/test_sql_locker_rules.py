@@ -1,23 +1,18 @@
 """The rules of "The lock alone in a database" (docs/master-slave.md), with mutants, on a real server and real files.
 
-An old master writes batches and checks its lease. Before or after each of its statements and each of its file calls in
-turn it pauses while another broker takes over, or the connection of that statement is lost, before it or with its
-answer. The lock service lies (every broker gets the lock at once), and the two run on different hosts: the candidate
-has to wait. Whatever was confirmed must lie inside the seal.
+Before or after each statement and each file call of the old master in turn it pauses while another broker takes over,
+or the connection of that statement is lost, before it or with its answer. The lock service lies (every broker gets the
+lock at once), and the two run on different hosts: the candidate has to wait.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
-from fakes import FakeClock, FakeHost
 
 from amq.core.errors import OwnershipLostError, StoreError
 from amq.store.epoch import Epoch
@@ -27,33 +22,38 @@ from amq.store.open import locked_in, open_directory, store_behind
 from amq.store.postgres import database as tables
 from amq.store.postgres.database import Database
 from amq.store.postgres.election import SqlElection
-from amq.store.postgres.sessions import ServerConnection
-from amq.store.postgres.url import SqlUrl
+from tests.fakes import FakeClock, FakeHost
+from tests.fault_course import (
+    BATCH,
+    LOST,
+    OVER,
+    CourseMutant,
+    Fault,
+    Make,
+    Step,
+    Violation,
+    check_all,
+    must_be_caught,
+    no_wait,
+)
 from tests.postgres import Postgres, needs_postgres, postgres
-from tests.sql.candidates import BATCH, Candidate, Violation, grant_all_locks
+from tests.sql.sql_course import SqlBroker, SqlCourse, database_in, new_urls
 
 pytestmark = needs_postgres
-_prefixes = (f"l{number}_" for number in itertools.count(1))
 
 
-class Broker(Candidate):
-    """Writes what a master writes."""
+class LockBroker(SqlBroker):
+    """Its journal is in files, which it writes itself."""
 
     def __init__(self, store: str, locker: str, name: str, clock: FakeClock, files: SystemVfs | None = None) -> None:
         self.vfs = files or SystemVfs()
         self.directory = store
         ports = store_behind(self.vfs, store)
-        self.database = Database(SqlUrl.parse(locker)) if locker else None
+        self.database = database_in(locker) if locker else None
         super().__init__(locked_in(ports, self.database) if self.database is not None else ports, name, clock)
-        self.meanwhile: Callable[[], None] = lambda: None  # while this broker waits
-
-    def pause(self, seconds: float) -> bool:
-        super().pause(seconds)
-        self.meanwhile()
-        return False
 
     def begin(self) -> None:
-        self.name = f"{self.epoch:08d}-00000001.seg"
+        self.name = self._segment(1)
         self.fd = self.vfs.open(f"{self.directory}/journal/{self.name}", os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
     def batch(self) -> None:
@@ -64,7 +64,7 @@ class Broker(Candidate):
             self.confirmed[self.name] = length + len(BATCH)
 
     def work(self) -> None:
-        """Four batches, with checks between them. Ends at the first error."""
+        """Four batches, with checks between them."""
         self.begin()
         for _ in range(2):
             self.batch()
@@ -72,144 +72,29 @@ class Broker(Candidate):
             self.batch()
 
 
-Fault = Callable[[Callable[[], Any], Callable[[], None], "ServerConnection | None"], Any]
-
-
-def lost_before(_call: Callable[[], Any], _other: Callable[[], None], session: ServerConnection | None) -> Any:
-    assert session is not None
-    session.close()
-    raise psycopg.OperationalError("the connection is lost")
-
-
-def answer_lost(call: Callable[[], Any], _other: Callable[[], None], session: ServerConnection | None) -> Any:
-    assert session is not None
-    call()
-    session.close()
-    raise psycopg.OperationalError("the connection is lost")
-
-
-def stands_still_before(call: Callable[[], Any], other: Callable[[], None], _session: ServerConnection | None) -> Any:
-    other()
-    return call()
-
-
-def stands_still_after(call: Callable[[], Any], other: Callable[[], None], _session: ServerConnection | None) -> Any:
-    found = call()
-    other()
-    return found
-
-
-STILL: list[Fault] = [stands_still_before, stands_still_after]
-LOST: list[Fault] = [lost_before, answer_lost]
-
-
-class World:
-    """One store, an old master, and its successor. The fault comes at call `at` of the old master's work: a statement,
-    or a call of the file system."""
+class LockCourse(SqlCourse):
+    """The fault comes at a statement, or at a call of the file system, which cannot be lost."""
 
     def __init__(self, store: Path, url: str, patch: pytest.MonkeyPatch, fault: Fault, at: int) -> None:
-        self.clock = FakeClock()
+        clock, files = FakeClock(), SystemVfs()
         store.mkdir()
-        self.old = Broker(str(store), url, "old", self.clock, self._watched())
-        self.new = Broker(str(store), url, "new", self.clock)
-        self.calls = 0
-        self._at, self._fault = at, fault
-        self._working = self._succeeded = False
-        real = tables._run
-        patch.setattr(
-            tables,
-            "_run",
-            lambda session, statement, asked: self._call(lambda: real(session, statement, asked), session),
-        )
-
-    def play(self) -> bool:
-        """True where the old master made that many calls."""
-        self.old.become_master()
-        self._working = True
-        with suppress(OSError, OwnershipLostError):
-            self.old.work()
-        self._working = False
-        self._succeed()
-        return self.calls >= self._at
-
-    def check(self) -> None:
-        for name, length in self.old.confirmed.items():
-            if length > self.new.sealed.get(name, 0):
-                raise Violation(f"{name}: {length} bytes confirmed, {self.new.sealed.get(name, 0)} sealed")
-        newest = self.new.store.epochs.newest()
-        assert newest is not None
-        assert newest.owner.name == "new"
-
-    def close(self) -> None:
-        """The server admits few connections at a time."""
-        for broker in (self.old, self.new):
-            assert broker.database is not None
-            for session in list(broker.database.sessions._made):
-                session.close()
-
-    def _succeed(self) -> None:
-        if self._succeeded:
-            return
-        self._succeeded = True
-        working, self._working = self._working, False
-        self.new.become_master()
-        if self.old.lease.valid():
-            raise Violation("two masters serve at once")
-        self._working = working
-
-    def _call(self, call: Callable[[], Any], session: ServerConnection | None) -> Any:
-        if self._working and (session is not None or self._fault in STILL):
-            self.calls += 1
-            if self.calls == self._at:
-                return self._fault(call, self._succeed, session)
-        return call()
-
-    def _watched(self) -> SystemVfs:
-        files = SystemVfs()
+        old = LockBroker(str(store), url, "old", clock, files)
+        super().__init__(old, LockBroker(str(store), url, "new", clock), patch, fault, at)
         for name in ("open", "pwrite", "fdatasync", "listdir"):
             real = getattr(files, name)
-            setattr(files, name, lambda *args, _real=real: self._call(lambda: _real(*args), None))
-        return files
+            setattr(files, name, lambda *given, _real=real: self.call(Step(partial(_real, *given))))
 
 
 @pytest.fixture
-def lying(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every broker gets every lock."""
-    grant_all_locks(monkeypatch)
-    monkeypatch.setattr(SystemVfs, "try_lock", lambda _self, _fd: True)
-
-
-def histories(
-    server: Postgres, database: str, directory: Path, monkeypatch: pytest.MonkeyPatch, faults: list[Fault]
-) -> Iterator[World]:
-    """Every fault at every call."""
-    for fault in faults:
-        for at in itertools.count(1):
-            with monkeypatch.context() as patch:
-                prefix = next(_prefixes)
-                world = World(directory / prefix, server.url(database, f"tablePrefix={prefix}"), patch, fault, at)
-                played = world.play()
-                if played:
-                    yield world
-                world.close()
-                if not played:
-                    break
+def make(server: Postgres, database: str, tmp_path: Path) -> Make:
+    url = new_urls(server, database)
+    return lambda patch, fault, at: LockCourse(tmp_path / f"{fault.__name__}{at}", url(), patch, fault, at)
 
 
 @pytest.mark.deep
 @pytest.mark.usefixtures("lying")
-def test_every_fault_at_every_call(
-    server: Postgres, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    played = 0
-    for world in histories(server, database, tmp_path, monkeypatch, STILL + LOST):
-        world.check()
-        played += 1
-    assert played > 40
-
-
-def no_wait(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Locker, "_wait_for", lambda _self, _previous: (0.0, ""))
+def test_every_fault_at_every_call(make: Make) -> None:
+    assert check_all(make, (*OVER, *LOST)) > 40
 
 
 def files_fence(patch: pytest.MonkeyPatch) -> None:
@@ -226,17 +111,8 @@ def files_fence(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.deep
 @pytest.mark.usefixtures("lying")
 @pytest.mark.parametrize("mutant", [no_wait, files_fence], ids=lambda mutant: mutant.__name__)
-def test_without_the_wait_some_history_breaks_the_promise(
-    server: Postgres,
-    database: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    mutant: Callable[[pytest.MonkeyPatch], None],
-) -> None:
-    mutant(monkeypatch)
-    with pytest.raises(Violation):
-        for world in histories(server, database, tmp_path, monkeypatch, STILL):
-            world.check()
+def test_without_the_wait_some_history_breaks_the_promise(mutant: CourseMutant, make: Make) -> None:
+    must_be_caught(mutant, make, OVER)
 
 
 def taken_over_beside_a_master_that_works(
@@ -244,19 +120,15 @@ def taken_over_beside_a_master_that_works(
 ) -> None:
     """The old master checks its lease while the candidate waits, and writes behind the seal."""
     store.mkdir()
-    prefix = next(_prefixes)
-    urls = [server.url(database, f"tablePrefix={prefix}") if each else "" for each in lockers]
-    clock = FakeClock()
-    old, new = (Broker(str(store), url, name, clock) for url, name in zip(urls, ("old", "new"), strict=True))
+    url, clock = new_urls(server, database)(), FakeClock()
+    old, new = (
+        LockBroker(str(store), url if each else "", name, clock)
+        for each, name in zip(lockers, ("old", "new"), strict=True)
+    )
     old.become_master()
     old.begin()
     old.batch()
-
-    def check() -> None:
-        with suppress(OwnershipLostError):
-            old.lease.check()
-
-    new.meanwhile = check
+    new.meanwhile = old.check_lease
     new.become_master()
     old.batch()
     if old.confirmed[old.name] > new.sealed[old.name]:
@@ -295,9 +167,13 @@ def test_brokers_whose_locks_are_elsewhere_are_refused(
 def test_the_lock_moves_when_the_last_master_has_left_its_mark(server: Postgres, database: str, tmp_path: Path) -> None:
     """To a database, to another one, and back; never behind a master that may live."""
     store, clock = str(tmp_path), FakeClock()
-    urls = [server.url(database, f"tablePrefix={next(_prefixes)}") for _ in range(2)]
+    url = new_urls(server, database)
+    urls = [url(), url()]
     for number, url in enumerate(("", urls[0], urls[1], "")):
-        broker, other = Broker(store, url, f"n{number}", clock), Broker(store, urls[url == urls[0]], "other", clock)
+        broker, other = (
+            LockBroker(store, url, f"n{number}", clock),
+            LockBroker(store, urls[url == urls[0]], "other", clock),
+        )
         broker.become_master()
         other.store.make()
         with pytest.raises(StoreError, match="stop all of them in good order"):
@@ -311,8 +187,8 @@ def test_the_lock_moves_when_the_last_master_has_left_its_mark(server: Postgres,
 def test_two_brokers_of_one_first_start_cannot_both_be_master(server: Postgres, database: str, tmp_path: Path) -> None:
     """No epoch says yet where the lock is: the link of the first one decides."""
     store, clock = str(tmp_path), FakeClock()
-    first = Broker(store, "", "first", clock)
-    second = Broker(store, server.url(database, f"tablePrefix={next(_prefixes)}"), "second", clock)
+    first = LockBroker(store, "", "first", clock)
+    second = LockBroker(store, new_urls(server, database)(), "second", clock)
     seal = first.seal
     masters = []
 
@@ -333,11 +209,11 @@ def test_two_brokers_of_one_first_start_cannot_both_be_master(server: Postgres, 
 def test_where_the_database_of_the_lock_is_lost_the_host_of_the_last_master_goes_on(tmp_path: Path) -> None:
     """There it can be proved that nothing more comes from it; elsewhere it cannot."""
     with postgres() as server:
-        gone = Broker(str(tmp_path), server.url("postgres"), "gone", FakeClock())
+        gone = LockBroker(str(tmp_path), server.url("postgres"), "gone", FakeClock())
         gone.become_master()
     with pytest.raises(StoreError, match="stop all of them in good order"):
-        Broker(str(tmp_path), "", "elsewhere", FakeClock()).locker.check_place()
-    here = Broker(str(tmp_path), "", "here", FakeClock())
+        LockBroker(str(tmp_path), "", "elsewhere", FakeClock()).locker.check_place()
+    here = LockBroker(str(tmp_path), "", "here", FakeClock())
     here.locker._host = FakeHost(host_name="host-of-gone", boot="boot-of-gone", own_pid=200)
     here.become_master()
     assert here.epoch == gone.epoch + 1
