@@ -64,7 +64,8 @@ BANS = (
         REPLAYED,
         "go through the Vfs that you were given: the simulation has its own file system",
         # Doors themselves, and the directory of the management socket.
-        "amq/store/host.py amq/store/files/vfs.py amq/store/postgres/ amq/store/coordinated/ amq/node/management.py",
+        "amq/store/host.py amq/store/files/vfs.py amq/store/postgres/ amq/store/coordinated/ amq/node/management.py "
+        "amq/store/replica/peer_secret.py",
     ),
     _ban(
         "uuid.uuid1 uuid.uuid4 os.urandom secrets.token_bytes secrets.token_hex",

@@ -24,9 +24,10 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from amq.cluster.directory import Cluster, StoreTable
 from amq.config.transport_url import parse_transport_url
 from amq.core.errors import AmqError, StoreError, TransportError
+from amq.core.proof import NONCE_BYTES, PROOF_BYTES
 from amq.doors.clock import Clock, SystemClock
 from amq.link.framing import LinkError
-from amq.link.hello import HELLO_BYTES, NONCE_BYTES, PROOF_BYTES, LinkHello
+from amq.link.hello import HELLO_BYTES, LinkHello
 from amq.management.client import Dial, ManagementClient
 from amq.management.listing import Row
 from amq.security.login import User

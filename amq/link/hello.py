@@ -14,19 +14,16 @@ one read brings. Behind it frames have checksums and no proofs: between hosts us
 
 from __future__ import annotations
 
-import hmac
 import ssl
 import struct
 from typing import Final
 
+from amq.core.proof import NONCE_BYTES, PROOF_BYTES, SECRET_BYTES_MIN, is_proof, proof
 from amq.link.framing import LinkError
 
 VERSION: Final = 2
 MAGIC: Final = b"AMQLINK\n"
 MANAGER: Final = b"AMQMNGT\n"
-NONCE_BYTES: Final = 32
-PROOF_BYTES: Final = 32
-SECRET_BYTES_MIN: Final = 16
 _HELLO: Final = struct.Struct(f"<{len(MAGIC)}sH{NONCE_BYTES}s")
 HELLO_BYTES: Final = _HELLO.size
 _RENEW: Final = "renew it, or look at the clock of this host"
@@ -83,10 +80,10 @@ class LinkHello:
                     code="LINK_VERSION",
                 )
             self._rest, self._their_nonce = self._rest[HELLO_BYTES:], nonce
-            answer = self.begin() if self._is_home else self._proof(self._is_home)
+            answer = self.begin() if self._is_home else proof(self._secret, *self._part(self._is_home))
         if len(self._rest) < PROOF_BYTES:
             return answer, b""
-        if not hmac.compare_digest(self._rest[:PROOF_BYTES], self._proof(not self._is_home)):
+        if not is_proof(self._rest[:PROOF_BYTES], self._secret, *self._part(not self._is_home)):
             raise LinkError(
                 "the other end of the link does not know the secret: give all nodes of the cluster the same "
                 "linkSecretFile",
@@ -94,14 +91,14 @@ class LinkHello:
             )
         self.is_done = True
         rest, self._rest = self._rest[PROOF_BYTES:], b""
-        return answer + (self._proof(True) if self._is_home else b""), rest
+        return answer + (proof(self._secret, *self._part(True)) if self._is_home else b""), rest
 
-    def _proof(self, of_home: bool) -> bytes:
-        """The proof of the home, or that of the gateway."""
+    def _part(self, of_home: bool) -> tuple[bytes, bytes]:
+        """Role and nonces in the proof of the home, or in that of the gateway."""
         mine, theirs = self._nonce, self._their_nonce
         nonces = theirs + mine if self._is_home else mine + theirs  # the gateway's first
         other = b"manager" if self.manages else b"gateway"
-        return hmac.digest(self._secret, (b"home" if of_home else other) + nonces, "sha256")
+        return b"home" if of_home else other, nonces
 
 
 def certificate_refused(address: str, error: ssl.SSLCertVerificationError) -> LinkError:

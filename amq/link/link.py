@@ -19,11 +19,12 @@ from amq.broker.queues.queue import Recipient
 from amq.broker.sessions.links import Client
 from amq.broker.sessions.traffic import Traffic
 from amq.core.errors import AmqError, CommandError
+from amq.core.proof import NONCE_BYTES
 from amq.link import calls, commands
 from amq.link.calls import HOME, OPENING, ClientOpening, Home
 from amq.link.channel import GRANT_BYTES, WINDOW_BYTES, Inlet, Outlet
 from amq.link.framing import LINK, NUMBER, Kind, LinkError, LinkFrame, framed
-from amq.link.hello import NONCE_BYTES, LinkHello, certificate_refused
+from amq.link.hello import LinkHello, certificate_refused
 from amq.link.socket import LinkHub, LinkSocket
 from amq.protocols.commands import (
     CloseSession,

@@ -16,10 +16,11 @@ from typing import Any, Final, cast
 import structlog
 
 from amq.core.errors import AmqError
+from amq.core.proof import NONCE_BYTES
 from amq.link import calls
 from amq.link.calls import HOME, OPENING, ClientOpening, Home
 from amq.link.framing import LINK, NUMBER, Kind, LinkError, LinkFrame, framed
-from amq.link.hello import NONCE_BYTES, LinkHello
+from amq.link.hello import LinkHello
 from amq.link.linked import HomeHub, LinkedClient
 from amq.link.socket import LinkSocket
 from amq.protocols.commands import Failure, Scope

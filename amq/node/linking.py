@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from amq.core.errors import ConfigError, TransportError
-from amq.link.hello import SECRET_BYTES_MIN
+from amq.core.proof import SECRET_BYTES_MIN
 from amq.security import files
 
 _BYTES_MAX: Final = 4096

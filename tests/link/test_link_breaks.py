@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from amq.core.message import LARGE_BODY_BYTES, Message
+from amq.core.proof import NONCE_BYTES
 from amq.link import calls, commands
 from amq.link import server as server_module
 from amq.link import socket as socket_module
 from amq.link.calls import OPENING, ClientOpening
 from amq.link.channel import WINDOW_BYTES
 from amq.link.framing import Kind, LinkFrame, LinkFrames, framed
-from amq.link.hello import HELLO_BYTES, NONCE_BYTES, LinkHello
+from amq.link.hello import HELLO_BYTES, LinkHello
 from amq.protocols.commands import Commit, Flow, Mode, Scope, Send, Subscribe
 from tests.fakes import FakeClock
 from tests.large import large_from

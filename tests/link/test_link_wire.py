@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from amq.core.destination import ANY_REST, ANY_WORD, Pattern
 from amq.core.errors import AccessError, CommandError, SelectorError
 from amq.core.message import Envelope, GivenIds, HeaderColumns, Message, Native, lift
+from amq.core.proof import NONCE_BYTES
 from amq.core.values import Float32, Int8, Int16, Int32
 from amq.core.xid import Xid, Xids
 from amq.journal.reader import RecordRun
@@ -20,7 +21,7 @@ from amq.link import calls, commands
 from amq.link.calls import HOME, OPENING, ClientOpening, Home
 from amq.link.channel import WINDOW_BYTES, Inlet, Outlet
 from amq.link.framing import FRAME_BYTES_MAX, LEAD, SLICE_BYTES, Kind, LinkError, LinkFrame, LinkFrames, framed
-from amq.link.hello import HELLO_BYTES, NONCE_BYTES, VERSION, LinkHello
+from amq.link.hello import HELLO_BYTES, VERSION, LinkHello
 from amq.link.messages import columns_of, messages_at
 from amq.protocols import commands as contract
 from amq.protocols.commands import (

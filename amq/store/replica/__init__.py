@@ -8,4 +8,12 @@ Spec and proof: docs/master-slave.md, "A replicated store".
     stream      LogStream: brings the copies of all members up to one end
     leader      Leader: the master of a term; it confirms, and changes the group
     candidate   Candidate: promise, seal, copy, compare-and-set
+
+The network between the members, which these do not know:
+
+    wire          messages as bytes
+    peer_hello    version, group, id and secret, before anything else is read
+    peer_socket   one connection: nobody waits who sends
+    peer_network  all connections of a member
+    roster        who is there, at the coordinator
 """
