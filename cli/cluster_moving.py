@@ -18,6 +18,7 @@ from amq.cluster.directory import Cluster
 from amq.cluster.moving import MOVING_LOOK_S, advance
 from amq.cluster.placement import SPREAD, Layout, Placement
 from amq.cluster.placing import Await, StoreSeen, next_step
+from amq.cluster.removing import begin_removal
 from amq.cluster.seeing import store_seen
 from amq.core.errors import ConfigError
 from amq.core.units import parse_size_bytes
@@ -92,6 +93,46 @@ def moves(directory: str, cancels: bool, rate: str | None, as_json: bool) -> Non
         click.echo(told(facts))
 
 
+@click.command(
+    "remove-store",
+    epilog=examples(
+        "amq cluster remove-store --cluster /mnt/shared/cluster s4",
+        "amq cluster remove-store --cluster /mnt/shared/cluster s4 --to s1,s2 --rate 50MiB",
+        "amq cluster moves --cluster /mnt/shared/cluster --cancel",
+    ),
+)
+@cluster_option
+@click.argument("name", metavar="STORE")
+@click.option("--to", "targets", metavar="STORE,...", help="The stores that get what it has. Default: all others.")
+@rate_option
+@move_wait_option
+@json_option
+def remove_store(
+    directory: str, name: str, targets: str | None, rate: str | None, wait_s: float, as_json: bool
+) -> None:
+    """Move all that a store holds to the other stores, as by `amq cluster move`, and take the store out of the cluster.
+
+    Its slots, the rules that name it, its part of what is spread, and what belongs to no destination go to the stores
+    of --to in even shares. Then it waits for what only its owners can end: prepared transactions, leases, messages for
+    stores that have no master; `amq cluster moves` names them. At the end no node serves the store; its directory stays
+    with a note. If the command ends early, the nodes go on, and the same command shows the rest; until the end `amq
+    cluster moves --cancel` takes all back.
+
+    Exit code 0: the store is removed. 7: it is not within --wait, with what it waits for.
+    """
+    found = Cluster(directory)
+    placement = found.table().placement
+    into = [each.strip() for each in (targets or "").split(",") if each.strip()]
+    if placement.leaving != name:
+        placement = begin_removal(found, name, into, rate_of(rate), settled(found))
+    location = found.location(name)
+    done = f"store {name} is none of the cluster any more; what is left of it stays at {location}"
+    facts = {"store": name, "at": location, "removed": True}
+    if (placement.step is not None and placement.step.returns) or not placement.leaving:
+        raise OrderError(f"the removal of {name} is being taken back: see `amq cluster moves`")
+    finish(found, placement, wait_s, as_json, facts, done, placement.settled().layout)
+
+
 def settled(found: Cluster) -> Placement:
     """The placement of a cluster in which nothing moves, and of which all stores know. Raises OrderError."""
     until = time.monotonic() + WAIT_S
@@ -119,7 +160,7 @@ def finish(
         time.sleep(MOVING_LOOK_S)
     now = progress(found, placement)
     if as_json:
-        print_json({"cluster": found.directory, **facts, **now})
+        print_json({"cluster": found.directory, **facts, **({"removed": False} if now["moving"] else {}), **now})
     if placement.step is not None:
         raise OrderError(f"the move goes on without this command: {told(now)}")
     if placement.layout != wanted:
@@ -149,7 +190,8 @@ def progress(found: Cluster, placement: Placement, seen: Callable[[str], StoreSe
         "sent_messages": sum(each.sent for each in stores.values()),
         "sent_bytes": sum(each.sent_bytes for each in stores.values()),
         "eta_s": _eta_s(list(reached.values())),
-        "waits_for": {name: list(stores[name].waits) for name in following.stores}
+        "leaving": placement.leaving or None,
+        "waits_for": {name: [*stores[name].waits, *stores[name].rest] for name in following.stores}
         if isinstance(following, Await)
         else {},
     }

@@ -35,7 +35,7 @@ def examine_cluster(directory: str) -> Examination:
         *(_alarm(each) for each in told),
         *(finding for store in stores for finding in _clocks(store, now_ms)),
         *(finding for store in stores for finding in _options(store)),
-        *_ports(nodes, len(table.stores)),
+        *_ports(nodes, len(table.placement.places)),
     ]
     if not told:
         findings.append(Finding(Level.OK, "balance", "each store is served by the node that should serve it"))

@@ -59,7 +59,7 @@ def run(directory: str, read: Callable[[str], BrokerConfig], weight: float, gate
     cluster = Cluster(directory)
     secret = cluster.secret()
     table = cluster.table()
-    _check_ports(config, len(table.stores))
+    _check_ports(config, len(table.placement.places))
     _check_naming(config, table.placement.naming)
     count = gateways or min(GATEWAYS, len(os.sched_getaffinity(0)))
     began_ms = time.time_ns() // 1_000_000
@@ -165,7 +165,7 @@ def member_config(directory: str, store: str, read: Callable[[str], BrokerConfig
     priority = cluster.priorities(config.name).get(store, 0)
     first = parse_transport_url(config.transports[0])
     own_link = str(dataclasses.replace(first, scheme="ssl" if config.certificate else "tcp", port=0))
-    config = shifted(config, list(table.stores).index(store) + 1)
+    config = shifted(config, table.placement.places.index(store) + 1)
     return dataclasses.replace(
         config,
         priority=priority,

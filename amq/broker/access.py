@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from amq.broker.actions import Action as Action
 from amq.broker.names import is_temporary
 from amq.broker.scheduling.scheduler import MANAGEMENT
-from amq.core.destination import parts, wire_name
+from amq.core.destination import Source, parts, wire_name
 from amq.core.errors import AccessError
 from amq.protocols.commands import (
     Abort,
@@ -90,7 +90,7 @@ class Access:
     def __init__(self) -> None:
         self._rules: Rules = anybody_may
         self.quota: Callable[[str, Command], None] = lambda *_: None  # told the name of the user; may raise, too
-        self._check_home: Callable[[str], None] | None = None
+        self._check_home: Callable[[Source], None] | None = None
         self._remembered: WeakValueDictionary[User, Sendable] = WeakValueDictionary()
 
     def use(self, rules: Rules) -> None:
@@ -98,12 +98,13 @@ class Access:
         self._rules = rules
         self._forget_all()
 
-    def ask_homes(self, check: Callable[[str], None]) -> None:
-        """From now on `check(full name of a destination)` decides which live in this store: it raises CommandError."""
+    def ask_homes(self, check: Callable[[Source], None]) -> None:
+        """From now on `check(full name of a destination, or pattern)` decides which live in this store: it raises
+        CommandError."""
         self._check_home = check
         self._forget_all()
 
-    def check_home(self, destination: str) -> None:
+    def check_home(self, destination: Source) -> None:
         """Raises CommandError where the destination lives in another store."""
         if self._check_home is not None:
             self._check_home(destination)
@@ -145,8 +146,9 @@ class Access:
         for action, destination in DEMANDS[command.__class__](command):
             self.check(user, action, destination)
         if self._check_home is not None:
-            for destination in homed(command):
-                self._check_home(destination)
+            used: Iterable[Source] = command.sources if isinstance(command, Subscribe) else homed(command)
+            for each in used:
+                self._check_home(each)
         self.quota(user.name, command)
         if command.__class__ is Send:
             name = command.message.destination

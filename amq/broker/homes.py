@@ -16,7 +16,7 @@ Without a table, and so without a cluster, nothing here is asked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,14 +24,14 @@ import structlog
 
 from amq.broker.names import is_temporary
 from amq.broker.state.state import State
-from amq.cluster.placement import SPREAD, Placement
-from amq.core.destination import Pattern, wire_name
+from amq.cluster.placement import SLOTS, SPREAD, Placement
+from amq.core.destination import Pattern, Source, wire_name
 from amq.core.errors import CommandError, NewerFormatError
 from amq.core.message import SUBSCRIPTION_SCHEME, GivenIds, ids_of_cluster
 from amq.core.remembered import Remembered
-from amq.journal.hidden import OUTBOX_SCHEME, home_name
+from amq.journal.hidden import OUTBOX_SCHEME, home_name, told_name
 from amq.journal.journal import Journal
-from amq.journal.records import Group, ObeyedTable, Prepared
+from amq.journal.records import Group, ObeyedTable, Prepared, decider_of, stores_of
 
 KNOWN_BYTES_MAX = 4 << 20  # of names whose homes are remembered
 HELD_TOLD_MAX = 20  # destinations that are named to operators
@@ -64,15 +64,23 @@ class Homes:
         self._waiting: Mapping[str, Any] | None = None  # a table of a move that is not taken over yet
         self.leaving: dict[str, None] = {}  # queues of the journal that must be sent to their new homes
         self.frozen: set[str] = set()  # these, and queues to which others send what moves here: nobody gets anything
+        self.owes_rest = False  # it leaves, and has not sent what belongs to no destination
         self.sent = Sent()
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
-    def check(self, name: str) -> None:
+    def check(self, name: Source) -> None:
         """Raises CommandError where the destination of that full name lives in another store. A temporary one is where
-        its connection is, since only that has it."""
-        if self.home_of(name):
+        its connection is, since only that has it. A pattern means what lives here, as long as anything does."""
+        if isinstance(name, Pattern):
+            if any(self._is_left(placement) for placement in self._placements):
+                raise CommandError(f"store {self._store} leaves the cluster: use the other stores", code="MOVED")
+        elif self.home_of(name):
             raise self._moved(name)
+
+    def _is_left(self, placement: Placement) -> bool:
+        """Does nothing live in this store by that table?"""
+        return placement.leaving == self._store and placement.is_last_step
 
     def check_taken(self, queue: str) -> None:
         """Raises CommandError where what another store has sent here for that queue of the journal does not belong
@@ -96,14 +104,16 @@ class Homes:
             return ""
         if all(placement.is_home(self._store, name) for placement in self._placements):
             return ""
-        return self._placements[-1].home_of(name)
+        placement = self._placements[-1]
+        home = placement.home_of(name)
+        return home if placement.layout.is_in(self._store, home) else placement.target_of(name)
 
     def message_ids(self) -> GivenIds | None:
         """Those of this store as clients of gateways see them. None = no table is in force yet."""
         obeyed = self._state.obeyed.record
         if obeyed is None or not self._placements:
             return None
-        return ids_of_cluster(obeyed.cluster, self._placements[-1].stores.index(self._store))
+        return ids_of_cluster(obeyed.cluster, self._placements[-1].places.index(self._store))
 
     def _moved(self, name: str) -> CommandError:
         home, number, code = self.home_of(name), self._placements[-1].number, "MOVED"
@@ -185,7 +195,12 @@ class Homes:
 
     def next_home(self, queue: str) -> str:
         """The store to which a queue of the journal that leaves goes."""
-        return self._placements[0].home_of(next(iter(self._homes_of(queue))))
+        return self._placements[0].target_of(next(iter(self._homes_of(queue)), queue))
+
+    def next_home_of_rest(self) -> str:
+        """The store that gets what belongs to no destination, when this one has nothing else; "" = it may keep that."""
+        placement = self._placements[0]
+        return placement.target_of("") if self._is_left(placement) and self.owes_rest else ""
 
     @property
     def rate_bytes(self) -> int:
@@ -204,9 +219,11 @@ class Homes:
             "left_bytes": sum(queues[name].stored_bytes for name in self.leaving if name in queues),
             **asdict(self.sent),
             "busy": sorted(
-                {placement.where(name).slot for name in self._bound_names() if placement.waits(self._store, name)}
+                {placement.slot_in_move(name) for name in self._bound_names() if placement.waits(self._store, name)}
             ),
         }
+        if placement.leaving:
+            facts |= {"rest": self._rest(placement), "peers": sorted(self._peers())}
         facts.pop("waits", None)
         if facts != self.facts:
             self.facts = facts
@@ -235,7 +252,7 @@ class Homes:
         placement = self._placements[0]
         held = self._held(placement) if looks else []
         self.facts = {"number": placement.number, "since": placement.since, "held": held}
-        self.leaving, self.frozen = {}, set()
+        self.leaving, self.frozen, self.owes_rest = {}, set(), self._is_left(placement)
         if placement.step is not None:
             self._begin_step(placement)
 
@@ -245,23 +262,48 @@ class Homes:
         for name, queue in self._state.queues.items():
             if not self._holds(name):
                 continue
-            for home in self._homes_of(name):
+            homes = self._homes_of(name)
+            if not homes and placement.leaving == self._store:  # it is in every store, because it means a pattern
+                if placement.is_last_step:
+                    self.leaving[name] = None
+                    self.frozen.add(name)
+                else:
+                    due[SLOTS - 1] += queue.stored_bytes
+            for home in homes:
                 if placement.leaves(self._store, home):
                     self.leaving[name] = None
                     self.frozen.add(name)
                 elif placement.comes(self._store, home):
                     self.frozen.add(name)
                 elif placement.waits(self._store, home):
-                    due[placement.where(home).slot] += max(1, queue.stored_bytes)
+                    due[placement.slot_in_move(home)] += max(1, queue.stored_bytes)
         told = sorted(due.items())[:DUE_TOLD_MAX]
         self.facts = {**self.facts, "due": told, "due_bytes": due.total(), "cut": len(told) < len(due)}
         self.tell_progress()
+
+    def _rest(self, placement: Placement) -> list[str]:
+        """Of a store that leaves: what it still holds and does not send. The first of it."""
+        if not self._is_left(placement):
+            return []
+        found = [str(each.xid) for each, _ in self._state.prepared.values()]
+        found += [name for name, queue in self._state.queues.items() if queue.stored and name not in self.leaving]
+        if self.owes_rest:
+            found.append("outcomes of commits")
+        return [wire_name(told_name(name)) for name in sorted(found)[:HELD_TOLD_MAX]]
+
+    def _peers(self) -> set[str]:
+        """The stores that must answer this one: about parcels that are open, and transactions over several stores."""
+        found = {parcel.store for parcel, _ in self._state.parcels.values()}
+        for prepared, _ in self._state.prepared.values():
+            if decider := decider_of(prepared.xid):
+                found |= {decider, *stores_of(prepared.owner)}
+        return found - {"", self._store}
 
     def _holds(self, name: str) -> bool:
         queue = self._state.queues[name]
         return not name.startswith(OUTBOX_SCHEME) and bool(queue.stored or queue.stays or queue.duplicates)
 
-    def _homes_of(self, queue: str) -> Iterable[str]:
+    def _homes_of(self, queue: str) -> Sequence[str]:
         """The destinations to which a queue of the journal belongs: that of a durable subscription to all its topics.
         It has none where it is in every store, because it means a pattern."""
         if not queue.startswith(SUBSCRIPTION_SCHEME):

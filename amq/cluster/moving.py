@@ -17,6 +17,7 @@ import structlog
 from amq.cluster.directory import Cluster
 from amq.cluster.placement import Placement
 from amq.cluster.placing import Await, StoreSeen, next_step
+from amq.cluster.removing import leave_note
 from amq.cluster.seeing import store_seen
 from amq.core.errors import AmqError, StoreError
 
@@ -36,6 +37,8 @@ def advance(found: Cluster, seen: Seen | None = None) -> Placement:
     after = next_step(placement, {name: seen(name) for name in placement.stores})
     if isinstance(after, Await):
         return placement
+    if placement.leaving and after.step is None:
+        leave_note(found, placement)
     try:
         return found.place(after).placement
     except StoreError as error:

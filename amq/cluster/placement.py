@@ -22,6 +22,9 @@ A move takes what the destinations hold along, slot by slot. Its tables have a `
 have moved have their new homes, those of the slots that are moving have none, and all others have their old ones. The
 next step exists only when every store has recorded this one, and no store holds anything of what is moving.
 
+A store that leaves the cluster gives all that it has to others by such a move. What lives in every store lives there
+until its last step. The place of a store is never given to another one, because clients know messages by it.
+
 Pure: no file, no clock. Every process computes the same from the same table.
 """
 
@@ -30,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import cycle, groupby
 from typing import Any, Final
 
 from amq.config.patterns import parse_pattern
@@ -44,11 +47,13 @@ from amq.core.destination import (
     plain_name,
 )
 from amq.core.errors import ConfigError
+from amq.core.message import STORE_BITS
 
 SLOTS: Final = 1024
 ALL_SLOTS: Final = frozenset(range(SLOTS))
 SPREAD: Final = "spread"  # as a home: the destination lives in every store
 RULES_MAX: Final = 256
+PLACES_MAX: Final = 1 << STORE_BITS  # of stores, those that were removed too
 PATTERN_WORDS_MAX: Final = 100
 # Destinations of the broker itself: each store has them, and tells there of itself alone.
 _OWN_PREFIXES: Final = ("ActiveMQ.Advisory.", "ActiveMQ.Scheduler.")
@@ -81,10 +86,16 @@ class Where:
 
 @dataclass(frozen=True)
 class Layout:
-    """Rules, pattern → store or SPREAD in the order in which they were made, and the store of each slot."""
+    """Rules, pattern → store or SPREAD in the order in which they were made, the store of each slot, and the store in
+    which nothing lives, not even what is spread; "" = none."""
 
     rules: Mapping[str, str] = field(default_factory=dict)
     slots: tuple[str, ...] = ()
+    without: str = ""
+
+    def is_in(self, store: str, home: str) -> bool:
+        """Does what has that `home` live in `store`?"""
+        return home == store or (home == SPREAD and store != self.without)
 
     @cached_property
     def _tree(self) -> _Node:
@@ -150,6 +161,8 @@ class Placement:
     stores  names, in the order in which they were added
     before  the homes that those replace, while not every store has recorded this table; None = nothing moves
     joining a store that becomes one of `stores` when that change is settled: until then no broker serves it. "" = none
+    leaving one of `stores` that is none any more when that change is settled, "" = none
+    gone    places of stores that were removed, in their order
     step    of a change that takes along what the destinations hold; None = a change that moves nothing that is held
     """
 
@@ -161,6 +174,8 @@ class Placement:
     before: Layout | None = None
     joining: str = ""
     step: MoveStep | None = None
+    leaving: str = ""
+    gone: tuple[int, ...] = ()
 
     @classmethod
     def even(cls, number: int, stores: Iterable[str], naming: Naming | None = None) -> Placement:
@@ -179,17 +194,56 @@ class Placement:
         """The home of the destination of that full name, and why."""
         return self._where(name, self._in_force(name)[0])
 
+    def stores_of(self, name: str) -> tuple[str, ...]:
+        """The stores in which the destination of that full name lives. While it moves: its next ones."""
+        layout = self._in_force(name)[0]
+        home = self._where(name, layout).home
+        return tuple(store for store in self.stores if layout.is_in(store, home))
+
+    def stores_of_patterns(self) -> tuple[str, ...]:
+        """The stores in which a pattern means anything: not one that has nothing more when this step is done."""
+        return tuple(store for store in self.stores if store != self.leaving or not self.is_last_step)
+
+    def target_of(self, name: str) -> str:
+        """The store that gets what another one has of that destination and must give away. What is spread goes to one
+        store, in its order."""
+        stores = self.stores_of(name)
+        return stores[slot_of(name) % len(stores)]
+
     def _in_force(self, name: str) -> tuple[Layout, ...]:
         """A store serves the destination if all of these say so."""
         if self.before is None:
             return (self.layout,)
-        if self.step is None or (slot := self._where(name, self.layout).slot) in self.step.moving:
+        if self.step is None:
+            return self.layout, self.before
+        slot = self._where(name, self.layout).slot
+        if slot < 0:  # it lives in every store by nature: to the last step
+            return (self.before,) if self.step.waiting else (self.layout, self.before)
+        if slot in self.step.moving:
             return self.layout, self.before
         return (self.before if slot in self.step.waiting else self.layout,)
 
+    def slot_in_move(self, name: str) -> int:
+        """The slot with which that destination moves; that of the last one where it lives in every store by nature."""
+        slot = self._where(name, self.layout).slot
+        return SLOTS - 1 if slot < 0 else slot
+
+    @property
+    def is_last_step(self) -> bool:
+        """Does all that has not moved move now?"""
+        return self.step is not None and not self.step.waiting
+
+    @cached_property
+    def places(self) -> tuple[str, ...]:
+        """The stores by their places: message numbers and ports follow these. "" = it was removed."""
+        found = [*self.stores]
+        for place in self.gone:
+            found.insert(place, "")
+        return tuple(found)
+
     def is_home(self, store: str, name: str) -> bool:
         """May the member of `store` serve the destination of that full name? Nobody may while it moves."""
-        return all(self._where(name, layout).home in (store, SPREAD) for layout in self._in_force(name))
+        return all(layout.is_in(store, self._where(name, layout).home) for layout in self._in_force(name))
 
     def is_moving(self, name: str) -> bool:
         """Does nobody serve the destination, because it is on its way to another home?"""
@@ -208,13 +262,13 @@ class Placement:
 
     def comes(self, store: str, name: str) -> bool:
         """Is what other stores have of that destination on its way to `store`?"""
-        return self.step is not None and self.is_moving(name) and self.home_of(name) in (store, SPREAD)
+        return self.step is not None and self.is_moving(name) and self.layout.is_in(store, self.home_of(name))
 
     def _goes(self, store: str, name: str) -> bool:
         """Does `store` lose that destination by this change?"""
         assert self.before is not None, "nothing moves"
-        here = (store, SPREAD)
-        return self._where(name, self.before).home in here and self._where(name, self.layout).home not in here
+        before, after = (layout.is_in(store, self._where(name, layout).home) for layout in (self.before, self.layout))
+        return before and not after
 
     def _where(self, name: str, layout: Layout) -> Where:
         plain = plain_name(name)
@@ -270,11 +324,18 @@ class Placement:
 
     def with_store(self, name: str) -> Placement:
         """One store more, without a slot: no destination moves."""
+        self._check_place()
         return replace(self, number=self.number + 1, stores=(*self.stores, name))
+
+    def _check_place(self) -> None:
+        """Raises ConfigError where no place is left for another store."""
+        if len(self.places) >= PLACES_MAX:
+            raise ConfigError(f"the cluster has had {PLACES_MAX} stores, and gives no place twice: make a new one")
 
     def adopting(self, name: str, rules: Mapping[str, str]) -> Placement:
         """A store that has destinations comes, with the `rules` that leave them there. Raises ConfigError."""
         assert name not in self.stores, name
+        self._check_place()
         joined = replace(self, stores=(*self.stores, name))
         for pattern, store in rules.items():
             joined._check_rule(pattern, store)
@@ -299,6 +360,27 @@ class Placement:
             Layout(self.layout.rules, even_slots(self.layout.slots, self.stores)), MoveStep(rate_bytes=rate_bytes)
         )
 
+    def emptied(self, name: str, into: Sequence[str], rate_bytes: int = 0) -> Placement:
+        """Store `name` gives all that it has to the stores `into`, and is none of the cluster when it is empty. Each of
+        them gets slots until all have as many, and rules in turn. Raises ConfigError."""
+        for store in (name, *into):
+            if store not in self.stores:
+                raise ConfigError(
+                    f"the cluster has no store {store!r}; it has {', '.join(self.stores)}", code="STORE_UNKNOWN"
+                )
+        if not into or name in into:
+            raise ConfigError(f"{name} needs another store that takes what it has: name one of those that stay")
+        turns = cycle(into)
+        rules = {pattern: next(turns) if store == name else store for pattern, store in self.layout.rules.items()}
+        counts = {store: self.layout.slots.count(store) for store in into}
+        slots = [*self.layout.slots]
+        for slot, store in enumerate(slots):
+            if store == name:
+                slots[slot] = taker = min(into, key=lambda each: counts[each])
+                counts[taker] += 1
+        layout = Layout(rules, tuple(slots), without=name)
+        return replace(self._changed(layout, MoveStep(rate_bytes=rate_bytes)), leaving=name)
+
     def stepped(self, slots: frozenset[int]) -> Placement:
         """The step that was moving has arrived; `slots` are moving."""
         assert self.step is not None
@@ -320,7 +402,7 @@ class Placement:
         assert self.step is not None
         assert self.before is not None
         at = MoveStep(moved=self.step.waiting, rate_bytes=self.step.rate_bytes)
-        return replace(self._at(at), layout=self.before, before=self.layout)
+        return replace(self._at(at), layout=self.before, before=self.layout, leaving="")
 
     def _at(self, step: MoveStep) -> Placement:
         return replace(self, number=self.number + 1, since=self.number + 1, step=step)
@@ -346,8 +428,12 @@ class Placement:
     def settled(self) -> Placement:
         """All stores have recorded this table, and hold nothing of what moves: its new homes have it from now on."""
         stores = (*self.stores, self.joining) if self.joining else self.stores
-        number = self.number + 1
-        return replace(self, number=number, since=number, stores=stores, before=None, joining="", step=None)
+        number, layout, gone = self.number + 1, self.layout, self.gone
+        if self.leaving:
+            stores = tuple(store for store in stores if store != self.leaving)
+            layout, gone = replace(layout, without=""), tuple(sorted((*gone, self.places.index(self.leaving))))
+        settled = replace(self, number=number, since=number, stores=stores, layout=layout, gone=gone)
+        return replace(settled, before=None, joining="", step=None, leaving="")
 
     def reverted(self) -> Placement:
         """The change does not take place: what was to move stays where it was."""
@@ -397,6 +483,8 @@ class Placement:
             **({"before": _layout_to_json(self.before)} if self.before is not None else {}),
             **({"joining": self.joining} if self.joining else {}),
             **({"step": _step_to_json(self.step)} if self.step is not None else {}),
+            **({"leaving": self.leaving} if self.leaving else {}),
+            **({"gone": list(self.gone)} if self.gone else {}),
         }
 
     @classmethod
@@ -415,7 +503,13 @@ class Placement:
                 _layout_from_json(before, stores) if before is not None else None,
                 joining,
                 _step_from_json(step) if step is not None else None,
+                found.get("leaving", ""),
+                tuple(found.get("gone", ())),
             )
+            if made.leaving and (made.step is None or made.leaving not in stores):
+                raise ValueError("a store leaves without a move")
+            if [*made.gone] != sorted({int(each) for each in made.gone if 0 <= each < PLACES_MAX}):
+                raise ValueError("places of removed stores that do not exist")
             if made.step is not None and made.before is None:
                 raise ValueError("a move goes from nowhere")
         except (LookupError, TypeError, AttributeError, ValueError) as error:
@@ -452,7 +546,8 @@ def _parsed(pattern: str) -> tuple[str, ...]:
 
 def _layout_to_json(layout: Layout) -> dict[str, Any]:
     runs = [[store, len(list(run))] for store, run in groupby(layout.slots)]
-    return {"rules": [list(rule) for rule in layout.rules.items()], "slots": runs}
+    without = {"without": layout.without} if layout.without else {}
+    return {"rules": [list(rule) for rule in layout.rules.items()], "slots": runs, **without}
 
 
 def _layout_from_json(found: Any, stores: Sequence[str]) -> Layout:
@@ -467,7 +562,10 @@ def _layout_from_json(found: Any, stores: Sequence[str]) -> Layout:
         _parsed(pattern)
     if SPREAD in slots:
         raise ValueError("a slot is at no store")
-    return Layout(rules, slots)
+    without = found.get("without", "")
+    if without and without not in stores:
+        raise ValueError(f"the store {without!r}, which is not one of the cluster")
+    return Layout(rules, slots, without)
 
 
 def even_slots(slots: Sequence[str], stores: Sequence[str]) -> tuple[str, ...]:

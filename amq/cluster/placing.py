@@ -34,6 +34,8 @@ class StoreSeen:
     busy      of a move: the slots of which it cannot send something, because a transaction is prepared, or the like
     left      messages that it holds of what is moving, of `left_bytes`; `due_bytes` = of what has not begun to move
     sent      messages that it has sent to other stores in this mastership, of `sent_bytes`, `bytes_a_second` lately
+    rest      of a store that leaves the cluster: what it holds still, and does not send
+    peers     stores that must answer it before they leave the cluster
     waits     destinations of which it must wait for the end of transactions or leases, before it obeys the newest table
     """
 
@@ -51,6 +53,8 @@ class StoreSeen:
     sent_bytes: int = 0
     bytes_a_second: int = 0
     waits: tuple[str, ...] = ()
+    rest: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,8 @@ def next_step(placement: Placement, stores: Mapping[str, StoreSeen]) -> Await | 
     if step.returns:
         return placement.turned()
     if not step.waiting:
-        return placement.settled()
+        bound = [name for name, seen in stores.items() if seen.rest or placement.leaving in seen.peers]
+        return Await(tuple(bound)) if placement.leaving and bound else placement.settled()
     due: dict[int, int] = {}
     busy = {slot: name for name, seen in stores.items() for slot in seen.busy}
     known_to = 1 << 62  # a store did not say what is in higher slots

@@ -34,10 +34,10 @@ def store_seen(found: Cluster, name: str) -> StoreSeen:
 
 def seen_of(facts: dict[str, Any]) -> StoreSeen:
     """The facts of `amq.broker.homes`, which may be of another version."""
-    held, due, busy, waits = (facts.get(name) for name in ("held", "due", "busy", "waits"))
+    due, busy = facts.get("due"), facts.get("busy")
     return StoreSeen(
         _number(facts.get("number")),
-        tuple(map(str, held)) if isinstance(held, list) else (),
+        _texts(facts.get("held")),
         _number(facts.get("refused")),
         due=tuple((_number(each[0]), _number(each[1])) for each in due) if isinstance(due, list) else (),
         is_cut=facts.get("cut") is True,
@@ -48,13 +48,19 @@ def seen_of(facts: dict[str, Any]) -> StoreSeen:
         sent=_number(facts.get("sent")),
         sent_bytes=_number(facts.get("sent_bytes")),
         bytes_a_second=_number(facts.get("bytes_a_second")),
-        waits=tuple(map(str, waits)) if isinstance(waits, list) else (),
+        waits=_texts(facts.get("waits")),
+        rest=_texts(facts.get("rest")),
+        peers=_texts(facts.get("peers")),
     )
 
 
 def runs(found: Cluster) -> bool:
     """Does a node of the cluster run?"""
     return any(node.running for node in found.nodes())
+
+
+def _texts(found: object) -> tuple[str, ...]:
+    return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
 def _number(value: object) -> int:

@@ -48,6 +48,7 @@ GATEWAYS_END_S = 10.0  # at a stop: then the members end, too
 DATAGRAM_BYTES_MAX = 4096
 COUNTS = "X_AMQ_COUNTS"  # what a gateway says of itself, as JSON
 SOCKETS = "GATEWAY_SOCKETS"  # in the environment of a gateway: its sockets, see `Program`
+REMOVED_S = 15.0  # a store was removed: gateways, which look every 5 s, let go of its master before that ends
 _OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")  # of the node, and of no process that it starts
 _log = structlog.get_logger("amq.cluster")
 
@@ -81,6 +82,8 @@ class _Process:
     started_s: float = 0.0
     code: int = 0
     task: asyncio.Task[None] | None = None
+    is_removed: bool = False  # its store is none of the cluster any more
+    ends: asyncio.Event = field(default_factory=asyncio.Event)  # for that reason it does not begin again
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,7 @@ class Supervisor:
         self._trouble = ""
         self._stopped = threading.Event()
         self._is_ready = False
+        self._opened = 0  # processes
         self._is_moving = False  # are destinations on their way to other homes?
 
     async def until_stopped(self) -> int:
@@ -194,8 +198,12 @@ class Supervisor:
         for store in seen.stores:
             if store not in self._members:
                 self._members[store] = self._open(store, {"store": store}, Program(self._command(store)))
+            elif self._members[store].is_removed:
+                continue  # and is there again: its member begins anew when the old one has ended
             elif before.table != seen.table or before.priorities.get(store) != seen.priorities.get(store):
                 self._reload(self._members[store])  # it reads both itself
+        for store in self._members.keys() - {*seen.stores}:
+            self._remove(self._members[store])
         if before.stores:
             _log.info(
                 "the cluster has changed",
@@ -204,10 +212,36 @@ class Supervisor:
                 table=seen.table,
             )
 
+    def _remove(self, member: _Process) -> None:
+        """Its store was removed: it ends soon, and does not begin again."""
+        if not member.is_removed:
+            member.is_removed = True
+            _log.info("a store was removed from the cluster: its member ends", in_s=REMOVED_S, **member.facts)
+            self._loop.call_later(REMOVED_S, self._end_removed, member)
+
+    def _end_removed(self, member: _Process) -> None:
+        if self._end.done():
+            return
+        assert member.task is not None
+        member.task.add_done_callback(lambda _: self._has_ended(member))
+        member.ends.set()
+        if member.child is not None and member.child.stdin is not None:
+            member.child.stdin.close()
+
+    def _has_ended(self, member: _Process) -> None:
+        if self._end.done():
+            return
+        self._close(member)
+        del self._members[member.name]
+        if member.name in self._seen.stores:
+            self._members[member.name] = self._open(member.name, member.facts, member.program)
+        self._report()
+
     # -- processes ----------------------------------------------------------------------------------------------------
 
     def _open(self, name: str, facts: Mapping[str, str | int], program: Program) -> _Process:
-        path = os.path.join(self._directory, f"{len(self._processes())}.sock")
+        self._opened += 1
+        path = os.path.join(self._directory, f"{self._opened}.sock")
         door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         door.setblocking(False)
         door.bind(path)
@@ -222,7 +256,7 @@ class Supervisor:
 
     async def _run(self, each: _Process) -> None:
         """Start the process, and start it again whenever it ends, until the node stops."""
-        while not self._end.done():
+        while not (self._end.done() or each.ends.is_set()):
             each.started_s = each.heard_s = self._loop.time()
             each.status, each.ready, each.has_spoken, each.counts = "starting", False, False, {}
             each.is_to_reload = False
@@ -231,7 +265,7 @@ class Supervisor:
             except OSError as error:
                 why = str(error)
             else:
-                if self._end.done() and child.stdin is not None:
+                if (self._end.done() or each.ends.is_set()) and child.stdin is not None:
                     child.stdin.close()
                 if each.is_to_reload:
                     self._reload(each)
@@ -241,7 +275,7 @@ class Supervisor:
                 why = _ended(each.code)
             each.child, each.ready = None, False
             each.status = why
-            if self._end.done():
+            if self._end.done() or each.ends.is_set():
                 return
             if self._loop.time() - each.started_s >= STEADY_S:
                 each.pause_s = PAUSE_S_MIN
@@ -251,7 +285,17 @@ class Supervisor:
             if each.pause_s == FAILING_PAUSE_S:
                 _log.critical("a process of the node ends again and again", **each.facts, how=why)
             self._report()
-            await asyncio.wait([self._end], timeout=pause_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._until_it_ends(each)
+
+    async def _until_it_ends(self, each: _Process) -> None:
+        """Wait for the end of the node, or of the part of this process in it."""
+        removed = self._loop.create_task(each.ends.wait())
+        try:
+            await asyncio.wait((asyncio.ensure_future(self._end), removed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            removed.cancel()
 
     async def _start(self, each: _Process) -> asyncio.subprocess.Process:
         environment = {key: value for key, value in self._environment.items() if key not in _OURS}

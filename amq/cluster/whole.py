@@ -99,8 +99,7 @@ class WholeCluster:
     def homes(self, name: str) -> list[str]:
         """The stores in which the destination of that full name lives. Raises StoreError."""
         placement = self.masters.table().placement
-        home = placement.home_of(name)
-        return list(placement.stores) if home == SPREAD else [home]
+        return [*placement.stores_of(name)]
 
     def stores(self) -> Row:
         """A row for each store."""

@@ -41,9 +41,22 @@ class HomeTable(Protocol):
     @property
     def stores(self) -> Sequence[str]: ...
     @property
+    def places(self) -> Sequence[str]:
+        """The stores by their places, "" = it was removed."""
+        ...
+
+    @property
     def number(self) -> int: ...
     def home_of(self, name: str) -> str:
         """The store in which the destination of that full name lives; anything that is not a store = in each."""
+        ...
+
+    def stores_of(self, name: str) -> Sequence[str]:
+        """The stores in which it lives."""
+        ...
+
+    def stores_of_patterns(self) -> Sequence[str]:
+        """The stores in which a consumer of a pattern consumes."""
         ...
 
     def is_moving(self, name: str) -> bool:

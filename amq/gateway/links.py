@@ -219,6 +219,18 @@ class StoreLinks:
         if store.link is link:
             store.link = store.linked = None
 
+    def forget(self, name: str) -> None:
+        """The store of that name was removed from the cluster."""
+        store = self._stores.pop(name, None)
+        if store is None:
+            return
+        if store.connecting is not None:
+            store.connecting.cancel()
+        if store.lookout is not None:
+            store.lookout.stop()
+        if store.link is not None:
+            store.link.lose(HomeUnavailableError(f"store {name} was removed from the cluster: connect again"))
+
     def give_up(self) -> None:
         """The gateway ends: whoever waits for a master hears so now."""
         self._is_closed = True

@@ -30,6 +30,7 @@ class MovedClient(Protocol):
     is_closed: bool
     is_repeating: bool
     move: Move | None
+    homes_of: int
     moving_until_s: float
     waits: bool
 
@@ -87,6 +88,7 @@ class Move:
             client.cluster.renew(self._renewed)
             return
         self.is_known = True
+        is_newer = is_newer or client.homes_of < table.number  # it was read since its homes were found
         client.forget_homes()
         if not is_newer and not self.is_arriving:
             for _, _, failure in self.repeated:

@@ -31,6 +31,7 @@ from amq.gateway import works
 from amq.gateway.answers import AGAIN, BYTES, KEPT_BYTES, SESSION, TOKEN, Joined, Kept
 from amq.gateway.consumers import Consumer, ConsumerHome, HomeBranch, in_homes
 from amq.gateway.homes import INDEX_BITS, INDEX_MASK, GatewayCluster, Loss, RoutedHome
+from amq.gateway.leaving import leave
 from amq.gateway.moves import HOME_CODES, Move, passes
 from amq.gateway.reopening import reopen
 from amq.gateway.spanning import SpanningCommit
@@ -114,6 +115,7 @@ class RoutedConnection:
         self.touched: list[RoutedHome] = []  # which get something of what is being carried out
         self.waits = False  # answers are waited for: see `answered`
         self.move: Move | None = None
+        self.homes_of = cluster.placement.number  # the table by which `_by_name` knows homes, or an older one
         self.moving_until_s = 0.0  # what moves may come again until then, monotonic
         self.is_repeating = False
         self.cluster = cluster
@@ -344,7 +346,7 @@ class RoutedConnection:
         """The home with that index, which is opened where that is needed. Raises AmqError."""
         home = self._homes.get(index)
         if home is None:
-            home = RoutedHome(self, self.cluster.placement.stores[index], index)
+            home = RoutedHome(self, self.cluster.placement.places[index], index)
             self.open(home)
             self._homes[index] = home
         return home
@@ -360,9 +362,9 @@ class RoutedConnection:
 
     def indices(self, name: str) -> list[int]:
         """Those of the homes of the destination of that full name."""
-        stores = self.cluster.placement.stores
-        home = self.cluster.placement.home_of(name)
-        return [stores.index(home)] if home in stores and name not in _EVERYWHERE else [*range(len(stores))]
+        table = self.cluster.placement
+        stores = table.stores if name in _EVERYWHERE else table.stores_of(name)
+        return [table.places.index(store) for store in stores]
 
     def home_to(self, name: str) -> RoutedHome:
         """The home for what is sent to the destination of that full name: of one that lives in each store always the
@@ -370,23 +372,21 @@ class RoutedConnection:
         home = self._by_name.get(name)
         if home is None:
             indices = self.indices(name)
-            if len(indices) > 1:
-                indices = [self._own_place(len(indices))]
-            home = self._home(indices[0])
+            home = self._home(indices[0] if len(indices) == 1 else self._own_place(indices))
             if len(self._by_name) >= NAMES_MAX:
                 self._by_name.clear()
             self._by_name[name] = home
         return home
 
-    def _own_place(self, count: int) -> int:
+    def _own_place(self, indices: list[int]) -> int:
         """The same on each connection of a client that names itself. So a message that the client sends again after a
         failover comes to the store that remembers its id; a store that is added moves few clients."""
         client = self._client
         if name := client.instance or client.id:
             known = f"{client.user.name}\0{name}\0"
-            return max(range(count), key=lambda index: blake2b(f"{known}{index}".encode(), digest_size=8).digest())
+            return max(indices, key=lambda index: blake2b(f"{known}{index}".encode(), digest_size=8).digest())
         digits = "".join(filter(str.isdigit, self._owner))
-        return int(digits or "0") % count
+        return indices[int(digits or "0") % len(indices)]
 
     def anchor(self, name: str) -> RoutedHome:
         """The home where what concerns no destination is known by `name`: the same for all connections."""
@@ -394,16 +394,25 @@ class RoutedConnection:
 
     def all_homes(self) -> list[RoutedHome]:
         """Each store of the cluster. Raises AmqError."""
-        return [self._home(index) for index in range(len(self.cluster.placement.stores))]
+        table = self.cluster.placement
+        return [self._home(table.places.index(store)) for store in table.stores]
 
     def _parts(self, sources: Iterable[Source]) -> dict[RoutedHome, tuple[Source, ...]]:
         """The homes of what a consumer names, and the part that each has."""
         parts: dict[int, list[Source]] = {}
         for source in sources:
-            everywhere = range(len(self.cluster.placement.stores))
-            for index in everywhere if isinstance(source, Pattern) else self.indices(source):
+            for index in self._places_of_patterns() if isinstance(source, Pattern) else self.indices(source):
                 parts.setdefault(index, []).append(source)
         return {self._home(index): tuple(found) for index, found in parts.items()}
+
+    def _is_place(self, index: int) -> bool:
+        """Has the cluster a store with that place?"""
+        places = self.cluster.placement.places
+        return index < len(places) and bool(places[index])
+
+    def _places_of_patterns(self) -> list[int]:
+        table = self.cluster.placement
+        return [table.places.index(store) for store in table.stores_of_patterns()]
 
     def _only_home(self, sources: tuple[Source, ...]) -> RoutedHome:
         """Raises CommandError where they have several."""
@@ -537,6 +546,12 @@ class RoutedConnection:
     def forget_homes(self) -> None:
         """There may be a newer table."""
         self._by_name.clear()
+        self.homes_of = self.cluster.placement.number
+
+    def forget(self, home: RoutedHome) -> None:
+        """Its store was removed."""
+        del self._homes[home.index]
+        self.forget_homes()
 
     # -- a home that is lost ------------------------------------------------------------------------------------------
 
@@ -550,7 +565,10 @@ class RoutedConnection:
         for commit in [*self.commits]:
             commit.lost(home)
         try:
-            reopen(self, home, loss)
+            if home.store in self.cluster.placement.stores:
+                reopen(self, home, loss)
+            else:
+                leave(self, home, loss)
             self.flush()
         except AmqError as failed:
             why = f"the store {home.store} that this connection uses is not reached any more: connect again. {failed}"
@@ -799,6 +817,8 @@ class RoutedConnection:
             covered = consumer.covered(command.first, command.seq)
             if covered:
                 self._settle_set(session, command, consumer, covered)
+            elif self._is_of_removed(command):
+                return
             elif command.transaction or not self._is_old(command.seq):
                 raise _not_held(command)
             else:
@@ -811,6 +831,8 @@ class RoutedConnection:
         index, first = command.seq & INDEX_MASK, command.first
         home = self._homes.get(index)
         if home is None or (first not in (None, OLDEST) and first & INDEX_MASK != index):
+            if self._is_of_removed(command):
+                return
             raise _not_held(command)
         if command.transaction:
             works.work_in(self, command.transaction, home, command.outcome is Outcome.ACCEPTED)
@@ -832,6 +854,12 @@ class RoutedConnection:
             home.ask(session.number, command)
         else:
             self._pass_part(session.number, home, command)
+
+    def _is_of_removed(self, command: Settle) -> bool:
+        """Is that delivery of a store that was removed, and does nobody want an answer? The message comes again."""
+        index = command.seq & INDEX_MASK
+        asks = command.receipt is not None or bool(command.transaction)
+        return not asks and index not in self._homes and not self._is_place(index)
 
     def _is_old(self, seq: int) -> bool:
         """May that delivery be from before its home was lost?"""
@@ -908,7 +936,7 @@ class RoutedConnection:
         branch.home.put(session.number, command)
 
     def _settle_again(self, session: RoutedSession, command: SettleAgain) -> None:
-        if command.seq & INDEX_MASK >= len(self.cluster.placement.stores):
+        if (command.seq & INDEX_MASK) not in self._homes and not self._is_place(command.seq & INDEX_MASK):
             raise _not_held(command)
         home = self._home(command.seq & INDEX_MASK)
         command.seq >>= INDEX_BITS

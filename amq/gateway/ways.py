@@ -121,7 +121,10 @@ class Ways:
             return
         if table is not None:
             if table.number > self._table.number:
+                gone = set(self._table.stores) - set(table.stores)
                 self._table = table
+                for store in gone:
+                    self.links.forget(store)
                 _log.info("the cluster has changed", stores=list(table.stores), table=table.number)
             self._meet(neighbours)
         renewing, self._renewing = self._renewing, []

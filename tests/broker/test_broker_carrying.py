@@ -60,7 +60,7 @@ class Cluster(Stores):
         self.offer()
 
     def offer(self, *stores: str) -> None:
-        for store in stores or STORES:
+        for store in stores or self.table.stores:
             world = self.worlds[store]
             world.config = world.standby.config = world.config.__class__(
                 **{**vars_of(world.config), "placed": content(self.table, store)}

@@ -31,7 +31,7 @@ an older table of the node is obeyed [takeover]
 the table is not recorded [walk]
     amq.broker.homes.Homes.offer: self._journal.append_record(found) => self.recorded(found)
 homes are not asked for a command [walk]
-    amq.broker.access.Access.let_in: self._check_home(destination) => pass
+    amq.broker.access.Access.let_in: self._check_home(each) => pass
 homes are not asked for a message whose destination was used before [again]
     amq.broker.access.Access._forget_all: remembered.clear() => pass
 a transaction is committed where its destinations lived [transaction]

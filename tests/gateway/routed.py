@@ -140,7 +140,7 @@ class Table:
     """A destination's home is that of its slot, unless a rule names another one; "" = each store."""
 
     def __init__(self, stores: Sequence[str], rules: dict[str, str] | None = None) -> None:
-        self.stores = stores
+        self.stores = self.places = stores
         self.number = 1
         self.rules = rules or {}
         self.moving: set[str] = set()
@@ -152,6 +152,13 @@ class Table:
         if plain.startswith("ActiveMQ.Advisory."):
             return ""
         return self.stores[crc32(plain.removeprefix("DLQ.").encode()) % len(self.stores)]
+
+    def stores_of(self, name: str) -> Sequence[str]:
+        home = self.home_of(name)
+        return [home] if home else self.stores_of_patterns()
+
+    def stores_of_patterns(self) -> Sequence[str]:
+        return [store for store in self.places if store]
 
     def is_moving(self, name: str) -> bool:
         return name in self.moving

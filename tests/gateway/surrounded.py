@@ -33,11 +33,18 @@ MAIN = STORES.index("main")
 class OwnTable:
     """The table of homes: what has a name lives in the broker that the test looks at."""
 
-    stores = STORES
+    stores = places = STORES
     number = 1
 
     def home_of(self, name: str) -> str:
         return "" if name.startswith("topic://ActiveMQ.Advisory.") else STORES[MAIN]
+
+    def stores_of(self, name: str) -> tuple[str, ...]:
+        home = self.home_of(name)
+        return (home,) if home else STORES
+
+    def stores_of_patterns(self) -> tuple[str, ...]:
+        return STORES
 
     def is_moving(self, name: str) -> bool:  # noqa: ARG002
         return False

@@ -35,8 +35,7 @@ def check_again(
             for action, name in _demands(subscription):
                 access.check(user, action, name)
             for source in subscription.sources:
-                if isinstance(source, str):
-                    access.check_home(source)
+                access.check_home(source)
             _check_waiting(access, user, subscription)
         except AmqError as error:
             owner.end_with(subscription, error)

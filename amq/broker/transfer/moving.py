@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Iterator
+from dataclasses import astuple
 from typing import Any, Final
 
 import structlog
@@ -22,12 +23,13 @@ from amq.broker.core import Core
 from amq.broker.names import SUBSCRIPTION_SCHEME
 from amq.broker.queues.backlog import Place
 from amq.broker.queues.queue import Queue
+from amq.broker.state.state import State
 from amq.broker.topics.durables import Durables
 from amq.broker.transfer.channel import Channel, Seqs
 from amq.core.errors import AmqError
 from amq.core.message import Message
 from amq.journal.live import Segment
-from amq.journal.records import BaseRecord, Duplicates, Redelivered
+from amq.journal.records import BaseRecord, BatchContent, Duplicates, Marker, Outcomes, Redelivered
 from amq.protocols.commands import Transfer
 
 MESSAGES_MAX: Final = 1000  # in a parcel
@@ -35,6 +37,7 @@ BYTES_MAX: Final = 1 << 20  # of their records, where it is not one message alon
 IDS_MAX: Final = 5000  # in a parcel
 RATE_S: Final = 2.0  # over which the rate for operators is measured
 SUBSCRIPTION, IDS, COUNTS, STAYS = "subscription", "ids", "counts", "stays"  # in the extra of a parcel
+OUTCOMES, MARKERS = "outcomes", "markers"
 _log = structlog.get_logger("amq.placement")
 
 
@@ -52,6 +55,7 @@ class Mover:
         self._parcel: tuple[list[Message], int, int] = ([], 0, 0)  # what is not persistent of it; messages, and bytes
         self._counted_s, self._counted_bytes = 0.0, 0  # since then, for the rate
         self._pause_until_s = 0.0
+        self._rest: list[dict[str, Any]] | None = None  # parcels that belong to no queue; None = not looked for
 
     # -- from here ----------------------------------------------------------------------------------------------------
 
@@ -71,6 +75,20 @@ class Mover:
                 self._begin(queue)
             elif not self._send_head(queue) and not self._send_some(queue):
                 self._end(queue)
+        if not homes.leaving and self.channel.is_free and (store := homes.next_home_of_rest()):
+            self._send_rest(store)
+
+    def _send_rest(self, store: str) -> None:
+        """What belongs to no queue: the commits that took place, and the newest batch of each pipeline."""
+        homes = self._core.homes
+        assert homes is not None
+        if self._rest is None:
+            self._rest = [*_rest_of(self._core.state)][::-1]
+        if self._rest:
+            self.channel.send(store, [], {}, "", json.dumps(self._rest[-1]))
+        else:
+            self._rest, homes.owes_rest = None, False
+            homes.tell_progress()
 
     def _begin(self, queue: Queue) -> None:
         self._name, self._is_begun = queue.name, False
@@ -172,6 +190,8 @@ class Mover:
             if queue.take_out({message.seq}):
                 core.state.remove(queue, message)
         self._parcel = [], 0, 0
+        if self._rest:
+            self._rest.pop()
         now_s = core.clock.monotonic()
         self._count(now_s, count, size)
         if homes.rate_bytes:
@@ -190,7 +210,7 @@ class Mover:
 
     def refused(self, error: AmqError) -> None:
         _log.info("what moves is not taken yet: trying again", queue=self._name, reason=str(error))
-        self._name, self._parcel = "", ([], 0, 0)
+        self._name, self._parcel, self._rest = "", ([], 0, 0), None
         self._pause_until_s = self._core.clock.monotonic() + 0.2
 
     # -- to here ------------------------------------------------------------------------------------------------------
@@ -213,9 +233,24 @@ class Mover:
             found.append(Duplicates(queue, [(id, seq) for seq, id in enumerate(ids, first)]))
         if counts := extra.get(COUNTS):
             found.append(Redelivered(queue, [(messages[row].seq, *count) for row, *count in counts]))
+        if names := extra.get(OUTCOMES):
+            found.append(Outcomes([(name, seq) for seq, name in enumerate(names, self._core.next_seq(len(names)))]))
+        for owner, batch, *content in extra.get(MARKERS, ()):
+            found.append(Marker(owner, batch, BatchContent(*content) if content else None))
         if extra.get(STAYS):
             self._core.state.queue(queue)
         return found
+
+
+def _rest_of(state: State) -> Iterator[dict[str, Any]]:
+    """The extra of each parcel for what belongs to no queue."""
+    markers = [
+        [marker.owner, marker.batch, *(() if marker.content is None else astuple(marker.content))]
+        for marker, _ in state.prepared.markers.values()
+    ]
+    outcomes = [id for id, _ in state.outcomes.items()]
+    for name, rest in ((MARKERS, markers), (OUTCOMES, outcomes)):
+        yield from ({name: rest[first : first + IDS_MAX]} for first in range(0, len(rest), IDS_MAX))
 
 
 def _in_order(queue: Queue) -> Iterator[int]:
