@@ -98,7 +98,6 @@ def moves(directory: str, cancels: bool, rate: str | None, as_json: bool) -> Non
     epilog=examples(
         "amq cluster remove-store --cluster /mnt/shared/cluster s4",
         "amq cluster remove-store --cluster /mnt/shared/cluster s4 --to s1,s2 --rate 50MiB",
-        "amq cluster moves --cluster /mnt/shared/cluster --cancel",
     ),
 )
 @cluster_option

@@ -22,8 +22,8 @@ A move takes what the destinations hold along, slot by slot. Its tables have a `
 have moved have their new homes, those of the slots that are moving have none, and all others have their old ones. The
 next step exists only when every store has recorded this one, and no store holds anything of what is moving.
 
-A store that leaves the cluster gives all that it has to others by such a move. What lives in every store lives there
-until its last step. The place of a store is never given to another one, because clients know messages by it.
+A store that leaves the cluster gives all that it has to others by such a move. It keeps what lives in every store
+until the last step. The place of a store is never given to another one, because clients know messages by it.
 
 Pure: no file, no clock. Every process computes the same from the same table.
 """
@@ -205,8 +205,8 @@ class Placement:
         return tuple(store for store in self.stores if store != self.leaving or not self.is_last_step)
 
     def target_of(self, name: str) -> str:
-        """The store that gets what another one has of that destination and must give away. What is spread goes to one
-        store, in its order."""
+        """The store that gets what another one has of that destination and must give away. All of a spread one goes to
+        one store, in its order."""
         stores = self.stores_of(name)
         return stores[slot_of(name) % len(stores)]
 

@@ -1,8 +1,8 @@
 """A store leaves the cluster: it gives all that it has to others by a move, and then it is none of its stores any more.
 
-The table that begins it names the store as the one that `leaving`. Whoever carries moves through (`amq.cluster.moving`)
-makes the last table, without the store, when it is empty and no other store waits for an answer from it. So a removal
-goes on whatever ends. Before that table a note comes into the directory of the store, which stays as it is.
+The table that begins it has the store as `leaving`. Nodes carry the move through (`amq.cluster.moving`), and make the
+last table, without the store, when it is empty and no other store waits for an answer from it. So a removal goes on
+whatever ends. Before that table a note comes into the directory of the store, which stays as it is.
 """
 
 from __future__ import annotations

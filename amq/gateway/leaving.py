@@ -25,8 +25,8 @@ class LeavingClient(HomesClient, Protocol):
 
 
 def leave(client: LeavingClient, home: RoutedHome, loss: Loss) -> None:
-    """What `client` had in `home`, whose store was removed, begins elsewhere. Raises AmqError where it lacks an answer
-    from there."""
+    """The store of `home` was removed: begin elsewhere what `client` had there. Raises AmqError where an answer from
+    there is missing."""
     if home.is_unsure or any(receipt is not None for receipt in loss.unanswered):
         raise loss.error
     client.forget(home)

@@ -70,7 +70,7 @@ def test_the_contract() -> None:
         "amq store accept",
         "amq doctor",
         *(f"amq cluster {name}" for name in ("init", "add-store", "status", "drain", "resume", "rebalance", "forget")),
-        *(f"amq cluster {name}" for name in ("import-store", "move", "moves", "place", "where")),
+        *(f"amq cluster {name}" for name in ("import-store", "move", "moves", "place", "remove-store", "where")),
         "amq journal check",
         "amq journal dump",
         "amq journal stat",

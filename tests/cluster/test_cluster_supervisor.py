@@ -16,6 +16,9 @@ from structlog.testing import capture_logs
 
 from amq.cluster import supervisor
 from amq.cluster.directory import Cluster, ClusterNode
+from amq.cluster.moving import advance
+from amq.cluster.placing import StoreSeen
+from amq.cluster.removing import NOTE_FILE, remove_store
 from amq.cluster.supervisor import Program, Supervisor
 from tests.patience import DEADLINE_S
 
@@ -255,6 +258,29 @@ def test_a_store_that_is_added_gets_a_member_and_a_changed_share_is_passed_on(cl
                 await node.until(f"{store} hup")
 
     asyncio.run(run())
+
+
+def test_the_member_of_a_store_that_was_removed_ends_and_may_come_back(
+    cluster: Cluster, shown: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "REMOVED_S", 0.05)
+
+    async def check() -> None:
+        async with Node(cluster, shown) as node:
+            await node.until("s1 began")
+            await node.until("s2 began")
+            placement = remove_store(cluster, "s1", seen=lambda _: StoreSeen(1))
+            for _ in range(2):
+                placement = advance(cluster, lambda _, number=placement.number: StoreSeen(number))  # type: ignore[misc]
+            assert placement.stores == ("s2",)
+            await node.until("s1 ended")
+            assert "s2 ended" not in shown.read_text()
+            cluster.add_store("s1")
+            await node.until("s1 began", 2)
+        assert node.code == 0
+
+    asyncio.run(check())
+    assert "removed from the cluster" in (Path(cluster.directory) / "stores" / "s1" / NOTE_FILE).read_text()
 
 
 def test_the_node_goes_on_where_its_cluster_cannot_be_read(cluster: Cluster, shown: Path) -> None:

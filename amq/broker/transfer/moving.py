@@ -79,7 +79,7 @@ class Mover:
             self._send_rest(store)
 
     def _send_rest(self, store: str) -> None:
-        """What belongs to no queue: the commits that took place, and the newest batch of each pipeline."""
+        """Send what belongs to no queue: the commits that took place, and the newest batch of each pipeline."""
         homes = self._core.homes
         assert homes is not None
         if self._rest is None:
