@@ -5,6 +5,7 @@
 #   make examples   programs that lose their broker and go on: examples/failover, examples/cluster
 #   make test    a sample of every area, 3.5 minutes; TEST_ARGS=tests/journal narrows it
 #   make test-deep   all other tests, 19 minutes
+#   make test-thorough   more seeds, versions, moments and benchmarks than make test-deep, before a release
 #   make package   source distribution and wheel, tried in clean environments of each Python that is here
 #   make lint    ruff, import-linter and mypy; codespell and proselint for the documents
 #   make docs    the documents as a site with search: build/site/index.html
@@ -31,10 +32,10 @@ SBOM_EXTRAS ?=
 NFS_TEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark examples test test-deep package lint docs sbom audit pictures bench simulate nfs-test nfs-test-all clean
+.PHONY: help demo demo-spark examples test test-deep test-thorough package lint docs sbom audit pictures bench simulate nfs-test nfs-test-all clean
 
 help:
-	@sed -n '3,18s/^# \{0,1\}//p' Makefile
+	@sed -n '3,19s/^# \{0,1\}//p' Makefile
 
 demo: $(VENV)/.installed
 	$(BIN)/amq demo $(DEMO_ARGS)
@@ -55,12 +56,16 @@ PYTEST = @$(BIN)/python -m compileall -q amq cli migrate spark; \
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.installed-test
-	$(PYTEST) -m 'not deep' $(TEST_ARGS)
+	$(PYTEST) -m 'not deep and not thorough' $(TEST_ARGS)
 
-# Four workers more again, as these wait longer for what they started: with five on two cores, they needed half of them.
-test-deep: WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 5)))
+# More workers, as these wait longer for what they started.
+test-deep: WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 7)))
 test-deep: $(VENV)/.installed-test
-	$(PYTEST) -m 'deep' $(TEST_ARGS)
+	$(PYTEST) -m 'deep and not thorough' $(TEST_ARGS)
+
+test-thorough: WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 5)))
+test-thorough: $(VENV)/.installed-test
+	$(PYTEST) -m 'thorough' $(TEST_ARGS)
 
 package: $(VENV)/.installed-test
 	$(BIN)/python -m tests.packages

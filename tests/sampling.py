@@ -1,6 +1,7 @@
 """Which of many parameters run in `make test`: a fixed sample. `make test-deep` runs the others, and not these again.
+Where others still would show the same promise at a high price, `make test-thorough` runs them.
 
-Invariant: each value runs in exactly one of the two. The sample depends on the order of the values alone, so that a
+Invariant: each value runs in exactly one of the three. The sample depends on the order of the values alone, so that a
 failure in it comes again.
 """
 
@@ -26,6 +27,15 @@ def only(values: Iterable[Any], *quick: Any) -> list[Any]:
     return [value if value in quick else _deep(value) for value in values]
 
 
+def thorough(*values: Any) -> list[Any]:
+    """`values` for `parametrize`, marked thorough."""
+    return [_marked(value, pytest.mark.thorough) for value in values]
+
+
 def _deep(value: Any) -> Any:
+    return _marked(value, pytest.mark.deep)
+
+
+def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:
     values = value if type(value) is tuple else (value,)
-    return pytest.param(*values, marks=pytest.mark.deep)
+    return pytest.param(*values, marks=mark)

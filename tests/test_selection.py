@@ -1,5 +1,5 @@
-"""`make test` and `make test-deep` share the tests out: each test runs in exactly one of them, and the quick one has
-something of every area."""
+"""The quick, the deep and the thorough tests share all tests out: each runs in exactly one of them, and the quick ones
+have something of every area."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 
 from tests.brokers import ROOT
 
+TARGETS = ("test", "test-deep", "test-thorough")
 # In a separate process: collects all tests with a selection, and prints what it chose and what it left.
 PROBE = """
 import json, sys
@@ -38,7 +39,7 @@ sys.exit(code)
 def selections() -> dict[str, str]:
     """{target: what the Makefile gives pytest as -m}."""
     found = {}
-    for target in ("test", "test-deep"):
+    for target in TARGETS:
         said = subprocess.run(
             ["make", "--no-print-directory", "-n", target],
             cwd=ROOT,
@@ -65,11 +66,14 @@ def collected(selection: str) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.deep
-def test_each_test_runs_in_one_of_both_and_each_folder_in_the_quick_one() -> None:
-    given = selections()
-    assert given["test"] == f"not {given['test-deep']}", "in both, or in none"
-    quick, deep = collected(given["test"])
-    assert len(quick) + len(deep) > 7000
+def test_each_test_runs_in_one_of_them_and_each_folder_in_the_quick_one() -> None:
+    assert selections() == {
+        "test": "not deep and not thorough",
+        "test-deep": "deep and not thorough",
+        "test-thorough": "thorough",
+    }, "in two of them, or in none"
+    quick, others = collected(selections()["test"])
+    assert len(quick) + len(others) > 7000
     assert len(set(quick)) == len(quick)
     folders = {path.parent.relative_to(ROOT).as_posix() for path in Path(ROOT, "tests").rglob("test_*.py")}
     assert folders == {Path(name.partition("::")[0]).parent.as_posix() for name in quick}

@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from bench import jvm
 from tests.brokers import ROOT
 from tests.patience import DEADLINE_S
 from tests.processes import naming
-from tests.sampling import only
+from tests.sampling import only, thorough
 from tests.spark.conftest import need_spark
 
 SHORT = "--repeat 1 --seconds 0.2 --warm-up 0"
@@ -69,9 +70,17 @@ vars(bench).update(json.loads(sys.argv.pop(1)))
 bench.main()
 """
 QUICK = "transactions --kind plain --messages 30"
+# One of each way to load a broker and to read a figure; `make test-thorough` runs all others.
+DEEP = ("throughput", "recovery", "jms", "console", "gateway", "clusters", "subscriptions", "spark_sink")
 
 
-@pytest.mark.parametrize("words", only(BENCHES, QUICK))
+def programs() -> list[Any]:
+    deep = [words for words in BENCHES if words.partition(" ")[0] in DEEP]
+    others = [words for words in BENCHES if words != QUICK and words not in deep]
+    return [QUICK, *only(deep), *thorough(*others)]
+
+
+@pytest.mark.parametrize("words", programs())
 def test_a_bench_runs(words: str, tmp_path: Path) -> None:
     """In a separate process: this one may hold the JVM of other tests."""
     module, *options = shlex.split(words.replace("OUTPUT", str(tmp_path / "output")))

@@ -561,7 +561,7 @@ def test_no_sequence_gives_a_message_that_the_rules_deny(
     walk(make_world, tmp_path, first, steps, fails_once)
 
 
-@pytest.mark.deep
+@pytest.mark.thorough
 @given(first=rules(), steps=STEPS, fails_once=st.booleans())
 @settings(max_examples=300, suppress_health_check=CHECKED)
 def test_no_long_search_finds_such_a_sequence(

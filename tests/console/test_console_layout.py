@@ -17,6 +17,7 @@ import amq as client
 from amq.console.lists import LISTS
 from tests.console.browsers import SHOTS, axe, browser_page, console, log_in
 from tests.console.test_console_pictures import fill, refuse
+from tests.sampling import thorough
 
 pytestmark = pytest.mark.deep
 CHECK = (Path(__file__).parent / "layout.js").read_text()
@@ -48,7 +49,7 @@ def busy(broker: Broker) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("size", "scheme"), [("desk", "light"), ("phone", "dark")])
+@pytest.mark.parametrize(("size", "scheme"), [("phone", "dark"), *thorough(("desk", "light"))])
 def test_every_page_is_readable(brokers: Brokers, size: str, scheme: str) -> None:
     first, second = brokers.master("a"), brokers.slave(f"broker-{UNBROKEN[:50]}")
     third = brokers.slave("c")

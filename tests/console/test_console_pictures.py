@@ -178,6 +178,7 @@ def find(page: Any, at: str, queue: str, cause: str) -> None:
     page.locator(".hint", has_text=cause).first.wait_for()
 
 
+@pytest.mark.thorough
 def test_no_consumer(brokers: Brokers) -> None:
     broker = brokers.master("a")
     fill(url_of(broker), "invoices", 40)
@@ -190,6 +191,7 @@ def test_no_consumer(brokers: Brokers) -> None:
         picture(page, "no-consumer")
 
 
+@pytest.mark.thorough
 def test_a_slow_consumer(brokers: Brokers) -> None:
     broker = brokers.master("a")
     url = url_of(broker)
@@ -208,6 +210,7 @@ def test_a_slow_consumer(brokers: Brokers) -> None:
         page.get_by_role("cell", name="thumbnails-worker", exact=True).wait_for()
 
 
+@pytest.mark.thorough
 def test_a_poison_message(brokers: Brokers) -> None:
     broker = brokers.master("a", maximumRedeliveries=-1)
     url = url_of(broker)
@@ -232,6 +235,7 @@ def test_a_poison_message(brokers: Brokers) -> None:
         page.get_by_text("Move 1 message to").wait_for()
 
 
+@pytest.mark.thorough
 def test_a_selector_that_matches_nothing(brokers: Brokers) -> None:
     broker = brokers.master("a")
     url = url_of(broker)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,6 @@ from matrix_clients import Link, OurLink, StockLink
 from matrix_group import FreezablePair, Moment, Peer, Story, play
 from matrix_wires import Node, StompPyWire
 
-pytestmark = pytest.mark.deep
 FEATURES: list[Callable[[Peer], Story]] = [
     queues.sends,
     queues.acknowledgements,
@@ -76,8 +76,18 @@ def clients(pair: FreezablePair, node_modules: Path | None) -> Iterator[dict[str
         assert node.close() == 0
 
 
-@pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.name.lower())
-@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.__name__)
+def cells() -> Iterator[Any]:
+    """Each feature with the hardest moment, carried out and not told, and in turn with one of the others. `make
+    test-thorough` has the rest."""
+    others = [moment for moment in Moment if moment is not Moment.UNTOLD]
+    for number, feature in enumerate(FEATURES):
+        for moment in Moment:
+            sample = moment is Moment.UNTOLD or moment is others[number % len(others)]
+            mark = pytest.mark.deep if sample else pytest.mark.thorough
+            yield pytest.param(feature, moment, id=f"{feature.__name__}-{moment.name.lower()}", marks=mark)
+
+
+@pytest.mark.parametrize(("feature", "moment"), [*cells()])
 def test_the_master_is_killed(
     pair: FreezablePair, clients: dict[str, Callable[[str], Link]], feature: Callable[[Peer], Story], moment: Moment
 ) -> None:

@@ -28,6 +28,7 @@ from tests.maintenance.damaged import (
     unfinished,
 )
 from tests.maintenance.test_moving import VFS, content, replayed, sealing
+from tests.sampling import thorough
 
 
 def killed_at(store: Path, nth: int) -> bool:
@@ -47,11 +48,11 @@ def damaged(store: Path, kind: str) -> None:
         patch(Path(epoch_path(str(store), number)), 40, b"damage")
 
 
-def moments(original: Path, tmp_path: Path, kind: str) -> Iterator[Path]:
+def moments(original: Path, tmp_path: Path, kind: str, every: int) -> Iterator[Path]:
     """The store as a repair leaves it that is killed at each of its moments."""
     nth = 0
     while True:
-        nth += 7 if nth > 400 else 1
+        nth += 7 if nth > 400 else every
         store = tmp_path / f"{kind}-{nth}"
         shutil.copytree(original, store)
         damaged(store, kind)
@@ -63,8 +64,8 @@ def moments(original: Path, tmp_path: Path, kind: str) -> Iterator[Path]:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("kind", ["segment", "epoch", "both"])
-def test_killed_at_any_moment_it_is_simply_run_again(original: Path, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "every"), [("both", 3), *thorough(("both", 1), ("segment", 1), ("epoch", 1))])
+def test_killed_at_any_moment_it_is_simply_run_again(original: Path, tmp_path: Path, kind: str, every: int) -> None:
     whole = content(replayed(original))
     assert checkpoints(original)
     undisturbed = tmp_path / "undisturbed"
@@ -72,7 +73,7 @@ def test_killed_at_any_moment_it_is_simply_run_again(original: Path, tmp_path: P
     damaged(undisturbed, kind)
     repair(undisturbed).run()
     saved = content(replayed(undisturbed))
-    for store in moments(original, tmp_path, kind):
+    for store in moments(original, tmp_path, kind, every):
         try:
             found = content(replayed(store))
         except StoreError:

@@ -89,6 +89,10 @@ class Program:
         assert java is not None
         return [java, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", self.class_path, *words]
 
+    def with_client(self, jars: Sequence[Path]) -> Program:
+        """The same classes, which are not compiled again, with another client that has the same package."""
+        return Program(os.pathsep.join([self.class_path.partition(os.pathsep)[0], *map(str, jars)]))
+
     def listed(self) -> list[dict[str, Any]]:
         """All cases, as the compiled suite names them."""
         done = subprocess.run(self.command("suite.Suite", "--list"), capture_output=True, text=True, check=True)

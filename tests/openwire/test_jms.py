@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,12 @@ import maven_client
 import pytest
 from java_suite import Program, cases, compiled
 
+from tests.sampling import thorough
+
 CASES = cases()
-BY_NAME = {case.name: case for case in CASES}
+# With other clients, and on the broker that these cases were taken from: each so many-th case, and by `make
+# test-thorough` each.
+ALL_OR_SAMPLE = pytest.mark.parametrize("every", [pytest.param(7, marks=pytest.mark.deep), *thorough(1)])
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "openwire.md"
 # Where ActiveMQ does otherwise: the case → how its row of the page begins.
 ROWS = {
@@ -36,25 +42,32 @@ def test_each_difference_from_activemq_is_in_the_table_of_the_page() -> None:
 
 
 class Results:
-    """The results of the suite on one broker. A theme's cases run together when the first of them is asked for."""
+    """The results of the suite on one broker. The cases that were selected run in one JVM, when the first is asked for:
+    each JVM takes a second of processor time before it does anything."""
 
-    def __init__(self, program: Program, url: str) -> None:
+    def __init__(self, program: Program, url: str, names: list[str]) -> None:
         self._program = program
         self._url = url
+        self._names = names
         self._lines: dict[str, dict[str, Any]] = {}
 
-    def check(self, name: str, together: list[str]) -> None:
-        """Fail with what the case said. `together` are the names of those that run with it."""
-        if name not in self._lines:
-            patterns = [each.replace(".", r"\.") for each in together]
-            self._lines |= self._program.run(self._url, ["|".join(patterns)])
+    def check(self, name: str) -> None:
+        """Fail with what the case said."""
+        if not self._lines:
+            self._lines = self._program.run(self._url, [pattern(self._names)])
         line = self._lines[name]
         assert line["ok"], line["detail"]
 
 
+def pattern(names: Iterable[str]) -> str:
+    """For `Program.run`: these cases."""
+    return "|".join(re.escape(name) for name in names)
+
+
 @pytest.fixture(scope="module")
-def results(java: Program, amq_url: str) -> Results:
-    return Results(java, amq_url)
+def results(java: Program, amq_url: str, request: pytest.FixtureRequest) -> Results:
+    selected = [item for item in request.session.items if getattr(item, "function", None) is test_a_case]
+    return Results(java, amq_url, [item.callspec.params["name"] for item in selected])
 
 
 @pytest.mark.deep
@@ -67,30 +80,32 @@ def test_the_sources_declare_what_the_suite_lists(java: Program) -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("name", [case.name for case in CASES])
 def test_a_case(results: Results, name: str) -> None:
-    theme = BY_NAME[name].theme
-    results.check(name, [case.name for case in CASES if case.theme == theme])
+    results.check(name)
 
 
-@pytest.mark.deep
-def test_activemq_does_the_same(java: Program, activemq_url: str) -> None:
+@ALL_OR_SAMPLE
+def test_activemq_does_the_same(java: Program, activemq_url: str, every: int) -> None:
     """Each case holds on ActiveMQ too, except those that say why it does otherwise."""
-    lines = java.run(activemq_url)
-    expected = {case.name: case.differs == "" for case in CASES}
+    chosen = CASES[::every]
+    lines = java.run(activemq_url, [pattern(case.name for case in chosen)])
+    expected = {case.name: case.differs == "" for case in chosen}
     others = {name: line["detail"] for name, line in lines.items() if line["ok"] != expected[name]}
     assert others == {}
     assert lines.keys() == expected.keys()
 
 
-@pytest.mark.deep
+@ALL_OR_SAMPLE
 @pytest.mark.parametrize("version", maven_client.VERSIONS)
-def test_other_versions_of_the_client(java: Program, amq_url: str, version: str) -> None:
-    """The whole suite with an older or newer client of Maven Central, where it can be reached."""
-    assert java, "a compiler is there"
+def test_other_versions_of_the_client(java: Program, amq_url: str, version: str, every: int) -> None:
+    """The suite with an older or newer client of Maven Central, where it can be reached."""
     try:
         jars = maven_client.jars(version)
     except maven_client.Unreachable as problem:
         pytest.skip(str(problem))
-    lines = compiled(jars, maven_client.VERSIONS[version]).run(amq_url)
+    chosen = [case.name for case in CASES[::every]]
+    package = maven_client.VERSIONS[version]
+    program = java.with_client(jars) if package == "javax.jms" else compiled(jars, package)
+    lines = program.run(amq_url, [pattern(chosen)])
     failed = {name: line["detail"] for name, line in lines.items() if not line["ok"]}
     assert failed == {}
-    assert lines.keys() == BY_NAME.keys()
+    assert lines.keys() == {*chosen}

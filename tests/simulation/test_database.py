@@ -6,12 +6,14 @@ from collections import Counter
 
 import pytest
 
+from tests.sampling import thorough
 from tests.simulation.database import NAME
 from tests.simulation.pool import report, run_seed, run_seeds
 from tests.simulation.world import Result
 
 QUICK_SEEDS = (21, 25)  # a failover that loses commits, and one that loses none
-DEEP_SEEDS = range(9, 26)  # `python -m tests.simulation` goes on without an end
+DEEP_SEEDS = range(19, 25)
+THOROUGH_SEEDS = range(9, 26)  # `python -m tests.simulation` goes on without an end
 OTHERS = ("two-phase", "durable", "leases", "successions")
 WANTED = {
     "epochs": 55,
@@ -38,17 +40,25 @@ def test_a_group_on_a_database_keeps_its_promises(seed: int) -> None:
 
 @pytest.mark.deep
 def test_no_promise_is_broken_on_a_database() -> None:
+    _explore(DEEP_SEEDS, {kind: least // 4 for kind, least in WANTED.items()})
+
+
+@pytest.mark.thorough
+def test_no_promise_is_broken_in_more_worlds_with_a_database() -> None:
+    _explore(THOROUGH_SEEDS, WANTED)
+
+
+def _explore(seeds: range, wanted: dict[str, int]) -> None:
     counts: Counter[str] = Counter()
-    for result in run_seeds(DEEP_SEEDS, features=(NAME,)):
+    for result in run_seeds(seeds, features=(NAME,)):
         counts += _kept(result)
-    short = {kind: counts[kind] for kind, least in WANTED.items() if counts[kind] < least}
+    short = {kind: counts[kind] for kind, least in wanted.items() if counts[kind] < least}
     assert not short, f"too little happened: {short} of {counts}"
 
 
-@pytest.mark.deep
-def test_features_keep_their_promises_on_a_database() -> None:
-    for result in run_seeds(range(1, 4), features=(NAME, *OTHERS)):
-        _kept(result)
+@pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.deep), *thorough(2, 3)])
+def test_features_keep_their_promises_on_a_database(seed: int) -> None:
+    _kept(run_seed(seed, features=(NAME, *OTHERS)))
 
 
 def _kept(result: Result) -> Counter[str]:
