@@ -10,7 +10,7 @@ from lab.world import World
 @scenario(
     "cluster",
     f"a cluster of {NODES} hosts: one loses its power while another is cut off from the file server, then healed",
-    75,
+    120,
     make=ClusterWorld,
 )
 def power_off_and_cut(world: World) -> None:
