@@ -221,8 +221,16 @@ def shared_names(sources: Iterable[str]) -> list[str]:
 
 @functools.lru_cache(maxsize=1)  # all checks look at one file before the next: the nodes of all would fill the memory
 def nodes(source: str) -> list[ast.AST]:
-    """The module, and all that is in it."""
-    return [*ast.walk(ast.parse(source))]
+    """The module, and all that is in it but for `Load` and `Store`. As `ast.walk`, in half of its time."""
+    found: list[ast.AST] = [ast.parse(source)]
+    for node in found:
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, list):
+                found += [each for each in value if isinstance(each, ast.AST)]
+            elif isinstance(value, ast.AST) and name != "ctx":
+                found.append(value)
+    return found
 
 
 def import_aliases(source: str) -> dict[str, str]:
