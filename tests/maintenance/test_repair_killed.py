@@ -48,7 +48,7 @@ def damaged(store: Path, kind: str) -> None:
         patch(Path(epoch_path(str(store), number)), 40, b"damage")
 
 
-def moments(original: Path, tmp_path: Path, kind: str, every: int) -> Iterator[Path]:
+def moments(original: Path, tmp_path: Path, kind: str, every: int = 1) -> Iterator[Path]:
     """The store as a repair leaves it that is killed at each of its moments."""
     nth = 0
     while True:
