@@ -49,7 +49,10 @@ COMMANDS = {
     "demo-spark": ("demo_spark", "Kill brokers and Spark while rows go to a queue and come back."),
     "perf": ("perf", "Measure throughput and latency with several processes."),
     "pipeline": ("pipeline", "Run a data pipeline with Spark: files to queues, queues to files, journals to figures."),
-    "store": ("store_admin", "Make or upgrade the tables of a store in a database, or accept what a server has."),
+    "store": (
+        "store_admin",
+        "Make or upgrade the tables of a store in a database, or merge two stores of any kind.",
+    ),
     "journal": ("journal", "Show, check, move or repair the journal of a store."),
     "config": ("config", "Show or check the configuration, or import that of another broker."),
     "user": ("user", "Manage the users file."),

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import click
 import structlog
@@ -148,12 +148,14 @@ def member(
     readers: Readers,
     configure_log: Callable[[BrokerConfig], None],
 ) -> Node:
-    """A broker, with ways to the masters of the other stores if it is of a cluster. Raises AmqError."""
-    doors: dict[str, dict[str, Any]] = {}
+    """A broker, with ways to the masters of the other stores of its cluster, or to one into which its store is merged.
+    Raises AmqError."""
+    (name,) = store_names([config])
     if directory is not None:
-        (name,) = store_names([config])
-        doors[name] = {"peers": member_ways(Cluster(directory).location, lambda: link_context(config))}
-    return Node([config], [source], readers, environment=os.environ, configure_log=configure_log, doors=doors)
+        doors = {"peers": member_ways(Cluster(directory).location, lambda: link_context(config))}
+    else:
+        doors = {"merges": member_ways(lambda place: place, lambda: link_context(config))}
+    return Node([config], [source], readers, environment=os.environ, configure_log=configure_log, doors={name: doors})
 
 
 def member_config(directory: str, store: str, read: Callable[[str], BrokerConfig]) -> BrokerConfig:

@@ -1,4 +1,4 @@
-"""`amq store`: the tables of a store in a database."""
+"""`amq store`: the tables of a store in a database, and the merge of two stores."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from amq.cli.output import examples, json_option, print_json
+from amq.cli.store_merge import merge
 from amq.core.errors import StoreError
 from amq.store.name import is_directory
 from amq.store.open import open_store
@@ -24,10 +25,10 @@ _option = click.option(
 
 @click.group(epilog=examples(f"amq store init --store {_URL}", f"amq store upgrade --store {_URL}"))
 def store() -> None:
-    """Make or upgrade the tables of a store in a database, or accept what a server has.
+    """Make or upgrade the tables of a store in a database, or accept what a server has; merge two stores.
 
-    A store in a directory needs none of this. Run these commands as the owner of the tables; brokers may run as another
-    role, see docs/postgresql.md.
+    A store in a directory needs no tables. Run init, upgrade and accept as the owner of the tables; brokers may run as
+    another role, see docs/postgresql.md.
     """
 
 
@@ -88,6 +89,9 @@ def accept(store: str, yes: bool, as_json: bool) -> None:
         click.echo(f"it is the server that the last master used: {now}")
     else:
         click.echo(f"the last master used {before}, this is {now}" + (": accepted" if yes else "; --yes accepts it"))
+
+
+store.add_command(merge)
 
 
 @contextmanager

@@ -51,13 +51,14 @@ from amq.broker.transactions.spanning import Spanning
 from amq.broker.transactions.transaction import Transaction
 from amq.broker.transactions.two_phase import PendingPrepare, TwoPhase
 from amq.broker.transfer.arrivals import Arrivals
+from amq.broker.transfer.merging import MERGE, MergeOrder, Merging
 from amq.broker.transfer.moving import Mover
 from amq.broker.transfer.outbox import Outbox
 from amq.broker.transfer.outbox_queue import OutboxQueue
 from amq.broker.waiters import Reply
 from amq.config.schema import BrokerConfig
 from amq.core.destination import wire_name
-from amq.core.errors import CommandError, StoreFullError
+from amq.core.errors import AmqError, CommandError, StoreFullError
 from amq.core.message import DEFAULT_PRIORITY, SUBSCRIPTION_SCHEME, Message, heads
 from amq.doors.clock import Clock
 from amq.journal.batch import Confirm, OpenBatch, Waiter
@@ -78,6 +79,8 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 
 class Served(AdvisedClient, Busy, Protocol):
     """A client that is there."""
+
+    def steal(self, error: AmqError) -> None: ...
 
 
 class Broker(Core):
@@ -150,10 +153,16 @@ class Broker(Core):
         if state.subscriptions:
             self.durables.load()
         if state.obeyed.record is not None or self.config.placed is not None:
-            self.homes = Homes(state, journal, self._live_elsewhere)
-            self.homes.begin(self.config.placed)
-            self.moving.channel.begin()
+            self._begin_homes(state.obeyed.record)
         self.wake()
+
+    def _begin_homes(self, obeyed: ObeyedTable | None) -> None:
+        if obeyed is not None and obeyed.cluster == MERGE:
+            self.homes = Merging(self, self.connections, self.moving.channel, self._live_elsewhere)
+        else:
+            self.homes = Homes(self.state, self.journal, self._live_elsewhere)
+        self.homes.begin(self.config.placed)
+        self.moving.channel.begin()
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Options changed that may change while clients are served."""
@@ -175,6 +184,32 @@ class Broker(Core):
         """From now on these permissions decide, also for those who are there; None = everybody may do everything."""
         self.access.use(PermittedRules(permissions, self) if permissions is not None else anybody_may)
         self._ask_again()
+
+    def merge(self, order: MergeOrder, waiter: Waiter) -> None:
+        """All that is here goes to another store from now on, and all clients are closed; `waiter` learns when that is
+        durable. Raises CommandError where it cannot be now, StoreFullError."""
+        if isinstance(self.homes, Merging):
+            raise self.homes.refusal()
+        if self.homes is not None:
+            why = "this store belongs to a cluster: use `amq cluster move` and `amq cluster remove-store`"
+            raise CommandError(why, code="STORE_IN_CLUSTER")
+        if self.journal.full:
+            raise StoreFullError("the store's disk is full: the order could not be stored")
+        batches = (batch.records for batch in self.journal.on_their_way())
+        records = (record.records if isinstance(record, Group) else (record,) for each in batches for record in each)
+        if self.state.prepared or any(isinstance(part, Prepared) for each in records for part in each):
+            raise CommandError(
+                "transactions are prepared, or messages are leased to a pipeline: end them first (`amq transactions "
+                "list` names them), or stop the pipeline",
+                code="TRANSACTIONS_PREPARED",
+            )
+        merging = Merging(self, self.connections, self.moving.channel, self._live_elsewhere)
+        merging.order = order
+        for client in list(self.connections):
+            client.steal(merging.refusal())
+        self.homes = merging
+        merging.start(order)
+        self.journal.confirm(waiter)
 
     def _live_elsewhere(self) -> None:
         """Destinations have other homes than before."""

@@ -50,7 +50,9 @@ class Sent:
 
 class Homes:
     """`changed()` is called when destinations live elsewhere from now on: whoever uses them must be asked again.
-    `facts` is for operators, replaced as a whole; other threads read it."""
+    `facts` is for operators, replaced as a whole; other threads read it. They see it as `fact`."""
+
+    fact = "placement"
 
     def __init__(self, state: State, journal: Journal, changed: Callable[[], None]) -> None:
         self.facts: Mapping[str, Any] = {}
@@ -68,6 +70,13 @@ class Homes:
         self.sent = Sent()
 
     # -- asking -------------------------------------------------------------------------------------------------------
+
+    def let_in(self) -> None:
+        """Raises CommandError where no client may come in."""
+
+    def refusal(self) -> CommandError:
+        """The error for a client that is sent away."""
+        raise AssertionError("a store of a cluster serves")
 
     def check(self, name: Source) -> None:
         """Raises CommandError where the destination of that full name lives in another store. A temporary one is where

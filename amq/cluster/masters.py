@@ -253,7 +253,7 @@ class Masters:
 
     def dial(self, url: str) -> Dial:
         """How the port for links at `url` is called."""
-        return partial(_dial, url, self.cluster.secret, self._context)
+        return partial(dial_link, url, self.cluster.secret, self._context)
 
     # -- lanes --------------------------------------------------------------------------------------------------------
 
@@ -312,7 +312,7 @@ class _Lane:
             job.run()
 
 
-def _dial(url: str, secret: Callable[[], bytes], context: Context, timeout_s: float) -> socket.socket:
+def dial_link(url: str, secret: Callable[[], bytes], context: Context, timeout_s: float) -> socket.socket:
     """A socket to the management of the master whose port for links is at `url`. Raises OSError, AmqError."""
     place = parse_transport_url(url)
     sock = socket.create_connection((place.host, place.port), timeout_s)

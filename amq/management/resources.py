@@ -19,9 +19,11 @@ import structlog
 from amq.broker.actions import Action
 from amq.broker.broker import Broker
 from amq.broker.sessions.traffic import Traffic
+from amq.broker.transfer.merging import MergeOrder
 from amq.config.schema import BrokerConfig
 from amq.core.destination import QUEUE_SCHEME, TOPIC_SCHEME
 from amq.core.errors import AccessError, AmqError, CommandError
+from amq.journal.batch import Waiter
 from amq.management import own
 from amq.management.consoles import ANNOUNCE_S, Announced, web_url
 from amq.management.history import History
@@ -50,6 +52,9 @@ class Serving(Protocol):
 
     broker: Broker
     connections: Any  # number → Connected, see `amq.management.views`
+
+    def merge(self, order: MergeOrder, waiter: Waiter) -> None:
+        """All that the store has goes to another one. Raises AmqError."""
 
     @property
     def traffic(self) -> Mapping[str, Traffic]:

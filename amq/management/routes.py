@@ -13,6 +13,8 @@ from amq.broker.actions import Action
 from amq.broker.names import SCHEDULE_SCHEME, check_made
 from amq.broker.queues.queue import Queue
 from amq.broker.queues.redelivery import CAUSE
+from amq.broker.transfer.merging import MergeOrder
+from amq.config.transport_url import parse_transport_url
 from amq.core.destination import QUEUE_SCHEME, flaw, plain_name, wire_name
 from amq.core.errors import AccessError, CommandError
 from amq.core.message import BYTES, TEXT, Message, check
@@ -449,11 +451,26 @@ async def close_connection(context: Context, request: Request) -> Row:
     raise unknown(f"there is no connection {wanted[:100]}: `amq connections list` shows them")
 
 
+async def merge(context: Context, request: Request) -> Row:
+    into, urls = text(request, "into"), texts(request, "urls", MERGE_URLS_MAX)
+    if not into or not urls:
+        raise invalid('"into" must be the place of a store, and "urls" a list of the addresses of its brokers')
+    for url in urls:
+        parse_transport_url(url)
+    secret_file = text(request, "secret_file", "") or context.member.config.link_secret_file
+    order, done = MergeOrder(into, urls, secret_file, whole(request, "rate_bytes", 0, 1 << 40)), Done()
+    context.serving.merge(order, done)
+    context.broker.wake()
+    await done.wait()
+    return {}
+
+
 async def elsewhere(context: Context, request: Request) -> Row:  # noqa: ARG001
     """`Resources` answers, also on a slave."""
     raise AssertionError(request)
 
 
+MERGE_URLS_MAX: Final = 100
 NO_CLIENT: Final = "-"  # is in a path for a subscription that belongs to no client id
 
 
@@ -562,5 +579,6 @@ ROUTES: Final = [
     _delete("/connections/{id}", "Close a connection.", close_connection, manage),
     _get("/scheduled", "Scheduled messages.", scheduled, manage, ("name",)),
     _get("/prepared", "Prepared transactions.", prepared, manage, LIST),
+    _post("/merge", "Merge the store into another one.", merge, manage, ("into", "urls", "secret_file", "rate_bytes")),
     _get("/segments", "Segments of the journal.", segments, manage, LIST),
 ]

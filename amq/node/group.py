@@ -63,6 +63,7 @@ class Facts:
     link           where gateways reach it while it is master, "" = nowhere
     certificate    of its TLS ports: `subject`, `not_after_s` (seconds since 1970); {} = it has none
     placement      the table of its cluster that it obeys as master (`amq.broker.homes`); {} = none
+    merge          how far the store is merged into another one (`amq.broker.transfer.merging`); {} = it is not
     """
 
     options: Mapping[str, Any]
@@ -79,6 +80,7 @@ class Facts:
     link: str = ""
     certificate: Mapping[str, Any] = field(default_factory=dict)
     placement: Mapping[str, Any] = field(default_factory=dict)
+    merge: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -96,6 +98,7 @@ class Facts:
             **({"link": self.link} if self.link else {}),
             **({"certificate": dict(self.certificate)} if self.certificate else {}),
             **({"placement": dict(self.placement)} if self.placement else {}),
+            **({"merge": dict(self.merge)} if self.merge else {}),
         }
 
 

@@ -22,14 +22,16 @@ import structlog
 from amq.broker.broker import Broker
 from amq.broker.events import StoreFull, StoreHasRoom, StoreLimitLeft, StoreLimitReached
 from amq.broker.queues.redelivery import shown
-from amq.broker.sessions.connection import ClientConnection
+from amq.broker.sessions.connection import ClientConnection, SentAway
 from amq.broker.sessions.links import Client
 from amq.broker.state.state import State
+from amq.broker.transfer.merging import MergeOrder, Merging
 from amq.broker.transfer.peers import Peers
 from amq.config.schema import BrokerConfig
-from amq.core.errors import AmqError, CorruptError
+from amq.core.errors import AmqError, CommandError, CorruptError, TransportError
 from amq.doors.clock import Clock
 from amq.doors.threads import JobRunner, Threads
+from amq.journal.batch import Waiter
 from amq.journal.journal import Journal
 from amq.journal.recovery import Recovered
 from amq.link.calls import Home
@@ -61,7 +63,7 @@ MakeRunner = Callable[[Callable[..., object]], JobRunner]  # from the event loop
 @dataclass(frozen=True, slots=True)
 class Doors:
     """The ways to the outside that a member has. `peers(mastership, secret, threads, entropy)` makes those to the other
-    stores of its cluster, None = it is in none."""
+    stores of its cluster, None = it is in none; `merges` one to a lone store, by its place."""
 
     store: Store
     clock: Clock
@@ -70,6 +72,7 @@ class Doors:
     entropy: Random
     make_runner: MakeRunner
     peers: Callable[..., ClosedPeers] | None = None
+    merges: Callable[..., ClosedPeers] | None = None
 
 
 class Mastership(Reception):
@@ -93,6 +96,7 @@ class Mastership(Reception):
         self.turn = Turn(self.loop, inline=shared.alone)
         self.full = False  # the store's disk
         self.link = ""  # its address for gateways, "" = it has none
+        self._trouble = ""  # why the store cannot be merged, as it was logged last
         self._links: LinkServer | None = None
         self._peers: ClosedPeers | None = None
         self._doors = doors
@@ -129,6 +133,7 @@ class Mastership(Reception):
         await super().listen(neighbours, given)
         if self.config.link_listen:
             await self._listen_for_links(self.config.link_listen)
+        self._carry_merge()
         self._upkeep = self.loop.call_later(UPKEEP_S, self._keep_up)
 
     async def _listen_for_links(self, text: str) -> None:
@@ -140,6 +145,43 @@ class Mastership(Reception):
         if self._doors.peers is not None:
             self._peers = self.broker.peers = self._doors.peers(self, secret, self._doors.threads, self._entropy)
             self.broker.outbox.sweep()
+
+    def merge(self, order: MergeOrder, waiter: Waiter) -> None:
+        """See `Broker.merge`. Raises AmqError."""
+        link_secret(order.secret_file)
+        if self._doors.merges is None:
+            raise CommandError("a node of a cluster merges no stores: `amq cluster --help`", code="STORE_IN_CLUSTER")
+        self.broker.merge(order, waiter)
+        self._carry_merge()
+
+    def _carry_merge(self) -> None:
+        """The store is being merged into another one: reach that. It has been: tell clients where they find it."""
+        merging = self._merging
+        if merging is None:
+            return
+        if merging.is_over:
+            self.meet(self._neighbours)
+            peers, self._peers, self.broker.peers = self._peers, None, None
+            if peers is not None:
+                peers.close()
+        elif self._peers is None and self._doors.merges is not None:
+            try:
+                secret = link_secret(merging.order.secret_file)
+            except TransportError as error:
+                if self._trouble != str(error):
+                    self._trouble = str(error)
+                    _log.error("the store cannot be merged now", reason=self._trouble)
+                return
+            self._peers = self.broker.peers = self._doors.merges(self, secret, self._doors.threads, self._entropy)
+
+    @property
+    def _merging(self) -> Merging | None:
+        homes = self.broker.homes
+        return homes if isinstance(homes, Merging) else None
+
+    def own_addresses(self) -> tuple[str, ...]:
+        merging = self._merging
+        return merging.order.urls if merging is not None and merging.is_over else super().own_addresses()
 
     def _home(self) -> Home:
         return Home(self._name, self.epoch, self.message_id_prefix, self.broker.newest_seq)
@@ -244,9 +286,14 @@ class Mastership(Reception):
     def admit(self, peer: Served, owner: str, client: Client, protocol: str) -> ClientConnection:
         """Serve a client that has logged in by `protocol`. `owner` = what the names of its temporary destinations begin
         with."""
-        return ClientConnection(self.broker, peer, owner, client, self.traffic[protocol])
+        if (merging := self._merging) is None:
+            return ClientConnection(self.broker, peer, owner, client, self.traffic[protocol])
+        found = SentAway(self.broker, peer, owner, client, self.traffic[protocol])
+        self.loop.call_soon(found.steal, merging.refusal())  # it has learned the addresses by then
+        return found
 
     def _keep_up(self) -> None:
+        self._carry_merge()
         self.broker.sweep()
         self.translator.step()
         self.journal.check_space()

@@ -91,6 +91,7 @@ class Member:
         probe: Probe | None = refusals,
         protocols: Sequence[ServedProtocol] = PROTOCOLS,
         peers: Callable[..., ClosedPeers] | None = None,
+        merges: Callable[..., ClosedPeers] | None = None,
         hosting: Hosting = Hosting(),
     ) -> None:
         self.config = config
@@ -114,6 +115,7 @@ class Member:
             entropy or SystemRandom(),
             make_runner or (lambda post: JobThread(threads, post)),
             peers,
+            merges,
         )
         entrance = hosting.entrance or Entrance(clock, lambda: self.config)
         self._shared = Shared(
@@ -208,7 +210,7 @@ class Member:
             found |= {"urls": tuple(master.urls), "store_full": master.full, "link": master.link}
             if (homes := master.broker.homes) is not None:
                 late = {"outbox": master.broker.outbox.facts, "doubt": master.broker.spanning.facts}
-                found["placement"] = {**homes.facts, **{name: what for name, what in late.items() if what}}
+                found[homes.fact] = {**homes.facts, **{name: what for name, what in late.items() if what}}
         return found
 
     def cut(self) -> None:

@@ -70,6 +70,8 @@ class ClientConnection:
         self.stalled_bytes = 0  # of commands of all sessions that wait
         self._is_silent = bool(client.instance)  # has it still to say something?
         self._paused: set[int] = set()  # sessions for which it is not read from
+        if broker.homes is not None:
+            broker.homes.let_in()
         broker.links.open(self, client)
         self.id = broker.links.name(client, temporary.removesuffix("."))
         if temporary:
@@ -252,3 +254,18 @@ class ClientConnection:
         self._paused.discard(session)
         if not self._paused:
             self.peer.resume_reading()
+
+
+class SentAway(ClientConnection):
+    """A client of a store that was merged into another one: it is let in to learn where that is, and carries out
+    nothing."""
+
+    def handle(
+        self,
+        commands: list[Command],  # noqa: ARG002
+        session: Session | None = None,  # noqa: ARG002
+        until_s: float = math.inf,  # noqa: ARG002
+    ) -> list[Command]:
+        assert self.broker.homes is not None
+        self.steal(self.broker.homes.refusal())
+        return []
