@@ -131,9 +131,7 @@ class Merging(Homes):
         if placed.number == self._number and not self._is_recorded:
             self._is_recorded = True
             if self.order.is_over:
-                _log.info(
-                    "the store is merged: nothing is left here", into=self.order.into, clients_go_to=self.order.url
-                )
+                _log.info("the store is merged: nothing is left here", into=self.order.into, url=self.order.url)
             else:
                 _log.info("the store is being merged into another one", into=self.order.into)
             self.tell_progress()
