@@ -150,7 +150,7 @@ def _absolute(path: str | None) -> str:
 
 
 def _in_the_way(client: ManagementClient, target: _Target, secret: bytes, place: str) -> list[str]:
-    """What must be changed before. Raises AmqError where INTO does not let FROM in."""
+    """The things that must be changed before. Raises AmqError where INTO does not let FROM in."""
     waits = [f"a transaction is prepared: {row['name']}" for row in client.all("/prepared", TOLD_MAX)]
     if not secret:
         return waits

@@ -60,6 +60,7 @@ def test_the_contract() -> None:
         "amq stop",
         "amq handover",
         "amq status",
+        "amq store merge",
         "amq producer",
         "amq consumer",
         "amq demo",

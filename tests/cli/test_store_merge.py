@@ -116,7 +116,7 @@ def test_kills_of_all_who_take_part_lose_and_double_nothing(groups: Groups) -> N
     fill(groups.a.port, "q", COUNT)
     fill(groups.a.port, "r", 50)
     with running(
-        "store", "merge", groups.source.store, groups.into.store, "--secret", groups.secret, "--rate", "100K"
+        "store", "merge", groups.source.store, groups.into.store, "--secret", groups.secret, "--rate", "100KiB"
     ) as command:
         groups.a.wait_event("the store is being merged")
         command.kill()

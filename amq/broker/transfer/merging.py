@@ -36,7 +36,7 @@ _log = structlog.get_logger("amq.merge")
 
 @dataclass(frozen=True, slots=True)
 class MergeOrder:
-    """What an operator has ordered.
+    """An order of an operator.
 
     into         the other store, path or URL, as each broker of this group reaches it
     urls         where clients find its brokers
@@ -149,7 +149,7 @@ class Merging(Homes):
             raise self.refusal()
 
     def refusal(self) -> CommandError:
-        """What clients are told."""
+        """The error for clients."""
         if self.is_over:
             return CommandError(f"this store was merged into another one: connect to {self.order.url}", code="MERGED")
         return CommandError(
