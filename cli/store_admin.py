@@ -25,7 +25,7 @@ _option = click.option(
 
 @click.group(epilog=examples(f"amq store init --store {_URL}", f"amq store upgrade --store {_URL}"))
 def store() -> None:
-    """Make or upgrade the tables of a store in a database, or accept what a server has; merge two stores.
+    """Make or upgrade the tables of a store in a database, or merge two stores of any kind.
 
     A store in a directory needs no tables. Run init, upgrade and accept as the owner of the tables; brokers may run as
     another role, see docs/postgresql.md.
