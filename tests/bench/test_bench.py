@@ -45,6 +45,7 @@ BENCHES = {
     f"gateway --row '4/4 window 256' --idle 20 {SHORT}": "gateway",
     "scaling --quick": "rows",
     "store_takeover --messages 500 --repeat 1 --stores 2": "store_takeover",
+    "moving --messages 500 --repeat 1": "moving",
     "clusters --quick": "clusters",
     "subscriptions --subscriptions 50 --messages 300": "subscriptions",
     "transactions --kind plain --messages 30": "transactions",
