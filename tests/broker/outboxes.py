@@ -156,12 +156,12 @@ class Ways:
 
 
 class Stores:
-    """Two stores, their masters, and the ways between them."""
+    """The stores of a table, two by default, their masters, and the ways between them."""
 
     def __init__(self, path: Path, placement: Placement = TABLE, **config: Any) -> None:
         self.worlds: dict[str, World] = {}
         self.ways = Ways(self.worlds)
-        for store in STORES:
+        for store in placement.stores:
             (path / store).mkdir(parents=True)
             world = self.worlds[store] = World(path / store, placed=content(placement, store), **config)
             world.broker.peers = self.ways

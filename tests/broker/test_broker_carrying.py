@@ -48,11 +48,11 @@ deliveries are not counted [all]
 
 
 class Cluster(Stores):
-    """Two stores, and those who make the tables."""
+    """Stores, and those who make the tables."""
 
-    def __init__(self, path: Path, **config: Any) -> None:
-        super().__init__(path, **config)
-        self.table = TABLE
+    def __init__(self, path: Path, table: Placement = TABLE, **config: Any) -> None:
+        super().__init__(path, table, **config)
+        self.table = table
         self.settle(2)
 
     def begin(self, pattern: str = OURS, store: str = "s2") -> None:
@@ -274,6 +274,19 @@ def test_what_is_scheduled_comes_at_its_time(cluster: Cluster) -> None:
     s2.settle()
     assert received(s2) == [b"later"]
     assert s1.broker.state.stored == 0
+
+
+def test_a_channel_goes_on_to_another_store(make: Callable[..., Cluster]) -> None:
+    """Its connection to the one before is open still, and is to end without the next answer (seed 8 of moves)."""
+    cluster = make(table=Placement.even(1, ("s1", "s2", "s3")))
+    name, other, _ = names_of("s1", placement=cluster.table)
+    for queue, store in ((name, "s2"), (other, "s3")):
+        send(cluster.worlds["s1"], [b"x"], queue)
+        cluster.begin(queue, store)
+        for _ in range(8):
+            cluster.settle(1)
+            cluster.advance()
+        assert received(cluster.worlds[store], queue) == [b"x"]
 
 
 def test_nothing_expires_on_its_way(make: Callable[..., Cluster]) -> None:

@@ -137,11 +137,12 @@ class Channel:
         self._owner.refused(error if isinstance(error, AmqError) else StoreError(str(error)))
 
     def _ask(self, command: Transfer | CloseParcel) -> None:
-        self._asked += 1
         self._idle_s = self._core.clock.monotonic() + IDLE_S
-        command.receipt = self._asked
         try:
-            self._connected().handle([command])
+            connection = self._connected()  # before it asks: one to another store ends here, with its questions
+            self._asked += 1
+            command.receipt = self._asked
+            connection.handle([command])
         except AmqError as error:
             self._doubt(error)
 
