@@ -18,7 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 from amq.broker.homes import Homes
-from amq.cli import cluster_placing
+from amq.cli import cluster_moving, cluster_placing
 from amq.cli.orders import OrderError
 from amq.cluster import seeing
 from amq.cluster.directory import StoreTable
@@ -31,8 +31,9 @@ from amq.core.message import LARGE_BODY_BYTES
 from amq.gateway.members import MemberWays
 from tests.large import large_from
 from tests.simulation.clients import Application, Consumer, Mover, Producer, TransactedProducer
-from tests.simulation.cluster_faults import inject, schedule
+from tests.simulation.cluster_faults import inject, moving_schedule, schedule
 from tests.simulation.cluster_features import add_feature
+from tests.simulation.cluster_moving import MOMENTS, MOVES, Carrier, in_small_steps, roaming
 from tests.simulation.cluster_oracle import ClusterOracle, StoreOracle
 from tests.simulation.door import SimVfs
 from tests.simulation.faults import FAULTS_S, Fault
@@ -259,7 +260,7 @@ class ClusterWorld(World):
         for i in range(rng.choice((2, 2, 2, 3))):
             self._machine(f"n{i}", rng)
         self.nodes = list(self.machines)
-        self._hooks: list[tuple[Any, str, Process, Callable[[], None]]] = []
+        self._hooks: list[list[Any]] = []  # [class, method, process or None, calls left, then]
         count = rng.choice((2, 2, 3))
         self.tables = Tables([f"s{i + 1}" for i in range(count)])
         self.tables.lag_s = {node.name: rng.choice((0.0, 0.0, 0.3, 3.0)) for node in self.nodes}
@@ -268,12 +269,17 @@ class ClusterWorld(World):
         self.stores = [StoreWorld(self, i, rng) for i in range(count + 1)]  # the last one is added later, perhaps
         self.mount = self.stores[0].mount
         self.gateways = self._make_gateways(rng)
+        self.carriers = [Carrier(self, node) for node in self.nodes] if MOVES in self.features else []
         self._make_applications(rng)
         for name in self.features:
-            if name != NAME:
+            if name not in (NAME, MOVES):
                 add_feature(self, name)
         dice = Random(rng.getrandbits(64))
         self.faults = schedule(dice, self.period_s, count, focus) if faults is None else faults
+        if self.carriers:
+            self.oracle.carries = True
+            if faults is None:
+                self.faults = moving_schedule(self.faults, Random(f"moves of {seed}"), self.faults_s)
         self._operator: Process | None = None
 
     def _apart(self) -> tuple[str, str]:
@@ -327,6 +333,8 @@ class ClusterWorld(World):
         first = first.placed("left", "s1").settled().placed("right", "s2").settled()
         first = replace(first, number=1, since=1, before=None)
         self.tables.made[0] = (-1e9, StoreTable(self.tables.newest.locations, first))
+        if self.carriers and not isinstance(self, MovingWorld):
+            made += roaming(Random(f"what roams in {self.seed}"))
         for make in made:
             rng.shuffle(uris)
             url = f"failover:({','.join(uris)})?maxReconnectDelay={rng.choice((200, 2000))}"
@@ -355,9 +363,9 @@ class ClusterWorld(World):
                     slot.vfs.died()
                     wait_s = self.rng.choice((0.05, 0.5, 2.0))
                     self.scheduler.after(wait_s, partial(store.start_broker, slot))
-        for gateway in self.gateways:
-            if gateway.process is process:
-                self.scheduler.after(self.rng.choice((0.05, 0.5, 2.0)), gateway.start)
+        for part in (*self.gateways, *self.carriers):
+            if part.process is process:
+                self.scheduler.after(self.rng.choice((0.05, 0.5, 2.0)), part.start)
 
     def power_off(self, machine: Machine, seconds: float) -> None:
         if not machine.up:
@@ -376,9 +384,9 @@ class ClusterWorld(World):
             for slot in store.slots:
                 if slot.machine is machine:
                     store.start_broker(slot)
-        for gateway in self.gateways:
-            if gateway.machine is machine:
-                gateway.start()
+        for part in (*self.gateways, *self.carriers):
+            if part.machine is machine:
+                part.start()
 
     # -- the operator -------------------------------------------------------------------------------------------------
 
@@ -429,9 +437,11 @@ class ClusterWorld(World):
         self.oracle.unsure.update(id for id, sent in self.oracle.sent.items() if sent.queue == "many")
         store.begin()
 
-    def after_next(self, owner: Any, name: str, process: Process, then: Callable[[], None]) -> None:
-        """Call `then` in `process` before its next call of that method."""
-        self._hooks.append((owner, name, process, then))
+    def after_next(
+        self, owner: Any, name: str, process: Process | None, then: Callable[[], None], nth: int = 1
+    ) -> None:
+        """Call `then` in `process`, None = in any, before its `nth` call of that method from now on."""
+        self._hooks.append([owner, name, process, nth, then])
 
     def _hooked(self, owner: Any, name: str) -> Any:
         method = getattr(owner, name)
@@ -439,9 +449,11 @@ class ClusterWorld(World):
         def call(this: Any, *args: Any, **options: Any) -> Any:
             task = self.scheduler.current
             for hook in [*self._hooks]:
-                if hook[:2] == (owner, name) and task is not None and hook[2] is task.process:
-                    self._hooks.remove(hook)
-                    hook[3]()
+                if hook[:2] == [owner, name] and task is not None and hook[2] in (None, task.process):
+                    hook[3] -= 1
+                    if not hook[3]:
+                        self._hooks.remove(hook)
+                        hook[4]()
             return method(this, *args, **options)
 
         return patch.object(owner, name, call)
@@ -462,7 +474,9 @@ class ClusterWorld(World):
 
         with (
             patch.object(cluster_placing, "Cluster", lambda _: Directory(self, process())),
+            patch.object(cluster_moving, "Cluster", lambda _: Directory(self, process())),
             patch.object(cluster_placing, "time", Time),
+            patch.object(cluster_moving, "time", Time),
             patch.object(seeing, "_store_of", lambda name: self.store(name).door(process()).store(STORE)),
             patch.object(cluster_placing, "print_json", lambda _: None),
             patch.object(seeing, "runs", lambda _: True),
@@ -485,13 +499,15 @@ class ClusterWorld(World):
             self._operating(),
             ExitStack() as settings,
         ):
-            settings.enter_context(self._hooked(Homes, "offer"))
+            for owner, name in MOMENTS if self.carriers else ((Homes, "offer"),):
+                settings.enter_context(self._hooked(owner, name))
+            settings.enter_context(in_small_steps())
             for feature in self._made:
                 settings.enter_context(feature.settings())
             for store in self.stores[:-1]:
                 store.begin()
-            for gateway in self.gateways:
-                scheduler.after(self.rng.random(), gateway.start)
+            for part in (*self.gateways, *self.carriers):
+                scheduler.after(self.rng.random(), part.start)
             scheduler.after(0.3, self._look_at_tables)
             return self._play(inject, self.faults_s)
 
@@ -499,7 +515,8 @@ class ClusterWorld(World):
         for store in self.stores:
             for slot in store.slots:
                 store.look_at_tables(slot)
-        if self.peace and self.tables.newest.placement.before is not None:
+        newest = self.tables.newest.placement
+        if self.peace and newest.before is not None and newest.step is None:
             self.operate(finish=True)
         self.scheduler.after(0.3, self._look_at_tables)
 
@@ -592,3 +609,12 @@ class ClusterWorld(World):
             list(self.oracle.tail),
             self.features,
         )
+
+
+class MovingWorld(ClusterWorld):
+    """What roams alone, and few seconds: moves under faults, many of them in a short time."""
+
+    faults_s = 10.0
+
+    def _applications(self, rng: Random) -> list[Any]:
+        return roaming(rng)

@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from amq.broker.homes import Homes
-from tests.simulation import faults, injection
+from tests.simulation import cluster_moving, faults, injection
 from tests.simulation.faults import BLOWS, FAULTS_S, MOMENTS, NUMBERS, WORST, Fault
 from tests.simulation.network import Endpoint
 from tests.simulation.scheduler import Process
@@ -40,7 +40,7 @@ def schedule(rng: Random, period_s: float, stores: int, focus: tuple[str, ...] =
         kind = rng.choice(kinds)
         seconds = rng.choice((0.3, 0.9, 1.5, 3.0, 6.0)) * period_s * rng.uniform(0.7, 1.4)
         at, target, store = rng.uniform(0.2, FAULTS_S), rng.randrange(12), rng.randrange(stores)
-        if kind in KINDS:
+        if kind in KINDS or kind in OF_MOVES:
             found.append(Fault(at, kind, target, seconds, store=store))
         elif kind in WORST or (kind == "trip" and rng.random() < 0.5):
             worst = WORST[kind] if kind in WORST else rng.choice(list(WORST.values()))
@@ -57,14 +57,27 @@ def schedule(rng: Random, period_s: float, stores: int, focus: tuple[str, ...] =
     return sorted(found, key=lambda fault: fault.at)
 
 
+def moving_schedule(found: list[Fault], rng: Random, faults_s: float) -> list[Fault]:
+    """`found`, and moves: some in a row, which masters, nodes and operators may not survive."""
+    more, at = [], rng.uniform(1.0, 3.0)
+    while at < faults_s:
+        target, seconds = rng.randrange(1 << 16), rng.uniform(0.1, 3.0)
+        more.append(Fault(at, rng.choice(("move", "move", "move_and_kill", "move_and_kill")), target, seconds))
+        if rng.random() < 0.5:
+            later = at + rng.uniform(0.2, 2.0)
+            more.append(Fault(later, rng.choice(("cancel_move", "throttle_move", "kill")), target, seconds))
+        at += rng.uniform(1.0, 5.0)
+    return sorted([*found, *more], key=lambda fault: fault.at)
+
+
 def inject(world: ClusterWorld, fault: Fault) -> None:
     """Carry out `fault`, whose time has come."""
     if world.peace:
         return
-    if fault.kind in KINDS:
+    if (strike := KINDS.get(fault.kind) or OF_MOVES.get(fault.kind)) is not None:
         world.oracle.log(f"FAULT {fault}")
         world.oracle.counts[fault.kind] += 1
-        KINDS[fault.kind](world, fault)
+        strike(world, fault)
     else:
         injection.inject(world.stores[fault.store], fault)
 
@@ -218,4 +231,25 @@ KINDS: dict[str, Callable[[ClusterWorld, Fault], None]] = {
     "place": _place,
     "place_and_kill": _place_and_kill,
     "add_store": lambda world, _: world.add_store(),
+}
+
+
+def _move(world: ClusterWorld, fault: Fault) -> None:
+    """The operator moves what roams. Sometimes the process dies in the middle of it."""
+    process = cluster_moving.begin_move(world, fault.target, "8KiB" if fault.target % 5 == 0 else None)
+    if process is not None and fault.target % 4 == 0:
+        world.scheduler.after(fault.seconds, partial(world.end_process, process))
+
+
+def _move_and_kill(world: ClusterWorld, fault: Fault) -> None:
+    """And a process dies at one of the steps of a parcel, or of a table."""
+    _move(world, fault)
+    cluster_moving.kill_at(world, fault.target // 4, 1 + fault.target // 64 % 4)
+
+
+OF_MOVES: dict[str, Callable[[ClusterWorld, Fault], None]] = {
+    "move": _move,
+    "move_and_kill": _move_and_kill,
+    "cancel_move": lambda world, fault: cluster_moving.cancel_move(world, fault.target),
+    "throttle_move": lambda world, fault: cluster_moving.throttle_move(world, fault.target),
 }

@@ -24,7 +24,7 @@ from amq.gateway.homes import INDEX_BITS
 from amq.gateway.moves import Move
 from amq.gateway.router import RoutedConnection
 from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME
-from amq.journal.records import Consumed, Moved, ObeyedTable, Record
+from amq.journal.records import Consumed, Group, Moved, ObeyedTable, Parcel, Record
 from amq.link.link import RemoteConnection
 from amq.link.linked import LinkedClient
 from amq.protocols.commands import Settle, SettleRun, SettleSet
@@ -46,6 +46,7 @@ class StoreOracle(Oracle):
         self.placement: Placement | None = None  # the newest table that the journal has
         self.left: set[int] = set()  # seqs of messages that a new master did not find
         self.held: set[int] = set()  # seqs of messages whose acknowledgement was prepared, ever
+        self._is_carried = False  # does a move bring what is stored now?
         self.checkers = [Takeovers(self)]
 
     def log(self, text: str) -> None:
@@ -58,9 +59,20 @@ class StoreOracle(Oracle):
         return self.cluster.over()
 
     def is_consumed(self, seq: int) -> bool:
+        if self.cluster.carries and seq in self.withdrawn:
+            return False  # it went to another store
         return seq in self._consumed or seq in self.left
 
+    def has(self, seq: int) -> bool:
+        """Is it here still?"""
+        return not (seq in self._consumed or seq in self.left or seq in self.withdrawn)
+
     def _record(self, epoch: int, record: Record) -> None:
+        if isinstance(record, Group) and any(_is_of_a_move(part) for part in record.records):
+            for part in record.records:
+                if isinstance(part, Message):
+                    self.limits.came_late(part.destination, [part.seq], part.size)
+            self._is_carried = True
         is_new = isinstance(record, Message) and record.seq not in self._stored
         super()._record(epoch, record)
         if isinstance(record, Moved) and record.target.startswith(HELD_SCHEME):
@@ -69,14 +81,18 @@ class StoreOracle(Oracle):
             self.withdrawn.update(record.seqs)  # by the end of a part that was rolled back
         if is_new:
             assert isinstance(record, Message)
-            self.cluster.stored(self, record)
+            self.cluster.stored(self, record, self._is_carried)
         elif isinstance(record, ObeyedTable):
             self._obeys(record)
+        elif isinstance(record, Group):
+            self._is_carried = False
 
     def _obeys(self, record: ObeyedTable) -> None:
         if self.placement is not None and self.placement.number >= record.number:
             return  # written again
         self.placement = Placement.from_json(record.number, record.placement)
+        if self.placement.step is not None:
+            self._order.clear()  # older ones may come back
         self.counts["tables obeyed"] += 1
         self.log(f"obeys table {record.number}")
 
@@ -101,6 +117,10 @@ class StoreOracle(Oracle):
         return placement.is_home(self.name, name)
 
 
+def _is_of_a_move(record: Record) -> bool:
+    return isinstance(record, Parcel) and record.channel.endswith("/moves")
+
+
 class Takeovers(Checker):
     """Sees new masters of one store."""
 
@@ -120,6 +140,7 @@ class ClusterOracle(Oracle):
         self.places: defaultdict[str, list[tuple[StoreOracle, int]]] = defaultdict(list)  # id → where it is stored
         self.unsure: set[str] = set()  # ids that may be stored twice: they were on their way while their home changed
         self.moving: tuple[str, ...] = ()  # queues that get another home now
+        self.carries = False  # do destinations move with what they hold?
         self.spread: tuple[str, ...] = ()  # those that live in every store, of which there is one more now
         self._acknowledged: dict[str, str] = {}  # id → the application that was told so last
         self._handed: Counter[tuple[str, str, int]] = Counter()  # by homes: (owner, store, seq)
@@ -155,6 +176,8 @@ class ClusterOracle(Oracle):
             self.sent[message_id].wire_ids.clear()
         elif self._acknowledged.get(message_id) == self._who():
             self.broken("P2", f"{message_id} is received, and its acknowledgement was confirmed")
+        if self.carries and message_id in self.sent:
+            self.sent[message_id].wire_ids.clear()  # each home gives it a number: `_serves` looks for copies
         super().delivered(message_id, wire_id, 0 * epoch)  # epochs of different homes have no order
 
     def seq_of(self, wire_id: str) -> int:
@@ -173,11 +196,11 @@ class ClusterOracle(Oracle):
 
     # -- homes --------------------------------------------------------------------------------------------------------
 
-    def stored(self, store: StoreOracle, message: Message) -> None:
-        """A store commits a message that it did not have."""
+    def stored(self, store: StoreOracle, message: Message, is_carried: bool = False) -> None:
+        """A store commits a message that it did not have. `is_carried`: a move brings it to where its home will be."""
         self.places[identity(message)].append((store, message.seq))
         name = message.queue_name
-        if not name.startswith(QUEUE_SCHEME):
+        if is_carried or not name.startswith(QUEUE_SCHEME):
             return
         for other in self.all():
             if other is not store and other.has_home(name):
@@ -204,7 +227,22 @@ class ClusterOracle(Oracle):
         assert isinstance(here, StoreOracle)
         for message in messages:
             here._delivers(client, client._hub.epoch, subscription, message)  # type: ignore[arg-type]
+            if self.carries and client._hub.epoch >= here._newest_epoch:  # else nothing of it gets out
+                self._serves(here, message)
             self._handed[client.owner, here.name, message.seq] += 1
+
+    def _serves(self, store: StoreOracle, message: Message) -> None:
+        """`store` gives a message to somebody: it is the only home, and has no other copy."""
+        name, id = message.queue_name, identity(message)
+        placement = store.placement
+        if not name.startswith(QUEUE_SCHEME) or placement is None or placement.home_of(name) == SPREAD:
+            return
+        homes = [each.name for each in self.all() if each.has_home(name)]
+        if homes != [store.name]:
+            self.broken("home", f"{store.name} gives {id} to a client, and the homes of {name} are {homes}")
+        copies = {seq for each, seq in self.places[id] if each is store and store.has(seq)}
+        if len(copies) > 1 and id not in self.unsure:
+            self.broken("P4", f"{store.name} gives {id} to a client, and has it as {sorted(copies)}")
 
     def _settles(self, remote: RemoteConnection, command: Any) -> None:
         seqs = command.seqs if isinstance(command, SettleRun | SettleSet) else [command.seq]

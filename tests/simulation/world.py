@@ -639,6 +639,7 @@ def run(
     kinds: dict[str, Callable[..., Any]] = {
         database.NAME: database.SqlWorld,
         cluster.NAME: cluster.ClusterWorld,
+        cluster.MOVES: cluster.MovingWorld,
         replicas.NAME: replicas.ReplicationWorld,
     }
     kind = next((kinds[name] for name in features or () if name in kinds), World)
