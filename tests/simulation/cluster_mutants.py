@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from amq.broker.homes import Homes
+from amq.broker.transfer.channel import Channel, ChannelStep
 from amq.cli import cluster_placing
 from amq.client.copies import DeliveryCopies
+from amq.cluster import moving, placing
 from amq.cluster.placement import Placement
-from amq.cluster.placing import Await, Grant, decide
+from amq.cluster.placing import Await, Grant, StoreSeen, decide
 from amq.gateway import homes
 from amq.gateway.router import RoutedConnection
 from amq.link import commands
@@ -19,6 +23,7 @@ from amq.link import socket as socket_module
 from amq.link.linked import LinkedClient
 from amq.link.server import HomeLink
 from amq.protocols.commands import Send, SendRun
+from tests.simulation.cluster_moving import MOVES
 from tests.simulation.mutants import Mutant
 
 MUTANTS: dict[str, Mutant] = {}
@@ -131,3 +136,37 @@ def a_client_takes_what_it_has() -> AbstractContextManager[object]:
 
 
 FEATURES: dict[str, tuple[str, ...]] = dict.fromkeys(MUTANTS, ("cluster",))
+
+
+# -- moves -------------------------------------------------------------------------------------------------------------
+
+
+@mutant
+def a_step_of_a_move_waits_for_no_store() -> AbstractContextManager[object]:
+    """The next table gives what moves to its new home, before the old one has recorded that it gives it up."""
+    real = placing.next_step
+
+    def hasty(placement: Placement, stores: Mapping[str, StoreSeen]) -> Any:
+        return real(placement, {name: replace(seen, number=placement.number) for name, seen in stores.items()})
+
+    return patch.object(moving, "next_step", hasty)
+
+
+@mutant
+def a_parcel_without_an_answer_is_sent_again() -> AbstractContextManager[object]:
+    return patch.object(Channel, "_close", lambda channel: channel._free(channel._error))
+
+
+@mutant
+def what_moves_leaves_before_it_has_come() -> AbstractContextManager[object]:
+    real = Channel._recorded
+
+    def recorded(channel: Channel) -> None:
+        real(channel)
+        if channel.state is ChannelStep.SENT:
+            channel._come()
+
+    return patch.object(Channel, "_recorded", recorded)
+
+
+FEATURES |= dict.fromkeys(MUTANTS.keys() - FEATURES.keys(), (MOVES,))

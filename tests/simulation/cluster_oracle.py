@@ -23,7 +23,8 @@ from amq.core.message import Message
 from amq.gateway.homes import INDEX_BITS
 from amq.gateway.moves import Move
 from amq.gateway.router import RoutedConnection
-from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME
+from amq.journal.batch import OpenBatch
+from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME, is_prepared
 from amq.journal.records import Consumed, Group, Moved, ObeyedTable, Parcel, Record
 from amq.link.link import RemoteConnection
 from amq.link.linked import LinkedClient
@@ -127,8 +128,20 @@ class Takeovers(Checker):
     def __init__(self, store: StoreOracle) -> None:
         self._store = store
 
+    def committed(self, broker: Broker, batch: OpenBatch) -> None:
+        """What a part of a transaction over several stores sends, or gives back, comes when that ends."""
+        for group in batch.records:
+            for record in group.records if isinstance(group, Group) else ():
+                if isinstance(record, Moved) and is_prepared(record.source) and not is_prepared(record.target):
+                    source = broker.state.queue(record.source)
+                    places = [source.find(seq) for seq in record.seqs]
+                    size = sum(place.size for place in places if place is not None)
+                    self._store.limits.came_late(record.target, record.seqs, size)
+
     def begins(self, broker: Broker, found: dict[str, dict[int, Message]]) -> None:
         self._store.begins(broker, found)
+        for name, messages in found.items():  # such an end may have been durable, and seen by nobody
+            self._store.limits.came_late(name, [], sum(message.size for message in messages.values()))
 
 
 class ClusterOracle(Oracle):

@@ -12,6 +12,7 @@ import pytest
 from tests.sampling import thorough
 from tests.simulation.cluster import NAME, ClusterWorld, spanning
 from tests.simulation.cluster_features import CLUSTER_FEATURES
+from tests.simulation.cluster_moving import MOVES
 from tests.simulation.faults import Fault
 from tests.simulation.pool import report, run_seed
 
@@ -68,6 +69,19 @@ def test_clusters_keep_their_promises(seeds: range) -> None:
         assert not result.violation, report(result)
         counts += result.counts
     wanted = {kind: least * len(seeds) // len(SEEDS) for kind, least in WANTED.items()}
+    short = {kind: counts[kind] for kind, least in wanted.items() if counts[kind] < least}
+    assert not short, f"too little happened: {short} of {counts}"
+
+
+@pytest.mark.deep
+def test_moves_keep_their_promises() -> None:
+    """At seed 8 a move that came to a second store stood still for ever."""
+    counts: Counter[str] = Counter()
+    for seed in (7, 8, 10):
+        result = run_seed(seed, features=(MOVES,))
+        assert not result.violation, report(result)
+        counts += result.counts
+    wanted = {"move": 6, "parcels": 20, "tables obeyed": 25, "killed at _come": 1, "cancel": 1}
     short = {kind: counts[kind] for kind, least in wanted.items() if counts[kind] < least}
     assert not short, f"too little happened: {short} of {counts}"
 
