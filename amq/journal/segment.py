@@ -105,7 +105,7 @@ def read_batches(
         start = offset - base
         head, why = batch_at(view, start, header, number, end - base)
         if head is None:
-            if sealed is not None or _later_batch(data, start, header, number):
+            if sealed is not None or later_batch(data, start, header, number):
                 raise CorruptError(path, offset, why)
             return
         batch = StoredBatch(offset, head, view[start + BATCH_BYTES : start + BATCH_BYTES + head.payload_bytes])
@@ -134,7 +134,7 @@ def batch_at(
     return head, ""
 
 
-def _later_batch(data: bytes, offset: int, header: SegmentHeader, number: int) -> bool:
+def later_batch(data: bytes, offset: int, header: SegmentHeader, number: int) -> bool:
     """Does a valid batch that was written after the damage at `offset` stand there or behind it?
 
     The damaged batch itself would be `number` + 1, so a later one has a greater number.

@@ -17,6 +17,7 @@ import structlog
 from amq.broker.state.state import State
 from amq.config.schema import BrokerConfig
 from amq.core.errors import AmqError, OwnershipLostError, StoreError, StoreFullError, TransportError
+from amq.journal.copies import JournalFormat
 from amq.node.candidacy import (
     Agree,
     Candidacy,
@@ -135,6 +136,10 @@ class Contender:
         return None
 
     def _compete(self) -> None:
+        with self._doors.store.take_part(JournalFormat(), self._owner.name):
+            self._take_turns()
+
+    def _take_turns(self) -> None:
         self._doors.store.make()
         threads = self._doors.threads
         with self._election.watch(self.wake.set, threads, lambda: self._stage.role is Role.SLAVE) as unwatched:

@@ -1,18 +1,20 @@
-"""The one place that knows which kinds of stores there are: a directory, a database by its URL, or a directory whose
-lock is in a database or a coordinator.
+"""The one place that knows which kinds of stores there are: a directory, a database by its URL, a directory whose lock
+is in a database or a coordinator, or copies on several hosts.
 
 Everything else takes the ports that `open_store` returns, and does not ask which kind it is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
+from random import Random, SystemRandom
 from typing import TYPE_CHECKING
 
 from amq.core.errors import AmqError, ConfigError
-from amq.doors.clock import SystemClock
+from amq.doors.clock import Clock, SystemClock
 from amq.doors.threads import SystemThreads
 from amq.store.coordinator import Coordinator
 from amq.store.election import Election
@@ -22,16 +24,20 @@ from amq.store.files.epochs import FileEpochs
 from amq.store.files.log import FileLog
 from amq.store.files.others import check_own
 from amq.store.files.register import FileRegister
-from amq.store.files.vfs import SystemVfs, Vfs
+from amq.store.files.vfs import SystemVfs, ToolVfs, Vfs
 from amq.store.files.workshop import FileWorkshop
 from amq.store.host import SystemHost
-from amq.store.name import SMALL, is_coordinator, is_directory
+from amq.store.name import REPLICA, SMALL, is_coordinator, is_directory
 from amq.store.port import Store
 from amq.store.register import Register
 from amq.store.workshop import Workshop
 
 if TYPE_CHECKING:
     from amq.store.postgres.database import Database
+    from amq.store.replica.port import OtherCopies, Receive, SegmentFormat
+    from amq.store.replica.url import ReplicaUrl
+
+    Connect = Callable[[Coordinator, str, Receive], OtherCopies]
 
 COORDINATORS_MAX = 64  # that a process keeps open
 
@@ -39,6 +45,8 @@ COORDINATORS_MAX = 64  # that a process keeps open
 def open_store(store: str, locker: str | None = None) -> Store:
     """The ports of `store`. `locker` = URL of the database or coordinator in which the lock is, "" = the lock is in the
     store, None = as the last master had it. Raises ConfigError."""
+    if store.startswith(REPLICA):
+        return _replicated(store, locker)
     if not is_directory(store):
         return store_in(_tables(store))
     files = open_directory(store)
@@ -134,6 +142,62 @@ def locked_by(files: Store, coordinator: Coordinator) -> Store:
     host = SystemHost()
     election = CoordinatedElection(coordinator, host, SystemClock(), alone=True)
     return replace(files, election=election, board=CoordinatedBoard(coordinator, host))
+
+
+def replica_in(
+    url: ReplicaUrl, coordinator: Coordinator, connect: Connect, vfs: ToolVfs, clock: Clock, entropy: Random
+) -> Store:
+    """The replicated store `url`, one group of those in `coordinator`. `connect(id, coordinator, receive)` leads to the
+    other members."""
+    from amq.store.coordinated.board import CoordinatedBoard
+    from amq.store.coordinated.scoped import ScopedCoordinator
+    from amq.store.replica.book import GroupBook
+    from amq.store.replica.copyist import Copyist
+    from amq.store.replica.disk import CopyDisk
+    from amq.store.replica.member import ReplicaMember
+    from amq.store.replica.store import LinkedEpochs, ReplicaElection, ReplicaLog, ReplicaPart
+
+    group, host = ScopedCoordinator(coordinator, url.group), SystemHost()
+    part, book = ReplicaPart(), GroupBook(group)
+
+    def make(segments: SegmentFormat, name: str) -> ReplicaMember:
+        disk = CopyDisk(vfs, url.directory, segments, url.saved, clock)
+        copyist = Copyist(disk, disk.open(name, entropy), clock)
+        try:
+            return ReplicaMember(copyist, book, url.policy, segments, clock, SystemThreads(), partial(connect, group))
+        except BaseException:
+            copyist.close()
+            raise
+
+    election = ReplicaElection(part, group, host, SystemClock())
+    log = ReplicaLog(part, FileLog(vfs, url.directory))
+    return Store(
+        url.text,
+        election,
+        LinkedEpochs(part, book, group),
+        log,
+        CoordinatedBoard(group, host),
+        lambda _url: election,
+        lambda segments, name: part.take(partial(make, segments, name)),
+    )
+
+
+def _replicated(store: str, locker: str | None) -> Store:
+    """The replicated store whose URL is `store`. Raises ConfigError."""
+    from amq.store.replica.peers import open_peers
+    from amq.store.replica.url import ReplicaUrl
+
+    url = ReplicaUrl.parse(store)
+    if locker:
+        raise ConfigError(
+            "a replicated store has its lock at its coordinator: leave `locker` blank", code="STORE_URL_INVALID"
+        )
+    coordinator = open_coordinator(url.coordinator)
+
+    def connect(group: Coordinator, me: str, receive: Receive) -> OtherCopies:
+        return open_peers(me, group, url, receive, SystemThreads())
+
+    return replica_in(url, coordinator, connect, SystemVfs(), SystemClock(), SystemRandom())
 
 
 def locker_of(store: str) -> str:

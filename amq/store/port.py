@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from amq.store.board import Board
 from amq.store.election import Election
 from amq.store.epoch import Epochs
+from amq.store.replica.port import SegmentFormat
 from amq.store.segment_log import SegmentLog
+
+
+def _no_part(_segments: SegmentFormat, _name: str) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
     """The store `name`, as one member sees it. The adapters of the ports may be of different kinds: a lock alone in a
     database is an election and a board there, beside a log and epochs in files. `elsewhere(url)` leads to the election
-    of brokers that have their lock at `url`; it may raise ConfigError."""
+    of brokers that have their lock at `url`; it may raise ConfigError.
+
+    While the block of `take_part(segments, name)` runs, the broker `name` does what the store asks of each member that
+    may become master: it keeps a copy, where the store is made of copies. It may raise StoreError, OSError.
+    """
 
     name: str
     election: Election
@@ -23,6 +33,7 @@ class Store:
     log: SegmentLog
     board: Board
     elsewhere: Callable[[str], Election]
+    take_part: Callable[[SegmentFormat, str], AbstractContextManager[None]] = _no_part
 
     def make(self) -> None:
         """Make what is missing of the store, inside what exists. Raises StoreError where a person must act, OSError."""

@@ -301,7 +301,7 @@ def _batch_unsummed(data: memoryview, offset: int, header: SegmentHeader, number
 
 @mutant
 def damage_taken_for_a_torn_tail() -> AbstractContextManager[object]:
-    return _patch(amq.journal.segment, "_later_batch", lambda *_: False)
+    return _patch(amq.journal.segment, "later_batch", lambda *_: False)
 
 
 @mutant

@@ -93,6 +93,11 @@ class FileWriter:
         self.zeroed = 0
 
     def append(self, start: int, end: int, pieces: Iterable[bytes | bytearray | memoryview]) -> float:
+        self.write(start, end, pieces)
+        return self.sync()
+
+    def write(self, start: int, end: int, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Do what `append` does, up to the sync."""
         vfs, fd, reserved = self._vfs, self._fd, self.reserved
         try:
             if end > self.zeroed:
@@ -108,6 +113,10 @@ class FileWriter:
             self._give_back(reserved)
             kind = SegmentTooLargeError if error.errno == errno.EFBIG else NoRoomError
             raise kind(error.errno, error.strerror) from error
+
+    def sync(self) -> float:
+        """Make durable what was written. Returns how many seconds that took. Raises SyncError."""
+        vfs, fd = self._vfs, self._fd
         began = self._clock.monotonic()
         try:
             vfs.fdatasync(fd)

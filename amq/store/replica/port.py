@@ -1,6 +1,6 @@
 """The ports of a replicated store: the other members, and what is known of the format of a segment.
 
-Invariant: nothing of `Peers` is trusted. A message may be lost, late, double or out of order.
+Invariant: nothing of `OtherCopies` is trusted. A message may be lost, late, double or out of order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from amq.store.segment_log import Reader
 Receive = Callable[[str, Any, Callable[[Any], None]], None]
 
 
-class Peers(Protocol):
+class OtherCopies(Protocol):
     """The other members of a group, by the ids of their copies. Any thread may call."""
 
     def send(self, member: str, message: Any) -> None:
@@ -24,14 +24,17 @@ class Peers(Protocol):
         ...
 
     def members(self) -> frozenset[str]:
-        """Those that can be reached now."""
+        """The ids of those that can be reached now."""
         ...
 
     def close(self) -> None: ...
 
 
 class SegmentFormat(Protocol):
-    """What the journal knows of its segments: a store only stores them."""
+    """The journal's knowledge of its segments, which a store only stores. `head_bytes` of each come before all writes."""
+
+    @property
+    def head_bytes(self) -> int: ...
 
     def key(self, name: str) -> tuple[int, int] | None:
         """Epoch and number of the segment `name`, both from 1; None = no segment has such a name."""
@@ -39,9 +42,9 @@ class SegmentFormat(Protocol):
 
     def name(self, epoch: int, number: int) -> str: ...
 
-    def whole(self, segment: Reader) -> int:
-        """Where the last whole write of a segment ends that may be torn at its end; 0 = it has none. Raises
-        CorruptError."""
+    def whole(self, segment: Reader, torn: tuple[int, int] = (0, 0)) -> int:
+        """Where the last whole write of a segment ends that may be torn at its end; 0 = it has none. Several writes
+        between the offsets `torn` may be there in part, if nothing follows. Raises CorruptError."""
         ...
 
     def end_within(self, segment: Reader, start: int, end: int, size: int) -> int:

@@ -17,6 +17,7 @@ from amq.store.replica.group import GroupPolicy
 
 MEMBERS_MAX: Final = 9
 SAVED_MAX: Final = 1000
+DEFAULT_POLICY: Final = GroupPolicy()
 _GROUP = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _OPTIONS = frozenset(
     (
@@ -55,7 +56,7 @@ class ReplicaUrl:
     directory: str
     group: str
     coordinator: str
-    policy: GroupPolicy = GroupPolicy()
+    policy: GroupPolicy = DEFAULT_POLICY
     listen: str = "127.0.0.1:0"
     announced: str = ""
     secret_file: str = ""
@@ -100,8 +101,10 @@ class ReplicaUrl:
             _address(text, given, "listen") or "127.0.0.1:0",
             _address(text, given, "announced"),
             given.get("secretFile", ""),
-            *tls,
-            saved=_number(text, given, "savedReplicas", 2, 0, SAVED_MAX),
+            tls[0],
+            tls[1],
+            tls[2],
+            _number(text, given, "savedReplicas", 2, 0, SAVED_MAX),
         )
 
 

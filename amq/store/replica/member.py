@@ -1,0 +1,460 @@
+"""One member of a group at work: its copy, and while it is a candidate or the master the machine of that.
+
+Threads: those of the network bring messages; the worker ticks, reads what other copies lack, and carries out what the
+machine says to the copy here; the asker waits for the coordinator; a master appends in its own. Invariants: the machine
+is used under one mutex, which nobody holds while disk or coordinator work; what the master says to its own copy is
+carried out in order; `append` returns when W copies have all of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from amq.core.errors import AmqError, OwnershipLostError, StoreError
+from amq.doors.clock import Clock
+from amq.doors.threads import Threads
+from amq.store.epoch import Epoch
+from amq.store.replica.book import GroupBook, KnownRecord
+from amq.store.replica.candidate import Candidate
+from amq.store.replica.copyist import Copyist
+from amq.store.replica.disk import position_of
+from amq.store.replica.group import GroupPolicy, GroupRecord
+from amq.store.replica.leader import Leader
+from amq.store.replica.messages import (
+    TO_A_COPY,
+    CompareAndSet,
+    Confirm,
+    Lost,
+    Say,
+    SegmentWrite,
+    Supply,
+    SupplyPiece,
+    Trim,
+)
+from amq.store.replica.port import OtherCopies, Receive, SegmentFormat
+from amq.store.segment_log import SyncError
+
+TICK_S = 0.5
+TRIM_TICKS = 20  # between two lists of the segments that count
+PATIENCE_S = 6.0  # of a candidate, for the answers of the others
+_log = structlog.get_logger("amq.replica")
+
+
+class ReplicaMember:
+    """The member whose copy is `copyist`. `connect(id, receive)` leads to the others."""
+
+    def __init__(
+        self,
+        copyist: Copyist,
+        book: GroupBook,
+        policy: GroupPolicy,
+        segments: SegmentFormat,
+        clock: Clock,
+        threads: Threads,
+        connect: Callable[[str, Receive], OtherCopies],
+    ) -> None:
+        self.me = copyist.disk.id
+        self.copyist = copyist
+        self._book, self._policy, self._segments, self._clock = book, policy, segments, clock
+        self._mutex = threading.Lock()
+        self._changed = threading.Condition(self._mutex)
+        self._own_turn = threading.Lock()  # one thread at a time carries out what is said to the copy here
+        self._machine: Leader | Candidate | None = None
+        self._ballot = 0
+        self._lost = "it never was the master"
+        self._known: KnownRecord | None = None  # the record that the machine works on, with its epoch
+        self._decided: GroupRecord | None = None  # a candidate has come so far
+        self._own: deque[tuple[Any, Any]] = deque()
+        self._supplies: deque[tuple[Leader | Candidate, Supply | SupplyPiece]] = deque()
+        self._wanted: CompareAndSet | None = None
+        self._bases: dict[str, list[list[tuple[str, int, int]]]] = {}  # of members that get everything, by their id
+        self._trim: Trim | None = None
+        self._ticks = 0
+        self._told = ""
+        self._closed = False
+        self._wake, self._ask = threads.event(), threads.event()
+        self._peers = connect(self.me, self.receive)
+        self._threads = [
+            threads.start("amq-replica", self._work),
+            threads.start("amq-replica-record", self._put_records),
+        ]
+
+    def close(self) -> None:
+        """Take no more part. The copy stays as it is."""
+        with self._changed:
+            self._closed = True
+            self._end("this broker stops")
+        self._wake.set()
+        self._ask.set()
+        self._peers.close()
+        for thread in self._threads:
+            thread.join()
+        self.copyist.close()
+
+    # -- what others say ----------------------------------------------------------------------------------------------
+
+    def receive(self, sender: str, message: Any, answer: Callable[[Any], None]) -> None:
+        """See `amq.store.replica.port.Receive`."""
+        if isinstance(message, TO_A_COPY):
+            try:
+                said = self.copyist.handle(message)
+            except (OSError, AmqError) as error:
+                self._tell("the copy of this member takes nothing", str(error))
+                return
+            if said is not None:
+                answer(said)
+            return
+        with self._changed:
+            if self._machine is not None:
+                self._machine.handle(sender, message)
+                self._perform()
+
+    # -- election -----------------------------------------------------------------------------------------------------
+
+    def why_not(self) -> str:
+        """Why this member cannot become the master now; "" = it may try. Raises StoreError, OSError."""
+        record, keeper = self._book.read().record, self.copyist.keeper
+        if not record.term:
+            if keeper.term:
+                raise StoreError(
+                    f"{self._book.place('group')} is missing, and the copy of this member has a log: the coordinator "
+                    "has lost what it kept, or another one was named; restore it, or give the one that was used before",
+                    code="STORE_INCOMPLETE",
+                )
+            return ""
+        if self.me not in record.members:
+            return f"the copies that count are those of {_names(record.members)}, not yet that of this member"
+        if not (keeper.whole and keeper.term == record.term) and not keeper.can_begin(record):
+            return "the copy of this member lacks what others have"
+        return ""
+
+    def claim(self, ballot: int) -> None:
+        """Shut out whoever was the master, and bring W copies up to the end of its log. Raises OwnershipLostError,
+        StoreError; OSError where too few members answer."""
+        known = self._book.read()
+        self.leave(self._ballot)
+        self.copyist.cut()
+        with self._changed:
+            self._begin(ballot, known)
+            others, keeper = self._peers.members(), self.copyist.keeper
+            candidate = Candidate(self.me, ballot, known.record, known.revision, keeper, others, self._policy)
+            self._machine = candidate
+            self._perform()
+        until = self._clock.monotonic() + PATIENCE_S
+        while True:
+            self._say_own()
+            with self._changed:
+                self._check(ballot)
+                if self._decided is not None:
+                    return
+                left_s = until - self._clock.monotonic()
+                if left_s <= 0 or self._closed:
+                    self._end("too few copies answered")
+                    raise OSError(
+                        errno.ETIMEDOUT,
+                        f"not enough of the copies {_names(known.record.members)} answer ({candidate.state.value}), "
+                        f"{len(known.record.members) - known.record.copies + 1} must",
+                        self._book.place("group"),
+                    )
+                if not self._own:
+                    self._changed.wait(min(left_s, TICK_S))
+
+    def link(self, epoch: Epoch) -> bool:
+        """Make `epoch` real, of the election for which this member has claimed. False where another one was quicker.
+        Raises OSError: then this member is not the master, ever."""
+        with self._changed:
+            candidate, known, wanted = self._machine, self._known, self._decided
+            if wanted is None or known is None or not isinstance(candidate, Candidate):
+                return False
+            if epoch.number != wanted.epoch:
+                return False
+            self._check_seal(epoch, known, wanted)
+        try:
+            found = self._book.replace(known, wanted, epoch)
+        except BaseException:
+            with self._changed:
+                self._end("it is not known what the coordinator did")
+            raise
+        with self._changed:
+            if self._machine is not candidate:
+                return False
+            candidate.answered(found.revision, found.record)
+            if candidate.won is None:
+                self._end("another member was quicker")
+                return False
+            self._begin(self._ballot, found)
+            others = self._peers.members()
+            self._machine = leader = Leader(self.me, candidate.won, found.revision, others, self._policy)
+            self._perform()
+        while not leader.is_ready:
+            self._say_own()
+            with self._changed:
+                self._check(self._ballot)
+        return True
+
+    def check(self, ballot: int) -> None:
+        """Raises OwnershipLostError where the mastership of `ballot` is over."""
+        with self._changed:
+            self._check(ballot)
+
+    def leave(self, ballot: int) -> None:
+        """End the mastership or candidacy of `ballot`, if it goes on."""
+        with self._changed:
+            if ballot == self._ballot:
+                self._end("this broker gave it up")
+
+    # -- the log of a master ------------------------------------------------------------------------------------------
+
+    def append(self, ballot: int, name: str, start: int, end: int, head: bytes, data: bytes) -> None:
+        """Append `data` to segment `name`; `head` comes before it where it is the first. Returns when W copies have
+        it. Raises NoRoomError, and nobody has heard of it; OSError, which is final."""
+        key = self._segments.key(name)
+        assert key is not None
+        upto = position_of(key[1], end)
+        with self._changed:
+            self._leading(ballot)
+        self.copyist.write(name, start, end, (data,))
+        with self._changed:
+            leader = self._leading(ballot)
+            write = SegmentWrite(name, start - len(head), head + data if head else data)
+            leader.append(upto, len(write.data), write)
+            self._perform()
+        self._say_own()
+        with self._changed:
+            while leader.confirmed < upto:
+                self._leading(ballot)
+                self._changed.wait(TICK_S)
+
+    def create(self, ballot: int, name: str, head: bytes, size: int) -> None:
+        """Make a segment of this mastership. The others get it with its first write."""
+        with self._changed:
+            self._leading(ballot)
+        with self.copyist.mutex:
+            self.copyist.disk.create(name, head, size, self._clock)
+
+    def trimmed(self, ballot: int, names: list[str]) -> None:
+        """Only the segments `names` of the log count any more, and that is confirmed."""
+        with self._changed:
+            leader = self._machine
+            if isinstance(leader, Leader) and ballot == self._ballot:
+                self._trim = Trim(ballot, leader.record.term, leader.confirmed, tuple(sorted(names)))
+                self._send_trim()
+
+    @property
+    def ballot(self) -> int:
+        """Of the mastership or candidacy that goes on, or was the last."""
+        return self._ballot
+
+    # -- under the mutex ----------------------------------------------------------------------------------------------
+
+    def _begin(self, ballot: int, known: KnownRecord) -> None:
+        self._ballot, self._known, self._decided, self._lost = ballot, known, None, ""
+        self._own.clear()
+        self._supplies.clear()
+        self._bases.clear()
+        self._wanted, self._trim = None, None
+
+    def _end(self, reason: str) -> None:
+        self._machine, self._decided, self._wanted = None, None, None
+        self._lost = self._lost or reason
+        self._changed.notify_all()
+
+    def _check(self, ballot: int) -> None:
+        if self._lost or ballot != self._ballot:
+            raise OwnershipLostError(self._lost or "another try of this broker has begun")
+
+    def _leading(self, ballot: int) -> Leader:
+        if not isinstance(self._machine, Leader) or ballot != self._ballot:
+            raise SyncError(errno.ESTALE, self._lost or "this broker is not the master any more")
+        return self._machine
+
+    def _perform(self) -> None:
+        """Carry out what the machine asks for, or have it carried out."""
+        machine = self._machine
+        while machine is not None and machine is self._machine and (wanted := machine.take()):
+            for each in wanted:
+                match each:
+                    case Say(member, message):
+                        if member != self.me:
+                            self._peers.send(member, message)
+                        else:
+                            self._own.append((machine, message))
+                            self._wake.set()
+                    case Supply() | SupplyPiece():
+                        self._supplies.append((machine, each))
+                        self._wake.set()
+                    case Confirm():
+                        self._changed.notify_all()
+                    case CompareAndSet(_, record):
+                        if isinstance(machine, Candidate):
+                            self._decided = record  # `link` asks for it
+                            self._changed.notify_all()
+                        else:
+                            self._wanted = each
+                            self._ask.set()
+                    case Lost(reason):
+                        _log.info("not the master of this term", reason=reason)
+                        self._end(reason)
+
+    def _send_trim(self) -> None:
+        if self._trim is not None and isinstance(self._machine, Leader):
+            for member, position in self._machine.stream.positions.items():
+                if member != self.me and position >= self._trim.position:
+                    self._peers.send(member, self._trim)
+
+    def _check_seal(self, epoch: Epoch, known: KnownRecord, wanted: GroupRecord) -> None:
+        """The journal must have measured in the files here what the copies agreed on. Raises StoreError."""
+        ends = [
+            position_of(key[1], end)
+            for name, end in epoch.sealed.items()
+            if end and (key := self._segments.key(name)) is not None and key[0] == known.record.epoch
+        ]
+        if known.record.term and max(ends, default=0) != wanted.sealed:
+            raise StoreError(
+                f"the journal ends at {max(ends, default=0)}, the copies of its members at {wanted.sealed}: the copy "
+                "of this member is damaged; move its directory away, so that it begins anew",
+                code="STORE_CORRUPT",
+            )
+
+    # -- the worker ---------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        tick_at = self._clock.monotonic()
+        while not self._closed:
+            self._wake.wait(max(0.0, tick_at - self._clock.monotonic()))
+            self._wake.clear()
+            try:
+                self._say_own()
+                self._supply()
+            except (OSError, AmqError) as error:
+                self._tell("the copy of this member cannot be used now", str(error))
+            if self._clock.monotonic() >= tick_at:
+                tick_at = self._clock.monotonic() + TICK_S
+                with self._changed:
+                    self._tick()
+
+    def _tick(self) -> None:
+        machine = self._machine
+        if machine is None:
+            return
+        if isinstance(machine, Leader):
+            for member in self._peers.members():
+                if not machine.stream.knows(member):
+                    machine.stream.meet(member)
+            self._ticks += 1
+            if not self._ticks % TRIM_TICKS:
+                self._send_trim()
+        machine.tick()
+        self._perform()
+
+    def _say_own(self) -> None:
+        """Carry out what was said to the copy here. An error ends the mastership. Raises OSError, AmqError."""
+        with self._own_turn:
+            while True:
+                with self._changed:
+                    if not self._own:
+                        return
+                    machine, message = self._own.popleft()
+                    if machine is not self._machine:
+                        continue
+                try:
+                    said = self.copyist.handle(message)
+                except (OSError, AmqError) as error:
+                    with self._changed:
+                        if machine is self._machine:
+                            self._end(f"its own copy failed: {error}")
+                    raise
+                with self._changed:
+                    if said is not None and machine is self._machine:
+                        machine.handle(self.me, said)
+                        self._perform()
+
+    def _supply(self) -> None:
+        """Read what other copies lack. Raises OSError, AmqError."""
+        while True:
+            with self._changed:
+                if not self._supplies:
+                    return
+                machine, wanted = self._supplies.popleft()
+                known = self._known
+                if machine is None or machine is not self._machine or known is None:
+                    continue
+            if isinstance(wanted, Supply):
+                upto, write = self._read(machine.record, wanted, known)
+                with self._changed:
+                    if self._machine is machine and write is not None:
+                        size = len(write.data)
+                        machine.stream.supplied(wanted.member, wanted.term, wanted.after, upto, size, write)
+                        self._perform()
+            else:
+                self._supply_piece(machine, wanted, known)
+
+    def _read(self, record: GroupRecord, wanted: Supply, known: KnownRecord) -> tuple[int, SegmentWrite | None]:
+        with self.copyist.mutex:
+            keeper, disk = self.copyist.keeper, self.copyist.disk
+            if not keeper.whole or keeper.term != record.term:
+                return wanted.after, None
+            if wanted.term == record.term:
+                return disk.read(wanted.after, disk.written)
+            return disk.read_before(wanted.after, record.sealed, _sealed(known))
+
+    def _supply_piece(self, machine: Leader | Candidate, wanted: SupplyPiece, known: KnownRecord) -> None:
+        with self.copyist.mutex:
+            keeper, disk = self.copyist.keeper, self.copyist.disk
+            if not keeper.whole or keeper.term != machine.record.term:
+                return
+            if not wanted.number:
+                self._bases[wanted.member] = disk.base(_sealed(known))
+            base = self._bases.get(wanted.member, [])
+            if wanted.number >= len(base):
+                return
+            data = disk.read_piece(base[wanted.number])
+        with self._changed:
+            if self._machine is machine:
+                last = wanted.number == len(base) - 1
+                machine.stream.supplied_piece(wanted.member, wanted.number, last, data)
+                self._perform()
+
+    # -- the asker ----------------------------------------------------------------------------------------------------
+
+    def _put_records(self) -> None:
+        """Replace the record when the master wants it so. The machine asks again where the answer is lost."""
+        while not self._closed:
+            self._ask.wait()
+            self._ask.clear()
+            with self._changed:
+                leader, known, wanted = self._machine, self._known, self._wanted
+                self._wanted = None
+            if wanted is None or known is None or known.epoch is None or not isinstance(leader, Leader):
+                continue
+            with suppress(OSError):
+                found = self._book.replace(known, wanted.record, known.epoch)
+                with self._changed:
+                    if leader is self._machine:
+                        before = leader.record
+                        leader.answered(found.revision, found.record)
+                        if leader.record != before:
+                            self._known = found
+                            _log.info("members of the store", members=sorted(leader.record.members))
+                        self._perform()
+
+    def _tell(self, event: str, reason: str) -> None:
+        """Report trouble once."""
+        if reason != self._told:
+            self._told = reason
+            _log.warning(event, reason=reason)
+
+
+def _sealed(known: KnownRecord) -> Mapping[str, int]:
+    return known.epoch.sealed if known.epoch is not None else {}
+
+
+def _names(members: frozenset[str]) -> str:
+    return ", ".join(sorted(members))

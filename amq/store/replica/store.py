@@ -1,0 +1,161 @@
+"""The ports of a replicated store, as one member sees it, or somebody who only looks. Spec: docs/master-slave.md.
+
+Invariants: a claim returns when the old master is shut out; an append when W copies have it; what is read is the copy
+of this member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from amq.core.errors import StoreError
+from amq.doors.clock import Clock
+from amq.store.coordinated.election import CLAIM, CoordinatedElection
+from amq.store.coordinator import Coordinator, claim
+from amq.store.epoch import Epoch
+from amq.store.files.log import FileCheckpoints, FileLog, FileReader
+from amq.store.host import Host
+from amq.store.replica.book import GroupBook, ReplicaEpochs
+from amq.store.replica.member import ReplicaMember
+from amq.store.segment_log import RESERVE_NAME
+
+_log = structlog.get_logger("amq.replica")
+
+
+class ReplicaPart:
+    """The part of this process in a replicated store: `member` while it takes part."""
+
+    def __init__(self) -> None:
+        self.member: ReplicaMember | None = None
+
+    def taken(self) -> ReplicaMember:
+        """Raises StoreError where this process only looks."""
+        if self.member is None:
+            raise StoreError(
+                "only a running broker writes to a replicated store: start it with `amq start --store replica://…`",
+                code="STORE_READ_ONLY",
+            )
+        return self.member
+
+    @contextmanager
+    def take(self, make: Callable[[], ReplicaMember]) -> Iterator[None]:
+        self.member = member = make()
+        try:
+            yield
+        finally:
+            self.member = None
+            member.close()
+
+
+class ReplicaElection(CoordinatedElection):
+    """See `amq.store.election.Election`."""
+
+    shuts_out = True
+
+    def __init__(self, part: ReplicaPart, coordinator: Coordinator, host: Host, clock: Clock) -> None:
+        super().__init__(coordinator, host, clock)
+        self._part = part
+        self._ballot = 0
+        self._told = ""
+
+    def try_acquire(self, leave: Callable[[], bool]) -> bool:
+        return self._may_try() and super().try_acquire(leave)
+
+    def holds(self) -> bool:
+        if self._ballot:
+            self._part.taken().check(self._ballot)
+        return super().holds()
+
+    def replace(self, asker: str) -> bool:
+        return self._may_try() and super().replace(asker)
+
+    def let_go(self) -> None:
+        ballot, self._ballot = self._ballot, 0
+        if ballot and self._part.member is not None:
+            self._part.member.leave(ballot)
+        super().let_go()
+
+    def claim(self, data: bytes) -> None:
+        member = self._part.taken()
+        self._ballot = claim(self._coordinator, CLAIM, data.rstrip(b" "))
+        member.claim(self._ballot)
+
+    def _may_try(self) -> bool:
+        why = self._part.taken().why_not()
+        if why and why != self._told:
+            _log.info("this member cannot take over now", reason=why)
+        self._told = why
+        return not why
+
+
+class LinkedEpochs(ReplicaEpochs):
+    """The epochs of a member that may become master."""
+
+    def __init__(self, part: ReplicaPart, book: GroupBook, coordinator: Coordinator) -> None:
+        super().__init__(book, coordinator)
+        self._part = part
+
+    def link(self, epoch: Epoch, attempt: str) -> bool:  # noqa: ARG002 (the term makes it unlike all others)
+        return self._part.taken().link(epoch)
+
+
+class ReplicaWriter:
+    """See `amq.store.segment_log.Writer`."""
+
+    def __init__(self, member: ReplicaMember, name: str, head: bytes, clock: Clock) -> None:
+        self._member, self._ballot = member, member.ballot
+        self._name, self._head, self._clock = name, head, clock
+
+    def append(self, start: int, end: int, pieces: Iterable[bytes | bytearray | memoryview]) -> float:
+        began = self._clock.monotonic()
+        parts = list(pieces)
+        data = parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
+        self._member.append(self._ballot, self._name, start, end, self._head, data)
+        self._head = b""
+        return self._clock.monotonic() - began
+
+    def finish(self, end: int) -> None:
+        self._close(end)
+
+    def close(self) -> None:
+        self._close(None)
+
+    def _close(self, end: int | None) -> None:
+        with self._member.copyist.mutex:
+            if self._member.ballot == self._ballot:  # else the copy has closed it
+                self._member.copyist.disk.finish(self._name, end)
+
+
+class ReplicaLog:
+    """See `amq.store.segment_log.SegmentLog`. Checkpoints, and the room that is set aside, are each member's own."""
+
+    def __init__(self, part: ReplicaPart, files: FileLog) -> None:
+        self._part, self._files = part, files
+        self.names, self.place, self.open = files.names, files.place, files.open
+        self.size, self.settle = files.size, files.settle
+        self.free_bytes, self.set_aside, self.give_back = files.free_bytes, files.set_aside, files.give_back
+
+    @property
+    def checkpoints(self) -> FileCheckpoints:
+        return self._files.checkpoints
+
+    def make(self) -> None:
+        """A member that takes part has made it."""
+
+    def create(self, name: str, head: bytes, size: int, clock: Clock) -> ReplicaWriter:
+        member = self._part.taken()
+        member.create(member.ballot, name, head, size)
+        return ReplicaWriter(member, name, head, clock)
+
+    def hold(self, name: str) -> FileReader | None:
+        """Copies refuse the writes of a deposed master."""
+        return self._files.open(name)
+
+    def delete(self, names: Iterable[str]) -> None:
+        self._files.delete(names)
+        member = self._part.member
+        if member is not None:
+            member.trimmed(member.ballot, [name for name in self._files.names() if name != RESERVE_NAME])

@@ -1,0 +1,263 @@
+"""A replicated store: the contracts of its ports, and what its members do together, in one process with real disks."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from amq.core.errors import OwnershipLostError, StoreError
+from amq.doors.clock import SystemClock
+from amq.journal.format import HEADER_BYTES
+from amq.store.epoch import Epoch
+from amq.store.port import Store
+from amq.store.replica import member as members
+from amq.store.replica.store import ReplicaElection
+from amq.store.segment_log import NoRoomError
+from tests.board_contract import check_board
+from tests.copies import CopyMember, GroupOfCopies, content
+from tests.election_contract import check_election, check_epochs, check_terms
+from tests.log_contract import check_log
+from tests.patience import DEADLINE_S
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[GroupOfCopies]:
+    with GroupOfCopies(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[GroupOfCopies]:
+    with GroupOfCopies(tmp_path, "&members=1") as found:
+        yield found
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def three(group: GroupOfCopies) -> list[CopyMember]:
+    """The first is the master, of all of them."""
+    members = [group.member(name) for name in "abc"]
+    members[0].take_over()
+    until(lambda: record_members(members[0]) == {each.id for each in members}, "all copies count")
+    return members
+
+
+def record_members(member: CopyMember) -> frozenset[str]:
+    return member.at_work._book.read().record.members
+
+
+def views(member: CopyMember) -> Callable[[], Store]:
+    """One copy, and several who try to be its master."""
+    first = member.store.election
+    assert isinstance(first, ReplicaElection)
+
+    def new() -> Store:
+        return replace(
+            member.store, election=ReplicaElection(first._part, first._coordinator, first._host, SystemClock())
+        )
+
+    return new
+
+
+# -- contracts ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_election_keeps_its_contract(alone: GroupOfCopies) -> None:
+    check_election(views(alone.member("a")))
+
+
+def test_the_epochs_keep_their_contract(alone: GroupOfCopies) -> None:
+    member = alone.member("a")
+
+    class Claiming:
+        """Epochs of a broker that claims before it links."""
+
+        def __init__(self) -> None:
+            self._epochs = member.store.epochs
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._epochs, name)
+
+        def link(self, epoch: Epoch, attempt: str) -> bool:
+            member.store.election.claim(attempt.encode())
+            return self._epochs.link(epoch, attempt)
+
+    check_epochs(lambda: replace(member.store, epochs=Claiming()))  # type: ignore[arg-type]
+
+
+def test_terms_keep_their_contract(alone: GroupOfCopies) -> None:
+    check_terms(views(alone.member("a")))
+
+
+def test_the_log_keeps_its_contract(alone: GroupOfCopies) -> None:
+    alone.options += "&leastCopies=1"
+    member = alone.member("a")
+    member.take_over()
+    check_log(lambda: member.store.log, fences=True)
+
+
+def test_the_board_keeps_its_contract(group: GroupOfCopies) -> None:
+    check_board(lambda: group.store("a").board)
+
+
+# -- together ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_append_returns_when_two_of_three_have_it_and_the_third_catches_up(group: GroupOfCopies) -> None:
+    a, b, c = three(group)
+    writer = a.create(1)
+    group.network.away.add(c.id)
+    end = a.append(writer, HEADER_BYTES, b"one")
+    assert content(b.store) == content(a.store)
+    assert content(c.store) == {}
+    for number in range(50):
+        end = a.append(writer, end, b"%d" % number * 1000)
+    group.network.away.clear()
+    until(lambda: content(c.store) == content(a.store), "the third has all")
+    assert content(b.store) == content(a.store)
+
+
+def test_without_a_second_copy_nothing_is_confirmed_until_one_is_back(group: GroupOfCopies) -> None:
+    a, b, c = three(group)
+    writer = a.create(1)
+    group.network.away |= {b.id, c.id}
+    done = threading.Event()
+    thread = threading.Thread(target=lambda: (a.append(writer, HEADER_BYTES, b"one"), done.set()))
+    thread.start()
+    assert not done.wait(0.5)
+    assert record_members(a) == {a.id, b.id, c.id}
+    group.network.away.discard(b.id)
+    assert done.wait(DEADLINE_S)
+    thread.join()
+
+
+def test_the_next_master_has_all_that_was_confirmed_and_the_old_one_confirms_nothing(group: GroupOfCopies) -> None:
+    a, b, c = three(group)
+    writer = a.create(1)
+    end = a.append(writer, HEADER_BYTES, b"confirmed")
+    group.network.away.add(a.id)
+    failed: list[OSError] = []
+
+    def late() -> None:
+        try:
+            a.append(writer, end, b"not confirmed")
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=late)
+    thread.start()
+    for session in set(group.ensemble.owners.values()):
+        group.ensemble.expire(session)
+    b.take_over()
+    assert b.term.epoch.number == 2
+    assert b.term.epoch.sealed == {"00000001-00000001.seg": end}
+    following = b.append(b.create(1), HEADER_BYTES, b"of the second")
+    assert following
+    assert not failed
+    group.network.away.clear()
+    thread.join(DEADLINE_S)
+    assert failed[0].errno == errno.ESTALE
+    with pytest.raises(OwnershipLostError):
+        a.term.lease.check()
+    until(lambda: content(a.store) == content(b.store) == content(c.store), "all copies are alike")
+    saved = list(Path(a.directory).glob("oldreplica.*/*"))
+    assert [b"not confirmed" in path.read_bytes() for path in saved] == [True]
+
+
+def test_a_full_disk_of_the_master_is_told_before_any_copy_hears_of_the_write(group: GroupOfCopies) -> None:
+    a, b, c = three(group)
+    writer = a.create(1)
+    end = a.append(writer, HEADER_BYTES, b"one")
+    real = a.at_work.copyist.disk._writers["00000001-00000001.seg"]
+    before, allocate = content(b.store), group.vfs.allocate
+
+    def full(_fd: int, _size: int) -> bool:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    real.reserved = real.zeroed = end
+    group.vfs.allocate = full  # type: ignore[method-assign]
+    with pytest.raises(NoRoomError):
+        a.append(writer, end, b"two" * 100_000)
+    group.vfs.allocate = allocate  # type: ignore[method-assign]
+    assert content(b.store) == content(c.store) == before
+    a.batch -= 1
+    a.append(writer, end, b"three")
+    assert (
+        b"three" in content(b.store)["00000001-00000001.seg"] or b"three" in content(c.store)["00000001-00000001.seg"]
+    )
+
+
+def test_a_new_disk_becomes_a_copy_that_counts_with_all_that_came_before(group: GroupOfCopies) -> None:
+    a, b, _ = three(group)
+    a.append(a.create(1), HEADER_BYTES, b"first epoch" * 1000)
+    a.locker.release()
+    until(lambda: b.at_work.why_not() == "", "it has all")
+    b.take_over()
+    writer = b.create(1)
+    end = b.append(writer, HEADER_BYTES, b"second epoch")
+    d = group.member("d")
+    with suppress(StoreError):
+        assert not d.locker.try_acquire()
+    until(lambda: content(d.store) == content(b.store), "the new one has all")
+    group.network.away.add(a.id)
+    until(lambda: d.id in record_members(b), "it takes the place of the lost one")
+    assert a.id not in record_members(b)
+    b.append(writer, end, b"more")
+
+
+def test_all_stop_and_start_and_what_was_torn_goes(group: GroupOfCopies, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = three(group)
+    end = found[0].append(found[0].create(1), HEADER_BYTES, b"kept")
+    until(lambda: all(content(each.store) == content(found[0].store) for each in found), "all have it")
+    for each in found:
+        each.stop()
+    monkeypatch.setattr(members, "PATIENCE_S", 0.1)
+    with open(tmp := Path(found[1].directory) / "journal" / "00000001-00000001.seg", "r+b") as file:
+        file.truncate(end)
+        file.seek(end)
+        file.write(b"torn")
+    for session in set(group.ensemble.owners.values()):
+        group.ensemble.expire(session)
+    c = group.member("c")
+    with pytest.raises(OSError, match="not enough of the copies"):
+        c.take_over()
+    monkeypatch.setattr(members, "PATIENCE_S", DEADLINE_S)
+    b = group.member("b")
+    assert tmp.stat().st_size == end
+    c.locker.abandon()
+    c.take_over()
+    assert c.term.epoch.sealed == {"00000001-00000001.seg": end}
+    c.append(c.create(1), HEADER_BYTES, b"of the second")
+    until(lambda: content(b.store) == content(c.store), "they are alike")
+
+
+def test_two_processes_cannot_keep_one_copy(group: GroupOfCopies) -> None:
+    group.member("a")
+    with pytest.raises(StoreError, match="used by another broker"):
+        group.member("a")
+
+
+def test_a_store_of_another_kind_is_left_alone(group: GroupOfCopies) -> None:
+    (group.root / "a" / "epochs").mkdir(parents=True)
+    with pytest.raises(StoreError, match="no copy of a replicated store"):
+        group.member("a")
+
+
+def test_a_coordinator_that_has_lost_its_record_makes_no_master(group: GroupOfCopies) -> None:
+    a, *_ = three(group)
+    a.locker.release()
+    group.ensemble.drop("g/group")
+    with pytest.raises(StoreError, match="the coordinator has lost what it kept"):
+        a.locker.try_acquire()
