@@ -312,8 +312,8 @@ class CopyDisk:
         self.written = self.position
 
     def read(self, after: int, limit: int) -> tuple[int, SegmentWrite | None]:
-        """Read on behind `after` in the log of the term, up to `limit`: where that ends, and the bytes; None = nothing is
-        there. Raises CorruptError, OSError."""
+        """Read on behind `after` in the log of the term, up to `limit`. Returns where that ends, and the bytes; None =
+        nothing is there. Raises CorruptError, OSError."""
         return self._read(self.epoch, after, limit, self._end_of)
 
     def read_before(self, after: int, limit: int, sealed: Mapping[str, int]) -> tuple[int, SegmentWrite | None]:

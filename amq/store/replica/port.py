@@ -31,7 +31,7 @@ class OtherCopies(Protocol):
 
 
 class SegmentFormat(Protocol):
-    """The journal's knowledge of its segments, which a store only stores. `head_bytes` of each come before all writes."""
+    """The journal's knowledge of segments, which a store only stores. `head_bytes` of each come before all writes."""
 
     @property
     def head_bytes(self) -> int: ...
