@@ -116,7 +116,7 @@ def _lock_contradictions(config: BrokerConfig) -> list[str]:
         kinds = "a database or coordinator: postgresql://HOST/DATABASE, etcd://HOST,HOST, zookeeper://… or file:///DIR"
         found.append(f"locker is {config.locker!r}: it must be the URL of {kinds}")
     if not is_directory(config.store):
-        found.append("locker is set, but the store is a database, which holds its own lock: leave locker out")
+        found.append("locker is set, but the store is no directory and has its own lock: leave locker out")
     return found
 
 

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from amq.doctor import examine as directory
 from amq.doctor.examine import Outside
 from amq.doctor.finding import Examination, Finding, Level
-from amq.store.name import SMALL, is_coordinator, is_directory
+from amq.store.name import REPLICA, SMALL, is_coordinator, is_directory
 from amq.store.open import locker_of
+from amq.store.replica.url import ReplicaUrl
 
 __all__ = ["Examination", "Finding", "Level", "examine", "examine_quickly"]
 
@@ -21,6 +22,8 @@ __all__ = ["Examination", "Finding", "Level", "examine", "examine_quickly"]
 def examine_quickly(store: str, doors: Outside | None = None, locker: str | None = None) -> Examination:
     """The part that takes milliseconds. `locker` = URL of the database or coordinator in which the lock is, "" =
     in the store, None = as the last master had it. Raises OSError where the store cannot be read or written at all."""
+    if store.startswith(REPLICA):
+        return _examine_copy(store, doors, True)
     if not is_directory(store):
         return _examine_database(store, True)
     return _with_locker(directory.examine_quickly(store, doors), locker, True)
@@ -28,9 +31,18 @@ def examine_quickly(store: str, doors: Outside | None = None, locker: str | None
 
 def examine(store: str, peers: Sequence[tuple[str, int]] = (), doors: Outside | None = None) -> Examination:
     """Everything, with each of `peers` (host, port), who run `amq doctor PATH --as-peer`; seconds. Raises OSError."""
+    if store.startswith(REPLICA):
+        return _examine_copy(store, doors, False)
     if not is_directory(store):
         return _examine_database(store, False)
     return _with_locker(directory.examine(store, peers, doors), None, False)
+
+
+def _examine_copy(store: str, doors: Outside | None, quick: bool) -> Examination:
+    """Of a member of a replicated store: the directory of its copy, and the coordinator."""
+    url = ReplicaUrl.parse(store)
+    report = directory.examine_quickly(url.directory, doors) if quick else directory.examine(url.directory, (), doors)
+    return _with_locker(report, url.coordinator, quick)
 
 
 def _with_locker(report: Examination, locker: str | None, quick: bool) -> Examination:

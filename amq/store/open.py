@@ -91,6 +91,11 @@ def open_workshop(store: str) -> tuple[Store, Workshop]:
     door that has claimed it. Raises ConfigError."""
     if is_directory(store):
         return open_store(store), FileWorkshop(SystemVfs(), store)
+    if store.startswith(REPLICA):
+        raise ConfigError(
+            "a replicated store has no repair: move the damaged copy away, and it begins anew from the others",
+            code="STORE_URL_INVALID",
+        )
     from amq.store.postgres.workshop import SqlWorkshop
 
     database = _tables(store)

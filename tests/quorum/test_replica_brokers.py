@@ -1,0 +1,119 @@
+"""Real brokers on a replicated store: each has a directory of its own, and they share only a coordinator."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from amq.core.errors import ConfigError
+from amq.store.open import open_store
+from amq.store.replica.book import GroupBook
+from amq.store.replica.store import LinkedEpochs
+from tests.brokers import Broker, Brokers
+from tests.ensemble import EtcdEnsemble, ensemble, needs_etcd, wait_until
+from tests.traffic import Producer, connect_any, drain
+
+MEMBERS = "abc"
+
+
+@contextmanager
+def three(directory: Path, coordinator: str, **options: object) -> Iterator[tuple[list[Broker], GroupBook]]:
+    """Three members, whose copies all count; and the record of their group."""
+    with Brokers(directory, lockKeepAlivePeriod="60s", **options) as brokers:
+        found = []
+        for name in MEMBERS:
+            broker = brokers.add(name)
+            broker.store = f"replica://{directory / name}?group=fish&coordinator={coordinator}"
+            found.append(broker.start())
+            found[0].wait_serving()
+        epochs = open_store(str(found[0].store)).epochs
+        assert isinstance(epochs, LinkedEpochs)
+        wait_until(lambda: len(epochs._book.read().record.members) == 3, "all copies count")
+        yield found, epochs._book
+
+
+def checked(brokers: list[Broker], producer: Producer) -> None:
+    """Every message that was confirmed is there, once, in the order in which it was sent."""
+    confirmed = producer.stop()
+    with connect_any(brokers) as connection:
+        bodies = [int(body.split()[1]) for body in drain(connection, len(confirmed))]
+    assert bodies == sorted(set(bodies)), "stored twice, or out of order"
+    assert set(confirmed) <= set(bodies)
+
+
+def master_of(brokers: list[Broker], book: GroupBook) -> Broker:
+    epoch = book.read().epoch
+    assert epoch is not None
+    return next(each for each in brokers if each.name == epoch.owner.name)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("replica:///d?group=g", "coordinator must be the URL"),
+        ("replica:///d?coordinator=http://a", "coordinator must be the URL"),
+        ("replica://host/d?coordinator=file:///c", "it must be replica:///DIRECTORY"),
+        ("replica:///d?coordinator=file:///c&group=a/b", "group is one word"),
+        ("replica:///d?coordinator=file:///c&members=2&leastCopies=3", "leastCopies is a number from 1 to 2"),
+        ("replica:///d?coordinator=file:///c&members=x", "members is a number from 1 to 9"),
+        ("replica:///d?coordinator=file:///c&listen=7000", "listen is HOST:PORT"),
+        ("replica:///d?coordinator=file:///c&caFile=/x", "needs caFile, certificateFile and keyFile"),
+        ("replica:///d?coordinator=etcd://a&sessionTimeout=9", "unknown option 'sessionTimeout'"),
+    ],
+)
+def test_a_url_that_names_no_replicated_store_is_refused(url: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        open_store(url)
+
+
+@pytest.mark.deep
+def test_masters_are_killed_a_disk_is_lost_and_all_stop_and_start(tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    with three(tmp_path, f"file://{tmp_path}/small") as (brokers, book):
+        producer = Producer(brokers)
+        producer.start()
+        producer.wait_confirmed(100)
+        for _ in range(2):
+            killed, epoch = master_of(brokers, book), book.read().record.epoch
+            killed.kill()
+            wait_until(lambda: book.read().record.epoch > epoch, "another member is the master")
+            producer.wait_confirmed(100)
+            killed.start()
+        lost = next(each for each in brokers if each is not master_of(brokers, book))
+        old = book.read().record.members
+        lost.kill()
+        shutil.rmtree(tmp_path / lost.name)
+        lost.start()
+        wait_until(lambda: len(book.read().record.members - old) == 1, "the new disk is a copy that counts")
+        producer.wait_confirmed(100)
+        for each in brokers:
+            each.kill()
+        for each in reversed(brokers):
+            each.start()
+        producer.wait_confirmed(100)
+        checked(brokers, producer)
+    assert not list(tmp_path.glob("*/oldreplica.*/journal")), "no copy that was only behind is made anew"
+
+
+@pytest.mark.deep
+@needs_etcd
+def test_an_isolated_master_confirms_nothing_and_the_others_go_on(tmp_path: Path) -> None:
+    with (
+        ensemble(EtcdEnsemble, tmp_path / "servers") as servers,
+        three(tmp_path, servers.url()) as (brokers, book),
+    ):
+        producer = Producer(brokers, patience_s=2.0)
+        producer.start()
+        producer.wait_confirmed(100)
+        stopped, epoch = master_of(brokers, book), book.read().record.epoch
+        stopped.freeze()
+        wait_until(lambda: book.read().record.epoch > epoch, "another member is the master")
+        producer.wait_confirmed(100)
+        stopped.thaw()
+        stopped.wait_event("mastership lost or refused")
+        producer.wait_confirmed(100)
+        checked(brokers, producer)
