@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 
-REPLICA = "replica:///"
+REPLICA = "replica:"
 COORDINATORS = ("etcd://", "zookeeper://", SMALL := "file:///")
-_MEANT_AS_URL = re.compile(r"postgres(ql)?(:|//)")
+_MEANT_AS_URL = re.compile(r"(postgres(ql)?|replica)(:|//)")
 
 
 def is_directory(store: str) -> bool:

@@ -70,7 +70,7 @@ class ReplicaUrl:
         """Raises ConfigError."""
         parts = urlsplit(text)
         directory = unquote(parts.path)
-        if not text.startswith(REPLICA) or parts.netloc or not os.path.isabs(directory) or parts.fragment:
+        if not text.startswith(f"{REPLICA}///") or parts.netloc or not os.path.isabs(directory) or parts.fragment:
             raise _invalid(text, "it must be replica:///DIRECTORY?group=NAME&coordinator=URL")
         try:
             given = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
