@@ -335,6 +335,8 @@ class MemoryCheckpoints:
 class MemoryLog:
     """See `amq.store.segment_log.SegmentLog`."""
 
+    is_patient = False
+
     def __init__(self, shelves: Shelves) -> None:
         self._shelves = shelves
         self.checkpoints = MemoryCheckpoints(shelves)

@@ -159,7 +159,11 @@ class Checkpoints(Shelf, Protocol):
 
 
 class SegmentLog(Shelf, Protocol):
-    """The segments of a store. `delete` is durable when it returns."""
+    """The segments of a store. `delete` is durable when it returns. `is_patient`: an append waits for other hosts for as
+    long as they take, so no event loop may wait for it."""
+
+    @property
+    def is_patient(self) -> bool: ...
 
     @property
     def checkpoints(self) -> Checkpoints: ...

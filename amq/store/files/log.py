@@ -92,12 +92,10 @@ class FileWriter:
         self.reserved = 0
         self.zeroed = 0
 
-    def append(self, start: int, end: int, pieces: Iterable[bytes | bytearray | memoryview]) -> float:
-        self.write(start, end, pieces)
-        return self.sync()
-
-    def write(self, start: int, end: int, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
-        """Do what `append` does, up to the sync."""
+    def append(
+        self, start: int, end: int, pieces: Iterable[bytes | bytearray | memoryview], *, durably: bool = True
+    ) -> float:
+        """Not `durably` = `sync` follows."""
         vfs, fd, reserved = self._vfs, self._fd, self.reserved
         try:
             if end > self.zeroed:
@@ -113,16 +111,21 @@ class FileWriter:
             self._give_back(reserved)
             kind = SegmentTooLargeError if error.errno == errno.EFBIG else NoRoomError
             raise kind(error.errno, error.strerror) from error
-
-    def sync(self) -> float:
-        """Make durable what was written. Returns how many seconds that took. Raises SyncError."""
-        vfs, fd = self._vfs, self._fd
         began = self._clock.monotonic()
+        if not durably:
+            return 0.0
         try:
             vfs.fdatasync(fd)
         except OSError as error:
             raise SyncError(error.errno, error.strerror) from error
         return self._clock.monotonic() - began
+
+    def sync(self) -> None:
+        """Make durable what was written. Raises SyncError."""
+        try:
+            self._vfs.fdatasync(self._fd)
+        except OSError as error:
+            raise SyncError(error.errno, error.strerror) from error
 
     def reserve(self, start: int, end: int) -> None:
         """Have space set aside up to `end`, and some more, for a batch that begins at `start`. Raises OSError."""
@@ -242,6 +245,8 @@ class FileCheckpoints(_FileShelf):
 
 class FileLog(_FileShelf):
     """See `amq.store.segment_log.SegmentLog`: the log of the store in directory `store`."""
+
+    is_patient = False
 
     def __init__(self, vfs: Vfs, store: str) -> None:
         super().__init__(vfs, os.path.join(store, JOURNAL_DIRECTORY))

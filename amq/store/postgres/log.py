@@ -142,6 +142,8 @@ class SqlCheckpoints(_SqlShelf):
 class SqlLog(_SqlShelf):
     """See `amq.store.segment_log.SegmentLog`: the log of the store, or one `below` a directory of it."""
 
+    is_patient = False  # the server has a time limit
+
     def __init__(self, database: Database, below: str = "") -> None:
         super().__init__(database, f"{below}/{JOURNAL}".lstrip("/"))
         self._below = below

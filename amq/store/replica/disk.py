@@ -191,8 +191,7 @@ class CopyDisk:
             start, end = write.start + head, write.start + len(write.data)
             writer = self._writers.get(write.name) or self._open_again(write.name)
             self._note_chunk(write)
-            writer.write(start, end, [write.data[head:]])
-            writer.sync()
+            writer.append(start, end, [write.data[head:]])
         self.position = upto
         self.written = max(self.written, upto)
 
@@ -287,7 +286,7 @@ class CopyDisk:
         writer = self._writers.get(name)
         if writer is None:
             raise OSError(errno.EBADF, "the segment is closed: this member is not the master any more", name)
-        writer.write(start, end, pieces)
+        writer.append(start, end, pieces, durably=False)
         number = self._segments.key(name)
         assert number is not None
         self.written = position_of(number[1], end)

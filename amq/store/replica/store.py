@@ -36,7 +36,7 @@ class ReplicaPart:
         if self.member is None:
             raise StoreError(
                 "only a running broker writes to a replicated store: start it with `amq start --store replica://…`",
-                code="STORE_READ_ONLY",
+                code="STORE_UNUSABLE",
             )
         return self.member
 
@@ -131,6 +131,8 @@ class ReplicaWriter:
 
 class ReplicaLog:
     """See `amq.store.segment_log.SegmentLog`. Checkpoints, and the room that is set aside, are each member's own."""
+
+    is_patient = True
 
     def __init__(self, part: ReplicaPart, files: FileLog) -> None:
         self._part, self._files = part, files
