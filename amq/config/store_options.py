@@ -34,9 +34,10 @@ class StoreOptions(DestinationDefaults):
     )
     store: str = BROKER.path(
         "",
-        "The directory on the shared file system that all brokers of a group use, or the URL of a database. Required.",
+        "The directory on the shared file system that all brokers of a group use, the URL of a database, or "
+        "replica:///DIR?group=NAME&coordinator=URL: a copy of this broker's own. Required.",
         "Always set it: every broker of a group uses the same one. postgresql://HOST/DATABASE is described in "
-        "docs/postgresql.md.",
+        "docs/postgresql.md, replica:// in docs/master-slave.md.",
         elsewhere=("dataDirectory", "journal-directory"),
     )
 

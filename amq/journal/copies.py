@@ -1,4 +1,4 @@
-"""The journal's knowledge of segments that a replicated store needs: see `amq.store.replica.port.SegmentFormat`.
+"""The journal's knowledge of segments that a replicated store needs: see `amq.store.segment_log.SegmentFormat`.
 
 Invariant: a position that it gives is the end of a whole batch. So after a crash a copy has what it said before.
 """
@@ -18,7 +18,7 @@ from amq.store.segment_log import Reader
 
 
 class JournalFormat:
-    """See `amq.store.replica.port.SegmentFormat`."""
+    """See `amq.store.segment_log.SegmentFormat`."""
 
     head_bytes = HEADER_BYTES
     key = staticmethod(parse_segment_name)

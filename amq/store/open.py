@@ -34,8 +34,9 @@ from amq.store.workshop import Workshop
 
 if TYPE_CHECKING:
     from amq.store.postgres.database import Database
-    from amq.store.replica.port import OtherCopies, Receive, SegmentFormat
+    from amq.store.replica.port import OtherCopies, Receive
     from amq.store.replica.url import ReplicaUrl
+    from amq.store.segment_log import SegmentFormat
 
     Connect = Callable[[Coordinator, str, Receive], OtherCopies]
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from amq.store.board import Board
 from amq.store.election import Election
 from amq.store.epoch import Epochs
-from amq.store.replica.port import SegmentFormat
-from amq.store.segment_log import SegmentLog
+from amq.store.segment_log import SegmentFormat, SegmentLog
 
 
 def _no_part(_segments: SegmentFormat, _name: str) -> AbstractContextManager[None]:

@@ -159,7 +159,7 @@ class Checkpoints(Shelf, Protocol):
 
 
 class SegmentLog(Shelf, Protocol):
-    """The segments of a store. `delete` is durable when it returns. `is_patient`: an append waits for other hosts for as
+    """The segments of a store. `delete` is durable when it returns. `is_patient`: an append waits for other hosts as
     long as they take, so no event loop may wait for it."""
 
     @property
@@ -191,4 +191,27 @@ class SegmentLog(Shelf, Protocol):
 
     def give_back(self) -> None:
         """Free the room that `set_aside` keeps. Raises FileNotFoundError where none is kept."""
+        ...
+
+
+class SegmentFormat(Protocol):
+    """The journal's knowledge of segments, which a store only stores. `head_bytes` of each come before all writes."""
+
+    @property
+    def head_bytes(self) -> int: ...
+
+    def key(self, name: str) -> tuple[int, int] | None:
+        """Epoch and number of the segment `name`, both from 1; None = no segment has such a name."""
+        ...
+
+    def name(self, epoch: int, number: int) -> str: ...
+
+    def whole(self, segment: Reader, torn: tuple[int, int] = (0, 0)) -> int:
+        """Where the last whole write of a segment ends that may be torn at its end; 0 = it has none. Several writes
+        between the offsets `torn` may be there in part, if nothing follows. Raises CorruptError."""
+        ...
+
+    def end_within(self, segment: Reader, start: int, end: int, size: int) -> int:
+        """Where the last write ends that begins at `start` or behind it and ends by `start + size`; else the first.
+        The segment is whole up to `end`, and a write begins at `start`; 0 = at its head. Raises CorruptError."""
         ...

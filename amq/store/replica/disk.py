@@ -37,8 +37,7 @@ from amq.store.replica.messages import (
     SetAside,
     StartOver,
 )
-from amq.store.replica.port import SegmentFormat
-from amq.store.segment_log import CHECKPOINTS_DIRECTORY, JOURNAL_DIRECTORY
+from amq.store.segment_log import CHECKPOINTS_DIRECTORY, JOURNAL_DIRECTORY, SegmentFormat
 
 KIND = "copy"
 MARK_NAME, LOCK_NAME = "copy.json", "copy.lock"

@@ -38,8 +38,8 @@ from amq.store.replica.messages import (
     SupplyPiece,
     Trim,
 )
-from amq.store.replica.port import OtherCopies, Receive, SegmentFormat
-from amq.store.segment_log import SyncError
+from amq.store.replica.port import OtherCopies, Receive
+from amq.store.segment_log import SegmentFormat, SyncError
 
 TICK_S = 0.5
 TRIM_TICKS = 20  # between two lists of the segments that count

@@ -1,4 +1,4 @@
-"""The ports of a replicated store: the other members, and what is known of the format of a segment.
+"""The port of a replicated store to its other members.
 
 Invariant: nothing of `OtherCopies` is trusted. A message may be lost, late, double or out of order.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Protocol
-
-from amq.store.segment_log import Reader
 
 # Called with the sender, its message, and a way to answer. With a message to a copy it may wait for the disk, which
 # holds that sender back; else it returns at once.
@@ -28,26 +26,3 @@ class OtherCopies(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-class SegmentFormat(Protocol):
-    """The journal's knowledge of segments, which a store only stores. `head_bytes` of each come before all writes."""
-
-    @property
-    def head_bytes(self) -> int: ...
-
-    def key(self, name: str) -> tuple[int, int] | None:
-        """Epoch and number of the segment `name`, both from 1; None = no segment has such a name."""
-        ...
-
-    def name(self, epoch: int, number: int) -> str: ...
-
-    def whole(self, segment: Reader, torn: tuple[int, int] = (0, 0)) -> int:
-        """Where the last whole write of a segment ends that may be torn at its end; 0 = it has none. Several writes
-        between the offsets `torn` may be there in part, if nothing follows. Raises CorruptError."""
-        ...
-
-    def end_within(self, segment: Reader, start: int, end: int, size: int) -> int:
-        """Where the last write ends that begins at `start` or behind it and ends by `start + size`; else the first.
-        The segment is whole up to `end`, and a write begins at `start`; 0 = at its head. Raises CorruptError."""
-        ...
