@@ -46,6 +46,7 @@ demo-spark: $(VENV)/.installed-spark
 examples: $(VENV)/.installed
 	$(BIN)/python examples/failover/demo.py $(EXAMPLES)
 	$(BIN)/python examples/cluster/three_nodes.py
+	$(BIN)/python examples/cluster/two_hosts.py
 
 # Compiled once, also where PYTHONDONTWRITEBYTECODE is set: hundreds of processes start, 0.3 s sooner each.
 # tests/conftest.py says in which order files come.

@@ -169,7 +169,9 @@ HA = table(
         "replication": unsupported(_REPLICATION, whole=True),
         "live-only primary-only": natural("a broker alone on its store; others that start on it become slaves"),
         "scale-down": unsupported(
-            "a broker does not give its messages to another one when it stops: they stay in the store", whole=True
+            "a broker does not give its messages to another one when it stops: they stay in the store, which another "
+            "broker serves; for good use `amq store merge FROM INTO`, in a cluster `amq cluster remove-store`",
+            whole=True,
         ),
         "allow-failback": carry("allowFailback", boolean),
         "failback-delay": carry("failbackDelay", milliseconds),

@@ -1,4 +1,4 @@
-"""The program of examples/cluster, as a process against a cluster whose node is killed."""
+"""The programs of examples/cluster, as processes against clusters whose node is killed."""
 
 from __future__ import annotations
 
@@ -38,5 +38,28 @@ def test_a_node_of_three_is_killed(tmp_path: Path) -> None:
     for event in ("event INTERRUPTED: the connection to ", "event FAILOVER: connected to "):
         assert said.count(event) == 1, said
     assert (done.returncode, done.stderr) == (0, ""), done
+    assert naming(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.deep
+def test_two_hosts_back_each_other_up_and_one_goes_for_good(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "two_hosts.py")],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        timeout=4 * DEADLINE_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rest = iter(done.stdout.splitlines())
+    for words in (
+        "300 messages sent; kill -9 b",
+        "a serves both stores",
+        "b goes for good",
+        "300 messages rec",
+        "right:",
+    ):
+        assert any(line.startswith(words) for line in rest), f"no line {words!r} at its place in\n{done.stdout}"
     assert naming(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
