@@ -87,6 +87,7 @@ PLAIN = {
     "Locate.sources",
     "AskDecision.user",  # these are said by gateways and stores, for the user of the transaction
     "Decide.stores",
+    "Prepare.stores",
     "EndPart.commit",
     "EndPart.user",
     "Transfer.channel",  # and these by stores alone

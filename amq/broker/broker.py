@@ -123,7 +123,7 @@ class Broker(Core):
         self.wildcards.listener = self.routing.virtual
         self.scheduler = Scheduler(self, topics, redelivery, durables, self.routing, commits)
         self.two_phase = TwoPhase(self, commits, durables)
-        self.spanning = Spanning(self, commits, self.two_phase)
+        self.spanning = self.two_phase.parts = Spanning(self, commits, self.two_phase)
         self.leasing = Leasing(self, durables, self.two_phase, DirectReads(self, self.access))
         self._checkpointer = Checkpointer(self)
         self.trimmer = Trimmer(self, self.two_phase.ending.keys())
@@ -270,7 +270,7 @@ class Broker(Core):
 
     def _ended(self, ended: Ended) -> None:
         self.two_phase.ended(ended.prepared, ended.committed)
-        self.spanning.has_ended(ended.prepared)
+        self.spanning.has_ended(ended.prepared, ended.committed)
         self.pins.release(str(ended.prepared.xid))
 
     def _marked(self, marker: Marker) -> None:

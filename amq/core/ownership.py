@@ -45,6 +45,7 @@ NAMES: Final = (
         "id of a prepared transaction",
         (
             "Prepare.xid",
+            "Prepare.span",
             "Decide.xid",
             "AskDecision.xid",
             "EndPart.xid",

@@ -34,7 +34,7 @@ from amq.gateway.homes import INDEX_BITS, INDEX_MASK, GatewayCluster, Loss, Rout
 from amq.gateway.leaving import leave
 from amq.gateway.moves import HOME_CODES, Move, passes
 from amq.gateway.reopening import reopen
-from amq.gateway.spanning import SpanningCommit
+from amq.gateway.spanning import SpanningEnd
 from amq.protocols.commands import (
     NOT_HELD,
     OLDEST,
@@ -99,7 +99,7 @@ class RoutedSession:
     def __init__(self, number: int) -> None:
         self.number = number
         self.consumers: dict[str, Consumer] = {}
-        self.commit: SpanningCommit | None = None
+        self.commit: SpanningEnd | None = None
 
 
 class RoutedConnection:
@@ -129,7 +129,7 @@ class RoutedConnection:
         self._by_name: dict[str, RoutedHome] = {}  # homes of single destinations
         self.sessions: dict[int, RoutedSession] = {0: RoutedSession(0)}
         self.works: dict[str, works.RoutedWork] = {}
-        self.commits: dict[SpanningCommit, None] = {}  # that are not over
+        self.commits: dict[SpanningEnd, None] = {}  # commits and prepares that are not over
         self._ids = 0  # of transactions over several homes, ever
         self.producers: dict[str, tuple[RoutedHome, str]] = {}  # id → home, destination
         self._unbalanced: dict[Consumer, None] = {}
@@ -391,6 +391,11 @@ class RoutedConnection:
     def anchor(self, name: str) -> RoutedHome:
         """The home where what concerns no destination is known by `name`: the same for all connections."""
         return self._home(self.indices(TOPIC_SCHEME + name)[0])
+
+    def batch_home(self) -> RoutedHome:
+        """The home that decides the batches of pipelines: the first store of the cluster, for its place never changes,
+        and with another one a batch could be committed twice."""
+        return self._home(0)
 
     def all_homes(self) -> list[RoutedHome]:
         """Each store of the cluster. Raises AmqError."""
@@ -1069,7 +1074,7 @@ class RoutedConnection:
         Prepare: works.end,
         Abort: works.end,
         Finish: works.finish,
-        CommitBatch: works.ask_all,
+        CommitBatch: works.commit_batch,
         ForgetOutcome: works.ask_all,
         AbortBatch: works.abort_batch,
         ListPrepared: works.list_prepared,

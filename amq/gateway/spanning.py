@@ -1,9 +1,11 @@
-"""SpanningCommit: the commit of a client's transaction that has parts in several stores.
+"""SpanningEnd: the commit, or the prepare, of a client's transaction that has parts in several stores.
 
-Each store but one prepares its part, the decider commits its own share with the decision, and then the others commit.
-Invariants: the client hears that it is committed when the decision is durable, and not before; what its session says
-behind the commit waits for the decision, so order is kept in each store. Where this gateway ends in the middle of it,
-the stores bring it to the same end among themselves (`amq.broker.transactions.spanning`).
+Each store but one prepares its part. Then the decider commits its own share with the decision, and the others commit.
+Where the client itself prepares the transaction, the decider prepares its own share last, under the client's xid: the
+end of that is the decision. Invariants: the client hears that it is committed, or prepared, when the word of the
+decider is durable, and not before; what its session says behind waits for that, so order is kept in each store. Where
+this gateway ends in the middle of it, the stores bring it to the same end among themselves
+(`amq.broker.transactions.spanning`).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from amq.protocols.commands import (
     EndPart,
     Failure,
     InSession,
+    Prepare,
     PreparePart,
     Scope,
 )
@@ -41,7 +44,7 @@ class SpanningClient(Protocol):
 
     peer: Recipient
     cluster: GatewayCluster
-    commits: dict[SpanningCommit, None]
+    commits: dict[SpanningEnd, None]
     is_closed: bool
 
     @property
@@ -54,14 +57,16 @@ class SpanningClient(Protocol):
 
 
 class CommittingSession(Protocol):
-    """The session that commits."""
+    """The session that commits, or prepares."""
 
     number: int
-    commit: SpanningCommit | None
+    commit: SpanningEnd | None
 
 
-class SpanningCommit:
+class SpanningEnd:
     """`ended` is called when it is decided, or never will be."""
+
+    is_decided = False
 
     def __init__(
         self,
@@ -69,7 +74,7 @@ class SpanningCommit:
         session: CommittingSession,
         decider: RoutedHome,
         others: list[RoutedHome],
-        command: Commit,
+        command: Any,
         ended: Callable[[], None],
     ) -> None:
         self._client = client
@@ -83,16 +88,23 @@ class SpanningCommit:
         self._waits = {*others}  # homes without an answer
         self._prepared: list[RoutedHome] = []
         self._error: AmqError | None = None
-        self.is_decided = False
-        self._is_answered = self._is_in_doubt = False
+        self._is_answered = False
         self._held: list[Command] = []
         self._held_of = -1  # the session of the last one of these
 
     def begin(self) -> None:
         self._session.commit = self
         self._client.commits[self] = None
+        command, owner, batch = self._command, "", 0
+        if isinstance(command, Prepare):
+            owner, batch = command.owner, command.batch
         for home in self._others:
-            self._ask(home, PreparePart(self._command.transaction, self._xid), self._prepared_in)
+            part = PreparePart(command.transaction, self._xid, owner=owner, batch=batch)
+            self._ask(home, part, self._prepared_in)
+
+    def _decide(self) -> None:
+        """All parts are prepared: ask the decider."""
+        raise NotImplementedError
 
     def hold(self, number: int, command: Command) -> None:
         """`command` of that session waits for the decision. The client is not read meanwhile."""
@@ -104,9 +116,7 @@ class SpanningCommit:
         self._held.append(command)
 
     def lost(self, home: RoutedHome) -> None:
-        """The way to that home is broken. Where it has still to commit its part it does so when it is back."""
-        if self.is_decided and home in self._waits:
-            self._answer()
+        """The way to that home is broken."""
 
     def _ask(self, home: RoutedHome, command: Any, answered: Callable[[RoutedHome, Joined], None]) -> None:
         def deals(joined: Joined) -> bool:
@@ -128,36 +138,12 @@ class SpanningCommit:
             return
         if self._error is not None:
             self._give_up(self._error)
-            return
-        name, outcome_id = self._command.transaction, self._command.outcome_id
-        stores = tuple(each.store for each in self._others)
-        self._ask(self._decider, Decide(name, None, outcome_id, self._xid, stores), self._decided)
-
-    def _decided(self, _: RoutedHome, joined: Joined) -> None:
-        if joined.error is not None:
-            error = joined.error.error
-            self._give_up(error if isinstance(error, AmqError) else AmqError(str(error)))
-        elif joined.outcomes != [DECIDED]:  # an earlier commit of that name took place
-            self._give_up(None)
         else:
-            self.is_decided = True
-            self._waits = {*self._others}
-            for home in self._others:
-                self._ask(home, EndPart(self._xid, self._user, True), self._committed_in)
-            self._client.cluster.later(self._go_on)
+            self._decide()
 
-    def _committed_in(self, home: RoutedHome, joined: Joined) -> None:
-        self._waits.discard(home)
-        if joined.error is not None:
-            self._is_in_doubt = True
-            reason = str(joined.error.error)
-            _log.error("a part of a transaction was not committed", xid=self._xid, of_store=home.store, reason=reason)
-        if self._waits:
-            return
-        self._answer()
-        del self._client.commits[self]
-        if not self._is_in_doubt:  # nobody will ask for the decision any more
-            self._decider.put(self._session.number, EndPart(self._xid, self._user, True))
+    @property
+    def _stores(self) -> tuple[str, ...]:
+        return tuple(each.store for each in self._others)
 
     def _give_up(self, error: AmqError | None) -> None:
         """It never will be decided. `error` None = the client is to hear that it is committed, by an earlier one."""
@@ -167,9 +153,9 @@ class SpanningCommit:
             else:
                 self._ask(home, Abort(self._command.transaction), _ignored)
         self._ask(self._decider, Abort(self._command.transaction), _ignored)
-        self._client.cluster.later(partial(self._gave_up, error))
+        self._client.cluster.later(partial(self._is_over, error))
 
-    def _gave_up(self, error: AmqError | None) -> None:
+    def _is_over(self, error: AmqError | None) -> None:
         """The homes have been told."""
         if not self._client.is_closed:
             del self._client.commits[self]
@@ -199,12 +185,84 @@ class SpanningCommit:
             self._client.resume(self)
 
 
+class SpanningCommit(SpanningEnd):
+    """In one phase, for the client."""
+
+    _is_in_doubt = False
+
+    def _decide(self) -> None:
+        command: Commit = self._command
+        decide = Decide(command.transaction, None, command.outcome_id, self._xid, self._stores)
+        self._ask(self._decider, decide, self._decided)
+
+    def _decided(self, _: RoutedHome, joined: Joined) -> None:
+        if joined.error is not None:
+            self._give_up(_error_of(joined))
+        elif joined.outcomes != [DECIDED]:  # an earlier commit of that name took place
+            self._give_up(None)
+        else:
+            self.is_decided = True
+            self._waits = {*self._others}
+            for home in self._others:
+                self._ask(home, EndPart(self._xid, self._user, True), self._committed_in)
+            self._client.cluster.later(self._go_on)
+
+    def _committed_in(self, home: RoutedHome, joined: Joined) -> None:
+        self._waits.discard(home)
+        if joined.error is not None:
+            self._is_in_doubt = True
+            reason = str(joined.error.error)
+            _log.error("a part of a transaction was not committed", xid=self._xid, of_store=home.store, reason=reason)
+        if self._waits:
+            return
+        self._answer()
+        del self._client.commits[self]
+        if not self._is_in_doubt:  # nobody will ask for the decision any more
+            self._decider.put(self._session.number, EndPart(self._xid, self._user, True))
+
+    def lost(self, home: RoutedHome) -> None:
+        """Where the home has still to commit its part it does so when it is back."""
+        if self.is_decided and home in self._waits:
+            self._answer()
+
+
+class SpanningPrepare(SpanningEnd):
+    """The client prepares it."""
+
+    def _decide(self) -> None:
+        command: Prepare = self._command
+        whole = Prepare(
+            command.transaction,
+            command.xid,
+            command.timeout_ms,
+            command.owner,
+            command.batch,
+            span=self._xid,
+            stores=self._stores,
+        )
+        self._ask(self._decider, whole, self._decided)
+
+    def _decided(self, _: RoutedHome, joined: Joined) -> None:
+        if joined.error is not None:
+            self._give_up(_error_of(joined))
+        else:
+            self._client.cluster.later(partial(self._is_over, None))
+
+
+def _error_of(joined: Joined) -> AmqError:
+    assert joined.error is not None
+    error = joined.error.error
+    return error if isinstance(error, AmqError) else AmqError(str(error))
+
+
 def _ignored(_: RoutedHome, __: Joined) -> None:
     """It was rolled back in any case."""
 
 
 def _not_prepared(home: RoutedHome, error: Exception) -> AmqError:
     code = getattr(error, "code", "") or "TRANSACTION_ROLLED_BACK"
+    if code == "BATCH_COMMITTED":  # of which the other stores may have nothing yet: this is for a person
+        code = "BATCH_DIFFERS"
     return TransactionRolledBackError(
         f"the transaction has parts in several stores, and was rolled back in all: store {home.store} says: {error}",
         code=code,

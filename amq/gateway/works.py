@@ -1,8 +1,9 @@
 """Works: the transactions of a client's connection over several homes.
 
 A transaction begins in a home when the first part of it goes there. Its end is given to its home; where it has several,
-`amq.gateway.spanning` commits it in all of them or in none. An end of one that is not known here, as after a failover,
-is a question to every home.
+`amq.gateway.spanning` commits or prepares it in all of them or in none. An end of one that is not known here, as after
+a failover, is a question to every home. A transaction of a pipeline's batch always has a part in one and the same
+store, which decides it: there the batch is committed, with its marker, whichever stores have its messages.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from amq.core.errors import CommandError, TransactionRolledBackError
 from amq.core.message import Message
 from amq.gateway.answers import all_lines, in_all
 from amq.gateway.homes import RoutedHome
-from amq.gateway.spanning import CommittingSession, SpanningClient, SpanningCommit
+from amq.gateway.spanning import CommittingSession, SpanningClient, SpanningCommit, SpanningPrepare
 from amq.journal.records import decider_of
 from amq.protocols.commands import (
     Abort,
@@ -23,6 +24,7 @@ from amq.protocols.commands import (
     Begin,
     Command,
     Commit,
+    CommitBatch,
     Finish,
     Invalid,
     ListPrepared,
@@ -43,6 +45,7 @@ class WorksClient(SpanningClient, Protocol):
     def home_to(self, name: str) -> RoutedHome: ...
     def indices(self, name: str) -> list[int]: ...
     def anchor(self, name: str) -> RoutedHome: ...
+    def batch_home(self) -> RoutedHome: ...
     def all_homes(self) -> list[RoutedHome]: ...
     def answer_now(self, command: Command) -> None: ...
     def pass_on(self, session: int, home: RoutedHome, command: Command) -> None: ...
@@ -164,15 +167,13 @@ def end(client: WorksClient, session: CommittingSession, command: Commit | Prepa
         else:
             raise _rolled_back(name)
         return
-    if not work.homes and _has_outcome(command):
+    if isinstance(command, Prepare) and command.owner:
+        work.decider = work_in(client, name, client.batch_home())
+    elif not work.homes and _has_outcome(command):
         work_in(client, name, client.anchor(name))
-    if len(work.homes) > 1 and isinstance(command, Commit):
-        _commit_in_all(client, session, command, work)
+    if len(work.homes) > 1 and not isinstance(command, Abort):
+        _end_in_all(client, session, command, work)
         return
-    if len(work.homes) > 1 and isinstance(command, Prepare):
-        del client.works[name]
-        work.abort(name)
-        raise _over_stores(name, work)
     del client.works[name]  # the next command may begin another one of that name
 
     def ended(error: Exception | None) -> None:
@@ -189,7 +190,7 @@ def _has_outcome(command: Commit | Prepare | Abort) -> bool:
     return isinstance(command, Prepare) or (isinstance(command, Commit) and bool(command.outcome_id))
 
 
-def _commit_in_all(client: WorksClient, session: CommittingSession, command: Commit, work: RoutedWork) -> None:
+def _end_in_all(client: WorksClient, session: CommittingSession, command: Commit | Prepare, work: RoutedWork) -> None:
     work.is_ending = True
     decider, name = work.decider, command.transaction
     assert decider is not None
@@ -198,7 +199,8 @@ def _commit_in_all(client: WorksClient, session: CommittingSession, command: Com
     def ended() -> None:
         del client.works[name]
 
-    SpanningCommit(client, session, decider, others, command, ended).begin()
+    kind = SpanningPrepare if isinstance(command, Prepare) else SpanningCommit
+    kind(client, session, decider, others, command, ended).begin()
 
 
 def end_session(client: WorksClient, number: int) -> None:
@@ -222,21 +224,16 @@ def ask_all(client: WorksClient, session: CommittingSession, command: Command) -
     client.to_all(session.number, client.all_homes(), command, is_question=True)
 
 
+def commit_batch(client: WorksClient, session: CommittingSession, command: CommitBatch) -> None:
+    client.to_all(session.number, [client.batch_home()], command, is_question=True)
+
+
 def abort_batch(client: WorksClient, session: CommittingSession, command: AbortBatch) -> None:
     client.to_all(session.number, client.all_homes(), command, outcome=in_all)
 
 
 def list_prepared(client: WorksClient, session: CommittingSession, command: ListPrepared) -> None:
     client.to_all(session.number, client.all_homes(), command, outcome=all_lines)
-
-
-def _over_stores(name: str, work: RoutedWork) -> CommandError:
-    stores = " and ".join(f"store {home.store}" for home in work.homes)
-    return CommandError(
-        f"transaction {name!r} was rolled back: it has parts in {stores}, and a client prepares a transaction in "
-        "one store. Commit it in one phase, or place these destinations together (amq cluster place)",
-        code="TRANSACTION_OVER_STORES",
-    )
 
 
 def _rolled_back(name: str) -> TransactionRolledBackError:

@@ -179,7 +179,8 @@ class Export:
         if lost:
             self._note(f"prepared transaction {key}: {lost} of its messages are lost [STORE_CORRUPT]")
         facts = prepared.xid, prepared.owner, prepared.batch, prepared.created_ms, prepared.timeout_ms
-        return [*sent, InDoubt(*facts, len(sent), held, prepared.user)]
+        elsewhere = prepared.span, tuple(prepared.stores)
+        return [*sent, InDoubt(*facts, len(sent), held, prepared.user, *elsewhere)]
 
     def _ended(self, reader: MessageReader, key: Key) -> Iterator[Item]:
         """The messages of a transaction that was committed after they were passed over."""

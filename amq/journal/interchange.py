@@ -168,15 +168,15 @@ class InDoubt:
     sends: int
     acks: int
     user: str = ""
+    span: str = ""
+    stores: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
         return key_of(self.user, self.xid)
 
     def encode(self) -> bytes:
-        facts = asdict(self)
-        if not self.user:
-            del facts["user"]
+        facts = {name: value for name, value in asdict(self).items() if value or name not in ("user", "span", "stores")}
         return _line({"type": "prepared", **facts, "xid": to_json(self.xid)})
 
 
@@ -396,7 +396,10 @@ def _read_item(found: Mapping[str, Any]) -> Item:
         )
         user = _text(found, "user") if "user" in found else ""
         xid, owner = from_json(found.get("xid")), _text(found, "owner")
-        return InDoubt(xid, owner, batch, created_ms, timeout_ms, sends, acks, user)
+        span, stores = (_text(found, "span") if "span" in found else ""), found.get("stores", [])
+        if not isinstance(stores, list) or bool(stores) != bool(span) or {*map(type, stores)} - {str}:
+            raise ValueError("the stores of its other parts are not a list of names")
+        return InDoubt(xid, owner, batch, created_ms, timeout_ms, sends, acks, user, span, tuple(stores))
     if kind not in ("message", TYPED):
         raise ValueError(f"a line of type {kind!r} is unknown")
     if "body_base64" in found:

@@ -111,6 +111,8 @@ _PREPARE: Final = _TRANSACTION | {
     "owner": TEXT,
     "batch": NUMBER,
     "may_be_read_only": TRUTH,
+    "span": TEXT,
+    "stores": many(TEXT),
 }
 _NAME: Final = {"name": TEXT}
 _LEASES: Final = {"sources": SOURCES, "cursor": TEXT, "epoch": NUMBER}

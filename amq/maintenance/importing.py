@@ -237,7 +237,8 @@ class Import:
         """Prepare a transaction: its acknowledged messages are stored, its sent messages are stored with it."""
         self._take_held(broker)
         seq = broker.next_seq()
-        given = Prepared(item.xid, seq, item.created_ms, item.timeout_ms, item.owner, item.batch, user=item.user)
+        facts = item.xid, seq, item.created_ms, item.timeout_ms, item.owner, item.batch
+        given = Prepared(*facts, user=item.user, span=item.span, stores=[*item.stores])
         for name, id in self._held.pop(item.key, ()):
             seq = _seq_of(broker, name, id)
             if seq in self._taken.get(name, ()):

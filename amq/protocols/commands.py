@@ -23,7 +23,8 @@ from amq.core.xid import AnyXid
 CREDIT_MAX = 999_999_999  # messages that a consumer can ask for at once
 OLDEST = 0  # the oldest delivery that a consumer holds
 NOT_HELD = "not held"  # outcome of a `SettleIfHeld`
-DECIDED, REPEATED, NEVER = "decided", "repeated", "never"  # outcomes of `Decide` and `AskDecision`
+# Outcomes of `Decide` and `AskDecision`
+DECIDED, REPEATED, NEVER, UNDECIDED = "decided", "repeated", "never", "undecided"
 
 
 class Outcome(Enum):
@@ -482,10 +483,11 @@ class Prepare(Begin):
     `timeout_ms` is how long it waits for that before it is rolled back, 0 = for ever, None = as the broker is
     configured. `owner` and `batch` say of which pipeline's batch it is a part, "" = none. A Prepare of a transaction
     that this connection did not begin is a question, as a Commit is. `may_be_read_only` = where it does nothing,
-    nothing is prepared, and the outcome says so.
+    nothing is prepared, and the outcome says so. `span`, `stores`: the xid of its parts, which these other stores have
+    prepared and which end as it does; "" = it has none. A gateway's word.
     """
 
-    __slots__ = ("batch", "may_be_read_only", "owner", "timeout_ms", "xid")
+    __slots__ = ("batch", "may_be_read_only", "owner", "span", "stores", "timeout_ms", "xid")
 
     def __init__(
         self,
@@ -496,8 +498,12 @@ class Prepare(Begin):
         batch: int = 0,
         receipt: object = None,
         may_be_read_only: bool = False,
+        span: str = "",
+        stores: tuple[str, ...] = (),
     ) -> None:
         self.may_be_read_only = may_be_read_only
+        self.span = span
+        self.stores = stores
         super().__init__(transaction, receipt)
         self.xid = xid
         self.timeout_ms = timeout_ms
@@ -507,7 +513,8 @@ class Prepare(Begin):
 
 class PreparePart(Prepare):
     """First phase of a transaction over several stores, in each but the one that decides. `xid` names that, see
-    `amq.journal.records.spanning`. The part never times out: it ends as was decided. A gateway's command."""
+    `amq.journal.records.spanning`. The part never times out: it ends as was decided. Of a batch of `owner` that this
+    store has committed by itself there can be no part. A gateway's command."""
 
     __slots__ = ()
 
@@ -525,7 +532,7 @@ class Decide(Commit):
 @dataclass(slots=True, eq=False)
 class AskDecision(Command):
     """Was the transaction `xid` of `user` decided, over several stores? The outcome is `DECIDED`, or `NEVER`: then it
-    never will be. A store's command."""
+    never will be; or `UNDECIDED`: its client, who has prepared it, decides. A store's command."""
 
     xid: str
     user: str

@@ -232,12 +232,30 @@ class PeerWays:
         self._brokers = brokers
         self.opened: list[str] = []
         self.refuses = False
+        self._open: list[tuple[str, WokenPeer, Callable[[AmqError], None]]] = []
 
-    def open(self, store: str, recipient: Any, *_: Any, **__: Any) -> ClientConnection:
+    def open(
+        self,
+        store: str,
+        recipient: Any,
+        protocol: str,  # noqa: ARG002
+        lost: Callable[[AmqError], None],
+        **_: Any,
+    ) -> ClientConnection:
         if self.refuses:
             raise AmqError("no master", code="HOME_UNAVAILABLE")
         self.opened.append(store)
-        return WokenPeer(self._brokers.world_of_store(store).broker, recipient)
+        connection = WokenPeer(self._brokers.world_of_store(store).broker, recipient)
+        self._open.append((store, connection, lost))
+        return connection
+
+    def lose(self, store: str) -> None:
+        """The master of that store has ended: so have the connections to it."""
+        ended = [each for each in self._open if each[0] == store]
+        self._open = [each for each in self._open if each[0] != store]
+        for _, connection, lost in ended:
+            if not connection.is_closed:
+                lost(AmqError("the link is broken", code="LINK_LOST"))
 
 
 class WokenPeer(ClientConnection):

@@ -44,7 +44,7 @@ from amq.protocols.commands import (
     SettleRun,
     Unsubscribe,
 )
-from tests.gateway.routed import Cluster, RoutedClient, Woken
+from tests.gateway.routed import Cluster, PeerWays, RoutedClient, Woken
 from tests.subscribing import subscribe
 
 NAMES = tuple(f"queue://{letter}" for letter in "abcdefghij")
@@ -325,7 +325,9 @@ def test_prepared_transactions_are_found_in_any_home(cluster: Cluster) -> None:
 
 
 def test_a_batch_is_committed_once(cluster: Cluster) -> None:
-    client, name = cluster.connect(), name_in(cluster, 2)
+    client, name, ways = cluster.connect(), name_in(cluster, 2), PeerWays(cluster)
+    for world in cluster.worlds:
+        world.broker.peers = ways
     says(cluster, client, Begin("t"), Send(Message(name, b"m"), None, "t"))
     says(cluster, client, Prepare("t", "x1", owner="job", batch=1))
     for _ in range(2):

@@ -22,92 +22,20 @@ from amq.protocols.commands import (
     Abort,
     Begin,
     CloseSession,
-    Command,
     Commit,
     Decide,
     Disconnect,
-    Failure,
     Finish,
     InSession,
     ListPrepared,
     OpenSession,
     Prepare,
-    Scope,
     Send,
     SendToMany,
     Settle,
 )
-from tests.gateway.routed import Cluster, PeerWays, RoutedClient
+from tests.gateway.staged import NAMES, STEPS, Loss, Stage, crashing, losing, sends, steps
 from tests.subscribing import subscribe
-
-NAMES = ["queue://n0", "queue://n1", "queue://n2"]  # each in the store of its number
-
-
-class Stage:
-    """A cluster, and a client that commits in several of its stores."""
-
-    def __init__(self, path: Path, **config: Any) -> None:
-        self.cluster = Cluster(path, 3, **config)
-        self.cluster.placement.rules |= {name: f"s{n}" for n, name in enumerate(NAMES)} | {"topic://t": "s1"}
-        self.ways = PeerWays(self.cluster)
-        self.client = self.cluster.connect()
-        self.client.fail = self._failed  # type: ignore[method-assign]
-        self.rest()
-
-    def _failed(self, failure: Failure) -> None:
-        """It survives what OpenWire survives."""
-        if failure.scope is Scope.CONNECTION:
-            RoutedClient.fail(self.client, failure)
-        else:
-            error: Any = failure.error
-            self.client.errors.append((error.code, str(failure.receipt or "")))
-
-    def rest(self) -> None:
-        for world in self.cluster.worlds:
-            world.broker.peers = self.ways
-            world.wake()
-        self.cluster.settle()
-
-    def says(self, *commands: Any, client: RoutedClient | None = None) -> RoutedClient:
-        client = client or self.client
-        client.session.handle([*commands])
-        self.rest()
-        return client
-
-    def home(self, store: int) -> RoutedHome:
-        return self.client.session._homes[store]  # type: ignore[attr-defined,no-any-return]
-
-    def cut(self, store: int) -> None:
-        """The gateway hears nothing more from that store, whose master does what it was asked before."""
-        connection: Any = self.home(store).connection
-        connection.peer.is_cut = True
-
-    def lose(self, store: int) -> None:
-        self.cluster.cut(self.client.session, f"s{store}")  # type: ignore[arg-type]
-        self.rest()
-
-    def crash(self, store: int) -> None:
-        """The master of that store ends, and another one begins."""
-        connection: Any = self.home(store).connection
-        asked = dict(connection.peer.asked)
-        self.cluster.worlds[store].crash_and_recover()
-        connection.peer.asked = asked
-        self.lose(store)
-
-    def wait(self, seconds: float = spanning.DOUBT_S + 1) -> None:
-        """Time passes."""
-        for world in self.cluster.worlds:
-            world.clock.advance(seconds)
-            world.broker.sweep()
-        self.rest()
-
-    @property
-    def stored(self) -> list[list[bytes]]:
-        return [self.cluster.stored(name[8:]) for name in NAMES]
-
-    @property
-    def prepared(self) -> int:
-        return sum(len(world.broker.state.prepared) for world in self.cluster.worlds)
 
 
 @pytest.fixture
@@ -115,10 +43,6 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     found = Stage(tmp_path)
     yield found
     found.cluster.close()
-
-
-def sends(*stores: int, body: bytes = b"m") -> list[Command]:
-    return [Begin("t"), *(Send(Message(NAMES[store], body), None, "t") for store in stores)]
 
 
 def test_all_of_it_is_committed_and_nothing_is_left(stage: Stage) -> None:
@@ -191,12 +115,6 @@ def test_a_name_that_took_place_rolls_the_second_one_back(stage: Stage) -> None:
     assert (stage.stored, stage.prepared) == ([[b"m"], [b"m"], []], 0)
 
 
-def test_a_client_prepares_in_one_store(stage: Stage) -> None:
-    stage.says(*sends(0, 1), Prepare("t", "x", receipt="p"))
-    assert stage.client.errors == [("TRANSACTION_OVER_STORES", "p")]
-    assert (stage.stored, stage.prepared) == ([[]] * 3, 0)
-
-
 def test_its_names_are_the_brokers_own(stage: Stage) -> None:
     stage.says(*sends(0, 1))
     stage.cut(1)
@@ -245,20 +163,6 @@ def outcome(stage: Stage) -> str:
     return found[0]
 
 
-Loss = Callable[[Stage, int], None]
-
-
-def losing(stage: Stage, store: int) -> None:
-    stage.lose(store)
-
-
-def crashing(stage: Stage, store: int) -> None:
-    stage.crash(store)
-
-
-STEPS = range(14)
-
-
 @pytest.mark.deep
 @pytest.mark.parametrize("loss", [losing, crashing])
 @pytest.mark.parametrize("store", [1, 2])
@@ -271,7 +175,7 @@ def test_a_home_is_lost_at_any_step(tmp_path: Path, store: int, loss: Loss, name
         stage = Stage(path)
         stage.says(*sends(1, 2, 0))
         stage.client.session.handle([Commit("t", "c", name)])
-        _steps(stage, step)
+        steps(stage, step)
         loss(stage, store)
         found.add(outcome(stage))
         stage.cluster.close()
@@ -286,7 +190,7 @@ def test_the_gateway_is_lost_at_any_step(tmp_path: Path) -> None:
         stage = Stage(path)
         stage.says(*sends(0, 1, 2))
         stage.client.session.handle([Commit("t", "c", "outcome")])
-        _steps(stage, step)
+        steps(stage, step)
         for home in [*stage.client.session._homes.values()]:  # type: ignore[attr-defined]
             home.connection.peer.is_cut = True
         stage.client.session.close()
@@ -310,20 +214,9 @@ def test_the_gateway_is_lost_at_any_step(tmp_path: Path) -> None:
 def test_a_master_ends_while_its_part_is_prepared_or_decided(stage: Stage, store: int, step: int) -> None:
     stage.says(*sends(1, 2, 0))
     stage.client.session.handle([Commit("t", "c")])
-    _steps(stage, step)
+    steps(stage, step)
     stage.crash(store)
     assert outcome(stage) == ("c" if step and store == 2 else "TRANSACTION_ROLLED_BACK")
-
-
-def _steps(stage: Stage, count: int) -> None:
-    """Each is a turn of each broker and a job of its disk, and what the gateway had put off."""
-    for _ in range(count):
-        for world in stage.cluster.worlds:
-            world.turn()
-            world.runner.step()
-        soon, stage.cluster._soon[:] = [*stage.cluster._soon], []
-        for call in soon:
-            call()
 
 
 def test_a_late_decision_is_refused_after_a_store_has_asked(stage: Stage) -> None:
@@ -381,7 +274,7 @@ def test_operators_see_what_is_in_doubt(stage: Stage) -> None:
     stage.says(*sends(0, 1, 2), client=(other := stage.cluster.connect()))
     other.session.handle([Commit("t", "d")])
     while not any(each.owner for each, _ in stage.cluster.worlds[0].broker.state.prepared.values()):
-        _steps(stage, 1)
+        steps(stage, 1)
     for home in other.session._homes.values():  # type: ignore[attr-defined]
         home.connection.peer.is_cut = True
     other.session.close()
@@ -435,7 +328,7 @@ def test_a_decision_is_kept_until_each_part_has_ended(stage: Stage) -> None:
     stage.says(*sends(1, 2, 0))
     stage.client.session.handle([Commit("t", "c")])
     for _ in range(30):
-        _steps(stage, 1)
+        steps(stage, 1)
         if any(each.owner for each, _ in stage.cluster.worlds[1].broker.state.prepared.values()):
             break
     for store in (0, 1, 2):
@@ -512,7 +405,7 @@ def _stories(path: Path) -> None:
             try:
                 stage.says(*sends(1, 2, 0))
                 stage.client.session.handle([Commit("t", "c")])
-                _steps(stage, step)
+                steps(stage, step)
                 stage.crash(store)
                 outcome(stage)
             finally:

@@ -178,6 +178,7 @@ FIELDS: dict[str, Any] = {
     "outcome": st.sampled_from(list(Outcome)),
     "seqs": st.lists(SEQS, min_size=1, max_size=9),
     "xid": XIDS,
+    "span": TEXTS,
     "timeout_ms": st.one_of(st.none(), NUMBERS),
     "batch": NUMBERS,
     "xids": BATCHES,

@@ -89,6 +89,12 @@ def _prepare_part(client: Connected, name: str, body: bytes) -> None:
     client.tell(Begin("t", "b"), sent, PreparePart("t", f"span:other:{name}", receipt="p"))
 
 
+def _prepare_whole(client: Connected, name: str, body: bytes) -> None:
+    sent = Send(Message(SHARED, body), "s", "t")
+    whole = Prepare("t", f"xid whole {name}", receipt="p", span=f"span:this:whole {name}", stores=("other",))
+    client.tell(Begin("t", "b"), sent, whole)
+
+
 def _decide(client: Connected, name: str, body: bytes) -> None:
     sent = Send(Message(SHARED, body), "s", "t")
     client.tell(Begin("t", "b"), sent, Decide("t", "c", f"outcome {name}", f"span:this:{name}", ("other",)))
@@ -229,6 +235,7 @@ ACTIONS: Mapping[str, Action] = {
     "prepare": _prepare,
     "ask for a prepare": _does(lambda name: Prepare("t", f"xid {name}", receipt="p")),
     "prepare a part": _prepare_part,
+    "prepare with parts in other stores": _prepare_whole,
     "decide": _decide,
     "ask for a decision": _ask_decision,
     "end a part": _end_part,

@@ -57,8 +57,15 @@ STOMP_ONLY = {
     "Settle.transaction",  # OpenWire settles sets in transactions
 }
 # A question has no transaction, and test_transports_reattach.py shows tokens of others and guessed ones.
-NOWHERE = {"SettleAgain.transaction", "SettleIfHeld.transaction", "PreparePart.owner", "Connect.reattach"}
+NOWHERE = {
+    "SettleAgain.transaction",
+    "SettleIfHeld.transaction",
+    "PreparePart.owner",
+    "PreparePart.span",  # a part has no parts
+    "Connect.reattach",
+}
 OF_GATEWAYS = {
+    "Prepare.span",
     "SettleIfHeld.consumer",
     "PreparePart.transaction",
     "PreparePart.xid",

@@ -611,7 +611,7 @@ class Session:
                 return
             del self._transactions[command.transaction]
         if isinstance(command, Prepare):
-            self._broker.two_phase.prepare(transaction, command, self._waiter(command), self.user)
+            self._broker.spanning.prepare(transaction, command, self._waiter(command), self.user)
         elif isinstance(command, Decide):
             self._broker.spanning.commit(transaction, command, self._waiter(command), name, self.user)
         elif transaction is not None:

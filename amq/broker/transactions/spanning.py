@@ -7,11 +7,17 @@ refusals of a master need not outlive it; a decision is kept until every part ha
 
 A part or a decision that is still here after `DOUBT_S` has lost its gateway. A part asks the decider; a decision gives
 its word to the stores that have parts. Both ask again until they are answered.
+
+A client that prepares such a transaction decides it itself. Then the decider's share is what the client has prepared,
+with its xid, and the only thing that clients see and end: the parts in the other stores end as it does. Its commit is
+stored together with the decision, of which the other stores hear at once.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -24,16 +30,27 @@ from amq.broker.transactions.transaction import Transaction
 from amq.broker.transactions.two_phase import TwoPhase
 from amq.broker.transfer.outbox import FACT_CHARACTERS_MAX
 from amq.broker.transfer.peers import PeerConnection
-from amq.broker.waiters import Answering, Call
+from amq.broker.waiters import Answering, Call, Together
 from amq.core.errors import AmqError, StoreError, TransactionRolledBackError
 from amq.core.xid import Key, key_of
 from amq.journal.batch import Waiter
 from amq.journal.records import Group, Prepared, decider_of, decision_owner, stores_of
-from amq.protocols.commands import DECIDED, NEVER, REPEATED, AskDecision, Decide, EndPart, Failure
+from amq.protocols.commands import (
+    DECIDED,
+    NEVER,
+    REPEATED,
+    UNDECIDED,
+    AskDecision,
+    Decide,
+    EndPart,
+    Failure,
+    Prepare,
+)
 
+ANSWER_S: Final = 1.0  # so long a commit that is decided waits for its parts before the client hears of it
 DOUBT_S: Final = 5.0  # a gateway needs less for both phases; so long after a question the next one comes
 LATE_S: Final = 2 * DOUBT_S  # a question has had no answer for `DOUBT_S`: `facts` say so
-ASKED_MAX: Final = 100  # questions without an answer; the others wait
+ASKED_MAX: Final = 100  # questions to a store without an answer; the others wait
 STARTED_MAX: Final = 100  # transactions in a turn of the sweep
 PROTOCOL: Final = "decision"
 _log = structlog.get_logger("amq.broker")
@@ -49,6 +66,8 @@ class Spanning:
         self._two_phase = two_phase
         self._deciding: dict[Key, Group] = {}  # decisions on their way
         self._refused = Refused(lambda: core.config.outcome_window)
+        self._prepared: dict[Key, Key] = {}  # parts elsewhere of what clients have prepared here → that
+        self._telling: dict[Key, tuple[float, list[Waiter]]] = {}  # decisions → who waits for all parts, since when
         self.since: dict[Key, float] = {}
         self.facts: Mapping[str, Any] = {}
         self._due: dict[Key, float] = {}  # the earliest first
@@ -63,6 +82,8 @@ class Spanning:
 
     def is_there(self, prepared: Prepared) -> None:
         """A prepared transaction is durable."""
+        if prepared.span:
+            self._prepared[prepared.span_key] = prepared.key
         if not decider_of(prepared.xid):
             return
         self._deciding.pop(prepared.key, None)
@@ -71,16 +92,21 @@ class Spanning:
             self.since[prepared.key] = now_s
             self._due[prepared.key] = now_s + DOUBT_S
 
-    def has_ended(self, prepared: Prepared) -> None:
+    def has_ended(self, prepared: Prepared, committed: bool) -> None:
         """The end of a prepared transaction is durable."""
-        if self.since.pop(prepared.key, None) is not None:
+        if prepared.span:
+            self._tell_parts(prepared, committed)
+        if decider_of(prepared.xid):
+            self.since.pop(prepared.key, None)
             self._due.pop(prepared.key, None)
             self._owing.pop(prepared.key, None)
+            self._tell_client(prepared.key)
 
     def stop(self) -> None:
         """The mastership ends."""
         ways, self._ways = self._ways, {}
         self._due.clear()
+        self._telling.clear()
         for way in ways.values():
             way.hang_up()
 
@@ -137,6 +163,8 @@ class Spanning:
         for record in group.records:
             if record.__class__ is Prepared and self._deciding.get(record.key) is group:
                 del self._deciding[record.key]
+            if record.__class__ is Prepared and record.span:
+                self._prepared.pop(record.span_key, None)
 
     def _tell(self, command: Decide, waiter: Waiter, name: str, user: str) -> None:
         """Answer a gateway whose transaction is not open here: the master that had it may have decided. REPEATED: the
@@ -157,8 +185,64 @@ class Spanning:
         if self._is_decided(key):
             self._core.when_durable(Answering(waiter, DECIDED), self._deciding.get(key))
             return
-        self._refused.add(command.user, command.xid)
-        self._core.journal.confirm(Answering(waiter, NEVER))
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            self._refused.add(command.user, command.xid)
+            self._core.journal.confirm(Answering(waiter, NEVER))
+            return
+        group, committed = self._two_phase.ending.get(prepared, (None, None))
+        outcome = UNDECIDED if group is None else DECIDED if committed else NEVER
+        self._core.when_durable(Answering(waiter, outcome), group)
+
+    # -- what a client prepares ---------------------------------------------------------------------------------------
+
+    def prepare(self, transaction: Transaction | None, command: Prepare, waiter: Waiter, user: str) -> None:
+        """Prepare this store's share. Raises what `TwoPhase.prepare` raises."""
+        if transaction is not None and command.span and (user, command.span) in self._refused:
+            transaction.roll_back()
+            raise _rolled_back(command.span)
+        self._two_phase.prepare(transaction, command, waiter, user)
+        if transaction is not None and command.span:
+            self._prepared[key_of(user, command.span)] = key_of(user, command.xid)
+
+    def until_ended(self, some: list[Prepared], waiter: Waiter) -> Waiter:
+        """See `PartsElsewhere`. Where a part does not end soon the client hears of the commit all the same: it took
+        place."""
+        decisions = [each.span_key for each in some if each.span]
+        if not decisions or self._core.peers is None:
+            return waiter
+        return Call(partial(self._tell_later, decisions, waiter), waiter.failed)
+
+    def _tell_later(self, decisions: list[Key], waiter: Waiter) -> None:
+        """They are durable."""
+        left = [key for key in decisions if key in self._core.state.prepared]
+        if not left:
+            waiter.done()
+            return
+        waiter = Together(waiter, len(left))
+        now_s = self._core.clock.monotonic()
+        for key in left:
+            self._telling.setdefault(key, (now_s, []))[1].append(waiter)
+
+    def _tell_client(self, decision: Key) -> None:
+        for waiter in self._telling.pop(decision, (0.0, ()))[1]:
+            waiter.done()
+
+    def _tell_parts(self, prepared: Prepared, committed: bool) -> None:
+        """That has ended so. A store that does not hear of it asks, or is asked, when that is due."""
+        core, key = self._core, prepared.span_key
+        self._prepared.pop(key, None)
+        if core.peers is None:
+            return
+        if not committed:
+            for store in prepared.stores:
+                way = self._way(store)
+                if len(way.asked) < ASKED_MAX:
+                    way.ask(key, EndPart(prepared.span, prepared.user, False))
+        elif key in core.state.prepared:
+            self._ask(core.state.prepared[key][0])
+
+    # -- the decider's word -------------------------------------------------------------------------------------------
 
     def _is_decided(self, key: Key) -> bool:
         return key in self._deciding or key in self._core.state.prepared or self._two_phase.ended_so(key, True)
@@ -187,10 +271,12 @@ class Spanning:
         if self._core.peers is None:
             return
         now_s, started = self._core.clock.monotonic(), 0
+        for key, (since_s, _) in [*self._telling.items()]:
+            if now_s - since_s >= ANSWER_S:
+                self._tell_client(key)
         while self._due and started < STARTED_MAX:
             key = next(iter(self._due))
-            asked = sum(len(way.asked) for way in self._ways.values())
-            if self._due[key] > now_s or asked >= ASKED_MAX:
+            if self._due[key] > now_s:
                 return
             started += 1
             del self._due[key]
@@ -200,6 +286,7 @@ class Spanning:
 
     def _ask(self, prepared: Prepared) -> None:
         xid, user, stores = str(prepared.xid), prepared.user, stores_of(prepared.owner)
+        self.since.setdefault(prepared.key, self._core.clock.monotonic())
         if not stores:
             self._way(decider_of(xid)).ask(prepared.key, AskDecision(xid, user))
             return
@@ -229,6 +316,9 @@ class Spanning:
             self.unanswered(store, error)
             return
         self._troubles.pop(store, None)
+        if outcome == UNDECIDED:
+            self.since.pop(key, None)  # it is not in doubt: its client has not decided
+            return
         if not stores:
             self._end(prepared, outcome == DECIDED)
             return
@@ -253,13 +343,14 @@ class Spanning:
 
 
 class Asking:
-    """The questions to one other store, on a connection that lasts as long as there are some. Implements
-    `amq.broker.queues.queue.Recipient`."""
+    """The questions to one other store, on a connection that lasts as long as there are some. `_later` = those that
+    wait for answers to others. Implements `amq.broker.queues.queue.Recipient`."""
 
     def __init__(self, spanning: Spanning, core: Core, store: str) -> None:
         self.store = store
         self.asked: dict[int, Key] = {}  # by receipt
         self._keys: set[Key] = set()
+        self._later: deque[tuple[Key, AskDecision | EndPart]] = deque()
         self._spanning = spanning
         self._core = core
         self._last = 0
@@ -267,13 +358,20 @@ class Asking:
 
     def ask(self, key: Key, command: AskDecision | EndPart) -> None:
         """Once at a time for each `key`."""
-        peers = self._core.peers
-        if key in self._keys or peers is None:
+        if key in self._keys or self._core.peers is None:
             return
+        self._keys.add(key)
+        if len(self.asked) < ASKED_MAX:
+            self._ask(key, command)
+        else:
+            self._later.append((key, command))
+
+    def _ask(self, key: Key, command: AskDecision | EndPart) -> None:
+        peers = self._core.peers
+        assert peers is not None
         self._last += 1
         command.receipt = self._last
         self.asked[self._last] = key
-        self._keys.add(key)
         try:
             if self._connection is None:
                 self._connection = peers.open(self.store, self, PROTOCOL, self._lost)
@@ -285,6 +383,7 @@ class Asking:
         """Ask no more."""
         self.asked.clear()
         self._keys.clear()
+        self._later.clear()
         self._spanning.closed(self)
         connection, self._connection = self._connection, None
         if connection is not None and not connection.is_closed:
@@ -302,6 +401,8 @@ class Asking:
         if key is not None:
             self._keys.discard(key)
             self._spanning.answered(self.store, key, outcome, error)
+        if self._later:
+            self._ask(*self._later.popleft())
         if not self.asked:
             self.hang_up()
 

@@ -12,6 +12,7 @@ import json
 from collections import Counter, deque
 from collections.abc import Iterator
 from itertools import islice
+from typing import Protocol
 
 import structlog
 
@@ -48,6 +49,7 @@ from amq.journal.records import (
     Redelivered,
     Resolved,
     decider_of,
+    decision_owner,
     is_of_lease,
     is_of_span,
     stores_of,
@@ -89,8 +91,19 @@ class Listing:
         self.found: list[str] = []
 
 
+class PartsElsewhere(Protocol):
+    """The parts that transactions have in other stores: see `amq.broker.transactions.spanning`."""
+
+    def until_ended(self, some: list[Prepared], waiter: Waiter) -> Waiter:
+        """The waiter tells `waiter` that all of `some` are committed when their parts are, too."""
+        ...
+
+
 class TwoPhase:
-    """`ending` = key → the group on its way that finishes it, and how. `has_work` = call `step` once a turn."""
+    """`ending` = key → the group on its way that finishes it, and how. `has_work` = call `step` once a turn. `parts` is
+    set before it serves."""
+
+    parts: PartsElsewhere
 
     def __init__(self, core: Core, commits: Commits, durables: Durables) -> None:
         self._core = core
@@ -133,14 +146,17 @@ class TwoPhase:
             transaction.roll_back()
             core.when_durable(Answering(waiter, READ_ONLY))
             return
+        is_part = isinstance(command, PreparePart)
         prepared = Prepared(
             command.xid,
             core.next_seq(),
             core.clock.wall_ms(),
-            0 if isinstance(command, PreparePart) else self._timeout_ms(command.timeout_ms),
-            command.owner,
-            command.batch,
+            0 if is_part else self._timeout_ms(command.timeout_ms),
+            "" if is_part else command.owner,
+            0 if is_part else command.batch,
             user=user,
+            span=command.span,
+            stores=[*command.stores],
         )
         for subscription, message in transaction.acks:
             prepared.acks.setdefault(subscription.queue.name, []).append(message.seq)
@@ -398,7 +414,7 @@ class TwoPhase:
             prepared, _ = core.state.prepared[key]
             group = Group(self._commits(prepared) if commit else self._rollbacks(prepared))
             self.ending[key] = group, commit
-            self.append(group, waiter)
+            self.append(group, self.parts.until_ended([prepared], waiter) if commit else waiter)
         elif key in self._preparing:
             raise CommandError(f"{xid} is being prepared: wait until that is confirmed", code="UNKNOWN_TRANSACTION")
         else:
@@ -476,7 +492,7 @@ class TwoPhase:
         for each in others:
             self.ending[each.key] = group, False
         self._marking[owner] = marker, group
-        self.append(group, Answering(waiter, COMMITTED))
+        self.append(group, self.parts.until_ended(wanted, Answering(waiter, COMMITTED)))
 
     def _answer_again(self, asked: Marker, waiter: Waiter) -> None:
         """That batch is committed, or its commit is on its way. Raises CommandError where it held something else."""
@@ -556,6 +572,9 @@ class TwoPhase:
             ids = [(id, seq) for queue, id, seq in prepared.ids if queue == name]
             records.append(Moved(SENT_SCHEME + name, name, seqs, ids))
         records += [Consumed(HELD_SCHEME + name, ACKED, seqs) for name, seqs in prepared.acks.items()]
+        if prepared.span:
+            owner, now_ms = decision_owner(prepared.stores), self._core.clock.wall_ms()
+            records.append(Prepared(prepared.span, self._core.next_seq(), now_ms, 0, owner, user=prepared.user))
         return [*records, Resolved(prepared.xid, True, self._core.next_seq(), prepared.user)]
 
     def _rollbacks(self, prepared: Prepared) -> list[Record]:
@@ -670,6 +689,7 @@ class TwoPhase:
             "timeout_ms": prepared.timeout_ms,
             "sends": {wire_name(name): len(seqs) for name, seqs in prepared.sends.items()},
             "acks": {wire_name(name): len(seqs) for name, seqs in prepared.acks.items()},
+            **({"stores": prepared.stores} if prepared.stores else {}),
         }
         message = Message(
             PREPARED_NAME,

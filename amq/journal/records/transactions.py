@@ -50,6 +50,7 @@ class Prepared(BaseRecord):
     sends, acks  {full name of the queue: seqs}
     ids          (queue, producer-given id, seq) of those of `sends` that have one
     user         the user to whom it belongs, "" = to nobody: an earlier version, or a client without a login made it
+    span, stores the xid of its parts in other stores, which end as it does, and these stores; "" = it has none
     """
 
     kinds = (PREPARED,)
@@ -64,10 +65,17 @@ class Prepared(BaseRecord):
     acks: dict[str, list[int]] = field(default_factory=dict)
     ids: list[tuple[str, str, int]] = field(default_factory=list)
     user: str = ""
+    span: str = ""
+    stores: list[str] = field(default_factory=list)
 
     @property
     def key(self) -> Key:
         return key_of(self.user, self.xid)
+
+    @property
+    def span_key(self) -> Key:
+        """The key of its parts, and of the decision of them."""
+        return key_of(self.user, self.span)
 
     def body(self) -> bytes:
         head = json.dumps(
@@ -81,7 +89,8 @@ class Prepared(BaseRecord):
                 {name: len(seqs) for name, seqs in self.sends.items()},
                 {name: len(seqs) for name, seqs in self.acks.items()},
                 self.ids,
-                *([self.user] if self.user else ()),
+                *([self.user] if self.user or self.span else ()),
+                *([self.span, self.stores] if self.span else ()),
             ]
         ).encode()
         seqs = [seq for part in (self.sends, self.acks) for each in part.values() for seq in each]
@@ -95,9 +104,13 @@ class Prepared(BaseRecord):
         start = _U32.size + _U32.unpack_from(body)[0]
         found = json.loads(body[_U32.size : start])
         types = [int, int, int, str, int, dict, dict, list]
+        stores = found.pop() if isinstance(found, list) and len(found) == len(types) + 4 else []
+        span = found.pop() if stores else ""
         user = found.pop() if isinstance(found, list) and len(found) == len(types) + 2 else ""
         if not isinstance(found, list) or [type(each) for each in found[1:]] != types or not isinstance(user, str):
             raise ValueError("no prepared transaction")
+        if not isinstance(span, str) or not isinstance(stores, list) or {*map(type, stores)} - {str}:
+            raise ValueError("stores are not a list of names")
         xid, seq, created_ms, timeout_ms, owner, batch, sends, acks, ids = from_json(found[0]), *found[1:]
         if not all(isinstance(each, list) and [type(x) for x in each] == [str, str, int] for each in ids):
             raise ValueError("ids are not a list of [queue, id, seq]")
@@ -107,7 +120,8 @@ class Prepared(BaseRecord):
             raise ValueError("not as many seqs as it says")
         seqs = iter(struct.unpack_from(f"<{(len(body) - start) // 8}Q", body, start))
         sent, held = ({name: list(islice(seqs, count)) for name, count in part.items()} for part in (sends, acks))
-        return cls(xid, seq, created_ms, timeout_ms, owner, batch, sent, held, [tuple(each) for each in ids], user)
+        given = [tuple(each) for each in ids]
+        return cls(xid, seq, created_ms, timeout_ms, owner, batch, sent, held, given, user, span, stores)
 
     def record_bytes(self) -> int:
         return RECORD_BYTES + len(self.body())
@@ -127,6 +141,7 @@ class Prepared(BaseRecord):
             "acks": self.acks,
             "ids": self.ids,
             **({"user": self.user} if self.user else {}),
+            **({"span": self.span, "stores": self.stores} if self.span else {}),
         }
 
 

@@ -106,6 +106,29 @@ public final class Xa extends Theme {
         left(numbers(0, 2));
     }
 
+    /** In a cluster these queues are in several stores. */
+    @Case public void twoPhasesOverManyQueues() throws Exception {
+        for (boolean commits : new boolean[] {false, true}) {
+            XASession session = xa();
+            XAResource resource = session.getXAResource();
+            Id xid = xid(commits ? "commit" : "rollback");
+            resource.start(xid, XAResource.TMNOFLAGS);
+            for (int i = 0; i < 8; i++) send(session, queue(session, "" + i), "x");
+            resource.end(xid, XAResource.TMSUCCESS);
+            equal(XAResource.XA_OK, resource.prepare(xid));
+            closeAll(session);
+            XASession other = xa();
+            check(recovered(other.getXAResource(), xid), "it is not among the prepared");
+            if (commits) other.getXAResource().commit(xid, false); else other.getXAResource().rollback(xid);
+            check(!recovered(other.getXAResource(), xid), "it is still among the prepared");
+            Session reader = auto();
+            for (int i = 0; i < 8; i++) {
+                comes(commits ? List.of("x") : List.of(), reader.createConsumer(queue(reader, "" + i)));
+            }
+            closeAll(reader);
+        }
+    }
+
     @Case public void rolledBack() throws Exception {
         XASession session = xa();
         XAResource resource = session.getXAResource();
