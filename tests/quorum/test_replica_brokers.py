@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from amq.core.errors import ConfigError
-from amq.store.open import open_store
+from amq.store.open import open_coordinator, open_store
 from amq.store.replica.book import GroupBook
 from amq.store.replica.store import LinkedEpochs
 from tests.brokers import Broker, Brokers
@@ -34,6 +34,13 @@ def three(directory: Path, coordinator: str, **options: object) -> Iterator[tupl
         assert isinstance(epochs, LinkedEpochs)
         wait_until(lambda: len(epochs._book.read().record.members) == 3, "all copies count")
         yield found, epochs._book
+
+
+@contextmanager
+def etcd(directory: Path) -> Iterator[str]:
+    with ensemble(EtcdEnsemble, directory / "servers") as servers:
+        wait_until(lambda: open_coordinator(servers.url()).read("any") is None, "the servers have a leader")
+        yield servers.url()
 
 
 def checked(brokers: list[Broker], producer: Producer) -> None:
@@ -106,8 +113,8 @@ def test_masters_are_killed_a_disk_is_lost_and_all_stop_and_start(tmp_path: Path
 @needs_etcd
 def test_an_isolated_master_confirms_nothing_and_the_others_go_on(tmp_path: Path) -> None:
     with (
-        ensemble(EtcdEnsemble, tmp_path / "servers") as servers,
-        three(tmp_path, servers.url()) as (brokers, book),
+        etcd(tmp_path) as url,
+        three(tmp_path, url) as (brokers, book),
     ):
         producer = Producer(brokers, patience_s=2.0)
         producer.start()
