@@ -2,9 +2,9 @@
 
 `python -m tests.cluster.kills --kills 100` does 100 of each kind, in an order and at moments that its seed decides:
 processes are killed with -9 or stopped, stores hang, links break, destinations get other homes, nodes are upgraded.
-After each kill the cluster must become whole again, and each client must go on. Rounds of some kills end with queues
-that are drained, and with the verdict of `bench.checker` on what the clients were told: it knows nothing of brokers,
-and finds what was lost, undone, doubled or came in another order.
+Some happen at the same time, each at another node. After them the cluster must become whole again, and each client
+must go on. Rounds of some kills end with queues that are drained, and with the verdict of `bench.checker` on what the
+clients were told: it knows nothing of brokers, and finds what was lost, undone, doubled or came in another order.
 
 Ctrl-C ends the kills: what was sent comes, and is judged. A second one ends the run at once, with the verdict so far.
 """
@@ -28,8 +28,10 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from amq.cli import demo_common, exits
@@ -47,7 +49,9 @@ NODES, STORES = 3, 6
 PER_S = 20.0  # messages of each producer
 GOES_ON = 5  # messages that each flow confirms and acknowledges after a kill
 QUIET_S = 3.0  # of the drained queues, before the clients end
-ROUND = 12  # kills
+ROUND = 24  # kills
+AT_ONCE = 2  # kills, of three nodes
+ALONE = "upgrade of links"  # it stops all nodes, one after the other
 MOVING_PER_S = 4.0  # of a queue that moves
 SPREAD_NAMES = "kills.spread."  # of queues that live in each store
 INTERRUPTED = "the run was interrupted"
@@ -78,7 +82,11 @@ class Hurt(NamedTuple):
 
 
 class Killer:
-    """Hurts `ground` and mends it. Each kill is a method; it returns what it did, and the stores that it hurt."""
+    """Hurts `ground` and mends it. Each kill is a method; it returns what it did, and the stores that it hurt.
+
+    Invariant: of kills at the same time each has a node for itself, and one at a time lets a store hang. A kill that
+    moves a queue may also kill a master at any node.
+    """
 
     def __init__(self, ground: Ground, luck: random.Random, longest_s: float, commit: str = "") -> None:
         self.ground = ground
@@ -88,13 +96,33 @@ class Killer:
         self._commit = commit
         self._codes = {(False, False): ROOT}  # by: is it another version, are its links of another one?
         self._pause = threading.Event()
+        self._hanging = threading.Lock()
+        self._claiming = threading.Lock()
+        self._claims: dict[int, GroundNode] = {}  # by thread
+        self._starts = SimpleQueue[tuple[GroundNode, Future[None]] | None]()  # None = a kill has ended
 
-    def hurt(self, kind: str, moving: str) -> Hurt:
-        """`moving` = a queue that may move. Raises ServiceError, AmqError."""
+    def hurt(self, kinds: Sequence[str], moving: str) -> list[Hurt]:
+        """All of `kinds` at once. `moving` = a queue that may move. Raises ServiceError, AmqError."""
+        with ThreadPoolExecutor(len(kinds), "kill") as pool:
+            futures = [pool.submit(self._hurt, kind, moving) for kind in kinds]
+            for _ in kinds:
+                while asked := self._starts.get():
+                    _start(*asked)
+            found = [future.result() for future in futures]
+        what = "; ".join(f"{hurt.kind}: {hurt.text}" for hurt in found)
+        self.ground.until(self.ground.is_whole, f"whole cluster after {what}")
+        ended_us = time.monotonic_ns() // 1000
+        return [hurt._replace(ended_us=ended_us) for hurt in found]
+
+    def _hurt(self, kind: str, moving: str) -> Hurt:
         began_us = time.monotonic_ns() // 1000
-        text, stores = _KINDS[kind](self, moving) if kind == "place" else _KINDS[kind](self)
-        self.ground.until(self.ground.is_whole, f"whole cluster after {kind}: {text}")
-        return Hurt(kind, text, frozenset(stores), began_us, time.monotonic_ns() // 1000)
+        try:
+            text, stores = _KINDS[kind](self, moving) if kind == "place" else _KINDS[kind](self)
+        finally:
+            with self._claiming:
+                self._claims.pop(threading.get_ident(), None)
+            self._starts.put(None)
+        return Hurt(kind, text, frozenset(stores), began_us, began_us)
 
     def _some_s(self) -> float:
         """How long a fault lasts."""
@@ -105,13 +133,33 @@ class Killer:
         self._pause.wait(seconds)
         return seconds
 
+    def _claim(self, nodes: Iterable[GroundNode]) -> GroundNode | None:
+        """One of `nodes` that no other kill has."""
+        with self._claiming:
+            free = [node for node in nodes if node not in self._claims.values()]
+            if not free:
+                return None
+            self._claims[threading.get_ident()] = node = self.luck.choice(free)
+            return node
+
     def _node(self) -> GroundNode:
-        return self.luck.choice(self.ground.nodes)
+        node = self._claim(self.ground.nodes)
+        assert node is not None, "more kills at once than nodes"
+        return node
 
     def _master(self) -> tuple[str, GroundNode]:
-        served = self.ground.served()
-        store = self.luck.choice(sorted(served))
-        return store, served[store]
+        """A store, and the node that serves it, which is claimed."""
+        found: list[tuple[str, GroundNode]] = []
+
+        def look() -> bool:
+            served = self.ground.served()
+            node = self._claim(node for node in self.ground.nodes if node in served.values())
+            if node is not None:
+                found.append((self.luck.choice([store for store in sorted(served) if served[store] is node]), node))
+            return bool(found)
+
+        self.ground.until(look, "master that no other kill has")
+        return found[0]
 
     def _stores_of(self, node: GroundNode) -> list[str]:
         return [store for store, master in self.ground.served().items() if master is node]
@@ -131,7 +179,7 @@ class Killer:
         stores = self._stores_of(node)
         node.kill()
         waited_s = self._wait()
-        node.start()
+        self._start(node)
         return f"{node.name}, the master of {', '.join(stores)}, started again after {waited_s:.1f} s", stores
 
     def gateway_stopped(self) -> tuple[str, Iterable[str]]:
@@ -166,13 +214,14 @@ class Killer:
         """For its master alone, or for all nodes."""
         store, node = self._master()
         nodes = self.luck.choice(([node], self.ground.nodes))
-        self.ground.hangs.mkdir()
-        for each in nodes:
-            (self.ground.hangs / f"{each.name}.{store}").touch()
-        try:
-            waited_s = self._wait()
-        finally:
-            shutil.rmtree(self.ground.hangs)
+        with self._hanging:
+            self.ground.hangs.mkdir()
+            for each in nodes:
+                (self.ground.hangs / f"{each.name}.{store}").touch()
+            try:
+                waited_s = self._wait()
+            finally:
+                shutil.rmtree(self.ground.hangs)
         return f"{store} for {', '.join(each.name for each in nodes)}, {waited_s:.1f} s", [store]
 
     def link_cut(self) -> tuple[str, Iterable[str]]:
@@ -253,7 +302,22 @@ class Killer:
             self._codes[version] = self.ground.other_code(is_other, link, self._commit)
         node.stop()
         node.code = self._codes[version]
+        self._start(node)
+
+    def _start(self, node: GroundNode) -> None:
+        """By the main thread: a process ends with the thread that started it."""
+        started = Future[None]()
+        self._starts.put((node, started))
+        started.result(DEADLINE_S)
+
+
+def _start(node: GroundNode, started: Future[None]) -> None:
+    try:
         node.start()
+    except Exception as error:  # noqa: BLE001 - the thread that asked for it has it
+        started.set_exception(error)
+    else:
+        started.set_result(None)
 
 
 _KINDS: dict[str, Callable[..., tuple[str, Iterable[str]]]] = {
@@ -413,7 +477,7 @@ def judge(logs: Sequence[Log]) -> list[Violation]:
 
 def gaps(flows: Sequence[Flow], logs: Sequence[Log], hurts: Sequence[Hurt]) -> Iterator[tuple[str, bool, float]]:
     """(kind, was its store hurt?, seconds): the longest wait for a confirmation during each kill, of those destinations
-    whose store it hurt, and of the others."""
+    whose store it hurt, and of those that nothing hurt then."""
     store_of = {flow.queue: flow.store for flow in flows if flow.store}
     times = [
         (store_of[log.queue], [event.time_us for event in log.events if event.kind == "sent"])
@@ -422,8 +486,12 @@ def gaps(flows: Sequence[Flow], logs: Sequence[Log], hurts: Sequence[Hurt]) -> I
     ]
     for hurt in hurts:
         longest: dict[bool, int] = {}
+        others = [each.stores for each in hurts if each.began_us < hurt.ended_us and hurt.began_us < each.ended_us]
+        at_the_same_time = frozenset().union(*others)
         for store, sent in times:
             is_hurt = store in hurt.stores
+            if not is_hurt and store in at_the_same_time:
+                continue
             for before, after in itertools.pairwise(sent):
                 if after > hurt.began_us and before < hurt.ended_us:
                     longest[is_hurt] = max(longest.get(is_hurt, 0), after - before)
@@ -496,6 +564,7 @@ def run(
     *,
     stores: int = STORES,
     per_round: int = ROUND,
+    at_once: int = AT_ONCE,
     longest_s: float = 9.0,
     options: dict[str, str] = OPTIONS,
     commit: str = "",
@@ -513,7 +582,7 @@ def run(
                 flows = flows_of(ground, found.rounds, seed, heartbeat_ms)
                 place = directory / f"round-{found.rounds}"
                 place.mkdir()
-                _play(ground, killer, Round(flows, place), batch, found, say)
+                _play(ground, killer, Round(flows, place), together(batch, at_once), found, say)
                 found.moves = killer.moves
                 if found.violations:
                     return found
@@ -532,8 +601,25 @@ def run(
     return found
 
 
+def together(kinds: Sequence[str], at_once: int) -> Iterator[Sequence[str]]:
+    """`kinds` in groups of kills that happen at the same time: each kind once."""
+    left = list(kinds)
+    while left:
+        group = [left.pop(0)]
+        others = [] if group == [ALONE] else [kind for kind in dict.fromkeys(left) if kind not in (ALONE, *group)]
+        for kind in others[: at_once - 1]:
+            left.remove(kind)
+            group.append(kind)
+        yield group
+
+
 def _play(
-    ground: Ground, killer: Killer, clients: Round, kinds: Iterable[str], found: Outcome, say: Callable[[str], None]
+    ground: Ground,
+    killer: Killer,
+    clients: Round,
+    groups: Iterable[Sequence[str]],
+    found: Outcome,
+    say: Callable[[str], None],
 ) -> None:
     """One round. A client that dies and a cluster that stays broken are violations, too."""
     hurts: list[Hurt] = []
@@ -542,19 +628,16 @@ def _play(
     try:
         clients.start()
         ground.until(lambda: clients.goes_on([(0, 0)] * len(clients.flows)), "first messages of each flow")
-        for kind in kinds:
+        for kinds in groups:
+            done = killer.hurt(kinds, moving)
+            hurts += done
+            found.kills.update(kinds)
+            what = "; ".join(f"{hurt.kind}: {hurt.text}" for hurt in done)
             before = clients.progress()
-            hurt = killer.hurt(kind, moving)
-            hurts.append(hurt)
-            found.kills[kind] += 1
-            before = clients.progress()
-            ground.until(
-                lambda before=before: clients.goes_on(before), f"progress of each flow after {kind}: {hurt.text}"
-            )
+            ground.until(lambda before=before: clients.goes_on(before), f"progress of each flow after {what}")
             count = sum(confirmed for confirmed, _ in clients.progress()) + found.confirmed
-            took_s = time.monotonic() - hurt.began_us / 1e6
-            done = f"{sum(found.kills.values()):4}  {kind}: {hurt.text}"
-            say(f"{done}; all go on after {took_s:.1f} s; {count:,} confirmed")
+            took_s = time.monotonic() - min(hurt.began_us for hurt in done) / 1e6
+            say(f"{found.kills.total():4}  {what}; all go on after {took_s:.1f} s; {count:,} confirmed")
         clients.drain(ground)
     finally:
         ground.look = lambda: None
@@ -573,6 +656,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.kills", description=__doc__)
     parser.add_argument("--kills", type=int, default=100, help="of each kind (default %(default)s)")
     parser.add_argument("--kind", choices=KINDS, action="append", help="only these (default: all)")
+    parser.add_argument(
+        "--at-once",
+        type=int,
+        default=AT_ONCE,
+        choices=range(1, NODES + 1),
+        help="kills of different nodes (default %(default)s)",
+    )
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     parser.add_argument(
         "--commit", default="", help="upgrade from and to that one (default: this one as another version)"
@@ -587,7 +677,14 @@ def main() -> None:
     asked = interrupts()
     until_asked = itertools.takewhile(lambda _: not asked.is_set(), kinds)
     home = Path(tempfile.mkdtemp(prefix="cluster-kills-"))
-    found = run(home, until_asked, args.seed, lambda text: print(text, file=sys.stderr, flush=True), commit=args.commit)
+    found = run(
+        home,
+        until_asked,
+        args.seed,
+        lambda text: print(text, file=sys.stderr, flush=True),
+        at_once=args.at_once,
+        commit=args.commit,
+    )
     if asked.is_set() and not found.ended:
         found.ended = INTERRUPTED
     if found.violations:

@@ -35,6 +35,13 @@ def test_nothing_is_lost_undone_doubled_or_disordered_whatever_ends_or_hangs(tmp
     assert found.judged == len(kinds)
 
 
+def test_kills_at_the_same_time_are_of_different_kinds() -> None:
+    kinds = ["member -9", "member -9", kills.ALONE, "place", "node -9"]
+    groups = [["member -9", "place"], ["member -9", "node -9"], [kills.ALONE]]
+    assert list(kills.together(kinds, 2)) == groups
+    assert list(kills.together(kinds, 1)) == [[kind] for kind in kinds]
+
+
 def log(worker: str, role: str, *events: tuple[int, str, str, str]) -> Log:
     return Log(
         worker, role, "/queue/q", [Observation(at, kind, 1, message, detail) for at, kind, message, detail in events]
@@ -74,6 +81,8 @@ def test_the_longest_wait_is_told_apart_by_whose_store_was_hurt() -> None:
     flows = [Flow(f"/queue/{name}", store, ()) for name, store in (("a", "s1"), ("b", "s2"))]
     hurt = Hurt("member -9", "", frozenset(["s1"]), 500_000, 4_500_000)
     assert sorted(gaps(flows, logs, [hurt])) == [("member -9", False, 1.0), ("member -9", True, 3.0)]
+    other = hurt._replace(stores=frozenset(["s2"]))
+    assert sorted(gaps(flows, logs, [hurt, other])) == [("member -9", True, 1.0), ("member -9", True, 3.0)]
 
 
 def test_the_verdict_has_figures() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 LOOK_S = 0.02
+BEAT_S, SILENCE_S = 2.0, 10.0  # of links: one that says nothing is given up sooner than at a user
 
 
 def name_of_node() -> str:
@@ -57,7 +58,14 @@ def pull_cables(host: str) -> None:
     lookout.find_master = find_relay
 
 
+def lose_patience_with_links() -> None:
+    from amq.link import socket
+
+    vars(socket).update(BEAT_S=BEAT_S, SILENCE_S=SILENCE_S)
+
+
 if "--member" in sys.orig_argv or "--gateway" in sys.orig_argv:
     let_stores_hang(os.environ["AMQ_TEST_HANGS"])
+    lose_patience_with_links()
 if "--gateway" in sys.orig_argv:
     pull_cables(os.environ["AMQ_TEST_CABLES"])
