@@ -24,6 +24,7 @@ from amq.link.hello import LinkHello
 from amq.link.linked import HomeHub, LinkedClient
 from amq.link.socket import LinkSocket
 from amq.protocols.commands import Failure, Scope
+from amq.transports.shares import SHARE_S
 
 STRANGERS_MAX: Final = 32
 TOLD_EVERY_S: Final = 10.0
@@ -183,6 +184,9 @@ class HomeLink:
         older = server.owners.get(opening.owner)
         if older is not None:  # on a link that is about to be found broken
             older.end()
+        for other in self._worked if opening.id else ():  # one with its client id may say goodbye there
+            if other.client_id == opening.id:
+                other.work(hub.clock.monotonic() + SHARE_S)
         client = LinkedClient(hub, self, next(server.numbers), number, opening, self.name)
         self.clients[number] = client
         server.owners[opening.owner] = client

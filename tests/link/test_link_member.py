@@ -21,7 +21,7 @@ from amq.link.framing import LinkError
 from amq.link.link import Link
 from amq.node.linking import link_secret
 from amq.node.member import Member, Role
-from amq.protocols.commands import Failure, Flow, Mode, Send, Settle, Subscribe
+from amq.protocols.commands import Disconnect, Failure, Flow, Mode, Send, Settle, Subscribe
 from amq.security.login import User
 from tests.link.linking import SECRET, PlainTurn
 from tests.ports import free_port
@@ -176,6 +176,23 @@ def test_a_gateway_cannot_name_a_client_as_the_broker_names_its_own(tmp_path: Pa
         await until(lambda: other.is_closed)
         assert not newer.is_closed
         link.close()
+
+    play(tmp_path, test)
+
+
+def test_a_client_that_left_leaves_its_client_id_to_the_next_one(tmp_path: Path) -> None:
+    """The commands of both come in one piece."""
+
+    async def test(member: Member) -> None:
+        link, programs = new_link(), [Program(), Program(), Program()]
+        await link.connect(member.facts()["link"])
+        for number, program in enumerate(programs):
+            client = Client(User("alice"), "jms", f"connection {number}", exclusive=True)
+            connection = link.open(program, client, f"9-{number + 1}.", "stomp")
+            connection.handle([Send(Message("queue://a", b"x"), "sent"), Disconnect("bye")])
+        await until(lambda: all(program.is_closed for program in programs))
+        assert [program.confirmed for program in programs] == [["sent", "bye"]] * 3
+        assert not any(program.failures for program in programs)
 
     play(tmp_path, test)
 
