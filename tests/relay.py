@@ -94,10 +94,14 @@ class Relay:
                 elif sock in self._brokers or sock in self._clients:  # else the other side ended in this round
                     self._carry(sock)
 
+    def _port_of(self, listener: socket.socket) -> int:
+        """The port where it leads."""
+        return self._listeners[listener]
+
     def _accept(self, listener: socket.socket) -> None:
         client = listener.accept()[0]
         try:
-            broker = socket.create_connection(("127.0.0.1", self._listeners[listener]))
+            broker = socket.create_connection(("127.0.0.1", self._port_of(listener)))
         except ConnectionError:  # not the master
             client.close()
             return

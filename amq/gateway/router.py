@@ -35,6 +35,7 @@ from amq.gateway.leaving import leave
 from amq.gateway.moves import HOME_CODES, Move, passes
 from amq.gateway.reopening import reopen
 from amq.gateway.spanning import SpanningEnd
+from amq.journal.hidden import home_name
 from amq.protocols.commands import (
     NOT_HELD,
     OLDEST,
@@ -363,7 +364,7 @@ class RoutedConnection:
     def indices(self, name: str) -> list[int]:
         """Those of the homes of the destination of that full name."""
         table = self.cluster.placement
-        stores = table.stores if name in _EVERYWHERE else table.stores_of(name)
+        stores = table.stores if name in _EVERYWHERE else table.stores_of(home_name(name))
         return [table.places.index(store) for store in stores]
 
     def home_to(self, name: str) -> RoutedHome:

@@ -31,6 +31,7 @@ class Node:
         self.name = name
         self._first_port = first_port
         self.cluster = cluster
+        self.options: dict[str, str] = {}
         self.log = logs / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -46,7 +47,8 @@ class Node:
             f"auto://127.0.0.1:{self._first_port}",
         ]
         words += ["--gateways", "1"]  # the one that is killed is that of all clients
-        options = ["-o", "logFormat=json", "-o", "failbackDelay=200ms", "-o", "lockAcquireSleepInterval=100ms"]
+        pairs = {"logFormat": "json", "failbackDelay": "200ms", "lockAcquireSleepInterval": "100ms"} | self.options
+        options = [word for key, value in pairs.items() for word in ("-o", f"{key}={value}")]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-SEc", LEASH, sys.executable, "-m", "amq", *words, *options],

@@ -17,7 +17,7 @@ import amq
 from amq.cluster.directory import Cluster
 from amq.core.destination import QUEUE_SCHEME
 from amq.core.errors import CommandError
-from bench.wire import WireConnection
+from bench.wire import WireConnection, WireError, encode
 from tests.cluster.nodes import Node, Nodes, each_as_it_should_be, served_by
 from tests.openwire_client import peer_of, receive
 from tests.patience import DEADLINE_S
@@ -26,6 +26,7 @@ from tests.traffic import Producer, drain, send
 
 pytestmark = pytest.mark.deep
 PROBE_S = 0.005  # between two connections of a prober
+BLOCKS, BLOCK_BYTES = 320, 64 << 10  # more than the socket buffers, windows and limits of a test
 
 
 @pytest.fixture
@@ -33,10 +34,11 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Nodes]]:
     """Start nodes of a cluster of `stores` stores; when it returns, each store is served by the node that should."""
     made: list[Nodes] = []
 
-    def run(*names: str, stores: int = 2) -> Nodes:
+    def run(*names: str, stores: int = 2, **options: str) -> Nodes:
         nodes = Nodes(tmp_path, stores)
         made.append(nodes)
         for name in names:
+            nodes.nodes[name].options |= options
             nodes.nodes[name].start()
         nodes.until(each_as_it_should_be)
         return nodes
@@ -131,6 +133,101 @@ def test_one_port_serves_the_queues_of_all_stores(start: Callable[..., Nodes]) -
     found = nodes.until(lambda found: sum(each["links"] for each in found["nodes"][0]["gateways"]) >= 2)
     assert all(each["pid"] for each in found["nodes"][0]["gateways"])
     assert nodes.nodes["a"].stop() == 0
+
+
+class Sender(threading.Thread):
+    """Sends `count` messages, each with a receipt, without waiting for any."""
+
+    def __init__(self, wire: WireConnection, destination: str, count: int, persistent: bool) -> None:
+        super().__init__(name="sender", daemon=True)
+        self._wire = wire
+        self._frames = [
+            encode(
+                "SEND",
+                {
+                    "destination": destination,
+                    "persistent": str(persistent).lower(),
+                    "receipt": str(number),
+                    "content-length": BLOCK_BYTES + 6,
+                },
+                b"%06d" % number + bytes(BLOCK_BYTES),
+            )
+            for number in range(count)
+        ]
+
+    def run(self) -> None:
+        for frame in self._frames:
+            self._wire.send_bytes(frame)
+
+
+def said(nodes: Nodes, event: str) -> Callable[[], bool]:
+    return lambda: event in nodes.nodes["a"].log.read_text()
+
+
+def works(port: int, queue: str) -> None:
+    """A client sends to a queue, and consumes it."""
+    with WireConnection(port, timeout_s=DEADLINE_S) as wire:
+        for body in (b"0", b"1"):
+            send(wire, body, queue=f"/queue/{queue}")
+        assert drain(wire, 2, f"/queue/{queue}") == [b"0", b"1"]
+
+
+def test_a_full_store_blocks_its_own_producers_and_nobody_else(start: Callable[..., Nodes]) -> None:
+    nodes = start("a", storeLimit="9MiB", journalSegmentSize="1MiB", memoryLimit="64MiB")
+    port = nodes.nodes["a"].port
+    full, other = (queue_in(nodes, store) for store in ("s1", "s2"))
+    with (
+        WireConnection(port, timeout_s=DEADLINE_S) as producer,
+        WireConnection(port, timeout_s=DEADLINE_S) as consumer,
+    ):
+        sender = Sender(producer, f"/queue/{full}", BLOCKS, persistent=True)
+        sender.start()
+        until(said(nodes, "storeLimit is reached"), nodes.logs)
+        works(port, other)
+        consumer.send("SUBSCRIBE", {"destination": f"/queue/{full}", "id": "c", "ack": "client-individual"})
+        for number in range(BLOCKS):  # acknowledgements pass sends that wait, on the same link
+            frame = consumer.next_frame(DEADLINE_S)
+            assert (frame.command, frame.body[:6]) == ("MESSAGE", b"%06d" % number)
+            consumer.send("ACK", {"id": frame.headers["ack"]})
+        receipts = [producer.next_frame(DEADLINE_S).headers["receipt-id"] for _ in range(BLOCKS)]
+        assert receipts == [str(number) for number in range(BLOCKS)]
+        sender.join()
+    assert nodes.nodes["a"].stop() == 0
+
+
+def test_a_full_store_refuses_its_own_producers_where_they_shall_not_wait(start: Callable[..., Nodes]) -> None:
+    nodes = start("a", storeLimit="9MiB", journalSegmentSize="1MiB", producerFlowControl="fail")
+    port = nodes.nodes["a"].port
+    full, other = (queue_in(nodes, store) for store in ("s1", "s2"))
+    with WireConnection(port, timeout_s=DEADLINE_S) as producer, pytest.raises(WireError, match="STORE_LIMIT"):
+        for _ in range(BLOCKS):
+            send(producer, bytes(BLOCK_BYTES), queue=f"/queue/{full}")
+    works(port, other)
+    with WireConnection(port, timeout_s=DEADLINE_S) as producer, pytest.raises(WireError, match="STORE_LIMIT"):
+        send(producer, bytes(BLOCK_BYTES), queue=f"/queue/{full}")
+
+
+def test_a_slow_consumer_blocks_its_own_producers_and_not_the_link(start: Callable[..., Nodes]) -> None:
+    """It does not read. Others use the same link to the same store, and the other store."""
+    nodes = start("a", memoryLimit="8MiB", pendingMessageLimit="0")
+    port = nodes.nodes["a"].port
+    own, other = (queue_in(nodes, store) for store in ("s1", "s2"))
+    with (
+        WireConnection(port, timeout_s=DEADLINE_S) as producer,
+        WireConnection(port, timeout_s=DEADLINE_S) as slow,
+    ):
+        slow.send("SUBSCRIBE", {"destination": f"/topic/{own}", "id": "c", "ack": "auto", "receipt": "subscribed"})
+        slow.receipt("subscribed", DEADLINE_S)
+        sender = Sender(producer, f"/topic/{own}", BLOCKS, persistent=False)
+        sender.start()
+        until(said(nodes, "memoryLimit is reached"), nodes.logs)
+        for queue in (own, other):
+            works(port, queue)
+        frames = [slow.next_frame(DEADLINE_S) for _ in range(BLOCKS)]
+        assert [frame.body[:6] for frame in frames] == [b"%06d" % number for number in range(BLOCKS)]
+        receipts = [producer.next_frame(DEADLINE_S).headers["receipt-id"] for _ in range(BLOCKS)]
+        assert receipts == [str(number) for number in range(BLOCKS)]
+        sender.join()
 
 
 def test_a_large_body_is_in_a_gateway_once_at_most(start: Callable[..., Nodes]) -> None:

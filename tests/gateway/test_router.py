@@ -261,6 +261,14 @@ def test_a_browse_of_several_homes_ends_once(cluster: Cluster) -> None:
     assert client.browsed_ids == ["b"]
 
 
+def test_scheduled_messages_are_browsed_at_the_home_of_their_destination(cluster: Cluster) -> None:
+    for name in NAMES:
+        client, others = cluster.connect(), len(cluster.opened)
+        says(cluster, client, Send(Message(name, b"later", {"AMQ_SCHEDULED_DELAY": "3600000"}), "sent"))
+        says(cluster, client, subscribe("b", name.replace("queue://", "schedule://queue."), browser=True))
+        assert len(cluster.opened) == others + 1
+
+
 # -- sessions and transactions -----------------------------------------------------------------------------------------
 
 

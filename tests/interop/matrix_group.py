@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from brokers import Brokers
 from matrix_clients import Link
@@ -22,6 +22,7 @@ from matrix_clients import Link
 from tests.pair import Pair
 from tests.patience import DEADLINE_S
 from tests.ports import unread
+from tests.relay import Relay
 
 CONFIG = """
 [destinations."matrix.poison.>"]
@@ -64,6 +65,18 @@ class During:
 Story = Generator[Any, Any, None]
 
 
+class Deadly(Protocol):
+    """A group of brokers whose master is stopped and killed. Clients connect to the ports of `relay`."""
+
+    relay: Relay
+
+    def freeze(self) -> None: ...
+
+    def wait_unread(self, connections: int) -> None: ...
+
+    def kill(self) -> None: ...
+
+
 class FreezablePair(Pair):
     """The brokers, and a way to stop the master as it stands."""
 
@@ -78,11 +91,15 @@ class FreezablePair(Pair):
         self.master.freeze()
 
     def wait_unread(self, connections: int) -> None:
-        """Until this many clients have written what the frozen master does not read."""
-        give_up_at = time.monotonic() + DEADLINE_S
-        while (asked := unread(self.master.port)) < connections:
-            assert time.monotonic() < give_up_at, f"only {asked} of {connections} clients have asked"
-            time.sleep(0.002)
+        wait_unread(self.master.port, connections)
+
+
+def wait_unread(port: int, connections: int) -> None:
+    """Until this many clients have written what the frozen process with this port does not read."""
+    give_up_at = time.monotonic() + DEADLINE_S
+    while (asked := unread(port)) < connections:
+        assert time.monotonic() < give_up_at, f"only {asked} of {connections} clients have asked"
+        time.sleep(0.002)
 
 
 class Peer:
@@ -121,9 +138,8 @@ class Peer:
             link.close()
 
 
-def play(pair: FreezablePair, peers: list[Peer], feature: Callable[[Peer], Story], moment: Moment) -> None:
-    """One cell: the stories of all peers, through one death of the master."""
-    stories = [feature(peer) for peer in peers]
+def play(pair: Deadly, peers: list[Peer], stories: list[Story], moment: Moment) -> None:
+    """One cell, or several: these stories of the peers, through one death of the master."""
     assert [next(story) for story in stories] == [BEFORE] * len(stories)
     if moment is BEFORE:
         _kill(pair, peers, [])
@@ -135,7 +151,7 @@ def play(pair: FreezablePair, peers: list[Peer], feature: Callable[[Peer], Story
     assert [next(story, None) for story in stories] == [None] * len(stories)
 
 
-def _kill(pair: FreezablePair, peers: list[Peer], calls: list[Callable[[], Any]], moment: Moment = BEFORE) -> list[Any]:
+def _kill(pair: Deadly, peers: list[Peer], calls: list[Callable[[], Any]], moment: Moment = BEFORE) -> list[Any]:
     """The master dies while `calls` are under way. Returns their results, when all links are back."""
     links = [link for peer in peers for link in peer.links]
     for link in links:

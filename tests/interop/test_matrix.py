@@ -94,7 +94,7 @@ def test_the_master_is_killed(
     cell = f"{feature.__name__}.{moment.name.lower()}"
     peers = [Peer(name, cell, moment, open_link) for name, open_link in clients.items()]
     try:
-        play(pair, peers, feature, moment)
+        play(pair, peers, [feature(peer) for peer in peers], moment)
     finally:
         for peer in peers:
             peer.close()

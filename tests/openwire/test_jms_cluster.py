@@ -21,7 +21,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "cluster.md"
 @pytest.fixture
 def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Node]:
     (tmp_path / "amq.toml").write_text(CONFIG)
-    nodes = Nodes(tmp_path, stores=getattr(request, "param", 1))
+    nodes = Nodes(tmp_path, stores=getattr(request, "param", 2))
     node = nodes.nodes["a"]
     try:
         node.start(str(tmp_path / "amq.toml"))

@@ -1,0 +1,83 @@
+"""The stories of the matrix, unchanged, through a node with two stores: all at once, while the node dies with its
+gateway and the masters of both stores. Names decide which stories have parts in two stores; docs/cluster.md says what
+is different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("stomp")
+
+from matrix_clients import Link, OurLink, StockLink
+from matrix_group import CONFIG, Moment, Peer, Story, play, wait_unread
+from matrix_wires import Node, StompPyWire
+from test_matrix import FEATURES
+
+from tests.cluster.pair import NodePair
+
+pytestmark = pytest.mark.deep
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "cluster.md"
+# The story → the row of the page that says what is different.
+DIFFERENT = {"prepares": "transaction", "second_phases": "transaction"}
+
+
+class DeadlyNodes(NodePair):
+    """A group of the matrix."""
+
+    def wait_unread(self, connections: int) -> None:
+        wait_unread(self.master.port, connections)
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeadlyNodes]:
+    directory = tmp_path_factory.mktemp("matrix-cluster")
+    config = directory / "amq.toml"
+    config.write_text(CONFIG)
+    nodes = DeadlyNodes(directory, config)
+    try:
+        yield nodes
+    finally:
+        nodes.close()
+
+
+@pytest.fixture(scope="module")
+def clients(nodes: DeadlyNodes, node_modules: Path | None) -> Iterator[dict[str, Callable[[str], Link]]]:
+    """As those of `test_matrix`."""
+    ports = nodes.relay.ports
+    clients: dict[str, Callable[[str], Link]] = {
+        "amq": lambda client_id: OurLink(ports, client_id),
+        "stomp-py": lambda client_id: StockLink(ports, StompPyWire, client_id),
+    }
+    if node_modules is None:
+        yield clients
+        return
+    node = Node(node_modules)
+    try:
+        yield clients | {"stompit": lambda client_id: StockLink(ports, node.connect, client_id)}
+    finally:
+        assert node.close() == 0
+
+
+@pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.name.lower())
+def test_the_node_is_killed(nodes: DeadlyNodes, clients: dict[str, Callable[[str], Link]], moment: Moment) -> None:
+    features = [feature for feature in FEATURES if feature.__name__ not in DIFFERENT]
+    peers: list[Peer] = []
+    stories: list[Story] = []
+    for feature in features:
+        cell = f"{feature.__name__}.{moment.name.lower()}"
+        peers += [Peer(name, cell, moment, open_link) for name, open_link in clients.items()]
+        stories += [feature(peer) for peer in peers[-len(clients) :]]
+    try:
+        play(nodes, peers, stories, moment)
+    finally:
+        for peer in peers:
+            peer.close()
+
+
+def test_the_page_has_a_row_for_each_difference() -> None:
+    rows = PAGE.read_text().partition("\n## What is different over several stores\n")[2]
+    assert all(f"\n| {row} | " in rows for row in DIFFERENT.values())
