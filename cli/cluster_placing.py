@@ -13,8 +13,9 @@ from amq.cli.cluster_options import change_wait_option, cluster_option
 from amq.cli.orders import OrderError
 from amq.cli.output import examples, json_option, print_json, print_table
 from amq.cluster.directory import Cluster
+from amq.cluster.moving import advance
 from amq.cluster.placement import SPREAD, Placement
-from amq.cluster.placing import Await, Grant, Revert, StoreSeen, decide
+from amq.cluster.placing import Await, Carry, Grant, Revert, StoreSeen, decide
 from amq.cluster.seeing import store_seen
 from amq.core.destination import TOPIC_SCHEME
 
@@ -124,6 +125,8 @@ def carry_through(found: Cluster, placement: Placement, until: float, seen: Seen
         match decide(placement, stores):
             case Grant():
                 return found.place(placement.settled()).placement
+            case Carry():
+                return _bring_ids(found, found.place(placement.remembering()).placement, until, seen)
             case Revert(held):
                 found.place(placement.reverted())
                 reasons = "; ".join(f"store {name} holds {', '.join(names)}" for name, names in held.items())
@@ -138,6 +141,19 @@ def carry_through(found: Cluster, placement: Placement, until: float, seen: Seen
                     "store needs a master for that: `amq cluster status`"
                 )
         time.sleep(POLL_S)
+
+
+def _bring_ids(found: Cluster, placement: Placement, until: float, seen: Seen) -> Placement:
+    """What the stores remember goes to the new homes; the nodes do the same. Returns the table that holds then."""
+    while placement.step is not None:
+        if time.monotonic() >= until:
+            raise OrderError(
+                f"the ids that stores remember have not arrived in time (table {placement.number}). The nodes go on: "
+                "`amq cluster moves`"
+            )
+        time.sleep(POLL_S)
+        placement = advance(found, seen)
+    return placement
 
 
 def wait_until_all_have(found: Cluster, placement: Placement, until: float, seen: Seen | None = None) -> None:

@@ -217,12 +217,13 @@ class Homes:
         step = self._placements[0].step
         return 0 if step is None else step.rate_bytes
 
-    def tell_progress(self) -> None:
-        """Of a move, by the table that is recorded."""
+    def tell_progress(self, known: Mapping[str, Any] | None = None) -> None:
+        """Of a move, by the table that is recorded. `known` = facts that nobody has heard: others never see a step
+        without what it must send."""
         placement, queues = self._placements[0], self._state.queues
         names = sorted({home_name(name) for name in self.leaving})
         facts = {
-            **self.facts,
+            **(known or self.facts),
             "held": [wire_name(name) for name in names[:HELD_TOLD_MAX]],
             "left": sum(queues[name].stored for name in self.leaving if name in queues),
             "left_bytes": sum(queues[name].stored_bytes for name in self.leaving if name in queues),
@@ -260,12 +261,16 @@ class Homes:
         """Of the table that is recorded, and of no newer one. `looks` for what must not stay here."""
         placement = self._placements[0]
         held = self._held(placement) if looks else []
-        self.facts = {"number": placement.number, "since": placement.since, "held": held}
+        facts: dict[str, Any] = {"number": placement.number, "since": placement.since, "held": held}
         self.leaving, self.frozen, self.owes_rest = {}, set(), self._is_left(placement)
         if placement.step is not None:
-            self._begin_step(placement)
+            self._begin_step(placement, facts)
+            return
+        if placement.before is not None and not placement.joining and self._remembers(placement):
+            facts["remembers"] = True
+        self.facts = facts
 
-    def _begin_step(self, placement: Placement) -> None:
+    def _begin_step(self, placement: Placement, facts: Mapping[str, Any]) -> None:
         """Find what leaves with this step of a move, and tell what leaves later."""
         due = Counter[int]()
         for name, queue in self._state.queues.items():
@@ -287,8 +292,12 @@ class Homes:
                 elif placement.waits(self._store, home):
                     due[placement.slot_in_move(home)] += max(1, queue.stored_bytes)
         told = sorted(due.items())[:DUE_TOLD_MAX]
-        self.facts = {**self.facts, "due": told, "due_bytes": due.total(), "cut": len(told) < len(due)}
-        self.tell_progress()
+        self.tell_progress({**facts, "due": told, "due_bytes": due.total(), "cut": len(told) < len(due)})
+
+    def _remembers(self, placement: Placement) -> bool:
+        """Does a queue that leaves by `placement` remember ids?"""
+        known = (name for name, queue in self._state.queues.items() if queue.duplicates and self._holds(name))
+        return any(placement.leaves(self._store, home) for name in known for home in self._homes_of(name))
 
     def _rest(self, placement: Placement) -> list[str]:
         """Of a store that leaves: what it still holds and does not send. The first of it."""

@@ -354,6 +354,13 @@ class Placement:
         """The same, and they take along what they hold, step by step. Raises ConfigError."""
         return self._changed(self._with_rule(pattern, store), MoveStep(rate_bytes=rate_bytes))
 
+    def remembering(self) -> Placement:
+        """All stores have given up what moves by this change, and hold nothing of it: the ids that they remember go to
+        the new homes."""
+        assert self.before is not None
+        assert self.step is None
+        return self._at(MoveStep(moving=ALL_SLOTS))
+
     def shared_out(self, rate_bytes: int = 0) -> Placement:
         """Slots go to the stores that have fewer than their share, until all have it, and take along what is held."""
         return self._changed(

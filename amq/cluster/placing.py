@@ -2,6 +2,8 @@
 
 The table that takes destinations away (`Placement.before`) is there already. The one that gives them to their new homes
 may be made only when every store obeys the first and holds nothing of what moves. Otherwise the change is taken back.
+Where a store remembers ids of messages that it had, these are sent first, by a table with a `step`: a client may send
+such a message again, to the new home.
 
 A move takes along what is held, so nothing is stranded: `next_step`.
 
@@ -36,6 +38,7 @@ class StoreSeen:
     sent      messages that it has sent to other stores in this mastership, of `sent_bytes`, `bytes_a_second` lately
     rest      of a store that leaves the cluster: what it holds still, and does not send
     peers     stores that must answer it before they leave the cluster
+    remembers does it remember ids of messages that it had of what moves?
     waits     destinations of which it must wait for the end of transactions or leases, before it obeys the newest table
     """
 
@@ -52,6 +55,7 @@ class StoreSeen:
     sent: int = 0
     sent_bytes: int = 0
     bytes_a_second: int = 0
+    remembers: bool = False
     waits: tuple[str, ...] = ()
     rest: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
@@ -70,13 +74,18 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
+class Carry:
+    """Every store has given up what moves, and some remember ids: these move first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Revert:
     """`held` = by store what would be stranded."""
 
     held: Mapping[str, tuple[str, ...]]
 
 
-def decide(placement: Placement, stores: Mapping[str, StoreSeen]) -> Await | Grant | Revert:
+def decide(placement: Placement, stores: Mapping[str, StoreSeen]) -> Await | Carry | Grant | Revert:
     """The next step of a `placement` that has `before`. `stores` = all of them, as they are seen after it was made."""
     held = {
         name: seen.held
@@ -86,7 +95,8 @@ def decide(placement: Placement, stores: Mapping[str, StoreSeen]) -> Await | Gra
     if held:
         return Revert(held)
     late = [name for name, seen in stores.items() if seen.number < placement.number and not seen.is_unused]
-    return Await(tuple(late)) if late else Grant()
+    given = Carry() if any(seen.remembers for seen in stores.values()) else Grant()
+    return Await(tuple(late)) if late else given
 
 
 def next_step(placement: Placement, stores: Mapping[str, StoreSeen]) -> Await | Placement:

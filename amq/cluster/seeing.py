@@ -51,6 +51,7 @@ def seen_of(facts: dict[str, Any]) -> StoreSeen:
         waits=_texts(facts.get("waits")),
         rest=_texts(facts.get("rest")),
         peers=_texts(facts.get("peers")),
+        remembers=facts.get("remembers") is True,
     )
 
 

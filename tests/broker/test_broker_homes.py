@@ -10,6 +10,7 @@ import pytest
 
 from amq.broker.state.state import State
 from amq.cluster.placement import Placement
+from amq.cluster.placing import Await, Carry, StoreSeen, decide, next_step
 from amq.config.schema import BrokerConfig
 from amq.core.destination import QUEUE_SCHEME, source
 from amq.core.errors import CommandError
@@ -266,6 +267,31 @@ def test_a_table_that_would_strand_something_is_refused(placed: World) -> None:
     placed.settle()
     assert placed.broker.homes.facts == {"number": 5, "since": 5, "held": []}
     assert placed.broker.homes.home_of(q(fourth)) == ""
+
+
+def test_ids_of_what_moves_are_told_and_then_leave(placed: World) -> None:
+    """A client may send such a message again, to the new home."""
+    client = placed.connect()
+    client.send(b"x", OURS, duplicate_id="1")
+    placed.settle()
+    client.subscribe(OURS, "auto")
+    placed.settle()
+    client.disconnect()
+    placed.settle()
+    assert not placed.stored(OURS)
+    moving = TABLE.placed(OURS, "s2")
+    offer(placed, moving)
+    placed.settle()
+    assert placed.broker.homes.facts == {"number": 2, "since": 2, "held": [], "remembers": True}
+    seen = {"s1": StoreSeen(2, remembers=True), "s2": StoreSeen(2)}
+    assert decide(moving, seen) == Carry()
+    offer(placed, step := moving.remembering())
+    placed.settle()
+    assert placed.broker.homes.facts["held"] == [f"/queue/{OURS}"], "until the other store has them"
+    assert isinstance(next_step(step, {**seen, "s1": StoreSeen(3, held=(f"/queue/{OURS}",))}), Await)
+    settled = next_step(step, {name: StoreSeen(3) for name in TABLE.stores})
+    assert isinstance(settled, Placement)
+    assert (settled.before, settled.home_of(q(OURS))) == (None, "s2")
 
 
 def test_a_record_that_is_written_again_puts_no_older_table_in_force() -> None:

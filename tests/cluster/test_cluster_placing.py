@@ -99,6 +99,18 @@ def test_what_would_be_stranded_is_named(
     assert not Cluster(str(directory)).table().placement.layout.rules
 
 
+def test_ids_that_a_store_remembers_move_first(
+    directory: Path, place: Callable[..., Result], stores: dict[str, StoreSeen]
+) -> None:
+    stores.update({name: StoreSeen(99) for name in stores})
+    stores["s1"] = StoreSeen(99, remembers=True)
+    assert place("a", "s2").output == "table 4: a lives in s2\n"
+    stores["s1"] = StoreSeen(99, remembers=True, left=1)
+    done = place("b", "s2", "--wait", 0.1)
+    assert (done.exit_code, "have not arrived in time (table 6)" in done.output) == (7, True)
+    assert Cluster(str(directory)).table().placement.step is not None, "the nodes go on"
+
+
 def test_a_change_that_was_left_halfway_is_finished_first(
     directory: Path, place: Callable[..., Result], stores: dict[str, StoreSeen]
 ) -> None:

@@ -130,6 +130,13 @@ def test_one_port_serves_the_queues_of_all_stores(start: Callable[..., Nodes]) -
         message = consumer.receive(DEADLINE_S)
         assert message is not None
         message.ack(wait=True)
+    again = {"_AMQ_DUPL_ID": "once"}
+    with WireConnection(port, timeout_s=DEADLINE_S) as wire:
+        send(wire, b"once", queue=f"/queue/{first}", **again)
+        assert drain(wire, 1, f"/queue/{first}") == [b"once"]
+        nodes.place(first, "s2").check_returncode()
+        send(wire, b"once", queue=f"/queue/{first}", **again)
+        assert drain(wire, 0, f"/queue/{first}") == [], "its new home remembers the id"
     found = nodes.until(lambda found: sum(each["links"] for each in found["nodes"][0]["gateways"]) >= 2)
     assert all(each["pid"] for each in found["nodes"][0]["gateways"])
     assert nodes.nodes["a"].stop() == 0
@@ -199,11 +206,11 @@ def test_a_full_store_refuses_its_own_producers_where_they_shall_not_wait(start:
     nodes = start("a", storeLimit="9MiB", journalSegmentSize="1MiB", producerFlowControl="fail")
     port = nodes.nodes["a"].port
     full, other = (queue_in(nodes, store) for store in ("s1", "s2"))
-    with WireConnection(port, timeout_s=DEADLINE_S) as producer, pytest.raises(WireError, match="STORE_LIMIT"):
+    with WireConnection(port, timeout_s=DEADLINE_S) as producer, pytest.raises(WireError, match="at its limit of 9MiB"):
         for _ in range(BLOCKS):
             send(producer, bytes(BLOCK_BYTES), queue=f"/queue/{full}")
     works(port, other)
-    with WireConnection(port, timeout_s=DEADLINE_S) as producer, pytest.raises(WireError, match="STORE_LIMIT"):
+    with WireConnection(port, timeout_s=DEADLINE_S) as producer, pytest.raises(WireError, match="at its limit of 9MiB"):
         send(producer, bytes(BLOCK_BYTES), queue=f"/queue/{full}")
 
 
