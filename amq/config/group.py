@@ -57,6 +57,8 @@ OWN = frozenset(
         "maxConnectionsPerUser",
         "failedLoginsPerMinute",
         "auditLog",
+        "linkListen",
+        "linkSecretFile",
     )
 )
 VALUE_CHARS_MAX = 60  # a longer value is published as its beginning and a checksum

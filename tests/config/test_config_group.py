@@ -10,7 +10,10 @@ from amq.config.group import OWN, PUBLISHED_BYTES_MAX, describe, differences, pu
 
 
 def test_options_of_a_host_are_not_shared() -> None:
-    first = load(overrides=["name=a", "store=/x", "memoryLimit=2GiB", "logLevel=debug", "transports=stomp://h:1"])
+    link = ["linkListen=tcp://10.0.0.1:0", "linkSecretFile=/run/a/secret"]  # each node copies the secret for itself
+    first = load(
+        overrides=["name=a", "store=/x", "memoryLimit=2GiB", "logLevel=debug", "transports=stomp://h:1", *link]
+    )
     assert shared(first) == shared(load(overrides=["name=b"]))
     assert set(shared(first)) == {made.key for made in OPTIONS} - OWN
     assert "lockKeepAlivePeriod" in shared(first)

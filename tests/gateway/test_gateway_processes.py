@@ -215,21 +215,29 @@ def test_a_full_store_refuses_its_own_producers_where_they_shall_not_wait(start:
 
 
 def test_a_slow_consumer_blocks_its_own_producers_and_not_the_link(start: Callable[..., Nodes]) -> None:
-    """It does not read. Others use the same link to the same store, and the other store."""
+    """It does not read, so the producers of its store wait. A consumer uses the same link, others the other store."""
     nodes = start("a", memoryLimit="8MiB", pendingMessageLimit="0")
     port = nodes.nodes["a"].port
     own, other = (queue_in(nodes, store) for store in ("s1", "s2"))
     with (
         WireConnection(port, timeout_s=DEADLINE_S) as producer,
         WireConnection(port, timeout_s=DEADLINE_S) as slow,
+        WireConnection(port, timeout_s=DEADLINE_S) as consumer,
     ):
+        for number in range(10):
+            send(consumer, str(number).encode(), queue=f"/queue/{own}")
         slow.send("SUBSCRIBE", {"destination": f"/topic/{own}", "id": "c", "ack": "auto", "receipt": "subscribed"})
         slow.receipt("subscribed", DEADLINE_S)
         sender = Sender(producer, f"/topic/{own}", BLOCKS, persistent=False)
         sender.start()
         until(said(nodes, "memoryLimit is reached"), nodes.logs)
-        for queue in (own, other):
-            works(port, queue)
+        works(port, other)
+        consumer.send("SUBSCRIBE", {"destination": f"/queue/{own}", "id": "c", "ack": "client-individual"})
+        for number in range(10):
+            frame = consumer.next_frame(DEADLINE_S)
+            assert (frame.command, frame.body) == ("MESSAGE", str(number).encode())
+            consumer.send("ACK", {"id": frame.headers["ack"], "receipt": "acknowledged"})
+            consumer.receipt("acknowledged", DEADLINE_S)
         frames = [slow.next_frame(DEADLINE_S) for _ in range(BLOCKS)]
         assert [frame.body[:6] for frame in frames] == [b"%06d" % number for number in range(BLOCKS)]
         receipts = [producer.next_frame(DEADLINE_S).headers["receipt-id"] for _ in range(BLOCKS)]
