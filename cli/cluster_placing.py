@@ -144,7 +144,7 @@ def carry_through(found: Cluster, placement: Placement, until: float, seen: Seen
 
 
 def _bring_ids(found: Cluster, placement: Placement, until: float, seen: Seen) -> Placement:
-    """What the stores remember goes to the new homes; the nodes do the same. Returns the table that holds then."""
+    """Carry the ids that stores remember to the new homes; the nodes do the same. Returns the table that holds then."""
     while placement.step is not None:
         if time.monotonic() >= until:
             raise OrderError(
