@@ -48,10 +48,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Nodes]]:
         nodes.kill()
 
 
-def queue_in(nodes: Nodes, store: str) -> str:
+def queue_in(nodes: Nodes, store: str, like: str = "q") -> str:
     """The name of a queue whose home is `store`."""
     placement = Cluster(str(nodes.cluster)).table().placement
-    return next(name for number in count() if placement.home_of(QUEUE_SCHEME + (name := f"q{number}")) == store)
+    return next(name for number in count() if placement.home_of(QUEUE_SCHEME + (name := f"{like}{number}")) == store)
 
 
 def until(wanted: Callable[[], object], why: Callable[[], str]) -> None:
@@ -130,13 +130,13 @@ def test_one_port_serves_the_queues_of_all_stores(start: Callable[..., Nodes]) -
         message = consumer.receive(DEADLINE_S)
         assert message is not None
         message.ack(wait=True)
-    again = {"_AMQ_DUPL_ID": "once"}
+    placed, again = queue_in(nodes, "s1", "placed"), {"_AMQ_DUPL_ID": "once"}
     with WireConnection(port, timeout_s=DEADLINE_S) as wire:
-        send(wire, b"once", queue=f"/queue/{first}", **again)
-        assert drain(wire, 1, f"/queue/{first}") == [b"once"]
-        nodes.place(first, "s2").check_returncode()
-        send(wire, b"once", queue=f"/queue/{first}", **again)
-        assert drain(wire, 0, f"/queue/{first}") == [], "its new home remembers the id"
+        send(wire, b"once", queue=f"/queue/{placed}", **again)
+        assert drain(wire, 1, f"/queue/{placed}") == [b"once"]
+        nodes.place(placed, "s2").check_returncode()
+        send(wire, b"once", queue=f"/queue/{placed}", **again)
+        assert drain(wire, 0, f"/queue/{placed}") == [], "its new home remembers the id"
     found = nodes.until(lambda found: sum(each["links"] for each in found["nodes"][0]["gateways"]) >= 2)
     assert all(each["pid"] for each in found["nodes"][0]["gateways"])
     assert nodes.nodes["a"].stop() == 0
