@@ -145,7 +145,7 @@ def test_one_port_serves_the_queues_of_all_stores(start: Callable[..., Nodes]) -
 class Sender(threading.Thread):
     """Sends `count` messages, each with a receipt, without waiting for any."""
 
-    def __init__(self, wire: WireConnection, destination: str, count: int, persistent: bool) -> None:
+    def __init__(self, wire: WireConnection, destination: str, count: int) -> None:
         super().__init__(name="sender", daemon=True)
         self._wire = wire
         self._frames = [
@@ -153,7 +153,7 @@ class Sender(threading.Thread):
                 "SEND",
                 {
                     "destination": destination,
-                    "persistent": str(persistent).lower(),
+                    "persistent": "true",
                     "receipt": str(number),
                     "content-length": BLOCK_BYTES + 6,
                 },
@@ -187,7 +187,7 @@ def test_a_full_store_blocks_its_own_producers_and_nobody_else(start: Callable[.
         WireConnection(port, timeout_s=DEADLINE_S) as producer,
         WireConnection(port, timeout_s=DEADLINE_S) as consumer,
     ):
-        sender = Sender(producer, f"/queue/{full}", BLOCKS, persistent=True)
+        sender = Sender(producer, f"/queue/{full}", BLOCKS)
         sender.start()
         until(said(nodes, "storeLimit is reached"), nodes.logs)
         works(port, other)
@@ -212,37 +212,6 @@ def test_a_full_store_refuses_its_own_producers_where_they_shall_not_wait(start:
     works(port, other)
     with WireConnection(port, timeout_s=DEADLINE_S) as producer, pytest.raises(WireError, match="at its limit of 9MiB"):
         send(producer, bytes(BLOCK_BYTES), queue=f"/queue/{full}")
-
-
-def test_a_slow_consumer_blocks_its_own_producers_and_not_the_link(start: Callable[..., Nodes]) -> None:
-    """It does not read, so the producers of its store wait. A consumer uses the same link, others the other store."""
-    nodes = start("a", memoryLimit="8MiB", pendingMessageLimit="0")
-    port = nodes.nodes["a"].port
-    own, other = (queue_in(nodes, store) for store in ("s1", "s2"))
-    with (
-        WireConnection(port, timeout_s=DEADLINE_S) as producer,
-        WireConnection(port, timeout_s=DEADLINE_S) as slow,
-        WireConnection(port, timeout_s=DEADLINE_S) as consumer,
-    ):
-        for number in range(10):
-            send(consumer, str(number).encode(), queue=f"/queue/{own}")
-        slow.send("SUBSCRIBE", {"destination": f"/topic/{own}", "id": "c", "ack": "auto", "receipt": "subscribed"})
-        slow.receipt("subscribed", DEADLINE_S)
-        sender = Sender(producer, f"/topic/{own}", BLOCKS, persistent=False)
-        sender.start()
-        until(said(nodes, "memoryLimit is reached"), nodes.logs)
-        works(port, other)
-        consumer.send("SUBSCRIBE", {"destination": f"/queue/{own}", "id": "c", "ack": "client-individual"})
-        for number in range(10):
-            frame = consumer.next_frame(DEADLINE_S)
-            assert (frame.command, frame.body) == ("MESSAGE", str(number).encode())
-            consumer.send("ACK", {"id": frame.headers["ack"], "receipt": "acknowledged"})
-            consumer.receipt("acknowledged", DEADLINE_S)
-        frames = [slow.next_frame(DEADLINE_S) for _ in range(BLOCKS)]
-        assert [frame.body[:6] for frame in frames] == [b"%06d" % number for number in range(BLOCKS)]
-        receipts = [producer.next_frame(DEADLINE_S).headers["receipt-id"] for _ in range(BLOCKS)]
-        assert receipts == [str(number) for number in range(BLOCKS)]
-        sender.join()
 
 
 def test_a_large_body_is_in_a_gateway_once_at_most(start: Callable[..., Nodes]) -> None:
