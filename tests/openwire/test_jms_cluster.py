@@ -1,5 +1,5 @@
-"""The unmodified Java client through the gateways of a node with two stores: what docs/cluster.md says is different, and
-no more. Names decide what lives in which store. XA has parts in both."""
+"""The unmodified Java client through the gateways of a node with two stores: what docs/cluster.md says is different,
+and no more. Names decide what lives in which store. XA has parts in both."""
 
 from __future__ import annotations
 
