@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from tests.sampling import only
 from tests.simulation.pool import report, run_seed, run_seeds
 from tests.simulation.world import Result
 
@@ -25,7 +26,7 @@ WANTED = {
 }
 
 
-@pytest.mark.parametrize("seed", QUICK_SEEDS)
+@pytest.mark.parametrize("seed", only(QUICK_SEEDS, 3))
 def test_a_group_is_upgraded(seed: int) -> None:
     counts = _kept(run_seed(seed, features=FEATURES))
     assert counts["epochs of 0.1"]

@@ -84,6 +84,7 @@ def test_a_role_that_has_only_its_rights_is_a_node(url: str, server: Postgres, d
         open_register(server.url(database, user=f"{database}_stranger")).read("", "secret")
 
 
+@pytest.mark.deep
 def test_a_node_has_its_seat_again_after_the_database_was_away(url: str, server: Postgres) -> None:
     cluster = Cluster.create(url, {"s1": ""})
     seat = cluster.join("a", 1.0, "host", 1)
