@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from amq_migrate.foreign import clustering, databases
+from amq_migrate.foreign import clustering, databases, replicating
 from amq_migrate.foreign.artemis_addresses import Addresses
 from amq_migrate.foreign.artemis_rules import AddressSettings
 from amq_migrate.foreign.convert import boolean, integer, milliseconds, size
@@ -46,10 +46,6 @@ _GROUP = "brokers of a group find each other in the store, and clients list all 
 _MASTERS = (
     "amq sends messages to no other broker: let the clients of all these brokers use one group or cluster, or move "
     "messages with a program of your own"
-)
-_REPLICATION = (
-    "amq does not replicate: put the store on a file system that all brokers share (docs/operations.md), with its own "
-    "redundancy"
 )
 _USERS = (
     "the users are elsewhere: make a users file with `amq user add` and set usersFile, set ldapUrls for those of a "
@@ -166,7 +162,6 @@ HA = table(
     {
         "ha-policy": CONTAINER,
         "shared-store": special(lambda part: _shared_store(part)),
-        "replication": unsupported(_REPLICATION, whole=True),
         "live-only primary-only": natural("a broker alone on its store; others that start on it become slaves"),
         "scale-down": unsupported(
             "a broker does not give its messages to another one when it stops: they stay in the store, which another "
@@ -187,9 +182,6 @@ HA = table(
         "live-connector-ref backup-connector-ref": natural(_GROUP),
         "backup-connectors": natural(_GROUP, whole=True),
         "initial-connect-attempts": ignored("clients say it in their URL: startupMaxReconnectAttempts"),
-        "max-saved-replicated-journals-size initial-replication-sync-timeout": unsupported(_REPLICATION),
-        "replication-clustername": unsupported(_REPLICATION),
-        "check-for-live-server": natural("the lock in the store shows whether there is a master"),
         "shared-store/master shared-store/primary": special(lambda part: _preferred(part)),
         "shared-store/slave shared-store/backup": natural("brokers are alike: this one has no priority"),
     },
@@ -202,7 +194,7 @@ def read(root: Element, path: str, placeholders: Placeholders, roles: Mapping[st
     options = artemis_options(listening)
     acceptors = {"acceptor": special(lambda part: _acceptor(part, listening, options), whole=True)}
     security = {"security-enabled": special(lambda part: _security(part, settings))}
-    rules = table(CORE, HA, acceptors, addresses.rules(), settings.rules(), security)
+    rules = table(CORE, HA, replicating.rules(), acceptors, addresses.rules(), settings.rules(), security)
     importing = Importing(path, root, rules, placeholders)
     addresses.look(root)
     importing.visit(root)
@@ -259,7 +251,7 @@ def _wildcards(part: FilePart) -> None:
 
 def _shared_store(part: FilePart) -> None:
     if part.value.lower() == "false":  # HornetQ
-        part.tell(Status.UNSUPPORTED, _REPLICATION)
+        replicating.advise(part)
     else:
         part.tell(Status.NATURAL, "all brokers of a group use one store")
 

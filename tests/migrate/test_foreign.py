@@ -6,6 +6,7 @@ from which the options of this broker come.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from amq.config import BY_KEY, BrokerConfig
 from amq.config.reading import TOML_BYTES_MAX
 from amq.core.errors import ConfigError
+from amq.store.replica.url import ReplicaUrl
 from amq_migrate import foreign
 from amq_migrate.foreign import Foreign, Status, activemq, activemq_policies, artemis, convert, load, writing
 
@@ -225,7 +227,7 @@ def test_what_is_written_says_what_was_read(name: str, tmp_path: Path) -> None:
         (
             "<configuration><core><ha-policy><replication><slave><allow-failback>true</allow-failback></slave>"
             "</replication></ha-policy></core></configuration>",
-            {},
+            {"allowFailback": True},
             ["ha-policy/replication"],
         ),
         (
@@ -504,14 +506,63 @@ def test_acceptors(acceptor: str, urls: tuple[str, ...] | None) -> None:
             {"priority": 1, "waitForActivation": True},
         ),
         ("<live-only/>", {}),
-        ("<replication><master/></replication>", {}),
+        ("<replication><master/></replication>", {"priority": 1}),
     ],
 )
 def test_ha_policies(policy: str, expected: dict[str, object]) -> None:
     found = core(f"<ha-policy>{policy}</ha-policy>")
     assert values(found) == expected
     replicates = "replication" in policy
-    assert any("does not replicate" in line.told for line in found.report.unsupported()) is replicates
+    assert any("replica:///DIR" in line.told for line in found.report.unsupported()) is replicates
+
+
+@pytest.mark.parametrize(
+    ("policy", "group", "coordinator", "saved"),
+    [
+        (
+            "<primary><group-name>fish</group-name><manager><class-name>org.apache…CuratorDistributedManager"
+            "</class-name><properties><property key='connect-string' value='a:2181,b:2181,c:2181'/>"
+            "<property key='session-ms' value='16000'/><property key='connection-ms' value='8000'/>"
+            "<property key='retries' value='1'/><property key='retries-ms' value='1000'/>"
+            "<property key='session-percent' value='33'/><property key='namespace' value='brokers'/></properties>"
+            "</manager><check-for-active-server>true</check-for-active-server>"
+            "<vote-on-replication-failure>true</vote-on-replication-failure></primary>",
+            "fish",
+            "zookeeper://a:2181,b:2181,c:2181?namespace=brokers&sessionTimeout=16000&requestTimeout=8000",
+            2,
+        ),
+        (
+            "<backup><max-saved-replicated-journals-size>7</max-saved-replicated-journals-size>"
+            "<initial-replication-sync-timeout>30000</initial-replication-sync-timeout><allow-failback>true"
+            "</allow-failback><quorum-vote-wait>30</quorum-vote-wait><vote-retries>12</vote-retries></backup>",
+            "amq",
+            "zookeeper://HOST:2181",
+            7,
+        ),
+        (
+            "<primary><coordination-id>peer</coordination-id><manager><properties><property key='locks-folder' "
+            "value='/mnt/small'/></properties></manager></primary>",
+            "peer",
+            "file:///mnt/small",
+            2,
+        ),
+        (
+            "<backup><group-name>a&amp;coordinator=x</group-name><manager><properties><property key='connect-string' "
+            'value="a\' &amp;&amp; rm"/></properties></manager></backup>',
+            "amq",
+            "zookeeper://HOST:2181",
+            2,
+        ),
+    ],
+)
+def test_replication_becomes_a_url(policy: str, group: str, coordinator: str, saved: int) -> None:
+    found = core(f"<ha-policy><replication>{policy}</replication></ha-policy>")
+    assert {line.near for line in found.report.unsupported()} <= {"ha-policy/replication", "default"}
+    url = re.search(r"--store '([^']*)'", found.store_advice)
+    assert url is not None
+    parsed = ReplicaUrl.parse(url[1].replace("DIR", "var/lib/amq"))
+    assert (parsed.group, parsed.coordinator, parsed.saved) == (group, coordinator, saved)
+    assert ("takes the place of votes" in found.store_advice) is ("HOST" in coordinator)
 
 
 def test_a_clean_stop_of_hornetq() -> None:

@@ -244,6 +244,8 @@ ELSEWHERE = {
 OF_THE_GROUP = {
     "shared-store/primary",
     "shared-store/master",
+    "replication/primary",
+    "replication/master",
     "backup",
     "failover-on-shutdown",
     "failover-on-server-shutdown",
@@ -267,7 +269,10 @@ NEVER = {
     "wildcard-addresses": "so by nature with the usual signs, else not supported",
     "max-disk-usage": "so by nature with -1, else not supported: amq counts bytes",
     **dict.fromkeys(
-        ("database-locker", "lease-database-locker", "jdbcPersistenceAdapter", "journaledJDBC", "database-store"),
+        (
+            *("database-locker", "lease-database-locker", "jdbcPersistenceAdapter", "journaledJDBC", "database-store"),
+            "replication",
+        ),
         "the report names the store or locker that the operator has to give",
     ),
     **dict.fromkeys(
