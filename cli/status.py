@@ -6,6 +6,7 @@ import socket
 import ssl
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -96,6 +97,9 @@ def status(
 
     `console` is the URL that the console of a broker has announced, null where it has none.
 
+    `copies` are those of a replicated store: `counting` with the `needed` number that must have a write before it is
+    confirmed, and `running`, whose members the coordinator sees; null of another store.
+
     `urls` are where a broker listens, `addresses` where it says that clients reach it (advertisedTransports).
     """
     if url is not None:
@@ -184,6 +188,7 @@ def _of_store(store: str) -> dict[str, Any]:
         ],
         "options_differ": options_differ(seen),
         "store_full": master is not None and master.facts.get("store_full") is True,
+        "copies": None if seen.copies is None else asdict(seen.copies),
         "journal": {"segments": segments, "bytes": size},
         "free_bytes": free,
     }
@@ -350,11 +355,20 @@ def _print_store(facts: dict[str, Any]) -> None:
         click.echo(f"{'' if number else 'gone':8} {_who(gone)}: does not run, last seen {when}")
     for difference in facts["options_differ"]:
         click.echo(f"options  differ: {difference['text']}")
+    if facts["copies"] is not None:
+        click.echo(f"copies   {_copies_text(facts['copies'])}")
     journal = facts["journal"]
     click.echo(f"journal  {size_text(journal['bytes'])} in {journal['segments']} segments")
     full = ": the disk is full, the master rejects messages; acknowledgements go on" if facts["store_full"] else ""
     free = facts["free_bytes"]
     click.echo(f"free     {'unknown: this store cannot tell' if free is None else size_text(free)}{full}")
+
+
+def _copies_text(copies: dict[str, Any]) -> str:
+    counting, running = copies["counting"], copies["running"]
+    silent = "".join(f"; {each} does not run" for each in counting if each not in running)
+    joining = "".join(f"; {each} is being filled" for each in running if each not in counting)
+    return f"{copies['needed']} of {', '.join(counting) or 'none'} must have a write{silent}{joining}"
 
 
 def _consoles(brokers: list[dict[str, Any]]) -> list[str]:

@@ -161,6 +161,7 @@ def replica_in(
     from amq.store.replica.copyist import Copyist
     from amq.store.replica.disk import CopyDisk
     from amq.store.replica.member import ReplicaMember
+    from amq.store.replica.status import store_copies
     from amq.store.replica.store import LinkedEpochs, ReplicaElection, ReplicaLog, ReplicaPart
 
     group, host = ScopedCoordinator(coordinator, url.group), SystemHost()
@@ -185,6 +186,7 @@ def replica_in(
         CoordinatedBoard(group, host),
         lambda _url: election,
         lambda segments, name: part.take(partial(make, segments, name)),
+        partial(store_copies, group),
     )
 
 

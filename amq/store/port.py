@@ -17,6 +17,24 @@ def _no_part(_segments: SegmentFormat, _name: str) -> AbstractContextManager[Non
 
 
 @dataclass(frozen=True, slots=True)
+class StoreCopies:
+    """The copies of a replicated store, by their ids.
+
+    counting  copies that count: those of the newest record
+    needed    how many of them must have a write before it is confirmed
+    running   those whose member runs now, as far as the coordinator knows
+    """
+
+    counting: list[str]
+    needed: int
+    running: list[str]
+
+
+def _no_copies() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """The store `name`, as one member sees it. The adapters of the ports may be of different kinds: a lock alone in a
     database is an election and a board there, beside a log and epochs in files. `elsewhere(url)` leads to the election
@@ -24,6 +42,7 @@ class Store:
 
     While the block of `take_part(segments, name)` runs, the broker `name` does what the store asks of each member that
     may become master: it keeps a copy, where the store is made of copies. It may raise StoreError, OSError.
+    `copies()` = what is known of these, None where the store is not made of copies; it may raise StoreError, OSError.
     """
 
     name: str
@@ -33,6 +52,7 @@ class Store:
     board: Board
     elsewhere: Callable[[str], Election]
     take_part: Callable[[SegmentFormat, str], AbstractContextManager[None]] = _no_part
+    copies: Callable[[], StoreCopies | None] = _no_copies
 
     def make(self) -> None:
         """Make what is missing of the store, inside what exists. Raises StoreError where a person must act, OSError."""

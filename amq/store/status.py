@@ -11,7 +11,7 @@ from amq.doors.clock import Clock
 from amq.store.document import field
 from amq.store.election import HEARTBEAT, RELEASE, Election
 from amq.store.epoch import Epoch
-from amq.store.port import Store
+from amq.store.port import Store, StoreCopies
 from amq.store.presence import MASTER, BrokerPresence, read_gone, read_presence
 
 WATCH_S_MAX = 5.0  # how long `silence` watches for a heartbeat at most
@@ -29,6 +29,7 @@ class StoreStatus:
     brokers            all that run now, master and slaves
     heartbeat          which one that was: uuid of its writer and its count; None = none
     gone               brokers that have run on the store and do not run now
+    copies             of a replicated store; None = the store is not made of copies
     """
 
     lock: str
@@ -38,6 +39,7 @@ class StoreStatus:
     brokers: list[BrokerPresence]
     heartbeat: tuple[str, int] | None = None
     gone: Sequence[BrokerPresence] = ()
+    copies: StoreCopies | None = None
 
     @property
     def last_sign_wall_ms(self) -> int | None:
@@ -105,7 +107,7 @@ def store_status(store: Store) -> StoreStatus:
     )
     wall_ms = field(beat, "wall_ms", int, HEARTBEAT) if beat is not None else None
     running, gone = read_presence(store.board), read_gone(store.board)
-    return StoreStatus(lock, epoch, released, wall_ms, running, _beat(beat), gone)
+    return StoreStatus(lock, epoch, released, wall_ms, running, _beat(beat), gone, store.copies())
 
 
 def _beat(body: Mapping[str, Any] | None) -> tuple[str, int] | None:

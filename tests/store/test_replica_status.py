@@ -1,0 +1,34 @@
+"""What somebody sees of the copies of a replicated store who only looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from amq.cli.status import _copies_text
+from amq.store.open import open_directory
+from amq.store.port import StoreCopies
+from amq.store.replica.roster import MEMBERS
+from amq.store.status import store_status
+from tests.copies import GroupOfCopies
+from tests.memory_coordinator import MemoryCoordinator
+
+
+def test_the_copies_that_count_and_those_that_run(tmp_path: Path) -> None:
+    with GroupOfCopies(tmp_path) as group:
+        a = group.member("a")
+        assert a.store.copies() == StoreCopies([], 0, [])
+        a.take_over()
+        session = MemoryCoordinator(group.ensemble).open_session()
+        session.hold(f"g/{MEMBERS}/{a.id}", b"host:1 x")
+        session.hold(f"g/{MEMBERS}/other", b"host:2 y")
+        seen = store_status(a.store).copies
+        assert seen == StoreCopies([a.id], 1, sorted([a.id, "other"]))
+
+
+def test_another_store_has_no_copies(tmp_path: Path) -> None:
+    assert open_directory(str(tmp_path)).copies() is None
+
+
+def test_words_for_people() -> None:
+    copies = {"counting": ["a-1", "b-2", "c-3"], "needed": 2, "running": ["a-1", "c-3", "d-4"]}
+    assert _copies_text(copies) == "2 of a-1, b-2, c-3 must have a write; b-2 does not run; d-4 is being filled"
