@@ -60,7 +60,7 @@ def advise(part: FilePart) -> None:
     store = f"replica:///DIR?{urlencode(said, safe=':/,?=', quote_via=quote)}"
     told = (
         f"give --store '{store}' at every member, each with a directory of its own, or set store: see "
-        "docs/master-slave.md"
+        "docs/replication.md"
     )
     if said["coordinator"] == _PLACEHOLDER:
         told += "; the coordinator takes the place of votes: three servers of ZooKeeper or etcd, or a database"
