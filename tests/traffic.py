@@ -10,9 +10,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from brokers import Broker
-
 from bench.wire import WireConnection, WireError
+from tests.brokers import Broker
 from tests.patience import DEADLINE_S
 
 QUEUE = "/queue/orders"

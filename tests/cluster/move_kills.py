@@ -1,0 +1,177 @@
+"""Moves and scale-downs of a queue under traffic, while what takes part is killed: nothing is lost, doubled, reordered.
+
+    python -m tests.cluster.move_kills [--turns 200] [--seed 1]
+
+Two nodes serve two stores. Each turn gives a queue another home, or adds a store, moves the queue there and removes the
+store again, and kills a process in the middle: the master of the old home, that of the new one, a gateway, or a node.
+A producer sends all the time, and sends again what was not confirmed, under the same id. At the end the queue is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from amq.cli import exits
+from tests.cli.amq_process import amq
+from tests.cluster.nodes import Nodes, each_as_it_should_be
+from tests.patience import DEADLINE_S
+from tests.traffic import QUEUE, Producer, connect_any, drain
+
+NAME = QUEUE.rpartition("/")[2]
+KILLS = ("the old home", "the new home", "a gateway", "a node", "nothing")
+MORE = 20  # messages that are confirmed after each turn
+
+
+@dataclass
+class Figures:
+    """What a run has seen. Each of `wrong` is a promise that was broken."""
+
+    moves: int = 0
+    removals: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
+    confirmed: int = 0
+    longest_s: float = 0.0  # of a move, with its kill
+    wrong: list[str] = field(default_factory=list)
+
+
+class MovesAndKills:
+    """A run on two nodes below `directory`."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.figures = Figures()
+        self._random = random.Random(seed)
+        self._nodes = Nodes(directory, stores=2)
+        self._home = "s1"
+        self._stores = 2  # ever
+
+    def run(self, turns: int) -> Figures:
+        nodes = self._nodes
+        try:
+            for node in nodes.nodes.values():
+                node.start()
+            nodes.until(each_as_it_should_be)
+            nodes.place(NAME, self._home).check_returncode()
+            producer = Producer([*nodes.nodes.values()])  # type: ignore[list-item]
+            producer.start()
+            producer.wait_confirmed(MORE)
+            while self.figures.moves + self.figures.removals < turns:
+                if self._random.randrange(4):
+                    self._move({"s1": "s2", "s2": "s1"}[self._home])
+                else:
+                    self._scale_down()
+                producer.wait_confirmed(MORE)
+            self._judge(producer.stop())
+        finally:
+            nodes.kill()
+        return self.figures
+
+    def _amq(self, command: str, *words: str) -> None:
+        amq("cluster", command, "--cluster", self._nodes.cluster, *words).check_returncode()
+
+    def _begin(self, command: str, *words: str) -> None:
+        """Nodes carry it through: the command ends with 7, or 0 where they were as quick."""
+        done = amq("cluster", command, "--cluster", self._nodes.cluster, *words, "--wait", "0")
+        assert done.returncode in (0, exits.REFUSED), done.stderr
+
+    def _move(self, store: str) -> None:
+        began = time.monotonic()
+        self._begin("move", NAME, store)
+        self._hurt(self._home, store)
+        self._settle()
+        self._home = store
+        self.figures.moves += 1
+        self.figures.longest_s = max(self.figures.longest_s, time.monotonic() - began)
+
+    def _scale_down(self) -> None:
+        """A store comes, gets the queue, and goes again."""
+        self._stores += 1
+        name, home = f"s{self._stores}", self._home
+        self._amq("add-store", name)
+        self._nodes.until(each_as_it_should_be)
+        self._move(name)
+        began = time.monotonic()
+        self._begin("remove-store", name, "--to", home)
+        self._hurt(name, home)
+        self._settle()
+        self._home = home
+        self.figures.removals += 1
+        self.figures.longest_s = max(self.figures.longest_s, time.monotonic() - began)
+
+    def _hurt(self, old: str, new: str) -> None:
+        time.sleep(self._random.random() / 2)  # any moment of the move
+        what, nodes = self._random.choice(KILLS), self._nodes
+        self.figures.kills[what] += 1
+        name = self._random.choice("ab")
+        if what == "a node":
+            nodes.nodes[name].kill()
+            nodes.nodes[name].start()
+        elif what != "nothing":
+            masters = {store["store"]: store["master"] for store in nodes.status()["stores"]}
+            store = old if what == "the old home" else new
+            node = nodes.nodes[masters.get(store) or name]
+            for pid in node.gateways if what == "a gateway" else node.members_of(store):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _settle(self) -> None:
+        until = time.monotonic() + DEADLINE_S
+        while (found := self._moves())["moving"]:
+            assert time.monotonic() < until, f"{found}\n{self._nodes.logs()}"
+            time.sleep(0.1)
+        self._nodes.until(each_as_it_should_be)
+
+    def _moves(self) -> dict[str, Any]:
+        done = amq("cluster", "moves", "--cluster", self._nodes.cluster, "--json")
+        if done.returncode:
+            return {"moving": True, "why": done.stderr}
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def _judge(self, confirmed: list[int]) -> None:
+        figures = self.figures
+        figures.confirmed = len(confirmed)
+        with connect_any([*self._nodes.nodes.values()]) as connection:  # type: ignore[list-item]
+            there = [int(body.split()[1]) for body in drain(connection, len(confirmed))]
+        figures.wrong += broken(confirmed, there)
+
+
+def broken(confirmed: list[int], there: list[int]) -> list[str]:
+    """The promises that were broken: `confirmed` = the numbers of messages that were; `there` = those that came."""
+    found = []
+    if lost := set(confirmed) - set(there):
+        found.append(f"{len(lost)} confirmed messages are lost: {sorted(lost)[:10]}")
+    if doubled := [number for number, count in Counter(there).items() if count > 1]:
+        found.append(f"{len(doubled)} messages came twice: {doubled[:10]}")
+    if there != sorted(there):
+        found.append("messages came in another order")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Moves and scale-downs under traffic and kills.")
+    parser.add_argument("--turns", type=int, default=200, help="moves and removals of stores (default: 200)")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="amq-moves-") as directory:
+        found = MovesAndKills(Path(directory), given.seed).run(given.turns)
+    kills = ", ".join(f"{count} of {what}" for what, count in sorted(found.kills.items()))
+    print(f"seed {given.seed}: {found.moves} moves, {found.removals} removals of stores; kills: {kills}")
+    print(f"{found.confirmed} messages confirmed; the longest turn took {found.longest_s:.1f} s")
+    print("\n".join(found.wrong) or "0 lost, 0 doubled, in order")
+    return 1 if found.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
