@@ -16,6 +16,7 @@ import random
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from contextlib import suppress
@@ -110,7 +111,7 @@ class MovesAndKills:
         self.figures.longest_s = max(self.figures.longest_s, time.monotonic() - began)
 
     def _hurt(self, old: str, new: str) -> None:
-        time.sleep(self._random.random() / 2)  # any moment of the move
+        threading.Event().wait(self._random.random() / 2)  # any moment of the move
         what, nodes = self._random.choice(KILLS), self._nodes
         self.figures.kills[what] += 1
         name = self._random.choice("ab")
