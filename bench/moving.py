@@ -74,6 +74,8 @@ def _until_all(watches: list[Watch], count: int) -> None:
     before = [watch.done.value for watch in watches]
     deadline = time.monotonic() + MOVE_S
     while any(watch.done.value < done + count for watch, done in zip(watches, before, strict=True)):
+        if ended := [watch.ours.recv() for watch in watches if watch.ours.poll()]:  # `MOVING`: it waited for too long
+            raise BrokerProcessError("; ".join(map(str, ended)))
         if time.monotonic() > deadline:
             raise BrokerProcessError(f"no receipts for {MOVE_S:g} s")
         time.sleep(PACE_S)
