@@ -50,7 +50,7 @@ class Producer(threading.Thread):
     def __init__(
         self, brokers: Sequence[Broker], window: int = WINDOW, queue: str = QUEUE, patience_s: float = DEADLINE_S
     ) -> None:
-        super().__init__(name="producer")
+        super().__init__(name="producer", daemon=True)  # a failed test ends without it
         self.confirmed: list[int] = []
         self.failure: BaseException | None = None
         self.failovers = 0

@@ -1,6 +1,5 @@
 """The stories of the matrix, unchanged, through a node with two stores: all at once, while the node dies with its
-gateway and the masters of both stores. Names decide which stories have parts in two stores; docs/cluster.md says what
-is different.
+gateway and the masters of both stores. Names decide which stories have parts in two stores.
 """
 
 from __future__ import annotations
@@ -20,9 +19,6 @@ from test_matrix import FEATURES
 from tests.cluster.pair import NodePair
 
 pytestmark = pytest.mark.deep
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "cluster.md"
-# The story → the row of the page that says what is different.
-DIFFERENT = {"prepares": "transaction", "second_phases": "transaction"}
 
 
 class DeadlyNodes(NodePair):
@@ -64,10 +60,9 @@ def clients(nodes: DeadlyNodes, node_modules: Path | None) -> Iterator[dict[str,
 
 @pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.name.lower())
 def test_the_node_is_killed(nodes: DeadlyNodes, clients: dict[str, Callable[[str], Link]], moment: Moment) -> None:
-    features = [feature for feature in FEATURES if feature.__name__ not in DIFFERENT]
     peers: list[Peer] = []
     stories: list[Story] = []
-    for feature in features:
+    for feature in FEATURES:
         cell = f"{feature.__name__}.{moment.name.lower()}"
         peers += [Peer(name, cell, moment, open_link) for name, open_link in clients.items()]
         stories += [feature(peer) for peer in peers[-len(clients) :]]
@@ -76,8 +71,3 @@ def test_the_node_is_killed(nodes: DeadlyNodes, clients: dict[str, Callable[[str
     finally:
         for peer in peers:
             peer.close()
-
-
-def test_the_page_has_a_row_for_each_difference() -> None:
-    rows = PAGE.read_text().partition("\n## What is different over several stores\n")[2]
-    assert all(f"\n| {row} | " in rows for row in DIFFERENT.values())

@@ -222,7 +222,7 @@ class Merging(Homes):
         """Does an outbox hold something still?"""
         return name.startswith(OUTBOX_SCHEME) and self._state.queues[name].stored > 0
 
-    def tell_progress(self) -> None:
+    def tell_progress(self, known: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002 (a merge has no steps)
         queues = [queue for name, queue in self._state.queues.items() if not is_temporary(name)]
         facts = {
             "into": self.order.into,
