@@ -17,8 +17,10 @@ from matrix_wires import Node, StompPyWire
 from test_matrix import FEATURES
 
 from tests.cluster.pair import NodePair
+from tests.sampling import thorough
 
 pytestmark = pytest.mark.deep
+MOMENTS = [Moment.UNTOLD, *thorough(*(moment for moment in Moment if moment is not Moment.UNTOLD))]
 
 
 class DeadlyNodes(NodePair):
@@ -58,7 +60,7 @@ def clients(nodes: DeadlyNodes, node_modules: Path | None) -> Iterator[dict[str,
         assert node.close() == 0
 
 
-@pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.name.lower())
+@pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: moment.name.lower())
 def test_the_node_is_killed(nodes: DeadlyNodes, clients: dict[str, Callable[[str], Link]], moment: Moment) -> None:
     peers: list[Peer] = []
     stories: list[Story] = []
