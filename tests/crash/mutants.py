@@ -53,12 +53,12 @@ prepared transaction written in several batches [batches]
         self._core; [(broker.append_group(Group([part])), broker.journal._rotate()) for part in group.records[:-1]];
         group.records = group.records[-1:]; self.append(group, waiter)
 prepared transaction ended in several batches [prepared-until-full]
-    amq.broker.transactions.two_phase.TwoPhase.finish: self.append(group, waiter) =>
+    amq.broker.transactions.two_phase.TwoPhase.finish: self.append(group, told) =>
         [(self._core.append_group(Group([part])), self._core.journal._rotate()) for part in group.records[:-1]];
-        group.records = group.records[-1:]; self.append(group, waiter)
+        group.records = group.records[-1:]; self.append(group, told)
 end of a prepared transaction written before its moves [two-phase]
-    amq.broker.transactions.two_phase.TwoPhase.finish: self.append(group, waiter) => parts, group.records =
-        group.records[:-1], group.records[-1:]; self.append(group, waiter); self._core.journal._rotate();
+    amq.broker.transactions.two_phase.TwoPhase.finish: self.append(group, told) => parts, group.records =
+        group.records[:-1], group.records[-1:]; self.append(group, told); self._core.journal._rotate();
         self._core.append_group(Group(parts))
 parts of a batch of a pipeline committed one by one [batches]
     amq.broker.transactions.two_phase.TwoPhase.commit_batch: records = [record for each in wanted for record in

@@ -24,6 +24,7 @@ from amq.journal.records.message import decode_message
 from amq.protocols.commands import Failure, Subscribe
 from tests.broker import world as worlds
 from tests.broker.world import World
+from tests.gateway.routed import PeerWays
 from tests.link.piped import Piped
 
 STORES = ("s0", "main", "s2")
@@ -60,9 +61,12 @@ class Surrounded:
         self.clock = world.clock
         self.others: dict[str, World] = {}
         self.soon: list[Callable[[], None]] = []
+        self.ways = PeerWays(self)  # between the stores
+        self._seen: Any = None
 
     def open_home(self, store: str, home: RoutedHome, client: Any, owner: str, protocol: str) -> Any:  # noqa: ARG002
-        world = self.world if store == STORES[MAIN] else self._other(store)
+        world = self.world_of_store(store)
+        self._lead()
         shown = ShownHome(home, world)
         connection = Piped(world.broker, shown, owner, client)
         shown.seen(connection)
@@ -79,6 +83,17 @@ class Surrounded:
             other.on_wake = self.world.wake
         return self.others[store]
 
+    def world_of_store(self, store: str) -> World:
+        return self.world if store == STORES[MAIN] else self._other(store)
+
+    def _lead(self) -> None:
+        """Ways lead to the broker that serves now: connections to the one before are lost."""
+        if self._seen is not self.world.broker:
+            self._seen = self.world.broker
+            self.ways.lose(STORES[MAIN])
+        for world in (self.world, *self.others.values()):
+            world.broker.peers = self.ways
+
     def renew(self, done: Callable[[bool], None]) -> None:
         self.later(lambda: done(False))
 
@@ -94,6 +109,7 @@ class Surrounded:
 
     def step(self) -> None:
         """What the event loop and the other brokers do between two turns of this one."""
+        self._lead()
         soon, self.soon = self.soon, []
         for call in soon:
             call()

@@ -414,7 +414,8 @@ class TwoPhase:
             prepared, _ = core.state.prepared[key]
             group = Group(self._commits(prepared) if commit else self._rollbacks(prepared))
             self.ending[key] = group, commit
-            self.append(group, self.parts.until_ended([prepared], waiter) if commit else waiter)
+            told = self.parts.until_ended([prepared], waiter) if commit else waiter
+            self.append(group, told)
         elif key in self._preparing:
             raise CommandError(f"{xid} is being prepared: wait until that is confirmed", code="UNKNOWN_TRANSACTION")
         else:
