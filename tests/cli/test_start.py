@@ -23,6 +23,7 @@ from structlog.testing import capture_logs
 from amq.cli import logs
 from amq.config.schema import BrokerConfig
 from amq.node import process
+from tests.cluster.ground import FAULTY
 from tests.patience import DEADLINE_S
 
 pytestmark = pytest.mark.deep
@@ -59,13 +60,17 @@ def test_sigint_stops(brokers: Brokers) -> None:
     assert master.wait_exit() == 0
 
 
-def test_the_second_signal_ends_it_at_once(brokers: Brokers) -> None:
-    """The store hangs (a file in it is a pipe that nobody writes to), so a clean stop cannot end."""
+def test_the_second_signal_ends_it_at_once(brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store hangs, so a clean stop cannot end."""
+    monkeypatch.setenv("PYTHONPATH", str(FAULTY))
+    monkeypatch.setenv("AMQ_TEST_HANGS", str(tmp_path / "hangs"))
     broker = brokers.add("a")
-    broker.store.mkdir()
-    os.mkfifo(broker.store / "claim")
+    broker.store = tmp_path / "stores" / "s"
+    broker.store.mkdir(parents=True)
+    (tmp_path / "hangs").mkdir()
+    (tmp_path / "hangs" / "a.s").touch()
     broker.start()
-    broker.wait_event("lock acquired")
+    broker.wait_event("role")
     broker.signal(signal.SIGTERM)
     broker.wait_event("told to stop")
     broker.signal(signal.SIGTERM)

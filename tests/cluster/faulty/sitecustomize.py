@@ -1,4 +1,5 @@
-"""Python runs this first in each process of a node of `tests.cluster.ground`: it makes faults possible.
+"""Python runs this first in each process of a node of `tests.cluster.ground`, and in a broker that a test lets hang: it
+makes faults possible.
 
 AMQ_TEST_HANGS   a directory: while it has a file NODE.STORE, no call of NODE on the files of STORE returns
 AMQ_TEST_CABLES  a host: gateways find relays there, at the ports of the masters' links (see `tests.cluster.cables`)
@@ -64,6 +65,8 @@ def lose_patience_with_links() -> None:
     vars(socket).update(BEAT_S=BEAT_S, SILENCE_S=SILENCE_S)
 
 
+if "--store" in sys.orig_argv:  # a lone broker: its store is a directory in stores/
+    let_stores_hang(os.environ["AMQ_TEST_HANGS"])
 if "--member" in sys.orig_argv or "--gateway" in sys.orig_argv:
     let_stores_hang(os.environ["AMQ_TEST_HANGS"])
     lose_patience_with_links()
