@@ -25,6 +25,7 @@ from amq.config.schema import BrokerConfig
 from amq.node import process
 from tests.cluster.ground import FAULTY
 from tests.patience import DEADLINE_S
+from tests.processes import LEASH
 
 pytestmark = pytest.mark.deep
 
@@ -60,17 +61,23 @@ def test_sigint_stops(brokers: Brokers) -> None:
     assert master.wait_exit() == 0
 
 
-def test_the_second_signal_ends_it_at_once(brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_signal_ends_it_at_once(brokers: Brokers, tmp_path: Path) -> None:
     """The store hangs, so a clean stop cannot end."""
-    monkeypatch.setenv("PYTHONPATH", str(FAULTY))
-    monkeypatch.setenv("AMQ_TEST_HANGS", str(tmp_path / "hangs"))
-    broker = brokers.add("a")
+    broker, hangs = brokers.add("a"), tmp_path / "hangs"
     broker.store = tmp_path / "stores" / "s"
     broker.store.mkdir(parents=True)
-    (tmp_path / "hangs").mkdir()
-    (tmp_path / "hangs" / "a.s").touch()
-    broker.start()
-    broker.wait_event("role")
+    words = ["start", "--name", "a", "--store", str(broker.store), "--transport", f"stomp://127.0.0.1:{broker.port}"]
+    started = subprocess.Popen(
+        [sys.executable, "-c", LEASH, sys.executable, "-m", "amq", *words, "-o", "lockKeepAlivePeriod=10m"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PYTHONPATH": str(FAULTY), "AMQ_TEST_HANGS": str(hangs)},
+    )
+    broker.adopt(started)
+    broker.wait_serving()
+    hangs.mkdir()
+    (hangs / "a.s").touch()
     broker.signal(signal.SIGTERM)
     broker.wait_event("told to stop")
     broker.signal(signal.SIGTERM)
