@@ -40,7 +40,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="name the scenarios and what they do")
     parser.add_argument("--all", action="store_true", help="all scenarios on all file systems")
     parser.add_argument("--self-test", action="store_true", help="only show that brokers without fencing are found out")
-    parser.add_argument("--jobs", type=int, default=6, metavar="N", help="scenarios at a time (default 6)")
+    parser.add_argument("--jobs", type=int, default=4, metavar="N", help="scenarios at a time (default 4)")
     parser.add_argument("--keep", action="store_true", help="leave the guests running at the end, until Ctrl-C")
     parser.add_argument("--verbose", action="store_true", help="show the brokers' logs as they are written")
     parser.add_argument("--json", metavar="FILE", help="write the results there")

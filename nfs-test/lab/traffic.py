@@ -21,6 +21,7 @@ from amq.core.errors import StoreFullError
 from bench.wire import WireConnection as WireConnection
 from bench.wire import WireError, WireFrame
 from lab.broker import Broker
+from lab.checker import nothing_lost
 from lab.errors import ExpectationError
 from lab.history import AckBegun, Acked, Closed, Delivered, History, Opened, Sent, now_s
 
@@ -29,6 +30,8 @@ PACE_S = 0.04
 BIG_EVERY = 25  # messages; so that journal segments roll and are trimmed
 BIG_BYTES = 48 << 10
 PROBE_PACE_S = 0.05
+QUIET_S = 1.5
+QUIET_MAX_S = 20.0  # of a consumer that shall end, while confirmed messages have not come: a store may be handed over
 UNCONFIRMED_MAX = 800  # of a probe: less than what the buffers of a stopped host take
 LAST_RECEIPTS_S = 2.0  # how long a probe that shall end waits for them
 SEND_DEADLINE_S = 5.0
@@ -172,12 +175,17 @@ class Traffic:
     def _consume(self, queue: str) -> None:
         with amq.connect(self.url) as connection, connection.session() as session:
             consumer = session.consumer(queue, prefetch=20)
+            heard_s = now_s()
             while True:
-                got = consumer.receive(timeout=1.5)
+                got = consumer.receive(timeout=QUIET_S)
                 if got is None:
                     if self._stop_consuming.is_set():
-                        return
+                        if now_s() - heard_s > QUIET_MAX_S or next(nothing_lost(self.history), None) is None:
+                            return
+                    else:
+                        heard_s = now_s()
                     continue
+                heard_s = now_s()
                 message = got.text.partition(" ")[0]
                 self.history.note(Delivered(message, self._host(connection), 0, now_s()))
                 try:
