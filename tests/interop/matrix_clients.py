@@ -11,10 +11,12 @@ import itertools
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-from matrix_wires import Delivery, Lost, Refused, Wire
+from matrix_wires import Delivery, Lost, Node, Refused, StompPyWire, Wire
 
 import amq
 from amq.client.core import PREFETCH_DEFAULT
@@ -483,3 +485,20 @@ class OurLink(Link):
 
     def close(self) -> None:
         self._connection.close()
+
+
+@contextmanager
+def open_clients(ports: Sequence[int], node_modules: Path | None) -> Iterator[dict[str, Callable[[str], Link]]]:
+    """Name → what opens a connection with a client id. Without Node there is one less."""
+    clients: dict[str, Callable[[str], Link]] = {
+        "amq": lambda client_id: OurLink(ports, client_id),
+        "stomp-py": lambda client_id: StockLink(ports, StompPyWire, client_id),
+    }
+    if node_modules is None:
+        yield clients
+        return
+    node = Node(node_modules)
+    try:
+        yield clients | {"stompit": lambda client_id: StockLink(ports, node.connect, client_id)}
+    finally:
+        assert node.close() == 0

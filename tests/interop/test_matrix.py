@@ -14,9 +14,8 @@ pytest.importorskip("stomp")
 
 import matrix_features as queues
 import matrix_topics as topics
-from matrix_clients import Link, OurLink, StockLink
+from matrix_clients import Link, open_clients
 from matrix_group import FreezablePair, Moment, Peer, Story, play
-from matrix_wires import Node, StompPyWire
 
 FEATURES: list[Callable[[Peer], Story]] = [
     queues.sends,
@@ -60,20 +59,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreezablePair]:
 
 @pytest.fixture(scope="module")
 def clients(pair: FreezablePair, node_modules: Path | None) -> Iterator[dict[str, Callable[[str], Link]]]:
-    """Name → what opens a connection with a client id. Without Node there is one less."""
-    ports = pair.relay.ports
-    clients: dict[str, Callable[[str], Link]] = {
-        "amq": lambda client_id: OurLink(ports, client_id),
-        "stomp-py": lambda client_id: StockLink(ports, StompPyWire, client_id),
-    }
-    if node_modules is None:
+    """See `open_clients`."""
+    with open_clients(pair.relay.ports, node_modules) as clients:
         yield clients
-        return
-    node = Node(node_modules)
-    try:
-        yield clients | {"stompit": lambda client_id: StockLink(ports, node.connect, client_id)}
-    finally:
-        assert node.close() == 0
 
 
 def cells() -> Iterator[Any]:

@@ -11,9 +11,8 @@ import pytest
 
 pytest.importorskip("stomp")
 
-from matrix_clients import Link, OurLink, StockLink
+from matrix_clients import Link, open_clients
 from matrix_group import CONFIG, Moment, Peer, Story, play, wait_unread
-from matrix_wires import Node, StompPyWire
 from test_matrix import FEATURES
 
 from tests.cluster.pair import NodePair
@@ -44,20 +43,9 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeadlyNodes]:
 
 @pytest.fixture(scope="module")
 def clients(nodes: DeadlyNodes, node_modules: Path | None) -> Iterator[dict[str, Callable[[str], Link]]]:
-    """As those of `test_matrix`."""
-    ports = nodes.relay.ports
-    clients: dict[str, Callable[[str], Link]] = {
-        "amq": lambda client_id: OurLink(ports, client_id),
-        "stomp-py": lambda client_id: StockLink(ports, StompPyWire, client_id),
-    }
-    if node_modules is None:
+    """See `open_clients`."""
+    with open_clients(nodes.relay.ports, node_modules) as clients:
         yield clients
-        return
-    node = Node(node_modules)
-    try:
-        yield clients | {"stompit": lambda client_id: StockLink(ports, node.connect, client_id)}
-    finally:
-        assert node.close() == 0
 
 
 @pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: moment.name.lower())

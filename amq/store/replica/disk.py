@@ -315,7 +315,7 @@ class CopyDisk:
         return self._read(self.epoch, after, limit, self._end_of)
 
     def read_before(self, after: int, limit: int, sealed: Mapping[str, int]) -> tuple[int, SegmentWrite | None]:
-        """The same of the term before, whose segments are `sealed`."""
+        """As `read`, of the term before, whose segments are `sealed`."""
         epoch = self.epoch - 1
         return self._read(epoch, after, limit, lambda number: sealed.get(self._segments.name(epoch, number), 0))
 
@@ -376,7 +376,7 @@ class CopyDisk:
         return 0
 
     def _numbers(self, epoch: int | None = None) -> list[int]:
-        """Of the segments of the epoch, in order."""
+        """The numbers of the segments of `epoch`, in order; None = the epoch of this copy."""
         keys = [self._segments.key(name) for name in self.log.names()]
         return sorted(key[1] for key in keys if key is not None and key[0] == (epoch or self.epoch))
 

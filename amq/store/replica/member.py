@@ -249,7 +249,7 @@ class ReplicaMember:
 
     @property
     def ballot(self) -> int:
-        """Of the mastership or candidacy that goes on, or was the last."""
+        """The ballot of the mastership or candidacy that goes on, or was the last."""
         return self._ballot
 
     # -- under the mutex ----------------------------------------------------------------------------------------------

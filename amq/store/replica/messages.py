@@ -66,8 +66,8 @@ class FetchLog(NamedTuple):
 
 
 class Trim(NamedTuple):
-    """Of the segments up to `position` in the log of `term` only `names` count. It goes out when that is confirmed, and
-    needs no answer."""
+    """Only `names` count of the segments up to `position` in the log of `term`. The master sends it when that is
+    confirmed, and needs no answer."""
 
     ballot: int
     term: int
