@@ -3,7 +3,7 @@
 #   make demo    three brokers, a real text file, kill -9 of the master again and again
 #   make demo-spark   rows through Spark to a queue and back into Parquet, kill -9 of Spark and the master both ways (Java 17)
 #   make examples   programs that lose their broker and go on: examples/failover, examples/cluster
-#   make test    a sample of every area, 3.5 minutes; TEST_ARGS=tests/journal narrows it
+#   make test    a sample of every area, three minutes; TEST_ARGS=tests/journal narrows it
 #   make test-deep   all other tests, 17 minutes
 #   make test-thorough   more seeds, versions, moments and benchmarks than make test-deep, before a release
 #   make package   source distribution and wheel, tried in clean environments of each Python that is here
@@ -50,9 +50,9 @@ examples: $(VENV)/.installed
 
 # Compiled once, also where PYTHONDONTWRITEBYTECODE is set: hundreds of processes start, 0.3 s sooner each.
 # tests/conftest.py says in which order files come.
-# Compiled tests are kept for the same reason: each worker imports all of them. One worker more than there are cores:
-# tests wait for processes, and with as many as cores a fifth of the processor stood still.
-WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+# Compiled tests are kept for the same reason: each worker imports all of them. Two workers more than there are cores:
+# tests wait for processes, and with one more a quarter of the processor stood still.
+WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 PYTEST = @$(BIN)/python -m compileall -q amq cli migrate spark; \
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -67,6 +67,7 @@ test-deep: $(VENV)/.installed-test
 test-thorough: WORKERS := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 5)))
 test-thorough: $(VENV)/.installed-test
 	$(PYTEST) -m 'thorough' $(TEST_ARGS)
+	$(PYTEST) -m 'hypothesis and not deep and not thorough' --hypothesis-profile thorough $(TEST_ARGS)
 
 package: $(VENV)/.installed-test
 	$(BIN)/python -m tests.packages

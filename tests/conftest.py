@@ -21,16 +21,17 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 from tests.certificates import Authority
+from tests.sampling import USUAL_EXAMPLES
 from tests.scopes import SPARK, scope_of
 
 # Before whatever is collected first imports them: a benchmark does.
 pytest.register_assert_rewrite("tests.broker.world", "tests.broker.topic_checks", "tests.broker.model")
 
 # The host may be busy: no example fails because it takes long. Test modules read these defaults when they are imported.
-# Half of the usual examples: each run draws others, and those of a day are thousands.
+# Each run draws other examples, and those of a day are thousands. `make test-thorough` draws 20 times as many.
 USUAL = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("amq", USUAL, max_examples=50)
-settings.register_profile("thorough", USUAL, max_examples=2000)
+settings.register_profile("amq", USUAL, max_examples=USUAL_EXAMPLES // 2)
+settings.register_profile("thorough", USUAL, max_examples=USUAL_EXAMPLES * 10)
 settings.load_profile("amq")
 
 TESTS = Path(__file__).resolve().parent

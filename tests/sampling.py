@@ -11,6 +11,15 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+USUAL_EXAMPLES = 50
+
+
+def examples(usual: int) -> int:
+    """`max_examples` of a property that needs another number than the usual 50: the profile of the run makes it smaller
+    or larger in the same ratio."""
+    return max(1, usual * settings.default.max_examples // USUAL_EXAMPLES)
 
 
 def sampled(values: Iterable[Any], every: int = 10) -> list[Any]:

@@ -16,6 +16,7 @@ from amq.protocols.commands import Command, Send, SendRun, Settle, SettleRun
 from amq.protocols.stomp.subscribing import ACK_INDIVIDUAL
 from tests.broker.test_broker_disk import fill_disk
 from tests.broker.world import Client, World
+from tests.sampling import examples
 
 KINDS: tuple[dict[str, Any], ...] = (
     {},
@@ -204,7 +205,7 @@ _UNASKED_ON_A_FULL_DISK = [
 
 @pytest.mark.parametrize("config", range(len(CONFIGS)))
 @example(reads=_UNASKED_ON_A_FULL_DISK)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(READS, min_size=1, max_size=25))
 def test_the_same_as_one_by_one(config: int, reads: list[Sends | Settles | Step]) -> None:
     with tempfile.TemporaryDirectory() as directory:

@@ -33,6 +33,7 @@ from tests.protocols.openwire.conversation import (
     message,
     said,
 )
+from tests.sampling import examples
 
 CONFIGS: tuple[dict[str, Any], ...] = (
     {},
@@ -227,7 +228,7 @@ class Twin:
 
 
 @pytest.mark.parametrize("config", range(len(CONFIGS)))
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     st.lists(STEPS, min_size=1, max_size=12),
     st.one_of(st.just([]), st.lists(st.integers(0, 1 << 20), max_size=4)),

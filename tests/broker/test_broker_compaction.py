@@ -22,7 +22,7 @@ from amq.journal.records import Copies, Record, Trimmed
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.notation import Ack
 from tests.broker.world import World
-from tests.sampling import sampled
+from tests.sampling import examples, sampled
 
 SEGMENT_BYTES = 32 << 10
 STEP_BYTES_MAX = 4 << 10  # written by one step of a test: what may come between two looks at the bound
@@ -280,7 +280,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS, st.integers(1, 16))
 def test_the_bound_holds_whatever_comes(
     make_world: Callable[..., World], steps: list[tuple[str, int, int]], repeat: int

@@ -18,6 +18,7 @@ from amq.protocols.stomp.destination import full_name as wire_to_full
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.test_broker_disk import fill_disk, room_again
 from tests.broker.world import Client, World
+from tests.sampling import examples
 
 TOPIC = "topic://t"
 
@@ -516,7 +517,7 @@ STEPS = [*["send"] * 4, *["ack"] * 2, "subscribe", "unsubscribe", "fill", "crash
 steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5), st.sampled_from([10, 400, 3000])), max_size=40)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps)
 def test_each_gets_what_it_is_due(tmp_path_factory: pytest.TempPathFactory, done: list[tuple[str, int, int]]) -> None:
     world = World(

@@ -22,6 +22,7 @@ from amq.protocols.stomp.frame import FrameLimits
 from amq.protocols.stomp.subscribing import ACK_INDIVIDUAL
 from amq.security.login import NAME_CHARS_MAX
 from tests.broker.world import Client, World
+from tests.sampling import examples
 
 TOO_LONG = "x" * 65_536
 LOGIN = b"CONNECT\naccept-version:1.2\nhost:/\n\n\0"
@@ -103,7 +104,7 @@ def frame(headers: dict[str, int], destination: int, wide: bool, transaction: bo
     return "\n".join(lines).encode() + b"\n\nbody\0"
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.dictionaries(st.sampled_from(HEADERS), sizes, max_size=4), sizes, st.booleans(), st.booleans())
 def test_headers_of_any_size_are_stored_or_rejected(
     headers: dict[str, int], destination: int, wide: bool, transaction: bool

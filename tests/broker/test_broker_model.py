@@ -27,6 +27,7 @@ from tests.broker.model import DLQ, MAYBE, NO, YES, Item, Model, Sub, Tx
 from tests.broker.notation import Ack, Nack
 from tests.broker.world import Client, World
 from tests.large import large_from
+from tests.sampling import examples
 
 QUEUES = ("a", "b")
 ALL_QUEUES = (*QUEUES, *(DLQ + queue for queue in QUEUES))
@@ -485,7 +486,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
 TestBroker = BrokerMachine.TestCase
 TestBroker.settings = settings(
-    max_examples=30,
+    max_examples=examples(30),
     stateful_step_count=60,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],

@@ -23,6 +23,7 @@ from amq.core.message import Message
 from amq.journal.live import Segment
 from amq.journal.records import Moved, Record
 from tests.broker.test_snapshot import ACTIONS, NAMES, State, action, chunks, contents, loaded
+from tests.sampling import examples
 
 
 def row_of(queue: Queue, seq: int) -> tuple[int, ...] | None:
@@ -142,7 +143,7 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "CHUNK_ROWS", 3)
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(st.lists(action, max_size=60), st.integers(0, 80))
 def test_a_move_in_columns_leaves_what_a_move_by_rows_leaves(
     actions: list[tuple[str, int, int]], dumped_at: int

@@ -15,6 +15,7 @@ from amq.journal.records import Moved
 from amq.protocols.stomp.subscribing import ACK_AUTO
 from tests.broker.world import Client, World
 from tests.large import large_from
+from tests.sampling import examples
 
 ALL = "queue://a,queue://b,queue://c"
 BODY = bytes(2000)
@@ -179,7 +180,7 @@ steps = st.lists(
 SETS = ["queue://a,queue://b", ALL, "queue://c,queue://a", "queue://b", ALL, "queue://b,queue://c", ALL]
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps, st.integers(0, 1 << 16))
 def test_each_queue_holds_what_it_was_sent_and_has_not_let_go(
     tmp_path_factory: pytest.TempPathFactory, done: list[tuple[str, int, int]], seed: int

@@ -16,6 +16,7 @@ from amq.config.destination_options import DestinationOptions
 from amq.protocols.stomp.subscribing import ACK_AUTO, ACK_INDIVIDUAL
 from tests.broker.test_broker_disk import fill_disk, low_on_disk, room_again
 from tests.broker.world import Client, World
+from tests.sampling import examples
 
 T = "topic://t"
 
@@ -365,7 +366,7 @@ def test_one_that_ends_while_it_begins(tmp_path: Any, turns: int) -> None:
     assert not [queue for queue in world.broker.state.queues.values() if queue.stored]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.sampled_from(["send", "begin", "turn", "work", "settle"]), max_size=30), st.integers(1, 4))
 def test_durable_ones_miss_nothing_between(tmp_path_factory: Any, steps: list[str], count: int) -> None:
     world = World(tmp_path_factory.mktemp("w"), subscription_recovery_count=count)
@@ -402,7 +403,7 @@ def test_durable_ones_miss_nothing_between(tmp_path_factory: Any, steps: list[st
 STEPS = ["send", "send other", "commit", "subscribe", "pattern", "turn", "settle", "leave", "durable"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.sampled_from(STEPS), max_size=40), st.integers(1, 5))
 def test_no_gap_and_nothing_twice(tmp_path_factory: Any, steps: list[str], count: int) -> None:
     world = World(tmp_path_factory.mktemp("w"), subscription_recovery_count=count)

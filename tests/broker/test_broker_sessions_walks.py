@@ -40,6 +40,7 @@ from amq.protocols.commands import (
 )
 from tests.broker.many import Given, ManyClient
 from tests.broker.world import World
+from tests.sampling import examples
 from tests.subscribing import subscribe
 
 QUEUES = ("queue://a", "queue://b", "queue://a,*")
@@ -441,7 +442,7 @@ def id_of(walker: Walker | None) -> int:
 
 TestSessions = SessionsMachine.TestCase
 TestSessions.settings = settings(
-    max_examples=20,
+    max_examples=examples(20),
     stateful_step_count=50,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],

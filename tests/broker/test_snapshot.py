@@ -23,6 +23,7 @@ from amq.journal.follower import Position
 from amq.journal.format import segment_name
 from amq.journal.live import Segment
 from amq.journal.records import Consumed, Group, Moved, Record, Redelivered, Trimmed
+from tests.sampling import examples
 
 POSITION = Position(1, 2, 500, 200, 7, 0xC0FFEE, {1: "queue://a"})
 CONFIG = BrokerConfig(store="/nowhere", duplicate_window=4, outcome_window=4)
@@ -159,7 +160,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "ITEMS", 2)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(action, max_size=40))
 def test_round_trip(actions: list[tuple[str, int, int]]) -> None:
     state = State()
@@ -172,7 +173,7 @@ def test_round_trip(actions: list[tuple[str, int, int]]) -> None:
     assert [segments[code].end for code in (1 << 32 | 1, 1 << 32 | 3)] == [1000, 3000]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(action, max_size=40), st.lists(st.lists(action, max_size=3), max_size=40))
 def test_what_changes_meanwhile_is_made_good_by_the_records(
     before: list[tuple[str, int, int]], meanwhile: list[list[tuple[str, int, int]]]

@@ -15,6 +15,7 @@ from amq.client.requests import EventKind, Request
 from amq.client.states import State
 from amq.core.errors import AmqError, TransactionRolledBackError
 from amq.protocols.stomp.frame import Frame
+from tests.sampling import examples
 
 URL = "failover:(stomp://a:1,stomp://b:2)?randomize=false&nested.connectTimeout=200&nested.heartBeat=500"
 COMMANDS = ["SEND", "ACK", "COMMIT", "SUBSCRIBE", "BEGIN", "CONNECT"]
@@ -161,7 +162,7 @@ class Application:
         return found
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.lists(STEP, min_size=25, max_size=80), st.booleans())
 def test_after_the_faults_everything_is_as_promised(steps: list[tuple[Any, ...]], connected: bool) -> None:
     application = Application(URL)
@@ -198,7 +199,7 @@ def test_after_the_faults_everything_is_as_promised(steps: list[tuple[Any, ...]]
     assert kinds[1::2] == [EventKind.FAILOVER] * (len(kinds) // 2)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(STEP, max_size=40), st.sampled_from(["close", "give up"]))
 def test_at_the_end_nobody_waits(steps: list[tuple[Any, ...]], end: str) -> None:
     application = Application(URL + "&maxReconnectAttempts=2")

@@ -43,6 +43,7 @@ from amq.store.files.log import FileLog
 from tests.fuzz import corpus
 from tests.fuzz.targets import STORE, store
 from tests.fuzz.test_fuzz_structured import refusal
+from tests.sampling import examples
 
 NAMES = [
     "queue://a",
@@ -151,7 +152,7 @@ def segments(draw: st.DrawFn, epoch: int, number: int) -> bytes:
     return header.encode() + b"".join(batches) + bytes(64)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.data())
 def test_records_that_lie(data: st.DataObject) -> None:
     files = {segment_name(epoch, 1): data.draw(segments(epoch, 1)) for epoch in range(1, data.draw(st.integers(2, 3)))}

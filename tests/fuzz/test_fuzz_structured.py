@@ -24,8 +24,9 @@ from amq.store.files.epochs import FileEpochs
 from amq.store.host import SystemHost
 from tests.fuzz import corpus
 from tests.fuzz.targets import STORE, TARGETS, recover, store
+from tests.sampling import examples
 
-SLOW = settings(max_examples=100)
+SLOW = settings(max_examples=examples(100))
 NUMBERS = st.sampled_from([0, 1, 2, 3, 9, 255, (1 << 32) - 1, 1 << 44, (1 << 64) - 1])
 
 # -- segments ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.targets import TARGETS
+from tests.sampling import examples
 
 NUMBERS = [0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, (1 << 63) - 1, (1 << 64) - 1]
 INTERESTING = [number.to_bytes(size, "little") for number in NUMBERS for size in (1, 2, 4, 8) if number < 1 << 8 * size]
@@ -59,7 +60,7 @@ def test_valid_input_is_parsed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(data=st.data())
 def test_mutated_input(name: str, data: st.DataObject) -> None:
     target = TARGETS[name]

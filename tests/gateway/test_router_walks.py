@@ -15,6 +15,7 @@ from amq.core.destination import ANY_REST, Pattern
 from amq.core.message import Message
 from amq.protocols.commands import OLDEST, Outcome, Send, SendRun, Settle, SettleRun, Unsubscribe
 from tests.gateway.routed import Cluster, RoutedClient
+from tests.sampling import examples
 from tests.subscribing import subscribe
 
 NAMES = tuple(f"queue://{letter}" for letter in "abcdef")
@@ -153,7 +154,7 @@ def walk(steps: list[tuple[int, int]]) -> None:
             found.cluster.close()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(STEPS)
 def test_nothing_confirmed_is_lost_and_what_is_settled_is_gone(steps: list[tuple[int, int]]) -> None:
     walk(steps)

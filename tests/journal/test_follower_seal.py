@@ -20,6 +20,7 @@ from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs
 from tests.journal.follower_world import ALL, CountingVfs, Reader, path_of, replayed, upto, write
 from tests.journal.journal_world import World
+from tests.sampling import examples
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ step = st.one_of(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(step, max_size=40))
 def test_what_was_given_out_is_a_prefix_of_what_counts(steps: list[tuple[str, int, int]]) -> None:
     with tempfile.TemporaryDirectory() as directory:

@@ -50,6 +50,7 @@ from amq.journal.segment import read_batches, read_header, read_segment
 from amq.store.files.log import FileLog
 from amq.store.files.vfs import SystemVfs
 from tests.files import flip, patch
+from tests.sampling import examples
 
 
 def sealing(world: World) -> Sealing:
@@ -130,7 +131,7 @@ def test_damage_in_a_sealed_segment(tmp_path: Path, where: str) -> None:
     assert statistics.destinations["queue://a"].messages < 83
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(200))
 @given(st.data())
 def test_the_verdict_is_that_of_the_broker(tmp_path: Path, data: st.DataObject) -> None:
     """Whatever bytes are changed: `scan` finds damage at the place, and only if, the broker's own reader does."""

@@ -27,6 +27,7 @@ from amq.journal.interchange import (
     check_whole,
     read_lines,
 )
+from tests.sampling import examples
 from tests.typed import facts, typed
 from tests.typed import messages as typed_messages
 
@@ -114,7 +115,7 @@ def test_round_trip(written: list[Item]) -> None:
     assert check_whole("f", io.BytesIO(data)) == HEADER
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(items(), min_size=1, max_size=4), st.data())
 def test_a_cut_or_changed_file_is_never_taken_for_whole(written: list[Item], data: st.DataObject) -> None:
     whole = write(*written)

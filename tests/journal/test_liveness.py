@@ -33,6 +33,7 @@ from amq.journal.records import (
 )
 from amq.journal.records.subscription import Subscribed
 from tests.broker.world import World as BrokerWorld
+from tests.sampling import examples
 
 IDS = {"queue://a": 1, "queue://b": 2, "queue://DLQ.a": 3}
 
@@ -267,7 +268,7 @@ def play(world: BrokerWorld, script: list[tuple[str, int]]) -> None:
             world.settle()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60))
 @given(SCRIPT)
 def test_what_lives_is_what_a_new_master_has(tmp_path_factory: Any, script: list[tuple[str, int]]) -> None:
     """Sends, acknowledgements, refusals, transactions and takeovers, with compaction going on in small segments."""

@@ -38,6 +38,7 @@ from tests.broker.world import World
 from tests.fakes import FakeClock, FaultyVfs
 from tests.journal.test_interchange import items, message
 from tests.patience import DEADLINE_S
+from tests.sampling import examples
 from tests.stored import stored
 
 
@@ -142,7 +143,7 @@ def unique(given: list[Item]) -> list[Item]:
     return found
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(15))
 @given(st.lists(items(), max_size=12))
 def test_round_trip(tmp_path_factory: Any, given: list[Item]) -> None:
     """File → store → file → store: the same messages, fields, counts, order; a second import of each adds nothing."""

@@ -43,6 +43,7 @@ from tests.maintenance.damaged import (
     state,
 )
 from tests.maintenance.test_moving import VFS, content, ids, replayed, sealing, used_store
+from tests.sampling import examples
 
 # -- what is damaged, what is saved ------------------------------------------------------------------------------------
 
@@ -375,7 +376,7 @@ def test_a_store_that_cannot_tell_its_free_space_is_repaired_until_a_write_finds
 # -- any damage, any moment --------------------------------------------------------------------------------------------
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(25))
 @given(st.data())
 def test_whatever_is_damaged_the_rest_is_saved_unchanged(
     original: Path, tmp_path_factory: Any, data: st.DataObject

@@ -13,6 +13,7 @@ from amq.config.reading import XML_BYTES_MAX, is_xml
 from amq.core.errors import ConfigError
 from amq_migrate import foreign
 from amq_migrate.foreign import document, load
+from tests.sampling import examples
 
 LAUGHS = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
 
@@ -147,7 +148,7 @@ def test_utf_16_is_read() -> None:
     assert foreign.read("<?xml version='1.0'?><broker/>".encode("utf-16"), "x", {}, {}).format == "activemq"
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=300).map(lambda data: b"<broker" + data))
 def test_nothing_else_is_raised(data: bytes) -> None:
     try:

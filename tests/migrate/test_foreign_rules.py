@@ -17,6 +17,7 @@ from amq.security.login import User
 from amq.security.permissions import Permissions, Right
 from amq_migrate import foreign
 from amq_migrate.foreign import Foreign, Status, grants, load, writing
+from tests.sampling import examples
 
 FILES = Path(__file__).parent / "files"
 ACTIVEMQ, ARTEMIS = FILES / "authorization.xml", FILES / "security-settings.xml"
@@ -239,7 +240,7 @@ def stands_for(pattern: list[str], name: list[str]) -> bool:
 
 
 @given(RULES)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_activemq_is_the_union(rules: list[tuple[list[str], str]]) -> None:
     entries = "".join(f'<authorizationEntry queue="{".".join(pattern)}" read="{role}"/>' for pattern, role in rules)
     entries = entries.replace(">.", "&gt;.").replace('>"', '&gt;"')
@@ -252,7 +253,7 @@ def test_activemq_is_the_union(rules: list[tuple[list[str], str]]) -> None:
 
 
 @given(RULES)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_artemis_is_the_most_specific(rules: list[tuple[list[str], str]]) -> None:
     one = '<security-setting match="{}"><permission type="consume" roles="{}"/></security-setting>'
     all_of_them = "".join(one.format(".".join(pattern).replace(">", "#"), role) for pattern, role in rules)

@@ -15,6 +15,7 @@ from amq.core.ownership import NAMES as KINDS
 from amq.protocols import commands
 from amq.protocols.commands import Command, MakeTemporary, RemoveTemporary, Send, Subscribe
 from tests.broker.world import World
+from tests.sampling import examples
 from tests.security.two_users import ACTIONS, PUBLISH, STEPS, TAKEOVER, Hear, Step, Witness, alone, play
 from tests.security.user_client import NAMES, USERS
 
@@ -97,7 +98,7 @@ def check(script: list[Step], hear: Hear = lambda *_: None) -> None:
         assert together[user] == played(alone(script, user))[user]
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(steps, min_size=3, max_size=10))
 def test_neither_changes_what_the_other_sees(script: list[Step]) -> None:
     check(script)

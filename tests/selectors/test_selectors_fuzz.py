@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from amq.core.message import Message
 from amq.selectors import Selector, SelectorError
 from amq.selectors.lexer import SELECTOR_CHARACTERS_MAX
+from tests.sampling import examples
 
 WORDS = [
     "a",
@@ -68,13 +69,13 @@ WORDS = [
 VALUES = st.sampled_from(["", "red", "5", "-7.5", "1e999", "true", "nan", "'", "%", "a" * 200]) | st.text(max_size=5)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(words=st.lists(st.sampled_from(WORDS), max_size=14), a=VALUES, b=VALUES)
 def test_any_words(words: list[str], a: str, b: str) -> None:
     check(" ".join(words), {"a": a, "b": b})
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(text=st.text(max_size=40), a=VALUES)
 def test_any_text(text: str, a: str) -> None:
     check(text, {"a": a, "b": text})

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from amq.core.message import Envelope, Message
 from amq.core.values import Float32, Int32
 from amq.selectors import Selector, SelectorIndex
+from tests.sampling import examples
 from tests.typed import tiny
 
 VALUES = ["x", "y", "1", "1.0", "2", "it's", "true", ""]
@@ -72,7 +73,7 @@ MESSAGES = st.one_of(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(selectors=st.lists(SELECTORS, max_size=12), messages=st.lists(MESSAGES, min_size=1, max_size=6), data=st.data())
 def test_index_and_plain_evaluation_agree(selectors: list[str], messages: list[Message], data: st.DataObject) -> None:
     index: SelectorIndex[int] = SelectorIndex()

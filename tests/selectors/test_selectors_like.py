@@ -12,6 +12,7 @@ from amq.core.errors import SelectorError
 from amq.core.message import Message
 from amq.selectors import Selector, values
 from amq.selectors.values import LikePattern
+from tests.sampling import examples
 
 LETTERS = st.sampled_from(["a", "b", "_", "%", "_", "%", "\n", "\U0001f600"])
 
@@ -26,7 +27,7 @@ def like(pattern: str, text: str) -> bool:
 
 
 @given(st.text(LETTERS, max_size=9), st.lists(st.text(st.sampled_from("ab\n\U0001f600"), max_size=12), max_size=8))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @example("%a_b%", ["aab", "acb", "ab", "xxaxbx"])
 @example("%__a_%b%_", ["xxaxbb", "xxaxb", "aaabbb"])
 @example("%a%a%a", ["aa", "aaa", "aba"])

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from amq.core.message import Envelope, Message
 from amq.core.values import texts
 from amq.selectors import Selector
+from tests.sampling import examples
 from tests.typed import tiny
 
 NUMBERS, TEXTS, TRUTHS = ("n", "m", "k"), ("s", "t"), ("f", "g")
@@ -123,20 +124,20 @@ def answered(condition: str, row: Row, form: str = "text") -> bool | None:
     return True if is_true else False if is_false else None
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(condition=CONDITION, row=ROW)
 def test_as_sqlite(sqlite: sqlite3.Connection, condition: str, row: Row) -> None:
     right = expected(sqlite, condition, row)
     assert [answered(condition, row, form) for form in ("text", "typed", "native")] == [right] * 3
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(condition=like(), row=ROW)
 def test_like_as_sqlite(sqlite: sqlite3.Connection, condition: str, row: Row) -> None:
     assert answered(condition, row) is expected(sqlite, condition, row)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(left=INTEGERS, right=INTEGERS, result=INTEGERS)
 def test_modulo_as_sqlite(sqlite: sqlite3.Connection, left: int, right: int, result: int) -> None:
     row = (left, right, result, None, None, None, None)

@@ -181,6 +181,7 @@ def test_a_full_disk_of_the_master_is_told_before_any_copy_hears_of_the_write(gr
     writer = a.create(1)
     end = a.append(writer, HEADER_BYTES, b"one")
     real = a.at_work.copyist.disk._writers["00000001-00000001.seg"]
+    until(lambda: content(a.store) == content(b.store) == content(c.store) != {}, "all copies are alike")
     before, allocate = content(b.store), group.vfs.allocate
 
     def full(_fd: int, _size: int) -> bool:

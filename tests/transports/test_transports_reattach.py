@@ -21,6 +21,7 @@ from amq.core.errors import ProtocolError
 from amq.protocols.stomp.reattaching import received
 from amq.security.login import Claim, Login, User
 from amq.transports.window import Window
+from tests.sampling import examples
 from tests.transports import served as harness
 from tests.transports.served import Peer, Served, frame
 
@@ -141,7 +142,7 @@ def test_a_lost_client_keeps_deliveries_transactions_and_temporary_queues(tmp_pa
     serve(tmp_path, test)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), seed=st.integers(0, 2**32))
 def test_cut_at_any_byte_in_both_directions_each_byte_counts_once(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, seed: int

@@ -51,6 +51,7 @@ from amq.protocols.openwire.codec import STRANGER_BYTES_MAX, OpenWireCodec
 from amq.protocols.openwire.primitives import encode_map
 from amq.protocols.openwire.table import Structure, frame, structure
 from amq.protocols.openwire.wire import INT
+from tests.sampling import examples
 
 KEEP_ALIVE = said(table.KEEP_ALIVE_INFO, 9, True)
 NO_FRAME = INT.pack(-1)
@@ -368,7 +369,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return b"".join(parts)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(mutated() | st.binary(max_size=200), st.data())
 def test_any_bytes(stream: bytes, data: st.DataObject) -> None:
     whole, cut = OpenWireCodec(), OpenWireCodec()

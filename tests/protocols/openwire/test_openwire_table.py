@@ -21,7 +21,7 @@ from amq.protocols.openwire.table import (
     frame,
     structure,
 )
-from tests.sampling import only
+from tests.sampling import examples, only
 
 VERSIONS = (6, 9, 10, 11, 12)
 texts = st.none() | st.text(max_size=12)
@@ -66,7 +66,7 @@ def structures(draw: st.DrawFn, type: int, version: int = 12, depth: int = 0) ->
 
 
 @pytest.mark.parametrize("version", only(VERSIONS, VERSION_MAX))
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(data=st.data())
 def test_every_type_round_trips(version: int, data: st.DataObject) -> None:
     for type in FIELDS:
