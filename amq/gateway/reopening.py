@@ -3,8 +3,9 @@
 Sessions, consumers, producers and temporary destinations begin again as they were. Commands without an answer are
 repeated in the old order, before anything newer: all of them where the old master said at its end that it had not
 carried them out, and otherwise those that cannot be carried out twice, such as a message with a duplicate id, a
-question, and a command with the same effect the second time. An acknowledgement becomes the question whether it was
-carried out. A transaction that was open is rolled back, and its client hears so where it goes on with it.
+question, and a command with the same effect the second time. An acknowledgement with a receipt takes the message out
+where it has not left and nobody else has it. A transaction that was open is rolled back, and its client hears so where
+it goes on with it.
 
 Invariants: the client hears of a command once; nothing is confirmed that was not carried out, or that the end of the
 connection to the old master did not bring about; a home that is lost again and again without an answer ends the
@@ -22,7 +23,7 @@ from amq.core.errors import AmqError, CommandError, TransactionRolledBackError
 from amq.core.message import Message
 from amq.gateway.answers import OUTCOME, SENT, SESSION, Joined, Kept
 from amq.gateway.consumers import Consumer, HomeBranch
-from amq.gateway.homes import INDEX_MASK, Loss, RoutedHome
+from amq.gateway.homes import INDEX_BITS, INDEX_MASK, Loss, RoutedHome
 from amq.protocols.commands import (
     Abort,
     Begin,
@@ -199,6 +200,8 @@ def _repeat_joined(client: HomesClient, home: RoutedHome, receipt: Joined, is_or
         or (isinstance(command, Settle) and not receipt.is_asked)
     ):
         home.confirm(receipt)
+    elif command.__class__ is Settle and _accepts_one(command):
+        home.put(number, SettleAgain(command.seq >> INDEX_BITS, command.consumer, receipt))
     elif isinstance(command, Settle) and not isinstance(command, SettleAgain):
         is_part = bool(command.transaction)
         _fail(home, receipt, _lost_work(command.transaction) if is_part else _unsure(), number)
@@ -215,6 +218,11 @@ def _repeat_joined(client: HomesClient, home: RoutedHome, receipt: Joined, is_or
             receipt.is_repeated = receipt.is_question = True  # the connection survives it
         again.receipt = receipt
         home.put(number, again)
+
+
+def _accepts_one(command: Settle) -> bool:
+    """Is it the acceptance of one delivery, in no transaction?"""
+    return command.first is None and command.outcome is Outcome.ACCEPTED and not command.transaction
 
 
 def _is_lost(command: Command) -> bool:

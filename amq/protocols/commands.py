@@ -440,8 +440,8 @@ class SettleRun(Command):
 
 class SettleAgain(Settle):
     """The client does not know whether its acceptance of `seq`, which `consumer` had on an earlier connection, was
-    carried out. Confirmed where that message has left its queue for good; otherwise an error, and nothing is done: it
-    comes again, or somebody else has it."""
+    carried out. It is carried out where the message waits, or `consumer` has it again, and confirmed where it has left
+    its queue for good; otherwise an error, and nothing is done: somebody else has it."""
 
     __slots__ = ()
 

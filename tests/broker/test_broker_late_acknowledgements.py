@@ -1,7 +1,9 @@
 """A client that lost its connection says an acknowledgement again: it is confirmed only where its message never comes
-again."""
+again, and takes out a message that waits."""
 
 from __future__ import annotations
+
+import pytest
 
 from amq.core.destination import ANY_WORD, Pattern, Source
 from amq.core.message import Message
@@ -48,13 +50,28 @@ def test_a_message_that_somebody_else_has_is_not_acknowledged(world: World) -> N
     assert outcome(world, consumer(world), seq) == "UNKNOWN_DELIVERY"
 
 
-def test_a_message_that_waits_is_not_acknowledged(world: World) -> None:
-    """Not even for the same client: it is on its way to it again."""
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_a_message_that_waits_is_acknowledged(world: World, is_on_disk: bool) -> None:
     seq = lost(world)
-    assert outcome(world, consumer(world), seq) == "UNKNOWN_DELIVERY"
+    if is_on_disk:
+        world.crash_and_recover()
+    client = ManyClient(world)
+    client.consume("c", "queue://a", credit=0)
+    world.settle()
+    assert client.given == []
+    assert outcome(world, client, seq) is None
+    assert outcome(world, client, seq) is None
     world.crash_and_recover()
+    assert consumer(world).given == []
+
+
+def test_a_message_that_the_same_consumer_has_again_is_acknowledged(world: World) -> None:
+    seq = lost(world)
     client = consumer(world)
     assert [each.seq for each in client.given] == [seq]
+    assert outcome(world, client, seq) is None
+    world.crash_and_recover()
+    assert consumer(world).given == []
 
 
 def test_what_has_left_is_confirmed(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -223,26 +224,33 @@ def test_a_settlement_of_what_somebody_else_has_now_is_no_confirmation(story: St
     assert story.stored == [b"0"]
 
 
+def gets_lost(story: Story, command: Settle) -> None:
+    """The way to the home breaks before `command` is there."""
+    story.client.session.handle([command])
+    home: Any = story.client.session._homes[1]  # type: ignore[attr-defined]
+    home.connection.peer.is_cut = True
+    home.connection.sessions[0]._broker.state.queue(NAME)
+
+
 @pytest.mark.parametrize("carried_out", [False, True])
 @pytest.mark.parametrize("outcome", [Outcome.ACCEPTED, Outcome.RELEASED, Outcome.REJECTED])
+@pytest.mark.parametrize("losses", [0, 1])
 def test_a_settlement_without_an_answer_is_answered_by_what_happened(
-    story: Story, carried_out: bool, outcome: Outcome
+    story: Story, carried_out: bool, outcome: Outcome, losses: int
 ) -> None:
+    """`losses` = how often the store was lost before it."""
     [first] = held(story, b"0")
+    for _ in range(losses):
+        story.lose()
     settle = Settle(first, "c", "a", "", outcome)
-    if carried_out:
-        story.leaves(settle)
-    else:
-        story.client.session.handle([settle])
-        home: Any = story.client.session._homes[1]  # type: ignore[attr-defined]
-        home.connection.peer.is_cut = True
-        home.connection.sessions[0]._broker.state.queue(NAME)
+    (story.leaves if carried_out else partial(gets_lost, story))(settle)
     story.lose()
-    is_done = outcome is Outcome.RELEASED or (outcome is Outcome.ACCEPTED and carried_out)
-    if is_done:
+    if outcome is Outcome.ACCEPTED or (outcome is Outcome.RELEASED and not losses):
         assert story.client.confirmed == ["s", "a"]
-    elif outcome is Outcome.REJECTED:
+    else:
         assert story.client.errors == [("UNKNOWN_DELIVERY", "a")]
+    if outcome is Outcome.ACCEPTED:
+        assert story.stored == []
 
 
 def test_ranges_sets_and_runs_of_old_deliveries_are_settled_as_far_as_they_came_again(story: Story) -> None:

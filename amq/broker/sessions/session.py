@@ -423,10 +423,20 @@ class Session:
         self._settle_together(command, subscription, seqs, transaction)
 
     def _settle_again(self, command: SettleAgain) -> None:
-        subscription = self._subscriptions.get(command.consumer)
-        if subscription.__class__ is not Subscription or not self._broker.has_left(subscription.queue, command.seq):
+        subscription, broker = self._subscriptions.get(command.consumer), self._broker
+        if subscription.__class__ is not Subscription:
             raise self._unknown(command)
-        self._broker.journal.confirm(self._waiter(command))
+        queue, seqs = subscription.queue, {command.seq}
+        if command.seq in subscription.unacked:
+            self._settle(command)
+            return
+        if not broker.has_left(queue, command.seq):
+            waiting = queue.take_out(seqs) or broker.state.take_from_disk(queue, seqs)
+            if not waiting:
+                raise self._unknown(command)
+            self._connection.traffic.acknowledged += 1
+            broker.consumed_all(queue, waiting)
+        broker.journal.confirm(self._waiter(command))
 
     def _settle_if_held(self, command: SettleIfHeld) -> None:
         try:
