@@ -103,11 +103,12 @@ def main() -> int:
         with connection.session() as session:
             desks = [Desk(session, queue) for queue in queues]
             trade(desks, str(connection.uri))
+        handled = sum(len(desk.handled) for desk in desks)
+        again = sum(desk.came_again for desk in desks)
+        say(f"{handled} of {QUEUES * ORDERS} orders handled, {again} came again")
         with connection.session() as session:
             left = sum(1 for queue in queues for _ in session.browser(queue))
-    handled = sum(len(desk.handled) for desk in desks)
-    again = sum(desk.came_again for desk in desks)
-    say(f"{handled} of {QUEUES * ORDERS} orders handled, {again} came again, {left} left")
+        say(f"{left} orders left")
     right = all(desk.handled == list(range(ORDERS)) for desk in desks) and not left
     say("right: each order was handled once and in order" if right else f"WRONG: {[desk.handled for desk in desks]}")
     return 0 if right else 1

@@ -14,12 +14,14 @@ from tests.patience import DEADLINE_S
 from tests.processes import naming
 
 FOLDER = ROOT / "examples" / "cluster"
+HANDLED = "360 of 360 orders handled, "
 LINES = (
     "connected to ",
     "270 orders sent to 9 queues, 90 of them handled",
     "kill the node now: ",
     "90 more orders sent",
-    "360 of 360 orders handled, ",
+    HANDLED,
+    "0 orders left",
     "right: ",
 )
 
@@ -35,8 +37,9 @@ def test_a_node_of_three_is_killed(tmp_path: Path) -> None:
     for words in LINES:
         assert any(line.strip().startswith(words) for line in rest), f"no line {words!r} at its place in\n{said}"
     assert "nodes: kill -9 " in said
+    trade = said.partition(HANDLED)[0]  # a browse that meets another hand-over ends with its connection
     for event in ("event INTERRUPTED: the connection to ", "event FAILOVER: connected to "):
-        assert said.count(event) == 1, said
+        assert trade.count(event) == 1, said
     assert (done.returncode, done.stderr) == (0, ""), done
     assert naming(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
