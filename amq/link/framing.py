@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from amq.core.errors import ProtocolError
 from amq.journal.format import crc32
@@ -68,11 +68,12 @@ class Kind(IntEnum):
 
 
 class LinkFrame(NamedTuple):
-    """One frame, or all parts of a large one. `data` is its head, which begins with the number of the connection."""
+    """One frame, or all parts of a large one. `data` is its head, which begins with the number of the connection. The
+    body of a part is a view of what was read."""
 
     kind: int
     data: bytes
-    body: bytes = b""
+    body: Any = b""
 
 
 def framed(kind: int, data: bytes, body: bytes | memoryview = b"") -> bytes:
@@ -115,7 +116,8 @@ class LinkFrames:
                 break
             if crc32(data[at + 4 : middle]) != crc:
                 raise _damaged()
-            found.append(LinkFrame(kind, data[start:middle], data[middle:stop]))
+            body = memoryview(data)[middle:stop] if kind == Kind.PART else data[middle:stop]
+            found.append(LinkFrame(kind, data[start:middle], body))
             at = stop
         if at < end:
             self._rest += data[at:]

@@ -203,6 +203,9 @@ def _bodies_at(data: bytes, at: int, count: int, flags: int, bodies: bytes) -> t
 
 def _cut(data: bytes, at: int, sizes: Sequence[int]) -> list[bytes]:
     """The pieces of these sizes, of which `data` consists from `at` on."""
+    size = sizes[0]
+    if size and sizes.count(size) == len(sizes) and len(data) - at == size * len(sizes):  # in half of the time
+        return [piece for (piece,) in struct.iter_unpack(f"{size}s", memoryview(data)[at:])]
     ends = [*accumulate(sizes, initial=at)]
     if ends[-1] != len(data):
         raise ValueError("the pieces are not as long as their sizes say")

@@ -275,27 +275,33 @@ class Run(BaseRecord):
             0,
         )[_U64.size :]
         parts: list[bytes] = []
-        pack_seq, pack, pack_bytes = _U64.pack, RECORD.pack, _U32.pack
+        pack = RECORD.pack
         if self.natives is not None:
             begin = content_type + native_begin(*native_like(like))
             beside = len(begin) + _U32.size - len(content_type)
             start = struct.Struct(f"<Q{len(head) - _U32.size}sI{len(begin)}sI")
-            pack_start = start.pack
+            pack_start, start_bytes = start.pack, start.size
             for seq, body, data in zip(self.seqs, self.bodies, self.natives, strict=True):
                 size = len(data)
-                record = pack_start(seq, head, beside + size, begin, size) + data + body
-                parts += pack(len(record), crc32(record, MESSAGE), MESSAGE), record
+                lead = pack_start(seq, head, beside + size, begin, size)
+                crc = crc32(body, crc32(data, crc32(lead, MESSAGE)))
+                parts += pack(start_bytes + size + len(body), crc, MESSAGE), lead, data, body
         elif self.sections is None:
             head += content_type
             beside = _U64.size + len(head)
+            pack_lead = struct.Struct(f"<Q{len(head)}s").pack
             for seq, body in zip(self.seqs, self.bodies, strict=True):
-                record = pack_seq(seq) + head + body
-                parts += pack(beside + len(body), crc32(record, MESSAGE), MESSAGE), record
+                lead = pack_lead(seq, head)
+                parts += pack(beside + len(body), crc32(body, crc32(lead, MESSAGE)), MESSAGE), lead, body
         else:
             head = head[: -_U32.size]
+            beside = _U64.size + len(head) + _U32.size + len(content_type)
+            pack_lead = struct.Struct(f"<Q{len(head)}sI{len(content_type)}s").pack
             for seq, body, section in zip(self.seqs, self.bodies, self.sections, strict=True):
-                record = b"".join((pack_seq(seq), head, pack_bytes(len(section)), content_type, section, body))
-                parts += pack(len(record), crc32(record, MESSAGE), MESSAGE), record
+                size = len(section)
+                lead = pack_lead(seq, head, size, content_type)
+                crc = crc32(body, crc32(section, crc32(lead, MESSAGE)))
+                parts += pack(beside + size + len(body), crc, MESSAGE), lead, section, body
         self.record_bytes()
         return b"".join(parts)
 
