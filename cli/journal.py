@@ -26,7 +26,7 @@ from amq.cli.journal_move import export_, import_
 from amq.cli.journal_repair import repair
 from amq.cli.journal_stat import compact, stat
 from amq.cli.output import counted, examples, json_option, print_json, print_table, size_text
-from amq.cli.store import check_store, read_sealing, store_of
+from amq.cli.store import check_journal, read_sealing, store_of
 from amq.config import BrokerConfig
 from amq.core.errors import CorruptError, StoreError
 from amq.journal.inspect import Found, Inspection, Problem, SegmentReport, foreign_files
@@ -66,7 +66,7 @@ def check(store: str, as_json: bool) -> None:
     from amq.maintenance.checkpoints import check_against, examine_checkpoints
 
     found = store_of(store)
-    check_store(found)
+    check_journal(found)
     try:
         sealing = read_sealing(found)
     except CorruptError as error:  # nothing else can be judged without the newest epoch
@@ -138,7 +138,7 @@ def dump(store: str, segment: str, kinds: tuple[str, ...], destination: str, bod
     matches if one of its records matches. Problems go to stderr; with a problem the exit code is 4.
     """
     found = store_of(store)
-    check_store(found)
+    check_journal(found)
     with told_missing():
         inspection = Inspection(found.log, read_sealing(found))
     if segment and segment not in inspection.names:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from amq.cli.output import console, facts, is_terminal
-from amq.cli.store import check_store, read_sealing, store_of
+from amq.cli.store import check_journal, read_sealing, store_of
 from amq.config import BrokerConfig, load
 from amq.core.errors import StoreError
 from amq.journal.inspect import Inspection, Problem, Progress, SegmentReport, inspect
@@ -56,7 +56,7 @@ def progress(what: str) -> Progress:
 def look(store: str, config: BrokerConfig | None = None) -> tuple[Inspection, Liveness]:
     """Read and verify the whole journal. Raises StoreError if there is none."""
     found = store_of(store)
-    check_store(found)
+    check_journal(found)
     windows = config or BrokerConfig()
 
     def make() -> Liveness:

@@ -14,13 +14,15 @@ import click
 from amq.cli import exits
 from amq.cli.journal_common import canonical, options_option, progress, read_config, store_option, told_missing
 from amq.cli.output import console, counted, examples, is_terminal, size_text
-from amq.cli.store import check_store, read_sealing, store_of
+from amq.cli.store import check_journal, read_sealing, store_of
 from amq.config import BrokerConfig
 from amq.core.errors import AmqError
 from amq.doors.clock import SystemClock
 from amq.journal.export import Export, store_uuid
 from amq.journal.interchange import ExportWriter, Header, check_whole
 from amq.journal.liveness import Liveness
+from amq.store.name import is_directory
+from amq.store.open import check_directory
 
 if TYPE_CHECKING:
     from amq.maintenance.importing import Import, ImportResult
@@ -103,7 +105,7 @@ def _export_to(output: str, store: str, config: BrokerConfig, wanted: list[str] 
 
 def _export(store: str, config: BrokerConfig, wanted: list[str] | None, file: BinaryIO) -> list[str]:
     found = store_of(store)
-    check_store(found)
+    check_journal(found)
 
     def make_liveness() -> Liveness:
         return Liveness(config.duplicate_window, config.outcome_window)
@@ -179,6 +181,8 @@ def _import(config: BrokerConfig, file: BinaryIO, name: str, total_bytes: int | 
             of = f" of {size_text(total_bytes)}" if total_bytes else ""
             screen.print(f"read {size_text(result.read_bytes)}{of}: {_text(result)}", end="\r")
 
+    if is_directory(config.store):
+        check_directory(config.store)
     importing: list[Import] = []
 
     async def run() -> None:

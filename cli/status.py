@@ -98,7 +98,10 @@ def status(
     `console` is the URL that the console of a broker has announced, null where it has none.
 
     `copies` are those of a replicated store: `counting` with the `needed` number that must have a write before it is
-    confirmed, and `running`, whose members the coordinator sees; null of another store.
+    confirmed, and `running`, whose members the coordinator sees; null of another store. `seen` is how the master sees
+    each of them, null where there is no master: `state` level, behind, filling or silent, `lag_bytes` that it lacks
+    (null = unknown), and for how long it has been `behind_s` or `silent_s`. `blocked`: too few answer, so that nothing
+    is confirmed.
 
     `urls` are where a broker listens, `addresses` where it says that clients reach it (advertisedTransports).
     """
@@ -188,10 +191,18 @@ def _of_store(store: str) -> dict[str, Any]:
         ],
         "options_differ": options_differ(seen),
         "store_full": master is not None and master.facts.get("store_full") is True,
-        "copies": None if seen.copies is None else asdict(seen.copies),
+        "copies": None if seen.copies is None else asdict(seen.copies) | _copies_seen(seen),
         "journal": {"segments": segments, "bytes": size},
         "free_bytes": free,
     }
+
+
+def _copies_seen(seen: StoreStatus) -> dict[str, Any]:
+    told = seen.copies_seen
+    if told is None:
+        return {"blocked": None, "seen": None}
+    body = told.to_json()
+    return {"blocked": body["blocked"], "seen": body["copies"]}
 
 
 def _state(seen: StoreStatus, silent_s: float | None) -> str:
@@ -357,6 +368,8 @@ def _print_store(facts: dict[str, Any]) -> None:
         click.echo(f"options  differ: {difference['text']}")
     if facts["copies"] is not None:
         click.echo(f"copies   {_copies_text(facts['copies'])}")
+        for each in facts["copies"]["seen"] or ():
+            click.echo(f"         {_copy_text(each)}")
     journal = facts["journal"]
     click.echo(f"journal  {size_text(journal['bytes'])} in {journal['segments']} segments")
     full = ": the disk is full, the master rejects messages; acknowledgements go on" if facts["store_full"] else ""
@@ -364,8 +377,22 @@ def _print_store(facts: dict[str, Any]) -> None:
     click.echo(f"free     {'unknown: this store cannot tell' if free is None else size_text(free)}{full}")
 
 
+def _copy_text(copy: dict[str, Any]) -> str:
+    lag = "" if copy["lag_bytes"] is None else f", lacks {size_text(copy['lag_bytes'])}"
+    match copy["state"]:
+        case "silent":
+            return f"{copy['id']} has not answered for {duration_text(copy['silent_s'])}{lag}"
+        case "behind":
+            return f"{copy['id']} is behind for {duration_text(copy['behind_s'])}{lag}"
+        case "filling":
+            return f"{copy['id']} is filled, and does not count yet{lag}"
+    return f"{copy['id']} is level"
+
+
 def _copies_text(copies: dict[str, Any]) -> str:
     counting, running = copies["counting"], copies["running"]
+    if copies.get("blocked"):
+        return f"nothing is confirmed: {copies['needed']} of {', '.join(counting) or 'none'} must answer"
     silent = "".join(f"; {each} does not run" for each in counting if each not in running)
     joining = "".join(f"; {each} is being filled" for each in running if each not in counting)
     return f"{copies['needed']} of {', '.join(counting) or 'none'} must have a write{silent}{joining}"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 
+import click
+
 from amq.core.errors import StoreError
 from amq.journal.inspect import Sealing
-from amq.store.open import open_store
+from amq.store.name import is_directory
+from amq.store.open import copy_in, open_store
 from amq.store.port import Store
 from amq.store.status import StoreStatus, store_status
 
@@ -23,6 +26,23 @@ def check_store(store: Store) -> None:
         store.epochs.check()
     except OSError as error:
         raise StoreError(f"{store.name}: {error.strerror}: the store cannot be read") from error
+
+
+def check_journal(store: Store) -> None:
+    """As `check_store`, for a journal that is only read. That of one copy of a replicated store can be, too, also where
+    the coordinator is lost: that it is one copy is said on stderr."""
+    copy = copy_in(store.name) if is_directory(store.name) else ""
+    if copy:
+        click.echo(
+            f"{store.name} is one copy of a replicated store, {copy}: not the whole truth alone. It may lack what was "
+            "confirmed, and hold what was not; the URL of the store, replica://…, shows what counts",
+            err=True,
+        )
+        return
+    check_store(store)
+    if (copies := store.copies()) is not None:
+        told = f"one copy of {len(copies.counting)}, that of this member: it may lack the newest messages"
+        click.echo(told, err=True)
 
 
 def read_status(store: str) -> StoreStatus:

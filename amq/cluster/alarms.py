@@ -4,6 +4,8 @@
 |-----------------------|------|
 | STORE_UNREADABLE      | a store cannot be read |
 | STORE_WITHOUT_MASTER  | no node serves a store |
+| STORE_BLOCKED         | fewer copies of a replicated store answer than must have a write |
+| COPY_SILENT           | a copy that counts does not answer for 30 s |
 | STORE_UNBALANCED      | not the node that should serves a store, for longer than failbackDelay and `GRACE_S` |
 | TABLE_NOT_IN_FORCE    | the master of a store has not recorded the newest homes of destinations, for `GRACE_S` |
 | OUTBOX_WAITS          | what the master of a store leads to another store has not left for `GRACE_S` |
@@ -62,7 +64,8 @@ def _of_store(
         return [
             Alarm("STORE_WITHOUT_MASTER", f"no node serves store {store.name}: see the logs of the nodes", store.name)
         ]
-    found = []
+    told = status.copies_seen.alarms() if status.copies_seen is not None else []
+    found = [Alarm(code, f"store {store.name}: {text}", store.name, master.name) for code, text in told]
     serves_s = (now_ms - status.epoch.started_wall_ms) / 1000
     wanted = preferred(store, preferences.get(store.name, ()))
     began_ms = next((node.began_ms for node in nodes if node.name == wanted), 0)

@@ -12,7 +12,7 @@ from typing import Final
 import amq
 from amq.cluster.directory import GatewaySeen
 from amq.cluster.masters import StoreAnswer
-from amq.console.metrics import MetricsText, totals_of
+from amq.console.metrics import MetricsText, copies_of, totals_of
 from amq.console.whole import ClusterSeen
 
 GATEWAYS: Final[list[tuple[str, str, str, Callable[[GatewaySeen], int]]]] = [
@@ -52,6 +52,7 @@ def cluster_text(seen: ClusterSeen | None, totals: Sequence[StoreAnswer]) -> str
         "Free space of the store's file system. Missing for a store in a database.",
         [(of, each.disk_free_bytes) for of, each in stores if each.disk_free_bytes is not None],
     )
+    copies_of(text, [(of, each.status) for of, each in stores if each.status is not None])
     slaves = [
         (of, sum(not slave.not_ready for slave in each.status.slaves) if each.status is not None else 0)
         for of, each in stores

@@ -14,6 +14,7 @@ from typing import Any, Final
 import amq
 from amq.console.link import Seen
 from amq.management.listing import Row
+from amq.store.status import StoreStatus
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 ROLES: Final = ("starting", "slave", "master", "stopped")
@@ -269,6 +270,39 @@ def totals_of(text: MetricsText, masters: Sequence[tuple[Mapping[str, str], Row]
         text.histogram(name, told, [(labels, row.get(part)) for labels, row in masters])
 
 
+def copies_of(text: MetricsText, stores: Sequence[tuple[Mapping[str, str], StoreStatus]]) -> None:
+    """The copies of those of `stores` that are replicated, each with its labels."""
+    known = [(labels, status.copies) for labels, status in stores if status.copies is not None]
+    told = [(labels, status.copies_seen) for labels, status in stores if status.copies_seen is not None]
+    each_copy = [({**labels, "copy": copy.id}, copy) for labels, each in told for copy in each.copies]
+    families: list[tuple[str, str, list[tuple[Mapping[str, str], float | None]]]] = [
+        ("amq_store_copies", "Copies that count.", [(labels, len(each.counting)) for labels, each in known]),
+        (
+            "amq_store_copies_needed",
+            "How many copies must have a write before it is confirmed.",
+            [(labels, each.needed) for labels, each in known],
+        ),
+        (
+            "amq_store_copies_silent",
+            "Copies that count and do not answer the master.",
+            [(labels, len(each.silent)) for labels, each in told],
+        ),
+        (
+            "amq_store_blocked",
+            "1 = fewer copies answer than must have a write: nothing is confirmed.",
+            [(labels, int(each.blocked)) for labels, each in told],
+        ),
+        ("amq_store_copy_lag_bytes", "How much a copy lacks.", [(of, copy.lag_bytes) for of, copy in each_copy]),
+        (
+            "amq_store_copy_behind_seconds",
+            "How long a copy has lacked something.",
+            [(of, copy.behind_s) for of, copy in each_copy],
+        ),
+    ]
+    for name, what, values in families:
+        text.family(name, "gauge", what, [(labels, value) for labels, value in values if value is not None])
+
+
 def _process(text: MetricsText, found: Row) -> None:
     """Of the broker, not of the console: the names that dashboards for any process expect."""
     began_ms = found.get("began_wall_ms")
@@ -295,6 +329,7 @@ def _store(text: MetricsText, seen: Seen) -> None:
     )
     text.one("amq_group_brokers", "gauge", "Brokers that run on the store.", len(seen.status.brokers))
     text.one("amq_group_has_master", "gauge", "1 = a broker of the group serves.", int(seen.status.master is not None))
+    copies_of(text, [({}, seen.status)])
     shown = [each.facts.get("certificate") for each in seen.status.brokers]
     times = [each["not_after_s"] for each in shown if isinstance(each, dict) and "not_after_s" in each]
     text.one(

@@ -13,6 +13,7 @@ from typing import Any, Final
 from amq.console.link import Seen
 from amq.console.words import counted, shown, size_text, span_text, time_text
 from amq.management.listing import Row
+from amq.store.copies import CopyNow, CopyState
 from amq.store.epoch import Epoch
 from amq.store.presence import MASTER, BrokerPresence
 
@@ -89,6 +90,31 @@ def _state(seen: Seen, each: BrokerPresence, own: Row | None, now_ms: int) -> st
     return (each.not_ready or "ready to take over") + lag
 
 
+def copies(seen: Seen) -> list[dict[str, str]]:
+    """A row for each copy of a replicated store."""
+    known, told = seen.status.copies, seen.status.copies_seen
+    if known is None:
+        return []
+    if told is None:
+        names = sorted({*known.counting, *known.running})
+        rows = [(name, name in known.counting, "runs" if name in known.running else "does not run") for name in names]
+    else:
+        rows = [(each.id, each.counts, _copy_state(each)) for each in told.copies]
+    return [{"id": name, "counts": "yes" if counts else "no", "state": state} for name, counts, state in rows]
+
+
+def _copy_state(copy: CopyNow) -> str:
+    lag = "" if copy.lag_bytes is None else f", lacks {size_text(copy.lag_bytes)}"
+    match copy.state:
+        case CopyState.SILENT:
+            return f"has not answered for {span_text(copy.silent_s)}{lag}"
+        case CopyState.BEHIND:
+            return f"behind for {span_text(copy.behind_s)}{lag}"
+        case CopyState.FILLING:
+            return f"is filled{lag}"
+    return "level"
+
+
 def figures(found: Row) -> list[tuple[str, str]]:
     """Of a master, with its totals."""
     rows = [(title, shown(name, found[name])) for title, name in FIGURES.items()]
@@ -102,6 +128,8 @@ def figures(found: Row) -> list[tuple[str, str]]:
 def alarms(seen: Seen, found: Row | None) -> list[str]:
     """Sentences for what an operator should do something about. `found` = the totals of the master."""
     told = [] if seen.status.master is not None else ["No broker of the group serves clients now."]
+    copies = seen.status.copies_seen
+    told += [f"The store: {text}." for _, text in copies.alarms()] if copies is not None else []
     if found is None:
         return told
     if found["store_full"] and not found["store_at_limit"]:

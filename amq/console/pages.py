@@ -283,7 +283,7 @@ class Pages:
             }
             facts["urls"] = {name: url for name, url in urls.items() if seen.own is None or name != seen.own.name}
             facts["group"] = overview.members(seen, None, now_ms)
-            facts["alarms"] = overview.alarms(seen, None)
+            facts["alarms"], facts["copies"] = overview.alarms(seen, None), overview.copies(seen)
             if request.query_params.get("part") == "takeovers":
                 return self._render("takeovers.html", session, **facts)
             own = await self._look(request, session, "/broker")

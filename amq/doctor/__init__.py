@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from amq.core.errors import StoreError
 from amq.doctor import examine as directory
+from amq.doctor.copy import judge_copy
 from amq.doctor.examine import Outside
-from amq.doctor.finding import Examination, Finding, Level
+from amq.doctor.finding import Examination, Finding, Level, unfit
 from amq.store.name import REPLICA, SMALL, is_coordinator, is_directory
-from amq.store.open import locker_of
+from amq.store.open import locker_of, open_store
 from amq.store.replica.url import ReplicaUrl
+from amq.store.status import store_status
 
 __all__ = ["Examination", "Finding", "Level", "examine", "examine_quickly"]
 
@@ -41,8 +44,17 @@ def examine(store: str, peers: Sequence[tuple[str, int]] = (), doors: Outside | 
 def _examine_copy(store: str, doors: Outside | None, quick: bool) -> Examination:
     """Of a member of a replicated store: the directory of its copy, and the coordinator."""
     url = ReplicaUrl.parse(store)
-    report = directory.examine_quickly(url.directory, doors) if quick else directory.examine(url.directory, (), doors)
-    return _with_locker(report, url.coordinator, quick)
+    if quick:
+        return _with_locker(directory.examine_quickly(url.directory, doors), url.coordinator, True)
+    report = directory.examine(url.directory, (), doors)
+    try:
+        report = _with_locker(report, url.coordinator, False)
+        report.findings += judge_copy(url.directory, store_status(open_store(store)))
+    except (OSError, StoreError) as error:
+        why = "without it no member becomes master, and a master ends within two lockKeepAlivePeriods"
+        text = f"does not answer: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+        report.findings.append(unfit("coordinator", text, why, "start it, or mend the way to it"))
+    return report
 
 
 def _with_locker(report: Examination, locker: str | None, quick: bool) -> Examination:

@@ -337,6 +337,7 @@ class Contender:
         else:
             decision = self._succession.decide()
             self._publish()
+            self._tell(self._copies)
             before, self._met = self._met, self._group.neighbours(MEET_S)
             if self._met != before:
                 self._loop.post(self._stage.meet, self._met)
@@ -351,6 +352,10 @@ class Contender:
         if self._presence is not None:
             self._presence.state(self._facts())
             self._presence.keep(self._clock.monotonic())
+
+    def _copies(self) -> dict[str, Any]:
+        seen = self._doors.store.copies_seen()
+        return {"copies": seen.to_json()} if seen is not None else {}
 
     def _tell(self, progress: Callable[[], dict[str, Any]]) -> bool:
         return self._presence is not None and self._presence.tell(progress, self._clock.monotonic())

@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING
 
-from amq.core.errors import AmqError, ConfigError
+from amq.core.errors import AmqError, ConfigError, StoreError
 from amq.doors.clock import Clock, SystemClock
 from amq.doors.threads import SystemThreads
 from amq.store.coordinator import Coordinator
@@ -87,10 +87,18 @@ def open_directory(store: str) -> Store:
     return store_behind(SystemVfs(), store)
 
 
+def copy_in(directory: str) -> str:
+    """The id of the copy of a replicated store that `directory` keeps; "" = it keeps none. Raises AmqError, OSError."""
+    from amq.store.replica.disk import copy_id
+
+    return copy_id(SystemVfs(), directory)
+
+
 def open_workshop(store: str) -> tuple[Store, Workshop]:
     """The ports of `store`, and what a repair asks besides, through one door: a database takes changes only from the
-    door that has claimed it. Raises ConfigError."""
+    door that has claimed it. Raises ConfigError, StoreError."""
     if is_directory(store):
+        _check_no_copy(store)
         return open_store(store), FileWorkshop(SystemVfs(), store)
     if store.startswith(REPLICA):
         raise ConfigError(
@@ -187,6 +195,7 @@ def replica_in(
         lambda _url: election,
         lambda segments, name: part.take(partial(make, segments, name)),
         partial(store_copies, group),
+        lambda: part.member.seen() if part.member is not None else None,
     )
 
 
@@ -226,8 +235,19 @@ def locker_of(store: str) -> str:
 
 
 def check_directory(store: str) -> None:
-    """Raises StoreError if another product's broker keeps its messages in the directory `store`, OSError."""
+    """Raises StoreError if another product's broker keeps its messages in the directory `store`, or a member of a
+    replicated store its copy; OSError."""
     check_own(SystemVfs(), store)
+    _check_no_copy(store)
+
+
+def _check_no_copy(directory: str) -> None:
+    if copy := copy_in(directory):
+        raise StoreError(
+            f"{directory} is {copy}, one copy of a replicated store, which only `replica://{directory}?…` may change: "
+            "give that URL",
+            code="STORE_FOREIGN_FILE",
+        )
 
 
 def _election_at(in_store: Election, url: str) -> Election:

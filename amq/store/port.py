@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from amq.store.board import Board
+from amq.store.copies import CopiesNow
 from amq.store.election import Election
 from amq.store.epoch import Epochs
 from amq.store.segment_log import SegmentFormat, SegmentLog
@@ -43,6 +44,7 @@ class Store:
     While the block of `take_part(segments, name)` runs, the broker `name` does what the store asks of each member that
     may become master: it keeps a copy, where the store is made of copies. It may raise StoreError, OSError.
     `copies()` = what is known of these, None where the store is not made of copies; it may raise StoreError, OSError.
+    `copies_seen()` = how the master that takes part here sees them, None = it is not the master; it waits for nothing.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Store:
     elsewhere: Callable[[str], Election]
     take_part: Callable[[SegmentFormat, str], AbstractContextManager[None]] = _no_part
     copies: Callable[[], StoreCopies | None] = _no_copies
+    copies_seen: Callable[[], CopiesNow | None] = _no_copies
 
     def make(self) -> None:
         """Make what is missing of the store, inside what exists. Raises StoreError where a person must act, OSError."""

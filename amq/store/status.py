@@ -8,6 +8,7 @@ from typing import Any
 
 from amq.core.errors import CorruptError
 from amq.doors.clock import Clock
+from amq.store.copies import CopiesNow
 from amq.store.document import field
 from amq.store.election import HEARTBEAT, RELEASE, Election
 from amq.store.epoch import Epoch
@@ -57,6 +58,11 @@ class StoreStatus:
         release the store."""
         broker = self._owner_of_epoch()
         return broker if broker is not None and broker.role == MASTER else None
+
+    @property
+    def copies_seen(self) -> CopiesNow | None:
+        """How the master sees the copies of a replicated store, a few seconds ago; None = it does not say."""
+        return CopiesNow.from_json(self.master.details.get("copies")) if self.master is not None else None
 
     @property
     def successor(self) -> BrokerPresence | None:

@@ -23,7 +23,7 @@ from amq.core.errors import StoreError
 from amq.doors.clock import Clock
 from amq.store.document import decode, encode, field
 from amq.store.files.log import FileLog, FileReader, FileWriter
-from amq.store.files.vfs import ToolVfs, read_file, write_all
+from amq.store.files.vfs import ToolVfs, Vfs, read_file, write_all
 from amq.store.replica.keeper import KeptState
 from amq.store.replica.messages import (
     DiskRequest,
@@ -78,6 +78,15 @@ class _Coming(FileReader):
     def read(self, offset: int, size: int) -> bytes:
         at = offset - self._write.start
         return bytes(self._write.data[at : at + size]) if at >= 0 else self._segment.read(offset, size)
+
+
+def copy_id(vfs: Vfs, directory: str) -> str:
+    """The id of the copy in `directory`, which may be in use; "" = there is none. Raises AmqError, OSError."""
+    place = os.path.join(directory, MARK_NAME)
+    try:
+        return str(field(decode(KIND, read_file(vfs, place), place), "id", str, place))
+    except FileNotFoundError:
+        return ""
 
 
 class CopyDisk:

@@ -42,6 +42,14 @@ class Leader:
         """Whether its own copy has begun this term: only then the log may grow."""
         return self.me in self.stream.positions
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether nothing is confirmed now: fewer members answer, or count, than must have a write."""
+        heard = self.stream.is_heard
+        return not self._policy.allows(self.record) or not all(
+            record.holds([member for member in record.members if heard(member)]) for record in self._counting()
+        )
+
     def append(self, upto: int, size: int, data: Any) -> None:
         """The log of this term grows by `data`, up to `upto`."""
         assert self.is_ready

@@ -20,11 +20,12 @@ import structlog
 from amq.core.errors import AmqError, OwnershipLostError, StoreError
 from amq.doors.clock import Clock
 from amq.doors.threads import Threads
+from amq.store.copies import CopiesNow, CopyNow, CopyState
 from amq.store.epoch import Epoch
 from amq.store.replica.book import GroupBook, KnownRecord
 from amq.store.replica.candidate import Candidate
 from amq.store.replica.copyist import Copyist
-from amq.store.replica.disk import position_of
+from amq.store.replica.disk import position_of, split
 from amq.store.replica.group import GroupPolicy, GroupRecord
 from amq.store.replica.leader import Leader
 from amq.store.replica.messages import (
@@ -75,6 +76,8 @@ class ReplicaMember:
         self._supplies: deque[tuple[Leader | Candidate, Supply | SupplyPiece]] = deque()
         self._wanted: CompareAndSet | None = None
         self._bases: dict[str, list[list[tuple[str, int, int]]]] = {}  # of members that get everything, by their id
+        self._filled: dict[str, int] = {}  # the piece that such a member gets next
+        self._ends: dict[int, int] = {}  # of the segments of this mastership, by their numbers
         self._trim: Trim | None = None
         self._ticks = 0
         self._told = ""
@@ -224,6 +227,7 @@ class ReplicaMember:
         with self._changed:
             leader = self._leading(ballot)
             write = SegmentWrite(name, start - len(head), head + data if head else data)
+            self._ends[key[1]] = end
             leader.append(upto, len(write.data), write)
             self._perform()
         self._say_own()
@@ -245,7 +249,20 @@ class ReplicaMember:
             leader = self._machine
             if isinstance(leader, Leader) and ballot == self._ballot:
                 self._trim = Trim(ballot, leader.record.term, leader.confirmed, tuple(sorted(names)))
+                numbers = {
+                    key[1] for name in names if (key := self._segments.key(name)) and key[0] == leader.record.epoch
+                }
+                self._ends = {number: end for number, end in self._ends.items() if number in numbers}
                 self._send_trim()
+
+    def seen(self) -> CopiesNow | None:
+        """The copies, as the master sees them; None = this member is not the master."""
+        with self._changed:
+            leader = self._machine
+            if not isinstance(leader, Leader):
+                return None
+            members = sorted(leader.record.members.union(leader.stream.members))
+            return CopiesNow(leader.is_blocked, tuple(self._seen(leader, member) for member in members))
 
     @property
     def ballot(self) -> int:
@@ -254,11 +271,36 @@ class ReplicaMember:
 
     # -- under the mutex ----------------------------------------------------------------------------------------------
 
+    def _seen(self, leader: Leader, member: str) -> CopyNow:
+        stream, counts = leader.stream, member in leader.record.members
+        silent_s, behind_s = stream.silent_ticks(member) * TICK_S, stream.behind_ticks(member) * TICK_S
+        if silent_s:
+            state = CopyState.SILENT
+        elif not counts:
+            state = CopyState.FILLING
+        else:
+            state = CopyState.BEHIND if behind_s else CopyState.LEVEL
+        return CopyNow(member, state, counts, self._lag(leader, member), behind_s, silent_s)
+
+    def _lag(self, leader: Leader, member: str) -> int | None:
+        """How many bytes that copy lacks. A position says nothing of them: it jumps with each segment."""
+        position = leader.stream.positions.get(member)
+        number, offset = split(position or 0)
+        lag = sum(max(end - (offset if each == number else 0), 0) for each, end in self._ends.items() if each >= number)
+        if position is None:
+            base = self._bases.get(member)
+            if base is None:
+                return None
+            lag += sum(size for piece in base[self._filled.get(member, 0) :] for _, _, size in piece)
+        return lag
+
     def _begin(self, ballot: int, known: KnownRecord) -> None:
         self._ballot, self._known, self._decided, self._lost = ballot, known, None, ""
         self._own.clear()
         self._supplies.clear()
         self._bases.clear()
+        self._filled.clear()
+        self._ends.clear()
         self._wanted, self._trim = None, None
 
     def _end(self, reason: str) -> None:
@@ -417,6 +459,7 @@ class ReplicaMember:
                 return
             data = disk.read_piece(base[wanted.number])
         with self._changed:
+            self._filled[wanted.member] = wanted.number
             if self._machine is machine:
                 last = wanted.number == len(base) - 1
                 machine.stream.supplied_piece(wanted.member, wanted.number, last, data)

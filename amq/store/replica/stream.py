@@ -29,6 +29,7 @@ class _Peer:
     flying      end and size of each write that is on its way; `bytes` = of all
     ticks       since it said something
     stalled     its `acked` at the last tick
+    behind      ticks since it had what was the end one tick before
     """
 
     acked: int | None = None
@@ -38,6 +39,7 @@ class _Peer:
     ticks: int = 0
     stalled: int | None = None
     supplied: bool = True
+    behind: int = 0
 
     def rewind(self, position: int) -> None:
         self.sent = position
@@ -59,6 +61,7 @@ class LogStream:
         self.ballot = ballot
         self.record = record
         self.end = end
+        self._end_before = end  # at the last tick
         self.positions: dict[str, int] = {}
         self._out = out
         self._peers: dict[str, _Peer] = {}
@@ -78,6 +81,20 @@ class LogStream:
         """Whether `member` answers."""
         peer = self._peers.get(member)
         return peer is not None and peer.ticks < LOST_TICKS
+
+    def silent_ticks(self, member: str) -> int:
+        """For how many ticks `member` has not answered; 0 = it does."""
+        ticks = self._peers[member].ticks
+        return ticks if ticks >= LOST_TICKS else 0
+
+    def behind_ticks(self, member: str) -> int:
+        """For how many ticks `member` has lacked something that was there a tick before."""
+        return self._peers[member].behind
+
+    @property
+    def members(self) -> list[str]:
+        """All that can be reached, or were lately."""
+        return list(self._peers)
 
     def forget(self, keep: Collection[str]) -> None:
         """Forget members that have long been silent, except those in `keep`."""
@@ -133,12 +150,15 @@ class LogStream:
         for member, peer in self._peers.items():
             peer.ticks += 1
             peer.supplied = True
+            level = peer.acked is not None and peer.acked >= self._end_before
+            peer.behind = 0 if level else peer.behind + 1
             if peer.acked is None or peer.ticks > 1:
                 self._ask(member)
             elif peer.acked < self.end and peer.stalled == peer.acked and member != self.me:
                 peer.rewind(peer.acked)
                 self._supply(member, peer)
             peer.stalled = peer.acked
+        self._end_before = self.end
 
     def _ask(self, member: str) -> None:
         self._out.append(Say(member, Adopt(self.ballot, self.record)))
