@@ -141,7 +141,7 @@ def _target(place: str, addresses: tuple[str, ...]) -> _Target:
 
 
 def _secret(path: str | None) -> bytes:
-    """b"" = the command does not know it. Raises AmqError."""
+    """The secret of the links; b"" if this command does not know it. Raises AmqError."""
     return link_secret(_absolute(path)) if path else b""
 
 
@@ -183,7 +183,7 @@ def _tell_plan(source: str, target: _Target, totals: Mapping[str, Any], waits: l
         print_json({**facts, "waits_for": waits})
     else:
         click.echo(f"{counted(messages, 'message')}, {size >> 10} KiB, would go to {target.place}")
-        click.echo(f"clients would be told failover:({','.join(target.urls)})")
+        click.echo(f"clients would go to failover:({','.join(target.urls)})")
     if waits:
         raise OrderError("not merged: " + "; ".join(waits[:TOLD_MAX]))
 
@@ -200,7 +200,7 @@ def _watch(source: str, until: float, as_json: bool) -> None:
         print_json({"from": source, **now, "eta_s": _eta_s(now)})
     if not now.get("over"):
         raise OrderError(
-            f"the merge goes on without this command: {_told(now) if now else 'no master tells of it yet'}"
+            f"the merge goes on without this command: {_told(now) if now else 'no master has reported it yet'}"
         )
     if not as_json:
         click.echo(f"{source} is merged into {now['into']}: clients go to failover:({','.join(now['urls'])})")
@@ -213,7 +213,7 @@ def _eta_s(now: Mapping[str, Any]) -> int | None:
 
 
 def _told(now: Mapping[str, Any]) -> str:
-    """One line for people."""
+    """The progress in one line, for people."""
     eta_s = _eta_s(now)
     eta = "" if eta_s is None else f", about {eta_s} s"
     text = f"{now['left']} messages, {now['left_bytes'] >> 10} KiB to go{eta}; {now['sent']} sent"

@@ -1,4 +1,4 @@
-"""A store leaves the cluster: it gives all that it has to others by a move, and then it is none of its stores any more.
+"""A store leaves the cluster: it gives all that it has to others by a move, and then the cluster no longer has it.
 
 The table that begins it has the store as `leaving`. Nodes carry the move through (`amq.cluster.moving`), and make the
 last table, without the store, when it is empty and no other store waits for an answer from it. So a removal goes on
@@ -46,13 +46,13 @@ def remove_store(
 
 
 def begin_removal(found: Cluster, name: str, into: Iterable[str], rate_bytes: int, placement: Placement) -> Placement:
-    """The same, of `placement`, in which nothing moves and which all stores have recorded."""
+    """Begin to remove store `name` of `placement`, in which nothing moves and which all stores have recorded."""
     others = tuple(each for each in placement.stores if each != name)
     return found.place(placement.emptied(name, tuple(into) or others, rate_bytes)).placement
 
 
 def leave_note(found: Cluster, placement: Placement) -> None:
-    """Tell whoever looks into the directory of the store that leaves why it is there. Raises OSError."""
+    """Write a note into the directory of the store that leaves: why it is still there. Raises OSError."""
     location = found.location(placement.leaving)
     if not is_directory(location):
         return
@@ -68,8 +68,8 @@ def _note(found: Cluster, placement: Placement) -> str:
         f"Store {placement.leaving} was removed from the cluster {found.directory} (id {found.id}) by table "
         f"{placement.number + 1}.\n"
         "All that it held is in the other stores of the cluster. No node serves it any more.\n"
-        "Its journal has only records of what was here. When you do not want to look at it any more, delete this "
-        "directory.\n"
+        "Its journal has only records of what was here. Delete this directory when you no longer "
+        "need them.\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""Leaving: a store is none of the cluster any more, and what a client has there goes on in the others.
+"""Leaving: a store has left the cluster, and what a client had there goes on in the others.
 
 It held nothing at the end, so nothing is lost with it. Consumers that had a part there, and temporary destinations,
 begin anew where they live now. Invariant: a command without an answer is never held to be carried out; where one is

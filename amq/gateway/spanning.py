@@ -3,7 +3,7 @@
 Each store but one prepares its part. Then the decider commits its own share with the decision, and the others commit.
 Where the client itself prepares the transaction, the decider prepares its own share last, under the client's xid: the
 end of that is the decision. Invariants: the client hears that it is committed, or prepared, when the word of the
-decider is durable, and not before; what its session says behind waits for that, so order is kept in each store. Where
+decider is durable, and not before; later commands of its session wait for that, so order is kept in each store. Where
 this gateway ends in the middle of it, the stores bring it to the same end among themselves
 (`amq.broker.transactions.spanning`).
 """
@@ -116,7 +116,7 @@ class SpanningEnd:
         self._held.append(command)
 
     def lost(self, home: RoutedHome) -> None:
-        """The way to that home is broken."""
+        """The link to `home` is broken."""
 
     def _ask(self, home: RoutedHome, command: Any, answered: Callable[[RoutedHome, Joined], None]) -> None:
         def deals(joined: Joined) -> bool:
@@ -146,7 +146,7 @@ class SpanningEnd:
         return tuple(each.store for each in self._others)
 
     def _give_up(self, error: AmqError | None) -> None:
-        """It never will be decided. `error` None = the client is to hear that it is committed, by an earlier one."""
+        """End without a decision. `error` None: an earlier transaction of that name has committed."""
         for home in self._others:
             if home in self._prepared:
                 self._ask(home, EndPart(self._xid, self._user, False), _ignored)
@@ -156,14 +156,14 @@ class SpanningEnd:
         self._client.cluster.later(partial(self._is_over, error))
 
     def _is_over(self, error: AmqError | None) -> None:
-        """The homes have been told."""
+        """Forget the transaction: each home knows the decision."""
         if not self._client.is_closed:
             del self._client.commits[self]
             self._answer(error)
             self._go_on()
 
     def _answer(self, error: AmqError | None = None) -> None:
-        """The client hears of it, once."""
+        """Answer the client, once."""
         if self._is_answered:
             return
         self._is_answered = True
@@ -174,7 +174,7 @@ class SpanningEnd:
             self._client.peer.confirm(receipt)
 
     def _go_on(self) -> None:
-        """Commands that were held may be carried out."""
+        """Carry out the commands that were held."""
         if self._client.is_closed:
             return
         self._session.commit = None
@@ -186,7 +186,7 @@ class SpanningEnd:
 
 
 class SpanningCommit(SpanningEnd):
-    """In one phase, for the client."""
+    """Commit the transaction in one phase, for the client."""
 
     _is_in_doubt = False
 
@@ -217,17 +217,17 @@ class SpanningCommit(SpanningEnd):
             return
         self._answer()
         del self._client.commits[self]
-        if not self._is_in_doubt:  # nobody will ask for the decision any more
+        if not self._is_in_doubt:  # no part will ask for the decision any more
             self._decider.put(self._session.number, EndPart(self._xid, self._user, True))
 
     def lost(self, home: RoutedHome) -> None:
-        """Where the home has still to commit its part it does so when it is back."""
+        """If the home has not committed its part yet, it does so when it is back."""
         if self.is_decided and home in self._waits:
             self._answer()
 
 
 class SpanningPrepare(SpanningEnd):
-    """The client prepares it."""
+    """Prepare the transaction, for the client."""
 
     def _decide(self) -> None:
         command: Prepare = self._command
@@ -256,7 +256,7 @@ def _error_of(joined: Joined) -> AmqError:
 
 
 def _ignored(_: RoutedHome, __: Joined) -> None:
-    """It was rolled back in any case."""
+    """Tell the client that the transaction was rolled back, whatever happened."""
 
 
 def _not_prepared(home: RoutedHome, error: Exception) -> AmqError:

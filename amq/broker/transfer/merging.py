@@ -1,4 +1,4 @@
-"""Merging: the master of a lone store sends all that it has to the master of another lone store, and serves nobody.
+"""Merging: the master of a lone store sends all that it has to the master of another lone store, and serves no client.
 
 The order is a record of the journal, so each later master goes on, until a second record says that nothing is left.
 From the order on no client is let in, so nothing changes here but by what leaves: queue after queue as in a move
@@ -6,7 +6,7 @@ From the order on no client is let in, so nothing changes here but by what leave
 leaves this store in the record that says that it has arrived. So nothing is lost, and nothing is there twice.
 
 The other store serves its clients meanwhile, and gives out what has arrived. Clients of this one learn where it is when
-all is there: only so what they send comes behind what they have sent.
+all is there, so that what they send there follows what they have sent here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class MergeOrder:
     into         the other store, path or URL, as each broker of this group reaches it
     urls         where clients find its brokers
     secret_file  what these brokers have as linkSecretFile
-    rate_bytes   at most so many a second, 0 = no limit
+    rate_bytes   at most this number of bytes a second, 0 = no limit
     is_over      nothing is left here
     """
 
@@ -107,7 +107,7 @@ class Merging(Homes):
         self._record()
 
     def begin(self, offered: Mapping[str, Any] | None) -> None:  # noqa: ARG002
-        """A mastership begins in the middle, or behind the end. Raises NewerFormatError."""
+        """Go on with a merge that an earlier master began or ended. Raises NewerFormatError."""
         record = self._state.obeyed.record
         assert record is not None
         try:
@@ -140,7 +140,7 @@ class Merging(Homes):
 
     @property
     def is_over(self) -> bool:
-        """Is all in the other store, and does the journal say so?"""
+        """Whether all is in the other store, and the journal says so."""
         return self.order.is_over and self._is_recorded
 
     def let_in(self) -> None:
@@ -153,7 +153,7 @@ class Merging(Homes):
         if self.is_over:
             return CommandError(f"this store was merged into another one: connect to {self.order.url}", code="MERGED")
         return CommandError(
-            "this store is being merged into another one: try again in a moment, and be told where to go then",
+            "this store is being merged into another one: try again in a moment; the answer then names the new URL",
             code="MERGING",
         )
 
@@ -198,7 +198,7 @@ class Merging(Homes):
             self._look()
 
     def _look(self) -> None:
-        """Find what is still here. Where that is nothing, the journal says so."""
+        """Find what is still here. If nothing is, note that in the journal."""
         self._has_looked = True
         queues = self._state.queues
         self.leaving = {name: None for name in queues if self._goes(name)}
@@ -209,7 +209,7 @@ class Merging(Homes):
 
     @property
     def _is_busy(self) -> bool:
-        """Is something on its way to the journal?"""
+        """Whether something is on its way to the journal."""
         return any(batch.records or batch.consumed for batch in self._journal.on_their_way())
 
     def _goes(self, name: str) -> bool:
@@ -219,7 +219,7 @@ class Merging(Homes):
         return bool(queue.stored or queue.stays or (queue.duplicates and name not in self._sent_ids))
 
     def _stays(self, name: str) -> bool:
-        """Does an outbox hold something still?"""
+        """Whether an outbox still holds something."""
         return name.startswith(OUTBOX_SCHEME) and self._state.queues[name].stored > 0
 
     def tell_progress(self, known: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002 (a merge has no steps)

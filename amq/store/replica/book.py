@@ -37,7 +37,7 @@ class KnownRecord(NamedTuple):
 
 
 class GroupBook:
-    """See above. Every call may hang in the coordinator, and raises OSError where that fails."""
+    """Reads and replaces the record. Every call may hang in the coordinator, and raises OSError if that fails."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator

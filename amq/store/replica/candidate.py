@@ -93,7 +93,7 @@ class Candidate:
         return self._stream
 
     def handle(self, member: str, message: Any) -> None:
-        """`member` answers."""
+        """Take an answer of `member`."""
         if self.state in (CandidateState.DECIDING, CandidateState.OVER):
             return
         if isinstance(message, RefusedBallot):
@@ -113,7 +113,7 @@ class Candidate:
             self._settle()
 
     def tick(self) -> None:
-        """Call now and then."""
+        """Repeat what was lost on its way: call it now and then."""
         self._ticks += 1
         if self.state is CandidateState.PROMISING:
             self._ask()
@@ -157,7 +157,7 @@ class Candidate:
         self._out.append(Say(self.me, Adopt(self.ballot, record)))
 
     def _reached(self, member: str) -> int | None:
-        """How far that copy has the term of the record; None = not even what counts before it."""
+        """How far that copy has the term of the record. None: it lacks a part of what counts before."""
         answer, record = self._answers[member], self.record
         if answer.whole and answer.term == record.term:
             return answer.position

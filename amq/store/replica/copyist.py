@@ -51,7 +51,7 @@ class Copyist:
             self.disk.write(name, start, end, pieces)
 
     def cut(self) -> None:
-        """Remove what is not kept. Raises OSError."""
+        """Remove the writes that the copy does not keep. Raises OSError."""
         with self.mutex:
             self._go_on()
             self.disk.cut()
@@ -61,7 +61,7 @@ class Copyist:
             self.disk.close()
 
     def _go_on(self) -> None:
-        """Raises the error that ended the copy; a full disk may have room again."""
+        """Raise the error that ended the copy. If the disk was full, look whether it has room again."""
         if self._failed is None:
             return
         if not isinstance(self._failed, NoRoomError) or self._clock.monotonic() < self._again_at:

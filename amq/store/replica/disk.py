@@ -6,7 +6,7 @@
     oldreplica.N/  bytes that count no more, for a person; the oldest go
 
 A position is a segment's number << 40 | where a write of it ends. Invariants: what was carried out is durable; after a
-crash the copy has everything that it said, and of the rest what is whole.
+crash the copy has everything that it said, and each later write whole or not at all.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from amq.store.segment_log import CHECKPOINTS_DIRECTORY, JOURNAL_DIRECTORY, Segm
 KIND = "copy"
 MARK_NAME, LOCK_NAME = "copy.json", "copy.lock"
 SEGMENT_BYTES = 64 << 20  # a copy takes room in steps as if all its segments were so large
-CHUNK_BYTES = 4 << 20  # read at once for a copy that is behind
+CHUNK_BYTES = 4 << 20  # read at once for a copy that lacks more
 WRITES_MAX = 100  # in a piece
 _OFFSET_BITS = 40
 _OFFSET = (1 << _OFFSET_BITS) - 1
@@ -152,8 +152,8 @@ class CopyDisk:
                 found = set()  # made by a broker that died at once
         if found:
             raise StoreError(
-                f"{self._directory} holds {', '.join(sorted(found)[:5])}, and is no copy of a replicated store: give "
-                "replica:// a directory of its own, and move messages of another store with `amq journal export` and "
+                f"{self._directory} holds {', '.join(sorted(found)[:5])}, and is not of a replicated store: give "
+                "replica:// a separate directory, and move messages of another store with `amq journal export` and "
                 "`amq journal import`",
                 code="STORE_FOREIGN_FILE",
             )
@@ -189,7 +189,7 @@ class CopyDisk:
         return None
 
     def _keep(self, upto: int, write: SegmentWrite | None) -> None:
-        """None = nothing counts any more up to there."""
+        """Returns None if nothing up to there counts any more."""
         if write is not None and upto <= self.written and write.name in self._writers:
             self._writers[write.name].sync()  # this master's own
         elif write is not None:
@@ -204,7 +204,7 @@ class CopyDisk:
         self.written = max(self.written, upto)
 
     def _begin(self, name: str, head: bytes) -> None:
-        """Make a segment. The head is durable before anything follows: without it nobody can tell what is torn."""
+        """Make a segment. The head is durable before anything follows: without it a reader cannot tell what is torn."""
         self._close_writers()
         with suppress(FileNotFoundError):  # what a master had made ahead
             self._vfs.unlink(self.log.place(name))
@@ -300,13 +300,13 @@ class CopyDisk:
         self.written = position_of(number[1], end)
 
     def finish(self, name: str, end: int | None) -> None:
-        """No write of segment `name` comes any more, which ends at `end`; None = as it is."""
+        """Segment `name` ends at `end` (None = where it ends now), and gets no further write."""
         writer = self._writers.pop(name, None)
         if writer is not None:
             writer.close() if end is None else writer.finish(end)
 
     def cut(self) -> None:
-        """Remove what was written and is not kept, so that the files end where the copy says."""
+        """Remove the writes that the copy does not keep, so that the files end where the copy says."""
         self._close_writers()
         last, offset = split(self.position)
         for number in self._numbers():
@@ -319,12 +319,12 @@ class CopyDisk:
         self.written = self.position
 
     def read(self, after: int, limit: int) -> tuple[int, SegmentWrite | None]:
-        """Read on behind `after` in the log of the term, up to `limit`. Returns where that ends, and the bytes; None =
+        """Read on after `after` in the log of the term, up to `limit`. Returns where that ends, and the bytes; None =
         nothing is there. Raises CorruptError, OSError."""
         return self._read(self.epoch, after, limit, self._end_of)
 
     def read_before(self, after: int, limit: int, sealed: Mapping[str, int]) -> tuple[int, SegmentWrite | None]:
-        """As `read`, of the term before, whose segments are `sealed`."""
+        """Read as `read` does, in the term before, whose segments are `sealed`."""
         epoch = self.epoch - 1
         return self._read(epoch, after, limit, lambda number: sealed.get(self._segments.name(epoch, number), 0))
 
@@ -359,7 +359,7 @@ class CopyDisk:
         return pieces
 
     def read_piece(self, piece: list[tuple[str, int, int]]) -> tuple[SegmentWrite, ...]:
-        """The bytes of it, without those of segments that are gone: they count no more."""
+        """The bytes of that piece, without those of segments that are gone: they count no more."""
         found = []
         for name, start, size in piece:
             with suppress(FileNotFoundError), self.log.open(name) as segment:

@@ -43,7 +43,7 @@ class GroupRecord:
         return known[self.copies - 1] if len(known) >= self.copies else None
 
     def regrouped(self, members: Collection[str]) -> GroupRecord:
-        """The same term with other members."""
+        """The record of this term with other members."""
         return replace(self, members=frozenset(members), copies=majority(len(members)))
 
     def after(self, ballot: int, members: Collection[str], sealed: int) -> GroupRecord:
@@ -60,7 +60,7 @@ def majority(members: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GroupPolicy:
-    """`members`: how many the master takes in where so many are there. `least`: with fewer copies than these it
+    """`members`: how many the master takes in if they are there. `least`: with fewer copies than these it
     confirms nothing."""
 
     members: int = 3

@@ -56,7 +56,7 @@ class Leader:
         self.stream.append(upto, size, data)
 
     def handle(self, member: str, message: Any) -> None:
-        """`member` answers."""
+        """Take an answer of `member`."""
         if isinstance(message, RefusedBallot):
             if message.promised > self.record.term:
                 self._lose(f"{member} promised ballot {message.promised} to another member")
@@ -66,7 +66,7 @@ class Leader:
         self._propose()
 
     def tick(self) -> None:
-        """Call now and then."""
+        """Repeat what was lost on its way: call it now and then."""
         self.stream.tick()
         self.stream.forget(frozenset({self.me}).union(*(record.members for record in self._counting())))
         if not self._asked:
@@ -97,7 +97,7 @@ class Leader:
             self._out.append(CompareAndSet(self.revision, self.pending))
 
     def _wanted(self) -> frozenset[str]:
-        """The members that this group would better have."""
+        """The members that this group should have."""
         members, heard = self.record.members, self.stream.is_heard
         here = {member for member in members & self.stream.positions.keys() if heard(member)}
         spares = [member for member in sorted(self.stream.positions) if self.stream.is_current(member)]

@@ -2,8 +2,8 @@
 
 Threads: those of the network bring messages; the worker ticks, reads what other copies lack, and carries out what the
 machine says to the copy here; the asker waits for the coordinator; a master appends in its own. Invariants: the machine
-is used under one mutex, which nobody holds while disk or coordinator work; what the master says to its own copy is
-carried out in order; `append` returns when W copies have all of it.
+is used under one mutex, which no thread holds during a call to the disk or the coordinator; what the master says to its
+own copy is carried out in order; `append` returns when W copies have all of it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ReplicaMember:
         self._own_turn = threading.Lock()  # one thread at a time carries out what is said to the copy here
         self._machine: Leader | Candidate | None = None
         self._ballot = 0
-        self._lost = "it never was the master"
+        self._lost = "it was never the master"
         self._known: KnownRecord | None = None  # the record that the machine works on, with its epoch
         self._decided: GroupRecord | None = None  # a candidate has come so far
         self._own: deque[tuple[Any, Any]] = deque()
@@ -183,7 +183,7 @@ class ReplicaMember:
             found = self._book.replace(known, wanted, epoch)
         except BaseException:
             with self._changed:
-                self._end("it is not known what the coordinator did")
+                self._end("the coordinator did not say what it did")
             raise
         with self._changed:
             if self._machine is not candidate:
@@ -217,7 +217,7 @@ class ReplicaMember:
 
     def append(self, ballot: int, name: str, start: int, end: int, head: bytes, data: bytes) -> None:
         """Append `data` to segment `name`; `head` comes before it where it is the first. Returns when W copies have
-        it. Raises NoRoomError, and nobody has heard of it; OSError, which is final."""
+        it. Raises NoRoomError before any other copy has heard of it; OSError, which is final."""
         key = self._segments.key(name)
         assert key is not None
         upto = position_of(key[1], end)
@@ -397,7 +397,7 @@ class ReplicaMember:
         self._perform()
 
     def _say_own(self) -> None:
-        """Carry out what was said to the copy here. An error ends the mastership. Raises OSError, AmqError."""
+        """Carry out the messages to the copy here. An error ends the mastership. Raises OSError, AmqError."""
         with self._own_turn:
             while True:
                 with self._changed:
@@ -489,7 +489,7 @@ class ReplicaMember:
                         self._perform()
 
     def _tell(self, event: str, reason: str) -> None:
-        """Report trouble once."""
+        """Log `reason` unless it is the newest that was logged."""
         if reason != self._told:
             self._told = reason
             _log.warning(event, reason=reason)

@@ -24,7 +24,7 @@ class SegmentWrite(NamedTuple):
 
 
 class AskPromise(NamedTuple):
-    """Take nothing from ballots before this one any more, and say what you have."""
+    """Ask the copy to refuse all earlier ballots, and to say what it has."""
 
     ballot: int
 
@@ -141,7 +141,7 @@ class KeepData(NamedTuple):
 
 
 class SetAside(NamedTuple):
-    """Everything behind `position` counts no more; keep it elsewhere for a person. A new term begins at 0."""
+    """Set aside everything after `position`, which counts no more. A new term begins at 0."""
 
     position: int
 

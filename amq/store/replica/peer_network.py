@@ -1,8 +1,8 @@
 """The network between the members of a group: each dials every other one, and keeps the connection.
 
 The author of a message sends it on the connection that it dialled, and the answer comes back on the same one. Messages
-may be lost, so that no sender ever waits: the machines repeat by tick. Invariants: nothing of a stranger gets behind
-the hello, which is bounded in bytes, time and number; what waits for a member is bounded, and a slow member delays no
+may be lost, so that no sender ever waits: the machines repeat by tick. Invariants: nothing of a stranger passes the
+hello, which is bounded in bytes, time and number; what waits for a member is bounded, and a slow member delays no
 other; a connection that is half open is found by its silence.
 """
 
@@ -56,7 +56,7 @@ _log = structlog.get_logger("amq.replica")
 
 
 class ConnectionEndError(Exception):
-    """The connection to a member has ended."""
+    """Raised when the connection to a member has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +359,7 @@ class PeerNetwork:
             sock.close()
 
     def _tell_refused(self, peer: str, error: Exception) -> None:
-        """A stranger is not let in. Strangers can cause many such lines: one in a while is written."""
+        """Log that a stranger was refused: one line in a while, since strangers can cause many."""
         with self._lock:
             self._refused += 1
             count, is_due = self._refused, self._ticks >= self._told_at + TOLD_TICKS
@@ -387,7 +387,7 @@ class PeerNetwork:
                 self._renew()
 
     def _renew(self) -> None:
-        """Certificates may have been replaced."""
+        """Read the certificates anew: they may have been replaced."""
         try:
             self._contexts = self._new_contexts()
         except ConfigError as error:
@@ -422,13 +422,13 @@ class _Dialler:
         self._reason = ""
 
     def look(self, address: str) -> None:
-        """That is its address now."""
+        """Use this address from now on."""
         if address != self._address:
             self._address = address
             self.wake()
 
     def wake(self) -> None:
-        """Dial now."""
+        """Dial at once, without the pause."""
         self._again.set()
 
     def end(self) -> None:
@@ -480,7 +480,7 @@ class _Dialler:
         _log.info("a member is connected", member=self._member, address=self._address)
 
     def _tell(self, error: Exception) -> None:
-        """Each reason once, until it is connected again."""
+        """Log each reason once, until the member is connected again."""
         reason = reason_of(error)
         if self._is_over or reason == self._reason:
             return

@@ -1,7 +1,7 @@
 """The secret that the members of a group share: in a file, or at the coordinator.
 
 A reader of the coordinator can write its record, too, unless its operator divides these rights: so the secret there
-lets nobody in who is not in already.
+admits only those who could get in without it.
 """
 
 from __future__ import annotations

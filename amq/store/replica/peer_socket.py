@@ -118,7 +118,7 @@ class PeerSocket:
     # -- any thread ----------------------------------------------------------------------------------------------------
 
     def send(self, frame: FramedMessage) -> bool:
-        """False = it was dropped: the connection is broken, or too much waits."""
+        """Returns False if the message was dropped: the connection is broken, or too much waits."""
         with self._changed:
             if not self.is_open:
                 return False
@@ -134,13 +134,13 @@ class PeerSocket:
             return self._flush()
 
     def send_bytes(self, data: bytes) -> None:
-        """A part of the hello."""
+        """Send a part of the hello."""
         frame = FramedMessage.__new__(FramedMessage)
         frame.pieces, frame.size = [data], len(data)
         self.send(frame)
 
     def cut(self, reason: str = "") -> None:
-        """End the connection; its threads hear of it."""
+        """End the connection; its threads notice."""
         with self._changed:
             if self.is_open:
                 self.is_open = False
@@ -202,7 +202,7 @@ class PeerSocket:
 
 
 def _rest(pieces: Sequence[Data], sent: int) -> list[Data]:
-    """The pieces that are left when so many bytes have gone."""
+    """Those of `pieces`, or parts of them, that remain after the first `sent` bytes."""
     for index, piece in enumerate(pieces):
         if sent < len(piece):
             return [memoryview(piece)[sent:], *pieces[index + 1 :]]

@@ -1,7 +1,7 @@
 """Mutual TLS between members: each shows a certificate that the group's own authority signed, and checks the other's.
 
 The dialler checks the name or address that it dials. Invariant: without a certificate of that authority nothing of a
-stranger gets behind the handshake.
+stranger passes the handshake.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The roster of a group: each member holds `members/ID` with its address at the coordinator while it runs.
 
 A hint, as all that a session holds: a member that is missing is not dialled anew, no more. Invariant: one process at a
-time holds an id; where another one does, somebody has copied a member's directory, and this one must not take part.
+time holds an id; if another one does, a member's directory was copied, and this process must not take part.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Roster:
         self._thread = self._threads.start("amq-peers-roster", self._run)
 
     def close(self) -> None:
-        """Leave. Waits a little."""
+        """Give the seat up. Waits a little."""
         self._stop.set()
         session, self._session = self._session, None
         if session is not None:
@@ -84,7 +84,7 @@ class Roster:
         self._changed(found)
 
     def _keep(self) -> None:
-        """Where the session is over another one begins."""
+        """Begin another session if this one is over."""
         entry = self._coordinator.read(f"{MEMBERS}/{self._me}")
         if entry is None or entry.value != self._value:
             session, self._session = self._session, None

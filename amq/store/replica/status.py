@@ -1,4 +1,4 @@
-"""The copies of a replicated store, for somebody who only looks: from the record of the group, and from who is there.
+"""The copies of a replicated store, for commands that only look: from the record of the group, and from who is there.
 
 Invariant: asks the coordinator alone, so it works from any host, also where no member answers.
 """

@@ -1,4 +1,4 @@
-"""The ports of a replicated store, as one member sees it, or somebody who only looks. Spec: docs/master-slave.md.
+"""The ports of a replicated store, for a member, or a process that only looks. Spec: docs/master-slave.md.
 
 Invariants: a claim returns when the old master is shut out; an append when W copies have it; what is read is the copy
 of this member.

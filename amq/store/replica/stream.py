@@ -16,8 +16,8 @@ from amq.store.replica.group import GroupRecord
 from amq.store.replica.messages import Adopt, Append, Lacking, Piece, Say, Stored, Supply, SupplyPiece
 
 IN_FLIGHT_BYTES_MAX = 8 << 20  # to one member
-LOST_TICKS = 3  # a member that says nothing for so long is taken for lost
-FORGOTTEN_TICKS = 100  # a spare that says nothing for so long has to be met anew: each new disk has another id
+LOST_TICKS = 3  # a member that is silent for this time counts as lost
+FORGOTTEN_TICKS = 100  # a spare that is silent for this time is forgotten: each new disk has another id
 
 
 @dataclass(slots=True)
@@ -146,7 +146,7 @@ class LogStream:
         self._out.append(Say(member, Piece(self.ballot, self.record, number, last, data)))
 
     def tick(self) -> None:
-        """Call now and then: what was lost on its way is sent again."""
+        """Send again what was lost on its way: call it now and then."""
         for member, peer in self._peers.items():
             peer.ticks += 1
             peer.supplied = True
@@ -185,7 +185,7 @@ class LogStream:
             self._out.append(SupplyPiece(member, message.position if mine else 0))
 
     def _supply(self, member: str, peer: _Peer) -> None:
-        """Where it is behind and nothing is on its way that would bring it up, it is supplied from the log."""
+        """Supply the member from the log if it lacks writes and none of them is on its way."""
         if member == self.me or peer.sent is None or peer.sent == self.end:
             return
         if peer.bytes < IN_FLIGHT_BYTES_MAX // 2 and peer.supplied:
@@ -193,7 +193,7 @@ class LogStream:
             self._out.append(Supply(member, self.record.term, peer.sent))
 
     def _finish_before(self, member: str, position: int) -> None:
-        """It lacks the end of the term before, no more."""
+        """Whether it lacks only the end of the term before."""
         if position < self.record.sealed:
             self._out.append(Supply(member, self.record.before, position))
         else:

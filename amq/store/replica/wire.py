@@ -33,7 +33,7 @@ from amq.store.replica.messages import (
     Trim,
 )
 
-DATA_BYTES_MAX: Final = (5 << 29) + (2 << 20)  # of one message: the largest record of a journal, and what is around it
+DATA_BYTES_MAX: Final = (5 << 29) + (2 << 20)  # of one message: the largest record of a journal and its frame
 MEMBERS_MAX: Final = 64  # of a group
 ID_BYTES_MAX: Final = 128  # of the id of a member
 ID: Final = re.compile(rf"[A-Za-z0-9_.-]{{1,{ID_BYTES_MAX}}}")
@@ -179,7 +179,7 @@ class _PieceOf:
 
 
 class _Trimming:
-    """The head of a Trim: ballot, term, position; its names are the data, each behind its length."""
+    """The head of a Trim: ballot, term, position; its names are the data, each after its length."""
 
     kind, make, has_data = 6, Trim, True
     _numbers: Final = struct.Struct("<QQQ")
@@ -251,7 +251,7 @@ class Framer:
 class WireReader:
     """Cuts what is read into messages of the given kinds. Read into `buffer()`, then call `received`.
 
-    The data of a message is a view of memory of its own: what came in one read with others is copied once, the rest is
+    The data of a message is a view of separate memory: what came in one read with others is copied once, the rest is
     read to where it stays.
     """
 
@@ -326,7 +326,7 @@ class WireReader:
 
 
 class _Begun:
-    """A message of which a part is there."""
+    """A message of which only a part has come."""
 
     def __init__(self, form: _Form, head: bytes, size: int, crc: int, first: memoryview) -> None:
         self.form, self.head, self.size, self.crc = form, head, size, crc
@@ -353,7 +353,7 @@ def _pack_write(write: SegmentWrite) -> bytes:
 
 
 def _unpack_writes(head: memoryview, at: int, data: memoryview, count: int) -> tuple[list[SegmentWrite], int]:
-    """So many writes, which have all of the data; and where their heads end."""
+    """The writes of a head, `count` of them, which share all of `data`; and where their heads end."""
     writes, done = [], 0
     for _ in range(count):
         if len(head) - at < _WRITE.size:
