@@ -252,7 +252,7 @@ def test_two_processes_cannot_keep_one_copy(group: GroupOfCopies) -> None:
 
 def test_a_store_of_another_kind_is_left_alone(group: GroupOfCopies) -> None:
     (group.root / "a" / "epochs").mkdir(parents=True)
-    with pytest.raises(StoreError, match="no copy of a replicated store"):
+    with pytest.raises(StoreError, match="not a copy of a replicated store"):
         group.member("a")
 
 

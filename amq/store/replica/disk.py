@@ -152,9 +152,9 @@ class CopyDisk:
                 found = set()  # made by a broker that died at once
         if found:
             raise StoreError(
-                f"{self._directory} holds {', '.join(sorted(found)[:5])}, and is not of a replicated store: give "
-                "replica:// a separate directory, and move messages of another store with `amq journal export` and "
-                "`amq journal import`",
+                f"{self._directory} holds {', '.join(sorted(found)[:5])}, and is not a copy of a replicated "
+                "store: give replica:// a separate directory, and move messages of another store with "
+                "`amq journal export` and `amq journal import`",
                 code="STORE_FOREIGN_FILE",
             )
         self.log.make()
