@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -23,6 +24,8 @@ from amq.cluster.seeing import store_seen
 from amq.core.errors import ConfigError
 from amq.core.units import parse_size_bytes
 
+STEP_S: Final = 1.5  # of a step beside its messages: stores record its table, and the next one
+FETCHED_A_SECOND: Final = 300_000  # messages of which the next home has copies
 move_wait_option = valued(
     "--wait",
     "wait_s",
@@ -51,9 +54,10 @@ rate_option = click.option(
 def move(directory: str, pattern: str, store: str, rate: str | None, wait_s: float, as_json: bool) -> None:
     """Give the destinations of PATTERN another home, and take along all that they hold, while nodes serve.
 
-    They move in steps of up to 64 MiB, or of one destination that holds more. No store serves the destinations of the
-    step under way until they have arrived: clients of gateways wait for them. All others are served as ever. The nodes
-    carry the move through, also when this command ends; `amq cluster moves` shows it, and takes it back with --cancel.
+    They move in steps of up to 64 MiB, or of one destination that holds more. The old home copies what a step takes
+    before, while it serves that. Then, for a second or a few, no store serves it, and clients of gateways wait. All
+    others are served as ever. The nodes carry the move through, also when this command ends; `amq cluster moves`
+    shows it, and takes it back with --cancel.
 
     Exit code 0: all has moved. 7: it has not within --wait, with what it waits for.
     """
@@ -186,11 +190,20 @@ def progress(found: Cluster, placement: Placement, seen: Callable[[str], StoreSe
         "moving_slots": len(step.moving),
         "left_messages": sum(each.left for each in reached.values()),
         "left_bytes": sum(each.left_bytes + each.due_bytes for each in reached.values()),
+        "copying": any(each.copying for each in reached.values()),
+        "copied_messages": sum(each.copied for each in reached.values()),
+        "copied_bytes": sum(each.copied_bytes for each in reached.values()),
+        "to_copy_messages": sum(each.to_copy for each in reached.values()),
+        "to_copy_bytes": sum(each.to_copy_bytes for each in reached.values()),
+        "copy_eta_s": _copy_eta_s(list(reached.values())),
+        "step_eta_s": _step_eta_s(list(reached.values())),
         "sent_messages": sum(each.sent for each in stores.values()),
         "sent_bytes": sum(each.sent_bytes for each in stores.values()),
         "eta_s": _eta_s(list(reached.values())),
         "leaving": placement.leaving or None,
-        "waits_for": {name: [*stores[name].waits, *stores[name].rest] for name in following.stores}
+        "waits_for": {
+            name: [*stores[name].waits, *stores[name].rest] for name in following.stores if not stores[name].copying
+        }
         if isinstance(following, Await)
         else {},
     }
@@ -198,12 +211,28 @@ def progress(found: Cluster, placement: Placement, seen: Callable[[str], StoreSe
 
 def _eta_s(stores: list[StoreSeen]) -> int | None:
     """Of the slowest store; None = nothing was sent yet."""
-    times = [
-        (each.left_bytes + each.due_bytes) // each.bytes_a_second if each.bytes_a_second else None
-        for each in stores
-        if each.left_bytes + each.due_bytes
-    ]
+    return _slowest_s([(_to_go(each), each.bytes_a_second) for each in stores])
+
+
+def _to_go(seen: StoreSeen) -> int:
+    """Bytes that a store has still to send, now or by later steps: what it has copied needs no time."""
+    return max(seen.left_bytes + seen.due_bytes - seen.copied_bytes, seen.to_copy_bytes)
+
+
+def _slowest_s(rests: list[tuple[int, int]]) -> int | None:
+    """Of (bytes, bytes a second), None = nothing was sent yet."""
+    times = [size // rate if rate else None for size, rate in rests if size]
     return max((each for each in times if each is not None), default=None) if None not in times else None
+
+
+def _copy_eta_s(stores: list[StoreSeen]) -> int | None:
+    """Until the step that is being copied may begin; None = nothing is copied, or nothing was yet."""
+    return _slowest_s([(each.to_copy_bytes, each.bytes_a_second) for each in stores if each.copying])
+
+
+def _step_eta_s(stores: list[StoreSeen]) -> int:
+    """How long the step that is being copied will let producers wait, about."""
+    return math.ceil(STEP_S + max((each.copied / FETCHED_A_SECOND for each in stores), default=0.0))
 
 
 def told(facts: dict[str, Any]) -> str:
@@ -216,6 +245,12 @@ def told(facts: dict[str, Any]) -> str:
         f"table {facts['table']}: {facts['left_bytes'] >> 10} KiB to go{eta}; {facts['sent_messages']} messages sent; "
         f"{facts['left_messages']} messages in the step that {way}"
     )
+    if facts["copying"]:
+        soon = "" if facts["copy_eta_s"] is None else f", about {facts['copy_eta_s']} s"
+        text += (
+            f"; copying: {facts['to_copy_bytes'] >> 10} KiB of {facts['to_copy_messages']} messages before the next "
+            f"step{soon}, for which clients will wait about {facts['step_eta_s']} s"
+        )
     waits = "; ".join(f"{name}: {', '.join(names)}" if names else name for name, names in facts["waits_for"].items())
     return f"{text}; waits for {waits}" if waits else text
 

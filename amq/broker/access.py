@@ -62,6 +62,7 @@ from amq.protocols.commands import (
     SettleRun,
     SettleSet,
     Subscribe,
+    TakeCopies,
     Transfer,
     Unsubscribe,
 )
@@ -239,6 +240,7 @@ FREE: frozenset[type[Command]] = frozenset(
         RemoveTemporary,
         CloseProducer,
         Transfer,
+        TakeCopies,
         CloseParcel,
     }
 )

@@ -163,6 +163,7 @@ class Broker(Core):
             self.homes = Homes(self.state, self.journal, self._live_elsewhere)
         self.homes.begin(self.config.placed)
         self.moving.channel.begin()
+        self.arrivals.copies.begin()
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Options changed that may change while clients are served."""
@@ -232,6 +233,7 @@ class Broker(Core):
         self._checkpointer.abandon()
         self.outbox.stop()
         self.moving.channel.stop()
+        self.moving.copying.stop()
         self.spanning.stop()
         self.advisories.stop()
 
@@ -285,6 +287,8 @@ class Broker(Core):
     def _placed(self, placed: ObeyedTable) -> None:
         if self.homes is not None:
             self.homes.recorded(placed)
+            self.arrivals.copies.tidy()
+            self.moving.step()
 
     def _trimmed(self, mark: Trimmed) -> None:
         self.journal.delete_trimmed(mark)

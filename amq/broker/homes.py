@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,17 +25,19 @@ import structlog
 
 from amq.broker.names import is_temporary
 from amq.broker.state.state import State
-from amq.cluster.placement import SLOTS, SPREAD, Placement
+from amq.cluster.placement import SLOTS, SPREAD, STEP_BYTES, Placement
 from amq.core.destination import Pattern, Source, wire_name
 from amq.core.errors import CommandError, NewerFormatError
 from amq.core.message import SUBSCRIPTION_SCHEME, GivenIds, ids_of_cluster
 from amq.core.remembered import Remembered
-from amq.journal.hidden import OUTBOX_SCHEME, home_name, told_name
+from amq.journal.hidden import OUTBOX_SCHEME, SENT_SCHEME, home_name, is_hidden, told_name
 from amq.journal.journal import Journal
 from amq.journal.records import Group, ObeyedTable, Prepared, decider_of, stores_of
 
 KNOWN_BYTES_MAX = 4 << 20  # of names whose homes are remembered
 HELD_TOLD_MAX = 20  # destinations that are named to operators
+FEW = 1000  # messages, of
+FEW_BYTES = 1 << 20  # together, that a step takes without copies
 DUE_TOLD_MAX = 64  # slots whose destinations have not begun to move
 _log = structlog.get_logger("amq.placement")
 
@@ -46,6 +49,16 @@ class Sent:
     sent: int = 0
     sent_bytes: int = 0
     bytes_a_second: int = 0
+
+
+@dataclass(slots=True)
+class Copied:
+    """How much of what waits for its step the next homes have copies of, and how much is still to be copied."""
+
+    copied: int = 0
+    copied_bytes: int = 0
+    to_copy: int = 0
+    to_copy_bytes: int = 0
 
 
 class Homes:
@@ -68,6 +81,9 @@ class Homes:
         self.frozen: set[str] = set()  # these, and queues to which others send what moves here: nobody gets anything
         self.owes_rest = False  # it leaves, and has not sent what belongs to no destination
         self.sent = Sent()
+        self.copies: dict[str, bool] = {}  # queues of the journal to be copied before their step; has enough been?
+        self.to_copy = Copied()
+        self._due: dict[int, list[str]] = {}  # by slot: queues that leave with a later step
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -99,6 +115,15 @@ class Homes:
                 if len(self._placements) > 1 or not self._placements[0].comes(self._store, name):
                     raise self._moved(name)
                 self.frozen.add(queue)
+
+    def check_copied(self, source: str) -> None:
+        """Raises CommandError where no copies may come for that destination: it is not about to live here."""
+        if not self.awaits(source):
+            raise CommandError(f"{wire_name(source)[:200]} does not move to this store now", code="MOVED")
+
+    def awaits(self, source: str) -> bool:
+        """Is that destination about to live here alone, by a move that is under way?"""
+        return bool(self._placements) and self._placements[0].awaits(self._store, source)
 
     def home_of(self, name: str) -> str:
         """The store where the destination lives, "" = in this one, perhaps among others."""
@@ -206,6 +231,19 @@ class Homes:
         """The store to which a queue of the journal that leaves goes."""
         return self._placements[0].target_of(next(iter(self._homes_of(queue)), queue))
 
+    def copied_to(self, queue: str) -> str:
+        """The store that gets copies of a queue of the journal."""
+        return self._placements[0].heir_of(next(iter(self._homes_of(queue)), queue))
+
+    def has_copied(self, queue: str) -> None:
+        """The step may take that queue of `copies`."""
+        self.copies[queue] = True
+        self.tell_progress()
+
+    def sources_of(self, queue: str) -> Sequence[str]:
+        """The destinations to which a queue of the journal belongs, none where it is in every store."""
+        return self._homes_of(queue)
+
     def next_home_of_rest(self) -> str:
         """The store that gets what belongs to no destination, when this one has nothing else; "" = it may keep that."""
         placement = self._placements[0]
@@ -222,15 +260,17 @@ class Homes:
         without what it must send."""
         placement, queues = self._placements[0], self._state.queues
         names = sorted({home_name(name) for name in self.leaving})
+        busy = {placement.slot_in_move(name) for name in self._bound_names() if placement.waits(self._store, name)}
+        self._choose(placement, busy)
         facts = {
             **(known or self.facts),
             "held": [wire_name(name) for name in names[:HELD_TOLD_MAX]],
             "left": sum(queues[name].stored for name in self.leaving if name in queues),
             "left_bytes": sum(queues[name].stored_bytes for name in self.leaving if name in queues),
             **asdict(self.sent),
-            "busy": sorted(
-                {placement.slot_in_move(name) for name in self._bound_names() if placement.waits(self._store, name)}
-            ),
+            **asdict(self.to_copy),
+            "copying": not all(self.copies.values()),
+            "busy": sorted(busy),
         }
         if placement.leaving:
             facts |= {"rest": self._rest(placement), "peers": sorted(self._peers())}
@@ -263,6 +303,7 @@ class Homes:
         held = self._held(placement) if looks else []
         facts: dict[str, Any] = {"number": placement.number, "since": placement.since, "held": held}
         self.leaving, self.frozen, self.owes_rest = {}, set(), self._is_left(placement)
+        self.copies, self.to_copy, self._due = {}, Copied(), {}
         if placement.step is not None:
             self._begin_step(placement, facts)
             return
@@ -290,9 +331,26 @@ class Homes:
                 elif placement.comes(self._store, home):
                     self.frozen.add(name)
                 elif placement.waits(self._store, home):
-                    due[placement.slot_in_move(home)] += max(1, queue.stored_bytes)
+                    due[slot := placement.slot_in_move(home)] += max(1, queue.stored_bytes)
+                    if not is_hidden(name) and placement.heir_of(home) != SPREAD:
+                        self._due.setdefault(slot, []).append(name)
         told = sorted(due.items())[:DUE_TOLD_MAX]
         self.tell_progress({**facts, "due": told, "due_bytes": due.total(), "cut": len(told) < len(due)})
+
+    def _choose(self, placement: Placement, busy: AbstractSet[int]) -> None:
+        """The queues that the next step takes, as `next_step` chooses it: they are copied before."""
+        assert placement.step is not None
+        found: dict[str, bool] = {}
+        total = 0
+        for slot in sorted(self._due.keys() - busy) if not placement.step.returns else ():
+            queues = [self._state.queues[name] for name in self._due[slot] if name in self._state.queues]
+            size = sum(queue.stored_bytes for queue in queues)
+            if total and total + size > STEP_BYTES:
+                break
+            total += size
+            found |= {queue.name: self.copies.get(queue.name, False) for queue in queues if queue.stored}
+        count = sum(self._state.queues[name].stored for name in found)
+        self.copies = found if self.copies or count > FEW or total > FEW_BYTES else {}
 
     def _remembers(self, placement: Placement) -> bool:
         """Does a queue that leaves by `placement` remember ids?"""
@@ -305,6 +363,7 @@ class Homes:
             return []
         found = [str(each.xid) for each, _ in self._state.prepared.values()]
         found += [name for name, queue in self._state.queues.items() if queue.stored and name not in self.leaving]
+        found = [name for name in found if not name.startswith(SENT_SCHEME)]
         if self.owes_rest:
             found.append("outcomes of commits")
         return [wire_name(told_name(name)) for name in sorted(found)[:HELD_TOLD_MAX]]
@@ -319,7 +378,9 @@ class Homes:
 
     def _holds(self, name: str) -> bool:
         queue = self._state.queues[name]
-        return not name.startswith(OUTBOX_SCHEME) and bool(queue.stored or queue.stays or queue.duplicates)
+        if name.startswith((OUTBOX_SCHEME, SENT_SCHEME)):  # what is prepared keeps a step waiting
+            return False
+        return bool(queue.stored or queue.stays or queue.duplicates)
 
     def _homes_of(self, queue: str) -> Sequence[str]:
         """The destinations to which a queue of the journal belongs: that of a durable subscription to all its topics.
@@ -356,9 +417,11 @@ class Homes:
 
     def _holding(self) -> Iterator[str]:
         for name, queue in self._state.queues.items():
-            if name.startswith((SUBSCRIPTION_SCHEME, OUTBOX_SCHEME)):
+            if name.startswith((SUBSCRIPTION_SCHEME, OUTBOX_SCHEME, SENT_SCHEME)):
                 continue
             if queue.stored or queue.stays:
                 yield home_name(name)
+        for prepared, _ in self._state.prepared.values():
+            yield from map(home_name, prepared.sends)
         for record in self._state.subscriptions.values():
             yield from (each for each in record.sources if not isinstance(each, Pattern))

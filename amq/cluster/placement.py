@@ -50,6 +50,7 @@ from amq.core.errors import ConfigError
 from amq.core.message import STORE_BITS
 
 SLOTS: Final = 1024
+STEP_BYTES: Final = 64 << 20  # of what a step of a move takes along, where it is not one slot alone
 ALL_SLOTS: Final = frozenset(range(SLOTS))
 SPREAD: Final = "spread"  # as a home: the destination lives in every store
 RULES_MAX: Final = 256
@@ -263,6 +264,17 @@ class Placement:
     def comes(self, store: str, name: str) -> bool:
         """Is what other stores have of that destination on its way to `store`?"""
         return self.step is not None and self.is_moving(name) and self.layout.is_in(store, self.home_of(name))
+
+    def awaits(self, store: str, name: str) -> bool:
+        """Does `store` alone get that destination, with this step or with a later one, from the one that has it?"""
+        if self.step is None or self.before is None or self._in_force(name)[-1] is self.layout:
+            return False
+        before, after = (self._where(name, layout).home for layout in (self.before, self.layout))
+        return after == store and before not in (store, SPREAD)
+
+    def heir_of(self, name: str) -> str:
+        """The home of that destination when nothing moves any more, or SPREAD."""
+        return self._where(name, self.layout).home
 
     def _goes(self, store: str, name: str) -> bool:
         """Does `store` lose that destination by this change?"""

@@ -15,11 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
-from amq.cluster.placement import Placement
-
-STEP_BYTES: Final = 64 << 20  # of what a step of a move takes along, where it is not one slot alone
+from amq.cluster.placement import STEP_BYTES, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +35,8 @@ class StoreSeen:
     sent      messages that it has sent to other stores in this mastership, of `sent_bytes`, `bytes_a_second` lately
     rest      of a store that leaves the cluster: what it holds still, and does not send
     peers     stores that must answer it before they leave the cluster
+    copying   does it make copies of what the next step takes, which is better taken when they are there?
+    to_copy   messages of which it has still to make copies, of `to_copy_bytes`; `copied`, `copied_bytes` = it has made
     remembers does it remember ids of messages that it had of what moves?
     waits     destinations of which it must wait for the end of transactions or leases, before it obeys the newest table
     """
@@ -55,6 +54,11 @@ class StoreSeen:
     sent: int = 0
     sent_bytes: int = 0
     bytes_a_second: int = 0
+    copying: bool = False
+    to_copy: int = 0
+    to_copy_bytes: int = 0
+    copied: int = 0
+    copied_bytes: int = 0
     remembers: bool = False
     waits: tuple[str, ...] = ()
     rest: tuple[str, ...] = ()
@@ -101,7 +105,7 @@ def decide(placement: Placement, stores: Mapping[str, StoreSeen]) -> Await | Car
 
 def next_step(placement: Placement, stores: Mapping[str, StoreSeen]) -> Await | Placement:
     """The next table of a move. The next step takes all slots that hold nothing along, and of the others as many as
-    hold `STEP_BYTES` together, so that no destination waits for long."""
+    hold `STEP_BYTES` together, so that no destination waits for long. All that it takes is copied before."""
     step = placement.step
     assert step is not None
     late = [
@@ -116,6 +120,8 @@ def next_step(placement: Placement, stores: Mapping[str, StoreSeen]) -> Await | 
     if not step.waiting:
         bound = [name for name, seen in stores.items() if seen.rest or placement.leaving in seen.peers]
         return Await(tuple(bound)) if placement.leaving and bound else placement.settled()
+    if copying := [name for name, seen in stores.items() if seen.copying]:
+        return placement.stepped(frozenset()) if step.moving else Await(tuple(copying))
     due: dict[int, int] = {}
     busy = {slot: name for name, seen in stores.items() for slot in seen.busy}
     known_to = 1 << 62  # a store did not say what is in higher slots

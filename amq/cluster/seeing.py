@@ -51,6 +51,11 @@ def seen_of(facts: dict[str, Any]) -> StoreSeen:
         waits=_texts(facts.get("waits")),
         rest=_texts(facts.get("rest")),
         peers=_texts(facts.get("peers")),
+        copying=facts.get("copying") is True,
+        to_copy=_number(facts.get("to_copy")),
+        to_copy_bytes=_number(facts.get("to_copy_bytes")),
+        copied=_number(facts.get("copied")),
+        copied_bytes=_number(facts.get("copied_bytes")),
         remembers=facts.get("remembers") is True,
     )
 

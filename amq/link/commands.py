@@ -94,6 +94,7 @@ from amq.protocols.commands import (
     SettleRun,
     SettleSet,
     Subscribe,
+    TakeCopies,
     Transfer,
     Unsubscribe,
 )
@@ -178,6 +179,10 @@ _COMMANDS: Final[list[tuple[type[Command], Fields]]] = [
     (Decide, {"outcome_id": TEXT, "xid": XID, "stores": many(TEXT)} | _TRANSACTION),
     (AskDecision, {"xid": XID, "user": TEXT}),
     (EndPart, {"xid": XID, "user": TEXT, "commit": TRUTH}),
+    (
+        TakeCopies,
+        {"channel": TEXT, "number": NUMBER, "ranges": many(row(pair, NUMBER, NUMBER)), "queue": TEXT, "extra": TEXT},
+    ),
 ]
 _NUMBERS: Final = {kind: number for number, (kind, _) in enumerate(_COMMANDS)}
 # Of a receipt: an error does not end the connection, whatever the client's protocol survives. A gateway asks each home

@@ -677,6 +677,22 @@ class Transfer(Command):
 
 
 @dataclass(slots=True, eq=False)
+class TakeCopies(Command):
+    """A parcel as `Transfer` is one, of which this store has the messages: copies that came before (see
+    `amq.broker.transfer.copies_here`). Sent by the master of another store alone, over a link.
+
+    ranges  (first, count) of their seqs here
+    """
+
+    channel: str
+    number: int
+    ranges: tuple[tuple[int, int], ...]
+    queue: str
+    extra: str = ""
+    receipt: object = None
+
+
+@dataclass(slots=True, eq=False)
 class CloseParcel(Command):
     """Parcel `number` of `channel` does not come from now on, if it has not come yet. The answer is how many messages
     it had, 0 = it has not come."""

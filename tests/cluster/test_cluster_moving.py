@@ -15,8 +15,8 @@ from amq.cli import cluster_moving, cluster_placing
 from amq.cli.main import main
 from amq.cluster import moving
 from amq.cluster.directory import Cluster
-from amq.cluster.placement import ALL_SLOTS, SLOTS, SPREAD, MoveStep, Placement, even_slots, slot_of
-from amq.cluster.placing import STEP_BYTES, Await, StoreSeen, next_step
+from amq.cluster.placement import ALL_SLOTS, SLOTS, SPREAD, STEP_BYTES, MoveStep, Placement, even_slots, slot_of
+from amq.cluster.placing import Await, StoreSeen, next_step
 
 STORES = ("s1", "s2", "s3")
 TABLE = Placement.even(1, STORES)
@@ -184,6 +184,14 @@ def test_a_move_is_told_slowed_down_and_taken_back(directory: str, stores: dict[
     stores |= everywhere(2, due=((3, 100),), due_bytes=100, bytes_a_second=10)
     now = facts(directory)
     assert (now["left_bytes"], now["eta_s"], now["rate"], now["waits_for"]) == (100, 10, 20 << 20, {})
+    stores |= everywhere(
+        2, due=((3, 90),), due_bytes=90, copying=True, to_copy=3, to_copy_bytes=30, copied=600_000, bytes_a_second=10
+    )
+    now = facts(directory)
+    assert (now["copying"], now["copied_messages"], now["to_copy_messages"]) == (True, 600_000, 3)
+    assert (now["copy_eta_s"], now["step_eta_s"], now["waits_for"]) == (3, 4, {})
+    told = "copying: 0 KiB of 3 messages before the next step, about 3 s, for which clients will wait about 4 s"
+    assert told in amq("moves", "--cluster", directory).stdout
     assert facts(directory, "--rate", "0")["rate"] is None
     assert facts(directory, "--cancel")["returns"] is True
     stores |= everywhere(9)

@@ -189,6 +189,7 @@ FIELDS: dict[str, Any] = {
     "channel": TEXTS,
     "number": NUMBERS,
     "queue": TEXTS,
+    "ranges": st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3).map(tuple),
     "extra": TEXTS,
     "destinations": st.lists(TEXTS, max_size=3).map(tuple),
 }

@@ -17,6 +17,8 @@ from unittest.mock import patch
 from amq.broker.homes import Homes
 from amq.broker.transfer.arrivals import Arrivals
 from amq.broker.transfer.channel import Channel
+from amq.broker.transfer.copies_here import CopiesHere
+from amq.broker.transfer.copying_ahead import CopyingAhead
 from amq.cli import cluster_moving
 from amq.cli.orders import OrderError
 from amq.cluster.moving import carry_on
@@ -32,13 +34,18 @@ MOVES = "moves"
 ROAM = "roam.>"
 STEP_BYTES = 4000
 PARCEL_MESSAGES = 3
+COPIES = 5  # in a parcel that names them; so few messages are not worth another round
 # Where a process may die, before the call or just after it: the steps of a parcel, of its arrival, and of a table.
 MOMENTS: tuple[tuple[Any, str], ...] = (
     (Channel, "send"),
     (Channel, "_ask"),
     (Channel, "_come"),
     (Channel, "_close"),
+    (CopyingAhead, "_send"),
+    (CopyingAhead, "_come"),
+    (CopiesHere, "tidy"),
     (Arrivals, "take"),
+    (Arrivals, "fetch"),
     (Homes, "offer"),
     (Homes, "recorded"),
 )
@@ -83,7 +90,12 @@ def roaming(rng: Random) -> list[Any]:
 def in_small_steps() -> Iterator[None]:
     with (
         patch("amq.cluster.placing.STEP_BYTES", STEP_BYTES),
+        patch("amq.broker.homes.STEP_BYTES", STEP_BYTES),
         patch("amq.broker.transfer.moving.MESSAGES_MAX", PARCEL_MESSAGES),
+        patch("amq.broker.transfer.moving.COPIES_MAX", COPIES),
+        patch("amq.broker.transfer.copying_ahead.MESSAGES_MAX", PARCEL_MESSAGES),
+        patch("amq.broker.homes.FEW", COPIES),
+        patch("amq.broker.homes.FEW_BYTES", STEP_BYTES),
         ExitStack() as commands,
     ):
         commands.enter_context(patch.object(cluster_moving, "print_json", lambda _: None))

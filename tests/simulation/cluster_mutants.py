@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -9,7 +10,9 @@ from typing import Any
 from unittest.mock import patch
 
 from amq.broker.homes import Homes
+from amq.broker.queues.queue import Queue
 from amq.broker.transfer.channel import Channel, ChannelStep
+from amq.broker.transfer.copying_ahead import CopyingAhead
 from amq.cli import cluster_placing
 from amq.client.copies import DeliveryCopies
 from amq.cluster import moving, placing
@@ -167,6 +170,17 @@ def what_moves_leaves_before_it_has_come() -> AbstractContextManager[object]:
             channel._come()
 
     return patch.object(Channel, "_recorded", recorded)
+
+
+@mutant
+def what_was_copied_counts_though_it_has_left() -> AbstractContextManager[object]:
+    """The next home fetches copies of messages that left their old one since."""
+
+    def taken(copying: CopyingAhead, queue: Queue) -> Any:
+        found = copying._copied.get(queue.name)
+        return (found.seqs, found.theirs) if found is not None else (array("Q"), array("Q"))
+
+    return patch.object(CopyingAhead, "taken", taken)
 
 
 FEATURES |= dict.fromkeys(MUTANTS.keys() - FEATURES.keys(), (MOVES,))

@@ -25,7 +25,7 @@ from amq.gateway.moves import Move
 from amq.gateway.router import RoutedConnection
 from amq.journal.batch import OpenBatch
 from amq.journal.hidden import HELD_SCHEME, SENT_SCHEME, is_prepared
-from amq.journal.records import Consumed, Group, Moved, ObeyedTable, Parcel, Record
+from amq.journal.records import Consumed, Group, Moved, ObeyedTable, Parcel, Prepared, Record
 from amq.link.link import RemoteConnection
 from amq.link.linked import LinkedClient
 from amq.protocols.commands import Settle, SettleRun, SettleSet
@@ -48,6 +48,8 @@ class StoreOracle(Oracle):
         self.left: set[int] = set()  # seqs of messages that a new master did not find
         self.held: set[int] = set()  # seqs of messages whose acknowledgement was prepared, ever
         self._is_carried = False  # does a move bring what is stored now?
+        self._is_copied = False  # is what is stored now copied for a move?
+        self.copied: dict[int, Message] = {}  # by seq: copies of which another store has the messages
         self.checkers = [Takeovers(self)]
 
     def log(self, text: str) -> None:
@@ -74,8 +76,16 @@ class StoreOracle(Oracle):
                 if isinstance(part, Message):
                     self.limits.came_late(part.destination, [part.seq], part.size)
             self._is_carried = True
+        if isinstance(record, Group) and not any(isinstance(part, Prepared) for part in record.records):
+            self._is_copied = True
         is_new = isinstance(record, Message) and record.seq not in self._stored
+        if is_new and self._is_copied and record.queue_name.startswith(SENT_SCHEME):  # type: ignore[union-attr]
+            self.copied[record.seq] = record  # type: ignore[union-attr, assignment]
+            is_new = False
         super()._record(epoch, record)
+        if isinstance(record, Moved) and record.source.startswith(SENT_SCHEME):
+            for seq in sorted(record.seqs):
+                self._fetched(record.target, seq)
         if isinstance(record, Moved) and record.target.startswith(HELD_SCHEME):
             self.held.update(record.seqs)
         if isinstance(record, Consumed) and record.destination.startswith(SENT_SCHEME):
@@ -86,7 +96,22 @@ class StoreOracle(Oracle):
         elif isinstance(record, ObeyedTable):
             self._obeys(record)
         elif isinstance(record, Group):
-            self._is_carried = False
+            self._is_carried = self._is_copied = False
+
+    def is_copy(self, seq: int) -> bool:
+        return seq in self.copied
+
+    def _fetched(self, queue: str, seq: int) -> None:
+        """What was a copy is the message now."""
+        message = self.copied.pop(seq, None)
+        if message is not None:
+            self.counts["copies fetched"] += 1
+            self._check_order(message, queue)
+            self.cluster.places[identity(message)].append((self, seq))
+
+    def _check_order(self, message: Message, queue: str) -> None:
+        if message.seq not in self.copied:
+            super()._check_order(message, queue)
 
     def _obeys(self, record: ObeyedTable) -> None:
         if self.placement is not None and self.placement.number >= record.number:
@@ -101,12 +126,22 @@ class StoreOracle(Oracle):
         super()._find(epoch, found)
         for messages in found:
             for message in messages.values():
+                if message.seq in self.copied:
+                    continue
                 self.cluster.places[identity(message)].append((self, message.seq))
 
     def begins(self, broker: Broker, found: dict[str, dict[int, Message]]) -> None:
         """A new master has all that was durable, also what the one before it had not confirmed."""
         present = {seq for messages in found.values() for seq in messages}
         self.left.update(self._stored.keys() - present)
+        claimed = {seq for each, _ in broker.state.prepared.values() for seqs in each.sends.values() for seq in seqs}
+        for name, messages in sorted(found.items()):
+            for seq in sorted(messages):
+                if name.startswith(SENT_SCHEME) and seq not in claimed:
+                    if seq not in self._stored:
+                        self.copied[seq] = messages[seq]
+                else:
+                    self._fetched(name, seq)
         if (record := broker.state.obeyed.record) is not None:
             self._obeys(record)
 

@@ -24,6 +24,7 @@ from amq.protocols.commands import (
     Finish,
     ForgetOutcome,
     SettleLeases,
+    TakeCopies,
 )
 
 
@@ -76,6 +77,10 @@ def _close_parcel(broker: Parts, asker: Asker, command: CloseParcel, waiter: Wai
     broker.arrivals.close(command, waiter)
 
 
+def _take_copies(broker: Parts, asker: Asker, command: TakeCopies, waiter: Waiter) -> None:  # noqa: ARG001
+    broker.arrivals.fetch(command, waiter)
+
+
 PASSED_ON: Mapping[type[Command], Callable[[Parts, Asker, Any, Waiter], None]] = {
     ForgetOutcome: _forget_outcome,
     Finish: _finish,
@@ -85,4 +90,5 @@ PASSED_ON: Mapping[type[Command], Callable[[Parts, Asker, Any, Waiter], None]] =
     AbortBatch: _abort_batch,
     SettleLeases: _settle_leases,
     CloseParcel: _close_parcel,
+    TakeCopies: _take_copies,
 }

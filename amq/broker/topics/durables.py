@@ -213,9 +213,9 @@ class Durables:
         self._use(changed)
         return changed
 
-    def restore(self, definition: dict[str, Any]) -> Queue:
-        """The queue of the durable subscription of that definition, which begins where it is not there. Raises
-        CommandError where there is another of its name, SelectorError."""
+    def restore(self, definition: dict[str, Any], queue: str = "") -> Queue:
+        """The queue of the durable subscription of that definition, which begins where it is not there: as `queue`, if
+        that is given, which nobody has. Raises CommandError where there is another of its name, SelectorError."""
         client_id, name, user = definition["client_id"], definition["name"], definition.get("user", "")
         record = self._known.get((user, client_id, name))
         if record is None and not user:  # a user may have taken it since an earlier import
@@ -229,7 +229,7 @@ class Durables:
         if record is None:
             record = Subscribed("", definition)
             self.selector_of(record)
-            record = self._create(definition)
+            record = self._create(definition, queue)
         return self._queue(record)
 
     def queue_of(self, name: str, client_id: str, sources: tuple[Source, ...], user: str) -> str:
@@ -299,13 +299,13 @@ class Durables:
         self._known[_key(record)] = record
         self._by_queue[record.queue] = record
 
-    def _create(self, definition: dict[str, Any]) -> Subscribed:
+    def _create(self, definition: dict[str, Any], queue: str = "") -> Subscribed:
         core = self._core
         key = definition["client_id"], definition["name"]
-        record = Subscribed(f"{SUBSCRIPTION_SCHEME}{key[0]}:{key[1]}:{core.next_seq()}", definition)
+        record = Subscribed(queue or f"{SUBSCRIPTION_SCHEME}{key[0]}:{key[1]}:{core.next_seq()}", definition)
         core.journal.append_record(record)
         self._keep(record)
-        self._newest_seq = _seq(record)
+        self._newest_seq = max(self._newest_seq, _seq(record))
         self._routes.clear()
         self._use(record)
         return record

@@ -16,20 +16,22 @@ from amq.broker.queues.rooms import Room
 from amq.broker.topics.routing import Routing
 from amq.broker.transactions.commits import Commits
 from amq.broker.transactions.transaction import memory_bytes
+from amq.broker.transfer.copies_here import CopiesHere
 from amq.broker.waiters import Answering
 from amq.core.errors import CommandError
 from amq.core.message import Copy, Message, Sharing
 from amq.journal.batch import Waiter
-from amq.journal.records import BaseRecord, Parcel, Record
-from amq.protocols.commands import CloseParcel, Transfer
+from amq.journal.hidden import SENT_SCHEME
+from amq.journal.records import BaseRecord, Group, Parcel, Record
+from amq.protocols.commands import CloseParcel, TakeCopies, Transfer
 
 CLOSED = "PARCEL_CLOSED"  # code: the parcel came before, or was closed
 UNSURE = "PARCEL_UNSURE"  # code: it may be that a message of it is being stored for somebody else
 
 
 class Arrivals:
-    """`queue_of(transfer)` = where the messages go of a parcel for one queue; `taken(transfer, messages)` = records
-    that are stored with them, which have their seqs."""
+    """`queue_of(transfer)` = where the messages go of a parcel for one queue; `taken(transfer, seqs)` = records that
+    are stored with its messages, which have these seqs."""
 
     def __init__(self, core: Core, routing: Routing, limits: Limits, commits: Commits) -> None:
         self._core = core
@@ -37,16 +39,18 @@ class Arrivals:
         self._limits = limits
         self._commits = commits
         self._coming: dict[str, tuple[Parcel, Record]] = {}  # by channel: on its way, and in what
-        self.queue_of: Callable[[Transfer], str] = lambda transfer: transfer.queue
-        self.taken: Callable[[Transfer, list[Message]], Iterable[BaseRecord]] = lambda *_: ()
+        self.copies = CopiesHere(core, commits, _for_queue)
+        self.queue_of: Callable[[Transfer | TakeCopies], str] = lambda transfer: transfer.queue
+        self.taken: Callable[[Transfer | TakeCopies, list[int]], Iterable[BaseRecord]] = lambda *_: ()
 
     def take(self, transfer: Transfer, waiter: Waiter) -> Room | None:
         """Store a parcel. Returns the room that it must wait for, None = none. Raises CommandError, StoreFullError,
         TransactionRolledBackError: then nothing of it is stored."""
+        if transfer.queue.startswith(SENT_SCHEME):
+            self.copies.take(transfer, waiter)
+            return None
         channel, number = transfer.channel, transfer.number
-        last, _ = self._last(channel)
-        if last is not None and last.number >= number:
-            raise CommandError(f"parcel {number} of {channel[:200]} came before, or was closed", code=CLOSED)
+        self._check(channel, number)
         transaction = self._commits.begin()
         messages = self._messages(transfer)
         if transfer.queue:
@@ -67,12 +71,32 @@ class Arrivals:
         if transfer.queue:
             for message in messages:
                 message.seq = self._core.next_seq()
-        transaction.brings = [*self.taken(transfer, messages), parcel]
+        transaction.brings = [*self.taken(transfer, [message.seq for message in messages]), parcel]
         self._core.memory.take(memory_bytes(transaction.sends + transaction.published))
         group = self._commits.commit(transaction, _Arriving(self._coming, parcel, waiter, ""), "")
         assert group is not None
         self._coming[channel] = parcel, group
         return None
+
+    def fetch(self, command: TakeCopies, waiter: Waiter) -> None:
+        """The same for a parcel of which the messages are here. Raises CommandError."""
+        core, channel, number = self._core, command.channel, command.number
+        self._check(channel, number)
+        queue = self.queue_of(command)
+        if core.homes is not None:
+            core.homes.check_taken(queue)
+        seqs, moved = self.copies.fetched(command, queue)
+        parcel = Parcel(channel, number, count=len(seqs))
+        group = Group([moved, *self.taken(command, seqs), parcel])
+        core.append_group(group, {}).confirms.append((_Arriving(self._coming, parcel, waiter, ""), group))
+        self._coming[channel] = parcel, group
+        core.wake()
+
+    def _check(self, channel: str, number: int) -> None:
+        """Raises CommandError where that parcel may not come."""
+        last, _ = self._last(channel)
+        if last is not None and last.number >= number:
+            raise CommandError(f"parcel {number} of {channel[:200]} came before, or was closed", code=CLOSED)
 
     def close(self, command: CloseParcel, waiter: Waiter) -> None:
         """Answers how many messages that parcel had, when it is sure that this stays so."""

@@ -25,7 +25,7 @@ from amq.broker.waiters import Call
 from amq.core.errors import AmqError, CommandError, StoreError
 from amq.core.message import Message
 from amq.journal.records import ACKED, Consumed, Group, Parcel
-from amq.protocols.commands import CloseParcel, Failure, Transfer
+from amq.protocols.commands import CloseParcel, Failure, TakeCopies, Transfer
 
 PAUSE_S: Final = 0.5  # before the first repetition
 PAUSE_S_MAX: Final = 30.0
@@ -73,7 +73,7 @@ class Channel:
         self._core = core
         self._owner = owner
         self._parcel = Parcel(name, 0)
-        self._transfer: Transfer | None = None
+        self._transfer: Transfer | TakeCopies | None = None
         self._error: AmqError = StoreError("this broker became the master")
         self._tries = 0
         self._connection: PeerConnection | None = None
@@ -93,15 +93,27 @@ class Channel:
             self.due_s = self._core.clock.monotonic()
             self._core.wake()
 
-    def send(self, store: str, messages: list[Message], queues: Seqs, queue: str = "", extra: str = "") -> None:
+    def send(
+        self,
+        store: str,
+        messages: list[Message],
+        queues: Seqs,
+        queue: str = "",
+        extra: str = "",
+        copies: list[tuple[int, int]] | None = None,
+    ) -> None:
         """Give `messages` to `store`; `queues` = the persistent ones, which leave when they have come. `queue`, `extra`
-        = see `Transfer`. The owner hears what became of it."""
+        = see `Transfer`; `copies` = ranges of seqs there, of which `TakeCopies` says more, in place of messages. The
+        owner hears what became of it."""
         assert self.is_free
         core = self._core
         self.state = ChannelStep.RECORDING
         self._parcel = parcel = Parcel(self.name, core.next_seq(), store, queues)
         channel = f"{core.journal.store_uuid.hex()}/{self.name}"
-        self._transfer = Transfer(channel, parcel.number, messages, queue, extra)
+        if copies is not None:
+            self._transfer = TakeCopies(channel, parcel.number, tuple(copies), queue, extra)
+        else:
+            self._transfer = Transfer(channel, parcel.number, messages, queue, extra)
         batch = core.journal.open
         core.journal.append_record(parcel)
         batch.confirms.append((Call(self._recorded, self._failed), parcel))
@@ -136,7 +148,7 @@ class Channel:
         self.state, self._transfer = ChannelStep.FREE, None
         self._owner.refused(error if isinstance(error, AmqError) else StoreError(str(error)))
 
-    def _ask(self, command: Transfer | CloseParcel) -> None:
+    def _ask(self, command: Transfer | TakeCopies | CloseParcel) -> None:
         self._idle_s = self._core.clock.monotonic() + IDLE_S
         try:
             connection = self._connected()  # before it asks: one to another store ends here, with its questions

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple
 from typing import Any, Final
 
@@ -21,22 +21,24 @@ import structlog
 
 from amq.broker.core import Core
 from amq.broker.names import SUBSCRIPTION_SCHEME
-from amq.broker.queues.backlog import Place
 from amq.broker.queues.queue import Queue
 from amq.broker.state.state import State
 from amq.broker.topics.durables import Durables
 from amq.broker.transfer.channel import Channel, Seqs
+from amq.broker.transfer.copies_here import COPIES_GONE
+from amq.broker.transfer.copying_ahead import SUBSCRIPTION, CopyingAhead, gathered, in_order, look
 from amq.core.errors import AmqError
 from amq.core.message import Message
-from amq.journal.live import Segment
 from amq.journal.records import BaseRecord, BatchContent, Duplicates, Marker, Outcomes, Redelivered
-from amq.protocols.commands import Transfer
+from amq.protocols.commands import TakeCopies, Transfer
 
 MESSAGES_MAX: Final = 1000  # in a parcel
 BYTES_MAX: Final = 1 << 20  # of their records, where it is not one message alone
+COPIES_MAX: Final = 50_000  # in a parcel that names copies
+REFUSALS_MAX: Final = 3  # of such parcels, one after the other, before the messages go as a whole
 IDS_MAX: Final = 5000  # in a parcel
 RATE_S: Final = 2.0  # over which the rate for operators is measured
-SUBSCRIPTION, IDS, COUNTS, STAYS = "subscription", "ids", "counts", "stays"  # in the extra of a parcel
+IDS, COUNTS, STAYS, NAME = "ids", "counts", "stays", "name"  # in the extra of a parcel, beside SUBSCRIPTION
 OUTCOMES, MARKERS = "outcomes", "markers"
 _log = structlog.get_logger("amq.placement")
 
@@ -48,9 +50,13 @@ class Mover:
         self._core = core
         self._durables = durables
         self.channel = Channel(core, "moves", self)
+        self.copying = CopyingAhead(core, self._count_bytes)
         self._name = ""  # of the queue that is being sent
         self._ids: list[str] = []  # that it remembers and that are not sent, the newest first
         self._seqs = iter(array("Q"))  # of its messages that are not sent
+        self._copied = array("Q"), array("Q")  # of those that are copied, and that the other store has not fetched
+        self._copied_row = 0  # of the first of them
+        self._refusals = 0  # of parcels that name copies
         self._is_begun = self._is_reading = False
         self._parcel: tuple[list[Message], int, int] = ([], 0, 0)  # what is not persistent of it; messages, and bytes
         self._counted_s, self._counted_bytes = 0.0, 0  # since then, for the rate
@@ -73,10 +79,13 @@ class Mover:
                 homes.has_left(name)
             elif name != self._name:
                 self._begin(queue)
-            elif not self._send_head(queue) and not self._send_some(queue):
+            elif not (self._send_head(queue) or self._send_copied(queue) or self._send_some(queue)):
                 self._end(queue)
-        if not homes.leaving and self.channel.is_free and (store := homes.next_home_of_rest()):
-            self._send_rest(store)
+        if not homes.leaving and self.channel.is_free:
+            if store := homes.next_home_of_rest():
+                self._send_rest(store)
+            else:
+                self.copying.step(now_s)
 
     def _send_rest(self, store: str) -> None:
         """Send what belongs to no queue: the commits that took place, and the newest batch of each pipeline."""
@@ -93,6 +102,7 @@ class Mover:
     def _begin(self, queue: Queue) -> None:
         self._name, self._is_begun = queue.name, False
         self._ids = [*reversed(queue.duplicates)]
+        self._copied, self._copied_row = self.copying.taken(queue), 0
         self._seqs = _in_order(queue)
 
     def _send_head(self, queue: Queue) -> bool:
@@ -107,58 +117,68 @@ class Mover:
         self._send(queue, [], extra)
         return True
 
+    def _send_copied(self, queue: Queue) -> bool:
+        """The numbers of some messages that the other store has copies of. False = there are no more."""
+        (here, there), row = self._copied, self._copied_row
+        seqs = here[row : row + COPIES_MAX]
+        if not seqs:
+            return False
+        self._copied_row += len(seqs)
+        extra = self._extra(queue, seqs)
+        kept = [message for seq in seqs if (message := queue.messages.get(seq)) is not None and message.segment is None]
+        self._ship(queue, [], seqs, kept, 0, extra, ranges_of(there[row : row + len(seqs)]))
+        return True
+
     def _send_some(self, queue: Queue) -> bool:
         """Some messages. False = there are none."""
-        kept: list[Message] = []
-        places: list[Place] = []
-        size = 0
-        for seq in self._seqs:
-            message = queue.messages.get(seq)
-            if message is not None and message.segment is None:
-                kept.append(message)
-                size += len(message.body)
-            elif (place := _place(queue, seq, message)) is not None:
-                places.append(place)
-                size += place.size
-            if len(kept) + len(places) >= MESSAGES_MAX or size >= BYTES_MAX:
-                break
-        if places:
-            self._is_reading = True
-            self._look(queue, places, kept)
-        elif kept:
-            self._send(queue, kept, {})
-        return bool(places or kept)
+        kept, places, _ = gathered(queue, self._seqs, MESSAGES_MAX, BYTES_MAX)
+        if not kept and not places:
+            return False
+        self._is_reading = True
 
-    def _look(self, queue: Queue, places: list[Place], kept: list[Message]) -> None:
-        def found(messages: list[Message] | None) -> None:
-            if messages is None:  # copied forward meanwhile
-                again = [place for each in places if (place := _place(queue, each.seq, None)) is not None]
-                self._look(queue, again, kept)
-                return
+        def found(messages: list[Message]) -> None:
             self._is_reading = False
-            self._send(queue, [*messages, *kept], {})
+            self._send(queue, in_order([*messages, *kept]), {})
 
-        self._core.pager.look(queue, places, found)
+        look(self._core, queue, places, found)
+        return True
 
     def _send(self, queue: Queue, messages: list[Message], extra: dict[str, Any]) -> None:
-        core = self._core
-        assert core.homes is not None
-        if queue.name.startswith(SUBSCRIPTION_SCHEME):
-            extra[SUBSCRIPTION] = core.state.subscriptions[queue.name].definition
-        counts = [
-            [row, *queue.redelivered[message.seq]]
-            for row, message in enumerate(messages)
-            if message.seq in queue.redelivered
-        ]
-        if counts:
-            extra[COUNTS] = counts
+        seqs = array("Q", (message.seq for message in messages))
         kept = [message for message in messages if message.seq in queue.messages and message.segment is None]
         kept = [message for message in kept if queue.messages[message.seq] is message]
+        size = sum(len(message.body) for message in messages)
+        self._ship(queue, messages, seqs, kept, size, {**self._extra(queue, seqs), **extra}, None)
+
+    def _extra(self, queue: Queue, seqs: Iterable[int]) -> dict[str, Any]:
+        """All that the other store must know of messages of the queue beside themselves."""
+        extra: dict[str, Any] = {}
+        if queue.name.startswith(SUBSCRIPTION_SCHEME):
+            extra[SUBSCRIPTION] = self._core.state.subscriptions[queue.name].definition
+            if name := self.copying.name_there(queue.name):
+                extra[NAME] = name
+        known = queue.redelivered
+        if known and (counts := [[row, *known[seq]] for row, seq in enumerate(seqs) if seq in known]):
+            extra[COUNTS] = counts
+        return extra
+
+    def _ship(
+        self,
+        queue: Queue,
+        messages: list[Message],
+        seqs: array[int],
+        kept: list[Message],
+        size: int,
+        extra: dict[str, Any],
+        copies: list[tuple[int, int]] | None,
+    ) -> None:
+        """Send a parcel: `messages` or `copies`, of the messages `seqs`, of which `kept` are not persistent."""
+        assert self._core.homes is not None
         here = {message.seq for message in kept}
-        seqs = [message.seq for message in messages if message.seq not in here]
-        self._parcel = kept, len(messages), sum(len(message.body) for message in messages)
-        home = core.homes.next_home(queue.name)
-        self.channel.send(home, messages, {queue.name: seqs}, queue.name, json.dumps(extra) if extra else "")
+        self._parcel = kept, len(seqs), size
+        leaving = {queue.name: [seq for seq in seqs if seq not in here] if here else seqs.tolist()}
+        home = self._core.homes.next_home(queue.name)
+        self.channel.send(home, messages, leaving, queue.name, json.dumps(extra) if extra else "", copies)
 
     def _end(self, queue: Queue) -> None:
         """All is sent, if nothing came in between."""
@@ -193,16 +213,22 @@ class Mover:
         if self._rest:
             self._rest.pop()
         now_s = core.clock.monotonic()
-        self._count(now_s, count, size)
+        self._refusals = 0
+        self._count(count, size)
         if homes.rate_bytes:
             self._pause_until_s = max(now_s, self._pause_until_s) + size / homes.rate_bytes
         self.step()
 
-    def _count(self, now_s: float, count: int, size: int) -> None:
+    def _count(self, count: int, size: int) -> None:
         homes = self._core.homes
         assert homes is not None
         homes.sent.sent += count
         homes.sent.sent_bytes += size
+        self._count_bytes(size)
+
+    def _count_bytes(self, size: int) -> None:
+        homes, now_s = self._core.homes, self._core.clock.monotonic()
+        assert homes is not None
         self._counted_bytes += size
         if now_s >= self._counted_s + RATE_S:
             homes.sent.bytes_a_second = int(self._counted_bytes / min(now_s - self._counted_s, 2 * RATE_S))
@@ -210,20 +236,28 @@ class Mover:
 
     def refused(self, error: AmqError) -> None:
         _log.info("what moves is not taken yet: trying again", queue=self._name, reason=str(error))
+        if self._copied_row:
+            self._refusals += 1
+            if error.code == COPIES_GONE or self._refusals >= REFUSALS_MAX:
+                self.copying.drop(self._name)
+                self._refusals = 0
+        self._copied_row = 0
         self._name, self._parcel, self._rest = "", ([], 0, 0), None
         self._pause_until_s = self._core.clock.monotonic() + 0.2
 
     # -- to here ------------------------------------------------------------------------------------------------------
 
-    def queue_of(self, transfer: Transfer) -> str:
+    def queue_of(self, transfer: Transfer | TakeCopies) -> str:
         """The queue of the journal, here, into which the messages of a parcel go. Raises CommandError."""
-        definition = json.loads(transfer.extra).get(SUBSCRIPTION) if transfer.extra else None
+        extra = json.loads(transfer.extra) if transfer.extra else {}
+        definition = extra.get(SUBSCRIPTION)
         if definition is None:
             return transfer.queue
-        return self._durables.restore({**definition, "message_id_prefix": self._core.message_id_prefix}).name
+        definition = {**definition, "message_id_prefix": self._core.message_id_prefix}
+        return self._durables.restore(definition, extra.get(NAME, "")).name
 
-    def taken(self, transfer: Transfer, messages: list[Message]) -> list[BaseRecord]:
-        """The records that go with the messages of a parcel. These messages have their seqs already."""
+    def taken(self, transfer: Transfer | TakeCopies, seqs: Sequence[int]) -> list[BaseRecord]:
+        """The records that go with the messages of a parcel, which have these seqs here."""
         if not transfer.extra:
             return []
         extra, queue = json.loads(transfer.extra), self.queue_of(transfer)
@@ -232,7 +266,7 @@ class Mover:
             first = self._core.next_seq(len(ids))
             found.append(Duplicates(queue, [(id, seq) for seq, id in enumerate(ids, first)]))
         if counts := extra.get(COUNTS):
-            found.append(Redelivered(queue, [(messages[row].seq, *count) for row, *count in counts]))
+            found.append(Redelivered(queue, [(seqs[row], *count) for row, *count in counts]))
         if names := extra.get(OUTCOMES):
             found.append(Outcomes([(name, seq) for seq, name in enumerate(names, self._core.next_seq(len(names)))]))
         for owner, batch, *content in extra.get(MARKERS, ()):
@@ -253,8 +287,22 @@ def _rest_of(state: State) -> Iterator[dict[str, Any]]:
         yield from ({name: rest[first : first + IDS_MAX]} for first in range(0, len(rest), IDS_MAX))
 
 
+def ranges_of(seqs: Iterable[int]) -> list[tuple[int, int]]:
+    """(first, count) of seqs that follow each other."""
+    found: list[tuple[int, int]] = []
+    first = count = 0
+    for seq in seqs:
+        if seq != first + count:
+            if count:
+                found.append((first, count))
+            first, count = seq, 0
+        count += 1
+    return [*found, (first, count)] if count else found
+
+
 def _in_order(queue: Queue) -> Iterator[int]:
-    """The seqs of all that the queue holds: the highest priority first, and in their order."""
+    """The seqs of all that the queue holds when the first is asked for: the highest priority first, and in their
+    order."""
     for priority in range(9, -1, -1):
         found = array("Q", sorted(seq for seq, each in queue.messages.items() if each.priority == priority))
         if backlog := queue.backlogs.get(priority):
@@ -262,11 +310,3 @@ def _in_order(queue: Queue) -> Iterator[int]:
                 found.extend(chunk.seqs)
             found = array("Q", sorted(found))
         yield from found
-
-
-def _place(queue: Queue, seq: int, message: Message | None) -> Place | None:
-    message = message or queue.messages.get(seq)
-    if message is None:
-        return queue.find(seq)
-    assert isinstance(message.segment, Segment)
-    return Place(seq, message.segment.code, message.offset, message.size)
