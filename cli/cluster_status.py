@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from amq.cli.cluster_placing import placement_facts
-from amq.cli.output import print_table
+from amq.cli.output import duration_text, print_table
 from amq.cluster.alarms import alarms, preferred
 from amq.cluster.directory import Cluster, ClusterNode
 from amq.cluster.masters import Masters, StoreNow
@@ -110,6 +110,8 @@ def _node_facts(node: ClusterNode, stores: list[SeenStore]) -> dict[str, Any]:
         "pid": node.pid,
         "weight": node.weight,
         "drained": node.drained,
+        "stopped": node.has_stopped and not node.running,
+        "scale_down": None if node.scale_down is None else node.scale_down.to_json(),
         "addresses": list(node.addresses),
         "gateways": [each._asdict() for each in node.gateways] if node.running else [],
         "restarts": node.restarts,
@@ -117,6 +119,23 @@ def _node_facts(node: ClusterNode, stores: list[SeenStore]) -> dict[str, Any]:
         "serves": [store.name for store in stores if store.master == node.name],
         "should_serve": [store.name for store in stores if store.order[:1] == [node.name]],
     }
+
+
+def _state(node: dict[str, Any]) -> str:
+    if node["drained"]:
+        return "drained"
+    if node["running"]:
+        return "runs"
+    return "stopped" if node["stopped"] else "gone"
+
+
+def _scale_down_text(node: dict[str, Any]) -> str:
+    rule = node["scale_down"]
+    failure_s = rule["after_failure_s"]
+    failure = "" if failure_s is None else f", or for {duration_text(failure_s)} after a failure"
+    stores, into = ", ".join(rule["stores"]), ", ".join(rule["into"]) or "the other stores"
+    away = f"away for {duration_text(rule['after_s'])} after a stop{failure}"
+    return f"{stores} will go to {into} when {node['node']} is {away}"
 
 
 def print_facts(facts: Mapping[str, Any]) -> None:
@@ -143,7 +162,7 @@ def print_facts(facts: Mapping[str, Any]) -> None:
         [
             (
                 node["node"],
-                "drained" if node["drained"] else "runs" if node["running"] else "gone",
+                _state(node),
                 f"{node['weight']:g}",
                 ", ".join(node["serves"]) or "-",
                 sum(each["pid"] > 0 for each in node["gateways"]),
@@ -154,6 +173,9 @@ def print_facts(facts: Mapping[str, Any]) -> None:
             for node in facts["nodes"]
         ],
     )
+    rules = [_scale_down_text(node) for node in facts["nodes"] if node["scale_down"]]
+    if rules:
+        click.echo("\n" + "\n".join(rules))
     if facts["alarms"]:
         click.echo()
         for alarm in facts["alarms"]:

@@ -14,7 +14,9 @@ import amq
 from amq.cli import exits, logs, start_cluster, store_check
 from amq.cli.foreign import properties_of, property_option, read_foreign, read_permissions, read_users
 from amq.cli.output import examples
+from amq.cli.scale_down import scale_down_options
 from amq.cluster.directory import GATEWAYS_MAX, WEIGHT_MAX
+from amq.cluster.scaling import ScaleDown
 from amq.config import BrokerConfig, load
 from amq.core.errors import AmqError, ConfigError
 from amq.node import process
@@ -29,6 +31,7 @@ _EPILOG = examples(
     "amq start --store 'postgresql://amq@db/amq?sslmode=verify-full' --name a",
     "AMQ_STORE=/mnt/shared/amq amq start",
     "amq start --cluster /mnt/shared/cluster --name a --transport auto://0.0.0.0:61616",
+    "amq start --cluster /mnt/shared/cluster --name c --scale-down s3 --scale-down-to s1",
     "amq start amq.toml --name b -o priority=10 --wait-for-activation",
     "amq start activemq.xml --property activemq.data=/mnt/shared/amq",
 )
@@ -58,6 +61,7 @@ _EPILOG = examples(
     type=click.IntRange(1, GATEWAYS_MAX),
     help="With --cluster: the processes that hold the connections of clients. Default: 2, 1 on a host with one core.",
 )
+@scale_down_options
 @click.option("--member", metavar="STORE", hidden=True, help="For the processes that a node starts.")
 @click.option("--gateway", is_flag=True, hidden=True, help="For the processes that a node starts.")
 @click.option("--name", metavar="NAME", help="Name of this broker, unique on the store. Default: the host name.")
@@ -90,6 +94,7 @@ def start(
     cluster: str | None,
     weight: float | None,
     gateways: int | None,
+    scale_down: ScaleDown | None,
     member: str | None,
     gateway: bool,
     name: str | None,
@@ -125,8 +130,10 @@ def start(
     given = properties_of(properties)
     if cluster is not None and store is not None:
         raise click.UsageError("give one of --store and --cluster")
-    if cluster is None and (weight, gateways, member) != (None, None, None):
-        raise click.UsageError("--weight and --gateways are for a node of a cluster: give --cluster DIR, too")
+    if cluster is None and (weight, gateways, member, scale_down) != (None, None, None, None):
+        raise click.UsageError(
+            "--weight, --gateways and --scale-down are for a node of a cluster: give --cluster DIR, too"
+        )
     if cluster is not None and wait_for_activation:
         raise click.UsageError("--wait-for-activation: a node of a cluster is never master of all its stores")
 
@@ -145,15 +152,13 @@ def start(
         )
 
     if cluster is not None and member is None and not gateway:
-        start_cluster.run(cluster, read, 1.0 if weight is None else weight, gateways)
+        start_cluster.run(cluster, read, 1.0 if weight is None else weight, gateways, scale_down)
         return
-    leash = None
     if cluster is not None and member is not None:
         read = partial(start_cluster.member_config, cluster, member, read)
     elif cluster is not None:
         read = partial(read, cluster)
-    if cluster is not None:
-        leash = start_cluster.leash()
+    leash = None if cluster is None else start_cluster.leash()
     config = read()
     configure_log = partial(logs.configure, store=member or "")
     configure_log(config)

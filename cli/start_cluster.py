@@ -22,6 +22,7 @@ import amq
 from amq.cli import logs
 from amq.cluster.directory import Cluster, ClusterNode
 from amq.cluster.placement import Naming
+from amq.cluster.scaling import ScaleDown
 from amq.cluster.supervisor import SOCKETS, Program, Supervisor
 from amq.config import BrokerConfig
 from amq.config.addresses import of_broker, ports, shifted
@@ -47,7 +48,13 @@ GATEWAYS = 2  # where nobody says more
 _log = structlog.get_logger("amq.cluster")
 
 
-def run(directory: str, read: Callable[[str], BrokerConfig], weight: float, gateways: int | None) -> None:
+def run(
+    directory: str,
+    read: Callable[[str], BrokerConfig],
+    weight: float,
+    gateways: int | None,
+    scale_down: ScaleDown | None,
+) -> None:
     """Be a node until a signal comes. `read(store)` = the configuration of a member, but for what belongs to the
     cluster; `gateways` = how many there are, None = as many as are good for this host. Raises AmqError; the command's
     exit code is that of the process that failed to stop."""
@@ -63,8 +70,19 @@ def run(directory: str, read: Callable[[str], BrokerConfig], weight: float, gate
     _check_naming(config, table.placement.naming)
     count = gateways or min(GATEWAYS, len(os.sched_getaffinity(0)))
     began_ms = time.time_ns() // 1_000_000
-    node = ClusterNode(config.name, True, weight, host=socket.gethostname(), pid=os.getpid(), began_ms=began_ms)
-    seat = cluster.join(node.name, node.weight, node.host, node.pid)
+    node = ClusterNode(
+        config.name,
+        True,
+        weight,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        began_ms=began_ms,
+        scale_down=scale_down,
+    )
+    gone = [] if scale_down is None else scale_down.check(table.stores)
+    seat = cluster.join(node.name, node.weight, node.host, node.pid, scale_down)
+    if gone:
+        _log.warning("--scale-down names stores that the cluster does not have: they may have left it", stores=gone)
     _log.info("node starting", version=amq.__version__, pid=os.getpid(), cluster=cluster.directory, weight=weight)
     try:
         with _own_directory(config) as place:

@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple
 
 from amq.cluster.placement import SPREAD, Naming, Placement
 from amq.cluster.preference import preferences, priorities
+from amq.cluster.scaling import ScaleDown
 from amq.config.addresses import bounded, stated
 from amq.core.errors import AmqError, ConfigError, CorruptError, NewerFormatError, StoreError
 from amq.store.board import Posted, Seat, SeatTakenError
@@ -116,6 +117,8 @@ class ClusterNode:
     began_ms  when its process was started, by its own clock, 0 = unknown
     restarts  how often its processes were started again
     failing   those that end again and again: a store names its member
+    has_stopped  in good order, when it ran last
+    scale_down   which stores leave the cluster with it, None = none
     """
 
     name: str
@@ -129,6 +132,8 @@ class ClusterNode:
     began_ms: int = 0
     restarts: int = 0
     failing: tuple[str, ...] = ()
+    has_stopped: bool = False
+    scale_down: ScaleDown | None = None
 
     @property
     def effective_weight(self) -> float:
@@ -263,7 +268,7 @@ class Cluster:
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
-    def join(self, node: str, weight: float, host: str, pid: int) -> Seat:
+    def join(self, node: str, weight: float, host: str, pid: int, scale_down: ScaleDown | None = None) -> Seat:
         """Take part as `node`, until the seat is closed. Raises ConfigError, NodeTakenError, StoreError."""
         check_node(node, weight)
         others = [each for each in self.nodes() if each.name != node]
@@ -283,7 +288,7 @@ class Cluster:
                 f"{error.filename or self.directory}: {error.strerror}: cannot join the cluster"
             ) from error
         try:
-            seat.write(node_document(ClusterNode(node, True, weight, host=host, pid=pid)))
+            seat.write(node_document(ClusterNode(node, True, weight, host=host, pid=pid, scale_down=scale_down)))
         except BaseException:
             seat.close()
             raise
@@ -328,9 +333,9 @@ class Cluster:
         """By store: the nodes that should be its master, the most preferred one first."""
         return preferences(self.table().stores, _weights(self.nodes()))
 
-    def priorities(self, node: str) -> dict[str, int]:
-        """By store: the `priority` of its member at `node`."""
-        return priorities(self.table().stores, _weights(self.nodes()), node)
+    def priorities(self, node: str, nodes: list[ClusterNode] | None = None) -> dict[str, int]:
+        """By store: the `priority` of its member at `node`. `nodes` = all, where they are known."""
+        return priorities(self.table().stores, _weights(self.nodes() if nodes is None else nodes), node)
 
     def _with_order(self, node: ClusterNode) -> ClusterNode:
         for _ in range(READS_MAX):
@@ -353,6 +358,8 @@ def node_document(node: ClusterNode) -> bytes:
         "began_ms": node.began_ms,
         "restarts": node.restarts,
         "failing": list(node.failing[:FAILING_MAX]),
+        "has_stopped": node.has_stopped,
+        "scale_down": None if node.scale_down is None else node.scale_down.to_json(),
     }
     return encode("node", {**body, "addresses": list(bounded(node.addresses))}, NODE_BYTES)
 
@@ -449,6 +456,8 @@ def _node_of(posted: Posted, running: bool) -> ClusterNode:
             began_ms=_count(body.get("began_ms")),
             restarts=_count(body.get("restarts")),
             failing=tuple(map(str, failing[:FAILING_MAX])) if isinstance(failing := body.get("failing"), list) else (),
+            has_stopped=body.get("has_stopped") is True,
+            scale_down=ScaleDown.from_json(body.get("scale_down")),
         )
     return ClusterNode(posted.name, running)
 

@@ -8,18 +8,20 @@ store has no master.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 import structlog
 
-from amq.cluster.directory import Cluster
+from amq.cluster.directory import Cluster, ClusterNode
 from amq.cluster.placement import Placement
 from amq.cluster.placing import Await, StoreSeen, next_step
-from amq.cluster.removing import leave_note
+from amq.cluster.removing import leave_note, remove_store
+from amq.cluster.scaling import GoneNodes, NodeSeen
 from amq.cluster.seeing import store_seen
 from amq.core.errors import AmqError, StoreError
+from amq.doors.clock import Clock, SystemClock
 
 MOVING_LOOK_S: Final = 0.25  # between two looks while something moves
 IDLE_LOOK_S: Final = 2.0
@@ -47,15 +49,42 @@ def advance(found: Cluster, seen: Seen | None = None) -> Placement:
         return found.table().placement
 
 
-def carry_on(found: Cluster, is_moving: Callable[[], bool], stopped: threading.Event) -> None:
-    """Carry moves through, while there are some, until `stopped`."""
-    trouble = ""
+def scale_down(found: Cluster, watch: GoneNodes, nodes: Sequence[ClusterNode], now_s: float) -> None:
+    """Begin to remove a store whose node has gone for good, if there is one and nothing moves. Raises StoreError,
+    ConfigError, OSError."""
+    if not any(each.scale_down for each in nodes):
+        return
+    seen = [NodeSeen(each.name, each.running, each.has_stopped, each.scale_down) for each in nodes]
+    placement = found.table().placement
+    removal = watch.step(seen, placement.stores, now_s)
+    if removal is None or placement.step is not None:
+        return
+    remove_store(found, removal.store, removal.into)
+    _log.warning(
+        "a node has gone for good: its store is removed",
+        gone=removal.node,
+        leaving=removal.store,
+        into=list(removal.into),
+    )
+
+
+def carry_on(
+    found: Cluster,
+    is_moving: Callable[[], bool],
+    nodes: Callable[[], Sequence[ClusterNode]],
+    stopped: threading.Event,
+    clock: Clock | None = None,
+) -> None:
+    """Carry moves through, while there are some, and begin those that nodes leave behind, until `stopped`. `nodes()` =
+    those of the cluster, as seen a moment ago."""
+    trouble, watch, clock = "", GoneNodes(), clock or SystemClock()
     while not stopped.wait(MOVING_LOOK_S if is_moving() else IDLE_LOOK_S):
-        if not is_moving():
-            continue
         said, trouble = trouble, ""
         try:
-            advance(found)
+            if is_moving():
+                advance(found)
+            else:
+                scale_down(found, watch, nodes(), clock.monotonic())
         except (AmqError, OSError) as error:
             trouble = str(error)
             if trouble != said:

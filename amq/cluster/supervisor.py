@@ -44,6 +44,7 @@ STARTING_S = 300.0  # before the first word: a busy host starts many processes a
 PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 30.0  # before a process is started again; twice as long each time
 STEADY_S = 60.0  # a process that ran for so long is started again after the shortest pause
 FAILING_PAUSE_S = 8 * PAUSE_S_MIN  # of one that has ended three times without a steady minute
+SEAT_S = 5.0  # at a stop: for the last word in the seat; the file system may hang
 GATEWAYS_END_S = 10.0  # at a stop: then the members end, too
 DATAGRAM_BYTES_MAX = 4096
 COUNTS = "X_AMQ_COUNTS"  # what a gateway says of itself, as JSON
@@ -125,6 +126,7 @@ class Supervisor:
         self._is_ready = False
         self._opened = 0  # processes
         self._is_moving = False  # are destinations on their way to other homes?
+        self._nodes: list[ClusterNode] = []  # of the cluster
 
     async def until_stopped(self) -> int:
         """Run until a signal asks to stop. Returns the exit code: that of the first process that failed to end well."""
@@ -136,15 +138,18 @@ class Supervisor:
         self._feed_watchdog(process.watchdog_interval_s())
         for index, program in enumerate(self._programs, start=1):
             self._gateways.append(self._open(f"gateway {index}", {"gateway": index}, program))
-        threading.Thread(target=self._look_on, name="amq-cluster", daemon=True).start()
-        carrying = (self._cluster, lambda: self._is_moving, self._stopped)
+        looking = threading.Thread(target=self._look_on, name="amq-cluster", daemon=True)
+        looking.start()
+        carrying = (self._cluster, lambda: self._is_moving, lambda: self._nodes, self._stopped)
         threading.Thread(target=carry_on, args=carrying, name="amq-moves", daemon=True).start()
         try:
             await self._end
             await self._stop(self._gateways, GATEWAYS_END_S)
             await self._stop(list(self._members.values()))
+            self._node = replace(self._node, has_stopped=True)
         finally:
             self._stopped.set()
+            await asyncio.to_thread(looking.join, SEAT_S)
             for each in self._processes():
                 self._close(each)
         return next((each.code for each in self._processes() if each.code), 0)
@@ -173,13 +178,11 @@ class Supervisor:
                 if self._seat.keep():
                     _log.warning("the document that says that this node runs was lost: it is there again")
                     self._written = None
-                node = self._node
-                if node != self._written:
-                    self._seat.write(node_document(node))
-                    self._written = node
-                table = self._cluster.table()
+                self._tell()
+                table, self._nodes = self._cluster.table(), self._cluster.nodes()
                 self._is_moving = table.placement.step is not None
-                seen = _Seen(tuple(table.stores), self._cluster.priorities(self._node.name), table.number)
+                priorities = self._cluster.priorities(self._node.name, self._nodes)
+                seen = _Seen(tuple(table.stores), priorities, table.number)
                 trouble = ""
             except (AmqError, OSError, SeatTakenError) as error:
                 seen, trouble = None, str(error)
@@ -190,6 +193,15 @@ class Supervisor:
                 with suppress(RuntimeError):  # the event loop has ended meanwhile
                     self._loop.call_soon_threadsafe(self._take, seen)
             self._stopped.wait(MOVING_LOOK_S if self._is_moving else LOOK_S)
+        with suppress(AmqError, OSError, SeatTakenError):  # others see that it does not run, whatever it last said
+            self._tell()
+
+    def _tell(self) -> None:
+        """Write into the seat what this node says of itself. Raises AmqError, OSError, SeatTakenError."""
+        node = self._node
+        if node != self._written:
+            self._seat.write(node_document(node))
+            self._written = node
 
     def _take(self, seen: _Seen) -> None:
         if self._end.done() or seen == self._seen:

@@ -164,8 +164,9 @@ HA = table(
         "shared-store": special(lambda part: _shared_store(part)),
         "live-only primary-only": natural("a broker alone on its store; others that start on it become slaves"),
         "scale-down": unsupported(
-            "a broker does not give its messages to another one when it stops: they stay in the store, which another "
-            "broker serves; for good use `amq store merge FROM INTO`, in a cluster `amq cluster remove-store`",
+            "messages stay in the store, which another broker serves when this one stops. To empty a store into others "
+            "then, make a cluster and give its node `--scale-down STORE`, and `--scale-down-to` for the group; two "
+            "lone groups become one with `amq store merge FROM INTO`",
             whole=True,
         ),
         "allow-failback": carry("allowFailback", boolean),

@@ -70,6 +70,8 @@ def test_status_tells_stores_that_nobody_serves(cluster: Path, node: str) -> Non
             "pid": 4711,
             "weight": 1.0,
             "drained": False,
+            "stopped": False,
+            "scale_down": None,
             "addresses": [],
             "gateways": [],
             "restarts": 0,

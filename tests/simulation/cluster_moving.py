@@ -64,7 +64,8 @@ class Carrier:
             return
         self.process = process = self.machine.spawn(f"carrier-{self.machine.name}")
         self._world.equip(process)
-        process.start("carrier", lambda: carry_on(Directory(self._world, process), self._is_moving, process.event()))  # type: ignore[arg-type]
+        directory: Any = Directory(self._world, process)
+        process.start("carrier", lambda: carry_on(directory, self._is_moving, list, process.event()))
 
     def _is_moving(self) -> bool:
         return self._world.tables.seen(self.machine, self._world.scheduler.now).placement.step is not None
