@@ -27,9 +27,9 @@ from amq.broker.sessions.traffic import Traffic
 from amq.core.destination import TOPIC_SCHEME, Pattern, Source, told, wire_name
 from amq.core.errors import AmqError, CommandError
 from amq.core.message import GivenIds
-from amq.gateway import works
+from amq.gateway import settling, works
 from amq.gateway.answers import AGAIN, BYTES, KEPT_BYTES, SESSION, TOKEN, Joined, Kept
-from amq.gateway.consumers import Consumer, ConsumerHome, HomeBranch, in_homes
+from amq.gateway.consumers import Consumer, ConsumerHome, HomeBranch
 from amq.gateway.homes import INDEX_BITS, INDEX_MASK, GatewayCluster, Loss, RoutedHome
 from amq.gateway.leaving import leave
 from amq.gateway.moves import HOME_CODES, Move, passes
@@ -37,8 +37,6 @@ from amq.gateway.reopening import reopen
 from amq.gateway.spanning import SpanningEnd
 from amq.journal.hidden import home_name
 from amq.protocols.commands import (
-    NOT_HELD,
-    OLDEST,
     Abort,
     AbortBatch,
     Begin,
@@ -76,7 +74,6 @@ from amq.protocols.commands import (
     SendToMany,
     Settle,
     SettleAgain,
-    SettleIfHeld,
     SettleLeases,
     SettleRun,
     SettleSet,
@@ -126,7 +123,7 @@ class RoutedConnection:
         self._protocol = protocol
         self._is_lost = False
         self._is_writable = True
-        self._homes: dict[int, RoutedHome] = {}  # by index
+        self.homes: dict[int, RoutedHome] = {}  # by index
         self._by_name: dict[str, RoutedHome] = {}  # homes of single destinations
         self.sessions: dict[int, RoutedSession] = {0: RoutedSession(0)}
         self.works: dict[str, works.RoutedWork] = {}
@@ -144,7 +141,7 @@ class RoutedConnection:
     @property
     def owes_answers(self) -> bool:
         """Is there something asked for that no home has answered?"""
-        return any(home.unanswered for home in self._homes.values() if home.connection is not None)
+        return any(home.unanswered for home in self.homes.values() if home.connection is not None)
 
     @property
     def client(self) -> Client:
@@ -161,7 +158,7 @@ class RoutedConnection:
             connection.is_lost = lost
 
     def _connections(self) -> list[Any]:
-        return [home.connection for home in list(self._homes.values()) if home.connection is not None]
+        return [home.connection for home in list(self.homes.values()) if home.connection is not None]
 
     def set_writable(self, writable: bool) -> None:
         self._is_writable = writable
@@ -181,8 +178,8 @@ class RoutedConnection:
         if self.is_closed:
             return
         self.is_closed = True
-        homes = list(self._homes.values())
-        self._homes.clear()
+        homes = list(self.homes.values())
+        self.homes.clear()
         self._by_name.clear()
         for home in homes:
             home.end()
@@ -224,7 +221,7 @@ class RoutedConnection:
     def route(self, commands: list[Command], number: int) -> int:
         """Give each command to its home; they go there with the next `flush`. `number` = of the session of the first
         ones. Returns that of the last ones."""
-        names, homes, handlers = self._by_name, self._homes, self._HANDLERS
+        names, homes, handlers = self._by_name, self.homes, self._HANDLERS
         session = self.sessions.get(number)
         if session is not None and session.commit is not None:
             session = None
@@ -265,7 +262,7 @@ class RoutedConnection:
                     found = homes.get(seq & INDEX_MASK)
                     branch = None if consumer is None else consumer.branches.get(seq & INDEX_MASK)
                     if found is None or branch is None or consumer.is_watched:  # type: ignore[union-attr]
-                        self._settle(session, command)  # type: ignore[arg-type]
+                        settling.settle(self, session, command)  # type: ignore[arg-type]
                         continue
                     command.seq = own = seq >> INDEX_BITS  # type: ignore[attr-defined]
                     if branch.unsettled:
@@ -343,13 +340,13 @@ class RoutedConnection:
 
     # -- homes --------------------------------------------------------------------------------------------------------
 
-    def _home(self, index: int) -> RoutedHome:
+    def home_at(self, index: int) -> RoutedHome:
         """The home with that index, which is opened where that is needed. Raises AmqError."""
-        home = self._homes.get(index)
+        home = self.homes.get(index)
         if home is None:
             home = RoutedHome(self, self.cluster.placement.places[index], index)
             self.open(home)
-            self._homes[index] = home
+            self.homes[index] = home
         return home
 
     def open(self, home: RoutedHome) -> None:
@@ -373,7 +370,7 @@ class RoutedConnection:
         home = self._by_name.get(name)
         if home is None:
             indices = self.indices(name)
-            home = self._home(indices[0] if len(indices) == 1 else self._own_place(indices))
+            home = self.home_at(indices[0] if len(indices) == 1 else self._own_place(indices))
             if len(self._by_name) >= NAMES_MAX:
                 self._by_name.clear()
             self._by_name[name] = home
@@ -391,17 +388,17 @@ class RoutedConnection:
 
     def anchor(self, name: str) -> RoutedHome:
         """The home where what concerns no destination is known by `name`: the same for all connections."""
-        return self._home(self.indices(TOPIC_SCHEME + name)[0])
+        return self.home_at(self.indices(TOPIC_SCHEME + name)[0])
 
     def batch_home(self) -> RoutedHome:
         """The home that decides the batches of pipelines: the first store of the cluster, for its place never changes,
         and with another one a batch could be committed twice."""
-        return self._home(0)
+        return self.home_at(0)
 
     def all_homes(self) -> list[RoutedHome]:
         """Each store of the cluster. Raises AmqError."""
         table = self.cluster.placement
-        return [self._home(table.places.index(store)) for store in table.stores]
+        return [self.home_at(table.places.index(store)) for store in table.stores]
 
     def _parts(self, sources: Iterable[Source]) -> dict[RoutedHome, tuple[Source, ...]]:
         """The homes of what a consumer names, and the part that each has."""
@@ -409,9 +406,9 @@ class RoutedConnection:
         for source in sources:
             for index in self._places_of_patterns() if isinstance(source, Pattern) else self.indices(source):
                 parts.setdefault(index, []).append(source)
-        return {self._home(index): tuple(found) for index, found in parts.items()}
+        return {self.home_at(index): tuple(found) for index, found in parts.items()}
 
-    def _is_place(self, index: int) -> bool:
+    def is_place(self, index: int) -> bool:
         """Has the cluster a store with that place?"""
         places = self.cluster.placement.places
         return index < len(places) and bool(places[index])
@@ -451,7 +448,7 @@ class RoutedConnection:
             receipt = Joined(command.receipt, session, command=command)
             home.ask(session, _asking(command, receipt))
 
-    def _pass_part(self, session: int, home: ConsumerHome, command: Any) -> None:
+    def pass_part(self, session: int, home: ConsumerHome, command: Any) -> None:
         """A settlement, or a part of a transaction, goes to one home."""
         if command.receipt is not None:
             command.receipt = Kept((command.receipt, 0, command.transaction or None, 0, session, True))
@@ -540,7 +537,7 @@ class RoutedConnection:
             self.resume(home.index)
         if self.move is not None:
             self.move.go_on()
-        self.waits = self.move is not None or any(index in self._pausing for index in self._homes)
+        self.waits = self.move is not None or any(index in self._pausing for index in self.homes)
 
     def _move_of(self, home: RoutedHome) -> Move:
         """That home has refused something whose destination lives elsewhere."""
@@ -556,7 +553,7 @@ class RoutedConnection:
 
     def forget(self, home: RoutedHome) -> None:
         """Its store was removed."""
-        del self._homes[home.index]
+        del self.homes[home.index]
         self.forget_homes()
 
     # -- a home that is lost ------------------------------------------------------------------------------------------
@@ -596,7 +593,7 @@ class RoutedConnection:
         """In a transaction."""
         home = works.home_in(self, command.transaction, command.message.destination, command.message)
         self.traffic.received += 1
-        self._pass_part(session.number, home, command)
+        self.pass_part(session.number, home, command)
 
     def _send_run(self, session: RoutedSession, command: SendRun) -> None:
         home, bodies, receipts = self.home_to(command.like.destination), command.bodies, command.receipts
@@ -808,146 +805,6 @@ class RoutedConnection:
         for branch, change in changes:
             branch.home.ask(session.number, Extend(command.id, change, receipt))
 
-    # -- settlements --------------------------------------------------------------------------------------------------
-
-    def _settle(self, session: RoutedSession, command: Settle) -> None:
-        consumer = session.consumers.get(command.consumer)
-        if consumer is None and not command.consumer:
-            consumer = next((each for each in session.consumers.values() if command.seq in each.held), None)
-        if isinstance(command, SettleSet):
-            if not command.transaction and any(map(self._is_old, command.seqs)):
-                self._settle_each(session, command)
-            else:
-                self._settle_set(session, command, consumer, command.seqs)
-        elif consumer is not None and consumer.is_divided:
-            covered = consumer.covered(command.first, command.seq)
-            if covered:
-                self._settle_set(session, command, consumer, covered)
-            elif self._is_of_removed(command):
-                return
-            elif command.transaction or not self._is_old(command.seq):
-                raise _not_held(command)
-            else:
-                self._settle_late(session.number, command)
-        else:
-            self._settle_range(session, command, consumer)
-
-    def _settle_range(self, session: RoutedSession, command: Settle, consumer: Consumer | None) -> None:
-        """In one home; whether the deliveries are there is that home's word."""
-        index, first = command.seq & INDEX_MASK, command.first
-        home = self._homes.get(index)
-        if home is None or (first not in (None, OLDEST) and first & INDEX_MASK != index):
-            if self._is_of_removed(command):
-                return
-            raise _not_held(command)
-        if command.transaction:
-            works.work_in(self, command.transaction, home, command.outcome is Outcome.ACCEPTED)
-        if not command.transaction and self._is_old(command.seq):
-            deals = partial(self._was_lost, session.number, copy(command))
-            receipt = Joined(command.receipt, session.number, command=command, deals=deals)
-            command = SettleIfHeld(
-                command.seq, command.consumer, receipt, "", command.outcome, command.first, command.reason
-            )
-        branch = None if consumer is None else consumer.branches.get(index)
-        if branch is not None and first is None:
-            branch.unsettled = max(0, branch.unsettled - 1)
-        elif branch is not None and first == OLDEST and command.seq == branch.newest:
-            branch.unsettled = 0
-        self.traffic.acknowledged += command.outcome is Outcome.ACCEPTED
-        command.seq >>= INDEX_BITS
-        command.first = first and first >> INDEX_BITS
-        if command.__class__ is SettleIfHeld:
-            home.ask(session.number, command)
-        else:
-            self._pass_part(session.number, home, command)
-
-    def _is_of_removed(self, command: Settle) -> bool:
-        """Is that delivery of a store that was removed, and does nobody want an answer? The message comes again."""
-        index = command.seq & INDEX_MASK
-        asks = command.receipt is not None or bool(command.transaction)
-        return not asks and index not in self._homes and not self._is_place(index)
-
-    def _is_old(self, seq: int) -> bool:
-        """May that delivery be from before its home was lost?"""
-        home = self._homes.get(seq & INDEX_MASK)
-        return home is not None and seq <= home.old
-
-    def _was_lost(self, number: int, command: Settle, joined: Joined) -> bool:
-        """A settlement of what may be such a delivery has its answer. True: it was one."""
-        if joined.outcomes != [NOT_HELD]:
-            return False
-        self._settle_late(number, command)
-        self.cluster.later(self.flush)
-        return True
-
-    def _settle_late(self, number: int, command: Settle) -> None:
-        """A settlement of such a delivery: the message comes again, has left for good, or somebody else has it."""
-        if command.receipt is None:
-            return
-        if command.first is not None or command.outcome is not Outcome.ACCEPTED:
-            self.peer.fail(Failure(_not_held(command), Scope.COMMAND, command.receipt, number))
-            return
-        again = SettleAgain(command.seq >> INDEX_BITS, command.consumer, command.receipt)
-        self.pass_on(number, self._home(command.seq & INDEX_MASK), again)
-
-    def _settle_each(self, session: RoutedSession, command: SettleSet) -> None:
-        """Deliveries of which some may be such ones."""
-        receipt, seqs = command.receipt, command.seqs
-        if receipt is not None:
-            raise _not_held(command)
-        for seq in seqs:
-            self._settle(session, Settle(seq, command.consumer, None, "", command.outcome, None, command.reason))
-
-    def _settle_set(
-        self, session: RoutedSession, command: Settle, consumer: Consumer | None, seqs: Iterable[int]
-    ) -> None:
-        """All of `seqs`, each in its home."""
-        parts: list[tuple[RoutedHome, list[int]]] = []
-        for index, found in in_homes(seqs, INDEX_MASK).items():
-            home = self._homes.get(index)
-            if home is None:
-                raise _not_held(command)
-            if command.transaction:
-                works.work_in(self, command.transaction, home, command.outcome is Outcome.ACCEPTED)
-            parts.append((home, found))
-        receipt = command.receipt
-        if receipt is not None and len(parts) > 1:
-            receipt = Joined(receipt, session.number, len(parts), command=command)
-        for home, found in parts:
-            branch = None if consumer is None else consumer.branches.get(home.index)
-            if consumer is not None and branch is not None:
-                branch.unsettled = max(0, branch.unsettled - len(found))
-                for seq in found:
-                    consumer.held.pop(seq, None)
-            if command.outcome is Outcome.ACCEPTED:
-                self.traffic.acknowledged += len(found)
-            own = [seq >> INDEX_BITS for seq in found]
-            part = SettleSet(own, command.consumer, receipt, command.transaction, command.outcome, command.reason)
-            if len(parts) > 1 and receipt is not None:
-                home.ask(session.number, part)
-            else:
-                self._pass_part(session.number, home, part)
-
-    def _settle_run(self, session: RoutedSession, command: SettleRun) -> None:
-        consumer, seqs = session.consumers.get(command.consumer), command.seqs
-        index = seqs[0] & INDEX_MASK
-        branch = None if consumer is None or consumer.is_divided else consumer.branches.get(index)
-        if branch is None or min(seqs) <= branch.home.old or {seq & INDEX_MASK for seq in seqs} != {index}:
-            for each in command.one_by_one():
-                self.route([each], session.number)
-            return
-        branch.unsettled = max(0, branch.unsettled - len(seqs))
-        self.traffic.acknowledged += len(seqs)
-        command.seqs = [seq >> INDEX_BITS for seq in seqs]
-        branch.home.put(session.number, command)
-
-    def _settle_again(self, session: RoutedSession, command: SettleAgain) -> None:
-        if (command.seq & INDEX_MASK) not in self._homes and not self._is_place(command.seq & INDEX_MASK):
-            raise _not_held(command)
-        home = self._home(command.seq & INDEX_MASK)
-        command.seq >>= INDEX_BITS
-        self.pass_on(session.number, home, command)
-
     # -- the rest -----------------------------------------------------------------------------------------------------
 
     def _open_session(self, session: RoutedSession | int, command: OpenSession) -> None:  # noqa: ARG002
@@ -973,7 +830,7 @@ class RoutedConnection:
         for consumer in self.sessions.pop(number).consumers.values():
             consumer.end()
         works.end_session(self, number)
-        homes = [home for home in self._homes.values() if number in home.sessions]
+        homes = [home for home in self.homes.values() if number in home.sessions]
         self.to_all(session.number, homes, command)
         for home in homes:
             home.sessions.discard(number)
@@ -1005,7 +862,7 @@ class RoutedConnection:
             self.pass_on(session.number, found[0], command)
 
     def _delete_destination(self, session: RoutedSession, command: DeleteDestination) -> None:
-        homes = [self._home(index) for index in self.indices(command.name)]
+        homes = [self.home_at(index) for index in self.indices(command.name)]
         self.to_all(session.number, homes, command, again=self._once(command, len(homes)))
 
     def _lease(self, session: RoutedSession, command: LeaseMessages | SettleLeases) -> None:
@@ -1031,7 +888,7 @@ class RoutedConnection:
         self.cluster.locate(wanted, answer)
 
     def _nothing(self, session: RoutedSession, command: Nothing) -> None:
-        self.to_all(session.number, self._homes.values(), command)
+        self.to_all(session.number, self.homes.values(), command)
 
     def _disconnect(self, session: RoutedSession, command: Disconnect) -> None:
         for commit in self.commits:
@@ -1045,10 +902,10 @@ class RoutedConnection:
                 self.peer.confirm(command.receipt)
             self.peer.close()
 
-        if not self._homes:
+        if not self.homes:
             ended(None)
             return
-        self.to_all(session.number, [*self._homes.values()], _asking(command, None), ended=ended)
+        self.to_all(session.number, [*self.homes.values()], _asking(command, None), ended=ended)
 
     def _invalid(self, session: RoutedSession, command: Invalid) -> None:  # noqa: ARG002
         raise command.error if isinstance(command.error, AmqError) else CommandError(str(command.error))
@@ -1062,10 +919,10 @@ class RoutedConnection:
         SendRun: _send_run,
         SendMany: _send_many,
         SendToMany: _send_to_many,
-        Settle: _settle,
-        SettleSet: _settle,
-        SettleRun: _settle_run,
-        SettleAgain: _settle_again,
+        Settle: settling.settle,
+        SettleSet: settling.settle,
+        SettleRun: settling.settle_run,
+        SettleAgain: settling.settle_again,
         Subscribe: _subscribe,
         Unsubscribe: _unsubscribe,
         Credit: _credit,
@@ -1118,12 +975,3 @@ def _range_at(home: RoutedHome, range: Any) -> Any:
     if any(place is not None and place[1] & INDEX_MASK != home.index for place in range):
         raise CommandError("this place is in another store: take those of a browse of this queue", code="PLACE_UNKNOWN")
     return range._replace(after=places[0], until=places[1])
-
-
-def _not_held(command: Settle) -> CommandError:
-    name = "acknowledgement" if command.outcome is Outcome.ACCEPTED else "refusal"
-    return CommandError(
-        f"{name} of a message that this connection does not hold: it was acknowledged before, its subscription ended "
-        "or does not acknowledge, or it was delivered on an earlier connection",
-        code="UNKNOWN_DELIVERY",
-    )

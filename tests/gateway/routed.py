@@ -218,7 +218,7 @@ class Brokers:
     def cut(self, client: RoutedConnection, store: str, is_orderly: bool = False, was_linked: bool = True) -> None:
         """The link of that client's connection to a store breaks: both ends learn of it."""
         index = self.placement.stores.index(store)
-        home = client._homes[index]
+        home = client.homes[index]
         handed: Any = home.connection.peer  # type: ignore[union-attr]
         handed.is_cut = True
         error = AmqError("the link is broken", code="LINK_LOST")

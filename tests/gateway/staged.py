@@ -48,7 +48,7 @@ class Stage:
         return client
 
     def home(self, store: int) -> RoutedHome:
-        return self.client.session._homes[store]  # type: ignore[attr-defined,no-any-return]
+        return self.client.session.homes[store]  # type: ignore[attr-defined,no-any-return]
 
     def cut(self, store: int) -> None:
         """The gateway hears nothing more from that store, whose master does what it was asked before."""

@@ -19,7 +19,7 @@ from tests.subscribing import subscribe
 
 def remove(story: Story) -> None:
     """s1 is none of the cluster any more, and its link goes."""
-    table, home = story.cluster.placement, story.client.session._homes[1]  # type: ignore[attr-defined]
+    table, home = story.cluster.placement, story.client.session.homes[1]  # type: ignore[attr-defined]
     table.stores, table.places, table.rules = ["s0"], ["s0", ""], dict.fromkeys(table.rules, "s0")
     handed: Any = home.connection.peer
     handed.is_cut = True
@@ -45,7 +45,7 @@ def test_consumers_and_temporary_destinations_begin_elsewhere(story: Story) -> N
         story.says(Send(message(b"new", name=name), f"r {name}"))
     assert story.client.errors == []
     assert {each.body for each in story.client.deliveries[len(delivered) :]} == {b"new"}
-    assert 1 not in story.client.session._homes  # type: ignore[attr-defined]
+    assert 1 not in story.client.session.homes  # type: ignore[attr-defined]
     story.says(Settle(delivered[0].message.seq, "1", None))
     assert story.client.errors == [], "it comes again from its new home"
     story.says(Settle(delivered[0].message.seq, "1", "late"))

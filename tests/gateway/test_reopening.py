@@ -67,7 +67,7 @@ class Story:
 
     def leaves(self, *commands: Any) -> None:
         """The home carries them out, and is lost before its answers are here."""
-        connection: Any = self.client.session._homes[1].connection  # type: ignore[attr-defined]
+        connection: Any = self.client.session.homes[1].connection  # type: ignore[attr-defined]
         connection.peer.is_cut = True
         self.says(*commands)
 
@@ -117,7 +117,7 @@ def test_messages_with_ids_are_sent_again_in_order_and_stored_once(story: Story,
     assert story.client.confirmed == ["r0", "r1", "r2", "r3"]
     assert story.stored == [b"0", b"1", b"2", b"3"]
     assert story.client.errors == []
-    home = story.client.session._homes[1]  # type: ignore[attr-defined]
+    home = story.client.session.homes[1]  # type: ignore[attr-defined]
     assert (home.unanswered, home.kept_bytes) == (0, 0)
 
 
@@ -136,7 +136,7 @@ def test_all_messages_are_sent_again_to_the_successor_of_an_orderly_home(story: 
         story.client.session.handle([SendRun(message(b""), [b"1", b"2"], ["r1", "r2"])])
     else:
         story.client.session.handle([Send(message(b"%d" % n), f"r{n}") for n in (1, 2)])
-    cut: Any = story.client.session._homes[1].connection  # type: ignore[attr-defined]
+    cut: Any = story.client.session.homes[1].connection  # type: ignore[attr-defined]
     cut.close()  # the home has not carried them out
     story.lose(is_orderly=True)
     assert story.client.confirmed == ["r0", "r1", "r2"]
@@ -164,7 +164,7 @@ def test_a_home_that_is_lost_again_and_again_ends_the_connection(story: Story) -
     story.says(Send(message(b"0", "id0"), "r0"))
     for _ in range(reopening.LOSSES_MAX):
         story.client.session.handle([Send(message(b"1", "id1"), "r1")])
-        handed: Any = story.client.session._homes[1].connection.peer  # type: ignore[attr-defined]
+        handed: Any = story.client.session.homes[1].connection.peer  # type: ignore[attr-defined]
         handed.is_cut = True
         story.cluster.cut(story.client.session, "s1")  # type: ignore[arg-type]
         assert story.client.errors == []
@@ -227,7 +227,7 @@ def test_a_settlement_of_what_somebody_else_has_now_is_no_confirmation(story: St
 def gets_lost(story: Story, command: Settle) -> None:
     """The way to the home breaks before `command` is there."""
     story.client.session.handle([command])
-    home: Any = story.client.session._homes[1]  # type: ignore[attr-defined]
+    home: Any = story.client.session.homes[1]  # type: ignore[attr-defined]
     home.connection.peer.is_cut = True
     home.connection.sessions[0]._broker.state.queue(NAME)
 
@@ -351,7 +351,7 @@ def test_a_commit_with_an_outcome_id_has_its_true_answer(story: Story, carried_o
         assert story.client.confirmed == ["c"]
     else:
         story.client.session.handle([Commit("t", "c", "outcome")])
-        connection: Any = story.client.session._homes[1].connection  # type: ignore[attr-defined]
+        connection: Any = story.client.session.homes[1].connection  # type: ignore[attr-defined]
         asked = dict(connection.peer.asked)
         story.cluster.worlds[1].crash_and_recover()
         connection.peer.asked = asked

@@ -427,7 +427,7 @@ def test_a_client_is_not_read_while_too_much_of_it_is_on_its_way(
     assert not client.reading
     cluster.settle()
     assert client.reading
-    [home] = client.session._homes.values()  # type: ignore[attr-defined]
+    [home] = client.session.homes.values()  # type: ignore[attr-defined]
     assert home.kept_bytes == 0
 
 
@@ -533,7 +533,7 @@ def test_a_home_that_refused_something_hears_when_the_client_goes_on(cluster: Cl
     sent(cluster, client, name)
     cluster.move(name, "s1")
     heard: list[type[Command]] = []
-    connection = client.session._homes[0].connection  # type: ignore[attr-defined]
+    connection = client.session.homes[0].connection  # type: ignore[attr-defined]
     handle = connection.handle
 
     def see(commands: list[Command], **options: object) -> list[Command]:
@@ -565,7 +565,7 @@ def test_a_consumer_whose_destination_moves_away_begins_anew(cluster: Cluster) -
     client, name = cluster.connect(), name_in(cluster, 0)
     says(cluster, client, subscribe("c", name, "s", acknowledges=True))
     cluster.move(name, "s1")
-    home = client.session._homes[0]  # type: ignore[attr-defined]
+    home = client.session.homes[0]  # type: ignore[attr-defined]
     home.connection.sessions[0].end_with(  # as a member does that has read the table
         next(home.connection.sessions[0].consumers()), CommandError("it has another home", code="MOVED")
     )
@@ -602,7 +602,7 @@ def test_what_is_left_at_the_end_of_a_share_is_for_another_call(cluster: Cluster
 def test_the_client_is_read_when_no_home_lacks_room(cluster: Cluster) -> None:
     client = cluster.connect()
     sent(cluster, client, name_in(cluster, 0), name_in(cluster, 1))
-    first, second = client.session._homes.values()  # type: ignore[attr-defined]
+    first, second = client.session.homes.values()  # type: ignore[attr-defined]
     first.pause_reading()
     second.pause_reading()
     first.resume_reading()
@@ -650,7 +650,7 @@ def test_a_home_that_ends_the_connection_for_an_error_is_heard_before_the_others
     monkeypatch.setattr(Woken, "handle", lambda _, commands, **__: asked.extend(commands) or [])
     client.session.handle([SendToMany(Message("", b"x"), NAMES, "r")])
     receipt = asked[0].receipt
-    first, other = [*client.session._homes.values()][:2]
+    first, other = [*client.session.homes.values()][:2]
     first.fail(Failure(CommandError("the queue is full", code="QUEUE_FULL"), Scope.COMMAND, receipt))
     assert not client.errors
     first.close()

@@ -191,7 +191,7 @@ def test_the_gateway_is_lost_at_any_step(tmp_path: Path) -> None:
         stage.says(*sends(0, 1, 2))
         stage.client.session.handle([Commit("t", "c", "outcome")])
         steps(stage, step)
-        for home in [*stage.client.session._homes.values()]:  # type: ignore[attr-defined]
+        for home in [*stage.client.session.homes.values()]:  # type: ignore[attr-defined]
             home.connection.peer.is_cut = True
         stage.client.session.close()
         stage.client._out.clear()
@@ -275,7 +275,7 @@ def test_operators_see_what_is_in_doubt(stage: Stage) -> None:
     other.session.handle([Commit("t", "d")])
     while not any(each.owner for each, _ in stage.cluster.worlds[0].broker.state.prepared.values()):
         steps(stage, 1)
-    for home in other.session._homes.values():  # type: ignore[attr-defined]
+    for home in other.session.homes.values():  # type: ignore[attr-defined]
         home.connection.peer.is_cut = True
     other.session.close()
     stage.ways.refuses = True

@@ -266,7 +266,7 @@ def test_a_home_is_lost_at_any_step_of_the_prepare(tmp_path: Path, store: int, l
 def test_the_gateway_is_lost_at_any_step_of_the_prepare(tmp_path: Path, ends: bool) -> None:
     found = set()
     for stage in each_step(tmp_path, prepare()):
-        for home in [*stage.client.session._homes.values()]:  # type: ignore[attr-defined]
+        for home in [*stage.client.session.homes.values()]:  # type: ignore[attr-defined]
             home.connection.peer.is_cut = True
         stage.client.session.close()
         told = [*stage.client.confirmed]
@@ -283,7 +283,7 @@ def test_a_client_that_asks_after_its_gateway_was_lost_hears_what_stays_true(
 ) -> None:
     found = set()
     for stage in each_step(tmp_path, prepare()):
-        for home in [*stage.client.session._homes.values()]:  # type: ignore[attr-defined]
+        for home in [*stage.client.session.homes.values()]:  # type: ignore[attr-defined]
             home.connection.peer.is_cut = True
         stage.client.session.close()
         if not is_asked_first:
