@@ -49,8 +49,9 @@ NODES, STORES = 3, 6
 PER_S = 20.0  # messages of each producer
 GOES_ON = 5  # messages that each flow confirms and acknowledges after a kill
 QUIET_S = 3.0  # of the drained queues, before the clients end
-ROUND = 24  # kills
-AT_ONCE = 2  # kills, of three nodes
+ROUND = 36  # kills
+AT_ONCE = 3  # kills: one at each node
+SHORT = 2 / 3  # of the faults last a fifth of the longest time at most: more of them happen in the same time
 ALONE = "upgrade of links"  # it stops all nodes, one after the other
 MOVING_PER_S = 4.0  # of a queue that moves
 SPREAD_NAMES = "kills.spread."  # of queues that live in each store
@@ -125,8 +126,9 @@ class Killer:
         return Hurt(kind, text, frozenset(stores), began_us, began_us)
 
     def _some_s(self) -> float:
-        """How long a fault lasts."""
-        return self.luck.uniform(0.1, self._longest_s)
+        """How long a fault lasts: mostly short, and sometimes longer than a hung master has."""
+        longest_s = self._longest_s / 5 if self.luck.random() < SHORT else self._longest_s
+        return self.luck.uniform(0.1, longest_s)
 
     def _wait(self) -> float:
         seconds = self._some_s()
