@@ -35,6 +35,7 @@ from tests.simulation.cluster_faults import inject, moving_schedule, schedule
 from tests.simulation.cluster_features import add_feature
 from tests.simulation.cluster_moving import MOMENTS, MOVES, Carrier, in_small_steps, roaming
 from tests.simulation.cluster_oracle import ClusterOracle, StoreOracle
+from tests.simulation.cluster_rolling import ROLLING, Versions, rolling_schedule
 from tests.simulation.door import SimVfs
 from tests.simulation.faults import FAULTS_S, Fault
 from tests.simulation.gateways import CLUSTER_ID, SECRET, Directory, GatewaySlot, Tables, finder, no_tls
@@ -272,7 +273,7 @@ class ClusterWorld(World):
         self.carriers = [Carrier(self, node) for node in self.nodes] if MOVES in self.features else []
         self._make_applications(rng)
         for name in self.features:
-            if name not in (NAME, MOVES):
+            if name not in (NAME, MOVES, ROLLING):
                 add_feature(self, name)
         dice = Random(rng.getrandbits(64))
         self.faults = schedule(dice, self.period_s, count, focus) if faults is None else faults
@@ -280,6 +281,9 @@ class ClusterWorld(World):
             self.oracle.carries = True
             if faults is None:
                 self.faults = moving_schedule(self.faults, Random(f"moves of {seed}"), self.faults_s)
+        self.versions = Versions(self) if ROLLING in self.features else None
+        if self.versions is not None and faults is None:
+            self.faults = rolling_schedule(self.faults, self)
         self._operator: Process | None = None
 
     def _apart(self) -> tuple[str, str]:
@@ -502,6 +506,8 @@ class ClusterWorld(World):
             for owner, name in MOMENTS if self.carriers else ((Homes, "offer"),):
                 settings.enter_context(self._hooked(owner, name))
             settings.enter_context(in_small_steps())
+            if self.versions is not None:
+                settings.enter_context(self.versions.in_force())
             for feature in self._made:
                 settings.enter_context(feature.settings())
             for store in self.stores[:-1]:
@@ -544,6 +550,8 @@ class ClusterWorld(World):
         self.peace = True
         self.oracle.log("peace")
         self.network.heal()
+        if self.versions is not None:
+            self.versions.finish()
         self.tables.lag_s.clear()
         for store in self.stores:
             store.trips.clear()

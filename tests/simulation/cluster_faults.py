@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from amq.broker.homes import Homes
-from tests.simulation import cluster_moving, faults, injection
+from tests.simulation import cluster_moving, cluster_rolling, faults, injection
 from tests.simulation.faults import BLOWS, FAULTS_S, MOMENTS, NUMBERS, WORST, Fault
 from tests.simulation.network import Endpoint
 from tests.simulation.scheduler import Process
@@ -40,7 +40,7 @@ def schedule(rng: Random, period_s: float, stores: int, focus: tuple[str, ...] =
         kind = rng.choice(kinds)
         seconds = rng.choice((0.3, 0.9, 1.5, 3.0, 6.0)) * period_s * rng.uniform(0.7, 1.4)
         at, target, store = rng.uniform(0.2, FAULTS_S), rng.randrange(12), rng.randrange(stores)
-        if kind in KINDS or kind in OF_MOVES:
+        if kind in KINDS or kind in ASIDE:
             found.append(Fault(at, kind, target, seconds, store=store))
         elif kind in WORST or (kind == "trip" and rng.random() < 0.5):
             worst = WORST[kind] if kind in WORST else rng.choice(list(WORST.values()))
@@ -74,7 +74,7 @@ def inject(world: ClusterWorld, fault: Fault) -> None:
     """Carry out `fault`, whose time has come."""
     if world.peace:
         return
-    if (strike := KINDS.get(fault.kind) or OF_MOVES.get(fault.kind)) is not None:
+    if (strike := KINDS.get(fault.kind) or ASIDE.get(fault.kind)) is not None:
         world.oracle.log(f"FAULT {fault}")
         world.oracle.counts[fault.kind] += 1
         strike(world, fault)
@@ -253,3 +253,4 @@ OF_MOVES: dict[str, Callable[[ClusterWorld, Fault], None]] = {
     "cancel_move": lambda world, fault: cluster_moving.cancel_move(world, fault.target),
     "throttle_move": lambda world, fault: cluster_moving.throttle_move(world, fault.target),
 }
+ASIDE = OF_MOVES | {"upgrade_node": cluster_rolling.upgrade_node}  # in the worlds that have these features

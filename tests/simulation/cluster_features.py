@@ -14,6 +14,8 @@ from amq.cluster.directory import StoreTable
 from tests.simulation.durable import Durables
 from tests.simulation.features import Feature
 from tests.simulation.leased import QUEUE, Leases
+from tests.simulation.openwire import FROM_STOMP, MOVED, TO_STOMP, OpenWire
+from tests.simulation.openwire import QUEUE as JMS
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import ClusterWorld, StoreWorld
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 CLUSTER_FEATURES: dict[str, tuple[type[Feature], tuple[str, ...]]] = {
     "durable": (Durables, ("t",)),
     "leases": (Leases, (QUEUE,)),
+    "openwire": (OpenWire, (JMS, MOVED, TO_STOMP, FROM_STOMP)),
 }
 
 
@@ -37,6 +40,8 @@ def add_feature(world: ClusterWorld, name: str) -> None:
     for slot in home.slots:
         destinations = (*slot.config.destinations, *feature.destinations)
         slot.config = replace(slot.config, destinations=destinations, **feature.options())
+    if isinstance(feature, OpenWire):
+        feature.open(world.gateways)
     table = world.tables.newest
     placement = table.placement
     for key in keys:

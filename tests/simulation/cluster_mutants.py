@@ -26,6 +26,8 @@ from amq.link import socket as socket_module
 from amq.link.linked import LinkedClient
 from amq.link.server import HomeLink
 from amq.protocols.commands import Send, SendRun
+from tests.simulation import cluster_rolling
+from tests.simulation.cluster import NAME
 from tests.simulation.cluster_moving import MOVES
 from tests.simulation.mutants import Mutant
 
@@ -184,3 +186,25 @@ def what_was_copied_counts_though_it_has_left() -> AbstractContextManager[object
 
 
 FEATURES |= dict.fromkeys(MUTANTS.keys() - FEATURES.keys(), (MOVES,))
+
+
+# -- a rolling upgrade of nodes ----------------------------------------------------------------------------------------
+
+
+class _Like(int):
+    """A version that no other one differs from."""
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+@mutant
+def ends_of_different_versions_talk() -> AbstractContextManager[object]:
+    real = cluster_rolling.Versions.mine
+    return patch.object(cluster_rolling.Versions, "mine", lambda versions: _Like(real(versions)))
+
+
+FEATURES["ends_of_different_versions_talk"] = (NAME, cluster_rolling.ROLLING)
+FOCUS["ends_of_different_versions_talk"] = ("kill", "cut_link")

@@ -193,6 +193,7 @@ class ClusterOracle(Oracle):
         self._acknowledged: dict[str, str] = {}  # id → the application that was told so last
         self._handed: Counter[tuple[str, str, int]] = Counter()  # by homes: (owner, store, seq)
         self._given: Counter[tuple[str, str, int]] = Counter()  # by gateways
+        self._given_to_any: set[tuple[str, int]] = set()
 
     def all(self) -> list[StoreOracle]:
         return list(dict.fromkeys(self.stores.values()))
@@ -264,6 +265,7 @@ class ClusterOracle(Oracle):
         branch: Any = subscription
         key = (connection.client._owner, branch.home.store, message.seq >> INDEX_BITS)  # type: ignore[union-attr]
         self._given[key] += 1
+        self._given_to_any.add(key[1:])
         if self._given[key] > self._handed[key]:
             self.broken("gateway", f"{identity(message)} is given to a client {self._given[key]} times: {key}")
 
@@ -296,7 +298,12 @@ class ClusterOracle(Oracle):
         seqs = command.seqs if isinstance(command, SettleRun | SettleSet) else [command.seq]
         home: Any = remote.recipient
         owner, store = home._router._owner, home.store
-        if wrong := [seq for seq in seqs if not self._given[owner, store, seq]]:
+        is_resumed = home._router._protocol == "openwire"  # it may acknowledge what it got on an earlier connection
+        if wrong := [
+            seq
+            for seq in seqs
+            if not (self._given[owner, store, seq] or (is_resumed and (store, seq) in self._given_to_any))
+        ]:
             self.broken("gateway", f"a home is to settle {wrong}, which its client never got")
 
     @contextmanager

@@ -9,6 +9,7 @@ all connections that were lost.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -30,7 +31,8 @@ from tests.simulation.limits import DEAD, DLQ, GIVEN_UP, identity, is_dead_lette
 from tests.simulation.oracle import Oracle
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.gateways import GatewaySlot
+    from tests.simulation.world import Slot, World
 
 QUEUE, MOVED, TO_STOMP, FROM_STOMP = "jms", "jms-moved", "jms-to-stomp", "stomp-to-jms"
 PORT_STEP = 100  # from the port for STOMP to that for OpenWire
@@ -54,9 +56,12 @@ class OpenWire(Feature):
         self._returned: Counter[int] = Counter()  # by seq
 
     def prepare(self, world: World) -> None:
-        """Each broker opens a port for OpenWire as well, or one for both protocols."""
+        self.open(world.slots)
+
+    def open(self, slots: Sequence[Slot | GatewaySlot]) -> None:
+        """Each broker or gateway opens a port for OpenWire as well, or one for both protocols."""
         both = self.dice.random() < 0.3
-        for i, slot in enumerate(world.slots):
+        for i, slot in enumerate(slots):
             (stomp,) = slot.config.transports
             host, port = stomp.partition("://")[2].rsplit(":", 1)
             number = int(port) if both else int(port) + PORT_STEP
