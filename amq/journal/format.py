@@ -50,6 +50,7 @@ RECORD_BYTES = RECORD.size
 BATCH_BYTES_MAX = (1 << 32) - 1
 # Of one record, so that its batch ends before byte 2^32 of its segment: a batch that has begun holds 1 GiB at most.
 RECORD_BYTES_MAX = 5 << 29
+JOINED_BYTES_MAX = 64 << 10  # of a payload: to copy more behind its header costs more than a write for each
 HAS_TRIM_MARK = 1
 assert (HEADER_BYTES, BATCH_BYTES, RECORD_BYTES) == (64, 44, 9)
 
@@ -126,16 +127,8 @@ class BatchHeader:
 def encode_batch(
     payload: bytes, salt: int, epoch: int, number: int, records: int, wall_s: int, flags: int = 0
 ) -> bytes:
-    """Header and payload in one piece. Payload longer than 5 KiB is summed without the GIL."""
-    return _batch_header(len(payload), crc32(payload, salt), salt, epoch, number, records, wall_s, flags) + payload
-
-
-def _batch_header(
-    size: int, payload_crc: int, salt: int, epoch: int, number: int, records: int, wall_s: int, flags: int
-) -> bytes:
-    assert 0 < size <= BATCH_BYTES_MAX
-    head = BATCH.pack(BATCH_MAGIC, size, epoch, number, records, payload_crc, wall_s & 0xFFFFFFFF, flags, 0)[:-4]
-    return head + crc32(head, salt).to_bytes(4, "little")
+    """Header and payload in one piece."""
+    return b"".join(batch_pieces([payload], salt, epoch, number, records, wall_s, flags))
 
 
 def decode_batch_header(data: bytes | memoryview, offset: int, salt: int) -> BatchHeader | None:
@@ -223,13 +216,16 @@ def gathered(chunks: Iterable[AnyChunk]) -> Iterator[AnyChunk | bytes]:
 def batch_pieces(
     chunks: list[Chunk], salt: int, epoch: int, number: int, records: int, wall_s: int, flags: int = 0
 ) -> Iterable[bytes]:
-    """A batch as pieces to be written one after the other: in one, or with large bodies where they lie."""
-    if LargeRecord not in map(type, chunks):
-        payload = b"".join(chunks)  # type: ignore[arg-type]
-        return (encode_batch(payload, salt, epoch, number, records, wall_s, flags),)
-    pieces = list(pieces_of(chunks))
-    crc = salt
+    """A batch as pieces to be written one after the other: a small one in one, others with the payload or, where there
+    are large bodies, these where they lie. Pieces longer than 5 KiB are summed without the GIL."""
+    is_large, crc = LargeRecord in map(type, chunks), salt
+    pieces = list(pieces_of(chunks)) if is_large else [b"".join(chunks)]  # type: ignore[arg-type]
     for piece in pieces:
         crc = crc32(piece, crc)
-    head = _batch_header(sum(map(len, pieces)), crc, salt, epoch, number, records, wall_s, flags)
-    return gathered([head, *pieces])
+    size = sum(map(len, pieces))
+    assert 0 < size <= BATCH_BYTES_MAX
+    head = BATCH.pack(BATCH_MAGIC, size, epoch, number, records, crc, wall_s & 0xFFFFFFFF, flags, 0)[:-4]
+    head += crc32(head, salt).to_bytes(4, "little")
+    if is_large:
+        return gathered([head, *pieces])
+    return (head + pieces[0],) if size <= JOINED_BYTES_MAX else (head, pieces[0])
