@@ -253,7 +253,7 @@ class Routed:
         self._router.expire_transactions(now)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._router._home(MAIN).connection, name)
+        return getattr(self._router.home_at(MAIN).connection, name)
 
 
 def stepped(original: Any) -> Any:
