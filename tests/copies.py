@@ -89,6 +89,7 @@ class GroupOfCopies:
     def __init__(self, root: Path, options: str = "", vfs: ToolVfs | None = None) -> None:
         self.root, self.options, self.vfs = root, options, vfs or SystemVfs()
         self.network, self.ensemble = LocalNetwork(), Ensemble()
+        self.coordinators: dict[str, MemoryCoordinator] = {}  # name of a member → its view, which may be `away`
         self._stack = ExitStack()
 
     def __enter__(self) -> GroupOfCopies:
@@ -100,6 +101,7 @@ class GroupOfCopies:
     def store(self, name: str) -> Store:
         text = f"replica://{self.root / name}?group=g&coordinator=file:///nowhere{self.options}"
         coordinator, entropy = MemoryCoordinator(self.ensemble), Random(f"{name} {len(list(self.root.iterdir()))}")
+        self.coordinators[name] = coordinator
         return replica_in(
             ReplicaUrl.parse(text), coordinator, self.network.connect, self.vfs, SystemClock(), entropy
         )  # fmt: skip

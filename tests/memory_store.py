@@ -77,7 +77,7 @@ def _missing(shelves: Shelves, name: str) -> FileNotFoundError:
 class MemoryElection:
     """See `amq.store.election.Election`."""
 
-    shuts_out = False
+    shuts_out = can_vouch = False
 
     def __init__(self, shelves: Shelves) -> None:
         self._shelves = shelves
@@ -126,6 +126,9 @@ class MemoryElection:
             raise OwnershipLostError(
                 f"the lock was removed or replaced and another broker than {asker} locked it first"
             )
+
+    def vouches(self) -> bool:
+        return False
 
     def can_replace(self) -> bool:
         return True

@@ -184,7 +184,9 @@ class Reign:
         self._hangs = hangs
         self._period_s = stage.config.lock_keep_alive_period_s
         self._watched = doors.threads.event()  # the watchdog is not needed any more
-        self._watchdog = doors.threads.start("amq-watchdog", self._watch)
+        self._watchers = [doors.threads.start("amq-watchdog", self._watch)]
+        if self._lease.has_voucher:
+            self._watchers.append(doors.threads.start("amq-voucher", self._extend))
 
     def serve(
         self,
@@ -229,7 +231,8 @@ class Reign:
 
     def close(self) -> None:
         self._watched.set()
-        self._watchdog.join()
+        for watcher in self._watchers:
+            watcher.join()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` on the event loop, while the lease is kept alive."""
@@ -258,6 +261,23 @@ class Reign:
         if self._clock.monotonic() >= deadline:  # the event loop may have seen it expired
             _log.warning("lease had run out and was proved again: going on")
             self._loop.post(self._stage.lease_renewed)
+
+    # -- the voucher thread -------------------------------------------------------------------------------------------
+
+    def _extend(self) -> None:
+        """Let the copies of the store prove the mastership where checks take long, or hang: what they read may be in a
+        coordinator that is away."""
+        while not self._watched.wait(self._period_s / 6):
+            deadline = self._lease.deadline
+            if self._clock.monotonic() < deadline - self._period_s / 2:
+                continue
+            try:
+                extended = self._lease.extend()
+            except OwnershipLostError as error:
+                self.ending.tell(str(error))
+                return
+            if extended and self._clock.monotonic() >= deadline:
+                self._loop.post(self._stage.lease_renewed)
 
     # -- the watchdog thread ------------------------------------------------------------------------------------------
 

@@ -71,6 +71,11 @@ class Election(Protocol):
         claim than its own is durable."""
         ...
 
+    @property
+    def can_vouch(self) -> bool:
+        """Whether `vouches` may return True."""
+        ...
+
     def place(self) -> LockPlace:
         """Where the lock is. Raises StoreError."""
         ...
@@ -117,6 +122,11 @@ class Election(Protocol):
     def regain(self, asker: str) -> None:
         """Get the lock that is there now in place of the one that was removed or replaced; make it where it is missing.
         Raises OwnershipLostError where another broker was quicker. `asker` is unique for this member."""
+        ...
+
+    def vouches(self) -> bool:
+        """Whether the store proves without lock and claim that no other member has linked an epoch before this call.
+        Takes seconds at most, in any thread. Raises OwnershipLostError."""
         ...
 
     def can_replace(self) -> bool:

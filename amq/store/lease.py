@@ -1,6 +1,6 @@
 """Lease: up to when this broker may confirm. Watchdog: when it must close its sockets. Spec: docs/master-slave.md.
 
-Invariants: the deadline is the start of a check that succeeded plus one period, never later; a lease that failed or was
+Invariants: the deadline is the start of a proof that succeeded plus one period, never later; a lease that failed or was
 revoked stays dead. The watchdog reads memory and the clock and nothing else, so a store that hangs cannot stop it.
 """
 
@@ -26,15 +26,19 @@ class Lease:
     renewals   how many checks have succeeded
     """
 
-    def __init__(self, prove: Callable[[], None], clock: Clock, period_s: float) -> None:
+    def __init__(
+        self, prove: Callable[[], None], clock: Clock, period_s: float, vouch: Callable[[], bool] | None = None
+    ) -> None:
         """`prove()` returns if this broker was the master at some moment after the call began; it raises
-        OwnershipLostError or OSError, and may hang."""
+        OwnershipLostError or OSError, and may hang. Where `vouch()` is True it proves the same, in any thread; it does
+        not hang."""
         assert period_s > 0
         self.deadline = NEVER
         self.proved = NEVER
         self.renewals = 0
         self.period_s = period_s
         self._prove = prove
+        self._vouch = vouch
         self._clock = clock
         self._revoked = False
         self._mutex = threading.Lock()  # held for assignments only
@@ -60,8 +64,28 @@ class Lease:
             if self._revoked:
                 raise OwnershipLostError("this lease was given up during the check")
             self.proved = start
-            self.deadline = start + self.period_s
+            self.deadline = max(self.deadline, start + self.period_s)
             self.renewals += 1
+
+    @property
+    def has_voucher(self) -> bool:
+        return self._vouch is not None
+
+    def extend(self) -> bool:
+        """Move the deadline without a check, which may hang: whether the store vouches for this broker. Any thread.
+        Raises OwnershipLostError: the lease is dead for ever."""
+        start = self._clock.monotonic()
+        try:
+            if self._vouch is None or not self._vouch():
+                return False
+        except OwnershipLostError:
+            self.revoke()
+            raise
+        with self._mutex:
+            if self._revoked:
+                return False
+            self.deadline = max(self.deadline, start + self.period_s)
+        return True
 
     def valid(self) -> bool:
         """Whether what is durable now may be confirmed; any thread."""

@@ -273,7 +273,7 @@ class Locker:
     def prove(self) -> None:
         """A lease check proves, in this order: the path leads to our lock (else it is regained), a heartbeat goes
         through the locked descriptor, the newest claim is ours, no newer epoch exists. Raises OwnershipLostError,
-        OSError.
+        OSError. Where the lock cannot be reached the store itself may prove it, if it has copies.
         """
         with self._call():
             self._prove()
@@ -359,7 +359,12 @@ class Locker:
             raise OwnershipLostError(f"another broker took epoch {number}")
         self._epoch = epoch
         self._enter(LockerEvent.LINK)
-        self._lease = Lease(self.prove, self._clock, self.owner.lock_keep_alive_period_s)
+        self._lease = Lease(
+            self.prove,
+            self._clock,
+            self.owner.lock_keep_alive_period_s,
+            self._election.vouches if self._election.can_vouch else None,
+        )
         return Term(epoch, previous, self._lease, waited_s if wait_s else 0.0)
 
     def _wait_for(self, previous: Epoch | None) -> tuple[float, str]:
@@ -418,13 +423,20 @@ class Locker:
     # -- proof -------------------------------------------------------------------------------------------------------
 
     def _prove(self) -> None:
+        try:
+            self._prove_by_lock()
+        except OSError:
+            if self._epoch is None or not self._election.vouches():
+                raise
+        self._go_on()
+
+    def _prove_by_lock(self) -> None:
         if not self._election.holds():
             self._regain()
         self._heartbeat()
         self._check_claim()
         if self._epoch is not None:
             self._check_epoch(self._epoch.number)
-        self._go_on()
 
     def _heartbeat(self) -> None:
         self._go_on()

@@ -73,6 +73,40 @@ def test_revoked_during_a_check_stays_revoked() -> None:
     assert not lease.valid()
 
 
+def test_what_vouches_moves_the_deadline_while_a_check_hangs() -> None:
+    clock = FakeClock()
+    extended: list[bool] = []
+
+    def hang() -> None:
+        clock.advance(PERIOD_S * 2)
+        extended.append(lease.extend())
+
+    lease = Lease(hang, clock, PERIOD_S, lambda: clock.advance(0.5) is None)
+    lease.check()
+    assert extended == [True]
+    assert lease.deadline == clock.monotonic() - 0.5 + PERIOD_S, "from the start of the later proof, not of the check"
+    assert lease.renewals == 1
+
+
+def test_a_lease_that_is_lost_is_vouched_for_no_more() -> None:
+    clock, answers = FakeClock(), [False, True]
+
+    def vouch() -> bool:
+        if not answers:
+            raise OwnershipLostError("another member was elected")
+        return answers.pop(0)
+
+    lease = Lease(lambda: None, clock, PERIOD_S, vouch)
+    assert not proved_lease(clock).extend(), "there are no copies"
+    assert [lease.extend(), lease.extend()] == [False, True]
+    with pytest.raises(OwnershipLostError):
+        lease.extend()
+    assert lease.revoked
+    answers.append(True)
+    assert not lease.extend()
+    assert not lease.valid()
+
+
 def ticks(watchdog: Watchdog, clock: FakeClock, seconds: float) -> list[Verdict]:
     found = []
     for _ in range(round(seconds / TICK_S)):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +16,7 @@ from amq.store.open import open_coordinator, open_store
 from amq.store.replica.book import GroupBook
 from amq.store.replica.store import LinkedEpochs
 from tests.brokers import Broker, Brokers
-from tests.ensemble import EtcdEnsemble, ensemble, needs_etcd, wait_until
+from tests.ensemble import Ensemble, EtcdEnsemble, ensemble, needs_etcd, wait_until
 from tests.traffic import Producer, connect_any, drain
 
 MEMBERS = "abc"
@@ -23,7 +25,7 @@ MEMBERS = "abc"
 @contextmanager
 def three(directory: Path, coordinator: str, **options: object) -> Iterator[tuple[list[Broker], GroupBook]]:
     """Three members, whose copies all count; and the record of their group."""
-    with Brokers(directory, lockKeepAlivePeriod="60s", **options) as brokers:
+    with Brokers(directory, **{"lockKeepAlivePeriod": "60s", **options}) as brokers:
         found = []
         for name in MEMBERS:
             broker = brokers.add(name)
@@ -37,10 +39,10 @@ def three(directory: Path, coordinator: str, **options: object) -> Iterator[tupl
 
 
 @contextmanager
-def etcd(directory: Path) -> Iterator[str]:
+def etcd(directory: Path) -> Iterator[Ensemble]:
     with ensemble(EtcdEnsemble, directory / "servers") as servers:
         wait_until(lambda: open_coordinator(servers.url()).read("any") is None, "the servers have a leader")
-        yield servers.url()
+        yield servers
 
 
 def checked(brokers: list[Broker], producer: Producer) -> None:
@@ -113,8 +115,8 @@ def test_masters_are_killed_a_disk_is_lost_and_all_stop_and_start(tmp_path: Path
 @needs_etcd
 def test_an_isolated_master_confirms_nothing_and_the_others_go_on(tmp_path: Path) -> None:
     with (
-        etcd(tmp_path) as url,
-        three(tmp_path, url) as (brokers, book),
+        etcd(tmp_path) as servers,
+        three(tmp_path, servers.url()) as (brokers, book),
     ):
         producer = Producer(brokers, patience_s=2.0)
         producer.start()
@@ -125,5 +127,35 @@ def test_an_isolated_master_confirms_nothing_and_the_others_go_on(tmp_path: Path
         producer.wait_confirmed(100)
         stopped.thaw()
         stopped.wait_event("mastership lost or refused")
+        producer.wait_confirmed(100)
+        checked(brokers, producer)
+
+
+@pytest.mark.deep
+@needs_etcd
+def test_the_master_serves_on_while_the_coordinator_is_away(tmp_path: Path) -> None:
+    """For longer than its period, by the word of the other copies. S does not change, and nobody takes over; a master
+    that dies then is replaced when the coordinator is back."""
+    with etcd(tmp_path) as servers, three(tmp_path, servers.url(), lockKeepAlivePeriod="12s") as (brokers, book):
+        known, master = book.read(), master_of(brokers, book)
+        producer = Producer(brokers)
+        producer.start()
+        producer.wait_confirmed(100)
+        began = time.monotonic()
+        for number in range(3):
+            servers.signal(number, signal.SIGSTOP)
+        master.wait_event("coordinator does not answer: the copies prove this mastership")
+        wait_until(lambda: time.monotonic() > began + 26.0, "two periods are over")
+        producer.wait_confirmed(100)
+        for number in range(3):
+            servers.signal(number, signal.SIGCONT)
+        wait_until(lambda: book.read() == known, "the same master, of the same copies")
+        producer.wait_confirmed(100)
+        for number in range(3):
+            servers.signal(number, signal.SIGSTOP)
+        master.kill()
+        for number in range(3):
+            servers.signal(number, signal.SIGCONT)
+        wait_for_epoch(book, 2)
         producer.wait_confirmed(100)
         checked(brokers, producer)

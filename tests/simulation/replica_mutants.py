@@ -35,6 +35,15 @@ a_copy_has_gaps []
     amq.store.replica.keeper.Keeper._append: or message.after > self.position: => :
 what_was_not_sealed_stays []
     amq.store.replica.keeper.Keeper._adopt: (SetAside(record.sealed), self._mark()) => (self._mark(),)
+a_mastership_is_proved_by_one_copy []
+    amq.store.replica.leader.Leader._take_renewed: record.reach(self._renewed) or 0
+    => max(self._renewed.values(), default=0)
+an_old_answer_proves_a_mastership [rival,pause]
+    amq.store.replica.leader.Leader._take_renewed: max(answer.number, self._renewed.get(member, 0)) => self._question
+a_copy_that_promised_another_proves_it []
+    amq.store.replica.keeper.Keeper.handle: if message.ballot < self.promised:
+    => if message.ballot < self.promised and isinstance(message, Renew):
+    \n\t\treturn CopyWork((), Renewed(*message))\n\tif message.ballot < self.promised:
 the_coordinator_does_not_compare []
     tests.simulation.replicas.SimCoordinator.compare_and_set: if revision == self.revision: => if True:
 the_coordinator_gives_a_claim_twice []
@@ -44,19 +53,22 @@ the_coordinator_gives_a_claim_twice []
 MUTANTS: dict[str, Mutant] = {each.what: each.applied for each in TABLE}
 FOCUS: dict[str, tuple[str, ...]] = {each.what: tuple(filter(None, each.seen_by.split(","))) for each in TABLE}
 CAUGHT_AT = {
-    "a_promise_is_not_synced": 246,
-    "a_promise_holds_nobody_back": 4,
-    "confirmed_by_one_copy_too_few": 4,
+    "a_promise_is_not_synced": 2420,
+    "a_promise_holds_nobody_back": 2,
+    "confirmed_by_one_copy_too_few": 1,
     "fenced_by_one_copy_too_few": 12,
-    "lost_members_go_late": 7,
-    "members_change_before_they_have_all": 44,
-    "sealed_by_a_copy_of_another_term": 124,
-    "sealed_by_the_shortest_copy": 4,
-    "served_before_the_seal_is_copied": 9,
-    "a_resync_joins_early": 2,
+    "lost_members_go_late": 3,
+    "members_change_before_they_have_all": 79,
+    "sealed_by_a_copy_of_another_term": 144,
+    "sealed_by_the_shortest_copy": 2,
+    "served_before_the_seal_is_copied": 4,
+    "a_resync_joins_early": 20,
     "a_copy_has_gaps": 1,
     "what_was_not_sealed_stays": 24,
+    "a_copy_that_promised_another_proves_it": 30,
+    "a_mastership_is_proved_by_one_copy": 39,
+    "an_old_answer_proves_a_mastership": 513,
     "the_coordinator_does_not_compare": 3,
-    "the_coordinator_gives_a_claim_twice": 25,
+    "the_coordinator_gives_a_claim_twice": 29,
 }
 FEATURES: dict[str, tuple[str, ...]] = dict.fromkeys(MUTANTS, (NAME,))

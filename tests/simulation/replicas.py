@@ -2,7 +2,8 @@
 
 Messages are lost, late, doubled and out of order; a crash loses what a disk has not synced; members stop, come back,
 and one of them without its disk; the coordinator forgets nothing, but may be away, or its answer lost. The only
-promises: every master begins with everything that was confirmed, and no deposed master confirms anything else.
+promises: every master begins with everything that was confirmed, no deposed master confirms anything else, and none
+proves to itself that it is still the master.
 """
 
 from __future__ import annotations
@@ -144,6 +145,12 @@ class ReplicaOracle:
         self.confirmed[entry.token] = entry.term
         self.counts["confirmed"] += 1
 
+    def prove(self, term: int, newest: int, *, away: bool) -> None:
+        """The master of `term` has proved that it was the master when the coordinator had `newest`."""
+        if newest > term:
+            raise BrokenPromiseError(f"two serve: the master of term {term} proved itself after term {newest} began")
+        self.counts["proved without the coordinator" if away else "proved"] += 1
+
 
 def told(record: GroupRecord) -> str:
     members = ",".join(sorted(record.members))
@@ -196,6 +203,7 @@ class SimReplica:
         self.leader: Leader | None = None
         self.candidate: Candidate | None = None
         self.written: list[Entry] = []
+        self.asked: dict[int, int] = {}  # question of this master → the term that the coordinator had then
         self.looking = False
         self.gives_up_at = 0.0
         self.world.later(self.world.rng.random() * TICK_S, self.tick, self)
@@ -225,6 +233,7 @@ class SimReplica:
         for machine in (self.leader, self.candidate):
             if machine is not None:
                 machine.handle(sender, message)
+        self._prove()
         self._perform()
 
     def _work(self) -> None:
@@ -304,6 +313,7 @@ class SimReplica:
             if other.alive and not leader.stream.knows(other.id):
                 leader.stream.meet(other.id)
         leader.tick()
+        self.asked[leader.prove()] = world.coordinator.record.term
         world.ask(self, self._beat, lambda _: None)
         if leader.is_ready and len(self.written) - self.shown < IN_DOUBT_MAX:
             for _ in range(world.rng.choice((0, 0, 1, 1, 2, 3))):
@@ -311,6 +321,18 @@ class SimReplica:
                 entry = Entry(leader.record.term, upto, f"{leader.record.term}.{len(self.written)}")
                 self.written.append(entry)
                 leader.append(upto, 1, [entry])
+
+    def _prove(self) -> None:
+        """The master learns that it was the master when it asked."""
+        leader = self.leader
+        for question in [each for each in self.asked if leader is not None and each <= leader.proved]:
+            assert leader is not None
+            self.world.oracle.prove(leader.record.term, self.asked.pop(question), away=self.is_away)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it cannot reach the coordinator."""
+        return self.world.away.get(self.number, 0.0) > self.world.now
 
     def _beat(self) -> None:
         self.world.coordinator.beat_at = self.world.now
@@ -383,7 +405,7 @@ class SimReplica:
         self.world.note(self, f"serves {told(record)}")
         self.candidate = None
         self.world.oracle.served(record.term, log)
-        self.written, self.shown = [], 0
+        self.written, self.shown, self.asked = [], 0, {}
         self.leader = Leader(self.id, record, candidate.revision, self.others(), self.world.policy)
 
     def others(self) -> list[str]:
@@ -466,7 +488,7 @@ class ReplicationWorld:
         self.later(self.rng.expovariate(1 / self.delay_s), partial(self._asked, replica, replica.life, call, done))
 
     def _asked(self, replica: SimReplica, life: int, call: Callable[[], Any], done: Callable[[Any], object]) -> None:
-        if self.away.get(replica.number, 0.0) > self.now:
+        if replica.is_away:
             return
         answer = call()
         if replica.life == life and (self.peace or self.rng.random() >= self.loss):

@@ -29,6 +29,8 @@ from amq.store.replica.messages import (
     Promised,
     ReadBack,
     RefusedBallot,
+    Renew,
+    Renewed,
     Say,
     SetAside,
     StartOver,
@@ -77,6 +79,9 @@ OLD = KeptState(1, 1, True, 99)
         (KeptState(7, 7, False, 0), AskPromise(8), (KeepMark(8, 7, False),), Promised(8, 7, 0, False)),
         (KeptState(7, 7, False, 0), Append(7, 7, 0, 5, b"x"), (), Lacking(7, 0, False)),
         (KeptState(7, 7, False, 0), Piece(7, SECOND, 3, True, b"x"), (), Lacking(7, 0, False)),
+        (AHEAD, Renew(4, 9), (), RefusedBallot(5)),
+        (AHEAD, Renew(5, 9), (), Renewed(5, 9)),
+        (KeptState(5, 3, False, 0), Renew(6, 1), (KeepMark(6, 3, False),), Renewed(6, 1)),
         (BEGUN, FetchLog(8, 7, 4), (KeepMark(8, 7, True), ReadBack(7, 4)), None),
         (BEGUN, FetchLog(8, 6, 4), (KeepMark(8, 7, True),), Lacking(7, 10, True)),
     ],
@@ -143,6 +148,26 @@ def test_nothing_is_confirmed_without_those_who_go_before_the_coordinator_says_s
     assert not master.confirmed
     master.answered(6, alone)
     assert master.confirmed == 1
+
+
+def test_a_mastership_is_proved_by_enough_members_of_both_records_which_answer_the_newest_question() -> None:
+    master = leader()
+    first = master.prove()
+    assert [each for each in master.take() if isinstance(each, Say)] == [Say(m, Renew(7, first)) for m in "abc"]
+    second = master.prove()
+    for member, answer in (("a", Renewed(7, second)), ("b", Renewed(7, first)), ("d", Renewed(7, second))):
+        master.handle(member, answer)
+    assert master.proved == first, "d is a spare, and b answers the old question"
+    master.handle("b", Renewed(3, second))
+    assert master.proved == first, "an answer to the author of another term"
+    master.take()
+    master.tick()
+    assert Say("c", Renew(7, second)) in master.take(), "asked again where the answer is lost"
+    master.pending = SECOND.regrouped("acd")
+    master.handle("b", Renewed(7, second))
+    assert master.proved == first, "of the members that the coordinator may have by now it is only one"
+    master.handle("d", Renewed(7, second))
+    assert master.proved == second
 
 
 def test_a_master_that_hears_of_a_later_one_is_lost_once() -> None:

@@ -18,12 +18,14 @@ from amq.journal.format import HEADER_BYTES
 from amq.store.epoch import Epoch
 from amq.store.port import Store
 from amq.store.replica import member as members
+from amq.store.replica import store as stores
 from amq.store.replica.store import ReplicaElection
 from amq.store.segment_log import NoRoomError
 from tests.board_contract import check_board
 from tests.copies import CopyMember, GroupOfCopies, content
 from tests.election_contract import check_election, check_epochs, check_terms
 from tests.log_contract import check_log
+from tests.memory_coordinator import Ensemble
 from tests.patience import DEADLINE_S
 
 
@@ -262,3 +264,70 @@ def test_a_coordinator_that_has_lost_its_record_makes_no_master(group: GroupOfCo
     group.ensemble.drop("g/group")
     with pytest.raises(StoreError, match="the coordinator has lost what it kept"):
         a.locker.try_acquire()
+
+
+# -- without the coordinator -------------------------------------------------------------------------------------------
+
+
+def test_a_master_proves_itself_by_copies_while_the_coordinator_is_away(
+    group: GroupOfCopies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, c = three(group)
+    group.coordinators["a"].away = True
+    a.append(a.create(1), HEADER_BYTES, b"one")
+    for _ in range(2):
+        a.term.lease.check()
+    group.network.away.add(b.id)
+    a.term.lease.check()
+    monkeypatch.setattr(stores, "RENEW_S", 0.2)
+    group.network.away.add(c.id)
+    with pytest.raises(OwnershipLostError, match="cannot be proved"):
+        a.term.lease.check()
+
+
+def test_a_master_whose_session_ended_meanwhile_gets_the_lock_again_and_stays_the_master(group: GroupOfCopies) -> None:
+    a, *_ = three(group)
+    group.coordinators["a"].away = True
+    a.term.lease.check()
+    for session in set(group.ensemble.owners.values()):
+        group.ensemble.expire(session)
+    a.term.lease.check()
+    group.coordinators["a"].away = False
+    for _ in range(2):
+        a.term.lease.check()
+        assert a.store.election.holds()
+    a.append(a.create(1), HEADER_BYTES, b"one")
+    assert a.at_work._book.read().record.epoch == 1
+
+
+def test_a_deposed_master_that_cannot_reach_the_coordinator_proves_nothing(group: GroupOfCopies) -> None:
+    a, b, _ = three(group)
+    group.coordinators["a"].away = True
+    a.term.lease.check()
+    for session in set(group.ensemble.owners.values()):
+        group.ensemble.expire(session)
+    b.take_over()
+    with pytest.raises(OwnershipLostError):
+        a.term.lease.check()
+    b.term.lease.check()
+
+
+@pytest.mark.parametrize("call", range(1, 6))
+def test_each_call_of_a_check_may_be_the_one_that_fails(group: GroupOfCopies, call: int) -> None:
+    """Or its answer is lost; and the next check is as good as any."""
+    a, *_ = three(group)
+    coordinator, calls = group.coordinators["a"], 0
+    reach = coordinator.reach
+
+    def failing(what: str) -> Ensemble:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise OSError(errno.ETIMEDOUT, "no answer", what)
+        return reach(what)
+
+    coordinator.reach = failing  # type: ignore[method-assign]
+    coordinator.lost_answers = call % 2
+    for _ in range(3):
+        a.term.lease.check()
+    assert calls > call

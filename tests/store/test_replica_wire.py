@@ -21,6 +21,8 @@ from amq.store.replica.messages import (
     Piece,
     Promised,
     RefusedBallot,
+    Renew,
+    Renewed,
     SegmentWrite,
     Stored,
     Trim,
@@ -56,6 +58,7 @@ TO_COPY = st.one_of(
     ),
     st.builds(Piece, NUMBERS, RECORDS, NUMBERS, FLAGS, st.lists(WRITES, max_size=4).map(tuple)),
     st.builds(FetchLog, NUMBERS, NUMBERS, NUMBERS),
+    st.builds(Renew, NUMBERS, NUMBERS),
     st.builds(Trim, NUMBERS, NUMBERS, NUMBERS, st.lists(NAMES, max_size=5).map(tuple)),
 )
 ANSWERS = st.one_of(
@@ -63,6 +66,7 @@ ANSWERS = st.one_of(
     st.builds(Stored, NUMBERS, NUMBERS),
     st.builds(Lacking, NUMBERS, NUMBERS, FLAGS),
     st.builds(RefusedBallot, NUMBERS),
+    st.builds(Renewed, NUMBERS, NUMBERS),
     st.builds(lambda t, ends, write: Fetched(t, ends[0], ends[1], write), NUMBERS, ENDS, st.none() | WRITES),
 )
 KINDS: dict[int, Any] = {**TO_A_COPY_KINDS, **ANSWER_KINDS}

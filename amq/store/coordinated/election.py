@@ -35,7 +35,7 @@ WAIT_S = 10.0  # for the end of the holder's session, before it is looked at aga
 class CoordinatedElection:
     """See `amq.store.election.Election`. `alone`: journal and epochs are elsewhere."""
 
-    shuts_out = False
+    shuts_out = can_vouch = False
 
     def __init__(self, coordinator: Coordinator, host: Host, clock: Clock, *, alone: bool = False) -> None:
         self._coordinator = coordinator
@@ -101,7 +101,7 @@ class CoordinatedElection:
         return lock is not None and lock.revision == self._lock and holding.is_there()
 
     def regain(self, asker: str) -> None:  # noqa: ARG002 (the lock is made under its own name)
-        self.let_go()
+        self._drop()
         if not self.try_acquire(lambda: False):
             raise OwnershipLostError("the lock was removed or replaced and another broker locked it first")
 
@@ -109,7 +109,7 @@ class CoordinatedElection:
         return True
 
     def replace(self, asker: str) -> bool:
-        self.let_go()
+        self._drop()
         old = self._coordinator.read(LOCK)
         seen = old.revision if old is not None else ABSENT
         if not self._hold(self._make_lock(f"{asker} {seen}".encode(), seen)):
@@ -133,9 +133,10 @@ class CoordinatedElection:
         self._written[kind] = revision
 
     def let_go(self) -> None:
-        holding, self._holding = self._holding, None
-        if holding is not None:
-            holding.close()
+        self._drop()
+
+    def vouches(self) -> bool:
+        return False
 
     # -- claiming -----------------------------------------------------------------------------------------------------
 
@@ -166,12 +167,18 @@ class CoordinatedElection:
         return self._coordinator.compare_and_set(LOCK, value, seen) or ABSENT
 
     def _hold(self, lock: int) -> bool:
-        self.let_go()
+        self._drop()
         if lock == ABSENT:
             return False
         self._holding = hold(self._coordinator, _under(HOLDER, lock), self._host)
         self._lock, self._written = lock, {}
         return self._holding is not None
+
+    def _drop(self) -> None:
+        """Give the lock up; what this member claimed stays."""
+        holding, self._holding = self._holding, None
+        if holding is not None:
+            holding.close()
 
     def _held(self) -> Holding:
         if self._holding is None:

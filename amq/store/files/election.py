@@ -39,7 +39,7 @@ _UNUSABLE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.
 class FileElection:
     """See `amq.store.election.Election`: that of the store in directory `store`."""
 
-    shuts_out = False
+    shuts_out = can_vouch = False
 
     def __init__(self, vfs: Vfs, store: str) -> None:
         self._vfs = vfs
@@ -109,6 +109,9 @@ class FileElection:
         if not self._try_lock(self._fd) or not self._is_at_path(self._fd):
             raise OwnershipLostError(f"{self._lock_path} was removed or replaced and another broker locked it first")
         self._vfs.fsync_directory(self._store)
+
+    def vouches(self) -> bool:
+        return False
 
     def can_replace(self) -> bool:
         return self._vfs.frees_names(self._store)

@@ -44,7 +44,7 @@ class SqlElection:
     """See `amq.store.election.Election`. `alone`: journal and epochs are elsewhere."""
 
     def __init__(self, database: Database, *, alone: bool = False) -> None:
-        self.shuts_out = not alone
+        self.shuts_out, self.can_vouch = not alone, False
         self._database = database
         self._alone = alone
         self._lock: EntryLock | None = None
@@ -111,6 +111,9 @@ class SqlElection:
         self.let_go()
         if not self.try_acquire(lambda: False):
             raise OwnershipLostError("the lock was removed or replaced and another broker locked it first")
+
+    def vouches(self) -> bool:
+        return False
 
     def can_replace(self) -> bool:
         return True

@@ -26,6 +26,8 @@ from amq.store.replica.messages import (
     Promised,
     ReadBack,
     RefusedBallot,
+    Renew,
+    Renewed,
     SetAside,
     StartOver,
     Stored,
@@ -76,6 +78,8 @@ class Keeper:
         marked = self._promise(message.ballot)
         if isinstance(message, AskPromise):
             return CopyWork(marked, Promised(message.ballot, self.term, self.position, self.whole))
+        if isinstance(message, Renew):
+            return CopyWork(marked, Renewed(*message))
         if isinstance(message, Trim):
             has = self._has(message.term) and message.position <= self.position
             return CopyWork((*marked, KeepSegments(message.position, message.names)) if has else marked, None)

@@ -2,7 +2,8 @@
 
 Invariants: a position is confirmed when W members of S have it, of the record that the coordinator has; while a change
 of the record is in doubt, of both. A record is put to the coordinator only if W of its S have everything that was
-confirmed.
+confirmed. A question is proved when W members of S have answered it, of the same records: whoever is elected before it
+is asked has promises from a group that has a member in common with these, and that member refuses.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from amq.store.replica.group import GroupPolicy, GroupRecord
-from amq.store.replica.messages import CompareAndSet, Confirm, Lost, RefusedBallot
+from amq.store.replica.messages import CompareAndSet, Confirm, Lost, RefusedBallot, Renew, Renewed, Say
 from amq.store.replica.stream import LogStream
 
 
@@ -25,6 +26,9 @@ class Leader:
         self.revision = revision
         self.pending: GroupRecord | None = None  # it is to be the record, and where it was asked for, may be by now
         self.confirmed = 0
+        self.proved = 0  # the last question that proves this mastership
+        self._question = 0
+        self._renewed: dict[str, int] = {}  # the last question that each member of S has answered
         self._asked = False  # the coordinator was asked for `pending`
         self._lost = False
         self._policy = policy
@@ -55,8 +59,18 @@ class Leader:
         assert self.is_ready
         self.stream.append(upto, size, data)
 
+    def prove(self) -> int:
+        """Ask S whether this member is still the master. Returns the number of the question: where `proved` reaches it,
+        no other member was elected before this call."""
+        self._question += 1
+        self._renew()
+        return self._question
+
     def handle(self, member: str, message: Any) -> None:
         """Take an answer of `member`."""
+        if isinstance(message, Renewed):
+            self._take_renewed(member, message)
+            return
         if isinstance(message, RefusedBallot):
             if message.promised > self.record.term:
                 self._lose(f"{member} promised ballot {message.promised} to another member")
@@ -68,6 +82,8 @@ class Leader:
     def tick(self) -> None:
         """Repeat what was lost on its way: call it now and then."""
         self.stream.tick()
+        if self._question > self.proved:
+            self._renew()
         self.stream.forget(frozenset({self.me}).union(*(record.members for record in self._counting())))
         if not self._asked:
             members = self._wanted()
@@ -109,6 +125,21 @@ class Leader:
         if not self.record.holds(here) and self.me in here and self._policy.allows(self.record.regrouped(here)):
             return frozenset(here)
         return members
+
+    def _renew(self) -> None:
+        for member in sorted(frozenset().union(*(record.members for record in self._counting()))):
+            self._out.append(Say(member, Renew(self.record.term, self._question)))
+
+    def _take_renewed(self, member: str, answer: Renewed) -> None:
+        if answer.ballot != self.record.term or self._lost:
+            return
+        counting = self._counting()
+        members = frozenset().union(*(record.members for record in counting))
+        self._renewed = {each: number for each, number in self._renewed.items() if each in members}
+        if member not in members:
+            return
+        self._renewed[member] = max(answer.number, self._renewed.get(member, 0))
+        self.proved = max(self.proved, min(record.reach(self._renewed) or 0 for record in counting))
 
     def _confirm(self) -> None:
         if self._lost or not self._policy.allows(self.record):

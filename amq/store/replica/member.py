@@ -33,6 +33,7 @@ from amq.store.replica.messages import (
     CompareAndSet,
     Confirm,
     Lost,
+    Renewed,
     Say,
     SegmentWrite,
     Supply,
@@ -117,6 +118,8 @@ class ReplicaMember:
         with self._changed:
             if self._machine is not None:
                 self._machine.handle(sender, message)
+                if isinstance(message, Renewed):
+                    self._changed.notify_all()
                 self._perform()
 
     # -- election -----------------------------------------------------------------------------------------------------
@@ -206,6 +209,30 @@ class ReplicaMember:
         """Raises OwnershipLostError where the mastership of `ballot` is over."""
         with self._changed:
             self._check(ballot)
+
+    def renew(self, ballot: int, within_s: float) -> bool:
+        """Whether W copies say within that time that no later ballot was promised before this call. Raises
+        OwnershipLostError where the mastership of `ballot` is over."""
+        until = self._clock.monotonic() + within_s
+        with self._changed:
+            self._check(ballot)
+            leader = self._machine
+            if not isinstance(leader, Leader):
+                return False
+            question = leader.prove()
+            self._perform()
+        while True:
+            with suppress(OSError, AmqError):  # it ends the mastership
+                self._say_own()
+            with self._changed:
+                self._check(ballot)
+                if leader.proved >= question:
+                    return True
+                left_s = until - self._clock.monotonic()
+                if left_s <= 0:
+                    return False
+                if not self._own:
+                    self._changed.wait(min(left_s, TICK_S))
 
     def leave(self, ballot: int) -> None:
         """End the mastership or candidacy of `ballot`, if it goes on."""

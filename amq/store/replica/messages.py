@@ -75,7 +75,14 @@ class Trim(NamedTuple):
     names: tuple[str, ...]
 
 
-TO_A_COPY = (AskPromise, Adopt, Append, Piece, FetchLog, Trim)
+class Renew(NamedTuple):
+    """Say that no later ballot is promised. `number` grows with each question of one author."""
+
+    ballot: int
+    number: int
+
+
+TO_A_COPY = (AskPromise, Adopt, Append, Piece, FetchLog, Trim, Renew)
 
 
 # -- from a copy -------------------------------------------------------------------------------------------------------
@@ -104,6 +111,13 @@ class Lacking(NamedTuple):
     term: int
     position: int
     whole: bool
+
+
+class Renewed(NamedTuple):
+    """When question `number` of the author of `ballot` came, no later ballot was promised."""
+
+    ballot: int
+    number: int
 
 
 class RefusedBallot(NamedTuple):

@@ -22,6 +22,7 @@ from amq.store.replica.book import GroupBook, ReplicaEpochs
 from amq.store.replica.member import ReplicaMember
 from amq.store.segment_log import RESERVE_NAME
 
+RENEW_S = 2.0  # for the answers of copies, when the coordinator cannot be reached
 _log = structlog.get_logger("amq.replica")
 
 
@@ -53,13 +54,14 @@ class ReplicaPart:
 class ReplicaElection(CoordinatedElection):
     """See `amq.store.election.Election`."""
 
-    shuts_out = True
+    shuts_out = can_vouch = True
 
     def __init__(self, part: ReplicaPart, coordinator: Coordinator, host: Host, clock: Clock) -> None:
         super().__init__(coordinator, host, clock)
         self._part = part
         self._ballot = 0
         self._told = ""
+        self._is_away = False  # the coordinator, and it was told
 
     def try_acquire(self, leave: Callable[[], bool]) -> bool:
         return self._may_try() and super().try_acquire(leave)
@@ -67,10 +69,30 @@ class ReplicaElection(CoordinatedElection):
     def holds(self) -> bool:
         if self._ballot:
             self._part.taken().check(self._ballot)
+            if self._holding is None:
+                return False  # it could not be regained while the coordinator was away
         return super().holds()
 
     def replace(self, asker: str) -> bool:
         return self._may_try() and super().replace(asker)
+
+    def vouches(self) -> bool:
+        """W copies do: each candidate needs a promise from one of them, which then answers no more."""
+        ballot, member = self._ballot, self._part.member
+        if not ballot or member is None or not member.renew(ballot, RENEW_S):
+            return False
+        if not self._is_away:
+            self._is_away = True
+            _log.warning("coordinator does not answer: the copies prove this mastership")
+        return True
+
+    def write(self, kind: str, data: bytes) -> None:
+        try:
+            super().write(kind, data)
+        except OSError:
+            self._written.pop(kind, None)  # it may be there or not
+            raise
+        self._is_away = False
 
     def let_go(self) -> None:
         ballot, self._ballot = self._ballot, 0

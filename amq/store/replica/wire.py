@@ -28,6 +28,8 @@ from amq.store.replica.messages import (
     Piece,
     Promised,
     RefusedBallot,
+    Renew,
+    Renewed,
     SegmentWrite,
     Stored,
     Trim,
@@ -211,6 +213,7 @@ _TO_A_COPY: Final[tuple[_Form, ...]] = (
     _PieceOf(),
     _Numbers(5, FetchLog, 3),
     _Trimming(),
+    _Numbers(7, Renew, 2),
 )
 _ANSWERS: Final[tuple[_Form, ...]] = (
     _Numbers(16, Promised, 3, 1),
@@ -218,6 +221,7 @@ _ANSWERS: Final[tuple[_Form, ...]] = (
     _Numbers(18, Lacking, 2, 1),
     _Numbers(19, RefusedBallot, 1),
     _Written(20, Fetched, 3),
+    _Numbers(21, Renewed, 2),
 )
 _BY_TYPE: Final[dict[Any, _Form]] = {form.make: form for form in (*_TO_A_COPY, *_ANSWERS)}
 TO_A_COPY_KINDS: Final = {form.kind: form for form in _TO_A_COPY}
