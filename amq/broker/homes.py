@@ -245,9 +245,12 @@ class Homes:
         return self._homes_of(queue)
 
     def next_home_of_rest(self) -> str:
-        """The store that gets what belongs to no destination, when this one has nothing else; "" = it may keep that."""
+        """The store that gets what belongs to no destination, when this one has nothing else; "" = it may keep that.
+        The first one of the cluster decides the batches of pipelines: gateways look for their markers there."""
         placement = self._placements[0]
-        return placement.target_of("") if self._is_left(placement) and self.owes_rest else ""
+        if not (self._is_left(placement) and self.owes_rest):
+            return ""
+        return next(store for store in placement.stores if store != self._store)
 
     @property
     def rate_bytes(self) -> int:

@@ -391,9 +391,10 @@ class RoutedConnection:
         return self.home_at(self.indices(TOPIC_SCHEME + name)[0])
 
     def batch_home(self) -> RoutedHome:
-        """The home that decides the batches of pipelines: the first store of the cluster, for its place never changes,
-        and with another one a batch could be committed twice."""
-        return self.home_at(0)
+        """The home that decides the batches of pipelines: the first store of the cluster, which has their markers; with
+        another one a batch could be committed twice. When it is removed the next one gets the markers."""
+        table = self.cluster.placement
+        return self.home_at(table.places.index(table.stores[0]))
 
     def all_homes(self) -> list[RoutedHome]:
         """Each store of the cluster. Raises AmqError."""

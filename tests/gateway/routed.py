@@ -189,7 +189,7 @@ class Brokers:
         return connection
 
     def world_of_store(self, store: str) -> World:
-        return self.worlds[self.placement.stores.index(store)]
+        return self.worlds[self.placement.places.index(store)]
 
     def world_of(self, name: str) -> World:
         return self.world_of_store(self.placement.home_of(name))

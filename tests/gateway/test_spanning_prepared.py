@@ -197,6 +197,15 @@ def test_a_batch_without_messages_is_in_one_store(stage: Stage) -> None:
     assert commit(stage) == ["duplicate"]
 
 
+def test_the_first_store_that_is_left_decides_batches(stage: Stage) -> None:
+    table = stage.cluster.placement
+    table.stores, table.places = ["s1", "s2"], ["", "s1", "s2"]
+    table.rules = {name: "s1" if store == "s0" else store for name, store in table.rules.items()}
+    assert [staged(stage, "a", 1, 2), commit(stage, "a")] == [[], ["committed"]]
+    assert markers(stage) == [0, 1, 0]
+    assert commit(stage, "a") == ["duplicate"]
+
+
 def test_a_batch_is_given_up_in_all_stores(stage: Stage) -> None:
     staged(stage, "a", 0, 1)
     staged(stage, "b", 2)
