@@ -245,12 +245,20 @@ class Homes:
         return self._homes_of(queue)
 
     def next_home_of_rest(self) -> str:
-        """The store that gets what belongs to no destination, when this one has nothing else; "" = it may keep that.
-        The first one of the cluster decides the batches of pipelines: gateways look for their markers there."""
+        """The store that gets what belongs to no destination, when this one has nothing else; "" = it may keep that."""
         placement = self._placements[0]
-        if not (self._is_left(placement) and self.owes_rest):
-            return ""
-        return next(store for store in placement.stores if store != self._store)
+        return placement.next_decider if self._is_left(placement) and self.owes_rest else ""
+
+    @property
+    def has_given_rest(self) -> bool:
+        """Does another store know which batches and commits took place here? No more batch may begin."""
+        return bool(self._placements) and self._is_left(self._placements[0]) and not self.owes_rest
+
+    def marked(self) -> None:
+        """A batch that was prepared before that is committed."""
+        if self.has_given_rest:
+            self.owes_rest = True
+            self.tell_progress()
 
     @property
     def rate_bytes(self) -> int:

@@ -205,6 +205,17 @@ class Placement:
         """The stores in which a pattern means anything: not one that has nothing more when this step is done."""
         return tuple(store for store in self.stores if store != self.leaving or not self.is_last_step)
 
+    @property
+    def decider(self) -> str:
+        """The store that decides the batches of pipelines, and knows which of them took place: with another one a batch
+        could be committed twice."""
+        return self.stores[0]
+
+    @property
+    def next_decider(self) -> str:
+        """The same when the store that leaves has left. It gets what belongs to no destination."""
+        return next(store for store in self.stores if store != self.leaving)
+
     def target_of(self, name: str) -> str:
         """The store that gets what another one has of that destination and must give away. All of a spread one goes to
         one store, in its order."""

@@ -391,10 +391,9 @@ class RoutedConnection:
         return self.home_at(self.indices(TOPIC_SCHEME + name)[0])
 
     def batch_home(self) -> RoutedHome:
-        """The home that decides the batches of pipelines: the first store of the cluster, which has their markers; with
-        another one a batch could be committed twice. When it is removed the next one gets the markers."""
+        """The home that decides the batches of pipelines. Raises AmqError."""
         table = self.cluster.placement
-        return self.home_at(table.places.index(table.stores[0]))
+        return self.home_at(table.places.index(table.decider))
 
     def all_homes(self) -> list[RoutedHome]:
         """Each store of the cluster. Raises AmqError."""

@@ -12,7 +12,7 @@ import pytest
 from amq.broker.transfer import moving
 from amq.cluster.placement import SPREAD, Placement
 from amq.cluster.placing import Await, next_step
-from amq.protocols.commands import Begin, Commit, Finish, Prepare
+from amq.protocols.commands import Begin, Commit, CommitBatch, Finish, Prepare
 from tests.broker.outboxes import STORES, TABLE, names_of
 from tests.broker.test_broker_carrying import BODIES, OURS, Cluster, received, send
 from tests.mutant import Mutant, mutants
@@ -29,6 +29,12 @@ it forgets which commits took place [outcomes]
     amq.broker.transfer.moving.Mover.taken: names := extra.get(OUTCOMES) => names := []
 what is in every store stays [everywhere]
     amq.cluster.placement.Layout.is_in: and store != self.without =>
+it forgets which batches took place [batches]
+    amq.broker.transfer.moving.Mover.taken: extra.get(MARKERS, ()) => ()
+it forgets a batch that was prepared before and committed late [batches]
+    amq.broker.homes.Homes.marked: self.has_given_rest => False
+it takes batches that nobody will know of [batches]
+    amq.broker.transactions.two_phase.TwoPhase.prepare: core.homes.has_given_rest => False
 subscriptions to patterns stay [pattern]
     amq.broker.homes.Homes._begin_step: not homes and placement.leaving == self._store => False
 """)
@@ -205,6 +211,46 @@ def outcomes(cluster: Cluster) -> None:
     assert client.confirmed == ["again"], "it took place"
 
 
+def test_batches_that_took_place_are_known_to_the_others(make: Callable[..., Cluster]) -> None:
+    batches(make())
+
+
+def batches(cluster: Cluster) -> None:
+    s1, s2 = cluster.worlds.values()
+    client = s1.connect()
+
+    def prepare(batch: int) -> None:
+        """A part without messages: s1 only decides."""
+        client.begin(f"t{batch}")
+        client.do(Prepare(f"t{batch}", f"x{batch}", owner="job", batch=batch, receipt=f"p{batch}"))
+        s1.settle()
+
+    def known(world: Any) -> int:
+        """The newest batch of which that store knows that it took place."""
+        marker, _ = world.broker.state.prepared.markers.get("job", (None, None))
+        return -1 if marker is None else int(marker.batch)
+
+    prepare(1)
+    client.do(CommitBatch("job", 1, ["x1"], "c1"))
+    prepare(2)
+    empty(cluster)
+    cluster.settle(2)
+    cluster.advance()
+    cluster.settle(2)
+    assert cluster.table.is_last_step
+    assert s1.broker.homes.has_given_rest  # type: ignore[union-attr]
+    assert known(s2) == 1
+    prepare(3)
+    assert client.codes[-1:] == ["TRANSACTION_ROLLED_BACK"], "s2 decides from now on"
+    assert next_step(cluster.table, cluster.seen()) == Await(("s1",)), "of batch 2"
+    other = s1.connect()
+    other.do(CommitBatch("job", 2, ["x2"], "c2"))
+    cluster.finish()
+    assert other.confirmed == ["c2"]
+    check_removed(cluster)
+    assert known(s2) == 2
+
+
 def test_a_removal_is_taken_back(cluster: Cluster) -> None:
     s1, _ = cluster.worlds.values()
     send(s1)
@@ -263,8 +309,10 @@ def test_a_table_keeps_places_and_refuses_what_cannot_be() -> None:
     table = Placement.even(1, ("s1", "s2", "s3")).placed("a", "s1").settled().emptied("s1", ["s2", "s3"])
     read = Placement.from_json(table.number, table.to_json())
     assert read == table
+    assert (table.decider, table.next_decider) == ("s1", "s2")
     gone = table.stepped(table.step.waiting).settled()  # type: ignore[union-attr]
     assert (gone.stores, gone.places, gone.gone) == (("s2", "s3"), ("", "s2", "s3"), (0,))
+    assert gone.decider == "s2"
     assert gone.layout.rules == {"a": "s2"}
     assert {*gone.layout.slots} == {"s2", "s3"}
     assert abs(gone.layout.slots.count("s2") - gone.layout.slots.count("s3")) <= 1
@@ -279,6 +327,7 @@ CHECKS = {
     "rest": rest,
     "peers": peers,
     "outcomes": outcomes,
+    "batches": batches,
     "everywhere": in_every_store,
     "pattern": pattern,
 }

@@ -145,6 +145,10 @@ class Table:
         self.rules = rules or {}
         self.moving: set[str] = set()
 
+    @property
+    def decider(self) -> str:
+        return self.stores[0]
+
     def home_of(self, name: str) -> str:
         plain = plain_name(name)
         if name in self.rules:
@@ -217,7 +221,7 @@ class Brokers:
 
     def cut(self, client: RoutedConnection, store: str, is_orderly: bool = False, was_linked: bool = True) -> None:
         """The link of that client's connection to a store breaks: both ends learn of it."""
-        index = self.placement.stores.index(store)
+        index = self.placement.places.index(store)
         home = client.homes[index]
         handed: Any = home.connection.peer  # type: ignore[union-attr]
         handed.is_cut = True

@@ -35,6 +35,7 @@ class OwnTable:
     """The table of homes: what has a name lives in the broker that the test looks at."""
 
     stores = places = STORES
+    decider = STORES[0]
     number = 1
 
     def home_of(self, name: str) -> str:

@@ -344,6 +344,16 @@ def test_a_batch_is_committed_once(cluster: Cluster) -> None:
     assert cluster.stored(name[8:]) == [b"m"]
 
 
+def test_batches_are_decided_by_the_first_store_that_is_left(cluster: Cluster) -> None:
+    table: Any = cluster.placement
+    table.stores, table.places = table.stores[1:], ("", *table.stores[1:])
+    client = cluster.connect()
+    says(cluster, client, Begin("t"), Prepare("t", "x1", owner="job", batch=1))
+    says(cluster, client, CommitBatch("job", 1, ["x1"], "b"))
+    assert client.outcomes == ["committed"]
+    assert ["job" in world.broker.state.prepared.markers for world in cluster.worlds] == [False, True, False]
+
+
 # -- the rest ----------------------------------------------------------------------------------------------------------
 
 

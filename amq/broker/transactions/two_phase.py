@@ -136,6 +136,8 @@ class TwoPhase:
             self._confirm_prepared(command, waiter, user)
             return
         try:
+            if command.owner and core.homes is not None and core.homes.has_given_rest:
+                raise TransactionRolledBackError("this store leaves the cluster: run the batch again")
             if transaction.homes_version != core.homes_version:
                 transaction.check_homes()
             self._check(transaction, command, user)
@@ -631,6 +633,8 @@ class TwoPhase:
         for each in self._core.state.prepared.of_owner(marker.owner):
             if each.batch <= marker.batch and each.key not in self.ending:
                 self._late[each.key] = None
+        if self._core.homes is not None:
+            self._core.homes.marked()
 
     def _release(self, prepared: Prepared) -> None:
         """Its ids are no more on their way."""
