@@ -13,7 +13,7 @@ cluster_option = click.option(
     metavar="DIR|URL",
     envvar="AMQ_CLUSTER",
     required=True,
-    help="The cluster: a directory that all nodes see, or the URL of a database; or $AMQ_CLUSTER.",
+    help="The cluster: a directory that all nodes see, or the URL of a database, etcd or ZooKeeper; or $AMQ_CLUSTER.",
 )
 wait_option = valued(
     "--wait",

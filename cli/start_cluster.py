@@ -40,6 +40,7 @@ from amq.node.reception import LISTEN_PATIENCE_S, LISTEN_RETRY_S
 from amq.node.service import Readers, Source
 from amq.security.credentials import link_context
 from amq.store.board import Seat
+from amq.store.name import at_node
 from amq.transports.handshakes import listening_sockets
 from amq.transports.probe import refusals
 
@@ -180,7 +181,9 @@ def member_config(directory: str, store: str, read: Callable[[str], BrokerConfig
     """The configuration of the member of `store`: where it is, its share of the ports, and its priority now."""
     cluster = Cluster(directory)
     table = cluster.table()
-    config = read(cluster.location(store, table))
+    config = read(location := cluster.location(store, table))
+    if (own := at_node(location, config.name, socket.gethostname())) != location:
+        config = read(own)
     _check_naming(config, table.placement.naming)
     priority = cluster.priorities(config.name).get(store, 0)
     first = parse_transport_url(config.transports[0])

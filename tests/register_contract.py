@@ -8,13 +8,14 @@ from collections.abc import Callable
 
 import pytest
 
+from amq.core.errors import ConfigError
 from amq.store.register import Register
 from tests.board_contract import check_board
 
 WRITERS = 6
 
 
-def check_register(new: Callable[[], Register]) -> None:
+def check_register(new: Callable[[], Register], size: int = 1 << 20, has_stores: bool = True) -> None:
     one, other = new(), new()
     one.make(("tables", "stores"))
     other.make(("tables", "stores"))
@@ -39,7 +40,7 @@ def check_register(new: Callable[[], Register]) -> None:
     assert one.names("tables") == []
 
     # Of those who make a table at a time one succeeds, and nobody finds a part of it.
-    big = {number: bytes([number]) * (1 << 20) for number in range(WRITERS)}
+    big = {number: bytes([number]) * size for number in range(WRITERS)}
     won: list[int] = []
     barrier = threading.Barrier(WRITERS)
 
@@ -62,10 +63,14 @@ def check_register(new: Callable[[], Register]) -> None:
     assert other.names("tables") == ["7.json"], "drafts are gone"
 
     # Each store has a place of its own beside it; documents are known by their place.
+    assert one.place("tables", "7.json").startswith(one.place("tables"))
+    if not has_stores:
+        with pytest.raises(ConfigError):
+            one.place_of_store("stores", "s1")
+        return
     places = {one.place_of_store("stores", name) for name in ("s1", "s2")}
     assert len(places) == 2
     assert places == {other.place_of_store("stores", name) for name in ("s1", "s2")}
-    assert one.place("tables", "7.json").startswith(one.place("tables"))
 
 
 def check_board_of_register(new: Callable[[], Register]) -> None:

@@ -21,6 +21,11 @@ def is_coordinator(url: str) -> bool:
     return url.startswith(COORDINATORS)
 
 
+def at_node(store: str, node: str, host: str) -> str:
+    """`store` as that node of a cluster has it: in the URL of a replicated store each member has its own words."""
+    return store.replace("{node}", node).replace("{host}", host) if store.startswith(REPLICA) else store
+
+
 def real_name(store: str) -> str:
     """`store` as it is known on this host, whatever links lead to it."""
     return os.path.realpath(store) if is_directory(store) else store

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     Connect = Callable[[Coordinator, str, Receive], OtherCopies]
 
+CLUSTER = "cluster"  # the part of a coordinator that keeps a cluster's table
 COORDINATORS_MAX = 64  # that a process keeps open
 
 
@@ -112,9 +113,14 @@ def open_workshop(store: str) -> tuple[Store, Workshop]:
 
 
 def open_register(place: str) -> Register:
-    """The register at `place`, a directory or the URL of a database. Raises ConfigError."""
+    """The register at `place`, a directory or the URL of a database or a coordinator. Raises ConfigError."""
     if is_directory(place):
         return FileRegister(SystemVfs(), place)
+    if is_coordinator(place):
+        from amq.store.coordinated.documents import CoordinatedRegister
+        from amq.store.coordinated.scoped import ScopedCoordinator
+
+        return CoordinatedRegister(ScopedCoordinator(open_coordinator(place), CLUSTER), SystemHost())
     database = _tables(place)
     from amq.store.postgres.register import SqlRegister
 

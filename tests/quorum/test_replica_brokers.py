@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from amq.cli.main import main
 from amq.core.errors import ConfigError
 from amq.store.open import open_coordinator, open_store
 from amq.store.replica.book import GroupBook
 from amq.store.replica.store import LinkedEpochs
 from tests.brokers import Broker, Brokers
 from tests.ensemble import Ensemble, EtcdEnsemble, ensemble, needs_etcd, wait_until
-from tests.traffic import Producer, connect_any, drain
+from tests.traffic import Producer, connect_any, drain, send
 
 MEMBERS = "abc"
 
@@ -109,6 +113,72 @@ def test_masters_are_killed_a_disk_is_lost_and_all_stop_and_start(tmp_path: Path
             each.start()
         producer.wait_confirmed(100)
         checked(brokers, producer)
+
+
+def run(*words: str, store: Path | str) -> str:
+    done = CliRunner().invoke(main, [*words, "--store", str(store)])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.mark.deep
+def test_what_any_store_does(tmp_path: Path) -> None:
+    """Hand-over to hot slaves, a master that hangs, failback, a stop that forbids failover, what people see of the
+    copies, and a backup from the copy of a slave, restored to another group."""
+    (tmp_path / "small").mkdir()
+    options = {"lockKeepAlivePeriod": "10s", "hungMasterTimeout": "15s", "failbackDelay": "1s"}
+    with three(tmp_path, f"file://{tmp_path}/small", **options) as (brokers, book):
+        a, b, c = brokers
+        store, sent = str(a.store), 0
+
+        def sends() -> None:
+            nonlocal sent
+            with connect_any(brokers) as connection:
+                send(connection, b"%d" % sent)
+            sent += 1
+
+        def serves(broker: Broker) -> None:
+            wait_until(lambda: master_of(brokers, book) is broker, f"{broker.name} is the master")
+            sends()
+
+        serves(a)
+        for broker in (b, c):
+            broker.wait_ready()
+            run("handover", "--to", broker.name, store=store)
+            serves(broker)
+        wait_until(lambda: levels(store) == ["level"] * 3, "the master says that all copies are level")
+        assert run("status", store=store).count(" is level\n") == 3
+        c.freeze()
+        wait_for_epoch(book, 4)
+        c.thaw()
+        c.wait_event("mastership lost or refused")
+        sends()
+        c.stop()
+        c.options |= {"priority": 5, "failoverOnShutdown": "false"}
+        c.start()
+        serves(c)
+        c.stop()
+        for each in (a, b):
+            each.wait_event("the last master forbade a failover")
+        run("handover", "--to", "a", store=store)
+        serves(a)
+        wait_until(
+            lambda: all(each["lag_bytes"] == 0 for each in copies(store) if each["id"].startswith("b-")), "b has all"
+        )
+        backup = tmp_path / "backup.jsonl"
+        run("journal", "export", "--output", str(backup), store=str(b.store))
+    other = f"replica://{tmp_path}/new?group=restored&coordinator=file://{tmp_path}/small&leastCopies=1"
+    run("journal", "import", str(backup), store=other)
+    found = json.loads(run("journal", "stat", "--json", store=other))["destinations"]
+    assert sum(each["live"] for each in found) == sent
+
+
+def copies(store: str) -> list[dict[str, Any]]:
+    return json.loads(run("status", "--json", store=store))["copies"]["seen"] or []
+
+
+def levels(store: str) -> list[str]:
+    return [each["state"] for each in copies(store)]
 
 
 @pytest.mark.deep

@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 
 from amq.core.errors import StoreError
+from amq.store.coordinated.documents import CoordinatedRegister
 from amq.store.coordinated.register import DURABLE, RegisterCoordinator
-from amq.store.coordinator import ABSENT
+from amq.store.coordinated.scoped import ScopedCoordinator
+from amq.store.coordinator import ABSENT, VALUE_BYTES_MAX
+from amq.store.host import SystemHost
 from amq.store.open import open_coordinator, open_register
 from tests.coordinator_contract import CHECKS, Coordinators
 from tests.fakes import FakeHost
 from tests.memory_coordinator import Ensemble, MemoryCoordinator
+from tests.register_contract import check_board_of_register, check_register
 
 
 @pytest.fixture(params=["memory", "directory"])
@@ -29,6 +33,16 @@ def coordinators(request: pytest.FixtureRequest, tmp_path: Path) -> Coordinators
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_contract(coordinators: Coordinators, check: Callable[[Coordinators, str], None]) -> None:
     check(coordinators, "k")
+
+
+def test_the_table_of_a_cluster_in_a_coordinator(coordinators: Coordinators) -> None:
+    def new() -> CoordinatedRegister:
+        return CoordinatedRegister(ScopedCoordinator(coordinators(), "cluster"), SystemHost())
+
+    check_register(new, size=100 << 10, has_stores=False)
+    check_board_of_register(new)
+    with pytest.raises(OSError, match="longer than an entry may be"):
+        new().write("tables", "8.json", bytes(VALUE_BYTES_MAX), "a")
 
 
 def test_a_writer_that_was_overtaken_finds_its_number_free_and_does_not_win(tmp_path: Path) -> None:

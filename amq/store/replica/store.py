@@ -160,7 +160,7 @@ class ReplicaLog:
         self._part, self._files = part, files
         self.names, self.place, self.open = files.names, files.place, files.open
         self.size, self.settle = files.size, files.settle
-        self.free_bytes, self.set_aside, self.give_back = files.free_bytes, files.set_aside, files.give_back
+        self.set_aside, self.give_back = files.set_aside, files.give_back
 
     @property
     def checkpoints(self) -> FileCheckpoints:
@@ -168,6 +168,13 @@ class ReplicaLog:
 
     def make(self) -> None:
         """A member that takes part has made it."""
+
+    def free_bytes(self) -> int | None:
+        """None where the copy is not on this host."""
+        try:
+            return self._files.free_bytes()
+        except FileNotFoundError:
+            return None
 
     def create(self, name: str, head: bytes, size: int, clock: Clock) -> ReplicaWriter:
         member = self._part.taken()
