@@ -50,7 +50,6 @@ RECORD_BYTES = RECORD.size
 BATCH_BYTES_MAX = (1 << 32) - 1
 # Of one record, so that its batch ends before byte 2^32 of its segment: a batch that has begun holds 1 GiB at most.
 RECORD_BYTES_MAX = 5 << 29
-JOINED_BYTES_MAX = 64 << 10  # of a payload: to copy more behind its header costs more than a write for each
 HAS_TRIM_MARK = 1
 assert (HEADER_BYTES, BATCH_BYTES, RECORD_BYTES) == (64, 44, 9)
 
@@ -216,8 +215,8 @@ def gathered(chunks: Iterable[AnyChunk]) -> Iterator[AnyChunk | bytes]:
 def batch_pieces(
     chunks: list[Chunk], salt: int, epoch: int, number: int, records: int, wall_s: int, flags: int = 0
 ) -> Iterable[bytes]:
-    """A batch as pieces to be written one after the other: a small one in one, others with the payload or, where there
-    are large bodies, these where they lie. Pieces longer than 5 KiB are summed without the GIL."""
+    """A batch as pieces to be written one after the other: in one, or with large bodies where they lie. Pieces
+    longer than 5 KiB are summed without the GIL."""
     is_large, crc = LargeRecord in map(type, chunks), salt
     pieces = list(pieces_of(chunks)) if is_large else [b"".join(chunks)]  # type: ignore[arg-type]
     for piece in pieces:
@@ -226,6 +225,4 @@ def batch_pieces(
     assert 0 < size <= BATCH_BYTES_MAX
     head = BATCH.pack(BATCH_MAGIC, size, epoch, number, records, crc, wall_s & 0xFFFFFFFF, flags, 0)[:-4]
     head += crc32(head, salt).to_bytes(4, "little")
-    if is_large:
-        return gathered([head, *pieces])
-    return (head + pieces[0],) if size <= JOINED_BYTES_MAX else (head, pieces[0])
+    return gathered([head, *pieces]) if is_large else (head + pieces[0],)
