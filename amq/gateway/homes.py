@@ -17,7 +17,7 @@ from amq.doors.clock import Clock
 from amq.gateway.answers import BYTES, TOKEN, Joined, Kept
 from amq.gateway.consumers import Consumer, HomeBranch
 from amq.journal.reader import RecordRun
-from amq.protocols.commands import Command, Failure, InSession, OpenSession, SendRun, Subscribe
+from amq.protocols.commands import Command, Failure, InSession, MakeSure, OpenSession, SendRun, Subscribe
 from amq.transports.hub import ServedConnection
 
 INDEX_BITS: Final = STORE_BITS
@@ -115,8 +115,8 @@ class RoutedHome:
 
     out             commands that go there together, of which the last ones are of session `session`
     asked, answered how many answers were asked for, and have come
-    is_unsure       a message was sent without asking
-    is_making_sure  an answer is on its way only to learn that such messages have come
+    unsure          sessions in which a message was sent without asking
+    is_making_sure  answers are on their way only to learn that such messages have come
     kept_bytes      of messages that are on their way
     made            temporary destinations there that the client has made
     old             deliveries up to that number may be from before the home was lost; -1 = it never was
@@ -132,7 +132,8 @@ class RoutedHome:
         self.session = 0
         self.sessions: set[int] = {0}
         self.asked = self.answered = 0
-        self.is_unsure = self.is_making_sure = False
+        self.unsure: set[int] = set()
+        self.is_making_sure = False
         self.kept_bytes = 0
         self.made: set[str] = set()
         self.old = -1
@@ -147,6 +148,21 @@ class RoutedHome:
     @property
     def unanswered(self) -> int:
         return self.asked - self.answered
+
+    @property
+    def is_unsure(self) -> bool:
+        """Was a message sent without asking?"""
+        return bool(self.unsure)
+
+    def make_sure(self, ended: Callable[[Exception | None], None]) -> None:
+        """Ask behind such messages, in each of their sessions, for a message waits for room in its own one: with the
+        answers they are stored, and `ended` is called."""
+        sessions = sorted(self.unsure & self.sessions) or [0]
+        self.unsure.clear()
+        self.is_making_sure = True
+        joined = Joined(None, sessions[0], len(sessions), ended=ended)
+        for session in sessions:
+            self.ask(session, MakeSure(joined))
 
     def put(self, session: int, command: Command) -> None:
         """`command` of that session goes there with the others of this read."""

@@ -245,7 +245,7 @@ class RoutedConnection:
                         self.home_to(message.envelope.reply_to)  # or the answer would find nobody there
                     receipt = command.receipt
                     if receipt is None:
-                        home.is_unsure = True
+                        home.unsure.add(number)
                     else:
                         size = KEPT_BYTES + len(message.body)
                         command.receipt = Kept((receipt, size, message, 0, number, self.is_repeating))
@@ -291,27 +291,24 @@ class RoutedConnection:
         while self.touched:
             touched, self.touched = self.touched, []
             for home in touched:
+                if home.unsure and not home.is_making_sure:
+                    self._make_sure(home)
                 out, home.out = home.out, []
-                if home.is_unsure and not home.is_making_sure:
-                    self._make_sure(home, out)
                 if out and home.connection is not None:
                     home.connection.handle(out)
                 if home.asked - home.answered > UNANSWERED_MAX or home.kept_bytes > KEPT_BYTES_MAX:
                     self.waits = True
                     self.pause(home.index)
 
-    def _make_sure(self, home: RoutedHome, out: list[Command]) -> None:
-        """Ask behind messages that were sent without asking: with the answer they are there."""
+    def _make_sure(self, home: RoutedHome) -> None:
 
         def sure(_: Exception | None) -> None:
             home.is_making_sure = False
-            if home.is_unsure and not self.is_closed:
+            if home.unsure and not self.is_closed:
                 self.touched.append(home)
                 self.cluster.later(self.flush)
 
-        home.is_unsure, home.is_making_sure = False, True
-        home.asked += 1
-        out.append(MakeSure(Joined(None, home.session, ended=sure)))
+        home.make_sure(sure)
 
     def answer_now(self, command: Command) -> None:
         """No home has a part in it."""
@@ -599,7 +596,7 @@ class RoutedConnection:
         home, bodies, receipts = self.home_to(command.like.destination), command.bodies, command.receipts
         self.traffic.received += len(bodies)
         if receipts is None:
-            home.is_unsure = True
+            home.unsure.add(session.number)
             home.put(session.number, command)
             return
         number, again = session.number, self.is_repeating
@@ -611,7 +608,7 @@ class RoutedConnection:
         home.asked += len(asked)
         home.kept_bytes += sum([each[BYTES] for each in asked])  # type: ignore[index]
         if len(asked) < len(kept):
-            home.is_unsure = True
+            home.unsure.add(number)
         home.put(number, SendRun(command.like, bodies, kept, command.natives))
 
     def _send_many(self, session: RoutedSession, command: SendMany) -> None:
@@ -629,7 +626,7 @@ class RoutedConnection:
             parts.setdefault(home, []).append(destination)
         if command.receipt is None and not name:
             for home in parts:
-                home.is_unsure = True
+                home.unsure.add(session.number)
         whole = command if len(parts) == 1 or name else None
         receipt = Joined(command.receipt, session.number, len(parts), command=whole)
         for home, names in parts.items():
