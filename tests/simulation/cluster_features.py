@@ -40,16 +40,17 @@ def add_feature(world: ClusterWorld, name: str) -> None:
     for slot in home.slots:
         destinations = (*slot.config.destinations, *feature.destinations)
         slot.config = replace(slot.config, destinations=destinations, **feature.options())
-    if isinstance(feature, OpenWire):
-        feature.open(world.gateways)
     table = world.tables.newest
     placement = table.placement
     for key in keys:
         placement = placement.placed(key, home.name).settled()
     placement = replace(placement, number=1, since=1, before=None)
     world.tables.made[0] = (-1e9, StoreTable(table.locations, placement))
+    transports = [slot.config.transports[0] for slot in world.gateways]  # of STOMP; a client takes no auto://
+    if isinstance(feature, OpenWire):
+        feature.open(world.gateways)
     for make in feature.applications():
-        uris = [f"{slot.config.transports[0]}?heartBeat=1000&connectTimeout=1000" for slot in world.gateways]
+        uris = [f"{url}?heartBeat=1000&connectTimeout=1000" for url in transports]
         dice.shuffle(uris)
         url = f"failover:({','.join(uris)})?maxReconnectDelay={dice.choice((200, 2000))}"
         world._add_applications([make], url, feature.dice)
