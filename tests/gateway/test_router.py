@@ -14,6 +14,7 @@ from amq.core.errors import CommandError
 from amq.core.message import Envelope, Message
 from amq.core.xid import Xid
 from amq.gateway import router, works
+from amq.gateway.homes import RoutedHome
 from amq.protocols.commands import (
     OLDEST,
     Abort,
@@ -31,6 +32,7 @@ from amq.protocols.commands import (
     LeaseMessages,
     ListPrepared,
     Locate,
+    MakeSure,
     MakeTemporary,
     Nothing,
     OpenProducer,
@@ -330,6 +332,28 @@ def test_prepared_transactions_are_found_in_any_home(cluster: Cluster) -> None:
     assert [cluster.stored(name_in(cluster, store)[8:]) for store in range(3)] == [[], [b"m"], []]
     says(cluster, other, Finish(Xid(1, b"none", b"b"), True, "n"))
     assert other.errors == [("UNKNOWN_TRANSACTION", "n")]
+
+
+def test_messages_without_receipt_are_asked_for_in_their_sessions(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them may wait for room in its session, while others go on."""
+    put, asked = RoutedHome.put, list[int]()
+
+    def noted(home: RoutedHome, session: int, command: Command) -> None:
+        if isinstance(command, MakeSure):
+            asked.append(session)
+        put(home, session, command)
+
+    monkeypatch.setattr(RoutedHome, "put", noted)
+    client, name = cluster.connect(), NAMES[0]
+    says(cluster, client, OpenSession(1), OpenSession(2))
+    says(cluster, client, InSession(1), Send(Message(name, b"1")), InSession(2), Send(Message(name, b"2"), "r"))
+    assert asked == [1]
+    client.session.handle([InSession(2), Send(Message(name, b"3")), InSession(1), Send(Message(name, b"4"))])
+    says(cluster, client, InSession(2), Send(Message(name, b"5")), InSession(0))
+    assert asked == [1, 1, 2, 2], "the last one when the answers to the others are there"
+    assert cluster.stored(name[8:]) == [b"1", b"2", b"3", b"4", b"5"]
 
 
 def test_a_batch_is_committed_once(cluster: Cluster) -> None:

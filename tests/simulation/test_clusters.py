@@ -107,6 +107,9 @@ def test_nodes_whose_links_are_of_two_versions_keep_their_promises() -> None:
 
 @pytest.mark.deep
 def test_clients_of_openwire_at_gateways_have_what_clients_of_a_broker_have() -> None:
+    """In history 11 a message without receipt waits for room while its store is handed over."""
+    other = ShortWorld(11, features=(NAME, "openwire")).run()
+    assert not other.violation, report(other)
     result = ShortWorld(1, features=(NAME, "openwire")).run()
     assert not result.violation, report(result)
     wanted = {"JMS messages": 100, "JMS commits": 50, "JMS moves": 10, "JMS acknowledgements confirmed": 30}
