@@ -37,7 +37,7 @@ sys.exit(code)
 
 
 def selections() -> dict[str, str]:
-    """{target: what the Makefile gives pytest as -m}."""
+    """{target: what the Makefile gives pytest as -m, at first}."""
     found = {}
     for target in TARGETS:
         said = subprocess.run(
@@ -47,7 +47,7 @@ def selections() -> dict[str, str]:
             text=True,
             check=True,
         ).stdout
-        [found[target]] = re.findall(r"-m pytest .*-m '([^']+)'", said)
+        found[target], *_ = re.findall(r"-m pytest .*-m '([^']+)'", said)
     return found
 
 

@@ -30,9 +30,10 @@ a parcel without an answer is taken for one that did not come [walk]
 a new master forgets the parcel that is open [walk]
     amq.broker.transfer.channel.Channel.begin: last.store => False
 the number is recorded apart from the messages [walk]
-    amq.broker.transfer.arrivals.Arrivals.take: [*self.taken(transfer, messages), parcel] => []
+    amq.broker.transfer.arrivals.Arrivals.take: [*self.taken(transfer, [message.seq for message in messages]),
+        parcel] => []
 a number that came before is taken [late]
-    amq.broker.transfer.arrivals.Arrivals.take: last.number >= number => False
+    amq.broker.transfer.arrivals.Arrivals._check: last.number >= number => False
 a parcel is closed without a record [walk]
     amq.broker.transfer.arrivals.Arrivals.close: self._core.journal.append_record(parcel) => pass
 a parcel that is on its way to the journal is taken for one that did not come [walk]

@@ -106,7 +106,8 @@ ids of what is prepared free after a takeover [two-phase]
     amq.broker.transactions.two_phase.TwoPhase.start_serving: for name, id, _seq in prepared.ids: => for name, id,
         _seq in ():
 messages of a run written with one seq [two-phase]
-    amq.journal.records.message.Run.encode: record = pack_seq(seq) => record = pack_seq(self.seq)
+    amq.journal.records.message.Run.encode: lead = pack_lead(seq, head) => lead = pack_lead(self.seq,
+        head)
 seqs of a run given once more to what follows it [two-phase]
     amq.broker.transactions.two_phase.TwoPhase._append_prepare: self._core.next_seq(len(item.bodies)) =>
         self._core.next_seq()

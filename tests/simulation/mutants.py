@@ -148,8 +148,8 @@ def lease_on_the_wall_clock() -> AbstractContextManager[object]:
         def monotonic(self) -> float:
             return float(self.wall_ms()) / 1000
 
-    def init(lease: Lease, prove: Any, clock: Any, period_s: float) -> None:
-        real(lease, prove, WallClock(clock), period_s)
+    def init(lease: Lease, prove: Any, clock: Any, *others: Any) -> None:
+        real(lease, prove, WallClock(clock), *others)
 
     return _patch(Lease, "__init__", init)
 

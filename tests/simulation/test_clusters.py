@@ -78,11 +78,11 @@ def test_clusters_keep_their_promises(seeds: list[int]) -> None:
 def test_moves_keep_their_promises() -> None:
     """At seed 8 a move that came to a second store stood still for ever."""
     counts: Counter[str] = Counter()
-    for seed in (7, 8, 10):
+    for seed in (4, 6, 8):
         result = run_seed(seed, features=(MOVES,))
         assert not result.violation, report(result)
         counts += result.counts
-    wanted = {"move": 6, "parcels": 20, "tables obeyed": 25, "killed at _come": 1, "cancel": 1}
+    wanted = {"move": 6, "parcels": 20, "tables obeyed": 25, "killed at _come": 1, "killed at _send": 1, "cancel": 1}
     short = {kind: counts[kind] for kind, least in wanted.items() if counts[kind] < least}
     assert not short, f"too little happened: {short} of {counts}"
 
