@@ -89,7 +89,7 @@ def test_while_a_change_of_the_record_is_in_doubt_both_must_answer() -> None:
     master = leader()
     master.handle("d", Stored(7, 0))
     for _ in range(4):
-        for member in "abd":
+        for member in ("a", "b", "d"):
             master.handle(member, Stored(7, 0))
         master.tick()
     assert master.pending is not None, "the spare takes the place of the silent one"
