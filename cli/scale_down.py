@@ -35,7 +35,7 @@ _OPTIONS = (
         "--scale-down-after-failure",
         metavar="SECONDS",
         type=click.FloatRange(0, AFTER_S_MAX),
-        help="How long a node that was killed, or whose host failed, may be away before that. Default: for ever.",
+        help="How long a node that was killed, or whose host failed, may be away before that. Default: no limit.",
     ),
 )
 
