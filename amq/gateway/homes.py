@@ -47,6 +47,11 @@ class HomeTable(Protocol):
 
     @property
     def number(self) -> int: ...
+    @property
+    def decider(self) -> str:
+        """The store that decides the batches of pipelines."""
+        ...
+
     def home_of(self, name: str) -> str:
         """The store in which the destination of that full name lives; anything that is not a store = in each."""
         ...
