@@ -121,9 +121,11 @@ class Ground:
         self.cluster = Cluster.create(str(directory / "cluster"), dict.fromkeys(self.stores, ""))
         self.hangs = directory / "hangs"  # exists only while a store hangs
         pairs = [f"{key}={value}" for key, value in options.items()]
+        each = stores + 1  # of a node: that of its gateways and one for each store, and as many for links
+        first = free_port(2 * each * nodes)
         self.nodes = [
-            GroundNode(f"node-{number}", free_port(stores + 1), free_port(stores + 1), self, pairs)
-            for number in range(1, nodes + 1)
+            GroundNode(f"node-{number}", port, port + each, self, pairs)
+            for number, port in enumerate(range(first, first + 2 * each * nodes, 2 * each), start=1)
         ]
         self.cables = Cables(self.link_port(node, store) for node in self.nodes for store in self.stores)
 
