@@ -213,7 +213,7 @@ class Placement:
 
     @property
     def next_decider(self) -> str:
-        """The same when the store that leaves has left. It gets what belongs to no destination."""
+        """The decider after the store that leaves has left. It gets what belongs to no destination."""
         return next(store for store in self.stores if store != self.leaving)
 
     def target_of(self, name: str) -> str:

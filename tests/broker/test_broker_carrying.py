@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -98,17 +99,24 @@ def small_parcels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "MESSAGES_MAX", 50)
 
 
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+@contextmanager
+def clusters(directory: Path) -> Iterator[Callable[..., Cluster]]:
+    """Makes clusters in `directory`, and closes them at the end."""
     made: list[Cluster] = []
 
     def make(**config: Any) -> Cluster:
-        made.append(Cluster(tmp_path, **config))
+        made.append(Cluster(directory, **config))
         return made[-1]
 
     yield make
     for cluster in made:
         cluster.close()
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    with clusters(tmp_path) as make:
+        yield make
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from amq.journal.hidden import SENT_SCHEME
 from amq.journal.records import PURGED, Consumed
 from amq.protocols.commands import Finish, Prepare, TakeCopies, Transfer
 from tests.broker.outboxes import STORES
-from tests.broker.test_broker_carrying import BODIES, OURS, THEIRS, Cluster, received, send
+from tests.broker.test_broker_carrying import BODIES, OURS, THEIRS, Cluster, clusters, received, send
 from tests.broker.world import World
 from tests.mutant import Mutant, mutants
 from tests.sampling import sampled
@@ -60,15 +60,8 @@ def small_parcels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def make_copied(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    made: list[Cluster] = []
-
-    def make(**config: Any) -> Cluster:
-        made.append(Cluster(tmp_path, **config))
-        return made[-1]
-
-    yield make
-    for cluster in made:
-        cluster.close()
+    with clusters(tmp_path) as make:
+        yield make
 
 
 def all_copied(make: Callable[..., Cluster]) -> Cluster:

@@ -79,7 +79,7 @@ class Arrivals:
         return None
 
     def fetch(self, command: TakeCopies, waiter: Waiter) -> None:
-        """The same for a parcel of which the messages are here. Raises CommandError."""
+        """Store a parcel that names messages which were copied here. Raises CommandError."""
         core, channel, number = self._core, command.channel, command.number
         self._check(channel, number)
         queue = self.queue_of(command)

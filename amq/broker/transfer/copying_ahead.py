@@ -87,7 +87,7 @@ class CopiedQueue:
 
 
 class CopyingAhead:
-    """Call `step` every second or so, while nothing is on its way by a step. `count(bytes)` is told what was copied."""
+    """Call `step` every second or so, while no step moves anything. It calls `count(bytes)` for what it has copied."""
 
     def __init__(self, core: Core, count: Callable[[int], None]) -> None:
         self._core = core

@@ -118,7 +118,7 @@ class Mover:
         return True
 
     def _send_copied(self, queue: Queue) -> bool:
-        """The numbers of some messages that the other store has copies of. False = there are no more."""
+        """Name some messages that the other store has copies of. False = all are named."""
         (here, there), row = self._copied, self._copied_row
         seqs = here[row : row + COPIES_MAX]
         if not seqs:
