@@ -321,11 +321,13 @@ def _tcp() -> tuple[socket.socket, socket.socket]:
 
 
 class Uncollected:
-    """While it is entered, the garbage collector does not run by itself. `found()` = what reference counting alone has
-    not freed, by type."""
+    """While it is entered, the garbage collector does not run by itself. `found()` = what was made since and
+    reference counting alone has not freed, by type. What was there before (an earlier test's thread may let go of it
+    meanwhile) is not looked at."""
 
     def __enter__(self) -> Uncollected:
         gc.collect()
+        gc.freeze()
         gc.disable()
         gc.set_debug(gc.DEBUG_SAVEALL)
         return self
@@ -333,6 +335,7 @@ class Uncollected:
     def __exit__(self, *_: object) -> None:
         gc.set_debug(0)
         gc.garbage.clear()
+        gc.unfreeze()
         gc.enable()
 
     def found(self) -> Counter[str]:
