@@ -430,7 +430,7 @@ class ArtemisBroker(BrokerProcess):
 
 
 class FloorServer(BrokerProcess):
-    """The server of `bench.floor`: what no broker can leave out, and nothing else. It speaks STOMP alone."""
+    """The server of `bench.floor`: what no broker can leave out, and nothing else. One port serves all protocols."""
 
     kind = "floor"
 
@@ -517,7 +517,8 @@ class BrokerGroup:
         ]
         if openwire:
             for broker in self.brokers:
-                broker.openwire_port = broker.port if isinstance(broker, ArtemisBroker) else free_port()
+                one_port = isinstance(broker, ArtemisBroker | FloorServer)
+                broker.openwire_port = broker.port if one_port else free_port()
 
     @property
     def ports(self) -> list[int]:

@@ -2,7 +2,8 @@
 
 The clients are threads of one Java program (bench/java/JmsLoad.java) on the unmodified ActiveMQ client of Debian: the
 same JVM serves all brokers, and stays warm. It counts every message, and fails if one is missing or comes twice.
-Brokers take turns as in `bench.throughput`; all sync persistent messages before they answer, as they do by default.
+Brokers and the floor take turns as in `bench.throughput`; all sync persistent messages before they answer, as they do
+by default.
 """
 
 from __future__ import annotations
@@ -152,9 +153,10 @@ class JmsBench(Bench):
 def main() -> None:
     parser = cli.parser("jms", __doc__, EXAMPLES)
     throughput.add_arguments(parser, ROWS)
+    throughput.add_floor(parser)
     args = parser.parse_args()
     cli.terminate_on_signal()
-    kinds = cli.kinds(args)
+    kinds = cli.kinds(args) + [throughput.FLOOR] * args.floor
     rows = [ROWS[name] for name in args.row or (QUICK_ROWS if args.quick else ROWS)]
     if args.peer not in (None, "activemq"):
         target = throughput.VERSIONS_TARGET if args.peer not in brokers.KINDS else None

@@ -224,6 +224,11 @@ def _to_the_floor(
     return {"rate": _ratio(rates[kind], rates[FLOOR]).median, "cpu": cpu}
 
 
+def _us(microseconds: float) -> str:
+    """A time of one message as it is shown."""
+    return f"{microseconds:.0f}" if microseconds >= 20 else f"{microseconds:.1f}"
+
+
 def table(summary: Sequence[dict[str, Any]], kinds: Sequence[str]) -> Table:
     shown = Table(title="messages/s, median (min–max)")
     shown.add_column("producers/consumers")
@@ -244,7 +249,7 @@ def table(summary: Sequence[dict[str, Any]], kinds: Sequence[str]) -> Table:
             cells.append(f"{rate.median:,.0f} ({rate.low:,.0f}–{rate.high:,.0f})")
         latencies = [line["delivery_us"][kind] or line["confirm_us"][kind] for kind in kinds]
         cells.append(" | ".join(f"{us['p50'] / 1000:.1f}/{us['p99'] / 1000:.1f}" if us else "–" for us in latencies))
-        cells.append(" | ".join(f"{line['broker_cpu_us'][kind]:.0f}" for kind in kinds))
+        cells.append(" | ".join(_us(line["broker_cpu_us"][kind]) for kind in kinds))
         if len(compared) == 2:
             colour = "" if line["target"] is None else "[green]" if line["met"] else "[red]"
             cells.append(f"{colour}{line['ratio']['median']:.2f}")
@@ -309,16 +314,19 @@ def add_turns(parser: argparse.ArgumentParser, rows: Iterable[str]) -> None:
     parser.add_argument("--size", type=int, default=1024, metavar="BYTES", help="of a body (default %(default)s)")
 
 
-def main() -> None:
-    parser = cli.parser("throughput", __doc__, EXAMPLES)
-    add_arguments(parser, ROWS)
-    has_compiler = floor.compiler() is not None
+def add_floor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--floor",
         action=argparse.BooleanOptionalAction,
-        default=has_compiler,
+        default=floor.compiler() is not None,
         help="measure the floor of each row in the same run (default: where there is a C compiler)",
     )
+
+
+def main() -> None:
+    parser = cli.parser("throughput", __doc__, EXAMPLES)
+    add_arguments(parser, ROWS)
+    add_floor(parser)
     args = parser.parse_args()
     cli.terminate_on_signal()
     kinds = cli.kinds(args) + [FLOOR] * args.floor

@@ -1,4 +1,4 @@
-/* The floor of a benchmark's row: a STOMP server that does what no broker can leave out, and nothing else.
+/* The floor of a benchmark's row: a server of STOMP and OpenWire that does what no broker can leave out, and no more.
  *
  *     floor PORT DIRECTORY
  *
@@ -7,7 +7,8 @@
  * next one), and then writes receipts and messages: one write for a connection and a turn. Small batches are synced in
  * the loop, as the broker does, larger ones in a thread. There are no limits, users, selectors, transactions, expiry,
  * redelivery or recovery: the file is never read. So its rate and its processor time are bounds for any broker that
- * keeps the same promise to the same clients, in any language.
+ * keeps the same promise to the same clients, in any language. OpenWire is spoken in the encoding that our broker
+ * agrees on (version 12, loose, no cache), so frames have the same sizes; a transaction is one of a connection.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -111,6 +112,7 @@ struct Subscription {
     Queue *queue;
     Subscription *next; /* of the queue, in a circle */
     char id[64];
+    Bytes head; /* of OpenWire: what comes before the message in each dispatch, without the size */
     int cumulative, automatic;
     int64_t credit;
     uint32_t *held; /* numbers of messages in the order of delivery, for cumulative acknowledgements */
@@ -126,9 +128,19 @@ struct Queue {
     Queue *due;
 };
 
+/* A send or, without a message, so many acknowledgements. */
+typedef struct {
+    Queue *queue;
+    Message *message;
+    uint32_t acknowledged;
+} Change;
+
 struct Connection {
-    int fd, is_dirty, waits_to_write, is_closed;
+    int fd, is_dirty, waits_to_write, is_closed, has_read, speaks_openwire;
     Bytes in, out;
+    Bytes producer;             /* the identifier of a producer of OpenWire with a window */
+    Change *changes;            /* of an open transaction */
+    size_t changed, changes_room;
     Connection *dirty;
     Subscription *subscription; /* one for each connection */
     Queue *queue;               /* the last that was named */
@@ -140,6 +152,9 @@ typedef struct {
     Queue *queue;     /* of a message that may be delivered now */
     Message *message; /* that, or one that is gone with its acknowledgement */
     char receipt[64];
+    int answers;      /* a command of OpenWire, */
+    uint32_t command; /* this one */
+    uint32_t freed;   /* bytes of a producer's window */
 } Effect;
 
 typedef struct {
@@ -317,7 +332,21 @@ static void enqueue(Queue *queue, Message *message) {
     is_due(queue);
 }
 
-static void deliver(Subscription *subscription, Message *message) {
+static void append_big(Bytes *bytes, uint32_t number) {
+    number = htonl(number);
+    append(bytes, &number, 4);
+}
+
+/* OpenWire: a message as it came, in a dispatch. */
+static void dispatch_one(Subscription *subscription, Message *message) {
+    Bytes *out = &subscription->connection->out;
+    append_big(out, subscription->head.length + message->length + 4);
+    append(out, subscription->head.data, subscription->head.length);
+    append(out, message->body, message->length);
+    append_big(out, 0); /* redeliveries */
+}
+
+static void deliver_frame(Subscription *subscription, Message *message) {
     Bytes *out = &subscription->connection->out;
     APPEND(out, "MESSAGE\nsubscription:");
     append(out, subscription->id, strlen(subscription->id));
@@ -334,6 +363,10 @@ static void deliver(Subscription *subscription, Message *message) {
     APPEND(out, "\n\n");
     append(out, message->body, message->length);
     *extend(out, 1) = 0;
+}
+
+static void deliver(Subscription *subscription, Message *message) {
+    (subscription->head.length ? dispatch_one : deliver_frame)(subscription, message);
     will_write(subscription->connection);
     if (subscription->automatic) {
         if (message->persistent) record(&message->number, sizeof message->number);
@@ -391,8 +424,21 @@ static void leave(Connection *connection) {
     before->next = subscription->next;
     subscription->queue->subscriptions = before == subscription ? NULL : before;
     free(subscription->held);
+    free(subscription->head.data);
     free(subscription);
     connection->subscription = NULL;
+}
+
+static void join(Subscription *subscription, Queue *queue) {
+    subscription->queue = queue;
+    if (queue->subscriptions) {
+        subscription->next = queue->subscriptions->next;
+        queue->subscriptions->next = subscription;
+    } else {
+        queue->subscriptions = subscription->next = subscription;
+    }
+    subscription->connection->subscription = subscription;
+    is_due(queue);
 }
 
 /* Frames. */
@@ -492,19 +538,11 @@ static void on_subscribe(Connection *connection, Headers *headers) {
     if (!subscription) fail("calloc");
     Queue *queue = queue_of(connection, headers->destination.at, headers->destination.length);
     subscription->connection = connection;
-    subscription->queue = queue;
     copy_text(subscription->id, sizeof subscription->id, headers->id);
     subscription->automatic = !headers->ack.length || IS(headers->ack, "auto");
     subscription->cumulative = IS(headers->ack, "client");
     subscription->credit = headers->prefetch.length ? (int64_t)number_of(headers->prefetch) : 1000;
-    if (queue->subscriptions) {
-        subscription->next = queue->subscriptions->next;
-        queue->subscriptions->next = subscription;
-    } else {
-        queue->subscriptions = subscription->next = subscription;
-    }
-    connection->subscription = subscription;
-    is_due(queue);
+    join(subscription, queue);
     if (headers->receipt.length) copy_text(effect(connection)->receipt, 64, headers->receipt);
 }
 
@@ -533,6 +571,199 @@ static const char *on_frame(Connection *connection, const char *at, const char *
     return body_end + 1;
 }
 
+/* Commands of OpenWire, in the order of their fields; numbers have the other byte order. */
+
+enum { HELLO = 1, CONSUMER = 5, PRODUCER = 6, TRANSACTION = 7, REMOVE = 12, PRODUCER_ACK = 19, DISPATCH = 21 };
+enum { ACK = 22, FIRST_MESSAGE = 23, LAST_MESSAGE = 29, ANSWER = 30, QUEUE = 100, CONNECTION_ID = 120, SESSION_ID };
+enum { HEAD_BYTES = 6, COMMITS = 2, ROLLS_BACK = 4, STANDARD_ACK = 2, CLIENT_OVERHEAD_BYTES = 1024 };
+
+static uint32_t big(const char *at) {
+    uint32_t number;
+    memcpy(&number, at, 4);
+    return ntohl(number);
+}
+
+static const char *after_text(const char *at) {
+    return *at ? at + 3 + ((uint8_t)at[1] << 8 | (uint8_t)at[2]) : at + 1;
+}
+
+/* After an identifier, a destination or nothing. */
+static const char *after_nested(const char *at) {
+    if (!*at) return at + 1;
+    int type = (uint8_t)at[1];
+    at += 2;
+    if (type >= QUEUE && type < QUEUE + 4) return after_text(at);
+    switch (type) {
+    case 110: return after_nested(after_text(at)) + 16;  /* of a message */
+    case 111: return after_nested(at + 8);               /* of a transaction */
+    case CONNECTION_ID: return after_text(at);
+    case SESSION_ID: return after_text(at) + 8;
+    case 122: case 123: return after_text(at) + 16;      /* of a consumer or producer */
+    }
+    fprintf(stderr, "structures of type %d are unknown\n", type);
+    exit(1);
+}
+
+static Queue *queue_at(Connection *connection, const char *at) {
+    return queue_of(connection, at + 5, (uint8_t)at[3] << 8 | (uint8_t)at[4]);
+}
+
+static void answer(Connection *connection, uint32_t command) {
+    Bytes *out = &connection->out;
+    append_big(out, HEAD_BYTES + 4);
+    APPEND(out, "\x1e\0\0\0\0\0");
+    append_big(out, command);
+    will_write(connection);
+}
+
+static void will_answer(Connection *connection, const char *frame) {
+    if (!frame[5]) return;
+    Effect *later = effect(connection);
+    later->answers = 1;
+    later->command = big(frame + 1);
+}
+
+static void free_window(Connection *connection, uint32_t freed) {
+    Bytes *out = &connection->out;
+    append_big(out, HEAD_BYTES + connection->producer.length + 4);
+    APPEND(out, "\x13\0\0\0\0\0");
+    append(out, connection->producer.data, connection->producer.length);
+    append_big(out, freed);
+    will_write(connection);
+}
+
+static Change *change(Connection *connection) {
+    if (connection->changed == connection->changes_room) {
+        connection->changes_room = connection->changes_room ? connection->changes_room * 2 : 128;
+        connection->changes = grown(connection->changes, connection->changes_room * sizeof(Change));
+    }
+    Change *made = &connection->changes[connection->changed++];
+    *made = (Change){0};
+    return made;
+}
+
+static void store(Connection *connection, Queue *queue, Message *message) {
+    if (message->persistent) record(message->body, message->length);
+    Effect *later = effect(connection);
+    later->queue = queue;
+    later->message = message;
+}
+
+static void on_message(Connection *connection, const char *frame, size_t length) {
+    const char *destination = after_nested(frame + HEAD_BYTES), *transaction = after_nested(destination);
+    Queue *queue = queue_at(connection, destination);
+    const char *at = after_nested(transaction);   /* the original destination */
+    at = after_nested(after_nested(after_nested(at))); /* its message, original transaction */
+    at = after_text(after_text(at) + 4);          /* group, correlation */
+    int persistent = at[0];
+    at = after_text(after_nested(at + 1 + 8 + 1) + 8); /* expiry, priority, reply-to, time, type */
+    uint32_t freed = connection->producer.length ? CLIENT_OVERHEAD_BYTES + (*at ? big(at + 1) : 0) : 0;
+    Message *message = make_message(frame, length, persistent);
+    if (*transaction) {
+        Change *made = change(connection);
+        made->queue = queue;
+        made->message = message;
+        return;
+    }
+    if (!persistent) {
+        enqueue(queue, message);
+        if (frame[5]) answer(connection, big(frame + 1));
+        if (freed) free_window(connection, freed);
+        return;
+    }
+    store(connection, queue, message);
+    Effect *later = &filling->effects[filling->count - 1];
+    later->freed = freed;
+    if (!frame[5]) return;
+    later->answers = 1;
+    later->command = big(frame + 1);
+}
+
+static void acknowledge(Connection *connection, uint32_t count) {
+    Subscription *subscription = connection->subscription;
+    while (count--) settle(connection, subscription->held[subscription->held_from++]);
+    is_due(subscription->queue);
+}
+
+static void on_message_ack(Connection *connection, const char *frame) {
+    const char *transaction = after_nested(frame + HEAD_BYTES), *kind = after_nested(after_nested(transaction));
+    uint32_t count = big(after_nested(after_nested(kind + 1)));
+    if (*kind != STANDARD_ACK) return; /* the client has only read it */
+    if (*transaction) change(connection)->acknowledged = count;
+    else acknowledge(connection, count);
+    will_answer(connection, frame);
+}
+
+static void on_transaction(Connection *connection, const char *frame) {
+    int kind = *after_nested(after_nested(frame + HEAD_BYTES));
+    if (kind == ROLLS_BACK) fail("a transaction that is rolled back");
+    if (kind == COMMITS) {
+        for (Change *made = connection->changes; made < connection->changes + connection->changed; made++) {
+            if (made->message) store(connection, made->queue, made->message);
+            else acknowledge(connection, made->acknowledged);
+        }
+        connection->changed = 0;
+    }
+    will_answer(connection, frame);
+}
+
+static void on_consumer(Connection *connection, const char *frame) {
+    const char *id = frame + HEAD_BYTES, *end = after_nested(id), *destination = end + 1;
+    will_answer(connection, frame);
+    if ((uint8_t)destination[1] != QUEUE) return; /* advisories */
+    leave(connection);
+    Subscription *subscription = calloc(1, sizeof *subscription);
+    if (!subscription) fail("calloc");
+    const char *destination_end = after_nested(destination);
+    subscription->connection = connection;
+    subscription->cumulative = 1;
+    subscription->credit = big(destination_end);
+    APPEND(&subscription->head, "\x15\0\0\0\0\0");
+    append(&subscription->head, id, end - id);
+    append(&subscription->head, destination, destination_end - destination);
+    APPEND(&subscription->head, "\1"); /* there is a message */
+    join(subscription, queue_at(connection, destination));
+}
+
+static void on_producer(Connection *connection, const char *frame) {
+    const char *id = frame + HEAD_BYTES, *end = after_nested(id);
+    will_answer(connection, frame);
+    if (big(after_nested(end) + 2)) append(&connection->producer, id, end - id);
+}
+
+static void on_hello(Connection *connection) {
+    static const char said[] = "\1ActiveMQ\0\0\0\x0c\1\0\0\0\x88\0\0\0\6"
+        "\0\x14TightEncodingEnabled\1\0" "\0\x0c" "CacheEnabled\1\0" "\0\x11TcpNoDelayEnabled\1\1"
+        "\0\x09" "CacheSize\5\0\0\0\0" "\0\x15MaxInactivityDuration\6\0\0\0\0\0\0\0\0"
+        "\0\x0cMaxFrameSize\6\0\0\0\0\x10\0\0\0";
+    append_big(&connection->out, sizeof said - 1);
+    append(&connection->out, said, sizeof said - 1);
+    will_write(connection);
+}
+
+/* The command of OpenWire at `at`; returns its end, or NULL if a part of it is missing. */
+static const char *on_command(Connection *connection, const char *at, const char *end) {
+    if (end - at < 4) return NULL;
+    uint32_t length = big(at);
+    const char *frame = at + 4;
+    if (end - frame < length) return NULL;
+    switch (*frame) {
+    case HELLO: on_hello(connection); break;
+    case CONSUMER: on_consumer(connection, frame); break;
+    case PRODUCER: on_producer(connection, frame); break;
+    case TRANSACTION: on_transaction(connection, frame); break;
+    case ACK: on_message_ack(connection, frame); break;
+    case REMOVE:
+        if (frame[HEAD_BYTES + 1] == CONNECTION_ID || frame[HEAD_BYTES + 1] == SESSION_ID) leave(connection);
+        will_answer(connection, frame);
+        break;
+    default:
+        if (*frame >= FIRST_MESSAGE && *frame <= LAST_MESSAGE) on_message(connection, frame, length);
+        else if (*frame != ANSWER) will_answer(connection, frame);
+    }
+    return frame + length;
+}
+
 static int read_from(Connection *connection) {
     extend(&connection->in, READ_BYTES);
     connection->in.length -= READ_BYTES;
@@ -540,9 +771,11 @@ static int read_from(Connection *connection) {
     if (got < 0 && errno == EAGAIN) return 1;
     if (got <= 0) return 0;
     const char *at = connection->in.data, *end = at + (connection->in.length += got);
+    if (!connection->has_read) connection->has_read = 1, connection->speaks_openwire = !*at;
     for (;;) {
-        while (at < end && *at == '\n') at++;
-        const char *next = at < end ? on_frame(connection, at, end) : NULL;
+        while (at < end && *at == '\n' && !connection->speaks_openwire) at++;
+        const char *next =
+            at == end ? NULL : (connection->speaks_openwire ? on_command : on_frame)(connection, at, end);
         if (!next) break;
         at = next;
     }
@@ -556,7 +789,10 @@ static void take_effect(Batch *batch) {
         Effect *one = &batch->effects[number];
         if (one->queue) enqueue(one->queue, one->message);
         else if (one->message) forget(one->message);
-        if (one->receipt[0] && !one->connection->is_closed) receipt(one->connection, one->receipt);
+        if (one->connection->is_closed) continue;
+        if (one->receipt[0]) receipt(one->connection, one->receipt);
+        if (one->answers) answer(one->connection, one->command);
+        if (one->freed) free_window(one->connection, one->freed);
     }
     batch->count = 0;
 }

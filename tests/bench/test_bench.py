@@ -31,7 +31,7 @@ BENCHES = {
     f"throughput {ROWS} {SHORT}": "rows",
     "takeover --messages 500 --repeat 1 --keep-alive-ms 500": "takeovers",
     "takeover --client jms --messages 100 --repeat 1": "takeovers",
-    f"jms --row 'sync 32/32' --backlog 400 {SHORT}": "rows",
+    f"jms --row 'async 4/4 with ProducerAck' --row 'transactions of 100, 4/4' {SHORT}": "rows",
     f"tls --row '4/4 window 256' {SHORT}": "rows",
     "recovery --backlog 200 --repeat 1": "starts",
     "scale takeover memory --messages 300 --queues 2000 --repeat 1 --output OUTPUT": "points",
