@@ -322,8 +322,8 @@ def _tcp() -> tuple[socket.socket, socket.socket]:
 
 class Uncollected:
     """While it is entered, the garbage collector does not run by itself. `found()` = what was made since and
-    reference counting alone has not freed, by type. What was there before (an earlier test's thread may let go of it
-    meanwhile) is not looked at."""
+    reference counting alone has not freed, by type. The collector does not look at what was there before, for an
+    earlier test's thread may let go of it meanwhile."""
 
     def __enter__(self) -> Uncollected:
         gc.collect()
@@ -336,6 +336,8 @@ class Uncollected:
         gc.set_debug(0)
         gc.garbage.clear()
         gc.unfreeze()
+        gc.collect()
+        gc.freeze()  # as after the collection of the tests: no later one has to look at thousands of objects
         gc.enable()
 
     def found(self) -> Counter[str]:
