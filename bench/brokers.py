@@ -433,17 +433,29 @@ class FloorServer(BrokerProcess):
     """The server of `bench.floor`: what no broker can leave out, and nothing else. One port serves all protocols."""
 
     kind = "floor"
+    more: Sequence[str] = ()  # of the command line
 
     def command(self) -> list[str]:
         try:
             program = floor.build()
         except floor.FloorError as error:
             raise BrokerProcessError(str(error)) from error
-        return [str(program), str(self.port), str(self.store)]
+        return [str(program), str(self.port), str(self.store), *self.more]
+
+
+class FloorGateway(FloorServer):
+    """The same behind a process that passes on what clients and it say."""
+
+    kind = "floor of a gateway"
+    more = ("gateway",)
+
+    def cpu_s(self) -> float:
+        return super().cpu_s() + cpu_s_below(self.pid)
 
 
 KINDS: dict[str, type[BrokerProcess]] = {
-    broker.kind: broker for broker in (AmqBroker, OneStoreCluster, FourStoreCluster, ActiveMqBroker, FloorServer)
+    broker.kind: broker
+    for broker in (AmqBroker, OneStoreCluster, FourStoreCluster, ActiveMqBroker, FloorServer, FloorGateway)
 }
 ARCHIVES: dict[str, tuple[type[BrokerProcess], str, str]] = {  # by kind: class, a file of the archive, how to get it
     "activemq6": (

@@ -2,7 +2,8 @@
 connections that say nothing.
 
 The broker serves its clients itself. Those of the node meet its one gateway, which passes their commands on to the
-member of its one store. Both are up all the time, and take turns.
+member of its one store. Both are up all the time, and take turns. So does the floor of a gateway, where there is a C
+compiler: two processes that read, pass on, sync and write the same bytes, and do nothing else.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from rich.table import Table
 from bench import brokers, cli, host
 from bench.load import Load, LoadError, LoadResult
 from bench.stats import Spread, spread
-from bench.throughput import QUICK, ROWS, Bench, Effort, RowRun, add_turns, summarise
+from bench.throughput import QUICK, ROWS, Bench, Effort, RowRun, add_floor, add_turns, summarise
 from bench.wire import WireConnection, WireError
 
 EXAMPLES = ("--quick", "--repeat 5 --json gateway.json", "--row '4/4 window 256' --idle 1000")
 KINDS = (brokers.OneStoreCluster.kind, brokers.AmqBroker.kind)
+FLOOR = brokers.FloorGateway.kind
 MEASURED = ("4/4 window 256", "32/32 window 1", "1/1 window 1", "4/4 window 256 non-persistent")
 RATE_TARGET, MEMBER_TARGET = 0.85, 0.6  # of the broker alone, at the first row: messages/s, processor time
 IDLE, IDLE_QUICK = 10_000, 200
@@ -61,6 +63,14 @@ def idle(node: brokers.OneStoreCluster, count: int) -> dict[str, float]:
         }
 
 
+def of_floor(line: dict[str, Any]) -> tuple[str, ...]:
+    """The floor's rate with its processor time, and the node's share of that rate; nothing where it was left out."""
+    if FLOOR not in line["per_s"]:
+        return ()
+    rate = f"{line['per_s'][FLOOR]['median']:,.0f}, {line['broker_cpu_us'][FLOOR]:.1f} µs"
+    return rate, f"{line['floor'][KINDS[0]]['rate']:.2f}"
+
+
 def table(lines: list[dict[str, Any]], bytes_each: dict[str, float], count: int) -> Table:
     shown = Table(
         title="a gateway and a store behind it, beside a broker alone",
@@ -68,7 +78,17 @@ def table(lines: list[dict[str, Any]], bytes_each: dict[str, float], count: int)
         + " and ".join(f"{size:,.0f} bytes of the {part[2:]}" for part, size in bytes_each.items())
         + " each",
     )
-    for heading in ("row", "messages/s", "broker alone", "ratio", "member, µs", "gateway", "broker alone"):
+    for heading in (
+        "row",
+        "messages/s",
+        "broker alone",
+        "ratio",
+        "member, µs",
+        "gateway",
+        "broker alone",
+        "floor",
+        "share of it",
+    ):
         shown.add_column(heading, justify="left" if heading == "row" else "right")
     for line in lines:
         rates = [Spread(**line["per_s"][kind]) for kind in KINDS]
@@ -78,6 +98,7 @@ def table(lines: list[dict[str, Any]], bytes_each: dict[str, float], count: int)
             f"{line['ratio']['median']:.2f}",
             *[f"{line['parts'][part]['median']:.1f}" for part in brokers.OneStoreCluster.PARTS],
             f"{line['broker_cpu_us'][brokers.AmqBroker.kind]:.1f}",
+            *of_floor(line),
         )
     return shown
 
@@ -85,16 +106,18 @@ def table(lines: list[dict[str, Any]], bytes_each: dict[str, float], count: int)
 def main() -> None:
     parser = cli.parser("gateway", __doc__, EXAMPLES, peers=False)
     add_turns(parser, ROWS)
+    add_floor(parser)
     parser.add_argument("--idle", type=int, help=f"connections that say nothing (default {IDLE:,})")
     args = parser.parse_args()
     cli.terminate_on_signal()
     rows = [ROWS[name] for name in args.row or (MEASURED[:1] if args.quick else MEASURED)]
     scale = QUICK if args.quick else Effort(args.repeat, args.seconds, args.warm_up)
+    kinds = [*KINDS, FLOOR] if args.floor else KINDS
     count = args.idle or (IDLE_QUICK if args.quick else IDLE)
     try:
         with contextlib.ExitStack() as stack:
             masters = {}
-            for kind in KINDS:
+            for kind in kinds:
                 group = brokers.BrokerGroup(kind, directory=args.dir, options=cli.amq_options(args))
                 masters[kind] = stack.enter_context(group).brokers[0]
             bench = GatewayBench(masters, scale.seconds, args.size, scale.backlog)
@@ -106,7 +129,7 @@ def main() -> None:
             bytes_each = idle(node, count)
     except (LoadError, WireError, OSError, brokers.BrokerProcessError) as error:
         sys.exit(f"failed: {error}")
-    lines = summarise(bench.turns, rows, KINDS)
+    lines = summarise(bench.turns, rows, kinds, FLOOR)
     for line in lines:
         runs = [run.parts for run in bench.turns if isinstance(run, NodeRun) and run.row == line["row"]]
         line["parts"] = {part: spread([run[part] for run in runs])._asdict() for part in brokers.OneStoreCluster.PARTS}

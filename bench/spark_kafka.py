@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from rich.table import Table
 
 import amq
 from amq.core.errors import AmqError
-from bench import brokers, cli, host
+from bench import brokers, cli, floor, host
 from bench.load import LoadError
 from bench.stats import Spread, spread
 from tests.processes import with_descendants
@@ -282,10 +282,27 @@ def _figures(done: Sequence[Trial], figure: Callable[[Trial], float]) -> dict[st
     return spread([figure(trial) for trial in done])._asdict()
 
 
-def table(results: Sequence[dict[str, Any]]) -> Table:
+def floors(rows: int, directory: str | None) -> dict[str, floor.RowsFloor]:
+    """What moves the same rows with no broker and no Spark, by what is measured. Raises FloorError."""
+    way_of = {SINK_AMQ: floor.SINK, SINK_KAFKA: floor.SINK, DIRECT: floor.DIRECT}
+    ways = {what: way_of.get(what, floor.BY_SOCKET) for what in ALL}
+    found = {way: floor.rows(way, rows, BODY_BYTES, directory) for way in {*ways.values()}}
+    return {what: least for what, way in ways.items() if (least := found[way])}
+
+
+def table(results: Sequence[dict[str, Any]], least: Mapping[str, floor.RowsFloor]) -> Table:
     rows = results[0]["rows"]
     shown = Table(title=f"{rows:,} rows of {BODY_BYTES} B through Spark local[2]; medians, lowest to highest")
-    for heading in ("", "rows/s, whole query", "× Kafka", "rows/s, addBatch", "CPU µs a row: JVM", "Python", "broker"):
+    for heading in (
+        "",
+        "rows/s, whole query",
+        "× Kafka",
+        "rows/s, addBatch",
+        "CPU µs a row: JVM",
+        "Python",
+        "broker",
+        "of the floor",
+    ):
         shown.add_column(heading, justify="right" if heading else "left")
     rates = {result["what"]: result["per_s"]["median"] for result in results}
     for result in results:
@@ -293,7 +310,8 @@ def table(results: Sequence[dict[str, Any]]) -> Table:
         beside = rates[SINK_KAFKA if what in (SINK_AMQ, SINK_KAFKA) else SOURCE_KAFKA]
         cpu = (f"{result[f'{name}_cpu_us']['median']:.1f}" for name in ("jvm", "python", "broker"))
         batch = f"{result['batch_per_s']['median']:,.0f}"
-        shown.add_row(what, f"{rate:,.0f} ({low:,.0f} to {high:,.0f})", f"{rate / beside:.2f}", batch, *cpu)
+        share = f"{least[what].share(rate):.3f}" if what in least else ""
+        shown.add_row(what, f"{rate:,.0f} ({low:,.0f} to {high:,.0f})", f"{rate / beside:.2f}", batch, *cpu, share)
     return shown
 
 
@@ -339,9 +357,12 @@ def main() -> None:
             sys.exit(f"failed: {why}")
         with running(jars, args.dir, cli.amq_options(args)) as bench:
             results = measure(bench, rows, trials, cli.progress)
-    except (KafkaError, LoadError, AmqError, OSError, brokers.BrokerProcessError) as error:
+        least = floors(rows, args.dir)
+    except (KafkaError, floor.FloorError, LoadError, AmqError, OSError, brokers.BrokerProcessError) as error:
         sys.exit(f"failed: {error}")
-    cli.show(args, {"host": host.describe(args.dir), "spark_kafka": results}, table(results))
+    report = {"host": host.describe(args.dir), "spark_kafka": results}
+    report["floor"] = {what: each._asdict() for what, each in least.items()}
+    cli.show(args, report, table(results, least))
 
 
 if __name__ == "__main__":

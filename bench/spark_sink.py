@@ -4,8 +4,9 @@ Each way writes the same rows as one micro-batch of a stream, on local[2]; what 
 of its commit too, without the start of the query. A small one goes before, to warm up. Ways: `format("amq")`, with a
 value alone, with a key, with a key and three headers, and the same in frames of single messages, as it was before there
 were others (through a relay: see `bench.plain`); foreachBatch with a loop over rows that sends each with a client
-(ours, pipelined, or stomp.py); and the ceiling: frames to a socket whose other end throws them away. Invariant: a
-result is returned only when the queue held each row once.
+(ours, pipelined, or stomp.py); and the ceiling: frames to a socket whose other end throws them away. The floor moves
+and syncs the same bytes with no broker and no Spark (bench/floor/floor.c). Invariant: a result is returned only when
+the queue held each row once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 
 from rich.table import Table
 
-from bench import brokers, cli, host, plain
+from bench import brokers, cli, floor, host, plain
 from bench.load import LoadError
 from bench.wire import WireConnection, WireError
 from tests.spark.session import environment, start, stop_jvm, why_no_spark
@@ -221,11 +222,19 @@ def measure(rows: int, directory: str | None, options: dict[str, str]) -> list[d
     return results
 
 
-def table(results: list[dict[str, Any]]) -> Table:
+def table(results: list[dict[str, Any]], least: floor.RowsFloor | None) -> Table:
     ceiling = results[0]["rows_per_s"]
     plain = {result["way"]: result["rows_per_s"] for result in results}
     shown = Table(title=f"Spark local[2] to the broker, {results[0]['rows']:,} rows of {BODY_BYTES} bytes")
-    for heading in ("", "rows/s", "of the socket", "× loop, amq client", "× loop, stomp.py", "broker CPU µs/row"):
+    for heading in (
+        "",
+        "rows/s",
+        "of the socket",
+        "× loop, amq client",
+        "× loop, stomp.py",
+        "broker CPU µs/row",
+        "of the floor",
+    ):
         shown.add_column(heading, justify="right" if heading else "left")
     for result in results:
         rate = result["rows_per_s"]
@@ -236,7 +245,10 @@ def table(results: list[dict[str, Any]]) -> Table:
             f"{rate / plain['loop, amq client']:.1f}",
             f"{rate / plain['loop, stomp.py']:.1f}",
             f"{result['broker_us_per_row']:.1f}",
+            f"{least.share(rate):.3f}" if least else "",
         )
+    if least:
+        shown.add_row("floor", f"{least.per_s:,.0f}", "", "", "", f"{least.server_us:.2f}", "1")
     return shown
 
 
@@ -247,11 +259,14 @@ def main() -> None:
     cli.terminate_on_signal()
     if why := why_no_spark():
         sys.exit(f"failed: {why}")
+    rows = 50_000 if args.quick else args.rows
     try:
-        results = measure(50_000 if args.quick else args.rows, args.dir, cli.amq_options(args))
-    except (LoadError, WireError, OSError, brokers.BrokerProcessError) as error:
+        results = measure(rows, args.dir, cli.amq_options(args))
+        least = floor.rows(floor.SINK, rows, BODY_BYTES, args.dir)
+    except (LoadError, WireError, OSError, floor.FloorError, brokers.BrokerProcessError) as error:
         sys.exit(f"failed: {error}")
-    cli.show(args, {"host": host.describe(args.dir), "spark_sink": results}, table(results))
+    report = {"host": host.describe(args.dir), "spark_sink": results, "floor": least and least._asdict()}
+    cli.show(args, report, table(results, least))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from rich.table import Table
 import amq
 from amq.client.uri import parse
 from amq.core.errors import AmqError
-from bench import brokers, cli, host, plain
+from bench import brokers, cli, floor, host, plain
 from bench.load import LoadError
 from bench.stats import Spread, spread
 from pyspark_amq.options import SourceOptions
@@ -361,7 +361,13 @@ def run(
         return results
 
 
-def table(results: Sequence[dict[str, Any]], size_bytes: int) -> Table:
+def floors(rows: int, size_bytes: int, directory: str | None) -> dict[str, floor.RowsFloor]:
+    """By way; nothing where there is no compiler. Raises FloorError."""
+    found = {way: floor.rows(way, rows, size_bytes, directory) for way in (floor.BY_SOCKET, floor.DIRECT)}
+    return {way: least for way, least in found.items() if least}
+
+
+def table(results: Sequence[dict[str, Any]], size_bytes: int, least: Mapping[str, floor.RowsFloor]) -> Table:
     shown = Table(title=f"{results[0]['rows']:,} rows of {size_bytes} B through Spark local[2]")
     for heading in (
         "",
@@ -373,13 +379,33 @@ def table(results: Sequence[dict[str, Any]], size_bytes: int) -> Table:
         "start s",
         "reading s",
         "end s",
+        "of the floor",
     ):
         shown.add_column(heading, justify="right" if heading else "left")
     for result in results:
         rate, cpu, worked = (Spread(**result[name]) for name in ("per_s", "broker_cpu_us", "spark_cpu_us"))
         phases = [f"{result[name]['median']:.2f}" if name in result else "" for name in Phases._fields]
+        way = floor.DIRECT if "direct" in result["what"] or JOURNAL in result["what"] else floor.BY_SOCKET
         shown.add_row(
-            result["what"], *(f"{value:,.0f}" for value in rate), f"{cpu.median:.1f}", f"{worked.median:.1f}", *phases
+            result["what"],
+            *(f"{value:,.0f}" for value in rate),
+            f"{cpu.median:.1f}",
+            f"{worked.median:.1f}",
+            *(phases or [""] * len(Phases._fields)),
+            f"{least[way].share(rate.median):.3f}" if least else "",
+        )
+    for way, each in least.items():
+        shown.add_row(
+            f"floor, {way}",
+            f"{each.per_s:,.0f}",
+            "",
+            "",
+            f"{each.server_us:.2f}",
+            f"{each.task_us:.2f}",
+            "",
+            "",
+            "",
+            "1",
         )
     return shown
 
@@ -400,9 +426,12 @@ def main() -> None:
     rows, trials = (20_000, 1) if args.quick else (args.rows, args.trials)
     try:
         results = run(rows, args.size, trials, args.dir, cli.amq_options(args), kinds)
-    except (LoadError, AmqError, OSError, brokers.BrokerProcessError) as error:
+        least = floors(rows, args.size, args.dir)
+    except (LoadError, AmqError, OSError, floor.FloorError, brokers.BrokerProcessError) as error:
         sys.exit(f"failed: {error}")
-    cli.show(args, {"host": host.describe(args.dir), "spark_source": results}, table(results, args.size))
+    report = {"host": host.describe(args.dir), "spark_source": results}
+    report["floor"] = {way: each._asdict() for way, each in least.items()}
+    cli.show(args, report, table(results, args.size, least))
 
 
 if __name__ == "__main__":

@@ -185,14 +185,16 @@ def lines_of(rows: Sequence[Row]) -> list[tuple[str, float | None]]:
     return lines
 
 
-def summarise(turns: Sequence[RowRun], rows: Sequence[Row], kinds: Sequence[str]) -> list[dict[str, Any]]:
+def summarise(
+    turns: Sequence[RowRun], rows: Sequence[Row], kinds: Sequence[str], least: str = FLOOR
+) -> list[dict[str, Any]]:
     """Per line: spread of the rates by kind, and the ratio first kind / second kind with its target.
 
-    Ratios are taken turn by turn (neighbours in time); the median of them counts. Beside the floor, each other kind has
-    its ratio to that: of the rate, and of the processor time for a message.
+    Ratios are taken turn by turn (neighbours in time); the median of them counts. Beside the floor, of kind `least`,
+    each other kind has its ratio to that: of the rate, and of the processor time for a message.
     """
     summary = []
-    compared = [kind for kind in kinds if kind != FLOOR]
+    compared = [kind for kind in kinds if kind != least]
     for name, target in lines_of(rows):
         mine = {kind: [turn for turn in turns if (turn.row, turn.kind) == (name, kind)] for kind in kinds}
         rates = {kind: [turn.per_s for turn in mine[kind]] for kind in kinds}
@@ -202,8 +204,8 @@ def summarise(turns: Sequence[RowRun], rows: Sequence[Row], kinds: Sequence[str]
         for field in ("delivery_us", "confirm_us"):
             typical = {kind: sorted(mine[kind], key=lambda turn: turn.per_s)[len(mine[kind]) // 2] for kind in kinds}
             line[field] = {kind: getattr(typical[kind], field) for kind in kinds}
-        if FLOOR in kinds:
-            line["floor"] = {kind: _to_the_floor(kind, rates, line["broker_cpu_us"]) for kind in compared}
+        if least in kinds:
+            line["floor"] = {kind: _to_the_floor(kind, rates, line["broker_cpu_us"], least) for kind in compared}
         if len(compared) == 2:
             ratio = _ratio(*(rates[kind] for kind in compared))
             line |= {"ratio": ratio._asdict(), "target": target, "met": target is None or ratio.median >= target}
@@ -216,12 +218,12 @@ def _ratio(mine: Sequence[float], others: Sequence[float]) -> Spread:
 
 
 def _to_the_floor(
-    kind: str, rates: Mapping[str, Sequence[float]], cpu_us: Mapping[str, float]
+    kind: str, rates: Mapping[str, Sequence[float]], cpu_us: Mapping[str, float], least: str
 ) -> dict[str, float | None]:
     """Of `kind`: its share of the floor's rate, and its processor time for a message in that of the floor (None = the
     floor used less than the kernel counts)."""
-    cpu = cpu_us[kind] / cpu_us[FLOOR] if cpu_us[FLOOR] else None
-    return {"rate": _ratio(rates[kind], rates[FLOOR]).median, "cpu": cpu}
+    cpu = cpu_us[kind] / cpu_us[least] if cpu_us[least] else None
+    return {"rate": _ratio(rates[kind], rates[least]).median, "cpu": cpu}
 
 
 def _us(microseconds: float) -> str:

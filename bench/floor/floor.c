@@ -1,6 +1,7 @@
 /* The floor of a benchmark's row: a server of STOMP and OpenWire that does what no broker can leave out, and no more.
  *
- *     floor PORT DIRECTORY
+ *     floor PORT DIRECTORY [gateway]
+ *     floor rows WAY ROWS BYTES DIRECTORY    (see below)
  *
  * It reads what clients send, finds the ends of the frames, copies each persistent SEND and each ACK of one into a
  * batch with a CRC-32, writes the batch to a file of reserved space, syncs it (all that came during a sync shares the
@@ -9,6 +10,9 @@
  * redelivery or recovery: the file is never read. So its rate and its processor time are bounds for any broker that
  * keeps the same promise to the same clients, in any language. OpenWire is spoken in the encoding that our broker
  * agrees on (version 12, loose, no cache), so frames have the same sizes; a transaction is one of a connection.
+ *
+ * With `gateway` clients meet one process, and all of the above is done by another one behind it. The first passes on
+ * what it reads, for all clients by one connection; pieces have a head: the number of the client, and the length.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -16,13 +20,16 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { READ_BYTES = 256 << 10, INLINE_BYTES = 4 << 10, SEGMENT_BYTES = 64 << 20, BUCKETS = 4096, EVENTS = 256 };
@@ -137,6 +144,7 @@ typedef struct {
 
 struct Connection {
     int fd, is_dirty, waits_to_write, is_closed, has_read, speaks_openwire;
+    uint32_t number; /* of the gateway */
     Bytes in, out;
     Bytes producer;             /* the identifier of a producer of OpenWire with a window */
     Change *changes;            /* of an open transaction */
@@ -163,7 +171,9 @@ typedef struct {
     size_t count, room;
 } Batch;
 
-static int poll_fd, wake_fd, file_fd = -1;
+static int poll_fd, wake_fd, file_fd = -1, is_gateway;
+static Connection *between, **numbered; /* the connection of the gateway and the store */
+static uint32_t numbered_count, numbered_room;
 static const char *directory;
 static off_t file_end, zeroed; /* up to where blocks are written: a sync of small records has no block to note */
 static int file_number;
@@ -249,8 +259,20 @@ static void will_write(Connection *connection) {
     dirty = connection;
 }
 
+static void pass_on(Connection *connection, const void *data, size_t length) {
+    uint32_t head[2] = {connection->number, (uint32_t)length};
+    append(&between->out, head, sizeof head);
+    append(&between->out, data, length);
+}
+
 static void flush(Connection *connection) {
     connection->is_dirty = 0;
+    if (connection->fd < 0) { /* it is one of the gateway */
+        if (!connection->is_closed && connection->out.length)
+            pass_on(connection, connection->out.data, connection->out.length);
+        connection->out.length = 0;
+        return;
+    }
     size_t at = 0;
     while (at < connection->out.length && !connection->is_closed) {
         ssize_t wrote = write(connection->fd, connection->out.data + at, connection->out.length - at);
@@ -764,13 +786,8 @@ static const char *on_command(Connection *connection, const char *at, const char
     return frame + length;
 }
 
-static int read_from(Connection *connection) {
-    extend(&connection->in, READ_BYTES);
-    connection->in.length -= READ_BYTES;
-    ssize_t got = read(connection->fd, connection->in.data + connection->in.length, READ_BYTES);
-    if (got < 0 && errno == EAGAIN) return 1;
-    if (got <= 0) return 0;
-    const char *at = connection->in.data, *end = at + (connection->in.length += got);
+static void take_in(Connection *connection) {
+    const char *at = connection->in.data, *end = at + connection->in.length;
     if (!connection->has_read) connection->has_read = 1, connection->speaks_openwire = !*at;
     for (;;) {
         while (at < end && *at == '\n' && !connection->speaks_openwire) at++;
@@ -781,6 +798,73 @@ static int read_from(Connection *connection) {
     }
     connection->in.length = end - at;
     memmove(connection->in.data, at, end - at);
+}
+
+static Connection *make_connection(int fd) {
+    Connection *connection = calloc(1, sizeof *connection);
+    if (!connection) fail("calloc");
+    connection->fd = fd;
+    if (fd < 0) return connection;
+    int yes = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    struct epoll_event added = {.events = EPOLLIN, .data.ptr = connection};
+    epoll_ctl(poll_fd, EPOLL_CTL_ADD, fd, &added);
+    return connection;
+}
+
+static void give_number(Connection *connection) {
+    if (numbered_count == numbered_room) {
+        numbered_room = numbered_room ? numbered_room * 2 : 256;
+        numbered = grown(numbered, numbered_room * sizeof *numbered);
+    }
+    connection->number = numbered_count;
+    numbered[numbered_count++] = connection;
+}
+
+static void has_closed(Connection *connection) { /* small, and kept: effects may name it */
+    connection->is_closed = 1;
+    connection->waits_to_write = 0;
+    leave(connection);
+    if (connection->fd >= 0) close(connection->fd);
+    free(connection->in.data);
+    connection->in = (Bytes){0};
+}
+
+/* Pieces of clients: their commands in the store, their answers in the gateway. A piece of nothing ends one. */
+static void take_pieces(void) {
+    char *at = between->in.data, *end = at + between->in.length;
+    for (uint32_t head[2]; end - at >= (long)sizeof head; at += sizeof head + head[1]) {
+        memcpy(head, at, sizeof head);
+        if (end - at < (long)(sizeof head + head[1])) break;
+        while (head[0] >= numbered_count) give_number(make_connection(-1));
+        Connection *connection = numbered[head[0]];
+        if (!head[1]) {
+            has_closed(connection);
+        } else if (!connection->is_closed) {
+            append(is_gateway ? &connection->out : &connection->in, at + sizeof head, head[1]);
+            if (is_gateway) will_write(connection);
+            else take_in(connection);
+        }
+    }
+    between->in.length = end - at;
+    memmove(between->in.data, at, end - at);
+}
+
+static int read_from(Connection *connection) {
+    extend(&connection->in, READ_BYTES);
+    connection->in.length -= READ_BYTES;
+    ssize_t got = read(connection->fd, connection->in.data + connection->in.length, READ_BYTES);
+    if (got < 0 && errno == EAGAIN) return 1;
+    if (got <= 0) return 0;
+    connection->in.length += got;
+    if (connection == between) {
+        take_pieces();
+    } else if (is_gateway) {
+        pass_on(connection, connection->in.data, got);
+        connection->in.length = 0;
+    } else {
+        take_in(connection);
+    }
     return 1;
 }
 
@@ -813,24 +897,202 @@ static void commit(Batch **in_thread) {
     take_effect(batch);
 }
 
+/* Rows of a data processor: no broker and no Spark, but the bytes of both, from their beginning to their last sync.
+ *
+ *     floor rows sink|source|direct ROWS BYTES DIRECTORY
+ *
+ * sink: two tasks write rows to two connections; they are read, copied with a CRC and written; one sync of the file,
+ * then one answer. source: the reverse, with a settlement that is synced at the end. direct: two tasks read the file.
+ */
+enum { TASKS = 2, PIECE_ROWS = 1000, SETTLEMENT_BYTES = 64 };
+
+typedef struct {
+    int ends[2], number; /* the task's end of its connection, the server's */
+    size_t bytes, row_bytes;
+    double task_s, server_s;
+} Part;
+
+static double seconds_of(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return now.tv_sec + now.tv_nsec / 1e9;
+}
+
+static void send_all(int fd, const char *data, size_t length) {
+    while (length) {
+        ssize_t wrote = write(fd, data, length);
+        if (wrote < 0) fail("write");
+        data += wrote;
+        length -= wrote;
+    }
+}
+
+/* Take all bytes of a part from a connection, with a copy and a CRC; into the file, if `stores`. */
+static void take_all(Part *part, int fd, int stores) {
+    char *in = grown(NULL, READ_BYTES), *copy = grown(NULL, READ_BYTES);
+    for (size_t done = 0; done < part->bytes;) {
+        ssize_t got = read(fd, in, READ_BYTES);
+        if (got <= 0) fail("read");
+        memcpy(copy, in, got);
+        crc32_of((unsigned char *)copy, got);
+        if (stores && pwrite(file_fd, copy, got, part->number * part->bytes + done) != got) fail("pwrite");
+        done += got;
+    }
+    free(in);
+    free(copy);
+}
+
+/* Read a part from the file, with its CRC; send it, or make columns of it (a copy). */
+static void give_all(Part *part, int fd) {
+    char *in = grown(NULL, READ_BYTES), *copy = grown(NULL, READ_BYTES);
+    for (size_t done = 0; done < part->bytes;) {
+        size_t wanted = part->bytes - done < READ_BYTES ? part->bytes - done : READ_BYTES;
+        if (pread(file_fd, in, wanted, part->number * part->bytes + done) != (ssize_t)wanted) fail("pread");
+        crc32_of((unsigned char *)in, wanted);
+        if (fd < 0) memcpy(copy, in, wanted);
+        else send_all(fd, in, wanted);
+        done += wanted;
+    }
+    free(in);
+    free(copy);
+}
+
+static void make_all(Part *part, int fd) {
+    size_t room = PIECE_ROWS * part->row_bytes;
+    char *row = grown(NULL, part->row_bytes), *piece = grown(NULL, room);
+    memset(row, 'x', part->row_bytes);
+    for (size_t done = 0; done < part->bytes;) {
+        size_t length = part->bytes - done < room ? part->bytes - done : room;
+        for (size_t at = 0; at < length; at += part->row_bytes) memcpy(piece + at, row, part->row_bytes);
+        send_all(fd, piece, length);
+        done += length;
+    }
+    free(row);
+    free(piece);
+}
+
+static void *task_of_sink(void *part) {
+    make_all(part, ((Part *)part)->ends[0]);
+    ((Part *)part)->task_s = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+    return NULL;
+}
+
+static void *server_of_sink(void *part) {
+    take_all(part, ((Part *)part)->ends[1], 1);
+    ((Part *)part)->server_s = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+    return NULL;
+}
+
+static void *task_of_source(void *part) {
+    take_all(part, ((Part *)part)->ends[0], 0);
+    ((Part *)part)->task_s = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+    return NULL;
+}
+
+static void *server_of_source(void *part) {
+    give_all(part, ((Part *)part)->ends[1]);
+    ((Part *)part)->server_s = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+    return NULL;
+}
+
+static void *task_of_direct(void *part) {
+    give_all(part, -1);
+    ((Part *)part)->task_s = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+    return NULL;
+}
+
+/* A connection by loopback. */
+static void connect_both(int ends[2]) {
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    if (bind(listener, (struct sockaddr *)&address, size) || listen(listener, 1)) fail("listen");
+    if (getsockname(listener, (struct sockaddr *)&address, &size)) fail("getsockname");
+    ends[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(ends[0], (struct sockaddr *)&address, size)) fail("connect");
+    if ((ends[1] = accept(listener, NULL, NULL)) < 0) fail("accept");
+    for (int end = 0; end < 2; end++) setsockopt(ends[end], IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    close(listener);
+}
+
+static int rows(const char *way, size_t count, size_t row_bytes) {
+    typedef void *(*Work)(void *);
+    int sinks = !strcmp(way, "sink"), by_socket = sinks || !strcmp(way, "source");
+    Work task = sinks ? task_of_sink : by_socket ? task_of_source : task_of_direct;
+    Work server = sinks ? server_of_sink : by_socket ? server_of_source : NULL;
+    char name[4096];
+    snprintf(name, sizeof name, "%s/floor.rows", directory);
+    file_fd = open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    size_t bytes = count / TASKS * row_bytes;
+    if (file_fd < 0 || posix_fallocate(file_fd, 0, TASKS * bytes + SETTLEMENT_BYTES) || fsync(file_fd)) fail(name);
+    Part parts[TASKS] = {{{0}}};
+    pthread_t threads[TASKS][2];
+    for (int number = 0; number < TASKS; number++) {
+        parts[number] = (Part){.number = number, .bytes = bytes, .row_bytes = row_bytes};
+        if (by_socket) connect_both(parts[number].ends);
+    }
+    double start_s = seconds_of(CLOCK_MONOTONIC), own_s = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+    for (int number = 0; number < TASKS; number++) {
+        if (pthread_create(&threads[number][0], NULL, task, &parts[number])) fail("pthread_create");
+        if (server && pthread_create(&threads[number][1], NULL, server, &parts[number])) fail("pthread_create");
+    }
+    double task_s = 0, server_s = 0;
+    for (int number = 0; number < TASKS; number++) {
+        pthread_join(threads[number][0], NULL);
+        if (server) pthread_join(threads[number][1], NULL);
+        task_s += parts[number].task_s;
+        server_s += parts[number].server_s;
+    }
+    char settlement[SETTLEMENT_BYTES] = {1};
+    if (pwrite(file_fd, settlement, sizeof settlement, TASKS * bytes) != sizeof settlement) fail("pwrite");
+    if (fdatasync(file_fd)) fail("fdatasync");
+    server_s += seconds_of(CLOCK_THREAD_CPUTIME_ID) - own_s;
+    double took_s = seconds_of(CLOCK_MONOTONIC) - start_s;
+    unlink(name);
+    printf("{\"per_s\": %.0f, \"task_us\": %.4f, \"server_us\": %.4f}\n", TASKS * (count / TASKS) / took_s,
+           task_s / count * 1e6, server_s / count * 1e6);
+    return 0;
+}
+
 int main(int count, char **words) {
-    if (count != 3) {
-        fprintf(stderr, "usage: floor PORT DIRECTORY\n");
+    make_crc();
+    if (count == 6 && !strcmp(words[1], "rows")) {
+        directory = words[5];
+        return rows(words[2], strtoul(words[3], NULL, 10), strtoul(words[4], NULL, 10));
+    }
+    int with_gateway = count == 4 && !strcmp(words[3], "gateway");
+    if (count != 3 && !with_gateway) {
+        fprintf(stderr, "usage: floor PORT DIRECTORY [gateway], or floor rows sink|source|direct ROWS BYTES DIRECTORY\n");
         return 2;
     }
     directory = words[2];
-    make_crc();
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), yes = 1;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(words[1]))};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 1024)) fail("listen");
+    int ends[2] = {-1, -1}, listener = -1, yes = 1;
+    if (with_gateway) {
+        connect_both(ends);
+        pid_t parent = getpid(), store = fork();
+        if (store < 0) fail("fork");
+        is_gateway = store > 0;
+        if (!store && (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)) fail("the gateway");
+        close(ends[is_gateway]);
+    }
     poll_fd = epoll_create1(EPOLL_CLOEXEC);
     wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &listener};
-    epoll_ctl(poll_fd, EPOLL_CTL_ADD, listener, &event);
-    event.data.ptr = &wake_fd;
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &wake_fd};
     epoll_ctl(poll_fd, EPOLL_CTL_ADD, wake_fd, &event);
+    if (with_gateway) {
+        int fd = ends[!is_gateway];
+        fcntl(fd, F_SETFL, O_NONBLOCK);
+        between = make_connection(fd);
+    }
+    if (!with_gateway || is_gateway) {
+        listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(words[1]))};
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+        if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 1024)) fail("listen");
+        event.data.ptr = &listener;
+        epoll_ctl(poll_fd, EPOLL_CTL_ADD, listener, &event);
+    }
     pthread_t thread;
     if (pthread_create(&thread, NULL, sync_batches, NULL)) fail("pthread_create");
     Batch *in_thread = NULL;
@@ -842,12 +1104,8 @@ int main(int count, char **words) {
             if (ready[number].data.ptr == &listener) {
                 int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
                 if (fd < 0) continue;
-                setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-                Connection *connection = calloc(1, sizeof *connection);
-                if (!connection) fail("calloc");
-                connection->fd = fd;
-                struct epoll_event added = {.events = EPOLLIN, .data.ptr = connection};
-                epoll_ctl(poll_fd, EPOLL_CTL_ADD, fd, &added);
+                Connection *connection = make_connection(fd);
+                if (is_gateway) give_number(connection);
             } else if (ready[number].data.ptr == &wake_fd) {
                 eventfd_t times;
                 if (!eventfd_read(wake_fd, &times)) {
@@ -857,13 +1115,10 @@ int main(int count, char **words) {
             } else {
                 Connection *connection = ready[number].data.ptr;
                 if (ready[number].events & EPOLLOUT) will_write(connection);
-                if (ready[number].events & ~EPOLLOUT && !read_from(connection)) {
-                    connection->is_closed = 1; /* small, and kept: effects may name it */
-                    leave(connection);
-                    close(connection->fd);
-                    free(connection->in.data);
-                    connection->in = (Bytes){0};
-                }
+                if (!(ready[number].events & ~EPOLLOUT) || read_from(connection)) continue;
+                if (connection == between) return 0; /* the other process is gone */
+                if (is_gateway) pass_on(connection, NULL, 0);
+                has_closed(connection);
             }
         }
         do {
@@ -877,5 +1132,6 @@ int main(int count, char **words) {
             dirty = connection->dirty;
             flush(connection);
         }
+        if (between && between->out.length) flush(between);
     }
 }

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from bench import jvm
+from bench import floor, jvm
 from tests.brokers import ROOT
 from tests.patience import DEADLINE_S
 from tests.processes import naming
@@ -105,6 +105,17 @@ def test_a_bench_runs(words: str, tmp_path: Path) -> None:
     assert not figures.get("violations")
     assert not list(directory.iterdir()), "the stores are gone"
     assert not naming(directory), "the brokers are gone"
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("way", [floor.SINK, floor.BY_SOCKET, floor.DIRECT])
+def test_rows_have_a_floor(way: str, tmp_path: Path) -> None:
+    found = floor.rows(way, 4000, 100, str(tmp_path))
+    if found is None:
+        pytest.skip("no C compiler here")
+    assert found.per_s > 0
+    assert found.share(found.per_s / 2) == 0.5
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_kafka_its_bench_says_how_to_get_it() -> None:
