@@ -6,8 +6,10 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,16 @@ from amq.store.open import open_coordinator, open_store
 from amq.store.replica.book import GroupBook
 from amq.store.replica.store import LinkedEpochs
 from tests.brokers import Broker, Brokers
-from tests.ensemble import Ensemble, EtcdEnsemble, ensemble, needs_etcd, wait_until
+from tests.ensemble import (
+    Ensemble,
+    EtcdEnsemble,
+    ZooKeeperEnsemble,
+    ensemble,
+    needs_etcd,
+    needs_zookeeper,
+    wait_until,
+)
+from tests.postgres import needs_postgres, postgres
 from tests.traffic import Producer, connect_any, drain, send
 
 MEMBERS = "abc"
@@ -43,8 +54,8 @@ def three(directory: Path, coordinator: str, **options: object) -> Iterator[tupl
 
 
 @contextmanager
-def etcd(directory: Path) -> Iterator[Ensemble]:
-    with ensemble(EtcdEnsemble, directory / "servers") as servers:
+def etcd(directory: Path, kind: type[Ensemble] = EtcdEnsemble) -> Iterator[Ensemble]:
+    with ensemble(kind, directory / "servers") as servers:
         wait_until(lambda: open_coordinator(servers.url()).read("any") is None, "the servers have a leader")
         yield servers
 
@@ -226,6 +237,63 @@ def test_the_master_serves_on_while_the_coordinator_is_away(tmp_path: Path) -> N
         master.kill()
         for number in range(3):
             servers.signal(number, signal.SIGCONT)
+        wait_for_epoch(book, 2)
+        producer.wait_confirmed(100)
+        checked(brokers, producer)
+
+
+@dataclass
+class Servers:
+    """Those of a coordinator: its URL, and how all of them are away at once and come back."""
+
+    url: str
+    leave: Callable[[], None]
+    come_back: Callable[[], None]
+
+
+@contextmanager
+def zookeeper(directory: Path) -> Iterator[Servers]:
+    with etcd(directory, ZooKeeperEnsemble) as servers:
+
+        def signal_all(what: signal.Signals) -> None:
+            for number in range(servers.servers):
+                servers.signal(number, what)
+
+        yield Servers(servers.url(), partial(signal_all, signal.SIGSTOP), partial(signal_all, signal.SIGCONT))
+
+
+@contextmanager
+def database(_directory: Path) -> Iterator[Servers]:
+    with postgres() as server:
+        yield Servers(server.url("postgres"), server.crash, server.start)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    "coordinator",
+    [
+        pytest.param(zookeeper, marks=needs_zookeeper, id="zookeeper"),
+        pytest.param(database, marks=needs_postgres, id="postgresql"),
+    ],
+)
+def test_other_coordinators_go_away_and_come_back_and_elect_when_a_master_is_killed(
+    coordinator: Callable[[Path], AbstractContextManager[Servers]], tmp_path: Path
+) -> None:
+    with (
+        coordinator(tmp_path) as servers,
+        three(tmp_path, servers.url.replace("&", "%26"), lockKeepAlivePeriod="12s") as (brokers, book),
+    ):
+        known, master = book.read(), master_of(brokers, book)
+        producer = Producer(brokers)
+        producer.start()
+        producer.wait_confirmed(100)
+        servers.leave()
+        master.wait_event("coordinator does not answer: the copies prove this mastership")
+        producer.wait_confirmed(100)
+        servers.come_back()
+        wait_until(lambda: book.read() == known, "the same master, of the same copies")
+        producer.wait_confirmed(100)
+        master.kill()
         wait_for_epoch(book, 2)
         producer.wait_confirmed(100)
         checked(brokers, producer)
