@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,9 +37,10 @@ class Broker:
     """One broker process. `name` and `port` stay over restarts; `log` is what it wrote since its last start. `code` is
     the directory in which the package `amq` lies that the next start runs: another one is another version. `scheme` =
     of the URL at which it listens: stomp, or auto for all protocols. `files_max` = how many files it may open, 0 = as
-    many as the test run."""
+    many as the test run. `inside` = words before its command, which run it elsewhere."""
 
     files_max = 0
+    inside: Sequence[str] = ()
 
     scheme = "stomp"
     host = "127.0.0.1"
@@ -94,6 +95,9 @@ class Broker:
         if self.files_max:
             limited = ["sh", "-c", f'ulimit -n {self.files_max} && exec "$@"', "sh", sys.executable, "-m", "amq"]
             self.adopt(subprocess.Popen([sys.executable, "-c", LEASH, "/bin/sh", *limited[1:], *words], **started))
+        elif self.inside:
+            own = ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "amq"]
+            self.adopt(subprocess.Popen([*self.inside, *own, *words], **started))
         else:
             self.adopt(AmqProcess(words, **started))
         return self

@@ -32,8 +32,8 @@ needs_zookeeper = pytest.mark.skipif(
 
 
 class Ensemble:
-    """Servers of one kind, by number from 0. `ports` = where their clients come in. `victims` = those that a test lets
-    fail, one after the other: a new start of some costs seconds."""
+    """Servers of one kind, by number from 0. `hosts`, `ports` = where their clients come in. `victims` = those
+    that a test lets fail, one after the other: a new start of some costs seconds."""
 
     kind = ""
     servers = 3
@@ -41,13 +41,15 @@ class Ensemble:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.hosts = ["127.0.0.1"] * self.servers
         self.ports = [free_port() for _ in range(self.servers)]
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         for number in range(self.servers):
             (directory / str(number)).mkdir(parents=True)
 
     def url(self, *options: str, ports: list[int] | None = None, user: str = "") -> str:
-        servers = ",".join(f"127.0.0.1:{port}" for port in ports or self.ports)
+        given = zip(self.hosts, ports or self.ports, strict=True)
+        servers = ",".join(f"{host}:{port}" for host, port in given)
         return f"{self.kind}://{user}{servers}?{'&'.join(options)}".rstrip("?")
 
     def start(self, *numbers: int) -> None:
@@ -88,8 +90,9 @@ class EtcdEnsemble(Ensemble):
         self.peers = [free_port() for _ in range(self.servers)]
 
     def command(self, number: int) -> list[str]:
-        client, peer = f"{self.scheme}://127.0.0.1:{self.ports[number]}", f"http://127.0.0.1:{self.peers[number]}"
-        members = ",".join(f"n{each}=http://127.0.0.1:{port}" for each, port in enumerate(self.peers))
+        client = f"{self.scheme}://{self.hosts[number]}:{self.ports[number]}"
+        peer = f"http://{self.hosts[number]}:{self.peers[number]}"
+        members = ",".join(f"n{each}=http://{self.hosts[each]}:{port}" for each, port in enumerate(self.peers))
         given = {
             "name": f"n{number}",
             "data-dir": str(self.directory / str(number) / "data"),
