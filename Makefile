@@ -2,7 +2,7 @@
 #
 #   make demo    three brokers, a real text file, kill -9 of the master again and again
 #   make demo-spark   rows through Spark to a queue and back into Parquet, kill -9 of Spark and the master both ways (Java 17)
-#   make examples   programs that lose their broker and go on: examples/failover, examples/cluster
+#   make examples   programs that lose their broker and go on: examples/failover, cluster, replication
 #   make test    a sample of every area, three minutes; TEST_ARGS=tests/journal narrows it
 #   make test-deep   all other tests, 17 minutes
 #   make test-thorough   more seeds, versions, moments and benchmarks than make test-deep, before a release
@@ -47,6 +47,7 @@ examples: $(VENV)/.installed
 	$(BIN)/python examples/failover/demo.py $(EXAMPLES)
 	$(BIN)/python examples/cluster/three_nodes.py
 	$(BIN)/python examples/cluster/two_hosts.py
+	$(BIN)/python examples/replication/three_copies.py
 
 # Compiled once, also where PYTHONDONTWRITEBYTECODE is set: hundreds of processes start, 0.3 s sooner each.
 # tests/conftest.py says in which order files come.
@@ -91,7 +92,7 @@ lint: $(VENV)/.installed-test
 	cd nfs-test && MYPYPATH=$(CURDIR)/build/mypy:$(CURDIR) $(CURDIR)/$(BIN)/python -m mypy \
 	  --config-file= --cache-dir=$(CURDIR)/.mypy_cache --strict --follow-imports=silent run.py lab
 	cd examples/failover && MYPYPATH=$(CURDIR)/build/mypy $(CURDIR)/$(BIN)/python -m mypy \
-	  --config-file= --cache-dir=$(CURDIR)/.mypy_cache --strict --follow-imports=silent *.py ../cluster/*.py
+	  --config-file= --cache-dir=$(CURDIR)/.mypy_cache --strict --follow-imports=silent *.py ../cluster/*.py ../replication/*.py
 
 # The site has the tree of the repository, so that links between documents and to conf/ are the same in both.
 docs: $(VENV)/.installed-docs

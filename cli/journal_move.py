@@ -121,7 +121,7 @@ def _export(store: str, config: BrokerConfig, wanted: list[str] | None, file: Bi
         )
     epoch, _ = read_sealing(found)
     names = None if wanted is None else tuple(wanted)
-    writer = ExportWriter(Header(store_uuid(found.log), epoch, SystemClock.wall_ms(), names), file.write)
+    writer = ExportWriter(Header(store_uuid(found.log), max(epoch, 0), SystemClock.wall_ms(), names), file.write)
     for item in exported.items():
         writer.add(item)
     writer.end(len(exported.problems))

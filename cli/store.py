@@ -7,7 +7,7 @@ from functools import cache
 import click
 
 from amq.core.errors import StoreError
-from amq.journal.inspect import Sealing
+from amq.journal.inspect import ONE_COPY, Sealing
 from amq.store.name import is_directory
 from amq.store.open import copy_in, open_store
 from amq.store.port import Store
@@ -65,4 +65,6 @@ def store_version(store: Store) -> int | None:
 def read_sealing(store: Store) -> Sealing:
     """Number and sealed lengths of the newest epoch. Raises CorruptError, NewerFormatError, OSError."""
     epoch = store.epochs.newest()
-    return (0, {}) if epoch is None else (epoch.number, epoch.sealed)
+    if epoch is None:
+        return ONE_COPY if is_directory(store.name) and copy_in(store.name) else (0, {})
+    return epoch.number, epoch.sealed

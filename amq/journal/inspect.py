@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from amq.core.errors import CorruptError, StoreError
 from amq.journal.decoder import Decoder
@@ -39,6 +39,7 @@ ROUNDS_MAX = 8  # looks at a store that changes while we look
 SEALED, OPEN, EMPTY, IGNORED, GONE = "sealed", "open", "empty", "ignored", "gone"
 
 Sealing = tuple[int, Mapping[str, int]]  # number of the newest epoch (0 = none), the lengths that it sealed
+ONE_COPY: Final[Sealing] = (-1, {})  # of one copy alone: without epochs, each segment counts as far as it is whole
 Progress = Callable[[int, int], None]
 
 
@@ -185,7 +186,7 @@ class Inspection:
     def check_epoch(self) -> None:
         """Is the newest epoch file missing?"""
         newest = self.names[-1] if self.names else ""
-        if segment_key(newest)[0] > self._epoch:
+        if segment_key(newest)[0] > self._epoch and self._epoch != ONE_COPY[0]:
             why = f"the newest epoch file is of {self._epoch}: epochs/ is missing or older than journal/"
             self._problem("STORE_INCOMPLETE", newest, 0, why)
 

@@ -281,6 +281,7 @@ def test_tools_say_that_a_directory_is_one_copy_and_what_would_change_it_is_refu
     answer = CliRunner().invoke(main, ["journal", "check", "--store", b.directory])
     assert f"is one copy of a replicated store, {b.id}: not the whole truth alone" in answer.stderr
     assert "00000001-00000001.seg" in answer.stdout
+    assert "epochs/ is missing" not in answer.output
     before = Path(b.directory, "copy.json").read_bytes()
     for change in (lambda: check_directory(b.directory), lambda: open_workshop(b.directory)):
         with pytest.raises(StoreError, match="one copy of a replicated store, which only"):
